@@ -1,0 +1,276 @@
+/* The C ABI of starpullm: GPT-2 training as one StarPU task graph, with llm.c's bits.
+ *
+ * A function that can fail returns a status; STARPULLM_OK is 0. The sentence that goes with a failure is kept per thread
+ * (starpullm_last_error). The library never prints and never exits. Structs that callers fill begin with their size.
+ *
+ * Letters: B batch, T sequence length, C channels, NH heads, L layers, V vocabulary, Vp padded vocabulary,
+ * maxT the longest sequence. Arrays are dense, row-major, in the machine's own byte order. */
+#ifndef STARPULLM_H
+#define STARPULLM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define STARPULLM_API __attribute__((visibility("default")))
+
+/* Raised whenever a struct or a function of this header changes its meaning. */
+#define STARPULLM_ABI_VERSION 1
+
+enum starpullm_status {
+    STARPULLM_OK = 0,
+    STARPULLM_INVALID_ARGUMENT = 1, /* an argument or option that can't be served */
+    STARPULLM_INVALID_TOKEN = 2,    /* a token id out of range */
+    STARPULLM_INVALID_FILE = 3,     /* a file whose content isn't what its format says */
+    STARPULLM_FILE_ERROR = 4,       /* the operating system refused to read or write (see starpullm_last_error_number) */
+    STARPULLM_INVALID_STATE = 5,    /* a call that can't be made now: a second runtime, a closed one */
+    STARPULLM_OUT_OF_MEMORY = 6,
+    STARPULLM_RUNTIME_FAILURE = 7   /* StarPU refused or failed */
+};
+
+/* The calling thread's last failure as one sentence; "" if there was none. Valid until the thread's next call. */
+STARPULLM_API const char *starpullm_last_error(void);
+
+/* The errno value that belongs to it; 0 if there is none. */
+STARPULLM_API int starpullm_last_error_number(void);
+
+STARPULLM_API int starpullm_abi_version(void);
+
+/* ---- What was built, and what it runs on ---- */
+
+struct starpullm_build_info {
+    size_t size;
+    const char *version;        /* of starpullm */
+    const char *compiler;       /* name and version */
+    const char *compiler_flags; /* of the files with arithmetic */
+    const char *build_type;
+    const char *starpu_version; /* of the headers that it was compiled against */
+    const char *starpu_prefix;  /* where they were found */
+    int32_t mpi;                /* 1 if ranks are supported */
+};
+STARPULLM_API enum starpullm_status starpullm_build_info(struct starpullm_build_info *info);
+
+struct starpullm_machine_info {
+    size_t size;
+    int32_t cores, processing_units, numa_nodes; /* as hwloc reports them, HWLOC_SYNTHETIC included */
+    int32_t synthetic;                           /* 1 if the topology isn't this machine's own */
+    const char *processor;                       /* hwloc's CPUModel, or "" */
+    const char *simd_level;                      /* of the kernels in use */
+    const char *starpu_version;                  /* of the StarPU that is loaded */
+};
+STARPULLM_API enum starpullm_status starpullm_machine_info(struct starpullm_machine_info *info);
+
+/* Name of StarPU's index-th scheduler, NULL past the last. */
+STARPULLM_API const char *starpullm_scheduler_name(size_t index);
+
+/* out[i] = function(in[i]) by the libm that the kernels use; function is expf, tanhf, coshf or logf. */
+STARPULLM_API enum starpullm_status starpullm_libm(const char *function, float *out, const float *in, size_t count);
+
+/* out[i] = powf(base[i], exponent[i]). */
+STARPULLM_API enum starpullm_status starpullm_libm_powf(float *out, const float *base, const float *exponent,
+                                                        size_t count);
+
+/* What is wrong with the calling thread's floating-point environment against the contract (round to nearest, no
+ * flush-to-zero, no denormals-are-zero), as a sentence; "" if nothing is. Kernels set their own, whatever this says. */
+STARPULLM_API const char *starpullm_float_environment(void);
+
+/* ---- Files (llm.c's formats) ---- */
+
+struct starpullm_model_config {
+    int32_t max_seq_len;       /* maxT */
+    int32_t vocab_size;        /* V */
+    int32_t num_layers;        /* L */
+    int32_t num_heads;         /* NH */
+    int32_t channels;          /* C */
+    int32_t padded_vocab_size; /* Vp */
+};
+
+/* Reads a checkpoint's header and checks that the file has exactly the size that goes with it. */
+STARPULLM_API enum starpullm_status starpullm_checkpoint_config(const char *path,
+                                                                struct starpullm_model_config *config);
+
+/* Token files in llm.c's order: step k of rank r reads B*T + 1 tokens from k*R*B*T + r*B*T of a shard; shards in the
+ * order given; after the last the first again. Ids are checked against vocab_size (0: not checked). */
+typedef struct starpullm_tokens starpullm_tokens;
+struct starpullm_tokens_options {
+    size_t size;
+    const char *const *paths;
+    size_t num_paths;
+    int64_t batch_size, seq_len;
+    int32_t rank, num_ranks;
+    int32_t vocab_size;
+};
+STARPULLM_API enum starpullm_status starpullm_tokens_open(const struct starpullm_tokens_options *options,
+                                                          starpullm_tokens **tokens);
+STARPULLM_API enum starpullm_status starpullm_tokens_next(starpullm_tokens *tokens, int32_t *inputs /* (B,T) */,
+                                                          int32_t *targets /* (B,T) */);
+STARPULLM_API void starpullm_tokens_close(starpullm_tokens *tokens);
+
+/* llm.c's debug state. Pass NULL for what isn't wanted. The gradients come in the checkpoint's order and shapes. */
+STARPULLM_API enum starpullm_status starpullm_debug_state_size(const char *path,
+                                                               const struct starpullm_model_config *config,
+                                                               int64_t *batch_size, int64_t *seq_len);
+STARPULLM_API enum starpullm_status starpullm_debug_state_read(const char *path,
+                                                               const struct starpullm_model_config *config,
+                                                               int32_t *inputs /* (B,T) */, int32_t *targets /* (B,T) */,
+                                                               float *logits /* (B,T,V) */, float *loss /* (1) */,
+                                                               float *grads /* all parameters */);
+
+/* ---- Runtime ---- */
+
+/* StarPU, started. One at a time in a process; another may be created once it has been destroyed. */
+typedef struct starpullm_runtime starpullm_runtime;
+
+struct starpullm_runtime_options {
+    size_t size;
+    int32_t workers;            /* W */
+    int32_t threads_per_worker; /* T */
+    const char *scheduler;      /* one of starpullm_scheduler_name() */
+};
+STARPULLM_API enum starpullm_status starpullm_runtime_create(const struct starpullm_runtime_options *options,
+                                                             starpullm_runtime **runtime);
+
+/* STARPULLM_INVALID_STATE while sessions are open on it. */
+STARPULLM_API enum starpullm_status starpullm_runtime_destroy(starpullm_runtime *runtime);
+
+/* ---- Session: one model being trained ---- */
+
+/* All calls on a session come from one thread at a time. */
+typedef struct starpullm_session starpullm_session;
+
+enum starpullm_reduction {
+    STARPULLM_REDUCTION_ORDERED = 0 /* a chain per tensor: the bits of the whole batch */
+};
+
+struct starpullm_session_options {
+    size_t size;
+    const char *checkpoint;
+    int64_t batch_size, seq_len; /* B, T; T at most maxT */
+    int64_t sub_batches;         /* S, divides B */
+    int32_t reduction;           /* enum starpullm_reduction */
+    float learning_rate, beta1, beta2, eps, weight_decay;
+    int32_t keep_activations; /* 1: every intermediate can be read back after a step */
+    int32_t steps_in_flight;  /* steps submitted and not finished, at most; at least 1 */
+    int32_t trace;            /* 1: record every task */
+};
+STARPULLM_API enum starpullm_status starpullm_session_create(starpullm_runtime *runtime,
+                                                             const struct starpullm_session_options *options,
+                                                             starpullm_session **session);
+
+/* Waits for what was submitted and frees everything but losses still held by the caller. */
+STARPULLM_API void starpullm_session_destroy(starpullm_session *session);
+
+STARPULLM_API enum starpullm_status starpullm_session_config(const starpullm_session *session,
+                                                             struct starpullm_model_config *config);
+
+/* A mean loss that will be there when its tasks have run. Belongs to the caller. */
+typedef struct starpullm_loss starpullm_loss;
+STARPULLM_API enum starpullm_status starpullm_loss_wait(starpullm_loss *loss, float *value);
+STARPULLM_API int starpullm_loss_ready(const starpullm_loss *loss);
+STARPULLM_API void starpullm_loss_destroy(starpullm_loss *loss);
+
+/* Submits forward, backward and update of one batch, and returns before it is done; waits only while steps_in_flight
+ * steps are unfinished. Tokens are checked and copied first: on failure nothing was changed. */
+STARPULLM_API enum starpullm_status starpullm_session_submit_step(starpullm_session *session,
+                                                                  const int32_t *inputs /* (B,T) */,
+                                                                  const int32_t *targets /* (B,T) */,
+                                                                  starpullm_loss **loss);
+
+/* Submits forward and loss only. */
+STARPULLM_API enum starpullm_status starpullm_session_submit_evaluation(starpullm_session *session,
+                                                                        const int32_t *inputs /* (B,T) */,
+                                                                        const int32_t *targets /* (B,T) */,
+                                                                        starpullm_loss **loss);
+
+/* Submits forward up to the probabilities. */
+STARPULLM_API enum starpullm_status starpullm_session_submit_forward(starpullm_session *session,
+                                                                     const int32_t *inputs /* (B,T) */);
+
+/* Waits for everything that was submitted. */
+STARPULLM_API enum starpullm_status starpullm_session_wait(starpullm_session *session);
+
+enum starpullm_group {
+    STARPULLM_PARAMS = 0,
+    STARPULLM_GRADS = 1,
+    STARPULLM_M = 2,
+    STARPULLM_V = 3,
+    STARPULLM_ACTIVATIONS = 4,
+    STARPULLM_ACTIVATION_GRADS = 5,
+    STARPULLM_NUM_GROUPS = 6
+};
+
+struct starpullm_tensor_info {
+    size_t size;
+    const char *name;
+    int32_t instances; /* L if there is one per layer, else 1 */
+    int32_t layered;
+    int32_t num_dims;
+    int64_t dims[4]; /* of one instance */
+};
+
+/* The group's index-th tensor of this session, in the order of the checkpoint (parameters) or of execution
+ * (activations). STARPULLM_INVALID_ARGUMENT past the last. */
+STARPULLM_API enum starpullm_status starpullm_session_tensor_info(const starpullm_session *session, int32_t group,
+                                                                  int32_t index, struct starpullm_tensor_info *info);
+
+/* Waits for the tasks that write the tensor and copies count elements from offset on. Activations and their gradients
+ * that the session doesn't keep are STARPULLM_INVALID_STATE, as are gradients before the first step. */
+STARPULLM_API enum starpullm_status starpullm_session_read_tensor(starpullm_session *session, int32_t group,
+                                                                  int32_t index, int32_t layer, int64_t offset,
+                                                                  int64_t count, float *values);
+
+/* Writes the parameters after the last submitted step: to a temporary name in the same folder, fsync, rename. On failure
+ * the file that was there before is still there, whole. */
+STARPULLM_API enum starpullm_status starpullm_session_save_checkpoint(starpullm_session *session, const char *path);
+
+/* ---- Trace ---- */
+
+enum starpullm_access_mode { STARPULLM_READ = 1, STARPULLM_WRITE = 2, STARPULLM_READ_WRITE = 3 };
+
+struct starpullm_trace_task {
+    int64_t id;   /* in submission order, from 0 */
+    int64_t step; /* submission (step, evaluation or forward) it belongs to, from 0 */
+    int32_t operation;
+    int32_t sub_batch, layer; /* -1 where there is none */
+    int32_t rank, worker;     /* worker -1: hasn't started */
+    int32_t num_accesses;
+    int64_t first_access; /* index into the accesses */
+    int64_t submit_ns, start_ns, end_ns; /* monotonic clock */
+};
+
+struct starpullm_trace_access {
+    int32_t handle;
+    int32_t mode; /* enum starpullm_access_mode */
+};
+
+struct starpullm_handle_info {
+    size_t size;
+    char name[64]; /* for example params/qkvw[3], activations/att[0]#1 (sub-batch 1) */
+    int64_t bytes;
+};
+
+/* Name of the index-th operation, NULL past the last. */
+STARPULLM_API const char *starpullm_operation_name(int32_t index);
+
+/* Waits for everything that was submitted, then gives the numbers of recorded tasks and accesses. */
+STARPULLM_API enum starpullm_status starpullm_session_trace_size(starpullm_session *session, size_t *tasks,
+                                                                 size_t *accesses);
+/* Copies them; arrays of the sizes just given. */
+STARPULLM_API enum starpullm_status starpullm_session_trace_read(starpullm_session *session,
+                                                                 struct starpullm_trace_task *tasks, size_t num_tasks,
+                                                                 struct starpullm_trace_access *accesses,
+                                                                 size_t num_accesses);
+STARPULLM_API enum starpullm_status starpullm_session_trace_clear(starpullm_session *session);
+
+/* The session's index-th handle. STARPULLM_INVALID_ARGUMENT past the last. */
+STARPULLM_API enum starpullm_status starpullm_session_handle_info(const starpullm_session *session, int32_t index,
+                                                                  struct starpullm_handle_info *info);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

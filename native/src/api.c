@@ -1,0 +1,331 @@
+/* The exported functions: pointers and struct sizes are checked here, everything else by the room that is called.
+ * Called by C users and, through ctypes, by starpullm/_native.py. */
+#include <fenv.h>
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "build_info.h"
+#include "codelets/codelets.h"
+#include "io/checkpoint.h"
+#include "io/debug_state.h"
+#include "io/tokens.h"
+#include "kernels/kernels.h"
+#include "runtime/runtime.h"
+#include "runtime/topology.h"
+#include "session.h"
+#include "trace/record.h"
+
+#define CHECK_POINTER(pointer)                                                                  \
+    do {                                                                                        \
+        if (!(pointer))                                                                         \
+            return fail(STARPULLM_INVALID_ARGUMENT, "%s: " #pointer " is NULL", __func__);      \
+    } while (0)
+
+/* A caller built against another header has a struct of another size. */
+#define CHECK_STRUCT(pointer)                                                                               \
+    do {                                                                                                    \
+        CHECK_POINTER(pointer);                                                                             \
+        if ((pointer)->size != sizeof *(pointer))                                                           \
+            return fail(STARPULLM_INVALID_ARGUMENT, "%s: " #pointer "->size is %zu, expected %zu", __func__, \
+                        (pointer)->size, sizeof *(pointer));                                                \
+    } while (0)
+
+const char *starpullm_last_error(void)
+{
+    return last_error();
+}
+
+int starpullm_last_error_number(void)
+{
+    return last_error_number();
+}
+
+int starpullm_abi_version(void)
+{
+    return STARPULLM_ABI_VERSION;
+}
+
+status starpullm_build_info(struct starpullm_build_info *info)
+{
+    CHECK_STRUCT(info);
+    *info = (struct starpullm_build_info){
+        .size = sizeof *info,
+        .version = BUILD_VERSION,
+        .compiler = BUILD_COMPILER,
+        .compiler_flags = BUILD_COMPILER_FLAGS,
+        .build_type = BUILD_TYPE,
+        .starpu_version = BUILD_STARPU_VERSION,
+        .starpu_prefix = BUILD_STARPU_PREFIX,
+        .mpi = 0,
+    };
+    return STARPULLM_OK;
+}
+
+status starpullm_machine_info(struct starpullm_machine_info *info)
+{
+    CHECK_STRUCT(info);
+    static _Thread_local struct topology topology;
+    TRY(topology_read(&topology));
+    *info = (struct starpullm_machine_info){
+        .size = sizeof *info,
+        .cores = topology.cores,
+        .processing_units = topology.processing_units,
+        .numa_nodes = topology.numa_nodes,
+        .synthetic = topology.synthetic,
+        .processor = topology.processor,
+        .simd_level = kernels_level(),
+        .starpu_version = runtime_starpu_version(),
+    };
+    return STARPULLM_OK;
+}
+
+const char *starpullm_scheduler_name(size_t index)
+{
+    return runtime_scheduler_name(index);
+}
+
+status starpullm_libm(const char *function, float *out, const float *in, size_t count)
+{
+    static const struct {
+        const char *name;
+        float (*function)(float);
+    } functions[] = {{"expf", expf}, {"tanhf", tanhf}, {"coshf", coshf}, {"logf", logf}};
+    CHECK_POINTER(function);
+    CHECK_POINTER(out);
+    CHECK_POINTER(in);
+    for (size_t f = 0; f < sizeof functions / sizeof *functions; f++)
+        if (strcmp(functions[f].name, function) == 0) {
+            for (size_t i = 0; i < count; i++)
+                out[i] = functions[f].function(in[i]);
+            return STARPULLM_OK;
+        }
+    return fail(STARPULLM_INVALID_ARGUMENT, "function: found \"%s\", expected expf, tanhf, coshf or logf", function);
+}
+
+status starpullm_libm_powf(float *out, const float *base, const float *exponent, size_t count)
+{
+    CHECK_POINTER(out);
+    CHECK_POINTER(base);
+    CHECK_POINTER(exponent);
+    for (size_t i = 0; i < count; i++)
+        out[i] = powf(base[i], exponent[i]);
+    return STARPULLM_OK;
+}
+
+const char *starpullm_float_environment(void)
+{
+    if (fegetround() != FE_TONEAREST)
+        return "the rounding mode isn't to nearest";
+    volatile float smallest_normal = FLT_MIN, half = 0.5f, denormal = FLT_TRUE_MIN, one = 1.0f;
+    if (smallest_normal * half == 0.0f)
+        return "flush-to-zero is on: denormal results become 0";
+    if (denormal * one == 0.0f)
+        return "denormals-are-zero is on: denormal operands count as 0";
+    return "";
+}
+
+status starpullm_checkpoint_config(const char *path, struct starpullm_model_config *config)
+{
+    CHECK_POINTER(path);
+    CHECK_POINTER(config);
+    return checkpoint_read_config(path, config);
+}
+
+status starpullm_tokens_open(const struct starpullm_tokens_options *options, starpullm_tokens **tokens)
+{
+    CHECK_STRUCT(options);
+    CHECK_POINTER(tokens);
+    return tokens_open(options, tokens);
+}
+
+status starpullm_tokens_next(starpullm_tokens *tokens, int32_t *inputs, int32_t *targets)
+{
+    CHECK_POINTER(tokens);
+    CHECK_POINTER(inputs);
+    CHECK_POINTER(targets);
+    return tokens_next(tokens, inputs, targets);
+}
+
+void starpullm_tokens_close(starpullm_tokens *tokens)
+{
+    tokens_close(tokens);
+}
+
+status starpullm_debug_state_size(const char *path, const struct starpullm_model_config *config, int64_t *batch_size,
+                                  int64_t *seq_len)
+{
+    CHECK_POINTER(path);
+    CHECK_POINTER(config);
+    CHECK_POINTER(batch_size);
+    CHECK_POINTER(seq_len);
+    return debug_state_size(path, config, batch_size, seq_len);
+}
+
+status starpullm_debug_state_read(const char *path, const struct starpullm_model_config *config, int32_t *inputs,
+                                  int32_t *targets, float *logits, float *loss, float *grads)
+{
+    CHECK_POINTER(path);
+    CHECK_POINTER(config);
+    return debug_state_read(path, config, inputs, targets, logits, loss, grads);
+}
+
+status starpullm_runtime_create(const struct starpullm_runtime_options *options, starpullm_runtime **runtime)
+{
+    CHECK_STRUCT(options);
+    CHECK_POINTER(runtime);
+    return runtime_create(options, runtime);
+}
+
+status starpullm_runtime_destroy(starpullm_runtime *runtime)
+{
+    CHECK_POINTER(runtime);
+    return runtime_destroy(runtime);
+}
+
+status starpullm_session_create(starpullm_runtime *runtime, const struct starpullm_session_options *options,
+                                starpullm_session **session)
+{
+    CHECK_POINTER(runtime);
+    CHECK_STRUCT(options);
+    CHECK_POINTER(options->checkpoint);
+    CHECK_POINTER(session);
+    return session_create(runtime, options, session);
+}
+
+void starpullm_session_destroy(starpullm_session *session)
+{
+    session_destroy(session);
+}
+
+status starpullm_session_config(const starpullm_session *session, struct starpullm_model_config *config)
+{
+    CHECK_POINTER(session);
+    CHECK_POINTER(config);
+    *config = *session_config(session);
+    return STARPULLM_OK;
+}
+
+status starpullm_loss_wait(starpullm_loss *loss, float *value)
+{
+    CHECK_POINTER(loss);
+    CHECK_POINTER(value);
+    *value = loss_wait(loss);
+    return STARPULLM_OK;
+}
+
+int starpullm_loss_ready(const starpullm_loss *loss)
+{
+    return loss && loss_ready(loss);
+}
+
+void starpullm_loss_destroy(starpullm_loss *loss)
+{
+    loss_release(loss);
+}
+
+status starpullm_session_submit_step(starpullm_session *session, const int32_t *inputs, const int32_t *targets,
+                                     starpullm_loss **loss)
+{
+    CHECK_POINTER(session);
+    CHECK_POINTER(inputs);
+    CHECK_POINTER(targets);
+    CHECK_POINTER(loss);
+    return session_submit_step(session, inputs, targets, loss);
+}
+
+status starpullm_session_submit_evaluation(starpullm_session *session, const int32_t *inputs, const int32_t *targets,
+                                           starpullm_loss **loss)
+{
+    CHECK_POINTER(session);
+    CHECK_POINTER(inputs);
+    CHECK_POINTER(targets);
+    CHECK_POINTER(loss);
+    return session_submit_evaluation(session, inputs, targets, loss);
+}
+
+status starpullm_session_submit_forward(starpullm_session *session, const int32_t *inputs)
+{
+    CHECK_POINTER(session);
+    CHECK_POINTER(inputs);
+    return session_submit_forward(session, inputs);
+}
+
+status starpullm_session_wait(starpullm_session *session)
+{
+    CHECK_POINTER(session);
+    session_wait(session);
+    return STARPULLM_OK;
+}
+
+status starpullm_session_tensor_info(const starpullm_session *session, int32_t group, int32_t index,
+                                     struct starpullm_tensor_info *info)
+{
+    CHECK_POINTER(session);
+    CHECK_STRUCT(info);
+    return session_tensor_info(session, group, index, info);
+}
+
+status starpullm_session_read_tensor(starpullm_session *session, int32_t group, int32_t index, int32_t layer,
+                                     int64_t offset, int64_t count, float *values)
+{
+    CHECK_POINTER(session);
+    CHECK_POINTER(values);
+    return session_read_tensor(session, group, index, layer, offset, count, values);
+}
+
+status starpullm_session_save_checkpoint(starpullm_session *session, const char *path)
+{
+    CHECK_POINTER(session);
+    CHECK_POINTER(path);
+    return session_save_checkpoint(session, path);
+}
+
+const char *starpullm_operation_name(int32_t index)
+{
+    return operation_name(index);
+}
+
+status starpullm_session_trace_size(starpullm_session *session, size_t *tasks, size_t *accesses)
+{
+    CHECK_POINTER(session);
+    CHECK_POINTER(tasks);
+    CHECK_POINTER(accesses);
+    struct recorder *recorder;
+    TRY(session_recorder(session, &recorder));
+    *tasks = recorder_tasks(recorder);
+    *accesses = recorder_accesses(recorder);
+    return STARPULLM_OK;
+}
+
+status starpullm_session_trace_read(starpullm_session *session, struct starpullm_trace_task *tasks, size_t num_tasks,
+                                    struct starpullm_trace_access *accesses, size_t num_accesses)
+{
+    CHECK_POINTER(session);
+    CHECK_POINTER(tasks);
+    CHECK_POINTER(accesses);
+    struct recorder *recorder;
+    TRY(session_recorder(session, &recorder));
+    if (num_tasks != recorder_tasks(recorder) || num_accesses != recorder_accesses(recorder))
+        return fail(STARPULLM_INVALID_ARGUMENT, "trace: room for %zu tasks and %zu accesses, expected %zu and %zu",
+                    num_tasks, num_accesses, recorder_tasks(recorder), recorder_accesses(recorder));
+    recorder_copy(recorder, tasks, accesses);
+    return STARPULLM_OK;
+}
+
+status starpullm_session_trace_clear(starpullm_session *session)
+{
+    CHECK_POINTER(session);
+    struct recorder *recorder;
+    TRY(session_recorder(session, &recorder));
+    recorder_clear(recorder);
+    return STARPULLM_OK;
+}
+
+status starpullm_session_handle_info(const starpullm_session *session, int32_t index,
+                                     struct starpullm_handle_info *info)
+{
+    CHECK_POINTER(session);
+    CHECK_STRUCT(info);
+    return session_handle_info(session, index, info);
+}

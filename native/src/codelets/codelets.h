@@ -1,0 +1,77 @@
+/* One submit_<operation>() per operation: declares its accesses and inserts one task. graph/ calls them in the order of
+ * the sequential algorithm; StarPU derives the dependencies from the accesses.
+ *
+ * Argument order as the kernels: outputs, inputs, sizes; before them the place the task has in the algorithm. Sizes are
+ * those of kernels/kernels.h; sum_start decides between STARPU_W and STARPU_RW. */
+#ifndef STARPULLM_CODELETS_H
+#define STARPULLM_CODELETS_H
+
+#include "codelets/submission.h"
+#include "data/data.h"
+#include "kernels/kernels.h"
+
+/* Where in the algorithm a task stands; -1 where there is none. */
+struct task_place {
+    struct submission *submission;
+    int sub_batch, layer;
+};
+
+status submit_encoder_forward(struct task_place place, struct data *out, struct data *tokens, struct data *wte,
+                              struct data *wpe, size_t B, size_t T, size_t C);
+status submit_encoder_backward(struct task_place place, struct data *dwte, struct data *dwpe, struct data *dout,
+                               struct data *tokens, size_t B, size_t T, size_t C, size_t maxT,
+                               enum sum_start dwpe_start);
+
+status submit_layernorm_forward(struct task_place place, struct data *out, struct data *mean, struct data *rstd,
+                                struct data *inp, struct data *weight, struct data *bias, size_t N, size_t C);
+status submit_layernorm_backward_input(struct task_place place, struct data *dinp, struct data *dout,
+                                       struct data *inp, struct data *mean, struct data *rstd, struct data *weight,
+                                       size_t N, size_t C, enum sum_start start);
+status submit_layernorm_backward_weight(struct task_place place, struct data *dweight, struct data *dbias,
+                                        struct data *dout, struct data *inp, struct data *mean, struct data *rstd,
+                                        size_t N, size_t C, enum sum_start start);
+
+/* bias and dbias: NULL where there is none. */
+status submit_matmul_forward(struct task_place place, struct data *out, struct data *inp, struct data *weight,
+                             struct data *bias, size_t N, size_t C, size_t OC);
+status submit_matmul_backward_input(struct task_place place, struct data *dinp, struct data *dout,
+                                    struct data *weight, size_t N, size_t C, size_t OC, enum sum_start start);
+status submit_matmul_backward_weight(struct task_place place, struct data *dweight, struct data *dbias,
+                                     struct data *dout, struct data *inp, size_t N, size_t C, size_t OC,
+                                     enum sum_start start);
+
+status submit_attention_forward(struct task_place place, struct data *out, struct data *preatt, struct data *att,
+                                struct data *qkv, size_t B, size_t T, size_t C, size_t NH);
+status submit_attention_backward(struct task_place place, struct data *dqkv, struct data *dpreatt,
+                                 struct data *datt, struct data *dout, struct data *qkv, struct data *att, size_t B,
+                                 size_t T, size_t C, size_t NH);
+
+status submit_gelu_forward(struct task_place place, struct data *out, struct data *inp, size_t count);
+status submit_gelu_backward(struct task_place place, struct data *dinp, struct data *dout, struct data *inp,
+                            size_t count, enum sum_start start);
+status submit_residual_forward(struct task_place place, struct data *out, struct data *a, struct data *b,
+                               size_t count);
+status submit_residual_backward(struct task_place place, struct data *da, struct data *db, struct data *dout,
+                                size_t count, enum sum_start start);
+
+status submit_softmax_forward(struct task_place place, struct data *probs, struct data *logits, size_t N, size_t V,
+                              size_t Vp);
+status submit_crossentropy_forward(struct task_place place, struct data *losses, struct data *probs,
+                                   struct data *targets, size_t N, size_t Vp);
+status submit_crossentropy_softmax_backward(struct task_place place, struct data *dlogits, struct data *dlosses,
+                                            struct data *probs, struct data *targets, size_t N, size_t V, size_t Vp,
+                                            enum sum_start start);
+
+/* divisor: see kernels.h. */
+status submit_mean_loss(struct task_place place, struct data *mean, struct data *losses, size_t N, float divisor,
+                        enum sum_start start);
+/* Hands the mean loss to whoever waits for it; takes over the task's hold on `loss`, also on failure. */
+status submit_report_loss(struct task_place place, struct data *mean, struct starpullm_loss *loss);
+
+status submit_adamw_update(struct task_place place, struct data *params, struct data *m, struct data *v,
+                           struct data *grads, size_t count, const struct adamw_options *options, int64_t step);
+
+/* Name of the index-th operation, NULL past the last; the numbers stand in the trace. */
+const char *operation_name(int index);
+
+#endif

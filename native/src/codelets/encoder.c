@@ -1,0 +1,47 @@
+/* Codelets of the encoder: token and position embedding, and their gradients. Submitted by graph/forward.c and
+ * graph/backward.c. */
+#include "codelets/operation.h"
+
+struct forward {
+    size_t B, T, C;
+};
+
+static void run_forward(void *const buffers[], const void *arguments)
+{
+    const struct forward *a = arguments;
+    kernels()->encoder_forward(buffers[0], buffers[1], buffers[2], buffers[3], a->B, a->T, a->C);
+}
+
+DEFINE_OPERATION(encoder_forward, run_forward);
+
+status submit_encoder_forward(struct task_place place, struct data *out, struct data *tokens, struct data *wte,
+                              struct data *wpe, size_t B, size_t T, size_t C)
+{
+    const struct access accesses[] = {{out, STARPU_W}, {tokens, STARPU_R}, {wte, STARPU_R}, {wpe, STARPU_R}};
+    const struct forward arguments = {B, T, C};
+    return INSERT_TASK(operation_encoder_forward, place, accesses, arguments);
+}
+
+struct backward {
+    size_t B, T, C, maxT;
+    enum sum_start dwpe_start;
+};
+
+static void run_backward(void *const buffers[], const void *arguments)
+{
+    const struct backward *a = arguments;
+    kernels()->encoder_backward(buffers[0], buffers[1], buffers[2], buffers[3], a->B, a->T, a->C, a->maxT,
+                                a->dwpe_start);
+}
+
+DEFINE_OPERATION(encoder_backward, run_backward);
+
+status submit_encoder_backward(struct task_place place, struct data *dwte, struct data *dwpe, struct data *dout,
+                               struct data *tokens, size_t B, size_t T, size_t C, size_t maxT,
+                               enum sum_start dwpe_start)
+{
+    const struct access accesses[] = {
+        {dwte, STARPU_RW}, {dwpe, sum_access(dwpe_start)}, {dout, STARPU_R}, {tokens, STARPU_R}};
+    const struct backward arguments = {B, T, C, maxT, dwpe_start};
+    return INSERT_TASK(operation_encoder_backward, place, accesses, arguments);
+}

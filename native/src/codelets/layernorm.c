@@ -1,0 +1,67 @@
+/* Codelets of layernorm: forward, and backward in two tasks so that only the weights' gradient is in the chain over
+ * sub-batches. Submitted by graph/forward.c and graph/backward.c. */
+#include "codelets/operation.h"
+
+struct forward {
+    size_t N, C;
+};
+
+static void run_forward(void *const buffers[], const void *arguments)
+{
+    const struct forward *a = arguments;
+    kernels()->layernorm_forward(buffers[0], buffers[1], buffers[2], buffers[3], buffers[4], buffers[5], a->N, a->C);
+}
+
+DEFINE_OPERATION(layernorm_forward, run_forward);
+
+status submit_layernorm_forward(struct task_place place, struct data *out, struct data *mean, struct data *rstd,
+                                struct data *inp, struct data *weight, struct data *bias, size_t N, size_t C)
+{
+    const struct access accesses[] = {{out, STARPU_W}, {mean, STARPU_W},   {rstd, STARPU_W},
+                                      {inp, STARPU_R}, {weight, STARPU_R}, {bias, STARPU_R}};
+    const struct forward arguments = {N, C};
+    return INSERT_TASK(operation_layernorm_forward, place, accesses, arguments);
+}
+
+struct backward {
+    size_t N, C;
+    enum sum_start start;
+};
+
+static void run_backward_input(void *const buffers[], const void *arguments)
+{
+    const struct backward *a = arguments;
+    kernels()->layernorm_backward_input(buffers[0], buffers[1], buffers[2], buffers[3], buffers[4], buffers[5], a->N,
+                                        a->C, a->start);
+}
+
+DEFINE_OPERATION(layernorm_backward_input, run_backward_input);
+
+status submit_layernorm_backward_input(struct task_place place, struct data *dinp, struct data *dout,
+                                       struct data *inp, struct data *mean, struct data *rstd, struct data *weight,
+                                       size_t N, size_t C, enum sum_start start)
+{
+    const struct access accesses[] = {{dinp, sum_access(start)}, {dout, STARPU_R}, {inp, STARPU_R},
+                                      {mean, STARPU_R},          {rstd, STARPU_R}, {weight, STARPU_R}};
+    const struct backward arguments = {N, C, start};
+    return INSERT_TASK(operation_layernorm_backward_input, place, accesses, arguments);
+}
+
+static void run_backward_weight(void *const buffers[], const void *arguments)
+{
+    const struct backward *a = arguments;
+    kernels()->layernorm_backward_weight(buffers[0], buffers[1], buffers[2], buffers[3], buffers[4], buffers[5], a->N,
+                                         a->C, a->start);
+}
+
+DEFINE_OPERATION(layernorm_backward_weight, run_backward_weight);
+
+status submit_layernorm_backward_weight(struct task_place place, struct data *dweight, struct data *dbias,
+                                        struct data *dout, struct data *inp, struct data *mean, struct data *rstd,
+                                        size_t N, size_t C, enum sum_start start)
+{
+    const struct access accesses[] = {{dweight, sum_access(start)}, {dbias, sum_access(start)}, {dout, STARPU_R},
+                                      {inp, STARPU_R},              {mean, STARPU_R},           {rstd, STARPU_R}};
+    const struct backward arguments = {N, C, start};
+    return INSERT_TASK(operation_layernorm_backward_weight, place, accesses, arguments);
+}

@@ -1,0 +1,67 @@
+/* Buffers and their StarPU handles: allocation, registration, access from the application's thread.
+ * Called by data/handles.c, and by session.c to read results back. */
+#include "data/data.h"
+
+#include <starpu.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/mman.h>
+
+status data_create(struct data *data, int32_t id, size_t count, size_t element_size, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(data->name, sizeof data->name, format, arguments);
+    va_end(arguments);
+
+    data->id = id;
+    data->bytes = count * element_size;
+    data->buffer = mmap(NULL, data->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data->buffer == MAP_FAILED) {
+        data->buffer = NULL;
+        return fail(STARPULLM_OUT_OF_MEMORY, "%s: %zu bytes could not be allocated", data->name, data->bytes);
+    }
+    starpu_data_handle_t handle;
+    starpu_vector_data_register(&handle, STARPU_MAIN_RAM, (uintptr_t)data->buffer, count, element_size);
+    starpu_data_set_name(handle, data->name);
+    data->handle = handle;
+    return STARPULLM_OK;
+}
+
+void data_destroy(struct data *data)
+{
+    if (data->handle)
+        starpu_data_unregister(data->handle);
+    if (data->buffer)
+        munmap(data->buffer, data->bytes);
+    data->handle = NULL;
+    data->buffer = NULL;
+}
+
+static status acquire(struct data *data, enum starpu_data_access_mode mode)
+{
+    int error = starpu_data_acquire(data->handle, mode);
+    if (error)
+        return fail(STARPULLM_RUNTIME_FAILURE, "%s: StarPU refused access from the application (error %d)",
+                    data->name, error);
+    return STARPULLM_OK;
+}
+
+status data_acquire_read(struct data *data, const void **memory)
+{
+    TRY(acquire(data, STARPU_R));
+    *memory = data->buffer;
+    return STARPULLM_OK;
+}
+
+status data_acquire_write(struct data *data, void **memory)
+{
+    TRY(acquire(data, STARPU_W));
+    *memory = data->buffer;
+    return STARPULLM_OK;
+}
+
+void data_release(struct data *data)
+{
+    starpu_data_release(data->handle);
+}

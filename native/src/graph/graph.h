@@ -1,0 +1,56 @@
+/* The task flow of one submission: what graph/ needs to know, and its parts. session.c calls step.c; step.c calls
+ * the others. Nothing here names StarPU or a kernel. */
+#ifndef STARPULLM_GRAPH_H
+#define STARPULLM_GRAPH_H
+
+#include "codelets/codelets.h"
+#include "data/handles.h"
+
+struct graph {
+    const struct handles *handles;
+    model_config config;
+    size_t B, T; /* of one sub-batch */
+    int sub_batches;
+    struct adamw_options adamw;
+};
+
+/* One submission: which of the slots of tokens and mean loss it uses, and what counts its tasks. */
+struct flow {
+    const struct graph *graph;
+    struct submission *submission;
+    int slot;
+};
+
+/* step.c */
+
+/* Forward up to the probabilities. */
+status graph_submit_forward(const struct flow *flow);
+/* Forward and loss. Takes over the task's hold on `loss`. */
+status graph_submit_evaluation(const struct flow *flow, struct starpullm_loss *loss);
+/* Forward, loss, backward and update number `update` (from 1). Takes over the task's hold on `loss`. */
+status graph_submit_step(const struct flow *flow, struct starpullm_loss *loss, int64_t update);
+
+/* forward.c, backward.c: one sub-batch. The encoder's backward is apart: wte takes all sub-batches' logits
+ * contributions before the first of the encoder's. */
+status submit_forward(const struct flow *flow, int s);
+status submit_losses(const struct flow *flow, int s);
+status submit_backward(const struct flow *flow, int s);
+status submit_backward_encoder(const struct flow *flow, int s);
+
+/* update.c: all parameters. */
+status submit_update(const struct flow *flow, int64_t update);
+
+/* reduce.c: the buffer that sub-batch s adds its contribution to a parameter's gradient to, and how its sum starts. */
+struct contribution {
+    struct data *data;
+    enum sum_start start;
+};
+struct contribution gradient_contribution(const struct flow *flow, enum parameter p, int layer, int s);
+
+/* Short names for what every part asks for. */
+struct task_place place_of(const struct flow *flow, int s, int layer);
+struct data *param(const struct flow *flow, enum parameter p, int layer);
+struct data *act(const struct flow *flow, enum activation a, int layer, int s);
+struct data *act_grad(const struct flow *flow, enum activation a, int layer, int s);
+
+#endif

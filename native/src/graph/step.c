@@ -1,0 +1,63 @@
+/* One submission as a whole: the sequential algorithm over sub-batches, from which StarPU derives what may run when.
+ * Called by session.c. */
+#include "graph/graph.h"
+
+struct task_place place_of(const struct flow *flow, int s, int layer)
+{
+    return (struct task_place){flow->submission, s, layer};
+}
+
+struct data *param(const struct flow *flow, enum parameter p, int layer)
+{
+    return handles_parameter(flow->graph->handles, STARPULLM_PARAMS, p, layer);
+}
+
+struct data *act(const struct flow *flow, enum activation a, int layer, int s)
+{
+    return handles_activation(flow->graph->handles, a, layer, s);
+}
+
+struct data *act_grad(const struct flow *flow, enum activation a, int layer, int s)
+{
+    return handles_activation_grad(flow->graph->handles, a, layer, s);
+}
+
+status graph_submit_forward(const struct flow *flow)
+{
+    for (int s = 0; s < flow->graph->sub_batches; s++)
+        TRY(submit_forward(flow, s));
+    return STARPULLM_OK;
+}
+
+static status submit_forward_and_losses(const struct flow *flow, int s)
+{
+    TRY(submit_forward(flow, s));
+    return submit_losses(flow, s);
+}
+
+static status submit_report(const struct flow *flow, struct starpullm_loss *loss)
+{
+    return submit_report_loss(place_of(flow, -1, -1), handles_mean_loss(flow->graph->handles, flow->slot), loss);
+}
+
+status graph_submit_evaluation(const struct flow *flow, struct starpullm_loss *loss)
+{
+    status code = STARPULLM_OK;
+    for (int s = 0; s < flow->graph->sub_batches && code == STARPULLM_OK; s++)
+        code = submit_forward_and_losses(flow, s);
+    if (code == STARPULLM_OK)
+        return submit_report(flow, loss);
+    loss_release(loss);
+    return code;
+}
+
+status graph_submit_step(const struct flow *flow, struct starpullm_loss *loss, int64_t update)
+{
+    const int S = flow->graph->sub_batches;
+    TRY(graph_submit_evaluation(flow, loss));
+    for (int s = 0; s < S; s++)
+        TRY(submit_backward(flow, s));
+    for (int s = 0; s < S; s++)
+        TRY(submit_backward_encoder(flow, s));
+    return submit_update(flow, update);
+}

@@ -1,0 +1,25 @@
+/* The update of all parameters as a task flow: one task per tensor and layer, in the order in which the next forward pass
+ * needs them. Called by graph/step.c. */
+#include "graph/graph.h"
+
+static status submit_tensor(const struct flow *flow, enum parameter p, int layer, int64_t update)
+{
+    const struct graph *g = flow->graph;
+    const size_t count = (size_t)tensor_elements(parameter_shape(&g->config, p));
+    return submit_adamw_update(place_of(flow, -1, parameter_layered(p) ? layer : -1), param(flow, p, layer),
+                               handles_parameter(g->handles, STARPULLM_M, p, layer),
+                               handles_parameter(g->handles, STARPULLM_V, p, layer),
+                               handles_parameter(g->handles, STARPULLM_GRADS, p, layer), count, &g->adamw, update);
+}
+
+status submit_update(const struct flow *flow, int64_t update)
+{
+    TRY(submit_tensor(flow, PARAM_WTE, 0, update));
+    TRY(submit_tensor(flow, PARAM_WPE, 0, update));
+    for (int l = 0; l < flow->graph->config.num_layers; l++)
+        for (int p = 0; p < NUM_PARAMETERS; p++)
+            if (parameter_layered(p))
+                TRY(submit_tensor(flow, p, l, update));
+    TRY(submit_tensor(flow, PARAM_LNFW, 0, update));
+    return submit_tensor(flow, PARAM_LNFB, 0, update);
+}

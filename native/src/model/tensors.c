@@ -1,0 +1,221 @@
+/* The tensor table itself, and the sizes that follow from it. io, data, session and api ask it; nothing else in the
+ * library knows a tensor's shape. */
+#include "model/tensors.h"
+
+#include <inttypes.h>
+
+/* The sizes that shapes are made of. */
+enum letter { END, B, T, C, C_3, C_4, NH, VP, MAX_T };
+
+struct tensor {
+    const char *name;
+    bool layered; /* one per layer; the shape is that of one layer */
+    enum letter shape[TENSOR_MAX_DIMS];
+};
+
+static const struct tensor parameters[NUM_PARAMETERS] = {
+    [PARAM_WTE] = {"wte", false, {VP, C}},
+    [PARAM_WPE] = {"wpe", false, {MAX_T, C}},
+    [PARAM_LN1W] = {"ln1w", true, {C}},
+    [PARAM_LN1B] = {"ln1b", true, {C}},
+    [PARAM_QKVW] = {"qkvw", true, {C_3, C}},
+    [PARAM_QKVB] = {"qkvb", true, {C_3}},
+    [PARAM_ATTPROJW] = {"attprojw", true, {C, C}},
+    [PARAM_ATTPROJB] = {"attprojb", true, {C}},
+    [PARAM_LN2W] = {"ln2w", true, {C}},
+    [PARAM_LN2B] = {"ln2b", true, {C}},
+    [PARAM_FCW] = {"fcw", true, {C_4, C}},
+    [PARAM_FCB] = {"fcb", true, {C_4}},
+    [PARAM_FCPROJW] = {"fcprojw", true, {C, C_4}},
+    [PARAM_FCPROJB] = {"fcprojb", true, {C}},
+    [PARAM_LNFW] = {"lnfw", false, {C}},
+    [PARAM_LNFB] = {"lnfb", false, {C}},
+};
+
+static const struct tensor activations[NUM_ACTIVATIONS] = {
+    [ACT_ENCODED] = {"encoded", false, {B, T, C}},
+    [ACT_LN1] = {"ln1", true, {B, T, C}},
+    [ACT_LN1_MEAN] = {"ln1_mean", true, {B, T}},
+    [ACT_LN1_RSTD] = {"ln1_rstd", true, {B, T}},
+    [ACT_QKV] = {"qkv", true, {B, T, C_3}},
+    [ACT_ATTY] = {"atty", true, {B, T, C}},
+    [ACT_PREATT] = {"preatt", true, {B, NH, T, T}},
+    [ACT_ATT] = {"att", true, {B, NH, T, T}},
+    [ACT_ATTPROJ] = {"attproj", true, {B, T, C}},
+    [ACT_RESIDUAL2] = {"residual2", true, {B, T, C}},
+    [ACT_LN2] = {"ln2", true, {B, T, C}},
+    [ACT_LN2_MEAN] = {"ln2_mean", true, {B, T}},
+    [ACT_LN2_RSTD] = {"ln2_rstd", true, {B, T}},
+    [ACT_FCH] = {"fch", true, {B, T, C_4}},
+    [ACT_FCH_GELU] = {"fch_gelu", true, {B, T, C_4}},
+    [ACT_FCPROJ] = {"fcproj", true, {B, T, C}},
+    [ACT_RESIDUAL3] = {"residual3", true, {B, T, C}},
+    [ACT_LNF] = {"lnf", false, {B, T, C}},
+    [ACT_LNF_MEAN] = {"lnf_mean", false, {B, T}},
+    [ACT_LNF_RSTD] = {"lnf_rstd", false, {B, T}},
+    [ACT_LOGITS] = {"logits", false, {B, T, VP}},
+    [ACT_PROBS] = {"probs", false, {B, T, VP}},
+    [ACT_LOSSES] = {"losses", false, {B, T}},
+};
+
+static int64_t letter_size(const model_config *config, enum letter letter, int64_t batch_size, int64_t seq_len)
+{
+    switch (letter) {
+    case B: return batch_size;
+    case T: return seq_len;
+    case C: return config->channels;
+    case C_3: return 3 * (int64_t)config->channels;
+    case C_4: return 4 * (int64_t)config->channels;
+    case NH: return config->num_heads;
+    case VP: return config->padded_vocab_size;
+    case MAX_T: return config->max_seq_len;
+    case END: break;
+    }
+    return 0;
+}
+
+static struct tensor_shape shape_of(const struct tensor *tensor, const model_config *config, int64_t batch_size,
+                                    int64_t seq_len)
+{
+    struct tensor_shape shape = {0};
+    while (shape.num_dims < TENSOR_MAX_DIMS && tensor->shape[shape.num_dims] != END) {
+        shape.dims[shape.num_dims] = letter_size(config, tensor->shape[shape.num_dims], batch_size, seq_len);
+        shape.num_dims++;
+    }
+    return shape;
+}
+
+static int instances_of(const struct tensor *tensor, const model_config *config)
+{
+    return tensor->layered ? config->num_layers : 1;
+}
+
+/* Bytes of all instances of all tensors in the table, as float32; false if they leave 64 bits. */
+static bool bytes_of_all(const struct tensor *table, int count, const model_config *config, int64_t batch_size,
+                         int64_t seq_len, int64_t *bytes)
+{
+    *bytes = 0;
+    for (int i = 0; i < count; i++) {
+        struct tensor_shape shape = shape_of(&table[i], config, batch_size, seq_len);
+        int64_t size = (int64_t)sizeof(float);
+        if (__builtin_mul_overflow(size, instances_of(&table[i], config), &size))
+            return false;
+        for (int d = 0; d < shape.num_dims; d++)
+            if (__builtin_mul_overflow(size, shape.dims[d], &size))
+                return false;
+        if (__builtin_add_overflow(*bytes, size, bytes))
+            return false;
+    }
+    return true;
+}
+
+status model_config_check(const model_config *config, const char *where)
+{
+    const struct {
+        const char *name;
+        int32_t value;
+    } sizes[] = {
+        {"max_seq_len", config->max_seq_len}, {"vocab_size", config->vocab_size},
+        {"num_layers", config->num_layers},   {"num_heads", config->num_heads},
+        {"channels", config->channels},       {"padded_vocab_size", config->padded_vocab_size},
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        if (sizes[i].value < 1)
+            return fail(STARPULLM_INVALID_ARGUMENT, "%s: %s is %" PRId32 ", expected at least 1", where, sizes[i].name,
+                        sizes[i].value);
+    if (config->channels % config->num_heads != 0)
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "%s: channels is %" PRId32 ", expected a multiple of num_heads (%" PRId32 ")", where,
+                    config->channels, config->num_heads);
+    if (config->padded_vocab_size < config->vocab_size)
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "%s: padded_vocab_size is %" PRId32 ", expected at least vocab_size (%" PRId32 ")", where,
+                    config->padded_vocab_size, config->vocab_size);
+
+    const int64_t header_bytes = 1024; /* of a checkpoint (docs/formats.md) */
+    int64_t bytes;
+    if (!bytes_of_all(parameters, NUM_PARAMETERS, config, 0, 0, &bytes) || bytes > INT64_MAX - header_bytes)
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "%s: the checkpoint is larger than expected at most (%" PRId64 " bytes) with max_seq_len %" PRId32
+                    ", num_layers %" PRId32 ", channels %" PRId32 ", padded_vocab_size %" PRId32,
+                    where, INT64_MAX, config->max_seq_len, config->num_layers, config->channels,
+                    config->padded_vocab_size);
+    return STARPULLM_OK;
+}
+
+const char *parameter_name(enum parameter p)
+{
+    return parameters[p].name;
+}
+
+bool parameter_layered(enum parameter p)
+{
+    return parameters[p].layered;
+}
+
+const char *activation_name(enum activation a)
+{
+    return activations[a].name;
+}
+
+bool activation_layered(enum activation a)
+{
+    return activations[a].layered;
+}
+
+struct tensor_shape parameter_shape(const model_config *config, enum parameter p)
+{
+    return shape_of(&parameters[p], config, 0, 0);
+}
+
+struct tensor_shape activation_shape(const model_config *config, enum activation a, int64_t batch_size,
+                                     int64_t seq_len)
+{
+    return shape_of(&activations[a], config, batch_size, seq_len);
+}
+
+int64_t tensor_elements(struct tensor_shape shape)
+{
+    int64_t elements = 1;
+    for (int d = 0; d < shape.num_dims; d++)
+        elements *= shape.dims[d];
+    return elements;
+}
+
+int parameter_instances(const model_config *config, enum parameter p)
+{
+    return instances_of(&parameters[p], config);
+}
+
+int activation_instances(const model_config *config, enum activation a)
+{
+    return instances_of(&activations[a], config);
+}
+
+int64_t parameters_total(const model_config *config)
+{
+    return parameter_offset(config, NUM_PARAMETERS, 0);
+}
+
+int64_t parameter_offset(const model_config *config, enum parameter p, int layer)
+{
+    int64_t offset = 0;
+    for (enum parameter before = 0; before < p; before++)
+        offset += parameter_instances(config, before) * tensor_elements(parameter_shape(config, before));
+    return p == NUM_PARAMETERS ? offset : offset + layer * tensor_elements(parameter_shape(config, p));
+}
+
+status activations_check(const model_config *config, int64_t batch_size, int64_t seq_len)
+{
+    if (batch_size < 1)
+        return fail(STARPULLM_INVALID_ARGUMENT, "batch_size is %" PRId64 ", expected at least 1", batch_size);
+    if (seq_len < 1)
+        return fail(STARPULLM_INVALID_ARGUMENT, "seq_len is %" PRId64 ", expected at least 1", seq_len);
+    int64_t bytes;
+    if (!bytes_of_all(activations, NUM_ACTIVATIONS, config, batch_size, seq_len, &bytes))
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "the activations with batch_size %" PRId64 " and seq_len %" PRId64
+                    " are larger than expected at most (%" PRId64 " bytes)",
+                    batch_size, seq_len, INT64_MAX);
+    return STARPULLM_OK;
+}

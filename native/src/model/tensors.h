@@ -1,0 +1,67 @@
+/* The tensor table: every tensor's name, group, shape and place in the checkpoint, in one place.
+ * io, data, session and api all read it; nothing else in the library knows a tensor's shape.
+ *
+ * Size letters, here and everywhere: B batch, T sequence length, C channels, NH heads, L layers, V vocabulary,
+ * Vp padded vocabulary, maxT the longest sequence the position table has. */
+#ifndef STARPULLM_TENSORS_H
+#define STARPULLM_TENSORS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "status.h"
+
+typedef struct starpullm_model_config model_config;
+
+/* Refuses sizes that are not positive, C not divisible by NH, Vp < V, and sizes whose byte counts leave 64 bits
+ * (a model's checkpoint must fit into INT64_MAX bytes). `where` names the file or argument in the sentence. */
+status model_config_check(const model_config *config, const char *where);
+
+/* Parameters, in the checkpoint's order. Gradients, m and v have the same names and shapes. */
+enum parameter {
+    PARAM_WTE, PARAM_WPE, PARAM_LN1W, PARAM_LN1B, PARAM_QKVW, PARAM_QKVB, PARAM_ATTPROJW, PARAM_ATTPROJB,
+    PARAM_LN2W, PARAM_LN2B, PARAM_FCW, PARAM_FCB, PARAM_FCPROJW, PARAM_FCPROJB, PARAM_LNFW, PARAM_LNFB,
+    NUM_PARAMETERS
+};
+
+/* Activations, in llm.c's order of execution. Their gradients have the same names and shapes. */
+enum activation {
+    ACT_ENCODED, ACT_LN1, ACT_LN1_MEAN, ACT_LN1_RSTD, ACT_QKV, ACT_ATTY, ACT_PREATT, ACT_ATT, ACT_ATTPROJ,
+    ACT_RESIDUAL2, ACT_LN2, ACT_LN2_MEAN, ACT_LN2_RSTD, ACT_FCH, ACT_FCH_GELU, ACT_FCPROJ, ACT_RESIDUAL3,
+    ACT_LNF, ACT_LNF_MEAN, ACT_LNF_RSTD, ACT_LOGITS, ACT_PROBS, ACT_LOSSES,
+    NUM_ACTIVATIONS
+};
+
+enum { TENSOR_MAX_DIMS = 4 };
+
+struct tensor_shape {
+    int num_dims;
+    int64_t dims[TENSOR_MAX_DIMS];
+};
+
+/* Name and whether there is one such tensor per layer. */
+const char *parameter_name(enum parameter p);
+bool parameter_layered(enum parameter p);
+const char *activation_name(enum activation a);
+bool activation_layered(enum activation a);
+
+/* Shapes of one layer's tensor. Activations are (B,T,…) with the B and T given here; preatt and att are (B,NH,T,T). */
+struct tensor_shape parameter_shape(const model_config *config, enum parameter p);
+struct tensor_shape activation_shape(const model_config *config, enum activation a, int64_t B, int64_t T);
+
+/* Number of elements; model_config_check() and activations_check() have made sure that it fits. */
+int64_t tensor_elements(struct tensor_shape shape);
+
+/* Number of instances: L for a layered tensor, else 1. */
+int parameter_instances(const model_config *config, enum parameter p);
+int activation_instances(const model_config *config, enum activation a);
+
+/* Elements of all parameters together, and of those before (p, layer) in the checkpoint's body. */
+int64_t parameters_total(const model_config *config);
+int64_t parameter_offset(const model_config *config, enum parameter p, int layer);
+
+/* Refuses B, T whose activations' byte counts leave 64 bits. */
+status activations_check(const model_config *config, int64_t B, int64_t T);
+
+#endif

@@ -1,0 +1,21 @@
+/* StarPU, started and stopped: one runtime in a process, its partition and its scheduler. Created by api.c; session.c
+ * registers itself so that a runtime isn't stopped under it. */
+#ifndef STARPULLM_RUNTIME_H
+#define STARPULLM_RUNTIME_H
+
+#include "status.h"
+
+status runtime_create(const struct starpullm_runtime_options *options, struct starpullm_runtime **runtime);
+status runtime_destroy(struct starpullm_runtime *runtime);
+
+/* STARPULLM_INVALID_STATE if the runtime isn't the one that is running. */
+status runtime_enter_session(struct starpullm_runtime *runtime);
+void runtime_leave_session(struct starpullm_runtime *runtime);
+
+/* Name of StarPU's index-th scheduler, NULL past the last. */
+const char *runtime_scheduler_name(size_t index);
+
+/* Version of the StarPU that is loaded, as text. */
+const char *runtime_starpu_version(void);
+
+#endif

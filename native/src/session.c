@@ -1,0 +1,368 @@
+/* A session: checks what comes in, loads the model into handles, submits graphs with a bounded number in flight, and
+ * reads results back. Called by api.c. */
+#include "session.h"
+
+#include <fenv.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/graph.h"
+#include "io/checkpoint.h"
+#include "runtime/runtime.h"
+
+struct starpullm_session {
+    struct starpullm_runtime *runtime;
+    model_config config;
+    int64_t batch_size, seq_len;
+    struct handles *handles;
+    struct recorder *recorder;
+    struct graph graph;
+    int slots;
+    struct submission *submissions; /* [slot] */
+    int slots_ready;                /* submissions that were initialised */
+    int64_t submitted;              /* submissions so far */
+    int64_t updates;                /* steps among them */
+    bool broken;                    /* a submission failed half way */
+};
+
+/* ---- Create and destroy ---- */
+
+static status check_number(const char *name, float value, float low, float high)
+{
+    if (!(value >= low && value <= high) || !isfinite(value))
+        return fail(STARPULLM_INVALID_ARGUMENT, "%s: found %g, expected a finite number from %g to %g", name,
+                    (double)value, (double)low, (double)high);
+    return STARPULLM_OK;
+}
+
+static status check_options(const struct starpullm_session_options *o, const model_config *config)
+{
+    if (o->batch_size < 1)
+        return fail(STARPULLM_INVALID_ARGUMENT, "batch_size: found %lld, expected at least 1", (long long)o->batch_size);
+    if (o->seq_len < 1 || o->seq_len > config->max_seq_len)
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "seq_len: found %lld, expected 1 to %d, the longest sequence that %s has positions for",
+                    (long long)o->seq_len, config->max_seq_len, o->checkpoint);
+    if (o->sub_batches < 1 || o->batch_size % o->sub_batches != 0)
+        return fail(STARPULLM_INVALID_ARGUMENT, "sub_batches: found %lld, expected a divisor of the batch size %lld",
+                    (long long)o->sub_batches, (long long)o->batch_size);
+    if (o->reduction != STARPULLM_REDUCTION_ORDERED)
+        return fail(STARPULLM_INVALID_ARGUMENT, "reduction: found %d, expected %d (ordered)", o->reduction,
+                    STARPULLM_REDUCTION_ORDERED);
+    if (o->steps_in_flight < 1 || o->steps_in_flight > 1024)
+        return fail(STARPULLM_INVALID_ARGUMENT, "steps_in_flight: found %d, expected 1 to 1024", o->steps_in_flight);
+    TRY(check_number("learning_rate", o->learning_rate, 0.0f, 1e30f));
+    TRY(check_number("beta1", o->beta1, 0.0f, 0x1.fffffep-1f));
+    TRY(check_number("beta2", o->beta2, 0.0f, 0x1.fffffep-1f));
+    TRY(check_number("eps", o->eps, 0.0f, 1e30f));
+    TRY(check_number("weight_decay", o->weight_decay, 0.0f, 1e30f));
+    return activations_check(config, o->batch_size, o->seq_len);
+}
+
+static status create_submissions(struct starpullm_session *session, int slots)
+{
+    session->slots = slots;
+    session->submissions = calloc((size_t)slots, sizeof *session->submissions);
+    if (!session->submissions)
+        return fail(STARPULLM_OUT_OF_MEMORY, "a table of %d submissions", slots);
+    for (; session->slots_ready < slots; session->slots_ready++)
+        TRY(submission_init(&session->submissions[session->slots_ready], session->recorder));
+    return STARPULLM_OK;
+}
+
+/* The constants in handles are computed here, on the caller's thread: under the contract's environment, not its own. */
+static status create_handles(struct starpullm_session *session, const struct starpullm_session_options *options)
+{
+    const struct handles_options handles_options = {
+        .config = session->config,
+        .sub_batch_size = options->batch_size / options->sub_batches,
+        .seq_len = options->seq_len,
+        .sub_batches = (int)options->sub_batches,
+        .slots = options->steps_in_flight,
+        .keep_activations = options->keep_activations != 0,
+    };
+    fenv_t environment;
+    fegetenv(&environment);
+    fesetenv(FE_DFL_ENV);
+    status code = handles_create(&handles_options, &session->handles);
+    fesetenv(&environment);
+    return code;
+}
+
+static status load_parameters(struct starpullm_session *session, const char *path);
+
+static status open_session(struct starpullm_session *session, const struct starpullm_session_options *options)
+{
+    TRY(checkpoint_read_config(options->checkpoint, &session->config));
+    TRY(check_options(options, &session->config));
+    session->batch_size = options->batch_size;
+    session->seq_len = options->seq_len;
+    if (options->trace)
+        TRY(recorder_create(&session->recorder));
+    TRY(create_submissions(session, options->steps_in_flight));
+    TRY(create_handles(session, options));
+    session->graph = (struct graph){
+        .handles = session->handles,
+        .config = session->config,
+        .B = (size_t)(options->batch_size / options->sub_batches),
+        .T = (size_t)options->seq_len,
+        .sub_batches = (int)options->sub_batches,
+        .adamw = {options->learning_rate, options->beta1, options->beta2, options->eps, options->weight_decay},
+    };
+    return load_parameters(session, options->checkpoint);
+}
+
+static void close_session(struct starpullm_session *session)
+{
+    session_wait(session);
+    handles_destroy(session->handles);
+    for (int slot = 0; slot < session->slots_ready; slot++)
+        submission_destroy(&session->submissions[slot]);
+    free(session->submissions);
+    recorder_destroy(session->recorder);
+    free(session);
+}
+
+status session_create(struct starpullm_runtime *runtime, const struct starpullm_session_options *options,
+                      struct starpullm_session **session)
+{
+    struct starpullm_session *created = calloc(1, sizeof *created);
+    if (!created)
+        return fail(STARPULLM_OUT_OF_MEMORY, "a session");
+    status code = runtime_enter_session(runtime);
+    if (code != STARPULLM_OK) {
+        free(created);
+        return code;
+    }
+    created->runtime = runtime;
+    code = open_session(created, options);
+    if (code != STARPULLM_OK) {
+        close_session(created);
+        runtime_leave_session(runtime);
+        return code;
+    }
+    *session = created;
+    return STARPULLM_OK;
+}
+
+void session_destroy(struct starpullm_session *session)
+{
+    if (!session)
+        return;
+    struct starpullm_runtime *runtime = session->runtime;
+    close_session(session);
+    runtime_leave_session(runtime);
+}
+
+const struct starpullm_model_config *session_config(const struct starpullm_session *session)
+{
+    return &session->config;
+}
+
+/* ---- Submit ---- */
+
+static status check_tokens(const struct starpullm_session *session, const char *what, const int32_t *tokens)
+{
+    for (int64_t n = 0; n < session->batch_size * session->seq_len; n++)
+        if (tokens[n] < 0 || tokens[n] >= session->config.vocab_size)
+            return fail(STARPULLM_INVALID_TOKEN, "%s[%lld, %lld]: token %d is out of range, expected 0 to %d", what,
+                        (long long)(n / session->seq_len), (long long)(n % session->seq_len), tokens[n],
+                        session->config.vocab_size - 1);
+    return STARPULLM_OK;
+}
+
+static status copy_tokens(const struct starpullm_session *session, int slot, const int32_t *tokens,
+                          struct data *(*data_of)(const struct handles *, int, int))
+{
+    for (int s = 0; s < session->graph.sub_batches; s++) {
+        struct data *data = data_of(session->handles, slot, s);
+        void *memory;
+        TRY(data_acquire_write(data, &memory));
+        memcpy(memory, (const char *)tokens + (size_t)s * data->bytes, data->bytes);
+        data_release(data);
+    }
+    return STARPULLM_OK;
+}
+
+/* Checks, waits for a free slot, copies the tokens into it and opens its submission. targets may be NULL. */
+static status begin(struct starpullm_session *session, const int32_t *inputs, const int32_t *targets,
+                    struct flow *flow)
+{
+    if (session->broken)
+        return fail(STARPULLM_INVALID_STATE, "the session is unusable since a submission failed half way");
+    TRY(check_tokens(session, "inputs", inputs));
+    if (targets)
+        TRY(check_tokens(session, "targets", targets));
+    const int slot = (int)(session->submitted % session->slots);
+    struct submission *submission = &session->submissions[slot];
+    submission_wait(submission);
+    TRY(copy_tokens(session, slot, inputs, handles_inputs));
+    if (targets)
+        TRY(copy_tokens(session, slot, targets, handles_targets));
+    submission_open(submission, session->submitted);
+    *flow = (struct flow){&session->graph, submission, slot};
+    return STARPULLM_OK;
+}
+
+/* Closes the submission; `code` says how submitting its tasks went. */
+static status end(struct starpullm_session *session, const struct flow *flow, status code)
+{
+    submission_task_done(flow->submission);
+    session->submitted++;
+    if (code != STARPULLM_OK)
+        session->broken = true;
+    return code;
+}
+
+static status submit_with_loss(struct starpullm_session *session, const int32_t *inputs, const int32_t *targets,
+                               bool update, struct starpullm_loss **loss)
+{
+    struct flow flow;
+    TRY(begin(session, inputs, targets, &flow));
+    struct starpullm_loss *promised = loss_create();
+    status code;
+    if (!promised)
+        code = fail(STARPULLM_OUT_OF_MEMORY, "a loss");
+    else if (update)
+        code = graph_submit_step(&flow, promised, ++session->updates);
+    else
+        code = graph_submit_evaluation(&flow, promised);
+    code = end(session, &flow, code);
+    if (code == STARPULLM_OK)
+        *loss = promised;
+    else
+        loss_release(promised);
+    return code;
+}
+
+status session_submit_step(struct starpullm_session *session, const int32_t *inputs, const int32_t *targets,
+                           struct starpullm_loss **loss)
+{
+    return submit_with_loss(session, inputs, targets, true, loss);
+}
+
+status session_submit_evaluation(struct starpullm_session *session, const int32_t *inputs, const int32_t *targets,
+                                 struct starpullm_loss **loss)
+{
+    return submit_with_loss(session, inputs, targets, false, loss);
+}
+
+status session_submit_forward(struct starpullm_session *session, const int32_t *inputs)
+{
+    struct flow flow;
+    TRY(begin(session, inputs, NULL, &flow));
+    return end(session, &flow, graph_submit_forward(&flow));
+}
+
+void session_wait(struct starpullm_session *session)
+{
+    for (int slot = 0; slot < session->slots_ready; slot++)
+        submission_wait(&session->submissions[slot]);
+}
+
+/* ---- Read back ---- */
+
+static bool is_parameter_group(int32_t group)
+{
+    return group >= STARPULLM_PARAMS && group <= STARPULLM_V;
+}
+
+static status check_group(int32_t group)
+{
+    if (group < 0 || group >= STARPULLM_NUM_GROUPS)
+        return fail(STARPULLM_INVALID_ARGUMENT, "group: found %d, expected 0 to %d", group, STARPULLM_NUM_GROUPS - 1);
+    return STARPULLM_OK;
+}
+
+status session_tensor_info(const struct starpullm_session *session, int32_t group, int32_t index,
+                           struct starpullm_tensor_info *info)
+{
+    TRY(check_group(group));
+    const bool parameters = is_parameter_group(group);
+    const int number = parameters ? (int)NUM_PARAMETERS : (int)NUM_ACTIVATIONS;
+    if (index < 0 || index >= number)
+        return fail(STARPULLM_INVALID_ARGUMENT, "tensor: found number %d, expected 0 to %d", index, number - 1);
+    struct tensor_shape shape;
+    if (parameters) {
+        info->name = parameter_name(index);
+        info->layered = parameter_layered(index);
+        info->instances = parameter_instances(&session->config, index);
+        shape = parameter_shape(&session->config, index);
+    } else {
+        info->name = activation_name(index);
+        info->layered = activation_layered(index);
+        info->instances = activation_instances(&session->config, index);
+        shape = activation_shape(&session->config, index, session->batch_size, session->seq_len);
+    }
+    info->num_dims = shape.num_dims;
+    memcpy(info->dims, shape.dims, sizeof info->dims);
+    return STARPULLM_OK;
+}
+
+static status copy_out(struct data *data, int64_t offset, int64_t count, float *values)
+{
+    const void *memory;
+    TRY(data_acquire_read(data, &memory));
+    memcpy(values, (const float *)memory + offset, (size_t)count * sizeof *values);
+    data_release(data);
+    return STARPULLM_OK;
+}
+
+static status check_kept(const struct starpullm_session *session, int32_t group, int32_t index)
+{
+    const bool kept = group == STARPULLM_ACTIVATIONS ? handles_activation_kept(session->handles, index)
+                                                     : handles_activation_grad_kept(session->handles, index);
+    if (kept)
+        return STARPULLM_OK;
+    return fail(STARPULLM_INVALID_STATE,
+                "%s/%s: its layers share one buffer, expected a session with keep_activations to read it",
+                group == STARPULLM_ACTIVATIONS ? "activations" : "activation_grads", activation_name(index));
+}
+
+/* The batch lies in sub-batches one after the other, each in a buffer of its own. */
+static status read_activation(struct starpullm_session *session, int32_t group, int32_t index, int32_t layer,
+                              int64_t offset, int64_t count, float *values)
+{
+    TRY(check_kept(session, group, index));
+    const int64_t piece = tensor_elements(
+        activation_shape(&session->config, index, (int64_t)session->graph.B, session->seq_len));
+    while (count > 0) {
+        const int s = (int)(offset / piece);
+        const int64_t from = offset % piece;
+        const int64_t now = count < piece - from ? count : piece - from;
+        struct data *data = group == STARPULLM_ACTIVATIONS
+                                ? handles_activation(session->handles, index, layer, s)
+                                : handles_activation_grad(session->handles, index, layer, s);
+        if (data)
+            TRY(copy_out(data, from, now, values));
+        else /* nothing is accumulated into it: +0 */
+            memset(values, 0, (size_t)now * sizeof *values);
+        offset += now;
+        values += now;
+        count -= now;
+    }
+    return STARPULLM_OK;
+}
+
+status session_read_tensor(struct starpullm_session *session, int32_t group, int32_t index, int32_t layer,
+                           int64_t offset, int64_t count, float *values)
+{
+    struct starpullm_tensor_info info = {.size = sizeof info};
+    TRY(session_tensor_info(session, group, index, &info));
+    if (layer < 0 || layer >= info.instances)
+        return fail(STARPULLM_INVALID_ARGUMENT, "%s: found layer %d, expected 0 to %d", info.name, layer,
+                    info.instances - 1);
+    const int64_t elements = tensor_elements((struct tensor_shape){
+        info.num_dims, {info.dims[0], info.dims[1], info.dims[2], info.dims[3]}});
+    if (offset < 0 || count < 0 || offset > elements || count > elements - offset)
+        return fail(STARPULLM_INVALID_ARGUMENT, "%s: found elements %lld to %lld, expected a part of 0 to %lld",
+                    info.name, (long long)offset, (long long)offset + (long long)count, (long long)elements);
+    if (is_parameter_group(group))
+        return copy_out(handles_parameter(session->handles, group, index, layer), offset, count, values);
+    return read_activation(session, group, index, layer, offset, count, values);
+}
+
+/* ---- Checkpoints, trace ---- */
+

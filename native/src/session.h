@@ -1,0 +1,33 @@
+/* A session: one model's handles and the submissions in flight on them. Called by api.c, which checks nothing but
+ * pointers; every rule about arguments is here. */
+#ifndef STARPULLM_SESSION_H
+#define STARPULLM_SESSION_H
+
+#include "status.h"
+
+status session_create(struct starpullm_runtime *runtime, const struct starpullm_session_options *options,
+                      struct starpullm_session **session);
+void session_destroy(struct starpullm_session *session);
+
+const struct starpullm_model_config *session_config(const struct starpullm_session *session);
+
+status session_submit_step(struct starpullm_session *session, const int32_t *inputs, const int32_t *targets,
+                           struct starpullm_loss **loss);
+status session_submit_evaluation(struct starpullm_session *session, const int32_t *inputs, const int32_t *targets,
+                                 struct starpullm_loss **loss);
+status session_submit_forward(struct starpullm_session *session, const int32_t *inputs);
+void session_wait(struct starpullm_session *session);
+
+status session_tensor_info(const struct starpullm_session *session, int32_t group, int32_t index,
+                           struct starpullm_tensor_info *info);
+status session_read_tensor(struct starpullm_session *session, int32_t group, int32_t index, int32_t layer,
+                           int64_t offset, int64_t count, float *values);
+status session_save_checkpoint(struct starpullm_session *session, const char *path);
+
+struct recorder;
+/* Waits for everything that was submitted. STARPULLM_INVALID_STATE if the session isn't traced. */
+status session_recorder(struct starpullm_session *session, struct recorder **recorder);
+status session_handle_info(const struct starpullm_session *session, int32_t index,
+                           struct starpullm_handle_info *info);
+
+#endif

@@ -1,0 +1,79 @@
+/* The calling thread's last failure: its sentence and its errno value. Every room sets it through fail() and
+ * fail_errno(); api.c hands it to the caller. */
+#include "status.h"
+
+#include <locale.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    SENTENCE_BYTES = 8192,  /* the longest path (4096 on Linux) twice: a sentence may name a file and its folder */
+    ERROR_TEXT_BYTES = 256, /* kept free for the system's text, which would be the first to go in a long sentence */
+};
+
+static _Thread_local char last_sentence[SENTENCE_BYTES];
+static _Thread_local int last_number;
+
+/* What doesn't fit is replaced by "...". Returns the length. */
+static size_t format_sentence(char *out, size_t room, const char *format, va_list arguments)
+{
+    static const char cut[] = "...";
+    int length = vsnprintf(out, room, format, arguments);
+    if (length < 0) {
+        out[0] = '\0';
+        return 0;
+    }
+    if ((size_t)length < room)
+        return (size_t)length;
+    memcpy(out + room - sizeof cut, cut, sizeof cut);
+    return room - 1;
+}
+
+/* The text in the C locale, so that a sentence is in one language whatever the process has set. */
+static void append_error_text(char *out, size_t room, int error_number)
+{
+    locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    if (c == (locale_t)0) {
+        snprintf(out, room, ": error %d", error_number);
+        return;
+    }
+    snprintf(out, room, ": %s", strerror_l(error_number, c));
+    freelocale(c);
+}
+
+/* Formatting goes through a buffer of its own because an argument may be last_error() itself. */
+status fail(status code, const char *format, ...)
+{
+    char sentence[SENTENCE_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    size_t length = format_sentence(sentence, sizeof sentence, format, arguments);
+    va_end(arguments);
+    memcpy(last_sentence, sentence, length + 1);
+    last_number = 0;
+    return code;
+}
+
+status fail_errno(status code, int error_number, const char *format, ...)
+{
+    char sentence[SENTENCE_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    size_t length = format_sentence(sentence, sizeof sentence - ERROR_TEXT_BYTES, format, arguments);
+    va_end(arguments);
+    append_error_text(sentence + length, sizeof sentence - length, error_number);
+    memcpy(last_sentence, sentence, strlen(sentence) + 1);
+    last_number = error_number;
+    return code;
+}
+
+const char *last_error(void)
+{
+    return last_sentence;
+}
+
+int last_error_number(void)
+{
+    return last_number;
+}

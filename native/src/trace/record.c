@@ -1,0 +1,102 @@
+/* The recorder's storage: blocks that never move, so that a running task can fill in its record while others are
+ * appended. Called by codelets/insert_*.c and api.c. */
+#include "trace/record.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { BLOCK_TASKS = 1024, MAX_ACCESSES = 8 };
+
+struct block {
+    struct block *next;
+    size_t tasks, accesses;
+    struct starpullm_trace_task task[BLOCK_TASKS];
+    struct starpullm_trace_access access[BLOCK_TASKS * MAX_ACCESSES];
+};
+
+struct recorder {
+    struct block *first, *last;
+    size_t tasks, accesses;
+};
+
+status recorder_create(struct recorder **recorder)
+{
+    *recorder = calloc(1, sizeof **recorder);
+    return *recorder ? STARPULLM_OK : fail(STARPULLM_OUT_OF_MEMORY, "the trace's recorder");
+}
+
+void recorder_destroy(struct recorder *recorder)
+{
+    if (!recorder)
+        return;
+    recorder_clear(recorder);
+    free(recorder);
+}
+
+status recorder_append(struct recorder *recorder, const struct starpullm_trace_task *task,
+                       const struct starpullm_trace_access *accesses, size_t num_accesses,
+                       struct starpullm_trace_task **record)
+{
+    struct block *block = recorder->last;
+    if (!block || block->tasks == BLOCK_TASKS) {
+        block = malloc(sizeof *block);
+        if (!block)
+            return fail(STARPULLM_OUT_OF_MEMORY, "the trace of more than %zu tasks", recorder->tasks);
+        block->next = NULL;
+        block->tasks = block->accesses = 0;
+        if (recorder->last)
+            recorder->last->next = block;
+        else
+            recorder->first = block;
+        recorder->last = block;
+    }
+    struct starpullm_trace_task *entry = &block->task[block->tasks++];
+    *entry = *task;
+    entry->id = (int64_t)recorder->tasks++;
+    entry->first_access = (int64_t)recorder->accesses;
+    entry->num_accesses = (int32_t)num_accesses;
+    entry->submit_ns = recorder_now();
+    memcpy(&block->access[block->accesses], accesses, num_accesses * sizeof *accesses);
+    block->accesses += num_accesses;
+    recorder->accesses += num_accesses;
+    *record = entry;
+    return STARPULLM_OK;
+}
+
+size_t recorder_tasks(const struct recorder *recorder)
+{
+    return recorder->tasks;
+}
+
+size_t recorder_accesses(const struct recorder *recorder)
+{
+    return recorder->accesses;
+}
+
+void recorder_copy(const struct recorder *recorder, struct starpullm_trace_task *tasks,
+                   struct starpullm_trace_access *accesses)
+{
+    for (const struct block *block = recorder->first; block; block = block->next) {
+        memcpy(tasks, block->task, block->tasks * sizeof *tasks);
+        memcpy(accesses, block->access, block->accesses * sizeof *accesses);
+        tasks += block->tasks;
+        accesses += block->accesses;
+    }
+}
+
+void recorder_clear(struct recorder *recorder)
+{
+    for (struct block *block = recorder->first, *next; block; block = next) {
+        next = block->next;
+        free(block);
+    }
+    *recorder = (struct recorder){0};
+}
+
+int64_t recorder_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}

@@ -1,0 +1,30 @@
+/* The recorder: every submitted task with its accesses in submission order, and when and where it ran.
+ * codelets/insert_*.c writes it, api.c reads it; the application's thread appends, workers fill in their own task. */
+#ifndef STARPULLM_RECORD_H
+#define STARPULLM_RECORD_H
+
+#include "status.h"
+
+struct recorder;
+
+status recorder_create(struct recorder **recorder);
+void recorder_destroy(struct recorder *recorder);
+
+/* Appends a task (its id, access and submit fields are set here) and gives back its record, whose address stays valid
+ * until recorder_clear(). */
+status recorder_append(struct recorder *recorder, const struct starpullm_trace_task *task,
+                       const struct starpullm_trace_access *accesses, size_t num_accesses,
+                       struct starpullm_trace_task **record);
+
+size_t recorder_tasks(const struct recorder *recorder);
+size_t recorder_accesses(const struct recorder *recorder);
+
+/* No recorded task may be running. */
+void recorder_copy(const struct recorder *recorder, struct starpullm_trace_task *tasks,
+                   struct starpullm_trace_access *accesses);
+void recorder_clear(struct recorder *recorder);
+
+/* Monotonic clock, nanoseconds. */
+int64_t recorder_now(void);
+
+#endif
