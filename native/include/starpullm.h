@@ -202,6 +202,9 @@ enum starpullm_group {
     STARPULLM_NUM_GROUPS = 6
 };
 
+/* How many tensors a group has; 0 if there is no such group. */
+STARPULLM_API int32_t starpullm_tensor_count(int32_t group);
+
 struct starpullm_tensor_info {
     size_t size;
     const char *name;
@@ -265,7 +268,7 @@ STARPULLM_API enum starpullm_status starpullm_session_trace_read(starpullm_sessi
                                                                  size_t num_accesses);
 STARPULLM_API enum starpullm_status starpullm_session_trace_clear(starpullm_session *session);
 
-/* The session's index-th handle. STARPULLM_INVALID_ARGUMENT past the last. */
+STARPULLM_API int32_t starpullm_session_handle_count(const starpullm_session *session);
 STARPULLM_API enum starpullm_status starpullm_session_handle_info(const starpullm_session *session, int32_t index,
                                                                   struct starpullm_handle_info *info);
 

@@ -129,7 +129,7 @@ status starpullm_checkpoint_config(const char *path, struct starpullm_model_conf
 {
     CHECK_POINTER(path);
     CHECK_POINTER(config);
-    return checkpoint_read_config(path, config);
+    return checkpoint_config(path, config);
 }
 
 status starpullm_tokens_open(const struct starpullm_tokens_options *options, starpullm_tokens **tokens)
@@ -258,6 +258,11 @@ status starpullm_session_wait(starpullm_session *session)
     return STARPULLM_OK;
 }
 
+int32_t starpullm_tensor_count(int32_t group)
+{
+    return session_tensor_count(group);
+}
+
 status starpullm_session_tensor_info(const starpullm_session *session, int32_t group, int32_t index,
                                      struct starpullm_tensor_info *info)
 {
@@ -320,6 +325,11 @@ status starpullm_session_trace_clear(starpullm_session *session)
     TRY(session_recorder(session, &recorder));
     recorder_clear(recorder);
     return STARPULLM_OK;
+}
+
+int32_t starpullm_session_handle_count(const starpullm_session *session)
+{
+    return session ? session_handle_count(session) : 0;
 }
 
 status starpullm_session_handle_info(const starpullm_session *session, int32_t index,

@@ -95,7 +95,7 @@ static status load_parameters(struct starpullm_session *session, const char *pat
 
 static status open_session(struct starpullm_session *session, const struct starpullm_session_options *options)
 {
-    TRY(checkpoint_read_config(options->checkpoint, &session->config));
+    TRY(checkpoint_config(options->checkpoint, &session->config));
     TRY(check_options(options, &session->config));
     session->batch_size = options->batch_size;
     session->seq_len = options->seq_len;
@@ -269,23 +269,23 @@ static bool is_parameter_group(int32_t group)
     return group >= STARPULLM_PARAMS && group <= STARPULLM_V;
 }
 
-static status check_group(int32_t group)
+int32_t session_tensor_count(int32_t group)
 {
-    if (group < 0 || group >= STARPULLM_NUM_GROUPS)
-        return fail(STARPULLM_INVALID_ARGUMENT, "group: found %d, expected 0 to %d", group, STARPULLM_NUM_GROUPS - 1);
-    return STARPULLM_OK;
+    if (is_parameter_group(group))
+        return NUM_PARAMETERS;
+    return group == STARPULLM_ACTIVATIONS || group == STARPULLM_ACTIVATION_GRADS ? NUM_ACTIVATIONS : 0;
 }
 
 status session_tensor_info(const struct starpullm_session *session, int32_t group, int32_t index,
                            struct starpullm_tensor_info *info)
 {
-    TRY(check_group(group));
-    const bool parameters = is_parameter_group(group);
-    const int number = parameters ? (int)NUM_PARAMETERS : (int)NUM_ACTIVATIONS;
+    const int32_t number = session_tensor_count(group);
+    if (number == 0)
+        return fail(STARPULLM_INVALID_ARGUMENT, "group: found %d, expected 0 to %d", group, STARPULLM_NUM_GROUPS - 1);
     if (index < 0 || index >= number)
         return fail(STARPULLM_INVALID_ARGUMENT, "tensor: found number %d, expected 0 to %d", index, number - 1);
     struct tensor_shape shape;
-    if (parameters) {
+    if (is_parameter_group(group)) {
         info->name = parameter_name(index);
         info->layered = parameter_layered(index);
         info->instances = parameter_instances(&session->config, index);
@@ -366,3 +366,67 @@ status session_read_tensor(struct starpullm_session *session, int32_t group, int
 
 /* ---- Checkpoints, trace ---- */
 
+static struct data *parameter_data(void *context, enum parameter p, int layer)
+{
+    const struct starpullm_session *session = context;
+    return handles_parameter(session->handles, STARPULLM_PARAMS, p, layer);
+}
+
+static status acquire_to_fill(void *context, enum parameter p, int layer, float **values)
+{
+    void *memory;
+    TRY(data_acquire_write(parameter_data(context, p, layer), &memory));
+    *values = memory;
+    return STARPULLM_OK;
+}
+
+static status acquire_to_save(void *context, enum parameter p, int layer, const float **values)
+{
+    const void *memory;
+    TRY(data_acquire_read(parameter_data(context, p, layer), &memory));
+    *values = memory;
+    return STARPULLM_OK;
+}
+
+static void release_parameter(void *context, enum parameter p, int layer)
+{
+    data_release(parameter_data(context, p, layer));
+}
+
+static status load_parameters(struct starpullm_session *session, const char *path)
+{
+    const struct checkpoint_destination destination = {session, acquire_to_fill, release_parameter};
+    return checkpoint_read(path, &session->config, &destination);
+}
+
+status session_save_checkpoint(struct starpullm_session *session, const char *path)
+{
+    const struct checkpoint_source source = {session, acquire_to_save, release_parameter};
+    return checkpoint_write(path, &session->config, &source);
+}
+
+status session_recorder(struct starpullm_session *session, struct recorder **recorder)
+{
+    if (!session->recorder)
+        return fail(STARPULLM_INVALID_STATE, "the session isn't traced, expected one created with trace");
+    session_wait(session);
+    *recorder = session->recorder;
+    return STARPULLM_OK;
+}
+
+int32_t session_handle_count(const struct starpullm_session *session)
+{
+    return handles_count(session->handles);
+}
+
+status session_handle_info(const struct starpullm_session *session, int32_t index,
+                           struct starpullm_handle_info *info)
+{
+    if (index < 0 || index >= handles_count(session->handles))
+        return fail(STARPULLM_INVALID_ARGUMENT, "handle: found number %d, expected 0 to %d", index,
+                    handles_count(session->handles) - 1);
+    const struct data *data = handles_at(session->handles, index);
+    snprintf(info->name, sizeof info->name, "%s", data->name);
+    info->bytes = (int64_t)data->bytes;
+    return STARPULLM_OK;
+}

@@ -18,6 +18,8 @@ status session_submit_evaluation(struct starpullm_session *session, const int32_
 status session_submit_forward(struct starpullm_session *session, const int32_t *inputs);
 void session_wait(struct starpullm_session *session);
 
+/* 0 if there is no such group. */
+int32_t session_tensor_count(int32_t group);
 status session_tensor_info(const struct starpullm_session *session, int32_t group, int32_t index,
                            struct starpullm_tensor_info *info);
 status session_read_tensor(struct starpullm_session *session, int32_t group, int32_t index, int32_t layer,
@@ -27,6 +29,7 @@ status session_save_checkpoint(struct starpullm_session *session, const char *pa
 struct recorder;
 /* Waits for everything that was submitted. STARPULLM_INVALID_STATE if the session isn't traced. */
 status session_recorder(struct starpullm_session *session, struct recorder **recorder);
+int32_t session_handle_count(const struct starpullm_session *session);
 status session_handle_info(const struct starpullm_session *session, int32_t index,
                            struct starpullm_handle_info *info);
 

@@ -136,10 +136,10 @@ status model_config_check(const model_config *config, const char *where)
     int64_t bytes;
     if (!bytes_of_all(parameters, NUM_PARAMETERS, config, 0, 0, &bytes) || bytes > INT64_MAX - header_bytes)
         return fail(STARPULLM_INVALID_ARGUMENT,
-                    "%s: the checkpoint is larger than expected at most (%" PRId64 " bytes) with max_seq_len %" PRId32
-                    ", num_layers %" PRId32 ", channels %" PRId32 ", padded_vocab_size %" PRId32,
-                    where, INT64_MAX, config->max_seq_len, config->num_layers, config->channels,
-                    config->padded_vocab_size);
+                    "%s: a checkpoint with max_seq_len %" PRId32 ", num_layers %" PRId32 ", channels %" PRId32
+                    ", padded_vocab_size %" PRId32 " is too large, expected at most %" PRId64 " bytes",
+                    where, config->max_seq_len, config->num_layers, config->channels, config->padded_vocab_size,
+                    INT64_MAX);
     return STARPULLM_OK;
 }
 
@@ -214,8 +214,8 @@ status activations_check(const model_config *config, int64_t batch_size, int64_t
     int64_t bytes;
     if (!bytes_of_all(activations, NUM_ACTIVATIONS, config, batch_size, seq_len, &bytes))
         return fail(STARPULLM_INVALID_ARGUMENT,
-                    "the activations with batch_size %" PRId64 " and seq_len %" PRId64
-                    " are larger than expected at most (%" PRId64 " bytes)",
+                    "activations with batch_size %" PRId64 " and seq_len %" PRId64
+                    " are too large, expected at most %" PRId64 " bytes",
                     batch_size, seq_len, INT64_MAX);
     return STARPULLM_OK;
 }

@@ -8,14 +8,11 @@ void matmul_forward_ref(float *out /* (N,OC) */, const float *inp /* (N,C) */, c
     panel_row panel[PANEL_DEPTH]; /* weight's rows as columns */
     for (size_t o = 0; o < OC; o += PANEL_COLUMNS) {
         const size_t columns = smaller(PANEL_COLUMNS, OC - o);
-        const float *initial = bias ? bias + o : panel_zeros;
-        size_t ldinitial = 0;
         for (size_t i = 0; i < C; i += PANEL_DEPTH) {
             const size_t depth = smaller(PANEL_DEPTH, C - i);
             panel_transpose(panel, weight + o * C + i, C, depth, columns);
-            panel_product(out + o, OC, initial, ldinitial, inp + i, C, (const panel_row *)panel, N, depth, columns);
-            initial = out + o;
-            ldinitial = OC;
+            const float *initial = i > 0 ? NULL : bias ? bias + o : panel_zeros;
+            panel_product(out + o, OC, initial, inp + i, C, (const panel_row *)panel, 1.0f, N, depth, columns);
         }
     }
 }
@@ -26,12 +23,11 @@ void matmul_backward_input_ref(float *dinp /* (N,C) */, const float *dout /* (N,
     /* o is the outer loop so that the weight, which can be far larger than dinp, is read once. */
     for (size_t o = 0; o < OC; o += PANEL_DEPTH) {
         const size_t depth = smaller(PANEL_DEPTH, OC - o);
-        const int from_zero = o == 0 && start == SUM_FROM_ZERO;
+        const float *initial = o == 0 && start == SUM_FROM_ZERO ? panel_zeros : NULL;
         for (size_t i = 0; i < C; i += PANEL_COLUMNS) {
             const size_t columns = smaller(PANEL_COLUMNS, C - i);
             panel_copy(panel, weight + o * C + i, C, depth, columns);
-            panel_product(dinp + i, C, from_zero ? panel_zeros : dinp + i, from_zero ? 0 : C, dout + o, OC,
-                          (const panel_row *)panel, N, depth, columns);
+            panel_product(dinp + i, C, initial, dout + o, OC, (const panel_row *)panel, 1.0f, N, depth, columns);
         }
     }
 }
@@ -46,19 +42,18 @@ void matmul_backward_weight_ref(float *dweight /* (OC,C) */, float *dbias /* (OC
         const size_t rows = smaller(BLOCK_ROWS, OC - o);
         for (size_t n = 0; n < N; n += PANEL_DEPTH) {
             const size_t depth = smaller(PANEL_DEPTH, N - n);
-            const int from_zero = n == 0 && start == SUM_FROM_ZERO;
+            const float *initial = n == 0 && start == SUM_FROM_ZERO ? panel_zeros : NULL;
             if (dbias) {
-                for (size_t r = 0; from_zero && r < rows; r++) dbias[o + r] = 0.0f;
+                for (size_t r = 0; initial && r < rows; r++) dbias[o + r] = 0.0f;
                 for (size_t k = 0; k < depth; k++)
                     for (size_t r = 0; r < rows; r++) dbias[o + r] += dout[(n + k) * OC + o + r];
             }
             transpose(doutT[0], PANEL_DEPTH, dout + n * OC + o, OC, depth, rows);
             for (size_t i = 0; i < C; i += PANEL_COLUMNS) {
                 const size_t columns = smaller(PANEL_COLUMNS, C - i);
-                float *block = dweight + o * C + i;
                 panel_copy(panel, inp + n * C + i, C, depth, columns);
-                panel_product(block, C, from_zero ? panel_zeros : block, from_zero ? 0 : C, doutT[0], PANEL_DEPTH,
-                              (const panel_row *)panel, rows, depth, columns);
+                panel_product(dweight + o * C + i, C, initial, doutT[0], PANEL_DEPTH, (const panel_row *)panel, 1.0f,
+                              rows, depth, columns);
             }
         }
     }

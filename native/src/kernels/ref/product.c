@@ -38,27 +38,27 @@ static inline void row_product(float *c, const float *initial, const float *a, c
     for (size_t j = 0; j < PANEL_COLUMNS; j++) c[j] = sum[j];
 }
 
-static inline void rows_product(float *c, size_t ldc, const float *initial, size_t ldinitial, const float *a,
-                                size_t lda, const panel_row *panel, bool scaled, float scale, size_t rows,
-                                size_t depth, size_t columns) {
-    for (size_t r = 0; r < rows; r++, c += ldc, initial += ldinitial, a += lda) {
+static inline void rows_product(float *c, size_t ldc, const float *initial, const float *a, size_t lda,
+                                const panel_row *panel, bool scaled, float scale, size_t rows, size_t depth,
+                                size_t columns) {
+    for (size_t r = 0; r < rows; r++) {
+        float *row = c + r * ldc;
+        const float *first = initial ? initial : row;
         if (columns == PANEL_COLUMNS) {
-            row_product(c, initial, a, panel, scaled, scale, depth);
+            row_product(row, first, a + r * lda, panel, scaled, scale, depth);
         } else {
             panel_row part = {0};
-            memcpy(part, initial, columns * sizeof(float));
-            row_product(part, part, a, panel, scaled, scale, depth);
-            memcpy(c, part, columns * sizeof(float));
+            memcpy(part, first, columns * sizeof(float));
+            row_product(part, part, a + r * lda, panel, scaled, scale, depth);
+            memcpy(row, part, columns * sizeof(float));
         }
     }
 }
 
-void panel_product(float *c, size_t ldc, const float *initial, size_t ldinitial, const float *a, size_t lda,
-                   const panel_row *panel, size_t rows, size_t depth, size_t columns) {
-    rows_product(c, ldc, initial, ldinitial, a, lda, panel, false, 1.0f, rows, depth, columns);
-}
-
-void panel_product_scaled(float *c, size_t ldc, const float *initial, size_t ldinitial, const float *a, size_t lda,
-                          const panel_row *panel, float scale, size_t rows, size_t depth, size_t columns) {
-    rows_product(c, ldc, initial, ldinitial, a, lda, panel, true, scale, rows, depth, columns);
+void panel_product(float *c, size_t ldc, const float *initial, const float *a, size_t lda, const panel_row *panel,
+                   float scale, size_t rows, size_t depth, size_t columns) {
+    if (scale == 1.0f)
+        rows_product(c, ldc, initial, a, lda, panel, false, 1.0f, rows, depth, columns);
+    else
+        rows_product(c, ldc, initial, a, lda, panel, true, scale, rows, depth, columns);
 }

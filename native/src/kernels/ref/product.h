@@ -27,14 +27,10 @@ void panel_transpose(panel_row *panel, const float *bt, size_t ldbt, size_t dept
 /* out[j,i] = in[i,j] of in (rows,columns). */
 void transpose(float *out, size_t ldout, const float *in, size_t ldin, size_t rows, size_t columns);
 
-/* c[r,j] = ordered sum over k < depth from initial[r,j] of a[r,k] * panel[k][j], for r < rows, j < columns. c and
- * initial may be the same; ldinitial 0 gives every row the same initial values. */
-void panel_product(float *c, size_t ldc, const float *initial, size_t ldinitial, const float *a, size_t lda,
-                   const panel_row *panel, size_t rows, size_t depth, size_t columns);
-
-/* The same with terms (a[r,k] * panel[k][j]) * scale. */
-void panel_product_scaled(float *c, size_t ldc, const float *initial, size_t ldinitial, const float *a, size_t lda,
-                          const panel_row *panel, float scale, size_t rows, size_t depth, size_t columns);
+/* c[r,j] = ordered sum over k < depth of (a[r,k] * panel[k][j]) * scale, for r < rows, j < columns. The sum starts from
+ * initial[j], or from c's present value if initial is NULL. Scale 1 changes nothing and costs nothing. */
+void panel_product(float *c, size_t ldc, const float *initial, const float *a, size_t lda, const panel_row *panel,
+                   float scale, size_t rows, size_t depth, size_t columns);
 
 static inline size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 

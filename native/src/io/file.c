@@ -1,0 +1,383 @@
+/* Files as all of llm.c's formats need them: checked opening, complete reads, and replacement in one step. Called by
+ * checkpoint.c, tokens.c and debug_state.c. */
+#include "io/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+_Static_assert(sizeof(off_t) >= 8, "files are larger than 2 GB: build with _FILE_OFFSET_BITS=64");
+
+enum {
+    TRANSFER_BYTES = 1 << 30,     /* one read or write; some systems refuse 2 GB and more at once */
+    CONVERSION_BYTES = 64 * 1024, /* converted at a time where the machine's byte order isn't the file's */
+    NAME_ATTEMPTS = 100,
+};
+
+static const struct {
+    int32_t magic, version;
+    const char *name;
+} formats[NUM_FORMATS] = {
+    [FORMAT_CHECKPOINT] = {20240326, 3, "a model checkpoint"},
+    [FORMAT_DEBUG_STATE] = {20240327, 2, "a debug state"},
+    [FORMAT_TOKENIZER] = {20240328, 2, "a tokenizer"},
+    [FORMAT_TOKENS] = {20240520, 1, "a token file"},
+};
+
+void reverse_bytes(void *values, size_t width, size_t count)
+{
+    unsigned char *value = values;
+    for (size_t i = 0; i < count; i++, value += width)
+        for (size_t low = 0, high = width - 1; low < high; low++, high--) {
+            unsigned char byte = value[low];
+            value[low] = value[high];
+            value[high] = byte;
+        }
+}
+
+static bool machine_is_little_endian(void)
+{
+    const uint16_t one = 1;
+    unsigned char first;
+    memcpy(&first, &one, 1);
+    return first == 1;
+}
+
+static const char *kind_of(mode_t mode)
+{
+    return S_ISDIR(mode)    ? "a directory"
+           : S_ISFIFO(mode) ? "a FIFO"
+           : S_ISSOCK(mode) ? "a socket"
+           : S_ISCHR(mode)  ? "a character device"
+           : S_ISBLK(mode)  ? "a block device"
+                            : "something else";
+}
+
+static status not_regular(const char *path, mode_t mode)
+{
+    return fail(STARPULLM_INVALID_FILE, "%s: is %s, expected a regular file", path, kind_of(mode));
+}
+
+/* ---- Reading ---- */
+
+status input_open(struct input_file *file, const char *path)
+{
+    *file = (struct input_file){.path = path, .descriptor = -1};
+    if (path == NULL)
+        return fail(STARPULLM_INVALID_ARGUMENT, "path is NULL, expected the path of a file");
+
+    /* Before open(), which has effects on some devices; and again after it, when the path can't change any more. */
+    struct stat info;
+    if (stat(path, &info) != 0)
+        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: open", path);
+    if (!S_ISREG(info.st_mode))
+        return not_regular(path, info.st_mode);
+
+    do
+        file->descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    while (file->descriptor < 0 && errno == EINTR);
+    if (file->descriptor < 0)
+        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: open", path);
+
+    status result = STARPULLM_OK;
+    if (fstat(file->descriptor, &info) != 0)
+        result = fail_errno(STARPULLM_FILE_ERROR, errno, "%s: fstat", path);
+    else if (!S_ISREG(info.st_mode))
+        result = not_regular(path, info.st_mode);
+    if (result != STARPULLM_OK)
+        input_close(file);
+    file->size = info.st_size;
+    return result;
+}
+
+void input_close(struct input_file *file)
+{
+    if (file->descriptor >= 0)
+        close(file->descriptor);
+    file->descriptor = -1;
+}
+
+status input_read(const struct input_file *file, void *values, size_t width, int64_t count, int64_t offset)
+{
+    char *to = values;
+    int64_t end = offset + count * (int64_t)width;
+    for (int64_t position = offset; position < end;) {
+        size_t size = end - position < TRANSFER_BYTES ? (size_t)(end - position) : TRANSFER_BYTES;
+        ssize_t got = pread(file->descriptor, to, size, position);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: byte %" PRId64 ": read", file->path, position);
+        if (got == 0)
+            return fail(STARPULLM_INVALID_FILE,
+                        "%s: byte %" PRId64 ": the file ends here, expected %" PRId64
+                        " more bytes: truncated (it was %" PRId64 " bytes when it was opened)",
+                        file->path, position, end - position, file->size);
+        to += got;
+        position += got;
+    }
+    if (!machine_is_little_endian())
+        reverse_bytes(values, width, (size_t)count);
+    return STARPULLM_OK;
+}
+
+/* " (a debug state)" if it is the magic number of one of the formats, else "". */
+static const char *format_of_magic(int32_t magic, char *text, size_t room)
+{
+    text[0] = '\0';
+    for (int f = 0; f < NUM_FORMATS; f++)
+        if (formats[f].magic == magic)
+            snprintf(text, room, " (%s)", formats[f].name);
+    return text;
+}
+
+status input_read_header(const struct input_file *file, enum file_format format, int32_t header[FILE_HEADER_INTS])
+{
+    if (file->size < FILE_HEADER_BYTES)
+        return fail(STARPULLM_INVALID_FILE,
+                    "%s: the file is %" PRId64 " bytes, expected at least %d (the header of %s): truncated, at least %"
+                    PRId64 " bytes are missing",
+                    file->path, file->size, FILE_HEADER_BYTES, formats[format].name, FILE_HEADER_BYTES - file->size);
+    status result = input_read(file, header, sizeof header[0], FILE_HEADER_INTS, 0);
+    if (result != STARPULLM_OK)
+        return result;
+    char found[32];
+    if (header[HEADER_MAGIC] != formats[format].magic)
+        return fail(STARPULLM_INVALID_FILE,
+                    "%s: byte 0: magic number is %" PRId32 "%s, expected %" PRId32 " (%s)", file->path,
+                    header[HEADER_MAGIC], format_of_magic(header[HEADER_MAGIC], found, sizeof found),
+                    formats[format].magic, formats[format].name);
+    return STARPULLM_OK;
+}
+
+status input_check_version(const struct input_file *file, enum file_format format,
+                           const int32_t header[FILE_HEADER_INTS])
+{
+    if (header[HEADER_VERSION] != formats[format].version)
+        return fail(STARPULLM_INVALID_FILE, "%s: byte 4: version is %" PRId32 ", expected %" PRId32 " (%s)", file->path,
+                    header[HEADER_VERSION], formats[format].version, formats[format].name);
+    return STARPULLM_OK;
+}
+
+status input_check_size(const struct input_file *file, int64_t expected, const char *consequence_of)
+{
+    if (file->size < expected)
+        return fail(STARPULLM_INVALID_FILE,
+                    "%s: the file is %" PRId64 " bytes, expected %" PRId64 " (%s): truncated, %" PRId64
+                    " bytes are missing",
+                    file->path, file->size, expected, consequence_of, expected - file->size);
+    if (file->size > expected)
+        return fail(STARPULLM_INVALID_FILE,
+                    "%s: the file is %" PRId64 " bytes, expected %" PRId64 " (%s): too long by %" PRId64 " bytes",
+                    file->path, file->size, expected, consequence_of, file->size - expected);
+    return STARPULLM_OK;
+}
+
+/* ---- Writing ---- */
+
+/* The path with symbolic links followed, so that a link to a checkpoint stays a link. A file that isn't there yet keeps
+ * the path as it is, unless that is a link to nowhere. */
+static status resolve(const char *path, char **resolved)
+{
+    struct stat info;
+    *resolved = realpath(path, NULL);
+    if (*resolved != NULL)
+        return STARPULLM_OK;
+    if (errno == ENOMEM)
+        return fail(STARPULLM_OUT_OF_MEMORY, "%s: its path could not be allocated", path);
+    if (errno != ENOENT)
+        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: resolve", path);
+    if (lstat(path, &info) == 0)
+        return fail_errno(STARPULLM_FILE_ERROR, ENOENT, "%s: follow the symbolic link", path);
+    *resolved = malloc(strlen(path) + 1);
+    if (*resolved == NULL)
+        return fail(STARPULLM_OUT_OF_MEMORY, "%s: its path could not be allocated", path);
+    memcpy(*resolved, path, strlen(path) + 1);
+    return STARPULLM_OK;
+}
+
+/* The folder stays open until the end: every later call is relative to it, and it is fsynced after the rename. */
+static status open_folder(struct output_file *file)
+{
+    const char *folder = file->resolved;
+    char *slash = strrchr(file->resolved, '/');
+    if (slash == NULL) {
+        folder = ".";
+        file->name = file->resolved;
+    } else if (slash == file->resolved) {
+        folder = "/";
+        file->name = slash + 1;
+    } else {
+        *slash = '\0';
+        file->name = slash + 1;
+    }
+    if (file->name[0] == '\0')
+        return fail(STARPULLM_INVALID_ARGUMENT, "%s: names no file, expected the path of a file", file->path);
+    do
+        file->folder = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    while (file->folder < 0 && errno == EINTR);
+    if (file->folder < 0)
+        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: open folder %s", file->path, folder);
+    return STARPULLM_OK;
+}
+
+/* Unique among threads, processes and (by O_EXCL) machines that share the folder; short whatever the final name is. */
+static status create_temporary(struct output_file *file, mode_t mode)
+{
+    static atomic_uint created;
+    for (int attempt = 0; attempt < NAME_ATTEMPTS; attempt++) {
+        struct timespec now = {0};
+        clock_gettime(CLOCK_REALTIME, &now);
+        snprintf(file->temporary, sizeof file->temporary, ".starpullm-%ld-%u-%09ld.tmp", (long)getpid(),
+                 atomic_fetch_add(&created, 1), now.tv_nsec);
+        file->descriptor = openat(file->folder, file->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+        if (file->descriptor >= 0)
+            return STARPULLM_OK;
+        if (errno != EEXIST && errno != EINTR)
+            break;
+    }
+    status result = fail_errno(STARPULLM_FILE_ERROR, errno, "%s: create temporary file %s in its folder", file->path,
+                               file->temporary);
+    file->temporary[0] = '\0'; /* not ours to remove */
+    return result;
+}
+
+/* The permission bits are there from the start: what is being written is never readable by more than the result. */
+static status create(struct output_file *file)
+{
+    status result = open_folder(file);
+    if (result != STARPULLM_OK)
+        return result;
+
+    struct stat old;
+    if (fstatat(file->folder, file->name, &old, 0) != 0) {
+        if (errno != ENOENT)
+            return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: stat", file->path);
+        return create_temporary(file, 0666);
+    }
+    if (!S_ISREG(old.st_mode))
+        return not_regular(file->path, old.st_mode);
+    if (faccessat(file->folder, file->name, W_OK, AT_EACCESS) != 0)
+        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: replace", file->path);
+    result = create_temporary(file, 0600);
+    if (result == STARPULLM_OK && fchmod(file->descriptor, old.st_mode & 0777) != 0)
+        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: chmod temporary file %s", file->path, file->temporary);
+    return result;
+}
+
+status output_open(struct output_file *file, const char *path)
+{
+    *file = (struct output_file){.path = path, .folder = -1, .descriptor = -1};
+    if (path == NULL)
+        return fail(STARPULLM_INVALID_ARGUMENT, "path is NULL, expected the path of a file");
+    status result = resolve(path, &file->resolved);
+    if (result == STARPULLM_OK)
+        result = create(file);
+    if (result != STARPULLM_OK)
+        output_discard(file);
+    return result;
+}
+
+static status write_bytes(struct output_file *file, const void *bytes, int64_t count)
+{
+    const char *from = bytes;
+    while (count > 0) {
+        size_t size = count < TRANSFER_BYTES ? (size_t)count : TRANSFER_BYTES;
+        ssize_t put = write(file->descriptor, from, size);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put <= 0)
+            return fail_errno(STARPULLM_FILE_ERROR, put < 0 ? errno : EIO,
+                              "%s: byte %" PRId64 ": write to temporary file %s", file->path, file->written,
+                              file->temporary);
+        from += put;
+        count -= put;
+        file->written += put;
+    }
+    return STARPULLM_OK;
+}
+
+status output_write(struct output_file *file, const void *values, size_t width, int64_t count)
+{
+    if (machine_is_little_endian())
+        return write_bytes(file, values, count * (int64_t)width);
+    const char *from = values;
+    char converted[CONVERSION_BYTES];
+    for (int64_t left = count * (int64_t)width; left > 0;) {
+        int64_t size = left < CONVERSION_BYTES ? left : CONVERSION_BYTES;
+        memcpy(converted, from, (size_t)size);
+        reverse_bytes(converted, width, (size_t)size / width);
+        status result = write_bytes(file, converted, size);
+        if (result != STARPULLM_OK)
+            return result;
+        from += size;
+        left -= size;
+    }
+    return STARPULLM_OK;
+}
+
+status output_write_header(struct output_file *file, enum file_format format, int32_t header[FILE_HEADER_INTS])
+{
+    header[HEADER_MAGIC] = formats[format].magic;
+    header[HEADER_VERSION] = formats[format].version;
+    return output_write(file, header, sizeof header[0], FILE_HEADER_INTS);
+}
+
+static int sync_retrying(int descriptor)
+{
+    int result;
+    do
+        result = fsync(descriptor);
+    while (result != 0 && errno == EINTR);
+    return result;
+}
+
+/* Closing can report a write that failed late (NFS). After EINTR the descriptor is gone all the same. */
+static status finish_temporary(struct output_file *file)
+{
+    if (sync_retrying(file->descriptor) != 0)
+        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: fsync of temporary file %s", file->path, file->temporary);
+    int closed = close(file->descriptor);
+    file->descriptor = -1;
+    if (closed != 0 && errno != EINTR)
+        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: close temporary file %s", file->path, file->temporary);
+    return STARPULLM_OK;
+}
+
+status output_commit(struct output_file *file)
+{
+    status result = finish_temporary(file);
+    if (result == STARPULLM_OK && renameat(file->folder, file->temporary, file->folder, file->name) != 0)
+        result = fail_errno(STARPULLM_FILE_ERROR, errno, "%s: rename temporary file %s to it", file->path,
+                            file->temporary);
+    if (result == STARPULLM_OK) {
+        file->temporary[0] = '\0';
+        /* Some file systems don't know fsync of a folder. */
+        if (sync_retrying(file->folder) != 0 && errno != EINVAL && errno != ENOTSUP)
+            result = fail_errno(STARPULLM_FILE_ERROR, errno,
+                                "%s: the new file is in place, but a power failure may undo that: fsync of its folder",
+                                file->path);
+    }
+    output_discard(file);
+    return result;
+}
+
+void output_discard(struct output_file *file)
+{
+    if (file->descriptor >= 0)
+        close(file->descriptor);
+    if (file->temporary[0] != '\0')
+        unlinkat(file->folder, file->temporary, 0);
+    if (file->folder >= 0)
+        close(file->folder);
+    free(file->resolved);
+    *file = (struct output_file){.folder = -1, .descriptor = -1};
+}

@@ -1,0 +1,20 @@
+/* The parameters' update, AdamW.
+ * kernels/select.c offers it to the update codelet. */
+#include "ref.h"
+
+#include <math.h>
+
+void adamw_update_ref(float *restrict params /* (count) */, float *restrict m /* (count) */,
+                      float *restrict v /* (count) */, const float *restrict grads /* (count) */, size_t count,
+                      const struct adamw_options *options, int64_t step) {
+    const struct adamw_options o = *options;
+    const float m_correction = 1.0f - powf(o.beta1, (float)step);
+    const float v_correction = 1.0f - powf(o.beta2, (float)step);
+    for (size_t i = 0; i < count; i++) {
+        m[i] = o.beta1 * m[i] + (1.0f - o.beta1) * grads[i];
+        v[i] = o.beta2 * v[i] + (1.0f - o.beta2) * grads[i] * grads[i];
+        const float m_hat = m[i] / m_correction;
+        const float v_hat = v[i] / v_correction;
+        params[i] -= o.learning_rate * (m_hat / (sqrtf(v_hat) + o.eps) + o.weight_decay * params[i]);
+    }
+}

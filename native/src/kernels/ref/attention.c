@@ -1,0 +1,159 @@
+/* Causal attention: forward and backward, one head of one sequence at a time.
+ * kernels/select.c offers them to the attention codelets.
+ *
+ * Per head, with t, t2 and t3 positions and t2, t3 <= t: q, k and v are (T,hs) with rows 3C apart, out is (T,hs) with
+ * rows C apart, the scores are (T,T). Panels are made once and used for all the rows that need them; where the causal
+ * edge cuts through a panel, each row takes its own part of it. */
+#include "ref.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "product.h"
+#include "softmax.h"
+
+/* scores[t,t2] = ordered sum over i from 0 of a[t,i] * b[t2,i]. Blocks that the causal edge cuts are computed whole;
+ * the caller overwrites what is past it. */
+static void scores_product(float *scores, const float *a, size_t lda, const float *b, size_t ldb, size_t T, size_t hs) {
+    panel_row panel[PANEL_DEPTH];
+    for (size_t t2 = 0; t2 < T; t2 += PANEL_COLUMNS) {
+        const size_t columns = smaller(PANEL_COLUMNS, T - t2);
+        for (size_t i = 0; i < hs; i += PANEL_DEPTH) {
+            const size_t depth = smaller(PANEL_DEPTH, hs - i);
+            panel_transpose(panel, b + t2 * ldb + i, ldb, depth, columns);
+            panel_product(scores + t2 * T + t2, T, i == 0 ? panel_zeros : NULL, a + t2 * lda + i, lda,
+                          (const panel_row *)panel, 1.0f, T - t2, depth, columns);
+        }
+    }
+}
+
+/* c[t,i] = ordered sum over t2 <= t from 0 of (scores[t,t2] * b[t2,i]) * scale. */
+static void sum_over_past(float *c, size_t ldc, const float *scores, const float *b, size_t ldb, float scale, size_t T,
+                          size_t hs) {
+    panel_row panel[PANEL_DEPTH];
+    for (size_t t2 = 0; t2 < T; t2 += PANEL_DEPTH) {
+        const size_t depth = smaller(PANEL_DEPTH, T - t2);
+        for (size_t i = 0; i < hs; i += PANEL_COLUMNS) {
+            const size_t columns = smaller(PANEL_COLUMNS, hs - i);
+            const float *initial = t2 == 0 ? panel_zeros : NULL;
+            panel_copy(panel, b + t2 * ldb + i, ldb, depth, columns);
+            /* On the causal edge row t has t2 .. t of the panel, behind it all. */
+            for (size_t t = t2; t < t2 + depth; t++)
+                panel_product(c + t * ldc + i, ldc, initial, scores + t * T + t2, T, (const panel_row *)panel, scale,
+                              1, t - t2 + 1, columns);
+            const size_t t = t2 + depth;
+            if (t < T)
+                panel_product(c + t * ldc + i, ldc, initial, scores + t * T + t2, T, (const panel_row *)panel, scale,
+                              T - t, depth, columns);
+        }
+    }
+}
+
+enum { BLOCK_ROWS = 32 };
+_Static_assert(PANEL_DEPTH % BLOCK_ROWS == 0, "the causal edge starts in a block's first row or not at all");
+
+/* c[t2,i] = ordered sum over t >= t2 from 0 of (scores[t,t2] * b[t,i]) * scale. */
+static void sum_over_future(float *c, size_t ldc, const float *scores, const float *b, size_t ldb, float scale,
+                            size_t T, size_t hs) {
+    panel_row panel[PANEL_DEPTH];
+    float scoresT[BLOCK_ROWS][PANEL_DEPTH]; /* a block of scores, each t2's values of t side by side */
+    for (size_t t = 0; t < T; t += PANEL_DEPTH) {
+        const size_t depth = smaller(PANEL_DEPTH, T - t);
+        for (size_t t2 = 0; t2 < t + depth; t2 += BLOCK_ROWS) {
+            const size_t rows = smaller(BLOCK_ROWS, t + depth - t2);
+            transpose(scoresT[0], PANEL_DEPTH, scores + t * T + t2, T, depth, rows);
+            for (size_t i = 0; i < hs; i += PANEL_COLUMNS) {
+                const size_t columns = smaller(PANEL_COLUMNS, hs - i);
+                float *block = c + t2 * ldc + i;
+                panel_copy(panel, b + t * ldb + i, ldb, depth, columns);
+                if (t2 < t) {
+                    panel_product(block, ldc, NULL, scoresT[0], PANEL_DEPTH, (const panel_row *)panel, scale, rows,
+                                  depth, columns);
+                    continue;
+                }
+                /* On the causal edge t2's sum begins in this panel, at t = t2. */
+                for (size_t r = 0; r < rows; r++) {
+                    const size_t skip = t2 + r - t;
+                    panel_product(block + r * ldc, ldc, panel_zeros, scoresT[r] + skip, PANEL_DEPTH,
+                                  (const panel_row *)(panel + skip), scale, 1, depth - skip, columns);
+                }
+            }
+        }
+    }
+}
+
+void attention_forward_ref(float *out /* (B,T,C) */, float *preatt /* (B,NH,T,T) */, float *att /* (B,NH,T,T) */,
+                           const float *qkv /* (B,T,3C) */, size_t B, size_t T, size_t C, size_t NH) {
+    const size_t hs = C / NH;
+    const float scale = (float)(1.0 / (double)sqrtf((float)hs));
+    for (size_t bh = 0; bh < B * NH; bh++) {
+        const size_t b = bh / NH, h = bh % NH;
+        const float *q = qkv + b * T * 3 * C + h * hs;
+        const float *k = q + C;
+        const float *v = k + C;
+        scores_product(preatt + bh * T * T, q, 3 * C, k, 3 * C, T, hs);
+        for (size_t t = 0; t < T; t++) {
+            float *pre = preatt + (bh * T + t) * T;
+            float *a = att + (bh * T + t) * T;
+            for (size_t t2 = 0; t2 <= t; t2++) pre[t2] *= scale;
+            const float z = softmax_exponentials(a, pre, t + 1);
+            const float r = z == 0.0f ? 0.0f : 1.0f / z;
+            for (size_t t2 = 0; t2 <= t; t2++) a[t2] *= r;
+            memset(pre + t + 1, 0, (T - t - 1) * sizeof(float));
+            memset(a + t + 1, 0, (T - t - 1) * sizeof(float));
+        }
+        sum_over_past(out + b * T * C + h * hs, C, att + bh * T * T, v, 3 * C, 1.0f, T, hs);
+    }
+}
+
+enum { TILE = 24 }; /* t3 at a time: 6 SSE sums and their 6 factors stay in registers */
+
+/* sum[j] accumulates (att[t2] * factor[j]) * datt[t2], t2 from begin to end. */
+static inline void accumulate_tile(float *restrict sum, const float *restrict factor, const float *restrict att,
+                                   const float *restrict datt, size_t begin, size_t end) {
+    for (size_t t2 = begin; t2 < end; t2++)
+        for (size_t j = 0; j < TILE; j++) sum[j] += (att[t2] * factor[j]) * datt[t2];
+}
+
+/* dpreatt[t3] = ordered sum over t2 < count from 0 of (att[t2] * ((t2 == t3 ? 1 : 0) - att[t3])) * datt[t2]. */
+static void softmax_backward(float *dpreatt, const float *att, const float *datt, size_t count) {
+    for (size_t t3 = 0; t3 < count; t3 += TILE) {
+        const size_t tile = smaller(TILE, count - t3);
+        float sum[TILE] = {0}, factor[TILE] = {0};
+        for (size_t j = 0; j < tile; j++) factor[j] = 0.0f - att[t3 + j];
+        accumulate_tile(sum, factor, att, datt, 0, t3);
+        for (size_t j = 0; j < tile; j++) {
+            factor[j] = 1.0f - att[t3 + j];
+            accumulate_tile(sum, factor, att, datt, t3 + j, t3 + j + 1);
+            factor[j] = 0.0f - att[t3 + j];
+        }
+        accumulate_tile(sum, factor, att, datt, t3 + tile, count);
+        memcpy(dpreatt + t3, sum, tile * sizeof(float));
+    }
+}
+
+void attention_backward_ref(float *dqkv /* (B,T,3C) */, float *dpreatt /* (B,NH,T,T) */, float *datt /* (B,NH,T,T) */,
+                            const float *dout /* (B,T,C) */, const float *qkv /* (B,T,3C) */,
+                            const float *att /* (B,NH,T,T) */, size_t B, size_t T, size_t C, size_t NH) {
+    const size_t hs = C / NH;
+    const float scale = 1.0f / sqrtf((float)hs);
+    for (size_t bh = 0; bh < B * NH; bh++) {
+        const size_t b = bh / NH, h = bh % NH;
+        const size_t offset = b * T * 3 * C + h * hs;
+        const float *q = qkv + offset, *k = q + C, *v = k + C;
+        float *dq = dqkv + offset, *dk = dq + C, *dv = dk + C;
+        const float *d = dout + b * T * C + h * hs;
+        const float *a = att + bh * T * T;
+        float *da = datt + bh * T * T;
+        float *dpre = dpreatt + bh * T * T;
+        scores_product(da, d, C, v, 3 * C, T, hs);
+        sum_over_future(dv, 3 * C, a, d, C, 1.0f, T, hs);
+        for (size_t t = 0; t < T; t++) {
+            softmax_backward(dpre + t * T, a + t * T, da + t * T, t + 1);
+            memset(dpre + t * T + t + 1, 0, (T - t - 1) * sizeof(float));
+            memset(da + t * T + t + 1, 0, (T - t - 1) * sizeof(float));
+        }
+        sum_over_past(dq, 3 * C, dpre, k, 3 * C, scale, T, hs);
+        sum_over_future(dk, 3 * C, dpre, q, 3 * C, scale, T, hs);
+    }
+}

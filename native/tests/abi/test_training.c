@@ -1,0 +1,283 @@
+/* The C ABI from a C program: a whole tiny training through the shared library, and its misuse. Run by ctest, also under
+ * the sanitizers, with a folder for its files as its argument. */
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "starpullm.h"
+
+enum { MAX_T = 16, V = 61, L = 2, NH = 2, C = 16, VP = 64, B = 4, T = 8, STEPS = 3 };
+
+static int failures;
+
+#define EXPECT(condition)                                                                    \
+    do {                                                                                     \
+        if (!(condition)) {                                                                  \
+            printf("%s:%d: expected %s; last error: %s\n", __FILE__, __LINE__, #condition,    \
+                   starpullm_last_error());                                                  \
+            failures++;                                                                      \
+        }                                                                                    \
+    } while (0)
+
+#define REQUIRE(condition)            \
+    do {                              \
+        EXPECT(condition);            \
+        if (failures)                 \
+            exit(EXIT_FAILURE);       \
+    } while (0)
+
+/* A failure of the given kind whose sentence has all of the words. */
+#define EXPECT_ERROR(call, code, word)                                                                    \
+    do {                                                                                                  \
+        EXPECT((call) == (code));                                                                         \
+        if (!strstr(starpullm_last_error(), (word))) {                                                    \
+            printf("%s:%d: \"%s\" not in: %s\n", __FILE__, __LINE__, (word), starpullm_last_error());      \
+            failures++;                                                                                   \
+        }                                                                                                 \
+    } while (0)
+
+static size_t num_parameters(void)
+{
+    return (size_t)VP * C + MAX_T * C + L * (12 * C * C + 13 * C) + 2 * C;
+}
+
+/* Small numbers from a linear congruence; the values don't matter, only that they are the same each time. */
+static void write_checkpoint(const char *path)
+{
+    int32_t header[256] = {20240326, 3, MAX_T, V, L, NH, C, VP};
+    FILE *file = fopen(path, "wb");
+    REQUIRE(file != NULL);
+    REQUIRE(fwrite(header, sizeof header, 1, file) == 1);
+    uint32_t state = 1;
+    for (size_t i = 0; i < num_parameters(); i++) {
+        state = state * 1664525u + 1013904223u;
+        float value = (float)(int32_t)(state >> 8) * 0x1p-26f - 0.1f;
+        REQUIRE(fwrite(&value, sizeof value, 1, file) == 1);
+    }
+    REQUIRE(fclose(file) == 0);
+}
+
+static struct starpullm_session_options session_options(const char *checkpoint)
+{
+    return (struct starpullm_session_options){
+        .size = sizeof(struct starpullm_session_options),
+        .checkpoint = checkpoint,
+        .batch_size = B,
+        .seq_len = T,
+        .sub_batches = 1,
+        .learning_rate = 1e-3f,
+        .beta1 = 0.9f,
+        .beta2 = 0.999f,
+        .eps = 1e-8f,
+        .weight_decay = 0.01f,
+        .steps_in_flight = 2,
+    };
+}
+
+static void make_tokens(int step, int32_t *inputs, int32_t *targets)
+{
+    for (int n = 0; n < B * T; n++) {
+        inputs[n] = (n * 7 + step) % V;
+        targets[n] = (n * 7 + step + 7) % V;
+    }
+}
+
+static starpullm_runtime *start(int workers)
+{
+    struct starpullm_runtime_options options = {sizeof options, workers, 1, "lws"};
+    starpullm_runtime *runtime = NULL;
+    REQUIRE(starpullm_runtime_create(&options, &runtime) == STARPULLM_OK);
+    return runtime;
+}
+
+/* Losses of all steps, then all parameters. */
+static float *train(const char *checkpoint, const char *saved, int workers, int sub_batches, int keep, size_t *count)
+{
+    starpullm_runtime *runtime = start(workers);
+    struct starpullm_session_options options = session_options(checkpoint);
+    options.sub_batches = sub_batches;
+    options.keep_activations = keep;
+    options.trace = 1;
+    starpullm_session *session = NULL;
+    REQUIRE(starpullm_session_create(runtime, &options, &session) == STARPULLM_OK);
+
+    *count = STEPS + num_parameters();
+    float *values = malloc(*count * sizeof *values);
+    REQUIRE(values != NULL);
+    starpullm_loss *losses[STEPS];
+    int32_t inputs[B * T], targets[B * T];
+    for (int step = 0; step < STEPS; step++) {
+        make_tokens(step, inputs, targets);
+        REQUIRE(starpullm_session_submit_step(session, inputs, targets, &losses[step]) == STARPULLM_OK);
+    }
+    for (int step = 0; step < STEPS; step++) {
+        REQUIRE(starpullm_loss_wait(losses[step], &values[step]) == STARPULLM_OK);
+        EXPECT(starpullm_loss_ready(losses[step]));
+        EXPECT(isfinite(values[step]));
+        if (step > 0) /* the first outlives its session */
+            starpullm_loss_destroy(losses[step]);
+    }
+
+    float *next = values + STEPS;
+    for (int32_t index = 0; index < starpullm_tensor_count(STARPULLM_PARAMS); index++) {
+        struct starpullm_tensor_info info = {.size = sizeof info};
+        REQUIRE(starpullm_session_tensor_info(session, STARPULLM_PARAMS, index, &info) == STARPULLM_OK);
+        int64_t elements = 1;
+        for (int d = 0; d < info.num_dims; d++)
+            elements *= info.dims[d];
+        for (int32_t layer = 0; layer < info.instances; layer++, next += elements)
+            REQUIRE(starpullm_session_read_tensor(session, STARPULLM_PARAMS, index, layer, 0, elements, next) ==
+                    STARPULLM_OK);
+    }
+    EXPECT(next == values + *count);
+
+    size_t num_tasks, num_accesses;
+    REQUIRE(starpullm_session_trace_size(session, &num_tasks, &num_accesses) == STARPULLM_OK);
+    struct starpullm_trace_task *tasks = calloc(num_tasks, sizeof *tasks);
+    struct starpullm_trace_access *accesses = calloc(num_accesses, sizeof *accesses);
+    REQUIRE(starpullm_session_trace_read(session, tasks, num_tasks, accesses, num_accesses) == STARPULLM_OK);
+    for (size_t i = 0; i < num_tasks; i++) {
+        EXPECT(tasks[i].id == (int64_t)i);
+        EXPECT(tasks[i].submit_ns <= tasks[i].start_ns && tasks[i].start_ns <= tasks[i].end_ns);
+        EXPECT(tasks[i].worker >= 0 && tasks[i].worker < workers);
+        EXPECT(starpullm_operation_name(tasks[i].operation) != NULL);
+    }
+    free(tasks);
+    free(accesses);
+    EXPECT(starpullm_session_trace_clear(session) == STARPULLM_OK);
+
+    float row[C];
+    int32_t encoded = 0, ln1 = 1;
+    EXPECT(starpullm_session_read_tensor(session, STARPULLM_ACTIVATIONS, encoded, 0, (B * T - 1) * C, C, row) ==
+           STARPULLM_OK);
+    int code = starpullm_session_read_tensor(session, STARPULLM_ACTIVATION_GRADS, ln1, 0, 0, C, row);
+    EXPECT(code == (keep ? STARPULLM_OK : STARPULLM_INVALID_STATE));
+
+    EXPECT(starpullm_session_save_checkpoint(session, saved) == STARPULLM_OK);
+    EXPECT_ERROR(starpullm_runtime_destroy(runtime), STARPULLM_INVALID_STATE, "sessions are open");
+    starpullm_session_destroy(session);
+    EXPECT(starpullm_runtime_destroy(runtime) == STARPULLM_OK);
+    EXPECT_ERROR(starpullm_runtime_destroy(runtime), STARPULLM_INVALID_STATE, "closed");
+
+    float again;
+    EXPECT(starpullm_loss_wait(losses[0], &again) == STARPULLM_OK && memcmp(&again, values, sizeof again) == 0);
+    starpullm_loss_destroy(losses[0]);
+    return values;
+}
+
+static void test_training(const char *checkpoint, const char *saved)
+{
+    size_t count;
+    float *expected = train(checkpoint, saved, 1, 1, 1, &count);
+    const int configurations[][3] = {{1, 1, 0}, {2, 1, 1}, {2, 2, 0}, {2, 4, 1}, {1, 4, 0}};
+    for (size_t i = 0; i < sizeof configurations / sizeof *configurations; i++) {
+        const int *c = configurations[i];
+        size_t found_count;
+        float *found = train(checkpoint, saved, c[0], c[1], c[2], &found_count);
+        if (memcmp(found, expected, count * sizeof *found) != 0) {
+            printf("%dx1 with %d sub-batches: other bits than 1x1 with 1\n", c[0], c[1]);
+            failures++;
+        }
+        free(found);
+    }
+    free(expected);
+
+    struct starpullm_model_config config;
+    EXPECT(starpullm_checkpoint_config(saved, &config) == STARPULLM_OK);
+    EXPECT(config.channels == C && config.num_layers == L && config.padded_vocab_size == VP);
+}
+
+static void test_runtime_misuse(void)
+{
+    struct starpullm_runtime_options options = {sizeof options, 1, 1, "lws"};
+    starpullm_runtime *runtime = start(1), *second = NULL;
+    EXPECT_ERROR(starpullm_runtime_create(&options, &second), STARPULLM_INVALID_STATE, "already in this process");
+    EXPECT(starpullm_runtime_destroy(runtime) == STARPULLM_OK);
+    EXPECT_ERROR(starpullm_runtime_create(NULL, &second), STARPULLM_INVALID_ARGUMENT, "options is NULL");
+    options.size = 4;
+    EXPECT_ERROR(starpullm_runtime_create(&options, &second), STARPULLM_INVALID_ARGUMENT, "size is 4");
+    options = (struct starpullm_runtime_options){sizeof options, 1, 1, "fastest"};
+    EXPECT_ERROR(starpullm_runtime_create(&options, &second), STARPULLM_INVALID_ARGUMENT, "\"fastest\" is unknown");
+    options = (struct starpullm_runtime_options){sizeof options, 100000, 1, "lws"};
+    EXPECT_ERROR(starpullm_runtime_create(&options, &second), STARPULLM_INVALID_ARGUMENT, "partition 100000x1");
+    options.workers = 0;
+    EXPECT_ERROR(starpullm_runtime_create(&options, &second), STARPULLM_INVALID_ARGUMENT, "partition 0x1");
+}
+
+static void test_session_misuse(const char *checkpoint)
+{
+    starpullm_runtime *runtime = start(1);
+    starpullm_session *session = NULL;
+    struct starpullm_session_options options;
+#define REFUSED(field, value, code, word)                                                             \
+    options = session_options(checkpoint);                                                            \
+    options.field = (value);                                                                          \
+    EXPECT_ERROR(starpullm_session_create(runtime, &options, &session), STARPULLM_##code, word)
+    REFUSED(size, 8, INVALID_ARGUMENT, "size is 8");
+    REFUSED(checkpoint, NULL, INVALID_ARGUMENT, "checkpoint is NULL");
+    REFUSED(checkpoint, "/nonexistent/model.bin", FILE_ERROR, "/nonexistent/model.bin");
+    REFUSED(batch_size, 0, INVALID_ARGUMENT, "batch_size: found 0");
+    REFUSED(batch_size, INT64_MAX / 4, INVALID_ARGUMENT, "");
+    REFUSED(seq_len, MAX_T + 1, INVALID_ARGUMENT, "seq_len: found 17, expected 1 to 16");
+    REFUSED(sub_batches, 3, INVALID_ARGUMENT, "sub_batches: found 3, expected a divisor of the batch size 4");
+    REFUSED(sub_batches, 0, INVALID_ARGUMENT, "sub_batches: found 0");
+    REFUSED(reduction, 9, INVALID_ARGUMENT, "reduction: found 9");
+    REFUSED(learning_rate, NAN, INVALID_ARGUMENT, "learning_rate: found nan");
+    REFUSED(beta1, 1.0f, INVALID_ARGUMENT, "beta1: found 1");
+    REFUSED(beta2, -0.5f, INVALID_ARGUMENT, "beta2: found -0.5");
+    REFUSED(eps, -1.0f, INVALID_ARGUMENT, "eps: found -1");
+    REFUSED(weight_decay, INFINITY, INVALID_ARGUMENT, "weight_decay: found inf");
+    REFUSED(steps_in_flight, 0, INVALID_ARGUMENT, "steps_in_flight: found 0");
+
+    options = session_options(checkpoint);
+    REQUIRE(starpullm_session_create(runtime, &options, &session) == STARPULLM_OK);
+    int32_t inputs[B * T], targets[B * T];
+    starpullm_loss *loss = NULL;
+    make_tokens(0, inputs, targets);
+    inputs[T + 3] = V;
+    EXPECT_ERROR(starpullm_session_submit_step(session, inputs, targets, &loss), STARPULLM_INVALID_TOKEN,
+                 "inputs[1, 3]: token 61 is out of range, expected 0 to 60");
+    make_tokens(0, inputs, targets);
+    targets[0] = -1;
+    EXPECT_ERROR(starpullm_session_submit_evaluation(session, inputs, targets, &loss), STARPULLM_INVALID_TOKEN,
+                 "targets[0, 0]: token -1");
+    EXPECT(loss == NULL);
+    float value;
+    EXPECT_ERROR(starpullm_session_read_tensor(session, 6, 0, 0, 0, 1, &value), STARPULLM_INVALID_ARGUMENT, "group");
+    EXPECT_ERROR(starpullm_session_read_tensor(session, 0, 16, 0, 0, 1, &value), STARPULLM_INVALID_ARGUMENT, "tensor");
+    EXPECT_ERROR(starpullm_session_read_tensor(session, 0, 2, L, 0, 1, &value), STARPULLM_INVALID_ARGUMENT, "layer 2");
+    EXPECT_ERROR(starpullm_session_read_tensor(session, 0, 2, 0, C, 1, &value), STARPULLM_INVALID_ARGUMENT,
+                 "elements 16 to 17");
+    EXPECT_ERROR(starpullm_session_read_tensor(session, 0, 2, 0, 1, INT64_MAX, &value), STARPULLM_INVALID_ARGUMENT,
+                 "ln1w");
+    size_t tasks, accesses;
+    EXPECT_ERROR(starpullm_session_trace_size(session, &tasks, &accesses), STARPULLM_INVALID_STATE, "isn't traced");
+    EXPECT_ERROR(starpullm_session_save_checkpoint(session, "/nonexistent/model.bin"), STARPULLM_FILE_ERROR,
+                 "/nonexistent");
+    EXPECT(starpullm_last_error_number() != 0);
+    starpullm_session_destroy(session);
+    EXPECT(starpullm_runtime_destroy(runtime) == STARPULLM_OK);
+    EXPECT_ERROR(starpullm_session_create(runtime, &options, &session), STARPULLM_INVALID_STATE, "closed");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 2) {
+        fprintf(stderr, "usage: %s FOLDER\n", argv[0]);
+        return EXIT_FAILURE;
+    }
+    char checkpoint[4096], saved[4096];
+    snprintf(checkpoint, sizeof checkpoint, "%s/training-%d.bin", argv[1], (int)getpid());
+    snprintf(saved, sizeof saved, "%s/training-%d-saved.bin", argv[1], (int)getpid());
+    write_checkpoint(checkpoint);
+    test_training(checkpoint, saved);
+    test_runtime_misuse();
+    test_session_misuse(checkpoint);
+    remove(checkpoint);
+    remove(saved);
+    printf("%d expectations failed\n", failures);
+    return failures ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,528 @@
+/* Holds kernels() bit for bit against the plain reading of docs/numerics.md, over random shapes and values.
+ * ctest runs it whole; by hand: test_kernels --list, test_kernels OPERATION.
+ *
+ * Every case is made by a seed of its own, so a failing case is the same alone as in the whole run. NaNs are equal
+ * whatever their payloads. Buffers start at any multiple of 4 bytes; outputs have guards on both sides; inputs end where
+ * their allocation ends, so that an address sanitizer sees reads past them. */
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/kernels.h"
+#include "plain.h"
+
+/* ---- Random numbers ---- */
+
+static uint64_t random_state;
+
+static uint64_t random_bits(void) { /* splitmix64 */
+    uint64_t z = random_state += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+static size_t random_below(size_t limit) { return (size_t)((random_bits() >> 11) % limit); }
+
+static float with_bits(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+enum flavour { ORDINARY, WIDE, TINY, ZEROS, SPECIAL, NUM_FLAVOURS };
+static const char *const flavour_names[] = {"ordinary", "wide", "tiny", "zeros", "special"};
+
+static float random_value(enum flavour flavour) {
+    const uint64_t bits = random_bits();
+    const uint32_t sign = (uint32_t)(bits >> 63) << 31, fraction = (uint32_t)bits & 0x7fffff;
+    const uint32_t choice = (uint32_t)(bits >> 32) & 0xffff;
+    switch (flavour) {
+    case WIDE: /* magnitudes 2^-24 to 2^24 */
+        return with_bits(sign | (127 - 24 + choice % 49) << 23 | fraction);
+    case TINY: /* subnormal, or so small that a product of two is subnormal */
+        return with_bits(sign | (choice % 2 ? 0 : 127 - 72 + choice / 2 % 12) << 23 | fraction);
+    case ZEROS:
+        if (choice % 2) return with_bits(sign);
+        break;
+    default:
+        break;
+    }
+    return with_bits(sign | (127 - 3 + choice % 4) << 23 | fraction);
+}
+
+static void fill(float *x, size_t count, enum flavour flavour) {
+    static const uint32_t specials[] = {0x7f800000, 0xff800000, 0x7fc00000, 0xffc12345, 0x7f7fffff, 0xff7fffff, 0, 1u << 31};
+    for (size_t i = 0; i < count; i++) x[i] = random_value(flavour);
+    if (flavour == SPECIAL) /* few: a result that is all NaN shows nothing */
+        for (size_t k = random_below(4); k > 0; k--)
+            x[random_below(count)] = with_bits(specials[random_below(sizeof specials / sizeof *specials)]);
+}
+
+/* Sizes at, above and below every tile of the kernels, and odd ones. */
+static size_t random_size(void) {
+    static const size_t sizes[] = {1,  2,  3,  4,  5,  7,  8,  9,  11,  13,  15,  16,  17,  23,  24,  25,  31,  32,  33,  37,
+                                   40, 47, 48, 49, 61, 63, 64, 65, 71,  95,  96,  97,  127, 128, 129, 131, 159, 160, 161, 191,
+                                   192, 193, 223, 255, 256, 257, 263, 288, 383, 384, 385, 511, 512, 513, 768};
+    return sizes[random_below(sizeof sizes / sizeof *sizes)];
+}
+
+/* Draws sizes until their product is at most `limit`. */
+static void random_sizes(size_t limit, size_t count, size_t *const sizes[]) {
+    size_t product;
+    do {
+        product = 1;
+        for (size_t i = 0; i < count; i++) product *= *sizes[i] = random_size();
+    } while (product > limit);
+}
+#define RANDOM_SIZES(limit, ...)                                                                                              \
+    random_sizes(limit, sizeof((size_t *[]){__VA_ARGS__}) / sizeof(size_t *), (size_t *[]){__VA_ARGS__})
+
+/* ---- A case's buffers ---- */
+
+enum { GUARD = 48, MAX_BUFFERS = 16 };
+static const uint32_t guard_bits = 0xdeadbeef;
+static const uint32_t garbage_bits = 0x7fbadbad; /* a NaN: reading it shows */
+
+struct buffer {
+    const char *name;
+    size_t count, offset; /* in 4-byte elements; data starts at memory + offset */
+    bool output;
+    uint32_t *ours, *expected; /* memory; of an input, the same values twice, expected being the untouched copy */
+};
+
+struct pair {
+    float *ours, *plain;
+};
+
+static struct {
+    const char *operation;
+    size_t number;
+    enum flavour flavour;
+    char shape[160];
+    struct buffer buffers[MAX_BUFFERS];
+    size_t num_buffers;
+} the;
+
+#define SHAPE(...) snprintf(the.shape, sizeof the.shape, __VA_ARGS__)
+
+static void failed(const char *what) {
+    fflush(stdout);
+    fprintf(stderr, "%s: %s\n  case %zu (%s values): %s\n", the.operation, what, the.number,
+            flavour_names[the.flavour], the.shape);
+    exit(1);
+}
+
+static struct buffer *new_buffer(const char *name, size_t count, bool output) {
+    struct buffer *b = &the.buffers[the.num_buffers++];
+    *b = (struct buffer){.name = name, .count = count, .offset = GUARD + random_below(16), .output = output};
+    const size_t total = b->offset + count + (output ? GUARD : 0);
+    b->ours = malloc(total * 4);
+    b->expected = malloc(total * 4);
+    if (the.num_buffers > MAX_BUFFERS || !b->ours || !b->expected) failed("out of memory");
+    for (size_t i = 0; i < total; i++) b->ours[i] = guard_bits;
+    return b;
+}
+
+static void same_start(struct buffer *b) {
+    memcpy(b->expected, b->ours, (b->offset + b->count + (b->output ? GUARD : 0)) * 4);
+}
+
+/* Mostly the case's flavour, so that flavours also meet each other. */
+static enum flavour some_flavour(void) {
+    return random_below(4) ? the.flavour : (enum flavour)random_below(NUM_FLAVOURS);
+}
+
+static float *floats(uint32_t *memory) { return (float *)(void *)memory; }
+
+static float *input(const char *name, size_t count) {
+    struct buffer *b = new_buffer(name, count, false);
+    fill(floats(b->ours) + b->offset, count, some_flavour());
+    same_start(b);
+    return floats(b->ours) + b->offset;
+}
+
+/* After an input was changed by hand. */
+static void input_changed(void) { same_start(&the.buffers[the.num_buffers - 1]); }
+
+static const int32_t *indices(const char *name, size_t count, size_t limit) {
+    struct buffer *b = new_buffer(name, count, false);
+    int32_t *x = (int32_t *)(void *)b->ours + b->offset;
+    for (size_t i = 0; i < count; i++) x[i] = (int32_t)random_below(limit);
+    same_start(b);
+    return x;
+}
+
+/* An output that is continued has a present value; any other holds garbage that must not be read. */
+static struct pair output(const char *name, size_t count, enum sum_start start) {
+    struct buffer *b = new_buffer(name, count, true);
+    if (start == SUM_CONTINUES)
+        fill(floats(b->ours) + b->offset, count, some_flavour());
+    else
+        for (size_t i = 0; i < count; i++) b->ours[b->offset + i] = garbage_bits;
+    same_start(b);
+    return (struct pair){floats(b->ours) + b->offset, floats(b->expected) + b->offset};
+}
+
+static struct pair overwritten(const char *name, size_t count) { return output(name, count, SUM_FROM_ZERO); }
+
+static enum sum_start random_start(void) { return random_below(2) ? SUM_CONTINUES : SUM_FROM_ZERO; }
+static const char *start_name(enum sum_start start) { return start == SUM_CONTINUES ? "continues" : "from zero"; }
+
+static bool same(uint32_t a, uint32_t b) { return a == b || (isnan(with_bits(a)) && isnan(with_bits(b))); }
+
+static void check_buffer(const struct buffer *b) {
+    char what[320];
+    const size_t end = b->offset + b->count, total = end + (b->output ? GUARD : 0);
+    for (size_t i = 0; i < total; i++) {
+        const bool inside = i >= b->offset && i < end;
+        if (!b->output && b->ours[i] != b->expected[i]) {
+            snprintf(what, sizeof what, "input %s was changed at %td", b->name, (ptrdiff_t)(i - b->offset));
+            failed(what);
+        }
+        if (!inside && b->ours[i] != guard_bits) {
+            snprintf(what, sizeof what, "%s was written out of bounds, at %td of %zu", b->name,
+                     (ptrdiff_t)i - (ptrdiff_t)b->offset, b->count);
+            failed(what);
+        }
+    }
+    size_t differ = 0, first = 0;
+    for (size_t i = b->offset; i < end; i++)
+        if (!same(b->ours[i], b->expected[i]) && differ++ == 0) first = i;
+    if (differ) {
+        const uint32_t ours = b->ours[first], expected = b->expected[first];
+        snprintf(what, sizeof what,
+                 "%s[%zu] is 0x%08x (%.9g), the plain reading gives 0x%08x (%.9g); %zu of %zu elements differ", b->name,
+                 first - b->offset, (unsigned)ours, (double)with_bits(ours), (unsigned)expected,
+                 (double)with_bits(expected), differ, b->count);
+        failed(what);
+    }
+}
+
+static void check_case(void) {
+    for (size_t i = 0; i < the.num_buffers; i++) check_buffer(&the.buffers[i]);
+    for (size_t i = 0; i < the.num_buffers; i++) {
+        free(the.buffers[i].ours);
+        free(the.buffers[i].expected);
+    }
+    the.num_buffers = 0;
+}
+
+/* ---- One random case of each operation ---- */
+
+static void encoder_forward(void) {
+    size_t B, T, C;
+    RANDOM_SIZES(100000, &B, &T, &C);
+    const size_t V = random_size(), maxT = T + random_below(3);
+    SHAPE("B=%zu T=%zu C=%zu V=%zu", B, T, C, V);
+    const struct pair out = overwritten("out", B * T * C);
+    const int32_t *tokens = indices("tokens", B * T, V);
+    const float *wte = input("wte", V * C), *wpe = input("wpe", maxT * C);
+    kernels()->encoder_forward(out.ours, tokens, wte, wpe, B, T, C);
+    plain.encoder_forward(out.plain, tokens, wte, wpe, B, T, C);
+}
+
+static void encoder_backward(void) {
+    size_t B, T, C;
+    RANDOM_SIZES(100000, &B, &T, &C);
+    const size_t V = 1 + random_below(B * T), maxT = T + random_below(3);
+    const enum sum_start start = random_start();
+    SHAPE("B=%zu T=%zu C=%zu V=%zu maxT=%zu, dwpe %s", B, T, C, V, maxT, start_name(start));
+    const struct pair dwte = output("dwte", V * C, SUM_CONTINUES), dwpe = output("dwpe", maxT * C, start);
+    const float *dout = input("dout", B * T * C);
+    const int32_t *tokens = indices("tokens", B * T, V);
+    kernels()->encoder_backward(dwte.ours, dwpe.ours, dout, tokens, B, T, C, maxT, start);
+    plain.encoder_backward(dwte.plain, dwpe.plain, dout, tokens, B, T, C, maxT, start);
+}
+
+static void layernorm_forward(void) {
+    size_t N, C;
+    RANDOM_SIZES(50000, &N, &C);
+    SHAPE("N=%zu C=%zu", N, C);
+    const struct pair out = overwritten("out", N * C), mean = overwritten("mean", N), rstd = overwritten("rstd", N);
+    const float *inp = input("inp", N * C), *weight = input("weight", C), *bias = input("bias", C);
+    kernels()->layernorm_forward(out.ours, mean.ours, rstd.ours, inp, weight, bias, N, C);
+    plain.layernorm_forward(out.plain, mean.plain, rstd.plain, inp, weight, bias, N, C);
+}
+
+static void layernorm_backward_input(void) {
+    size_t N, C;
+    RANDOM_SIZES(50000, &N, &C);
+    const enum sum_start start = random_start();
+    SHAPE("N=%zu C=%zu, %s", N, C, start_name(start));
+    const struct pair dinp = output("dinp", N * C, start);
+    const float *dout = input("dout", N * C), *inp = input("inp", N * C), *mean = input("mean", N);
+    const float *rstd = input("rstd", N), *weight = input("weight", C);
+    kernels()->layernorm_backward_input(dinp.ours, dout, inp, mean, rstd, weight, N, C, start);
+    plain.layernorm_backward_input(dinp.plain, dout, inp, mean, rstd, weight, N, C, start);
+}
+
+static void layernorm_backward_weight(void) {
+    size_t N, C;
+    RANDOM_SIZES(50000, &N, &C);
+    const enum sum_start start = random_start();
+    SHAPE("N=%zu C=%zu, %s", N, C, start_name(start));
+    const struct pair dweight = output("dweight", C, start), dbias = output("dbias", C, start);
+    const float *dout = input("dout", N * C), *inp = input("inp", N * C);
+    const float *mean = input("mean", N), *rstd = input("rstd", N);
+    kernels()->layernorm_backward_weight(dweight.ours, dbias.ours, dout, inp, mean, rstd, N, C, start);
+    plain.layernorm_backward_weight(dweight.plain, dbias.plain, dout, inp, mean, rstd, N, C, start);
+}
+
+enum { MATMUL_LIMIT = 1000000 };
+
+static void matmul_forward(void) {
+    size_t N, C, OC;
+    RANDOM_SIZES(MATMUL_LIMIT, &N, &C, &OC);
+    const bool biased = random_below(2);
+    SHAPE("N=%zu C=%zu OC=%zu, %s bias", N, C, OC, biased ? "with" : "no");
+    const struct pair out = overwritten("out", N * OC);
+    const float *inp = input("inp", N * C), *weight = input("weight", OC * C), *bias = input("bias", OC);
+    kernels()->matmul_forward(out.ours, inp, weight, biased ? bias : NULL, N, C, OC);
+    plain.matmul_forward(out.plain, inp, weight, biased ? bias : NULL, N, C, OC);
+}
+
+static void matmul_backward_input(void) {
+    size_t N, C, OC;
+    RANDOM_SIZES(MATMUL_LIMIT, &N, &C, &OC);
+    const enum sum_start start = random_start();
+    SHAPE("N=%zu C=%zu OC=%zu, %s", N, C, OC, start_name(start));
+    const struct pair dinp = output("dinp", N * C, start);
+    const float *dout = input("dout", N * OC), *weight = input("weight", OC * C);
+    kernels()->matmul_backward_input(dinp.ours, dout, weight, N, C, OC, start);
+    plain.matmul_backward_input(dinp.plain, dout, weight, N, C, OC, start);
+}
+
+static void matmul_backward_weight(void) {
+    size_t N, C, OC;
+    RANDOM_SIZES(MATMUL_LIMIT, &N, &C, &OC);
+    const bool biased = random_below(2);
+    const enum sum_start start = random_start();
+    SHAPE("N=%zu C=%zu OC=%zu, %s bias, %s", N, C, OC, biased ? "with" : "no", start_name(start));
+    const struct pair dweight = output("dweight", OC * C, start), dbias = output("dbias", OC, start);
+    const float *dout = input("dout", N * OC), *inp = input("inp", N * C);
+    kernels()->matmul_backward_weight(dweight.ours, biased ? dbias.ours : NULL, dout, inp, N, C, OC, start);
+    plain.matmul_backward_weight(dweight.plain, biased ? dbias.plain : NULL, dout, inp, N, C, OC, start);
+}
+
+/* Every eighth case is long (T above two panels), the others are within the limit. */
+static void attention_sizes(size_t *B, size_t *T, size_t *NH, size_t *hs) {
+    if (the.number % 8 == 7) {
+        *B = *NH = 1;
+        *T = 250 + random_below(20);
+        *hs = 1 + random_below(70);
+        return;
+    }
+    do {
+        RANDOM_SIZES(100000, B, T, NH, hs);
+    } while (*T * *T * (*T / 3 + 3 * *hs) > 2000000 / (*B * *NH));
+}
+
+static void attention_forward(void) {
+    size_t B, T, NH, hs;
+    attention_sizes(&B, &T, &NH, &hs);
+    const size_t C = NH * hs;
+    SHAPE("B=%zu T=%zu C=%zu NH=%zu (head size %zu)", B, T, C, NH, hs);
+    const struct pair out = overwritten("out", B * T * C);
+    const struct pair preatt = overwritten("preatt", B * NH * T * T), att = overwritten("att", B * NH * T * T);
+    float *qkv = input("qkv", B * T * 3 * C);
+    if (random_below(8) == 0) { /* scores that overflow: all exponentials of a row may be 0 or NaN */
+        for (size_t i = 0; i < B * T * 3 * C; i++) qkv[i] *= 1e18f;
+        input_changed();
+    }
+    kernels()->attention_forward(out.ours, preatt.ours, att.ours, qkv, B, T, C, NH);
+    plain.attention_forward(out.plain, preatt.plain, att.plain, qkv, B, T, C, NH);
+}
+
+static void attention_backward(void) {
+    size_t B, T, NH, hs;
+    attention_sizes(&B, &T, &NH, &hs);
+    const size_t C = NH * hs;
+    SHAPE("B=%zu T=%zu C=%zu NH=%zu (head size %zu)", B, T, C, NH, hs);
+    const struct pair dqkv = overwritten("dqkv", B * T * 3 * C);
+    const struct pair dpreatt = overwritten("dpreatt", B * NH * T * T), datt = overwritten("datt", B * NH * T * T);
+    const float *dout = input("dout", B * T * C), *qkv = input("qkv", B * T * 3 * C);
+    float *att = input("att", B * NH * T * T);
+    /* The forward kernel leaves +0 past the causal edge; garbage shows whether the sums keep off it. */
+    for (size_t row = 0; row < B * NH * T; row++)
+        for (size_t t2 = row % T + 1; t2 < T; t2++) att[row * T + t2] = with_bits(garbage_bits);
+    input_changed();
+    kernels()->attention_backward(dqkv.ours, dpreatt.ours, datt.ours, dout, qkv, att, B, T, C, NH);
+    plain.attention_backward(dqkv.plain, dpreatt.plain, datt.plain, dout, qkv, att, B, T, C, NH);
+}
+
+static size_t random_count(void) { return random_below(2) ? random_size() : 1 + random_below(20000); }
+
+static void gelu_forward(void) {
+    const size_t count = random_count();
+    SHAPE("count=%zu", count);
+    const struct pair out = overwritten("out", count);
+    const float *inp = input("inp", count);
+    kernels()->gelu_forward(out.ours, inp, count);
+    plain.gelu_forward(out.plain, inp, count);
+}
+
+static void gelu_backward(void) {
+    const size_t count = random_count();
+    const enum sum_start start = random_start();
+    SHAPE("count=%zu, %s", count, start_name(start));
+    const struct pair dinp = output("dinp", count, start);
+    const float *dout = input("dout", count), *inp = input("inp", count);
+    kernels()->gelu_backward(dinp.ours, dout, inp, count, start);
+    plain.gelu_backward(dinp.plain, dout, inp, count, start);
+}
+
+static void residual_forward(void) {
+    const size_t count = random_count();
+    SHAPE("count=%zu", count);
+    const struct pair out = overwritten("out", count);
+    const float *a = input("a", count), *b = input("b", count);
+    kernels()->residual_forward(out.ours, a, b, count);
+    plain.residual_forward(out.plain, a, b, count);
+}
+
+static void residual_backward(void) {
+    const size_t count = random_count();
+    const enum sum_start start = random_start();
+    SHAPE("count=%zu, %s", count, start_name(start));
+    const struct pair da = output("da", count, start), db = output("db", count, start);
+    const float *dout = input("dout", count);
+    kernels()->residual_backward(da.ours, db.ours, dout, count, start);
+    plain.residual_backward(da.plain, db.plain, dout, count, start);
+}
+
+static size_t padded(size_t V) { return random_below(2) ? V + random_below(130) : V; }
+
+static void softmax_forward(void) {
+    size_t N, V;
+    RANDOM_SIZES(30000, &N, &V);
+    const size_t Vp = padded(V);
+    SHAPE("N=%zu V=%zu Vp=%zu", N, V, Vp);
+    const struct pair probs = overwritten("probs", N * Vp);
+    float *logits = input("logits", N * Vp);
+    if (random_below(8) == 0) { /* below the largest's starting value */
+        for (size_t i = 0; i < N * Vp; i++) logits[i] = -10000.0f - 100.0f * fabsf(logits[i]);
+    }
+    for (size_t n = 0; n < N; n++)
+        for (size_t v = V; v < Vp; v++) logits[n * Vp + v] = with_bits(garbage_bits);
+    input_changed();
+    kernels()->softmax_forward(probs.ours, logits, N, V, Vp);
+    plain.softmax_forward(probs.plain, logits, N, V, Vp);
+}
+
+static void crossentropy_forward(void) {
+    size_t N, V;
+    RANDOM_SIZES(30000, &N, &V);
+    const size_t Vp = padded(V);
+    SHAPE("N=%zu V=%zu Vp=%zu", N, V, Vp);
+    const struct pair losses = overwritten("losses", N);
+    const float *probs = input("probs", N * Vp);
+    const int32_t *targets = indices("targets", N, V);
+    kernels()->crossentropy_forward(losses.ours, probs, targets, N, Vp);
+    plain.crossentropy_forward(losses.plain, probs, targets, N, Vp);
+}
+
+static void mean_loss(void) {
+    const size_t N = random_count();
+    const enum sum_start start = random_start();
+    const float divisor = random_below(2) ? 0.0f : (float)(1 + random_below(100000));
+    SHAPE("N=%zu divisor=%g, %s", N, (double)divisor, start_name(start));
+    const struct pair mean = output("mean", 1, start);
+    const float *losses = input("losses", N);
+    kernels()->mean_loss(mean.ours, losses, N, divisor, start);
+    plain.mean_loss(mean.plain, losses, N, divisor, start);
+}
+
+static void crossentropy_softmax_backward(void) {
+    size_t N, V;
+    RANDOM_SIZES(30000, &N, &V);
+    const size_t Vp = padded(V);
+    const enum sum_start start = random_start();
+    SHAPE("N=%zu V=%zu Vp=%zu, %s", N, V, Vp, start_name(start));
+    const struct pair dlogits = output("dlogits", N * Vp, start);
+    const float *dlosses = input("dlosses", N), *probs = input("probs", N * Vp);
+    const int32_t *targets = indices("targets", N, V);
+    kernels()->crossentropy_softmax_backward(dlogits.ours, dlosses, probs, targets, N, V, Vp, start);
+    plain.crossentropy_softmax_backward(dlogits.plain, dlosses, probs, targets, N, V, Vp, start);
+}
+
+static void adamw_update(void) {
+    static const float betas[] = {0.9f, 0.999f, 0.95f, 0.5f, 0.0f};
+    const size_t count = random_count();
+    const struct adamw_options options = {.learning_rate = 1e-4f * (float)(1 + random_below(50)),
+                                          .beta1 = betas[random_below(5)],
+                                          .beta2 = betas[random_below(5)],
+                                          .eps = random_below(2) ? 1e-8f : 1e-5f,
+                                          .weight_decay = random_below(2) ? 0.1f : 0.0f};
+    const int64_t step = random_below(2) ? 1 + (int64_t)random_below(20) : 1 + (int64_t)random_below(20000000);
+    SHAPE("count=%zu step=%lld lr=%g beta1=%g beta2=%g eps=%g decay=%g", count, (long long)step,
+          (double)options.learning_rate, (double)options.beta1, (double)options.beta2, (double)options.eps,
+          (double)options.weight_decay);
+    const struct pair params = output("params", count, SUM_CONTINUES), m = output("m", count, SUM_CONTINUES);
+    const struct pair v = output("v", count, SUM_CONTINUES);
+    for (size_t i = 0; i < count; i++) v.ours[i] = v.plain[i] = fabsf(v.plain[i]);
+    const float *grads = input("grads", count);
+    kernels()->adamw_update(params.ours, m.ours, v.ours, grads, count, &options, step);
+    plain.adamw_update(params.plain, m.plain, v.plain, grads, count, &options, step);
+}
+
+#define OPERATION(name, cases) {#name, name, cases}
+static const struct {
+    const char *name;
+    void (*run_case)(void);
+    size_t cases;
+} operations[] = {
+    OPERATION(encoder_forward, 100),
+    OPERATION(encoder_backward, 150),
+    OPERATION(layernorm_forward, 300),
+    OPERATION(layernorm_backward_input, 300),
+    OPERATION(layernorm_backward_weight, 300),
+    OPERATION(matmul_forward, 400),
+    OPERATION(matmul_backward_input, 400),
+    OPERATION(matmul_backward_weight, 400),
+    OPERATION(attention_forward, 300),
+    OPERATION(attention_backward, 300),
+    OPERATION(gelu_forward, 200),
+    OPERATION(gelu_backward, 200),
+    OPERATION(residual_forward, 100),
+    OPERATION(residual_backward, 100),
+    OPERATION(softmax_forward, 300),
+    OPERATION(crossentropy_forward, 100),
+    OPERATION(mean_loss, 100),
+    OPERATION(crossentropy_softmax_backward, 200),
+    OPERATION(adamw_update, 300),
+};
+enum { NUM_OPERATIONS = sizeof operations / sizeof *operations };
+
+static void run(size_t index) {
+    the.operation = operations[index].name;
+    for (the.number = 0; the.number < operations[index].cases; the.number++) {
+        random_state = (uint64_t)(index + 1) << 32 | the.number;
+        the.flavour = (enum flavour)(the.number % 2 ? random_below(NUM_FLAVOURS) : ORDINARY);
+        operations[index].run_case();
+        check_case();
+    }
+    printf("%-32s %zu cases, the same bits (%s)\n", the.operation, the.number, kernels_level());
+    fflush(stdout);
+}
+
+int main(int argc, char **argv) {
+    size_t ran = 0;
+    if (argc > 2) {
+        fprintf(stderr, "usage: %s [--list | OPERATION]\n", argv[0]);
+        return 2;
+    }
+    for (size_t i = 0; i < NUM_OPERATIONS; i++) {
+        if (argc == 2 && strcmp(argv[1], "--list") == 0) {
+            puts(operations[i].name);
+            ran++;
+        } else if (argc == 1 || strcmp(argv[1], operations[i].name) == 0) {
+            run(i);
+            ran++;
+        }
+    }
+    if (ran == 0) fprintf(stderr, "%s: no operation %s; --list gives their names\n", argv[0], argv[1]);
+    return ran == 0 ? 2 : 0;
+}

@@ -1,0 +1,342 @@
+"""The C ABI in Python: structs, one prototype line per function, and the error check that every status goes through.
+
+``runtime.py``, ``trainer.py`` and ``machine.py`` call it; it and ``_library.py`` are the only files that use ctypes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from ctypes import POINTER, c_char, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_void_p
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from starpullm._library import open_library
+from starpullm.errors import (
+    FileError,
+    FormatError,
+    InvalidArgumentError,
+    LibraryNotFoundError,
+    OutOfMemoryError,
+    RuntimeFailureError,
+    StarpullmError,
+    StateError,
+    TokenRangeError,
+)
+
+ABI_VERSION = 1
+
+_EXCEPTIONS: dict[int, type[StarpullmError]] = {
+    1: InvalidArgumentError,
+    2: TokenRangeError,
+    3: FormatError,
+    4: FileError,
+    5: StateError,
+    6: OutOfMemoryError,
+    7: RuntimeFailureError,
+}
+
+
+# ---- Structs (starpullm.h has their comments) ----
+
+
+class _Sized(ctypes.Structure):
+    """A struct that begins with its own size."""
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(size=ctypes.sizeof(self), **values)
+
+
+class BuildInfo(_Sized):
+    """``struct starpullm_build_info``."""
+
+    _fields_: ClassVar = [
+        ("size", c_size_t),
+        ("version", c_char_p),
+        ("compiler", c_char_p),
+        ("compiler_flags", c_char_p),
+        ("build_type", c_char_p),
+        ("starpu_version", c_char_p),
+        ("starpu_prefix", c_char_p),
+        ("mpi", c_int32),
+    ]
+
+
+class MachineInfo(_Sized):
+    """``struct starpullm_machine_info``."""
+
+    _fields_: ClassVar = [
+        ("size", c_size_t),
+        ("cores", c_int32),
+        ("processing_units", c_int32),
+        ("numa_nodes", c_int32),
+        ("synthetic", c_int32),
+        ("processor", c_char_p),
+        ("simd_level", c_char_p),
+        ("starpu_version", c_char_p),
+    ]
+
+
+class ModelConfigStruct(ctypes.Structure):
+    """``struct starpullm_model_config``."""
+
+    _fields_: ClassVar = [
+        ("max_seq_len", c_int32),
+        ("vocab_size", c_int32),
+        ("num_layers", c_int32),
+        ("num_heads", c_int32),
+        ("channels", c_int32),
+        ("padded_vocab_size", c_int32),
+    ]
+
+
+class RuntimeOptions(_Sized):
+    """``struct starpullm_runtime_options``."""
+
+    _fields_: ClassVar = [
+        ("size", c_size_t),
+        ("workers", c_int32),
+        ("threads_per_worker", c_int32),
+        ("scheduler", c_char_p),
+    ]
+
+
+class SessionOptions(_Sized):
+    """``struct starpullm_session_options``."""
+
+    _fields_: ClassVar = [
+        ("size", c_size_t),
+        ("checkpoint", c_char_p),
+        ("batch_size", c_int64),
+        ("seq_len", c_int64),
+        ("sub_batches", c_int64),
+        ("reduction", c_int32),
+        ("learning_rate", c_float),
+        ("beta1", c_float),
+        ("beta2", c_float),
+        ("eps", c_float),
+        ("weight_decay", c_float),
+        ("keep_activations", c_int32),
+        ("steps_in_flight", c_int32),
+        ("trace", c_int32),
+    ]
+
+
+class TensorInfo(_Sized):
+    """``struct starpullm_tensor_info``."""
+
+    _fields_: ClassVar = [
+        ("size", c_size_t),
+        ("name", c_char_p),
+        ("instances", c_int32),
+        ("layered", c_int32),
+        ("num_dims", c_int32),
+        ("dims", c_int64 * 4),
+    ]
+
+
+class HandleInfo(_Sized):
+    """``struct starpullm_handle_info``."""
+
+    _fields_: ClassVar = [("size", c_size_t), ("name", c_char * 64), ("bytes", c_int64)]
+
+
+TRACE_TASK = np.dtype(
+    [
+        ("id", "i8"),
+        ("step", "i8"),
+        ("operation", "i4"),
+        ("sub_batch", "i4"),
+        ("layer", "i4"),
+        ("rank", "i4"),
+        ("worker", "i4"),
+        ("num_accesses", "i4"),
+        ("first_access", "i8"),
+        ("submit_ns", "i8"),
+        ("start_ns", "i8"),
+        ("end_ns", "i8"),
+    ]
+)
+TRACE_ACCESS = np.dtype([("handle", "i4"), ("mode", "i4")])
+
+
+# ---- Handles ----
+
+
+class Handle:
+    """A pointer that C gave out; refuses to be passed on once it has been closed, or where another kind is expected."""
+
+    kind: ClassVar[str]
+
+    def __init__(self) -> None:
+        self._pointer = c_void_p()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether C has given out the pointer and not taken it back."""
+        return bool(self._pointer)
+
+    def forget(self) -> None:
+        """Mark it as closed."""
+        self._pointer = c_void_p()
+
+    @classmethod
+    def from_param(cls, handle: object) -> c_void_p:
+        """Convert an argument for ctypes."""
+        if not isinstance(handle, cls):
+            raise TypeError(f"found {type(handle).__name__}, expected {cls.__name__}")
+        if not handle:
+            raise StateError(f"the {cls.kind} is closed, expected one that is open")
+        return handle._pointer
+
+    def __bool__(self) -> bool:
+        return self.is_open
+
+    @property
+    def address(self) -> Any:
+        """Where C writes the pointer."""
+        return ctypes.byref(self._pointer)
+
+
+class RuntimeHandle(Handle):
+    """``starpullm_runtime *``."""
+
+    kind = "runtime"
+
+
+class SessionHandle(Handle):
+    """``starpullm_session *``."""
+
+    kind = "trainer"
+
+
+class LossHandle(Handle):
+    """``starpullm_loss *``."""
+
+    kind = "loss"
+
+
+# ---- Prototypes ----
+
+_OUT = c_void_p  # address of a pointer that C fills in
+_FLOATS = np.ctypeslib.ndpointer(np.float32, flags="C_CONTIGUOUS")
+_WRITABLE_FLOATS = np.ctypeslib.ndpointer(np.float32, flags=("C_CONTIGUOUS", "WRITEABLE"))
+_TOKENS = np.ctypeslib.ndpointer(np.int32, flags="C_CONTIGUOUS")
+_TASKS = np.ctypeslib.ndpointer(TRACE_TASK, flags=("C_CONTIGUOUS", "WRITEABLE"))
+_ACCESSES = np.ctypeslib.ndpointer(TRACE_ACCESS, flags=("C_CONTIGUOUS", "WRITEABLE"))
+
+
+class _Status(c_int):
+    """The result type of functions whose failure raises."""
+
+
+# Name without its prefix, result type, argument types. A result of type _Status is checked; all others are as they are.
+_PROTOTYPES: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
+    ("last_error", c_char_p, ()),
+    ("last_error_number", c_int, ()),
+    ("abi_version", c_int, ()),
+    ("build_info", _Status, (POINTER(BuildInfo),)),
+    ("machine_info", _Status, (POINTER(MachineInfo),)),
+    ("scheduler_name", c_char_p, (c_size_t,)),
+    ("libm", _Status, (c_char_p, _WRITABLE_FLOATS, _FLOATS, c_size_t)),
+    ("libm_powf", _Status, (_WRITABLE_FLOATS, _FLOATS, _FLOATS, c_size_t)),
+    ("float_environment", c_char_p, ()),
+    ("runtime_create", _Status, (POINTER(RuntimeOptions), _OUT)),
+    ("runtime_destroy", _Status, (RuntimeHandle,)),
+    ("session_create", _Status, (RuntimeHandle, POINTER(SessionOptions), _OUT)),
+    ("session_destroy", None, (SessionHandle,)),
+    ("session_config", _Status, (SessionHandle, POINTER(ModelConfigStruct))),
+    ("loss_wait", _Status, (LossHandle, POINTER(c_float))),
+    ("loss_ready", c_int, (LossHandle,)),
+    ("loss_destroy", None, (LossHandle,)),
+    ("session_submit_step", _Status, (SessionHandle, _TOKENS, _TOKENS, _OUT)),
+    ("session_submit_evaluation", _Status, (SessionHandle, _TOKENS, _TOKENS, _OUT)),
+    ("session_submit_forward", _Status, (SessionHandle, _TOKENS)),
+    ("session_wait", _Status, (SessionHandle,)),
+    ("tensor_count", c_int32, (c_int32,)),
+    ("session_tensor_info", _Status, (SessionHandle, c_int32, c_int32, POINTER(TensorInfo))),
+    (
+        "session_read_tensor",
+        _Status,
+        (SessionHandle, c_int32, c_int32, c_int32, c_int64, c_int64, _WRITABLE_FLOATS),
+    ),
+    ("session_save_checkpoint", _Status, (SessionHandle, c_char_p)),
+    ("operation_name", c_char_p, (c_int32,)),
+    ("session_trace_size", _Status, (SessionHandle, POINTER(c_size_t), POINTER(c_size_t))),
+    ("session_trace_read", _Status, (SessionHandle, _TASKS, c_size_t, _ACCESSES, c_size_t)),
+    ("session_trace_clear", _Status, (SessionHandle,)),
+    ("session_handle_count", c_int32, (SessionHandle,)),
+    ("session_handle_info", _Status, (SessionHandle, c_int32, POINTER(HandleInfo))),
+)
+
+
+@cache
+def _functions() -> dict[str, Callable[..., Any]]:
+    library = open_library()
+
+    def check(result: Any, function: Any, arguments: Any) -> None:
+        if result.value:
+            raise _exception(result.value)
+
+    functions: dict[str, Callable[..., Any]] = {}
+    for name, result_type, argument_types in _PROTOTYPES:
+        try:
+            function = library[f"starpullm_{name}"]
+        except AttributeError as error:
+            raise LibraryNotFoundError(
+                f"{library._name}: has no function starpullm_{name}, expected ABI version {ABI_VERSION}"
+            ) from error
+        function.restype = result_type
+        function.argtypes = argument_types
+        if result_type is _Status:
+            function.errcheck = check
+        functions[name] = function
+    found = functions["abi_version"]()
+    if found != ABI_VERSION:
+        raise LibraryNotFoundError(f"{library._name}: ABI version is {found}, expected {ABI_VERSION}")
+    return functions
+
+
+def call(name: str, *arguments: Any) -> Any:
+    """Call ``starpullm_<name>``; a status other than OK raises the exception of its kind with C's own sentence."""
+    return _functions()[name](*arguments)
+
+
+def _exception(code: int) -> StarpullmError:
+    sentence = call("last_error").decode(errors="replace")
+    kind = _EXCEPTIONS[code]
+    if kind is FileError:
+        return FileError(sentence, call("last_error_number") or None)
+    return kind(sentence)
+
+
+def text(value: bytes | None) -> str:
+    """Decode what C says."""
+    return (value or b"").decode(errors="replace")
+
+
+def names(function: str) -> Iterator[str]:
+    """Yield the names that ``starpullm_<function>(index)`` gives, up to its NULL."""
+    index = 0
+    while (name := call(function, index)) is not None:
+        yield text(name)
+        index += 1
+
+
+def libm(function: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Apply a function of the libm that the kernels use, element by element; same shape."""
+    values = np.ascontiguousarray(values, np.float32)
+    result = np.empty_like(values)
+    call("libm", function.encode(), result, values, values.size)
+    return result
+
+
+def libm_powf(base: NDArray[np.float32], exponent: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Apply the same libm's ``powf``, element by element; same shape."""
+    base, exponent = np.ascontiguousarray(base, np.float32), np.ascontiguousarray(exponent, np.float32)
+    result = np.empty_like(base)
+    call("libm_powf", result, base, exponent, base.size)
+    return result

@@ -1,0 +1,83 @@
+"""The exceptions of starpullm, all under one base class and each also a built-in exception of its kind.
+
+Every module raises these; the command line and the pytest plugin catch the base class and print its sentence.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "FileError",
+    "FormatError",
+    "InvalidArgumentError",
+    "LibraryNotFoundError",
+    "MissingDependencyError",
+    "OutOfMemoryError",
+    "RuntimeFailureError",
+    "StarpullmError",
+    "StateError",
+    "TokenRangeError",
+]
+
+
+class StarpullmError(Exception):
+    """Base of what starpullm raises on purpose; its text is one sentence: what, where, expected, found."""
+
+
+class FormatError(StarpullmError, ValueError):
+    """Raised when a file's content isn't what its format says: magic, version, header, size, missing keys."""
+
+
+class InvalidArgumentError(StarpullmError, ValueError):
+    """Raised when an argument or option can't be served; nothing was changed."""
+
+
+class TokenRangeError(InvalidArgumentError):
+    """Raised when a token id is outside the vocabulary or outside what a token file can hold."""
+
+
+class StateError(StarpullmError, RuntimeError):
+    """Raised for a call that can't be made now: use after close, a second runtime, a tensor not there yet."""
+
+
+class FileError(StarpullmError, OSError):
+    """Raised when the operating system refuses to open, read or write a file.
+
+    Parameters
+    ----------
+    message
+        The sentence.
+    errno
+        The operating system's error number, where it is known.
+    filename
+        The file, where it is known.
+    """
+
+    def __init__(self, message: str, errno: int | None = None, filename: str | None = None) -> None:
+        super().__init__(message)
+        self.errno = errno
+        self.strerror = message
+        self.filename = filename
+
+    def __str__(self) -> str:
+        """Return the sentence alone, without OSError's number in front."""
+        return str(self.args[0])
+
+    def __reduce__(self) -> tuple[type[FileError], tuple[str, int | None, str | None]]:
+        """Keep number and file name when an error crosses a process boundary."""
+        return type(self), (str(self), self.errno, self.filename)
+
+
+class LibraryNotFoundError(StarpullmError, OSError):
+    """Raised on the first use of the native library when it can't be found or opened."""
+
+
+class MissingDependencyError(StarpullmError, ImportError):
+    """Raised when a feature needs an optional package that isn't installed."""
+
+
+class OutOfMemoryError(StarpullmError, MemoryError):
+    """Raised when memory for a model, a batch or a file's content can't be had."""
+
+
+class RuntimeFailureError(StarpullmError, RuntimeError):
+    """Raised when StarPU refuses to start, to partition the machine or to run a task."""

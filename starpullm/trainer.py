@@ -1,0 +1,373 @@
+"""The trainer: a GPT-2 model on a runtime, trained step by step; tensors are read back as NumPy arrays.
+
+Users, the command line and the checks call it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+import os
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from starpullm import _native
+from starpullm.errors import InvalidArgumentError
+from starpullm.formats import ModelConfig
+from starpullm.runtime import Runtime
+from starpullm.trace import HandleInfo, Trace
+
+__all__ = ["GROUPS", "Loss", "Trainer"]
+
+GROUPS = ("params", "grads", "m", "v", "activations", "activation_grads")
+REDUCTIONS = ("ordered",)
+
+
+class Loss:
+    """A mean loss that arrives when its tasks have run."""
+
+    def __init__(self, handle: _native.LossHandle) -> None:
+        self._handle = handle
+        self._value: np.float32 | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether the value is there already."""
+        return self._value is not None or bool(_native.call("loss_ready", self._handle))
+
+    @property
+    def value(self) -> np.float32:
+        """The mean loss over the batch, in nats per token, binary32; waits for it."""
+        if self._value is None:
+            value = ctypes.c_float()
+            _native.call("loss_wait", self._handle, value)
+            # Through the bits: a conversion to double and back could change a NaN's.
+            self._value = np.frombuffer(bytes(value), np.float32)[0]
+            self._release()
+        return self._value
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+    def __repr__(self) -> str:
+        return f"<Loss {self._value}>" if self._value is not None else "<Loss, not read yet>"
+
+    def _release(self) -> None:
+        if self._handle:
+            _native.call("loss_destroy", self._handle)
+            self._handle.forget()
+
+    def __del__(self) -> None:
+        self._release()
+
+
+class _Tensor(NamedTuple):
+    """A line of the native library's tensor table; shape is one layer's."""
+
+    index: int
+    layered: bool
+    instances: int
+    shape: tuple[int, ...]
+
+
+class Trainer:
+    """A model being trained; a context manager.
+
+    Parameters
+    ----------
+    runtime
+        The runtime whose workers run the tasks; must stay open as long as the trainer.
+    checkpoint
+        Model file (llm.c's format, version 3).
+    batch_size, seq_len
+        B sequences of T tokens make one step; T at most the checkpoint's longest sequence.
+    sub_batches
+        S, a divisor of B: the batch is cut into S parts that run independently of each other.
+    reduction
+        ``"ordered"``: gradients are summed over sub-batches in the whole batch's order, with its bits.
+    learning_rate, betas, eps, weight_decay
+        AdamW's.
+    keep_activations
+        Every activation and its gradient can be read after a step; takes more memory.
+    steps_in_flight
+        Steps that may be submitted and unfinished; ``submit`` waits beyond that.
+    trace
+        Record every task, for ``trace()``.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If an option can't be served; the sentence says which and what was expected.
+    FormatError, FileError
+        If the checkpoint isn't one, or can't be read.
+    StateError
+        If the runtime is closed.
+    OutOfMemoryError
+        If the buffers can't be allocated.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        checkpoint: str | os.PathLike[str],
+        *,
+        batch_size: int,
+        seq_len: int,
+        sub_batches: int = 1,
+        reduction: str = "ordered",
+        learning_rate: float = 3e-4,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        keep_activations: bool = False,
+        steps_in_flight: int = 2,
+        trace: bool = False,
+    ) -> None:
+        self._handle = _native.SessionHandle()
+        if reduction not in REDUCTIONS:
+            raise InvalidArgumentError(
+                f'reduction: found "{reduction}", expected one of {", ".join(REDUCTIONS)}'
+            )
+        options = _native.SessionOptions(
+            checkpoint=os.fsencode(checkpoint),
+            batch_size=_integer("batch_size", batch_size, 64),
+            seq_len=_integer("seq_len", seq_len, 64),
+            sub_batches=_integer("sub_batches", sub_batches, 64),
+            reduction=REDUCTIONS.index(reduction),
+            learning_rate=learning_rate,
+            beta1=betas[0],
+            beta2=betas[1],
+            eps=eps,
+            weight_decay=weight_decay,
+            keep_activations=keep_activations,
+            steps_in_flight=_integer("steps_in_flight", steps_in_flight, 32),
+            trace=trace,
+        )
+        _native.call("session_create", runtime._handle, options, self._handle.address)
+        self.runtime = runtime
+        self.batch_size, self.seq_len, self.sub_batches = batch_size, seq_len, sub_batches
+        self.config = self._read_config()
+        self._tensors = {group: self._read_tensor_table(number) for number, group in enumerate(GROUPS)}
+
+    def submit(self, inputs: ArrayLike, targets: ArrayLike) -> Loss:
+        """Submit one step (forward, backward, update) and return at once.
+
+        Parameters
+        ----------
+        inputs, targets
+            Token ids, integers (B, T).
+
+        Raises
+        ------
+        TokenRangeError
+            If an id is negative or not below the vocabulary's size; nothing was changed.
+        InvalidArgumentError
+            If a shape isn't (B, T).
+        StateError
+            If the trainer is closed.
+        """
+        return self._submit("session_submit_step", inputs, targets)
+
+    def step(self, inputs: ArrayLike, targets: ArrayLike) -> np.float32:
+        """Do one step and return its mean loss (before the update); as ``submit``, but waits for the loss."""
+        return self.submit(inputs, targets).value
+
+    def evaluate(self, inputs: ArrayLike, targets: ArrayLike) -> np.float32:
+        """Return the mean loss of a batch with the parameters as they are; arguments and errors as ``submit``."""
+        return self._submit("session_submit_evaluation", inputs, targets).value
+
+    def probabilities(self, inputs: ArrayLike, sequence: int, position: int) -> NDArray[np.float32]:
+        """Run the forward pass on inputs (B, T) and return the probabilities (V) after one position of a sequence."""
+        _check_index("sequence", sequence, self.batch_size)
+        _check_index("position", position, self.seq_len)
+        _native.call("session_submit_forward", self._handle, self._tokens("inputs", inputs))
+        probs = np.empty(self.config.vocab_size, np.float32)
+        offset = (sequence * self.seq_len + position) * self.config.padded_vocab_size
+        self._read("activations", self._named("activations", "probs"), 0, offset, probs)
+        return probs
+
+    def wait(self) -> None:
+        """Wait until everything that was submitted has run."""
+        _native.call("session_wait", self._handle)
+
+    def tensor_names(self, group: str) -> list[str]:
+        """Return the tensors of a group, in the checkpoint's order or in order of execution.
+
+        Tensors that exist once per layer appear once.
+        """
+        return list(self._group(group))
+
+    def layers_of(self, group: str, name: str) -> int | None:
+        """Return how many layers a tensor exists for, or None if it exists once."""
+        tensor = self._named(group, name)
+        return tensor.instances if tensor.layered else None
+
+    def tensor(self, group: str, name: str, layer: int | None = None) -> NDArray[np.float32]:
+        """Wait for the tasks that write a tensor and return a copy of it.
+
+        Parameters
+        ----------
+        group
+            One of ``params``, ``grads``, ``m``, ``v``, ``activations``, ``activation_grads``.
+        name
+            Parameters, also of ``grads``, ``m``, ``v``: wte (Vp, C), wpe (maxT, C), ln1w, ln1b (C), qkvw (3C, C),
+            qkvb (3C), attprojw (C, C), attprojb (C), ln2w, ln2b (C), fcw (4C, C), fcb (4C), fcprojw (C, 4C),
+            fcprojb (C), lnfw, lnfb (C). Activations and their gradients: encoded, ln1, atty, attproj, residual2, ln2,
+            fcproj, residual3, lnf (B, T, C), ln1_mean, ln1_rstd, ln2_mean, ln2_rstd, lnf_mean, lnf_rstd, losses
+            (B, T), qkv (B, T, 3C), preatt, att (B, NH, T, T), fch, fch_gelu (B, T, 4C), logits, probs (B, T, Vp).
+        layer
+            Which layer's; None for a tensor with layers gives all of them, with a first dimension L.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If there is no such group, tensor or layer.
+        StateError
+            If the trainer is closed, or the tensor's layers share a buffer (see ``keep_activations``).
+        """
+        tensor = self._named(group, name)
+        if not tensor.layered and layer is not None:
+            raise InvalidArgumentError(f"{name}: found layer {layer}, expected none: the tensor exists once")
+        layers = [0] if not tensor.layered else range(tensor.instances) if layer is None else [layer]
+        values = np.empty((len(layers), *tensor.shape), np.float32)
+        for position, number in enumerate(layers):
+            part = values[position]
+            number = _integer("layer", number, 32)
+            _native.call(
+                "session_read_tensor",
+                self._handle,
+                GROUPS.index(group),
+                tensor.index,
+                number,
+                0,
+                part.size,
+                part,
+            )
+        return values if tensor.layered and layer is None else values[0]
+
+    def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Write the parameters after the last submitted step, atomically: temporary name, fsync, rename.
+
+        Raises
+        ------
+        FileError
+            If the file can't be written; what was there before is still there.
+        """
+        _native.call("session_save_checkpoint", self._handle, os.fsencode(path))
+
+    def trace(self) -> Trace:
+        """Wait for everything that was submitted and return all tasks recorded since the last ``clear_trace``.
+
+        Raises
+        ------
+        StateError
+            If the trainer was made without ``trace=True``.
+        """
+        tasks, accesses = ctypes.c_size_t(), ctypes.c_size_t()
+        _native.call("session_trace_size", self._handle, tasks, accesses)
+        task_table = np.empty(tasks.value, _native.TRACE_TASK)
+        access_table = np.empty(accesses.value, _native.TRACE_ACCESS)
+        _native.call(
+            "session_trace_read", self._handle, task_table, len(task_table), access_table, len(access_table)
+        )
+        return Trace(task_table, access_table, tuple(_native.names("operation_name")), self._read_handles())
+
+    def clear_trace(self) -> None:
+        """Forget what was recorded."""
+        _native.call("session_trace_clear", self._handle)
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` has been called."""
+        return not self._handle
+
+    def close(self) -> None:
+        """Wait for everything that was submitted and free the model; does nothing the second time."""
+        if self._handle:
+            _native.call("session_destroy", self._handle)
+            self._handle.forget()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _submit(self, function: str, inputs: ArrayLike, targets: ArrayLike) -> Loss:
+        loss = _native.LossHandle()
+        _native.call(
+            function,
+            self._handle,
+            self._tokens("inputs", inputs),
+            self._tokens("targets", targets),
+            loss.address,
+        )
+        return Loss(loss)
+
+    def _tokens(self, what: str, tokens: ArrayLike) -> NDArray[np.int32]:
+        array = np.asarray(tokens)
+        expected = (self.batch_size, self.seq_len)
+        if array.shape != expected or array.dtype.kind not in "iu":
+            raise InvalidArgumentError(
+                f"{what}: found {array.dtype} {array.shape}, expected integers {expected} (batch, sequence)"
+            )
+        # An id that int32 can't hold must not wrap into the vocabulary: C then refuses the clipped one.
+        limits = np.iinfo(np.int32)
+        return np.ascontiguousarray(np.clip(array, limits.min, limits.max), np.int32)
+
+    def _read_config(self) -> ModelConfig:
+        struct = _native.ModelConfigStruct()
+        _native.call("session_config", self._handle, struct)
+        return ModelConfig(**{name: getattr(struct, name) for name, _ in struct._fields_})
+
+    def _read_tensor_table(self, group: int) -> dict[str, _Tensor]:
+        table: dict[str, _Tensor] = {}
+        info = _native.TensorInfo()
+        for index in range(_native.call("tensor_count", group)):
+            _native.call("session_tensor_info", self._handle, group, index, info)
+            name = _native.text(info.name)
+            table[name] = _Tensor(
+                index, bool(info.layered), int(info.instances), tuple(info.dims[: info.num_dims])
+            )
+        return table
+
+    def _read_handles(self) -> tuple[HandleInfo, ...]:
+        handles = []
+        info = _native.HandleInfo()
+        for index in range(_native.call("session_handle_count", self._handle)):
+            _native.call("session_handle_info", self._handle, index, info)
+            handles.append(HandleInfo(index, _native.text(info.name), int(info.bytes)))
+        return tuple(handles)
+
+    def _read(self, group: str, tensor: _Tensor, layer: int, offset: int, values: NDArray[np.float32]) -> None:
+        number = GROUPS.index(group)
+        _native.call("session_read_tensor", self._handle, number, tensor.index, layer, offset, values.size, values)
+
+    def _group(self, group: str) -> dict[str, _Tensor]:
+        if group not in self._tensors:
+            raise InvalidArgumentError(f'group: found "{group}", expected one of {", ".join(GROUPS)}')
+        return self._tensors[group]
+
+    def _named(self, group: str, name: str) -> _Tensor:
+        tensors = self._group(group)
+        if name not in tensors:
+            raise InvalidArgumentError(f'{group}: found tensor "{name}", expected one of {", ".join(tensors)}')
+        return tensors[name]
+
+
+def _integer(name: str, value: int, bits: int) -> int:
+    """Refuse what ctypes would cut to its lower bits."""
+    number = operator.index(value)
+    if not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1):
+        raise InvalidArgumentError(f"{name}: found {number}, expected an integer of {bits} bits")
+    return number
+
+
+def _check_index(name: str, value: int, limit: int) -> None:
+    if not 0 <= operator.index(value) < limit:
+        raise InvalidArgumentError(f"{name}: found {value}, expected 0 to {limit - 1}")
