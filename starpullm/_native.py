@@ -277,9 +277,10 @@ _PROTOTYPES: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
 def _functions() -> dict[str, Callable[..., Any]]:
     library = open_library()
 
-    def check(result: Any, function: Any, arguments: Any) -> None:
+    def check(result: Any, function: Any, arguments: Any) -> Any:
         if result.value:
             raise _exception(result.value)
+        return result
 
     functions: dict[str, Callable[..., Any]] = {}
     for name, result_type, argument_types in _PROTOTYPES:

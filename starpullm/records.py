@@ -212,7 +212,8 @@ class GoldenRecord:
         name, _, layer = tensor.partition("[")
         key = f"{step}/{group}/{name}"
         try:
-            with np.load(arrays, allow_pickle=False) as archive:
+            # Opened here, because np.load leaves a file open that it can't understand.
+            with arrays.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 if key not in archive:
                     return None
                 array = np.asarray(archive[key], np.float32)

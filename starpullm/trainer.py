@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import operator
 import os
+from dataclasses import fields
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -67,7 +68,7 @@ class Loss:
 class _Tensor(NamedTuple):
     """A line of the native library's tensor table; shape is one layer's."""
 
-    index: int
+    number: int
     layered: bool
     instances: int
     shape: tuple[int, ...]
@@ -323,7 +324,7 @@ class Trainer:
     def _read_config(self) -> ModelConfig:
         struct = _native.ModelConfigStruct()
         _native.call("session_config", self._handle, struct)
-        return ModelConfig(**{name: getattr(struct, name) for name, _ in struct._fields_})
+        return ModelConfig(**{field.name: getattr(struct, field.name) for field in fields(ModelConfig)})
 
     def _read_tensor_table(self, group: int) -> dict[str, _Tensor]:
         table: dict[str, _Tensor] = {}
@@ -345,8 +346,10 @@ class Trainer:
         return tuple(handles)
 
     def _read(self, group: str, tensor: _Tensor, layer: int, offset: int, values: NDArray[np.float32]) -> None:
-        number = GROUPS.index(group)
-        _native.call("session_read_tensor", self._handle, number, tensor.index, layer, offset, values.size, values)
+        group_number = GROUPS.index(group)
+        _native.call(
+            "session_read_tensor", self._handle, group_number, tensor.number, layer, offset, values.size, values
+        )
 
     def _group(self, group: str) -> dict[str, _Tensor]:
         if group not in self._tensors:

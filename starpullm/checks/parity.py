@@ -1,0 +1,245 @@
+"""Bitwise parity with llm.c: every tensor of every step of a run against a golden record, with no tolerance.
+
+``starpullm parity`` calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from starpullm.checks.result import Outcome
+from starpullm.data import generate_checkpoint, generate_tokens, generated_tokens_sha256
+from starpullm.errors import FormatError
+from starpullm.machine import libm_fingerprint
+from starpullm.records import GoldenRecord, tensor_digest
+from starpullm.runtime import Runtime
+from starpullm.trainer import Trainer
+
+__all__ = ["ParityResult", "TensorDifference", "check_parity", "execution_order", "make_inputs"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorDifference:
+    """A tensor whose bits aren't the record's; ``step`` counts from 0, ``tensor`` is named like ``qkvw[1]``."""
+
+    step: int
+    group: str
+    tensor: str
+    expected_digest: str
+    found_digest: str
+
+    def __str__(self) -> str:
+        return f"step {self.step}, {self.group}/{self.tensor}"
+
+
+@dataclass(frozen=True)
+class ParityResult:
+    """How a run compares with a record.
+
+    ``differences`` stand in order of execution, the first first. ``different_functions`` are the libm functions whose
+    bits aren't those that the record was made with: then nothing was run, and the outcome is ``NOT_COMPARABLE``.
+    """
+
+    record: str
+    partition: str
+    scheduler: str
+    sub_batches: int
+    reduction: str
+    outcome: Outcome
+    num_steps: int
+    num_tensors: int
+    differences: tuple[TensorDifference, ...]
+    different_functions: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {
+            "record": self.record,
+            "partition": self.partition,
+            "scheduler": self.scheduler,
+            "sub_batches": self.sub_batches,
+            "reduction": self.reduction,
+            "outcome": self.outcome.value,
+            "steps": self.num_steps,
+            "tensors": self.num_tensors,
+            "differences": [
+                {
+                    "step": difference.step,
+                    "group": difference.group,
+                    "tensor": difference.tensor,
+                    "expected_digest": difference.expected_digest,
+                    "found_digest": difference.found_digest,
+                }
+                for difference in self.differences
+            ],
+            "different_functions": list(self.different_functions),
+        }
+
+
+def make_inputs(record: GoldenRecord, directory: Path) -> Path:
+    """Generate the record's checkpoint in a directory and return its path, having checked it and the tokens.
+
+    Raises
+    ------
+    FormatError
+        If the hash of the generated checkpoint or tokens isn't the record's: nothing could be compared then.
+    FileError
+        If the checkpoint can't be written.
+    """
+    tokens = generated_tokens_sha256(
+        record.seed, record.num_steps, record.batch_size, record.seq_len, record.model.vocab_size
+    )
+    if tokens != record.tokens_sha256:
+        raise FormatError(f"{record.path}, key tokens_sha256: expected {tokens}, found {record.tokens_sha256}")
+    path = directory / f"{record.name}.bin"
+    checkpoint = generate_checkpoint(path, record.model, record.seed)
+    if checkpoint != record.checkpoint_sha256:
+        path.unlink()
+        raise FormatError(
+            f"{record.path}, key checkpoint_sha256: expected {checkpoint}, found {record.checkpoint_sha256}"
+        )
+    return path
+
+
+def check_parity(
+    record: GoldenRecord,
+    runtime: Runtime,
+    checkpoint: Path,
+    *,
+    sub_batches: int = 1,
+    reduction: str = "ordered",
+    progress: Callable[[], None] | None = None,
+) -> ParityResult:
+    """Run a record's steps on a runtime and compare all six groups of tensors after each.
+
+    Parameters
+    ----------
+    record
+        What llm.c computed.
+    runtime
+        Where to run.
+    checkpoint
+        The record's model, from ``make_inputs``.
+    sub_batches, reduction
+        As ``Trainer``'s.
+    progress
+        Called after each step.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If the sub-batches don't divide the record's batch.
+    """
+    different_functions = record.different_functions(libm_fingerprint())
+    differences: list[TensorDifference] = []
+    num_tensors = 0
+    if not different_functions:
+        with Trainer(
+            runtime,
+            checkpoint,
+            batch_size=record.batch_size,
+            seq_len=record.seq_len,
+            sub_batches=sub_batches,
+            reduction=reduction,
+            learning_rate=record.learning_rate,
+            betas=(record.beta1, record.beta2),
+            eps=record.eps,
+            weight_decay=record.weight_decay,
+            keep_activations=True,
+        ) as trainer:
+            for number, step in enumerate(record.steps):
+                inputs, targets = generate_tokens(
+                    record.seed, number, record.batch_size, record.seq_len, record.model.vocab_size
+                )
+                loss = trainer.step(inputs, targets)
+                if loss.tobytes()[::-1].hex() != step.mean_loss_bits:
+                    differences.append(
+                        TensorDifference(
+                            number, "loss", "mean_loss", step.mean_loss_bits, loss.tobytes()[::-1].hex()
+                        )
+                    )
+                for group, tensor, layer in execution_order(record.model.num_layers):
+                    name = tensor if layer is None else f"{tensor}[{layer}]"
+                    found = tensor_digest(trainer.tensor(group, tensor, layer))
+                    if found != step.digests[group][name]:
+                        differences.append(
+                            TensorDifference(number, group, name, step.digests[group][name], found)
+                        )
+                    num_tensors += 1
+                if progress:
+                    progress()
+    if different_functions:
+        outcome = Outcome.NOT_COMPARABLE
+    else:
+        outcome = Outcome.FAILED if differences else Outcome.PASSED
+    return ParityResult(
+        record=record.name,
+        partition=str(runtime.partition),
+        scheduler=runtime.scheduler,
+        sub_batches=sub_batches,
+        reduction=reduction,
+        outcome=outcome,
+        num_steps=record.num_steps,
+        num_tensors=num_tensors,
+        differences=tuple(differences),
+        different_functions=different_functions,
+    )
+
+
+# One block of the model, forward: the activations as they are written.
+_BLOCK_FORWARD = (
+    "ln1 ln1_mean ln1_rstd qkv preatt att atty attproj residual2 ln2 ln2_mean ln2_rstd fch fch_gelu fcproj residual3"
+).split()
+
+# The same, backward: activation gradients, and after an operation the parameters that it has gradients of. A tensor that
+# is accumulated into twice stands where it is complete.
+_BLOCK_BACKWARD = (
+    "fcproj fch_gelu =fcprojw =fcprojb fch ln2 =fcw =fcb residual2 =ln2w =ln2b attproj atty =attprojw =attprojb "
+    "att preatt qkv ln1 =qkvw =qkvb =ln1w =ln1b"
+).split()
+
+# Nothing is accumulated into their gradients.
+_CONSTANT_GRADS = "ln1_mean ln1_rstd ln2_mean ln2_rstd".split()
+
+_BLOCK_PARAMETERS = "ln1w ln1b qkvw qkvb attprojw attprojb ln2w ln2b fcw fcb fcprojw fcprojb".split()
+
+
+def execution_order(num_layers: int) -> Iterator[tuple[str, str, int | None]]:
+    """Yield group, tensor and layer (None: no layers) of all tensors of a step, in the order in which they are complete.
+
+    So the first that differs is the nearest to the cause: forward, backward from the last block, then the update.
+    """
+    activations, grads = "activations", "activation_grads"
+    yield activations, "encoded", None
+    for layer in range(num_layers):
+        for name in _BLOCK_FORWARD:
+            yield activations, name, layer
+    for name in "lnf lnf_mean lnf_rstd logits probs losses".split():
+        yield activations, name, None
+
+    for name in "losses probs logits lnf lnf_mean lnf_rstd".split():
+        yield grads, name, None
+    yield "grads", "lnfw", None
+    yield "grads", "lnfb", None
+    for layer in reversed(range(num_layers)):
+        # residual3's gradient is complete once the block above, or lnf, has added to it.
+        yield grads, "residual3", layer
+        for name in _BLOCK_BACKWARD:
+            yield ("grads", name[1:], layer) if name.startswith("=") else (grads, name, layer)
+        for name in _CONSTANT_GRADS:
+            yield grads, name, layer
+    yield grads, "encoded", None
+    yield "grads", "wte", None
+    yield "grads", "wpe", None
+
+    for group in ("m", "v", "params"):
+        yield group, "wte", None
+        yield group, "wpe", None
+        for layer in range(num_layers):
+            for name in _BLOCK_PARAMETERS:
+                yield group, name, layer
+        yield group, "lnfw", None
+        yield group, "lnfb", None

@@ -1,0 +1,530 @@
+"""The command line: reads options, calls the package, prints. Nothing is computed here.
+
+Installed as ``starpullm``. Exit status: 0 done; 1 a comparison found differences; 2 bad usage or input; 3 not comparable;
+4 the machine failed (memory, disk, StarPU).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+import starpullm
+from starpullm import demo as demo_run
+from starpullm.checks.parity import ParityResult, check_parity, make_inputs
+from starpullm.checks.result import Outcome
+from starpullm.data import TokenLoader, initial_parameters, text_encoding
+from starpullm.errors import (
+    FileError,
+    FormatError,
+    InvalidArgumentError,
+    MissingDependencyError,
+    StarpullmError,
+)
+from starpullm.formats import (
+    Checkpoint,
+    ModelConfig,
+    checkpoint_config,
+    num_parameters,
+    parameter_shapes,
+    write_checkpoint,
+    write_tokens,
+)
+from starpullm.machine import inspect_machine
+from starpullm.records import GoldenRecord, shipped_records
+from starpullm.runtime import DEFAULT_SCHEDULER, Runtime
+from starpullm.trainer import REDUCTIONS, Trainer
+from starpullm.training import StepReport, encoding_for, generate, mean_loss, train
+
+EXIT_DIFFERENT = 1
+EXIT_BAD_INPUT = 2
+EXIT_NOT_COMPARABLE = 3
+EXIT_MACHINE_FAILED = 4
+
+_INPUT_ERRORS = (InvalidArgumentError, FormatError, MissingDependencyError)
+
+# Results go to standard output; progress and errors to standard error.
+_out = Console(highlight=False, soft_wrap=True)
+_err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+_PATH = click.Path(path_type=Path)
+
+
+class _Group(click.Group):
+    """Prints an error's sentence instead of a trace back, and gives it its exit status."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except StarpullmError as error:
+            _err.print(f"Error: {error}", markup=False)
+            missing = isinstance(error, FileError) and error.errno is not None and _is_callers_fault(error.errno)
+            ctx.exit(EXIT_BAD_INPUT if missing or isinstance(error, _INPUT_ERRORS) else EXIT_MACHINE_FAILED)
+
+
+def _is_callers_fault(number: int) -> bool:
+    """Whether an errno says that the path was wrong, not that the disk failed."""
+    import errno
+
+    return number in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(starpullm.__version__, prog_name="starpullm")
+def main() -> None:
+    """Train GPT-2 as one StarPU task graph, and prove that its bits are llm.c's."""
+
+
+def _print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2))
+
+
+def _progress(*, hidden: bool) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=_err,
+        disable=hidden or not _err.is_terminal,
+    )
+
+
+_partition_option = click.option(
+    "--partition", default="1x1", show_default=True, metavar="WxT", help="W workers of T threads each."
+)
+_scheduler_option = click.option(
+    "--scheduler", default=DEFAULT_SCHEDULER, show_default=True, metavar="NAME", help="StarPU's scheduler."
+)
+_reduction_option = click.option(
+    "--reduction", type=click.Choice(REDUCTIONS), default=REDUCTIONS[0], show_default=True, help="Of gradients."
+)
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for a program to read.")
+
+
+# ---- doctor ----
+
+
+@main.command()
+@_json_option
+def doctor(as_json: bool) -> None:
+    """Show what this machine and this build have, and what will not work and why."""
+    machine = inspect_machine()
+    if as_json:
+        _print_json(machine.as_json())
+        return
+    rows = [
+        ("starpullm", f"{machine.version}, {machine.library}"),
+        ("compiler", f"{machine.compiler}, {machine.build_type}, {machine.compiler_flags}"),
+        ("StarPU", f"{machine.starpu_version} in {machine.starpu_prefix}"),
+        ("schedulers", ", ".join(machine.schedulers)),
+        ("processor", machine.processor or "unknown"),
+        (
+            "topology",
+            f"{machine.cores} cores, {machine.processing_units} processing units, {machine.numa_nodes} NUMA nodes"
+            + (" (HWLOC_SYNTHETIC)" if machine.synthetic_topology else ""),
+        ),
+        ("partitions", ", ".join(machine.partitions)),
+        ("kernels", f"{machine.simd_level}"),
+        ("BLAS", "not used"),
+        ("MPI", "yes" if machine.mpi else "no"),
+        ("libm", "known: golden records are comparable" if machine.libm_known else "unknown"),
+        ("float environment", machine.float_environment or "as the contract wants it"),
+    ]
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, text in rows:
+        table.add_row(name, text)
+    _out.print(table)
+    for finding in machine.findings:
+        _out.print(f"{'problem' if finding.is_problem else 'note'}: {finding.sentence}", markup=False)
+
+
+# ---- train ----
+
+
+@main.command("train")
+@click.option("--checkpoint", type=_PATH, required=True, help="Model to start from.")
+@click.option("--tokens", required=True, metavar="PATTERN", help="Token files to train on.")
+@click.option("--val-tokens", metavar="PATTERN", help="Token files to validate on, before and after.")
+@click.option("--val-batches", type=click.IntRange(min=1), default=10, show_default=True, help="Batches of them.")
+@click.option("--batch-size", type=int, default=4, show_default=True, help="B, sequences per step.")
+@click.option("--seq-len", type=int, default=64, show_default=True, help="T, tokens per sequence.")
+@click.option("--steps", type=click.IntRange(min=1), default=10, show_default=True, help="Steps to train.")
+@_partition_option
+@click.option("--sub-batches", type=int, default=1, show_default=True, help="S, independent parts of a batch.")
+@_reduction_option
+@_scheduler_option
+@click.option("--learning-rate", type=float, default=3e-4, show_default=True)
+@click.option("--beta1", type=float, default=0.9, show_default=True)
+@click.option("--beta2", type=float, default=0.999, show_default=True)
+@click.option("--eps", type=float, default=1e-8, show_default=True)
+@click.option("--weight-decay", type=float, default=0.0, show_default=True)
+@click.option("--save", type=_PATH, help="Write the trained model here.")
+@_json_option
+def train_command(
+    checkpoint: Path,
+    tokens: str,
+    val_tokens: str | None,
+    val_batches: int,
+    batch_size: int,
+    seq_len: int,
+    steps: int,
+    partition: str,
+    sub_batches: int,
+    reduction: str,
+    scheduler: str,
+    learning_rate: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+    save: Path | None,
+    as_json: bool,
+) -> None:
+    """Train a model: losses, tokens per millisecond, time left."""
+    vocab_size = checkpoint_config(checkpoint).vocab_size
+    loader = TokenLoader(tokens, batch_size, seq_len, vocab_size=vocab_size)
+    val_loader = TokenLoader(val_tokens, batch_size, seq_len, vocab_size=vocab_size) if val_tokens else None
+    reports: list[StepReport] = []
+    validations: list[float] = []
+    with (
+        Runtime(partition, scheduler) as runtime,
+        Trainer(
+            runtime,
+            checkpoint,
+            batch_size=batch_size,
+            seq_len=seq_len,
+            sub_batches=sub_batches,
+            reduction=reduction,
+            learning_rate=learning_rate,
+            betas=(beta1, beta2),
+            eps=eps,
+            weight_decay=weight_decay,
+        ) as trainer,
+    ):
+
+        def validate(when: str) -> None:
+            if val_loader is None:
+                return
+            validations.append(mean_loss(trainer, val_loader, val_batches))
+            if not as_json:
+                _out.print(f"validation loss {when}: {validations[-1]:.6f}")
+
+        validate("before")
+        with _progress(hidden=as_json) as progress:
+            bar = progress.add_task("training", total=steps)
+            for report in train(trainer, loader, steps):
+                reports.append(report)
+                progress.advance(bar)
+                if not as_json:
+                    _out.print(
+                        f"step {report.step}/{steps}: loss {report.loss:.6f}, {report.tokens_per_ms:.3f} tokens/ms"
+                    )
+        validate("after")
+        if save:
+            trainer.save_checkpoint(save)
+            if not as_json:
+                _out.print(f"saved {save}", markup=False)
+    if as_json:
+        _print_json(
+            {
+                "losses": [float(report.loss) for report in reports],
+                "tokens_per_ms": reports[-1].tokens_per_ms,
+                "validation_losses": validations,
+                "saved": str(save) if save else None,
+            }
+        )
+
+
+# ---- generate ----
+
+
+@main.command("generate")
+@click.option("--checkpoint", type=_PATH, required=True, help="Model to sample from.")
+@click.option("--prompt", default="", help="Text to continue; empty: from the start of a text.")
+@click.option("--tokenizer", type=_PATH, help="llm.c's gpt2_tokenizer.bin, for a model with GPT-2's vocabulary.")
+@click.option("--num-tokens", type=click.IntRange(min=1), default=64, show_default=True, help="Tokens to sample.")
+@click.option("--seed", type=click.IntRange(min=1), default=1337, show_default=True, help="llm.c's is 1337.")
+@_partition_option
+@_scheduler_option
+def generate_command(
+    checkpoint: Path, prompt: str, tokenizer: Path | None, num_tokens: int, seed: int, partition: str, scheduler: str
+) -> None:
+    """Continue a text, sampling as llm.c does."""
+    config = checkpoint_config(checkpoint)
+    encoding = encoding_for(config, tokenizer)
+    prompt_ids = encoding.encode(prompt).tolist()
+    seq_len = len(prompt_ids) + num_tokens
+    if seq_len > config.max_seq_len:
+        raise InvalidArgumentError(
+            f"{len(prompt_ids)} tokens of prompt and {num_tokens} to sample: expected at most "
+            f"{config.max_seq_len} together, the model's longest sequence"
+        )
+    ids: list[int] = []
+    with (
+        Runtime(partition, scheduler) as runtime,
+        Trainer(runtime, checkpoint, batch_size=1, seq_len=seq_len) as trainer,
+        _progress(hidden=False) as progress,
+    ):
+        bar = progress.add_task("sampling", total=num_tokens)
+        for token in generate(trainer, prompt_ids, encoding.end_of_text, num_tokens, seed):
+            ids.append(token)
+            progress.advance(bar)
+    click.echo(prompt + encoding.decode(ids))
+
+
+# ---- parity ----
+
+
+@main.command()
+@click.argument("record_files", metavar="[RECORD.json]...", nargs=-1, type=_PATH)
+@click.option("--partition", "partitions", multiple=True, default=["1x1"], show_default=True, metavar="WxT")
+@click.option(
+    "--sub-batches",
+    default="1",
+    show_default=True,
+    metavar="S|all",
+    help="Parts of the batch; all: every number that divides it.",
+)
+@_reduction_option
+@click.option("--scheduler", "schedulers", multiple=True, default=[DEFAULT_SCHEDULER], show_default=True)
+@click.option("--full", is_flag=True, help="Without RECORD: also the shipped record of the 124M model.")
+@_json_option
+def parity(
+    record_files: Sequence[Path],
+    partitions: Sequence[str],
+    sub_batches: str,
+    reduction: str,
+    schedulers: Sequence[str],
+    full: bool,
+    as_json: bool,
+) -> None:
+    """Compare every tensor of every step with llm.c's golden records, bit for bit.
+
+    Without RECORD: the records shipped with the package. --partition and --scheduler may be repeated.
+
+    Exit status 0: all bits are equal; 1: some differ; 2: bad usage or input; 3: not comparable (another libm).
+    """
+    if record_files:
+        records = [GoldenRecord.load(path) for path in record_files]
+    else:
+        records = [record for name, record in shipped_records().items() if full or name != "gpt2-124m"]
+    plan = [(record, _sub_batch_counts(record, sub_batches)) for record in records]
+    runs = len(partitions) * len(schedulers)
+    results: list[ParityResult] = []
+    with tempfile.TemporaryDirectory(prefix="starpullm-parity-") as directory, _progress(hidden=as_json) as progress:
+        bar = progress.add_task(
+            "parity", total=sum(record.num_steps * len(counts) for record, counts in plan) * runs
+        )
+        for record, counts in plan:
+            checkpoint = make_inputs(record, Path(directory))
+            for partition in partitions:
+                for scheduler in schedulers:
+                    with Runtime(partition, scheduler) as runtime:
+                        for count in counts:
+                            result = check_parity(
+                                record,
+                                runtime,
+                                checkpoint,
+                                sub_batches=count,
+                                reduction=reduction,
+                                progress=lambda: progress.advance(bar),
+                            )
+                            results.append(result)
+                            if not as_json:
+                                _out.print(_parity_line(result), markup=False)
+            checkpoint.unlink()
+    if as_json:
+        _print_json([result.as_json() for result in results])
+    else:
+        _out.print(_parity_summary(results), markup=False)
+    outcomes = {result.outcome for result in results}
+    if Outcome.FAILED in outcomes:
+        sys.exit(EXIT_DIFFERENT)
+    if Outcome.NOT_COMPARABLE in outcomes:
+        sys.exit(EXIT_NOT_COMPARABLE)
+
+
+def _sub_batch_counts(record: GoldenRecord, sub_batches: str) -> list[int]:
+    if sub_batches == "all":
+        return [count for count in range(1, record.batch_size + 1) if record.batch_size % count == 0]
+    try:
+        return [int(sub_batches)]
+    except ValueError:
+        raise click.BadParameter(f'expected a number or "all", found "{sub_batches}"') from None
+
+
+def _parity_line(result: ParityResult) -> str:
+    line = (
+        f"{result.record} {result.partition} {result.scheduler} sub-batches {result.sub_batches} "
+        f"{result.reduction}: "
+    )
+    if result.outcome is Outcome.NOT_COMPARABLE:
+        return f"{line}not comparable, this libm has another {', '.join(result.different_functions)}"
+    line += f"{result.num_tensors} tensors over {result.num_steps} steps, {len(result.differences)} differ"
+    return f"{line}; first {result.differences[0]}" if result.differences else line
+
+
+def _parity_summary(results: Sequence[ParityResult]) -> str:
+    if any(result.outcome is Outcome.NOT_COMPARABLE for result in results):
+        return "parity: not comparable on this machine"
+    tensors = sum(result.num_tensors for result in results)
+    steps = sum(result.num_steps for result in results)
+    different = sum(len(result.differences) for result in results)
+    return f"parity: {tensors} tensors over {steps} steps, {different} differ"
+
+
+# ---- checkpoint, tokenize ----
+
+
+@main.group()
+def checkpoint() -> None:
+    """Make and show model checkpoints."""
+
+
+@checkpoint.command("new")
+@click.option("--layers", type=int, required=True, help="L")
+@click.option("--heads", type=int, required=True, help="NH; divides the channels.")
+@click.option("--channels", type=int, required=True, help="C")
+@click.option("--vocab", type=int, required=True, help="V")
+@click.option("--padded-vocab", type=int, help="Vp; by default V rounded up to a multiple of 128, as llm.c's.")
+@click.option("--max-seq-len", type=int, required=True, help="maxT")
+@click.option("--seed", type=click.IntRange(min=0), default=42, show_default=True)
+@click.argument("out", type=_PATH)
+def checkpoint_new(
+    layers: int,
+    heads: int,
+    channels: int,
+    vocab: int,
+    padded_vocab: int | None,
+    max_seq_len: int,
+    seed: int,
+    out: Path,
+) -> None:
+    """Write an untrained model with GPT-2's usual initialisation."""
+    config = ModelConfig(
+        max_seq_len=max_seq_len,
+        vocab_size=vocab,
+        num_layers=layers,
+        num_heads=heads,
+        channels=channels,
+        padded_vocab_size=-(-vocab // 128) * 128 if padded_vocab is None else padded_vocab,
+    )
+    write_checkpoint(out, Checkpoint(config, dict(initial_parameters(config, seed))))
+    click.echo(f"{out}: {num_parameters(config)} parameters")
+
+
+@checkpoint.command("show")
+@click.argument("file", type=_PATH)
+@_json_option
+def checkpoint_show(file: Path, as_json: bool) -> None:
+    """Show a model's sizes and tensors."""
+    config = checkpoint_config(file)
+    sizes = {
+        "max_seq_len": config.max_seq_len,
+        "vocab_size": config.vocab_size,
+        "padded_vocab_size": config.padded_vocab_size,
+        "num_layers": config.num_layers,
+        "num_heads": config.num_heads,
+        "channels": config.channels,
+        "num_parameters": num_parameters(config),
+    }
+    if as_json:
+        _print_json({**sizes, "tensors": {name: list(shape) for name, shape in parameter_shapes(config).items()}})
+        return
+    for name, value in sizes.items():
+        click.echo(f"{name}: {value}")
+    for name, shape in parameter_shapes(config).items():
+        click.echo(f"{name}: {' x '.join(map(str, shape))}")
+
+
+@main.command()
+@click.argument("text", type=_PATH)
+@click.argument("out", type=_PATH)
+@click.option("--tokenizer", type=_PATH, help="llm.c's gpt2_tokenizer.bin.")
+def tokenize(text: Path, out: Path, tokenizer: Path | None) -> None:
+    """Write a text file's tokens: GPT-2's where its vocabulary is there, else bytes."""
+    encoding = text_encoding(tokenizer)
+    try:
+        content = text.read_text(encoding="utf-8")
+    except OSError as error:
+        raise FileError(f"{text}: can't be read: {error.strerror}", error.errno) from error
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{text}: byte {error.start}: expected UTF-8 text, found {error.reason}") from error
+    ids = encoding.encode(content)
+    write_tokens(out, ids)
+    click.echo(f"{out}: {ids.size} tokens, {encoding.name}, vocabulary {encoding.vocab_size}")
+
+
+# ---- demo ----
+
+
+@main.command("demo")
+@click.option("--output", type=_PATH, help="Folder for the results; by default a new one in the current folder.")
+def demo_command(output: Path | None) -> None:
+    """Train a small GPT-2 on Shakespeare, sample from it, and prove the run equal bit for bit elsewhere."""
+    start = time.perf_counter()
+    folder = output or Path("starpullm-demo")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"{folder}: can't be made: {error.strerror}", error.errno) from error
+    config, steps = demo_run.CONFIG, demo_run.NUM_STEPS
+    tokens, untrained = demo_run.encode_text(folder), demo_run.new_model(folder)
+    trained = folder / "trained.bin"
+    _out.print(
+        f"A GPT-2 of {num_parameters(config)} parameters ({config.num_layers} layers, {config.channels} channels) "
+        f"learns Shakespeare's sonnets byte by byte: {steps} steps of {demo_run.BATCH_SIZE} x {demo_run.SEQ_LEN} tokens."
+    )
+    cores = inspect_machine().cores
+    other_partition = "2x1" if cores > 1 else "1x1"
+
+    def run(partition: str, sub_batches: int, save: Path | None, show: Callable[[StepReport], None]) -> Any:
+        with _progress(hidden=False) as progress:
+            bar = progress.add_task(f"{partition}, {sub_batches} sub-batches", total=steps)
+
+            def report(step: StepReport) -> None:
+                progress.advance(bar)
+                show(step)
+
+            return demo_run.run(
+                untrained, tokens, partition=partition, sub_batches=sub_batches, report=report, save=save
+            )
+
+    def show(step: StepReport) -> None:
+        if step.step == 1 or step.step % 20 == 0:
+            _out.print(f"  step {step.step:3}: loss {step.loss:.6f}")
+
+    first = run("1x1", 1, trained, show)
+    _out.print(f"1x1, 1 sub-batch: {first.tokens_per_ms:.2f} tokens/ms. Saved, and read back with the same bits.")
+    _out.print("\nThe model continues \"Shall I\":\n")
+    text = "".join(demo_run.sample_text(trained, "Shall I", 56))
+    _out.print("    " + text.replace("\n", "\n    "), markup=False)
+
+    _out.print(f"\nThe same run on {other_partition} with 4 sub-batches:")
+    second = run(other_partition, 4, None, lambda step: None)
+    _out.print(f"{other_partition}, 4 sub-batches: {second.tokens_per_ms:.2f} tokens/ms.")
+    same_losses = [a.tobytes() for a in first.losses] == [b.tobytes() for b in second.losses]
+    same_state = first.state_sha256 == second.state_sha256
+    _out.print(f"losses of all {steps} steps: {'the same bits' if same_losses else 'DIFFERENT'}")
+    _out.print(
+        f"parameters, m and v after the last: {'the same bits' if same_state else 'DIFFERENT'}, "
+        f"SHA-256 {second.state_sha256[:16]}…"
+    )
+    _out.print(f"Results are in {folder.resolve()} ({time.perf_counter() - start:.0f} s).", markup=False)
+    if not (same_losses and same_state):
+        sys.exit(EXIT_DIFFERENT)
+
+
+if __name__ == "__main__":
+    main()

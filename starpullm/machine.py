@@ -1,0 +1,136 @@
+"""What this machine and this build have, and what will not work here and why.
+
+``starpullm doctor`` prints it; the checks ask it for the libm fingerprint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from starpullm import _native
+from starpullm import records
+from starpullm._library import find_library
+
+__all__ = ["Finding", "Machine", "inspect_machine", "libm_fingerprint"]
+
+
+@cache
+def libm_fingerprint() -> dict[str, str]:
+    """Return the fingerprint of the libm that the kernels call: function to SHA-256 in hex."""
+
+    def evaluate(function: str, *arguments: NDArray[np.float32]) -> NDArray[np.float32]:
+        return _native.libm_powf(*arguments) if function == "powf" else _native.libm(function, *arguments)
+
+    return records.libm_fingerprint(evaluate)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that a user should know: whether it keeps something from working, and the sentence."""
+
+    is_problem: bool
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Everything ``starpullm doctor`` shows."""
+
+    version: str
+    library: str
+    compiler: str
+    compiler_flags: str
+    build_type: str
+    starpu_version: str
+    starpu_built_against: str
+    starpu_prefix: str
+    schedulers: tuple[str, ...]
+    processor: str
+    cores: int
+    processing_units: int
+    numa_nodes: int
+    synthetic_topology: bool
+    partitions: tuple[str, ...]
+    simd_level: str
+    mpi: bool
+    float_environment: str
+    libm_fingerprint: dict[str, str]
+    libm_known: bool
+    findings: tuple[Finding, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self)
+
+
+def inspect_machine() -> Machine:
+    """Look at the library, StarPU, the topology, libm and the floating-point environment; starts nothing.
+
+    Raises
+    ------
+    LibraryNotFoundError
+        If the native library can't be opened.
+    """
+    build, machine = _native.BuildInfo(), _native.MachineInfo()
+    _native.call("build_info", build)
+    _native.call("machine_info", machine)
+    fingerprint = libm_fingerprint()
+    different = [name for name, sha in records.shipped_libm_fingerprint().items() if fingerprint[name] != sha]
+    environment = _native.text(_native.call("float_environment"))
+    return Machine(
+        version=_native.text(build.version),
+        library=str(find_library()),
+        compiler=_native.text(build.compiler),
+        compiler_flags=_native.text(build.compiler_flags),
+        build_type=_native.text(build.build_type),
+        starpu_version=_native.text(machine.starpu_version),
+        starpu_built_against=_native.text(build.starpu_version),
+        starpu_prefix=_native.text(build.starpu_prefix),
+        schedulers=tuple(_native.names("scheduler_name")),
+        processor=_native.text(machine.processor),
+        cores=machine.cores,
+        processing_units=machine.processing_units,
+        numa_nodes=machine.numa_nodes,
+        synthetic_topology=bool(machine.synthetic),
+        partitions=tuple(f"{workers}x1" for workers in range(1, machine.cores + 1)),
+        simd_level=_native.text(machine.simd_level),
+        mpi=bool(build.mpi),
+        float_environment=environment,
+        libm_fingerprint=fingerprint,
+        libm_known=not different,
+        findings=tuple(_findings(build, machine, different, environment)),
+    )
+
+
+def _findings(
+    build: _native.BuildInfo, machine: _native.MachineInfo, different: list[str], environment: str
+) -> Iterator[Finding]:
+    loaded, built = _native.text(machine.starpu_version), _native.text(build.starpu_version)
+    if loaded != built:
+        yield Finding(True, f"StarPU {loaded} is loaded, expected {built}, which the library was built against")
+    if different:
+        yield Finding(
+            True,
+            f"golden records can't be compared: this libm's {', '.join(different)} "
+            f"{'has' if len(different) == 1 else 'have'} other bits than the one they were made with",
+        )
+    if environment:
+        yield Finding(False, f"floating-point environment of this thread: {environment}; kernels set their own")
+    if machine.synthetic:
+        yield Finding(False, "the topology is synthetic: threads aren't bound, and times say nothing")
+    if not build.mpi:
+        yield Finding(True, "several ranks don't work: this build has no MPI")
+    yield Finding(True, "partitions with more than one thread per worker don't work in this version")
+    yield Finding(False, "BLAS isn't used: all matmuls are the library's own, in the order of the contract")
+    if loaded == "1.4.10":
+        yield Finding(
+            False,
+            "StarPU 1.4.10 has two known deadlocks with parallel workers, which this version doesn't use; and may "
+            "prefetch a handle wrongly that one task names twice, which the task graph never does",
+        )
