@@ -235,18 +235,7 @@ class Trainer:
         layers = [0] if not tensor.layered else range(tensor.instances) if layer is None else [layer]
         values = np.empty((len(layers), *tensor.shape), np.float32)
         for position, number in enumerate(layers):
-            part = values[position]
-            number = _integer("layer", number, 32)
-            _native.call(
-                "session_read_tensor",
-                self._handle,
-                GROUPS.index(group),
-                tensor.index,
-                number,
-                0,
-                part.size,
-                part,
-            )
+            self._read(group, tensor, _integer("layer", number, 32), 0, values[position])
         return values if tensor.layered and layer is None else values[0]
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:

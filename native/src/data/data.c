@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <sys/mman.h>
 
+enum { HUGE_PAGES_FROM = 4 << 20 }; /* bytes */
+
 status data_create(struct data *data, int32_t id, size_t count, size_t element_size, const char *format, ...)
 {
     va_list arguments;
@@ -21,6 +23,9 @@ status data_create(struct data *data, int32_t id, size_t count, size_t element_s
         data->buffer = NULL;
         return fail(STARPULLM_OUT_OF_MEMORY, "%s: %zu bytes could not be allocated", data->name, data->bytes);
     }
+    /* Fewer page faults and TLB misses; only large buffers, so that small ones don't take 2 MiB each. No harm if refused. */
+    if (data->bytes >= HUGE_PAGES_FROM)
+        (void)madvise(data->buffer, data->bytes, MADV_HUGEPAGE);
     starpu_data_handle_t handle;
     starpu_vector_data_register(&handle, STARPU_MAIN_RAM, (uintptr_t)data->buffer, count, element_size);
     starpu_data_set_name(handle, data->name);

@@ -1,0 +1,229 @@
+# Finds a usable StarPU, or builds one into .cache/starpu. Sourced by bootstrap.sh.
+# native/cmake/FindStarPU.cmake looks in the same places, in the same order, with the same conditions.
+# shellcheck shell=bash
+
+STARPU_NEEDED="StarPU 1.4.10 or newer, older than 1.5, configured with --enable-parallel-worker"
+STARPU_CACHE=$CACHE/starpu
+STARPU_WORK=$CACHE/starpu-build
+
+# Each parallel worker takes a scheduling context and StarPU's default of 10 leaves room for 8 of them, hence 64.
+STARPU_OPTIONS=(
+    --enable-parallel-worker --enable-max-sched-ctxs=64 --enable-maxcpus=256 --enable-maxnodes=64
+    --disable-build-doc --disable-build-tests --disable-build-examples --disable-starpufft --disable-fortran
+    --disable-starpupy --disable-fxt --disable-papi --disable-glpk --disable-opencl --disable-cuda --disable-hip
+    --disable-static --disable-dependency-tracking
+)
+
+STARPU_ADVICE="What you can do:
+  - Set STARPU_PREFIX to an installed $STARPU_NEEDED.
+      Guix:  guix shell --with-configure-flag=starpu=--enable-parallel-worker starpu gcc-toolchain make cmake \\
+                 ninja pkg-config hwloc openmpi python    and there: STARPU_PREFIX=\$GUIX_ENVIRONMENT ci/bootstrap.sh ...
+      Spack: spack install starpu    with --enable-parallel-worker added to the configure_args of 'spack edit starpu',
+                 then: STARPU_PREFIX=\$(spack location -i starpu) ci/bootstrap.sh ...
+  - Or set STARPU_SOURCE to StarPU's source, a directory or a tarball, and run this again to have it built."
+
+# Set by starpu_find: the prefix found (empty: none), its version, and one line for each place that was refused.
+STARPU_FOUND=
+STARPU_FOUND_VERSION=
+STARPU_REFUSED=()
+
+starpu_version_ok() {
+    [[ $1 =~ ^1\.4\.([0-9]+)$ ]] && ((BASH_REMATCH[1] >= 10))
+}
+
+# The number after "#define STARPU_<NAME>" in a starpu_config.h; nothing if it isn't defined.
+starpu_config_value() {
+    sed -n "s/^#define STARPU_$2[[:space:]][[:space:]]*\([0-9][0-9]*\).*/\1/p" "$1"
+}
+
+# starpu_check INCLUDE_DIR LIBRARY_DIR: 0 and the version on stdout, or 1 and the reason.
+starpu_check() {
+    local config=$1/starpu_config.h version
+    [[ -r $config && -r $1/starpu.h ]] || { echo "no StarPU 1.4 headers (starpu.h, starpu_config.h) in $1"; return 1; }
+    version=$(starpu_config_value "$config" MAJOR_VERSION).$(starpu_config_value "$config" MINOR_VERSION)
+    version+=.$(starpu_config_value "$config" RELEASE_VERSION)
+    starpu_version_ok "$version" || { echo "$1 is of version $version"; return 1; }
+    [[ $(starpu_config_value "$config" PARALLEL_WORKER) == 1 ]] ||
+        { echo "$1 is version $version built without parallel workers (no STARPU_PARALLEL_WORKER in starpu_config.h)"; return 1; }
+    [[ -r $2/libstarpu-1.4.so || -r $2/libstarpu-1.4.dylib ]] || { echo "no libstarpu-1.4 shared library in $2"; return 1; }
+    echo "$version"
+}
+
+# starpu_try PLACE PREFIX INCLUDE_DIR LIBRARY_DIR: records the StarPU there as found, or why it was refused.
+starpu_try() {
+    local answer
+    if answer=$(starpu_check "$3" "$4"); then
+        STARPU_FOUND=$2 STARPU_FOUND_VERSION=$answer
+    else
+        STARPU_REFUSED+=("$1: $answer")
+        return 1
+    fi
+}
+
+# The library directory below a prefix: lib, lib64 or Debian's lib/<architecture>.
+starpu_library_dir() {
+    local dir
+    for dir in "$1"/lib "$1"/lib64 "$1"/lib/*-linux-gnu*; do
+        [[ -e $dir/libstarpu-1.4.so || -e $dir/libstarpu-1.4.dylib ]] && break
+        dir=$1/lib
+    done
+    echo "$dir"
+}
+
+# What a cached build was made with and where; a moved checkout or other options make it stale.
+starpu_recipe() {
+    printf '%s\n' "$STARPU_CACHE" "${STARPU_OPTIONS[@]}"
+}
+
+# 0 and STARPU_FOUND if there is a usable StarPU. STARPU_PREFIX, when set, is the only place that counts.
+starpu_find() {
+    STARPU_FOUND='' STARPU_REFUSED=()
+    if [[ -n ${STARPU_PREFIX:-} ]]; then
+        starpu_try "STARPU_PREFIX" "$STARPU_PREFIX" "$STARPU_PREFIX/include/starpu/1.4" "$(starpu_library_dir "$STARPU_PREFIX")" ||
+            fail "STARPU_PREFIX is not usable: ${STARPU_REFUSED[0]#*: }; needed: $STARPU_NEEDED" "$STARPU_ADVICE"
+        return
+    fi
+    if pkg-config --exists starpu-1.4 2>/dev/null; then
+        starpu_try "pkg-config" "$(pkg-config --variable=prefix starpu-1.4)" \
+            "$(pkg-config --variable=includedir starpu-1.4)/starpu/1.4" "$(pkg-config --variable=libdir starpu-1.4)" && return
+    fi
+    if [[ -e $STARPU_CACHE ]]; then
+        if [[ $(cat "$STARPU_CACHE/recipe" 2>/dev/null) == "$(starpu_recipe)" ]]; then
+            starpu_try ".cache/starpu" "$STARPU_CACHE" "$STARPU_CACHE/include/starpu/1.4" "$STARPU_CACHE/lib" && return
+        else
+            STARPU_REFUSED+=(".cache/starpu: built with other options or for another directory")
+        fi
+    fi
+    return 1
+}
+
+# Unpacks or links what the user named in STARPU_SOURCE to $STARPU_WORK/source.
+starpu_take_source() {
+    if [[ -d $STARPU_SOURCE ]]; then
+        ln -s "$(cd "$STARPU_SOURCE" && pwd)" "$STARPU_WORK/source"
+    elif [[ -r $STARPU_SOURCE ]]; then
+        mkdir "$STARPU_WORK/source"
+        tar -xf "$STARPU_SOURCE" -C "$STARPU_WORK/source" --strip-components=1
+    else
+        echo "STARPU_SOURCE=$STARPU_SOURCE is neither a directory nor a readable file"
+        return 1
+    fi
+}
+
+# apt-get or apt-cache with sources and lists of its own, so that the machine's stay as they are. The sandbox user is off
+# because it often can't reach a checkout below someone's home.
+starpu_apt() {
+    local tool=$1
+    shift
+    "$tool" -q -o Dir::Etc::SourceList="$STARPU_WORK/apt.sources" -o Dir::Etc::SourceParts=/dev/null \
+        -o Dir::State::Lists="$STARPU_WORK/lists" -o Dir::Cache="$STARPU_WORK/cache" -o APT::Sandbox::User= \
+        -o APT::Update::Error-Mode=any "$@"
+}
+
+# The Signed-By of the configured source that apt calls FILE:NUMBER, as a deb822 field; nothing if it has none.
+# NUMBER counts stanzas in a .sources file and lines in any other.
+starpu_signed_by() {
+    local file=${1%:*} number=${1##*:}
+    if [[ $file == *.sources ]]; then
+        awk -v wanted="$number" '
+            /^[[:space:]]*$/ { if (inside) inside = 0; field = 0; next }
+            /^#/ { next }
+            { if (!inside) { inside = 1; stanza++ } }
+            /^[^[:space:]]/ { field = tolower($0) ~ /^signed-by:/ }
+            stanza == wanted && field { print }' "$file"
+    else
+        sed -n "${number}s/^[^#]*\[[^]]*signed-by=\([^] ]*\).*/Signed-By: \1/p" "$file"
+    fi
+}
+
+# One line per archive of the distribution that this machine is configured with: label|codename|URI|component|FILE:NUMBER.
+starpu_archives() {
+    # shellcheck disable=SC2016  # apt-get expands these
+    apt-get indextargets --format '$(LABEL)|$(CODENAME)|$(REPO_URI)|$(COMPONENT)|$(SOURCESENTRY)' \
+        'Created-By: Packages' 'Target-Of: deb' "$@" | sed -n '/^\(Debian\|Ubuntu\)|/p' | sort -u
+}
+
+# The newest suitable version of the source package that the private lists offer; nothing if none does.
+starpu_offered() {
+    local version newest=
+    while read -r version; do
+        echo "offered: starpu $version" >&2
+        starpu_version_ok "${version%%[+~-]*}" && newest=$version
+    done < <(starpu_apt apt-cache madison starpu | awk -F '|' '{ gsub(/ /, "", $2); print $2 }' | sort -V)
+    echo "$newest"
+}
+
+# Gets the distribution's source package, signature checked, into $STARPU_WORK/source. The archive's address and keyring are
+# those this machine is configured with. Debian's released suites are too old, so its testing suite comes first.
+starpu_fetch_source() {
+    local archives label codename uri entry suite suites components version
+    mkdir -p "$STARPU_WORK/lists/partial" "$STARPU_WORK/cache/archives/partial"
+    archives=$(starpu_archives)
+    if [[ -z $archives ]]; then
+        # Without package lists apt doesn't know whose archives these are.
+        apt-get -q -o Dir::State::Lists="$STARPU_WORK/lists" -o Dir::Cache="$STARPU_WORK/cache" -o APT::Sandbox::User= update
+        archives=$(starpu_archives -o Dir::State::Lists="$STARPU_WORK/lists")
+    fi
+    IFS='|' read -r label codename uri _ entry <<<"$archives"
+    [[ -n $label ]] || { echo "apt is configured with no archive of Debian or Ubuntu"; return 1; }
+    components=$(awk -F '|' -v uri="$uri" '$3 == uri { print $4 }' <<<"$archives" | sort -u | tr '\n' ' ')
+    suites=$codename
+    [[ $label != Debian ]] || suites="testing $codename"
+    for suite in $suites; do
+        printf 'Types: deb-src\nURIs: %s\nSuites: %s\nComponents: %s\n' "$uri" "$suite" "$components" >"$STARPU_WORK/apt.sources"
+        starpu_signed_by "$entry" >>"$STARPU_WORK/apt.sources"
+        starpu_apt apt-get update
+        version=$(starpu_offered)
+        if [[ -n $version ]]; then
+            cd "$STARPU_WORK"
+            starpu_apt apt-get source "starpu=$version"
+            mv "$STARPU_WORK"/starpu-*/ "$STARPU_WORK/source"
+            return
+        fi
+    done
+    echo "$label's source package starpu is not of a suitable version in: $suites; needed: $STARPU_NEEDED"
+    return 1
+}
+
+starpu_configure() {
+    local version
+    [[ -r $STARPU_WORK/source/configure ]] || { echo "no configure script in StarPU's source; run ./autogen.sh there first"; return 1; }
+    version=$(sed -n "s/^PACKAGE_VERSION='\(.*\)'/\1/p" "$STARPU_WORK/source/configure")
+    starpu_version_ok "$version" || { echo "this is the source of StarPU ${version:-?}; needed: $STARPU_NEEDED"; return 1; }
+    mkdir "$STARPU_WORK/build"
+    cd "$STARPU_WORK/build"
+    # Debian's patches leave Makefile.am newer than Makefile.in: the autotools must not start over (nor be needed).
+    ../source/configure --prefix="$STARPU_CACHE" "${STARPU_OPTIONS[@]}" ACLOCAL=: AUTOCONF=: AUTOHEADER=: AUTOMAKE=:
+}
+
+starpu_compile() {
+    make -C "$STARPU_WORK/build" -j"$(nproc)"
+}
+
+# Installs beside the final place, checks the result, then renames: an interrupted build never looks like a finished one.
+starpu_install() {
+    local staged=$STARPU_WORK/root$STARPU_CACHE
+    make -C "$STARPU_WORK/build" install DESTDIR="$STARPU_WORK/root"
+    starpu_check "$staged/include/starpu/1.4" "$staged/lib"
+    starpu_recipe >"$staged/recipe"
+    [[ ! -e $STARPU_CACHE ]] || mv "$STARPU_CACHE" "$STARPU_WORK/replaced"
+    mv "$staged" "$STARPU_CACHE"
+}
+
+STARPU_BUILD_STEPS=4
+
+starpu_build() {
+    local advice=$STARPU_ADVICE
+    # A running bootstrap holds the lock, so what is here was left by one that was interrupted.
+    rm -rf "$STARPU_WORK"
+    mkdir -p "$STARPU_WORK"
+    if [[ -n ${STARPU_SOURCE:-} ]]; then
+        step "StarPU: unpack $STARPU_SOURCE" starpu-source "Set STARPU_SOURCE to a StarPU source directory or tarball. $advice" starpu_take_source
+    else
+        step "StarPU: get the distribution's source package" starpu-source "$advice" starpu_fetch_source
+    fi
+    step "StarPU: configure" starpu-configure "$advice" starpu_configure
+    step "StarPU: compile (about a minute on two cores)" starpu-compile "$advice" starpu_compile
+    step "StarPU: install into .cache/starpu" starpu-install "$advice" starpu_install
+    rm -rf "$STARPU_WORK"
+}

@@ -1,0 +1,43 @@
+"""Tests of importing the package, and of the text that comes with it.
+
+pytest runs them; they need no native library.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import resources
+
+import starpullm
+
+OPENS_NOTHING = """
+import sys
+opened = []
+sys.addaudithook(lambda event, arguments: event == "ctypes.dlopen" and opened.append(str(arguments[0])))
+import starpullm
+import starpullm.data, starpullm.errors, starpullm.formats, starpullm.records
+print([name for name in opened if "starpu" in name])
+"""
+
+
+def test_importing_opens_no_native_library() -> None:
+    """Neither the package nor its pure Python modules open StarPU or the native library."""
+    done = subprocess.run([sys.executable, "-c", OPENS_NOTHING], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_version() -> None:
+    """There is a version, installed or not."""
+    assert starpullm.__version__
+
+
+def test_sonnets() -> None:
+    """The shipped text is plain ASCII: sonnets of 14 lines with an empty line between them."""
+    text = (resources.files("starpullm") / "texts" / "sonnets.txt").read_text("ascii")
+    assert len(text) >= 8192
+    assert text.endswith("\n")
+    assert not text.endswith("\n\n")
+    sonnets = text.rstrip("\n").split("\n\n")
+    assert {len(sonnet.splitlines()) for sonnet in sonnets} == {14}
+    assert all(line == line.strip() for line in text.splitlines())

@@ -1,0 +1,369 @@
+"""Tests of golden records: what is shipped, what is refused, digests and the libm fingerprint.
+
+pytest runs them; they need no native library.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import math
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from starpullm import records
+from starpullm.errors import FileError, FormatError, InvalidArgumentError
+from starpullm.formats import ModelConfig, parameter_shapes
+from starpullm.records import (
+    LIBM_FUNCTIONS,
+    SHIPPED_RECORDS,
+    TENSOR_GROUPS,
+    GoldenRecord,
+    activation_shapes,
+    libm_fingerprint,
+    shipped_libm_fingerprint,
+    shipped_record,
+    shipped_records,
+    split_layers,
+    tensor_digest,
+)
+
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Path:
+    """The smallest shipped record's file."""
+    return shipped_record("tiny").path
+
+
+@pytest.fixture
+def content(tiny: Path) -> Json:
+    """Its content, to be damaged."""
+    loaded: Json = json.loads(tiny.read_bytes())
+    return loaded
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Callable[[Json], GoldenRecord]:
+    """Write a content to a file and load it."""
+
+    def write_and_load(content: Json) -> GoldenRecord:
+        path = tmp_path / "record.json"
+        path.write_text(json.dumps(content))
+        return GoldenRecord.load(path)
+
+    return write_and_load
+
+
+# ---- What is shipped ----
+
+
+def test_shipped_records() -> None:
+    """All are there, in order, each under its own name."""
+    shipped = shipped_records()
+    assert list(shipped) == list(SHIPPED_RECORDS) == ["tiny", "odd", "small", "deep", "gpt2-124m"]
+    for name, record in shipped.items():
+        assert record.name == name
+        assert record.libm_fingerprint == shipped_libm_fingerprint()
+        assert record.num_steps == len(record.steps) > 0
+    assert shipped["gpt2-124m"].model == ModelConfig(1024, 50257, 12, 12, 768, 50304)
+    assert shipped["odd"].weight_decay == 0.1
+
+
+def test_record_that_is_not_shipped() -> None:
+    """An unknown name is refused with those that there are."""
+    with pytest.raises(InvalidArgumentError, match=r"expected tiny or odd or .*, found huge$"):
+        shipped_record("huge")
+
+
+def test_names_are_in_the_files_order(content: Json, tiny: Path) -> None:
+    """Tensors keep the order of execution that the record has, so that the first difference is the first."""
+    record = GoldenRecord.load(tiny)
+    for step, raw in zip(record.steps, content["steps"], strict=True):
+        assert list(step.digests) == list(TENSOR_GROUPS)
+        for group in TENSOR_GROUPS:
+            assert list(step.digests[group].items()) == list(raw[group].items())
+        assert struct.pack(">f", step.mean_loss).hex() == step.mean_loss_bits
+
+
+def test_raw_tensors_have_the_digests() -> None:
+    """Tiny's arrays, of the first and the last step, are those of the digests."""
+    record = shipped_record("tiny")
+    for number, step in enumerate(record.steps):
+        for group, digests in step.digests.items():
+            for name, digest in digests.items():
+                array = record.raw_tensor(number, group, name)
+                if number == 1:
+                    assert array is None
+                else:
+                    assert array is not None
+                    assert tensor_digest(array) == digest
+    assert shipped_record("odd").raw_tensor(0, "grads", "wte") is None
+
+
+def test_shapes_are_those_of_the_raw_tensors() -> None:
+    """Parameters and activations have the shapes that the functions say."""
+    record = shipped_record("tiny")
+    shapes = parameter_shapes(record.model) | activation_shapes(
+        record.model, record.batch_size, record.seq_len
+    )
+    with np.load(record.path.with_suffix(".npz")) as archive:
+        assert len(archive.files) == 2 * (2 * 23 + 4 * 16)
+        for key in archive.files:
+            assert archive[key].shape == shapes[key.split("/")[2]]
+
+
+def test_raw_tensors_that_are_damaged(tmp_path: Path, tiny: Path) -> None:
+    """An array file that can't be read is named."""
+    path = Path(shutil.copy(tiny, tmp_path))
+    arrays = path.with_suffix(".npz")
+    arrays.write_bytes(tiny.with_suffix(".npz").read_bytes()[:1000])
+    with pytest.raises(FormatError, match=r"tiny\.npz, array 0/grads/wte"):
+        GoldenRecord.load(path).raw_tensor(0, "grads", "wte")
+    shutil.copy(tiny.with_suffix(".npz"), arrays)
+    with pytest.raises(FormatError, match=r"expected the values of qkvw\[2\]"):
+        GoldenRecord.load(path).raw_tensor(0, "grads", "qkvw[2]")
+
+
+# ---- What is refused ----
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1, 2", "\xff\xfe", "nonsense"])
+def test_no_json(tmp_path: Path, text: str) -> None:
+    """The file is named."""
+    path = tmp_path / "record.json"
+    path.write_text(text, "latin-1")
+    with pytest.raises(FormatError, match=r"record\.json: expected JSON: "):
+        GoldenRecord.load(path)
+
+
+def test_nested_too_deep(tmp_path: Path) -> None:
+    """JSON that exhausts the parser is refused like other JSON that can't be read."""
+    path = tmp_path / "record.json"
+    path.write_text("[" * 200_000)
+    with pytest.raises(FormatError, match="expected JSON"):
+        GoldenRecord.load(path)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    """A file that isn't there is the operating system's error."""
+    with pytest.raises(FileError, match="No such file") as caught:
+        GoldenRecord.load(tmp_path / "record.json")
+    assert caught.value.errno == errno.ENOENT
+
+
+CONFIG_KEYS = [
+    "name",
+    "seed",
+    "num_layers",
+    "num_heads",
+    "channels",
+    "vocab_size",
+    "padded_vocab_size",
+    "max_seq_len",
+    "batch_size",
+    "seq_len",
+    "steps",
+    "learning_rate",
+    "beta1",
+    "beta2",
+    "eps",
+    "weight_decay",
+]
+PATHS = [
+    *(("config", key) for key in CONFIG_KEYS),
+    ("config",),
+    ("checkpoint_sha256",),
+    ("tokens_sha256",),
+    ("steps",),
+    *(("steps", 1, key) for key in ("mean_loss", "mean_loss_bits", *TENSOR_GROUPS)),
+    ("steps", 2, "grads", "qkvw[1]"),
+    ("steps", 0, "activation_grads", "losses"),
+]
+
+
+def shown(path: tuple[str | int, ...]) -> str:
+    """How a complaint names a key."""
+    key = ""
+    for part in path:
+        key += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return key.removeprefix(".")
+
+
+@pytest.mark.parametrize("path", PATHS, ids=shown)
+def test_missing_key(
+    content: Json, load: Callable[[Json], GoldenRecord], path: tuple[str | int, ...]
+) -> None:
+    """The key is named with everything it is in."""
+    *outer, last = path
+    node: Any = content
+    for part in outer:
+        node = node[part]
+    del node[last]
+    with pytest.raises(FormatError) as caught:
+        load(content)
+    assert str(caught.value).endswith(f"record.json, key {shown(path)}: expected a value, found none")
+
+
+@pytest.mark.parametrize("value", [None, True, [], "x" * 200])
+@pytest.mark.parametrize("path", PATHS, ids=shown)
+def test_wrong_value(
+    content: Json, load: Callable[[Json], GoldenRecord], path: tuple[str | int, ...], value: object
+) -> None:
+    """The key is named with what it should hold and what it holds, in one short sentence."""
+    if path == ("config", "name") and isinstance(value, str):
+        return
+    *outer, last = path
+    node: Any = content
+    for part in outer:
+        node = node[part]
+    node[last] = value
+    with pytest.raises(FormatError) as caught:
+        load(content)
+    sentence = str(caught.value)
+    assert f"key {shown(path)}: expected " in sentence
+    assert "found " in sentence
+    assert len(sentence.partition("key ")[2]) < 200
+
+
+def test_not_an_object(tmp_path: Path) -> None:
+    """The whole file has to be one object."""
+    path = tmp_path / "record.json"
+    path.write_text("[]")
+    with pytest.raises(FormatError, match=r"record\.json: expected an object, found \[\]"):
+        GoldenRecord.load(path)
+
+
+def test_sizes_that_no_model_has(content: Json, load: Callable[[Json], GoldenRecord]) -> None:
+    """The model's own complaint is passed on."""
+    content["config"]["num_heads"] = 3
+    with pytest.raises(
+        FormatError, match="key config: model config, channels: expected divisible by num_heads"
+    ):
+        load(content)
+
+
+def test_number_of_steps(content: Json, load: Callable[[Json], GoldenRecord]) -> None:
+    """As many steps as announced."""
+    del content["steps"][1]
+    with pytest.raises(FormatError, match="key steps: expected 3 steps, found 2"):
+        load(content)
+
+
+def test_unknown_tensor(content: Json, load: Callable[[Json], GoldenRecord]) -> None:
+    """A tensor that the model hasn't got would never be compared, so it is refused."""
+    content["steps"][0]["grads"]["qkvw[2]"] = "0" * 32
+    with pytest.raises(FormatError, match=r"key steps\[0\]\.grads: expected no tensor qkvw\[2\]"):
+        load(content)
+
+
+@pytest.mark.parametrize("loss", [4.1, 1e300, float("nan"), -0.0])
+def test_loss_and_bits_disagree(content: Json, load: Callable[[Json], GoldenRecord], loss: float) -> None:
+    """The loss is there twice, as a number and as bits."""
+    content["steps"][1]["mean_loss"] = loss
+    with pytest.raises(FormatError, match=r"key steps\[1\]\.mean_loss: expected the value of mean_loss_bits"):
+        load(content)
+
+
+# ---- Digests ----
+
+
+def test_digest() -> None:
+    """Half of the SHA-256 of the little-endian values, row by row, whatever the array's layout."""
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    expected = hashlib.sha256(struct.pack("<6f", *range(6))).hexdigest()[:32]
+    for same in (array, np.asfortranarray(array), array.astype(">f4"), np.repeat(array, 2, axis=1)[:, ::2]):
+        assert tensor_digest(same) == expected
+    assert tensor_digest(-np.zeros(1, np.float32)) != tensor_digest(np.zeros(1, np.float32))
+    assert tensor_digest(np.zeros(0, np.float32)) == hashlib.sha256().hexdigest()[:32]
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f2", "i4"])
+def test_digest_of_other_types(dtype: str) -> None:
+    """Converting would hash other bits than those that were computed."""
+    array: NDArray[Any] = np.zeros(3, dtype)
+    with pytest.raises(InvalidArgumentError, match="expected a float32 array"):
+        tensor_digest(array)
+
+
+def test_split_layers() -> None:
+    """Tensors of a layer come one by one, the others whole."""
+    config = ModelConfig(4, 5, 2, 2, 4, 8)
+    tensors = {name: np.zeros(shape, np.float32) for name, shape in parameter_shapes(config).items()}
+    parts = dict(split_layers(tensors))
+    assert len(parts) == 4 + 2 * 12
+    assert parts["wte"] is tensors["wte"]
+    assert parts["qkvw[1]"].shape == (12, 4)
+    assert np.shares_memory(parts["qkvw[1]"], tensors["qkvw"])
+    activations = {name: np.zeros(s, np.float32) for name, s in activation_shapes(config, 1, 3).items()}
+    assert list(dict(split_layers(activations)))[:3] == ["encoded", "ln1[0]", "ln1[1]"]
+    assert len(dict(split_layers(activations))) == 7 + 2 * 16
+
+
+# ---- libm ----
+
+
+def square(function: str, *arguments: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Stand in for a libm whose results are easy to have without NumPy."""
+    with np.errstate(all="ignore"):
+        return arguments[0] * arguments[-1]
+
+
+def test_fingerprint_as_described() -> None:
+    """The inputs, their order and the NaN are those of the contract."""
+
+    def rounded(value: float) -> bytes:
+        try:
+            return struct.pack("<f", value) if not math.isnan(value) else struct.pack("<I", 0x7FC00000)
+        except OverflowError:
+            return struct.pack("<f", float("inf") if value > 0 else float("-inf"))
+
+    inputs = [struct.unpack("<f", struct.pack("<I", i * 65521 % 2**32))[0] for i in range(65536)]
+    unary = hashlib.sha256(b"".join(rounded(x * x) for x in inputs)).hexdigest()
+    bases = [struct.unpack("<f", struct.pack("<f", base))[0] for base in (0.9, 0.999)]
+    powf = hashlib.sha256(b"".join(rounded(base * t) for t in range(1, 1001) for base in bases)).hexdigest()
+    assert libm_fingerprint(square) == dict.fromkeys(["expf", "tanhf", "coshf", "logf"], unary) | {
+        "powf": powf
+    }
+    assert tuple(libm_fingerprint(square)) == LIBM_FUNCTIONS
+
+
+def test_comparable_or_not() -> None:
+    """A record says which functions differ; none that differ means comparable."""
+    record = shipped_record("tiny")
+    assert record.different_functions(record.libm_fingerprint) == ()
+    other = record.libm_fingerprint | {"tanhf": "0" * 64}
+    assert record.different_functions(other) == ("tanhf",)
+    assert record.different_functions({}) == LIBM_FUNCTIONS
+
+
+def test_record_with_its_own_fingerprint(content: Json, load: Callable[[Json], GoldenRecord]) -> None:
+    """A record made elsewhere brings its own libm's fingerprint."""
+    own = {function: hashlib.sha256(function.encode()).hexdigest() for function in LIBM_FUNCTIONS}
+    content["libm_fingerprint"] = own
+    assert load(content).libm_fingerprint == own
+    del own["logf"]
+    with pytest.raises(FormatError, match=r"key libm_fingerprint\.logf: expected a value, found none"):
+        load(content)
+    own["logf"] = "12"
+    with pytest.raises(FormatError, match=r"key libm_fingerprint\.logf: expected 64 lower-case hex digits"):
+        load(content)
+
+
+def test_shipped_fingerprint_that_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of the fingerprint is checked as well."""
+    (tmp_path / "libm.json").write_text('{"expf": 1}')
+    monkeypatch.setattr(records, "_GOLDEN", tmp_path)
+    with pytest.raises(
+        FormatError, match=r"libm\.json, key expf: expected 64 lower-case hex digits, found 1"
+    ):
+        shipped_libm_fingerprint()
