@@ -67,7 +67,8 @@ install_packages() {
 refuse_packages() {
     local by_hand="On Debian or Ubuntu:  sudo apt-get install $*"
     if ! command -v apt-get >/dev/null; then
-        fail "this machine lacks what Debian calls: $*" "Install the like of them with this machine's package manager, then run this again.
+        fail "this machine lacks what Debian calls: $*" \
+            "Install the like of them with this machine's package manager, then run this again.
   Guix: guix shell gcc-toolchain make cmake ninja pkg-config hwloc openmpi python
   Spack: spack install cmake ninja pkgconf hwloc openmpi python, then spack load them"
     fi
@@ -115,7 +116,8 @@ make_venv() {
 project_hash() {
     (
         cd "$ROOT"
-        find pyproject.toml README.md LICENSE native starpullm -type f ! -name '*.pyc' -print0 2>/dev/null | sort -z | xargs -0 sha256sum
+        find pyproject.toml README.md LICENSE native starpullm -type f ! -name '*.pyc' -print0 2>/dev/null |
+            sort -z | xargs -0 sha256sum
         printf '%s\n' "$STARPU_FOUND" "$STARPU_FOUND_VERSION"
     ) | sha256sum
 }
@@ -164,7 +166,8 @@ plan() {
 prepare_system() {
     ((${#PACKAGES[@]} > 0)) || return 0
     can_install_packages || refuse_packages "${PACKAGES[@]}"
-    step "system packages: ${PACKAGES[*]}" packages "Install them by hand, then run this again." install_packages "${PACKAGES[@]}"
+    step "system packages: ${PACKAGES[*]}" packages "Install them by hand, then run this again." \
+        install_packages "${PACKAGES[@]}"
 }
 
 prepare_starpu() {
@@ -183,7 +186,8 @@ prepare_starpu() {
 }
 
 prepare_python() {
-    venv_usable || step "Python environment with tox" python "Put a python3 >= 3.11 with venv and ensurepip on PATH." make_venv
+    venv_usable ||
+        step "Python environment with tox" python "Put a python3 >= 3.11 with venv and ensurepip on PATH." make_venv
     if wants_project && ! project_current; then
         step "starpullm: compile and install" install "The compiler's message is in the log." install_project
     fi

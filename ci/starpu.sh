@@ -44,7 +44,7 @@ starpu_check() {
     version+=.$(starpu_config_value "$config" RELEASE_VERSION)
     starpu_version_ok "$version" || { echo "$1 is of version $version"; return 1; }
     [[ $(starpu_config_value "$config" PARALLEL_WORKER) == 1 ]] ||
-        { echo "$1 is version $version built without parallel workers (no STARPU_PARALLEL_WORKER in starpu_config.h)"; return 1; }
+        { echo "$1 is version $version without parallel workers (no STARPU_PARALLEL_WORKER in its starpu_config.h)"; return 1; }
     [[ -r $2/libstarpu-1.4.so || -r $2/libstarpu-1.4.dylib ]] || { echo "no libstarpu-1.4 shared library in $2"; return 1; }
     echo "$version"
 }
@@ -79,13 +79,15 @@ starpu_recipe() {
 starpu_find() {
     STARPU_FOUND='' STARPU_REFUSED=()
     if [[ -n ${STARPU_PREFIX:-} ]]; then
-        starpu_try "STARPU_PREFIX" "$STARPU_PREFIX" "$STARPU_PREFIX/include/starpu/1.4" "$(starpu_library_dir "$STARPU_PREFIX")" ||
+        starpu_try "STARPU_PREFIX" "$STARPU_PREFIX" \
+            "$STARPU_PREFIX/include/starpu/1.4" "$(starpu_library_dir "$STARPU_PREFIX")" ||
             fail "STARPU_PREFIX is not usable: ${STARPU_REFUSED[0]#*: }; needed: $STARPU_NEEDED" "$STARPU_ADVICE"
         return
     fi
     if pkg-config --exists starpu-1.4 2>/dev/null; then
         starpu_try "pkg-config" "$(pkg-config --variable=prefix starpu-1.4)" \
-            "$(pkg-config --variable=includedir starpu-1.4)/starpu/1.4" "$(pkg-config --variable=libdir starpu-1.4)" && return
+            "$(pkg-config --variable=includedir starpu-1.4)/starpu/1.4" \
+            "$(pkg-config --variable=libdir starpu-1.4)" && return
     fi
     if [[ -e $STARPU_CACHE ]]; then
         if [[ $(cat "$STARPU_CACHE/recipe" 2>/dev/null) == "$(starpu_recipe)" ]]; then
@@ -170,7 +172,8 @@ starpu_fetch_source() {
     suites=$codename
     [[ $label != Debian ]] || suites="testing $codename"
     for suite in $suites; do
-        printf 'Types: deb-src\nURIs: %s\nSuites: %s\nComponents: %s\n' "$uri" "$suite" "$components" >"$STARPU_WORK/apt.sources"
+        printf 'Types: deb-src\nURIs: %s\nSuites: %s\nComponents: %s\n' "$uri" "$suite" "$components" \
+            >"$STARPU_WORK/apt.sources"
         starpu_signed_by "$entry" >>"$STARPU_WORK/apt.sources"
         starpu_apt apt-get update
         version=$(starpu_offered)
@@ -187,7 +190,8 @@ starpu_fetch_source() {
 
 starpu_configure() {
     local version
-    [[ -r $STARPU_WORK/source/configure ]] || { echo "no configure script in StarPU's source; run ./autogen.sh there first"; return 1; }
+    [[ -r $STARPU_WORK/source/configure ]] ||
+        { echo "no configure script in StarPU's source; run ./autogen.sh there first"; return 1; }
     version=$(sed -n "s/^PACKAGE_VERSION='\(.*\)'/\1/p" "$STARPU_WORK/source/configure")
     starpu_version_ok "$version" || { echo "this is the source of StarPU ${version:-?}; needed: $STARPU_NEEDED"; return 1; }
     mkdir "$STARPU_WORK/build"
@@ -213,17 +217,16 @@ starpu_install() {
 STARPU_BUILD_STEPS=4
 
 starpu_build() {
-    local advice=$STARPU_ADVICE
     # A running bootstrap holds the lock, so what is here was left by one that was interrupted.
     rm -rf "$STARPU_WORK"
     mkdir -p "$STARPU_WORK"
     if [[ -n ${STARPU_SOURCE:-} ]]; then
-        step "StarPU: unpack $STARPU_SOURCE" starpu-source "Set STARPU_SOURCE to a StarPU source directory or tarball. $advice" starpu_take_source
+        step "StarPU: unpack $STARPU_SOURCE" starpu-source "$STARPU_ADVICE" starpu_take_source
     else
-        step "StarPU: get the distribution's source package" starpu-source "$advice" starpu_fetch_source
+        step "StarPU: get the distribution's source package" starpu-source "$STARPU_ADVICE" starpu_fetch_source
     fi
-    step "StarPU: configure" starpu-configure "$advice" starpu_configure
-    step "StarPU: compile (about a minute on two cores)" starpu-compile "$advice" starpu_compile
-    step "StarPU: install into .cache/starpu" starpu-install "$advice" starpu_install
+    step "StarPU: configure" starpu-configure "$STARPU_ADVICE" starpu_configure
+    step "StarPU: compile (about a minute on two cores)" starpu-compile "$STARPU_ADVICE" starpu_compile
+    step "StarPU: install into .cache/starpu" starpu-install "$STARPU_ADVICE" starpu_install
     rm -rf "$STARPU_WORK"
 }

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from importlib import metadata
 
-__all__ = ["__version__"]
+from starpullm.runtime import Runtime
+from starpullm.trainer import Loss, Trainer
+
+__all__ = ["Loss", "Runtime", "Trainer", "__version__"]
 
 try:
     __version__ = metadata.version("starpullm")

@@ -29,9 +29,7 @@ def find_library() -> Path:
     if chosen:
         path = Path(chosen)
         if not path.is_file():
-            raise LibraryNotFoundError(
-                f"{path}: no such file, expected the library that {ENVIRONMENT_VARIABLE} names"
-            )
+            raise LibraryNotFoundError(f"{path}: no such file, expected the library that {ENVIRONMENT_VARIABLE} names")
         return path
     path = Path(__file__).parent / "lib" / _FILE_NAME
     if not path.is_file():

@@ -1,18 +1,19 @@
 """The command line: reads options, calls the package, prints. Nothing is computed here.
 
-Installed as ``starpullm``. Exit status: 0 done; 1 a comparison found differences; 2 bad usage or input; 3 not comparable;
-4 the machine failed (memory, disk, StarPU).
+Installed as ``starpullm``. Exit status: 0 done; 1 a comparison found differences; 2 bad usage or input;
+3 not comparable; 4 the machine failed (memory, disk, StarPU).
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 from rich.console import Console
@@ -74,8 +75,6 @@ class _Group(click.Group):
 
 def _is_callers_fault(number: int) -> bool:
     """Whether an errno says that the path was wrong, not that the disk failed."""
-    import errno
-
     return number in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR)
 
 
@@ -107,7 +106,11 @@ _scheduler_option = click.option(
     "--scheduler", default=DEFAULT_SCHEDULER, show_default=True, metavar="NAME", help="StarPU's scheduler."
 )
 _reduction_option = click.option(
-    "--reduction", type=click.Choice(REDUCTIONS), default=REDUCTIONS[0], show_default=True, help="Of gradients."
+    "--reduction",
+    type=click.Choice(REDUCTIONS),
+    default=REDUCTIONS[0],
+    show_default=True,
+    help="Of gradients.",
 )
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for a program to read.")
 
@@ -258,7 +261,13 @@ def train_command(
 @_partition_option
 @_scheduler_option
 def generate_command(
-    checkpoint: Path, prompt: str, tokenizer: Path | None, num_tokens: int, seed: int, partition: str, scheduler: str
+    checkpoint: Path,
+    prompt: str,
+    tokenizer: Path | None,
+    num_tokens: int,
+    seed: int,
+    partition: str,
+    scheduler: str,
 ) -> None:
     """Continue a text, sampling as llm.c does."""
     config = checkpoint_config(checkpoint)
@@ -322,10 +331,11 @@ def parity(
     plan = [(record, _sub_batch_counts(record, sub_batches)) for record in records]
     runs = len(partitions) * len(schedulers)
     results: list[ParityResult] = []
-    with tempfile.TemporaryDirectory(prefix="starpullm-parity-") as directory, _progress(hidden=as_json) as progress:
-        bar = progress.add_task(
-            "parity", total=sum(record.num_steps * len(counts) for record, counts in plan) * runs
-        )
+    with (
+        tempfile.TemporaryDirectory(prefix="starpullm-parity-") as directory,
+        _progress(hidden=as_json) as progress,
+    ):
+        bar = progress.add_task("parity", total=sum(record.num_steps * len(counts) for record, counts in plan) * runs)
         for record, counts in plan:
             checkpoint = make_inputs(record, Path(directory))
             for partition in partitions:
@@ -366,8 +376,7 @@ def _sub_batch_counts(record: GoldenRecord, sub_batches: str) -> list[int]:
 
 def _parity_line(result: ParityResult) -> str:
     line = (
-        f"{result.record} {result.partition} {result.scheduler} sub-batches {result.sub_batches} "
-        f"{result.reduction}: "
+        f"{result.record} {result.partition} {result.scheduler} sub-batches {result.sub_batches} {result.reduction}: "
     )
     if result.outcome is Outcome.NOT_COMPARABLE:
         return f"{line}not comparable, this libm has another {', '.join(result.different_functions)}"
@@ -484,7 +493,8 @@ def demo_command(output: Path | None) -> None:
     trained = folder / "trained.bin"
     _out.print(
         f"A GPT-2 of {num_parameters(config)} parameters ({config.num_layers} layers, {config.channels} channels) "
-        f"learns Shakespeare's sonnets byte by byte: {steps} steps of {demo_run.BATCH_SIZE} x {demo_run.SEQ_LEN} tokens."
+        f"learns Shakespeare's sonnets byte by byte: {steps} steps of {demo_run.BATCH_SIZE} x {demo_run.SEQ_LEN} "
+        "tokens."
     )
     cores = inspect_machine().cores
     other_partition = "2x1" if cores > 1 else "1x1"
@@ -507,7 +517,7 @@ def demo_command(output: Path | None) -> None:
 
     first = run("1x1", 1, trained, show)
     _out.print(f"1x1, 1 sub-batch: {first.tokens_per_ms:.2f} tokens/ms. Saved, and read back with the same bits.")
-    _out.print("\nThe model continues \"Shall I\":\n")
+    _out.print('\nThe model continues "Shall I":\n')
     text = "".join(demo_run.sample_text(trained, "Shall I", 56))
     _out.print("    " + text.replace("\n", "\n    "), markup=False)
 

@@ -212,8 +212,7 @@ class TokenLoader:
             ids = read_tokens(self.paths[index])
             if ids.size != self._counts[index]:
                 raise FormatError(
-                    f"{self.paths[index]}: expected {self._counts[index]} tokens as when first opened, "
-                    f"found {ids.size}"
+                    f"{self.paths[index]}: expected {self._counts[index]} tokens as when first opened, found {ids.size}"
                 )
             self._open = index, ids
         return self._open[1]
@@ -256,14 +255,10 @@ END_OF_TEXT: Final = "<|endoftext|>"
 # The pattern that GPT-2 was published with: it cuts text into the pieces inside which bytes are merged.
 _GPT2_SPLIT: Final = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
 
-# The names under which tiktoken caches GPT-2's vocabulary, and its SHA-256. Nothing is downloaded.
+# The file names of GPT-2's vocabulary (merges, encoder) in tiktoken's cache, and their SHA-256. Nothing is downloaded.
 _GPT2_VOCABULARY: Final = {
-    "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe": (
-        "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
-    ),
-    "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/encoder.json": (
-        "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"
-    ),
+    "6d1cbeee0f20b3d9449abfede4726ed8212e3aee": ("1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"),
+    "6c7ea1a7e38e3a7f062df639a5b80947f075ffe6": ("196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"),
 }
 
 
@@ -368,9 +363,7 @@ def _checked_ids(ids: Iterable[int], vocab_size: int) -> list[int]:
     checked = [int(token) for token in ids]
     for position, token in enumerate(checked):
         if not 0 <= token < vocab_size:
-            raise TokenRangeError(
-                f"token ids, element {position}: expected an id in [0, {vocab_size}), found {token}"
-            )
+            raise TokenRangeError(f"token ids, element {position}: expected an id in [0, {vocab_size}), found {token}")
     return checked
 
 
@@ -415,18 +408,13 @@ def _cached_gpt2_ranks() -> dict[bytes, int]:
             "give llm.c's gpt2_tokenizer.bin instead",
             errno.ENOENT,
         )
-    load = _optional_module("tiktoken.load")
-    (vocabulary, vocabulary_hash), (encoder, encoder_hash) = _GPT2_VOCABULARY.items()
-    ranks: dict[bytes, int] = load.data_gym_to_mergeable_bpe_ranks(
-        vocabulary, encoder, vocabulary_hash, encoder_hash
-    )
+    ranks: dict[bytes, int] = _optional_module("tiktoken_ext.openai_public").gpt2()["mergeable_ranks"]
     return ranks
 
 
 def _has_hash(directory: Path, name: str, sha256: str) -> bool:
-    cached = directory / hashlib.sha1(name.encode(), usedforsecurity=False).hexdigest()
     try:
-        return hashlib.sha256(cached.read_bytes()).hexdigest() == sha256
+        return hashlib.sha256((directory / name).read_bytes()).hexdigest() == sha256
     except OSError:
         return False
 

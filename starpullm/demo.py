@@ -1,4 +1,4 @@
-"""The main job on an embedded default: a small GPT-2 learns Shakespeare, and the run is proven equal bit for bit elsewhere.
+"""The main job on an embedded default: a small GPT-2 learns Shakespeare, then the same run elsewhere, bit for bit.
 
 ``starpullm demo`` calls it and prints what it yields.
 """
@@ -22,12 +22,10 @@ from starpullm.training import StepReport, generate, train
 
 __all__ = ["CONFIG", "NUM_STEPS", "DemoRun", "encode_text", "new_model", "run", "sample_text"]
 
-CONFIG = ModelConfig(
-    max_seq_len=64, vocab_size=257, num_layers=4, num_heads=4, channels=64, padded_vocab_size=320
-)
+CONFIG = ModelConfig(max_seq_len=64, vocab_size=257, num_layers=4, num_heads=4, channels=64, padded_vocab_size=320)
 BATCH_SIZE, SEQ_LEN = 8, 64
-NUM_STEPS = 200
-LEARNING_RATE = 3e-3
+NUM_STEPS = 400
+LEARNING_RATE = 1e-3
 SEED = 42
 
 
@@ -107,7 +105,5 @@ def sample_text(checkpoint: Path, prompt: str, num_tokens: int) -> Iterator[str]
         Runtime("1x1") as runtime,
         Trainer(runtime, checkpoint, batch_size=1, seq_len=CONFIG.max_seq_len) as trainer,
     ):
-        for token in generate(
-            trainer, encoding.encode(prompt).tolist(), encoding.end_of_text, num_tokens, seed=1337
-        ):
+        for token in generate(trainer, encoding.encode(prompt).tolist(), encoding.end_of_text, num_tokens, seed=1337):
             yield encoding.decode([token])

@@ -211,9 +211,7 @@ class DebugState:
             raise InvalidArgumentError(f"inputs: expected the shape (B,T), found {self.inputs.shape}")
         batch_size, seq_len = self.inputs.shape
         if seq_len > self.config.max_seq_len:
-            raise InvalidArgumentError(
-                f"inputs: expected T to be at most {self.config.max_seq_len}, found {seq_len}"
-            )
+            raise InvalidArgumentError(f"inputs: expected T to be at most {self.config.max_seq_len}, found {seq_len}")
         _check_array("inputs", self.inputs, (batch_size, seq_len), _INT32)
         _check_array("targets", self.targets, (batch_size, seq_len), _INT32)
         _check_array("logits", self.logits, (batch_size, seq_len, self.config.vocab_size), _FLOAT32)
@@ -768,9 +766,7 @@ def _read_header(file: BinaryIO, where: Path, magic: int) -> list[int]:
             name = f" ({_KINDS[found]})" if found in _KINDS else ""
             raise _refusal(where, 0, f"magic {magic} ({_KINDS[magic]})", f"{found}{name}")
     if len(data) < HEADER_BYTES:
-        raise _refusal(
-            where, len(data), f"a {_KINDS[magic]} header of {HEADER_BYTES} bytes", "the end of the file"
-        )
+        raise _refusal(where, len(data), f"a {_KINDS[magic]} header of {HEADER_BYTES} bytes", "the end of the file")
     return [int(value) for value in np.frombuffer(data, _INT32)]
 
 
@@ -865,9 +861,7 @@ def _elements(shape: tuple[int, ...]) -> int:
     return count
 
 
-def _check_array(
-    name: str, array: NDArray[np.generic], shape: tuple[int, ...], dtype: np.dtype[np.generic]
-) -> None:
+def _check_array(name: str, array: NDArray[np.generic], shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> None:
     if array.shape != shape or array.dtype != dtype:
         raise InvalidArgumentError(f"{name}: expected {dtype} {shape}, found {array.dtype} {array.shape}")
 
@@ -904,6 +898,5 @@ def _check_ids(where: Path, ids: NDArray[np.integer], position: int, limit: int)
     index = _first_outside(ids, limit)
     if index is not None:
         raise TokenRangeError(
-            f"{where}, byte {position + ids.itemsize * index}: expected a token id in [0, {limit}), "
-            f"found {ids[index]}"
+            f"{where}, byte {position + ids.itemsize * index}: expected a token id in [0, {limit}), found {ids[index]}"
         )

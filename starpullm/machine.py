@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm import _native
-from starpullm import records
+from starpullm import _native, records
 from starpullm._library import find_library
 
 __all__ = ["Finding", "Machine", "inspect_machine", "libm_fingerprint"]

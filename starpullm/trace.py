@@ -115,8 +115,6 @@ class Trace:
     def seconds_by_operation(self) -> dict[str, float]:
         """Sum of the kernels' times per operation, in seconds, longest first."""
         durations = self.tasks["end_ns"] - self.tasks["start_ns"]
-        totals = (
-            np.bincount(self.tasks["operation"], weights=durations, minlength=len(self.operations)) * 1e-9
-        )
+        totals = np.bincount(self.tasks["operation"], weights=durations, minlength=len(self.operations)) * 1e-9
         order = np.argsort(-totals, kind="stable")
         return {self.operations[i]: float(totals[i]) for i in order if totals[i] > 0}

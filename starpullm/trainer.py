@@ -129,9 +129,7 @@ class Trainer:
     ) -> None:
         self._handle = _native.SessionHandle()
         if reduction not in REDUCTIONS:
-            raise InvalidArgumentError(
-                f'reduction: found "{reduction}", expected one of {", ".join(REDUCTIONS)}'
-            )
+            raise InvalidArgumentError(f'reduction: found "{reduction}", expected one of {", ".join(REDUCTIONS)}')
         options = _native.SessionOptions(
             checkpoint=os.fsencode(checkpoint),
             batch_size=_integer("batch_size", batch_size, 64),
@@ -260,9 +258,7 @@ class Trainer:
         _native.call("session_trace_size", self._handle, tasks, accesses)
         task_table = np.empty(tasks.value, _native.TRACE_TASK)
         access_table = np.empty(accesses.value, _native.TRACE_ACCESS)
-        _native.call(
-            "session_trace_read", self._handle, task_table, len(task_table), access_table, len(access_table)
-        )
+        _native.call("session_trace_read", self._handle, task_table, len(task_table), access_table, len(access_table))
         return Trace(task_table, access_table, tuple(_native.names("operation_name")), self._read_handles())
 
     def clear_trace(self) -> None:
@@ -321,9 +317,7 @@ class Trainer:
         for index in range(_native.call("tensor_count", group)):
             _native.call("session_tensor_info", self._handle, group, index, info)
             name = _native.text(info.name)
-            table[name] = _Tensor(
-                index, bool(info.layered), int(info.instances), tuple(info.dims[: info.num_dims])
-            )
+            table[name] = _Tensor(index, bool(info.layered), int(info.instances), tuple(info.dims[: info.num_dims]))
         return table
 
     def _read_handles(self) -> tuple[HandleInfo, ...]:
@@ -337,7 +331,14 @@ class Trainer:
     def _read(self, group: str, tensor: _Tensor, layer: int, offset: int, values: NDArray[np.float32]) -> None:
         group_number = GROUPS.index(group)
         _native.call(
-            "session_read_tensor", self._handle, group_number, tensor.number, layer, offset, values.size, values
+            "session_read_tensor",
+            self._handle,
+            group_number,
+            tensor.number,
+            layer,
+            offset,
+            values.size,
+            values,
         )
 
     def _group(self, group: str) -> dict[str, _Tensor]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from starpullm.checks.result import Outcome
 from starpullm.data import generate_checkpoint, generate_tokens, generated_tokens_sha256
 from starpullm.errors import FormatError
@@ -23,7 +25,10 @@ __all__ = ["ParityResult", "TensorDifference", "check_parity", "execution_order"
 
 @dataclass(frozen=True, slots=True)
 class TensorDifference:
-    """A tensor whose bits aren't the record's; ``step`` counts from 0, ``tensor`` is named like ``qkvw[1]``."""
+    """A tensor whose bits aren't the record's; ``step`` counts from 0, ``tensor`` is named like ``qkvw[1]``.
+
+    The digests are the record's, of the values; for the mean loss (group ``loss``) they are its bits.
+    """
 
     step: int
     group: str
@@ -135,45 +140,11 @@ def check_parity(
     """
     different_functions = record.different_functions(libm_fingerprint())
     differences: list[TensorDifference] = []
-    num_tensors = 0
-    if not different_functions:
-        with Trainer(
-            runtime,
-            checkpoint,
-            batch_size=record.batch_size,
-            seq_len=record.seq_len,
-            sub_batches=sub_batches,
-            reduction=reduction,
-            learning_rate=record.learning_rate,
-            betas=(record.beta1, record.beta2),
-            eps=record.eps,
-            weight_decay=record.weight_decay,
-            keep_activations=True,
-        ) as trainer:
-            for number, step in enumerate(record.steps):
-                inputs, targets = generate_tokens(
-                    record.seed, number, record.batch_size, record.seq_len, record.model.vocab_size
-                )
-                loss = trainer.step(inputs, targets)
-                if loss.tobytes()[::-1].hex() != step.mean_loss_bits:
-                    differences.append(
-                        TensorDifference(
-                            number, "loss", "mean_loss", step.mean_loss_bits, loss.tobytes()[::-1].hex()
-                        )
-                    )
-                for group, tensor, layer in execution_order(record.model.num_layers):
-                    name = tensor if layer is None else f"{tensor}[{layer}]"
-                    found = tensor_digest(trainer.tensor(group, tensor, layer))
-                    if found != step.digests[group][name]:
-                        differences.append(
-                            TensorDifference(number, group, name, step.digests[group][name], found)
-                        )
-                    num_tensors += 1
-                if progress:
-                    progress()
     if different_functions:
-        outcome = Outcome.NOT_COMPARABLE
+        outcome, num_tensors = Outcome.NOT_COMPARABLE, 0
     else:
+        num_tensors = sum(len(tensors) for step in record.steps for tensors in step.digests.values())
+        differences.extend(_differences(record, runtime, checkpoint, sub_batches, reduction, progress))
         outcome = Outcome.FAILED if differences else Outcome.PASSED
     return ParityResult(
         record=record.name,
@@ -189,26 +160,62 @@ def check_parity(
     )
 
 
+def _differences(
+    record: GoldenRecord,
+    runtime: Runtime,
+    checkpoint: Path,
+    sub_batches: int,
+    reduction: str,
+    progress: Callable[[], None] | None,
+) -> Iterator[TensorDifference]:
+    sizes = record.batch_size, record.seq_len
+    with Trainer(
+        runtime,
+        checkpoint,
+        batch_size=record.batch_size,
+        seq_len=record.seq_len,
+        sub_batches=sub_batches,
+        reduction=reduction,
+        learning_rate=record.learning_rate,
+        betas=(record.beta1, record.beta2),
+        eps=record.eps,
+        weight_decay=record.weight_decay,
+        keep_activations=True,
+    ) as trainer:
+        for number, step in enumerate(record.steps):
+            loss = trainer.step(*generate_tokens(record.seed, number, *sizes, record.model.vocab_size))
+            for group, tensor, layer in execution_order(record.model.num_layers):
+                name = tensor if layer is None else f"{tensor}[{layer}]"
+                expected, found = step.digests[group][name], tensor_digest(trainer.tensor(group, tensor, layer))
+                if found != expected:
+                    yield TensorDifference(number, group, name, expected, found)
+            loss_bits = f"{loss.view(np.uint32):08x}"
+            if loss_bits != step.mean_loss_bits:
+                yield TensorDifference(number, "loss", "mean_loss", step.mean_loss_bits, loss_bits)
+            if progress:
+                progress()
+
+
 # One block of the model, forward: the activations as they are written.
 _BLOCK_FORWARD = (
     "ln1 ln1_mean ln1_rstd qkv preatt att atty attproj residual2 ln2 ln2_mean ln2_rstd fch fch_gelu fcproj residual3"
 ).split()
 
-# The same, backward: activation gradients, and after an operation the parameters that it has gradients of. A tensor that
-# is accumulated into twice stands where it is complete.
+# The same, backward: activation gradients, and after an operation the parameters (marked =) that it has gradients of.
+# What is accumulated into twice stands where it is complete.
 _BLOCK_BACKWARD = (
     "fcproj fch_gelu =fcprojw =fcprojb fch ln2 =fcw =fcb residual2 =ln2w =ln2b attproj atty =attprojw =attprojb "
     "att preatt qkv ln1 =qkvw =qkvb =ln1w =ln1b"
 ).split()
 
 # Nothing is accumulated into their gradients.
-_CONSTANT_GRADS = "ln1_mean ln1_rstd ln2_mean ln2_rstd".split()
+_BLOCK_CONSTANT = "ln1_mean ln1_rstd ln2_mean ln2_rstd".split()
 
 _BLOCK_PARAMETERS = "ln1w ln1b qkvw qkvb attprojw attprojb ln2w ln2b fcw fcb fcprojw fcprojb".split()
 
 
 def execution_order(num_layers: int) -> Iterator[tuple[str, str, int | None]]:
-    """Yield group, tensor and layer (None: no layers) of all tensors of a step, in the order in which they are complete.
+    """Yield group, tensor and layer (None: it exists once) of a step's tensors, in order of their completion.
 
     So the first that differs is the nearest to the cause: forward, backward from the last block, then the update.
     """
@@ -229,7 +236,7 @@ def execution_order(num_layers: int) -> Iterator[tuple[str, str, int | None]]:
         yield grads, "residual3", layer
         for name in _BLOCK_BACKWARD:
             yield ("grads", name[1:], layer) if name.startswith("=") else (grads, name, layer)
-        for name in _CONSTANT_GRADS:
+        for name in _BLOCK_CONSTANT:
             yield grads, name, layer
     yield grads, "encoded", None
     yield "grads", "wte", None

@@ -187,9 +187,7 @@ def attention_forward(qkv: Floats, heads: int) -> tuple[Floats, Floats, Floats]:
     return join_heads(out), preatt, att
 
 
-def attention_backward(
-    dqkv: Floats, dpreatt: Floats, datt: Floats, dout: Floats, qkv: Floats, att: Floats
-) -> None:
+def attention_backward(dqkv: Floats, dpreatt: Floats, datt: Floats, dout: Floats, qkv: Floats, att: Floats) -> None:
     """Accumulate into dqkv, dpreatt and datt."""
     heads, length = att.shape[1:3]
     query, key, value = (split_heads(part, heads) for part in np.split(qkv, 3, axis=-1))
@@ -380,9 +378,7 @@ class StrictModel:
         residuals = ["encoded", *("residual3" + i for i in self.layers)]
 
         dact["losses"][...] = F32(1) / F32(targets.size)
-        crossentropy_softmax_backward(
-            dact["logits"], dact["losses"], act["probs"], targets, self.config.vocab_size
-        )
+        crossentropy_softmax_backward(dact["logits"], dact["losses"], act["probs"], targets, self.config.vocab_size)
         matmul_backward_input(dact["lnf"], dact["logits"], par["wte"])
         matmul_backward_weight(dpar["wte"], None, dact["logits"], act["lnf"])
         self._layernorm_backward(residuals[-1], "lnf", "")
@@ -410,9 +406,7 @@ class StrictModel:
     def _matmul_backward(self, inp: str, weight: str, out: str, i: str) -> None:
         dact, dpar = self.activation_grads, self.grads
         matmul_backward_input(dact[inp + i], dact[out + i], self.params[weight + "w" + i])
-        matmul_backward_weight(
-            dpar[weight + "w" + i], dpar[weight + "b" + i], dact[out + i], self.activations[inp + i]
-        )
+        matmul_backward_weight(dpar[weight + "w" + i], dpar[weight + "b" + i], dact[out + i], self.activations[inp + i])
 
     def _layernorm_backward(self, inp: str, name: str, i: str) -> None:
         act, dact, dpar = self.activations, self.activation_grads, self.grads

@@ -124,9 +124,7 @@ def test_ranks_share_the_batch_of_one(
     shards, batch_size, seq_len, num_ranks = load
     pattern = write_shards(tmp_path_factory.mktemp("shards"), shards)
     one = TokenLoader(pattern, num_ranks * batch_size, seq_len)
-    many = [
-        TokenLoader(pattern, batch_size, seq_len, rank=rank, num_ranks=num_ranks) for rank in range(num_ranks)
-    ]
+    many = [TokenLoader(pattern, batch_size, seq_len, rank=rank, num_ranks=num_ranks) for rank in range(num_ranks)]
     assert {loader.steps_per_epoch for loader in many} == {one.steps_per_epoch}
     for _ in range(one.steps_per_epoch + 1):
         parts = [loader.next() for loader in many]
@@ -217,9 +215,7 @@ def test_shard_that_is_too_small(tmp_path: Path) -> None:
     """Every shard has to hold a step; the sentence names the one that doesn't."""
     pattern = write_shards(tmp_path, [list(range(100)), list(range(24))])
     assert TokenLoader(pattern, 23, 1).steps_per_epoch == 4 + 1
-    with pytest.raises(
-        InvalidArgumentError, match=r"shard_001\.bin: expected at least 25 tokens .* found 24"
-    ):
+    with pytest.raises(InvalidArgumentError, match=r"shard_001\.bin: expected at least 25 tokens .* found 24"):
         TokenLoader(pattern, 2, 4, num_ranks=3)
 
 
@@ -430,11 +426,20 @@ def fill_cache(directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     ids |= {spelled(token): 256 + index for index, token in enumerate(MERGES)}
     contents = [f"#version: 0.2\n{merges}".encode(), json.dumps(ids).encode()]
     vocabulary = {
-        name: hashlib.sha256(content).hexdigest()
-        for name, content in zip(data._GPT2_VOCABULARY, contents, strict=True)
+        name: hashlib.sha256(content).hexdigest() for name, content in zip(data._GPT2_VOCABULARY, contents, strict=True)
     }
     monkeypatch.setattr(data, "_GPT2_VOCABULARY", vocabulary)
-    files = [directory / hashlib.sha1(name.encode()).hexdigest() for name in vocabulary]
+    files = [directory / name for name in vocabulary]
+
+    # tiktoken knows the real vocabulary's hashes; it shall accept this one's, and do all else as always.
+    public = pytest.importorskip("tiktoken_ext.openai_public")
+    read_files = public.data_gym_to_mergeable_bpe_ranks
+
+    def read_small_files(*, vocab_bpe_file: str, encoder_json_file: str, **_: object) -> dict[bytes, int]:
+        ranks: dict[bytes, int] = read_files(vocab_bpe_file, encoder_json_file, *vocabulary.values())
+        return ranks
+
+    monkeypatch.setattr(public, "data_gym_to_mergeable_bpe_ranks", read_small_files)
     for file, content in zip(files, contents, strict=True):
         file.write_bytes(content)
     return files
@@ -473,9 +478,7 @@ def test_no_cached_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, d
     elif damage == "other content":
         files[0].write_bytes(files[0].read_bytes() + b"\n")
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(
-        FileError, match=r"vocabulary isn't in tiktoken's cache .* gpt2_tokenizer\.bin"
-    ) as caught:
+    with pytest.raises(FileError, match=r"vocabulary isn't in tiktoken's cache .* gpt2_tokenizer\.bin") as caught:
         gpt2_encoding()
     assert caught.value.errno == errno.ENOENT
     assert text_encoding().name == "bytes"
@@ -591,9 +594,7 @@ def test_generated_tokens(seed: int, step: int, batch_size: int, seq_len: int, v
     """Every id is that of the description; the first B·T are the inputs."""
     inputs, targets = generate_tokens(seed, step, batch_size, seq_len, vocab_size)
     count = 2 * batch_size * seq_len
-    expected = [
-        mix_one(((100 * seed + 50 << 32) + step * count + j) % 2**64) % vocab_size for j in range(count)
-    ]
+    expected = [mix_one(((100 * seed + 50 << 32) + step * count + j) % 2**64) % vocab_size for j in range(count)]
     assert inputs.dtype == targets.dtype == np.int32
     assert inputs.shape == targets.shape == (batch_size, seq_len)
     assert [*inputs.reshape(-1).tolist(), *targets.reshape(-1).tolist()] == expected
@@ -666,9 +667,7 @@ def test_sample_adds_in_order() -> None:
     """With many small terms the ordered binary32 sum differs from NumPy's own, and it is the ordered one."""
     probabilities = np.full(50257, np.float32(1 / 50257))
     coins = np.linspace(0, 1, 40, endpoint=False)
-    assert [sample(probabilities, coin) for coin in coins] == [
-        literal_sample(probabilities, coin) for coin in coins
-    ]
+    assert [sample(probabilities, coin) for coin in coins] == [literal_sample(probabilities, coin) for coin in coins]
 
 
 def test_sample_of_nothing() -> None:

@@ -243,9 +243,7 @@ def test_wrong_version(tmp_path: Path, kind: Kind, version: int) -> None:
     path = tmp_path / "file.bin"
     kind.write(path)
     patch_int32(path, 1, version)
-    with pytest.raises(
-        FormatError, match=rf"byte 4: expected version .*{kind.version}.*, found version {version}$"
-    ):
+    with pytest.raises(FormatError, match=rf"byte 4: expected version .*{kind.version}.*, found version {version}$"):
         kind.read(path)
 
 
@@ -390,9 +388,7 @@ def test_bfloat16_is_named(tmp_path: Path) -> None:
     path = tmp_path / "gpt2_124M_bf16.bin"
     KINDS[0].write(path)
     patch_int32(path, 1, 5)
-    with pytest.raises(
-        FormatError, match=r"byte 4: expected version 3 \(float32\), found version 5 \(bfloat16"
-    ):
+    with pytest.raises(FormatError, match=r"byte 4: expected version 3 \(float32\), found version 5 \(bfloat16"):
         read_checkpoint(path)
 
 
@@ -572,9 +568,7 @@ def test_debug_state_of_wrong_arrays() -> None:
     tokens=st.lists(st.binary(min_size=1, max_size=255), min_size=1, max_size=30),
     choice=st.integers(0, 10**6),
 )
-def test_tokenizer_round_trip(
-    tmp_path_factory: pytest.TempPathFactory, tokens: list[bytes], choice: int
-) -> None:
+def test_tokenizer_round_trip(tmp_path_factory: pytest.TempPathFactory, tokens: list[bytes], choice: int) -> None:
     """What is written is read, and decoding joins the tokens' bytes."""
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.bin"
     tokenizer = Tokenizer(tuple(tokens), choice % len(tokens))
@@ -635,9 +629,7 @@ def test_token_without_bytes(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[HEADER_BYTES + 2] = 0
     path.write_bytes(content)
-    with pytest.raises(
-        FormatError, match=f"byte {HEADER_BYTES + 2}: expected token 1 to have 1 to 255 bytes"
-    ):
+    with pytest.raises(FormatError, match=f"byte {HEADER_BYTES + 2}: expected token 1 to have 1 to 255 bytes"):
         read_tokenizer(path)
 
 
@@ -732,9 +724,7 @@ def test_negative_count(tmp_path: Path) -> None:
     path = tmp_path / "tokens.bin"
     write_tokens(path, [1])
     patch_int32(path, 2, -1)
-    with pytest.raises(
-        FormatError, match="byte 8: expected a number of tokens that isn't negative, found -1"
-    ):
+    with pytest.raises(FormatError, match="byte 8: expected a number of tokens that isn't negative, found -1"):
         read_tokens(path)
 
 
@@ -842,9 +832,7 @@ def test_file_and_directory_are_synchronised(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EACCES])
-def test_directories_that_cannot_be_synchronised(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_directories_that_cannot_be_synchronised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """Some file systems can't; the file is written all the same."""
     synchronise = os.fsync
 

@@ -113,9 +113,7 @@ def test_raw_tensors_have_the_digests() -> None:
 def test_shapes_are_those_of_the_raw_tensors() -> None:
     """Parameters and activations have the shapes that the functions say."""
     record = shipped_record("tiny")
-    shapes = parameter_shapes(record.model) | activation_shapes(
-        record.model, record.batch_size, record.seq_len
-    )
+    shapes = parameter_shapes(record.model) | activation_shapes(record.model, record.batch_size, record.seq_len)
     with np.load(record.path.with_suffix(".npz")) as archive:
         assert len(archive.files) == 2 * (2 * 23 + 4 * 16)
         for key in archive.files:
@@ -200,9 +198,7 @@ def shown(path: tuple[str | int, ...]) -> str:
 
 
 @pytest.mark.parametrize("path", PATHS, ids=shown)
-def test_missing_key(
-    content: Json, load: Callable[[Json], GoldenRecord], path: tuple[str | int, ...]
-) -> None:
+def test_missing_key(content: Json, load: Callable[[Json], GoldenRecord], path: tuple[str | int, ...]) -> None:
     """The key is named with everything it is in."""
     *outer, last = path
     node: Any = content
@@ -246,9 +242,7 @@ def test_not_an_object(tmp_path: Path) -> None:
 def test_sizes_that_no_model_has(content: Json, load: Callable[[Json], GoldenRecord]) -> None:
     """The model's own complaint is passed on."""
     content["config"]["num_heads"] = 3
-    with pytest.raises(
-        FormatError, match="key config: model config, channels: expected divisible by num_heads"
-    ):
+    with pytest.raises(FormatError, match="key config: model config, channels: expected divisible by num_heads"):
         load(content)
 
 
@@ -331,9 +325,7 @@ def test_fingerprint_as_described() -> None:
     unary = hashlib.sha256(b"".join(rounded(x * x) for x in inputs)).hexdigest()
     bases = [struct.unpack("<f", struct.pack("<f", base))[0] for base in (0.9, 0.999)]
     powf = hashlib.sha256(b"".join(rounded(base * t) for t in range(1, 1001) for base in bases)).hexdigest()
-    assert libm_fingerprint(square) == dict.fromkeys(["expf", "tanhf", "coshf", "logf"], unary) | {
-        "powf": powf
-    }
+    assert libm_fingerprint(square) == dict.fromkeys(["expf", "tanhf", "coshf", "logf"], unary) | {"powf": powf}
     assert tuple(libm_fingerprint(square)) == LIBM_FUNCTIONS
 
 
@@ -363,7 +355,5 @@ def test_shipped_fingerprint_that_is_damaged(tmp_path: Path, monkeypatch: pytest
     """The file of the fingerprint is checked as well."""
     (tmp_path / "libm.json").write_text('{"expf": 1}')
     monkeypatch.setattr(records, "_GOLDEN", tmp_path)
-    with pytest.raises(
-        FormatError, match=r"libm\.json, key expf: expected 64 lower-case hex digits, found 1"
-    ):
+    with pytest.raises(FormatError, match=r"libm\.json, key expf: expected 64 lower-case hex digits, found 1"):
         shipped_libm_fingerprint()

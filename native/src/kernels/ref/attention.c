@@ -7,6 +7,7 @@
 #include "ref.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "product.h"
@@ -15,14 +16,14 @@
 /* scores[t,t2] = ordered sum over i from 0 of a[t,i] * b[t2,i]. Blocks that the causal edge cuts are computed whole;
  * the caller overwrites what is past it. */
 static void scores_product(float *scores, const float *a, size_t lda, const float *b, size_t ldb, size_t T, size_t hs) {
-    panel_row panel[PANEL_DEPTH];
+    struct panel panel;
     for (size_t t2 = 0; t2 < T; t2 += PANEL_COLUMNS) {
         const size_t columns = smaller(PANEL_COLUMNS, T - t2);
         for (size_t i = 0; i < hs; i += PANEL_DEPTH) {
             const size_t depth = smaller(PANEL_DEPTH, hs - i);
-            panel_transpose(panel, b + t2 * ldb + i, ldb, depth, columns);
+            panel_transpose(&panel, b + t2 * ldb + i, ldb, depth, columns);
             panel_product(scores + t2 * T + t2, T, i == 0 ? panel_zeros : NULL, a + t2 * lda + i, lda,
-                          (const panel_row *)panel, 1.0f, T - t2, depth, columns);
+                          T - t2, &panel);
         }
     }
 }
@@ -30,53 +31,44 @@ static void scores_product(float *scores, const float *a, size_t lda, const floa
 /* c[t,i] = ordered sum over t2 <= t from 0 of (scores[t,t2] * b[t2,i]) * scale. */
 static void sum_over_past(float *c, size_t ldc, const float *scores, const float *b, size_t ldb, float scale, size_t T,
                           size_t hs) {
-    panel_row panel[PANEL_DEPTH];
+    struct panel panel;
     for (size_t t2 = 0; t2 < T; t2 += PANEL_DEPTH) {
         const size_t depth = smaller(PANEL_DEPTH, T - t2);
         for (size_t i = 0; i < hs; i += PANEL_COLUMNS) {
             const size_t columns = smaller(PANEL_COLUMNS, hs - i);
             const float *initial = t2 == 0 ? panel_zeros : NULL;
-            panel_copy(panel, b + t2 * ldb + i, ldb, depth, columns);
+            panel_copy(&panel, b + t2 * ldb + i, ldb, depth, columns);
             /* On the causal edge row t has t2 .. t of the panel, behind it all. */
-            for (size_t t = t2; t < t2 + depth; t++)
-                panel_product(c + t * ldc + i, ldc, initial, scores + t * T + t2, T, (const panel_row *)panel, scale,
-                              1, t - t2 + 1, columns);
+            panel_product_scaled(c + t2 * ldc + i, ldc, initial, scores + t2 * T + t2, T, depth, &panel, scale,
+                                 STEPS_UP_TO_ROW);
             const size_t t = t2 + depth;
             if (t < T)
-                panel_product(c + t * ldc + i, ldc, initial, scores + t * T + t2, T, (const panel_row *)panel, scale,
-                              T - t, depth, columns);
+                panel_product_scaled(c + t * ldc + i, ldc, initial, scores + t * T + t2, T, T - t, &panel, scale,
+                                     ALL_STEPS);
         }
     }
 }
 
 enum { BLOCK_ROWS = 32 };
-_Static_assert(PANEL_DEPTH % BLOCK_ROWS == 0, "the causal edge starts in a block's first row or not at all");
+_Static_assert(PANEL_DEPTH % BLOCK_ROWS == 0, "the causal edge meets a block in its first row or not at all");
 
 /* c[t2,i] = ordered sum over t >= t2 from 0 of (scores[t,t2] * b[t,i]) * scale. */
 static void sum_over_future(float *c, size_t ldc, const float *scores, const float *b, size_t ldb, float scale,
                             size_t T, size_t hs) {
-    panel_row panel[PANEL_DEPTH];
+    struct panel panel;
     float scoresT[BLOCK_ROWS][PANEL_DEPTH]; /* a block of scores, each t2's values of t side by side */
-    for (size_t t = 0; t < T; t += PANEL_DEPTH) {
-        const size_t depth = smaller(PANEL_DEPTH, T - t);
-        for (size_t t2 = 0; t2 < t + depth; t2 += BLOCK_ROWS) {
-            const size_t rows = smaller(BLOCK_ROWS, t + depth - t2);
-            transpose(scoresT[0], PANEL_DEPTH, scores + t * T + t2, T, depth, rows);
+    for (size_t begin = 0; begin < T; begin += PANEL_DEPTH) {
+        const size_t end = smaller(begin + PANEL_DEPTH, T);
+        for (size_t t2 = 0; t2 < end; t2 += BLOCK_ROWS) {
+            /* On the causal edge the sums begin in this panel, t2's at t = t2; before it they continue. */
+            const bool edge = t2 >= begin;
+            const size_t t = edge ? t2 : begin;
+            const size_t rows = smaller(BLOCK_ROWS, end - t2);
+            transpose(scoresT[0], PANEL_DEPTH, scores + t * T + t2, T, end - t, rows);
             for (size_t i = 0; i < hs; i += PANEL_COLUMNS) {
-                const size_t columns = smaller(PANEL_COLUMNS, hs - i);
-                float *block = c + t2 * ldc + i;
-                panel_copy(panel, b + t * ldb + i, ldb, depth, columns);
-                if (t2 < t) {
-                    panel_product(block, ldc, NULL, scoresT[0], PANEL_DEPTH, (const panel_row *)panel, scale, rows,
-                                  depth, columns);
-                    continue;
-                }
-                /* On the causal edge t2's sum begins in this panel, at t = t2. */
-                for (size_t r = 0; r < rows; r++) {
-                    const size_t skip = t2 + r - t;
-                    panel_product(block + r * ldc, ldc, panel_zeros, scoresT[r] + skip, PANEL_DEPTH,
-                                  (const panel_row *)(panel + skip), scale, 1, depth - skip, columns);
-                }
+                panel_copy(&panel, b + t * ldb + i, ldb, end - t, smaller(PANEL_COLUMNS, hs - i));
+                panel_product_scaled(c + t2 * ldc + i, ldc, edge ? panel_zeros : NULL, scoresT[0], PANEL_DEPTH, rows,
+                                     &panel, scale, edge ? STEPS_FROM_ROW : ALL_STEPS);
             }
         }
     }

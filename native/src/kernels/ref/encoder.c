@@ -7,25 +7,25 @@
 void encoder_forward_ref(float *restrict out /* (B,T,C) */, const int32_t *tokens /* (B,T) */,
                          const float *restrict wte /* (V,C) */, const float *restrict wpe /* (maxT,C) */, size_t B,
                          size_t T, size_t C) {
-    for (size_t n = 0; n < B * T; n++) {
-        float *o = out + n * C;
-        const float *token = wte + (size_t)tokens[n] * C;
-        const float *position = wpe + n % T * C;
-        for (size_t c = 0; c < C; c++) o[c] = token[c] + position[c];
-    }
+    for (size_t b = 0; b < B; b++)
+        for (size_t t = 0; t < T; t++) {
+            const size_t n = b * T + t;
+            const float *token = wte + (size_t)tokens[n] * C;
+            for (size_t c = 0; c < C; c++) out[n * C + c] = token[c] + wpe[t * C + c];
+        }
 }
 
 void encoder_backward_ref(float *restrict dwte /* (V,C) */, float *restrict dwpe /* (maxT,C) */,
                           const float *restrict dout /* (B,T,C) */, const int32_t *tokens /* (B,T) */, size_t B,
                           size_t T, size_t C, size_t maxT, enum sum_start dwpe_start) {
     if (dwpe_start == SUM_FROM_ZERO) memset(dwpe, 0, maxT * C * sizeof(float));
-    for (size_t n = 0; n < B * T; n++) {
-        float *dtoken = dwte + (size_t)tokens[n] * C;
-        float *dposition = dwpe + n % T * C;
-        const float *d = dout + n * C;
-        for (size_t c = 0; c < C; c++) {
-            dtoken[c] += d[c];
-            dposition[c] += d[c];
+    for (size_t b = 0; b < B; b++)
+        for (size_t t = 0; t < T; t++) {
+            const size_t n = b * T + t;
+            float *dtoken = dwte + (size_t)tokens[n] * C;
+            for (size_t c = 0; c < C; c++) {
+                dtoken[c] += dout[n * C + c];
+                dwpe[t * C + c] += dout[n * C + c];
+            }
         }
-    }
 }

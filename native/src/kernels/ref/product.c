@@ -5,19 +5,33 @@
 #include <stdbool.h>
 #include <string.h>
 
-const panel_row panel_zeros = {0};
+/* Few columns have narrower rows: the zeros beside them aren't multiplied along. GCC unrolls a loop of 16 or less before
+ * it vectorises, and then doesn't; so 20, not 16. */
+enum { NARROW = 20 };
 
-void panel_copy(panel_row *panel, const float *b, size_t ldb, size_t depth, size_t columns) {
-    for (size_t k = 0; k < depth; k++) {
-        memcpy(panel[k], b + k * ldb, columns * sizeof(float));
-        for (size_t j = columns; j < PANEL_COLUMNS; j++) panel[k][j] = 0.0f;
-    }
+const float panel_zeros[PANEL_COLUMNS] = {0};
+
+static void clear_unused(struct panel *panel) {
+    const size_t width = panel->columns <= NARROW ? NARROW : PANEL_COLUMNS;
+    for (size_t k = 0; k < panel->depth; k++)
+        for (size_t j = panel->columns; j < width; j++) panel->values[k][j] = 0.0f;
 }
 
-void panel_transpose(panel_row *panel, const float *bt, size_t ldbt, size_t depth, size_t columns) {
-    transpose(panel[0], PANEL_COLUMNS, bt, ldbt, columns, depth);
-    for (size_t k = 0; k < depth; k++)
-        for (size_t j = columns; j < PANEL_COLUMNS; j++) panel[k][j] = 0.0f;
+void panel_copy(struct panel *panel, const float *b, size_t ldb, size_t depth, size_t columns) {
+    panel->depth = depth;
+    panel->columns = columns;
+    if (columns == PANEL_COLUMNS)
+        for (size_t k = 0; k < depth; k++) memcpy(panel->values[k], b + k * ldb, PANEL_COLUMNS * sizeof(float));
+    else
+        for (size_t k = 0; k < depth; k++) memcpy(panel->values[k], b + k * ldb, columns * sizeof(float));
+    clear_unused(panel);
+}
+
+void panel_transpose(struct panel *panel, const float *bt, size_t ldbt, size_t depth, size_t columns) {
+    panel->depth = depth;
+    panel->columns = columns;
+    transpose(panel->values[0], PANEL_COLUMNS, bt, ldbt, columns, depth);
+    clear_unused(panel);
 }
 
 void transpose(float *restrict out, size_t ldout, const float *restrict in, size_t ldin, size_t rows, size_t columns) {
@@ -25,40 +39,54 @@ void transpose(float *restrict out, size_t ldout, const float *restrict in, size
         for (size_t j = 0; j < columns; j++) out[j * ldout + i] = in[i * ldin + j];
 }
 
-/* One row of c, PANEL_COLUMNS wide. The sums live in registers: the loop over j has a constant trip count. */
-static inline void row_product(float *c, const float *initial, const float *a, const panel_row *restrict panel,
-                               bool scaled, float scale, size_t depth) {
-    panel_row sum;
-    for (size_t j = 0; j < PANEL_COLUMNS; j++) sum[j] = initial[j];
+/* One row of c. `width` is a constant wherever this is inlined, so the sums live in registers. */
+static inline void row_product(float *c, const float *initial, const float *a,
+                               const float (*restrict values)[PANEL_COLUMNS], size_t depth, size_t width, bool scaled,
+                               float scale) {
+    float sum[PANEL_COLUMNS];
+    for (size_t j = 0; j < width; j++) sum[j] = initial[j];
     for (size_t k = 0; k < depth; k++)
-        for (size_t j = 0; j < PANEL_COLUMNS; j++) {
-            const float term = a[k] * panel[k][j];
+        for (size_t j = 0; j < width; j++) {
+            const float term = a[k] * values[k][j];
             sum[j] += scaled ? term * scale : term;
         }
-    for (size_t j = 0; j < PANEL_COLUMNS; j++) c[j] = sum[j];
+    for (size_t j = 0; j < width; j++) c[j] = sum[j];
 }
 
-static inline void rows_product(float *c, size_t ldc, const float *initial, const float *a, size_t lda,
-                                const panel_row *panel, bool scaled, float scale, size_t rows, size_t depth,
-                                size_t columns) {
+static inline void rows_product(float *c, size_t ldc, const float *initial, const float *a, size_t lda, size_t rows,
+                                const struct panel *panel, size_t width, bool scaled, float scale, enum steps steps) {
+    const size_t columns = panel->columns;
+    float part[PANEL_COLUMNS] = {0};
     for (size_t r = 0; r < rows; r++) {
         float *row = c + r * ldc;
         const float *first = initial ? initial : row;
-        if (columns == PANEL_COLUMNS) {
-            row_product(row, first, a + r * lda, panel, scaled, scale, depth);
-        } else {
-            panel_row part = {0};
-            memcpy(part, first, columns * sizeof(float));
-            row_product(part, part, a + r * lda, panel, scaled, scale, depth);
-            memcpy(row, part, columns * sizeof(float));
-        }
+        const size_t begin = steps == STEPS_FROM_ROW ? r : 0;
+        const size_t depth = (steps == STEPS_UP_TO_ROW ? r + 1 : panel->depth) - begin;
+        const bool whole = columns == width;
+        if (!whole) memcpy(part, first, columns * sizeof(float));
+        row_product(whole ? row : part, whole ? first : part, a + r * lda + begin, panel->values + begin, depth, width,
+                    scaled, scale);
+        if (!whole) memcpy(row, part, columns * sizeof(float));
     }
 }
 
-void panel_product(float *c, size_t ldc, const float *initial, const float *a, size_t lda, const panel_row *panel,
-                   float scale, size_t rows, size_t depth, size_t columns) {
-    if (scale == 1.0f)
-        rows_product(c, ldc, initial, a, lda, panel, false, 1.0f, rows, depth, columns);
+void panel_product(float *c, size_t ldc, const float *initial, const float *a, size_t lda, size_t rows,
+                   const struct panel *panel) {
+    if (panel->columns <= NARROW)
+        rows_product(c, ldc, initial, a, lda, rows, panel, NARROW, false, 1.0f, ALL_STEPS);
     else
-        rows_product(c, ldc, initial, a, lda, panel, true, scale, rows, depth, columns);
+        rows_product(c, ldc, initial, a, lda, rows, panel, PANEL_COLUMNS, false, 1.0f, ALL_STEPS);
+}
+
+void panel_product_scaled(float *c, size_t ldc, const float *initial, const float *a, size_t lda, size_t rows,
+                          const struct panel *panel, float scale, enum steps steps) {
+    const bool scaled = scale != 1.0f;
+    if (scaled && panel->columns <= NARROW)
+        rows_product(c, ldc, initial, a, lda, rows, panel, NARROW, true, scale, steps);
+    else if (scaled)
+        rows_product(c, ldc, initial, a, lda, rows, panel, PANEL_COLUMNS, true, scale, steps);
+    else if (panel->columns <= NARROW)
+        rows_product(c, ldc, initial, a, lda, rows, panel, NARROW, false, 1.0f, steps);
+    else
+        rows_product(c, ldc, initial, a, lda, rows, panel, PANEL_COLUMNS, false, 1.0f, steps);
 }
