@@ -220,13 +220,14 @@ STARPULLM_API enum starpullm_status starpullm_session_tensor_info(const starpull
                                                                   int32_t index, struct starpullm_tensor_info *info);
 
 /* Waits for the tasks that write the tensor and copies count elements from offset on. Activations and their gradients
- * that the session doesn't keep are STARPULLM_INVALID_STATE, as are gradients before the first step. */
+ * that the session doesn't keep are STARPULLM_INVALID_STATE. What nothing has written yet is +0. */
 STARPULLM_API enum starpullm_status starpullm_session_read_tensor(starpullm_session *session, int32_t group,
                                                                   int32_t index, int32_t layer, int64_t offset,
                                                                   int64_t count, float *values);
 
 /* Writes the parameters after the last submitted step: to a temporary name in the same folder, fsync, rename. On failure
- * the file that was there before is still there, whole. */
+ * the file that was there before is still there, whole (except if only the folder's fsync fails: then the new file is in
+ * place, and the sentence says so). */
 STARPULLM_API enum starpullm_status starpullm_session_save_checkpoint(starpullm_session *session, const char *path);
 
 /* ---- Trace ---- */

@@ -357,8 +357,8 @@ status session_read_tensor(struct starpullm_session *session, int32_t group, int
     const int64_t elements = tensor_elements((struct tensor_shape){
         info.num_dims, {info.dims[0], info.dims[1], info.dims[2], info.dims[3]}});
     if (offset < 0 || count < 0 || offset > elements || count > elements - offset)
-        return fail(STARPULLM_INVALID_ARGUMENT, "%s: found elements %lld to %lld, expected a part of 0 to %lld",
-                    info.name, (long long)offset, (long long)offset + (long long)count, (long long)elements);
+        return fail(STARPULLM_INVALID_ARGUMENT, "%s: found %lld elements from %lld on, expected a part of %lld",
+                    info.name, (long long)count, (long long)offset, (long long)elements);
     if (is_parameter_group(group))
         return copy_out(handles_parameter(session->handles, group, index, layer), offset, count, values);
     return read_activation(session, group, index, layer, offset, count, values);

@@ -52,15 +52,18 @@ bool handles_activation_grad_kept(const struct handles *handles, enum activation
 static status count_all(struct handles *handles)
 {
     const struct handles_options *o = &handles->options;
-    int count = 0;
+    const int64_t S = o->sub_batches;
+    int64_t count = o->slots * (2 * S + 1);
     for (int p = 0; p < NUM_PARAMETERS; p++)
-        count += 4 * parameter_instances(&o->config, p);
+        count += 4 * (int64_t)parameter_instances(&o->config, p);
     for (int a = 0; a < NUM_ACTIVATIONS; a++)
-        count += 2 * activation_instances(&o->config, a) * o->sub_batches;
-    count += o->slots * (2 * o->sub_batches + 1);
-    handles->all = calloc((size_t)count, sizeof *handles->all);
-    handles->capacity = count;
-    return handles->all ? STARPULLM_OK : fail(STARPULLM_OUT_OF_MEMORY, "a table of %d handles", count);
+        count += 2 * S * activation_instances(&o->config, a);
+    if (count <= INT32_MAX)
+        handles->all = calloc((size_t)count, sizeof *handles->all);
+    if (!handles->all)
+        return fail(STARPULLM_OUT_OF_MEMORY, "a table of %lld handles", (long long)count);
+    handles->capacity = (int)count;
+    return STARPULLM_OK;
 }
 
 static status make_indices(int **indices, int count)
@@ -109,6 +112,7 @@ static status create_activation(struct handles *handles, int **indices, const ch
     const struct handles_options *o = &handles->options;
     int instances = activation_instances(&o->config, a);
     int64_t elements = tensor_elements(activation_shape(&o->config, a, o->sub_batch_size, o->seq_len));
+    /* Fits: count_all() has counted twice as many. */
     TRY(make_indices(indices, instances * o->sub_batches));
     for (int l = 0; l < instances; l++)
         for (int s = 0; s < o->sub_batches; s++) {

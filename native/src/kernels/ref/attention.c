@@ -100,7 +100,10 @@ void attention_forward_ref(float *out /* (B,T,C) */, float *preatt /* (B,NH,T,T)
 
 enum { TILE = 24 }; /* t3 at a time: 6 SSE sums and their 6 factors stay in registers */
 
-/* sum[j] accumulates (att[t2] * factor[j]) * datt[t2], t2 from begin to end. */
+/* one_at + TILE - 1 - i has a 1 at i and zeros beside it. */
+static const float one_at[2 * TILE - 1] = {[TILE - 1] = 1.0f};
+
+/* sum[j] accumulates (att[t2] * factor[j]) * datt[t2], begin <= t2 < end. */
 static inline void accumulate_tile(float *restrict sum, const float *restrict factor, const float *restrict att,
                                    const float *restrict datt, size_t begin, size_t end) {
     for (size_t t2 = begin; t2 < end; t2++)
@@ -108,19 +111,20 @@ static inline void accumulate_tile(float *restrict sum, const float *restrict fa
 }
 
 /* dpreatt[t3] = ordered sum over t2 < count from 0 of (att[t2] * ((t2 == t3 ? 1 : 0) - att[t3])) * datt[t2]. */
-static void softmax_backward(float *dpreatt, const float *att, const float *datt, size_t count) {
+static void softmax_backward(float *restrict dpreatt, const float *restrict att, const float *restrict datt,
+                             size_t count) {
     for (size_t t3 = 0; t3 < count; t3 += TILE) {
         const size_t tile = smaller(TILE, count - t3);
-        float sum[TILE] = {0}, factor[TILE] = {0};
-        for (size_t j = 0; j < tile; j++) factor[j] = 0.0f - att[t3 + j];
+        float sum[TILE] = {0}, a[TILE] = {0}, factor[TILE];
+        for (size_t j = 0; j < tile; j++) a[j] = att[t3 + j];
+        for (size_t j = 0; j < TILE; j++) factor[j] = 0.0f - a[j];
         accumulate_tile(sum, factor, att, datt, 0, t3);
-        for (size_t j = 0; j < tile; j++) {
-            factor[j] = 1.0f - att[t3 + j];
-            accumulate_tile(sum, factor, att, datt, t3 + j, t3 + j + 1);
-            factor[j] = 0.0f - att[t3 + j];
+        for (size_t i = 0; i < tile; i++) {
+            const float *indicator = one_at + TILE - 1 - i;
+            for (size_t j = 0; j < TILE; j++) sum[j] += (att[t3 + i] * (indicator[j] - a[j])) * datt[t3 + i];
         }
         accumulate_tile(sum, factor, att, datt, t3 + tile, count);
-        memcpy(dpreatt + t3, sum, tile * sizeof(float));
+        for (size_t j = 0; j < tile; j++) dpreatt[t3 + j] = sum[j];
     }
 }
 

@@ -11,6 +11,17 @@ enum { NARROW = 20 };
 
 const float panel_zeros[PANEL_COLUMNS] = {0};
 
+/* Fewer than PANEL_COLUMNS values. Of a memcpy whose size is known to be small GCC makes a string instruction, which takes
+ * longer than such a row's product. */
+static inline void copy_part(float *to, const float *from, size_t columns) {
+    if (columns & 16) memcpy(to, from, 16 * sizeof(float)), to += 16, from += 16;
+    if (columns & 8) memcpy(to, from, 8 * sizeof(float)), to += 8, from += 8;
+    if (columns & 4) memcpy(to, from, 4 * sizeof(float)), to += 4, from += 4;
+    if (columns & 2) memcpy(to, from, 2 * sizeof(float)), to += 2, from += 2;
+    if (columns & 1) *to = *from;
+}
+_Static_assert(PANEL_COLUMNS <= 32, "copy_part copies at most 31 values");
+
 static void clear_unused(struct panel *panel) {
     const size_t width = panel->columns <= NARROW ? NARROW : PANEL_COLUMNS;
     for (size_t k = 0; k < panel->depth; k++)
@@ -23,7 +34,7 @@ void panel_copy(struct panel *panel, const float *b, size_t ldb, size_t depth, s
     if (columns == PANEL_COLUMNS)
         for (size_t k = 0; k < depth; k++) memcpy(panel->values[k], b + k * ldb, PANEL_COLUMNS * sizeof(float));
     else
-        for (size_t k = 0; k < depth; k++) memcpy(panel->values[k], b + k * ldb, columns * sizeof(float));
+        for (size_t k = 0; k < depth; k++) copy_part(panel->values[k], b + k * ldb, columns);
     clear_unused(panel);
 }
 
@@ -39,7 +50,8 @@ void transpose(float *restrict out, size_t ldout, const float *restrict in, size
         for (size_t j = 0; j < columns; j++) out[j * ldout + i] = in[i * ldin + j];
 }
 
-/* One row of c. `width` is a constant wherever this is inlined, so the sums live in registers. */
+/* One row of c, `width` columns of it. A constant width and `scaled` make the loop over j straight-line code whose sums
+ * live in registers, so each of the four has a function to itself. */
 static inline void row_product(float *c, const float *initial, const float *a,
                                const float (*restrict values)[PANEL_COLUMNS], size_t depth, size_t width, bool scaled,
                                float scale) {
@@ -53,40 +65,46 @@ static inline void row_product(float *c, const float *initial, const float *a,
     for (size_t j = 0; j < width; j++) c[j] = sum[j];
 }
 
-static inline void rows_product(float *c, size_t ldc, const float *initial, const float *a, size_t lda, size_t rows,
-                                const struct panel *panel, size_t width, bool scaled, float scale, enum steps steps) {
+typedef void row_function(float *c, const float *initial, const float *a, const float (*values)[PANEL_COLUMNS],
+                          size_t depth, float scale);
+
+static void wide_row(float *c, const float *initial, const float *a, const float (*values)[PANEL_COLUMNS],
+                     size_t depth, float scale) {
+    row_product(c, initial, a, values, depth, PANEL_COLUMNS, false, scale);
+}
+static void wide_row_scaled(float *c, const float *initial, const float *a, const float (*values)[PANEL_COLUMNS],
+                            size_t depth, float scale) {
+    row_product(c, initial, a, values, depth, PANEL_COLUMNS, true, scale);
+}
+static void narrow_row(float *c, const float *initial, const float *a, const float (*values)[PANEL_COLUMNS],
+                       size_t depth, float scale) {
+    row_product(c, initial, a, values, depth, NARROW, false, scale);
+}
+static void narrow_row_scaled(float *c, const float *initial, const float *a, const float (*values)[PANEL_COLUMNS],
+                              size_t depth, float scale) {
+    row_product(c, initial, a, values, depth, NARROW, true, scale);
+}
+
+void panel_product_scaled(float *c, size_t ldc, const float *initial, const float *a, size_t lda, size_t rows,
+                          const struct panel *panel, float scale, enum steps steps) {
     const size_t columns = panel->columns;
+    const bool narrow = columns <= NARROW, scaled = scale != 1.0f;
+    row_function *const product = narrow ? (scaled ? narrow_row_scaled : narrow_row)
+                                              : (scaled ? wide_row_scaled : wide_row);
     float part[PANEL_COLUMNS] = {0};
     for (size_t r = 0; r < rows; r++) {
         float *row = c + r * ldc;
         const float *first = initial ? initial : row;
         const size_t begin = steps == STEPS_FROM_ROW ? r : 0;
         const size_t depth = (steps == STEPS_UP_TO_ROW ? r + 1 : panel->depth) - begin;
-        const bool whole = columns == width;
-        if (!whole) memcpy(part, first, columns * sizeof(float));
-        row_product(whole ? row : part, whole ? first : part, a + r * lda + begin, panel->values + begin, depth, width,
-                    scaled, scale);
-        if (!whole) memcpy(row, part, columns * sizeof(float));
+        const bool whole = columns == PANEL_COLUMNS || columns == NARROW;
+        if (!whole) copy_part(part, first, columns);
+        product(whole ? row : part, whole ? first : part, a + r * lda + begin, panel->values + begin, depth, scale);
+        if (!whole) copy_part(row, part, columns);
     }
 }
 
 void panel_product(float *c, size_t ldc, const float *initial, const float *a, size_t lda, size_t rows,
                    const struct panel *panel) {
-    if (panel->columns <= NARROW)
-        rows_product(c, ldc, initial, a, lda, rows, panel, NARROW, false, 1.0f, ALL_STEPS);
-    else
-        rows_product(c, ldc, initial, a, lda, rows, panel, PANEL_COLUMNS, false, 1.0f, ALL_STEPS);
-}
-
-void panel_product_scaled(float *c, size_t ldc, const float *initial, const float *a, size_t lda, size_t rows,
-                          const struct panel *panel, float scale, enum steps steps) {
-    const bool scaled = scale != 1.0f;
-    if (scaled && panel->columns <= NARROW)
-        rows_product(c, ldc, initial, a, lda, rows, panel, NARROW, true, scale, steps);
-    else if (scaled)
-        rows_product(c, ldc, initial, a, lda, rows, panel, PANEL_COLUMNS, true, scale, steps);
-    else if (panel->columns <= NARROW)
-        rows_product(c, ldc, initial, a, lda, rows, panel, NARROW, false, 1.0f, steps);
-    else
-        rows_product(c, ldc, initial, a, lda, rows, panel, PANEL_COLUMNS, false, 1.0f, steps);
+    panel_product_scaled(c, ldc, initial, a, lda, rows, panel, 1.0f, ALL_STEPS);
 }

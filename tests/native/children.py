@@ -1,0 +1,260 @@
+"""Runs functions, code and the command line in child processes that are killed, group and all, after a time limit.
+
+The tests of this directory call it, and never start StarPU in pytest's own process: there is one StarPU per process,
+and a native hang can't be interrupted from inside.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Self, TypedDict, TypeVar
+
+__all__ = [
+    "TWO_CORES",
+    "Finished",
+    "Reply",
+    "attempt",
+    "cli_command",
+    "finish",
+    "run_cli",
+    "run_command",
+    "run_function",
+    "run_python",
+    "started",
+]
+
+TWO_CORES = {"HWLOC_SYNTHETIC": "numa:1 core:2 pu:1"}
+"""An environment with partitions of up to 2x1 on any machine."""
+
+R = TypeVar("R")
+
+# What would change how StarPU, hwloc, OpenMP or the terminal output behave.
+_DROPPED = ("HWLOC_", "STARPU_", "OMP_", "GOMP_", "TIKTOKEN_")
+_DROPPED_NAMES = ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "PYTHONWARNINGS")
+
+_PACKAGE = "starpullm_native_tests"
+"""Name under which a child imports this directory."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A child that has ended by itself; converts to a text with everything that it wrote."""
+
+    command: tuple[str, ...]
+    returncode: int
+    stdout: str
+    stderr: str
+
+    def check(self, returncode: int = 0) -> Self:
+        """Fail with everything that the child wrote unless it ended with this status."""
+        assert self.returncode == returncode, f"expected exit status {returncode} of {self}"
+        return self
+
+    def __str__(self) -> str:
+        return _report(self.command, f"exit status {self.returncode}", self.stdout, self.stderr)
+
+
+def run_function(
+    function: Callable[..., R],
+    *args: object,
+    timeout: float = 60,
+    environment: Mapping[str, str] | None = None,
+    prefix: Sequence[str] = (),
+) -> R:
+    """Call a module-level function of a test file in a child, which imports that file, and return its result.
+
+    Arguments and result cross as JSON: a tuple comes back as a list. Nothing but the result may be printed, so the
+    library can't print either; standard error is shown when something fails, so notes go there.
+
+    Parameters
+    ----------
+    function, args
+        What is called.
+    timeout
+        Seconds.
+    environment
+        Added to the child's.
+    prefix
+        Command that runs the child, for example ``("unshare", "-m")``.
+    """
+    file = sys.modules[function.__module__].__file__
+    assert file is not None
+    done = run_command(
+        [*prefix, *_PYTHON, __file__, file, function.__name__, json.dumps(args)], timeout=timeout, environment=environment
+    ).check()
+    try:
+        result: R = json.loads(done.stdout)
+    except json.JSONDecodeError as error:
+        raise AssertionError(f"expected nothing but a result on standard output ({error}): {done}") from None
+    return result
+
+
+def run_python(
+    code: str,
+    *args: object,
+    timeout: float = 60,
+    environment: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> Finished:
+    """Run Python code in a child, with `args` as its ``sys.argv[1:]``; fail unless its exit status is 0."""
+    command = [*_PYTHON, "-c", code, *map(str, args)]
+    return run_command(command, timeout=timeout, environment=environment, cwd=cwd).check()
+
+
+def run_cli(
+    *args: object,
+    timeout: float = 60,
+    environment: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    prefix: Sequence[str] = (),
+) -> Finished:
+    """Run ``starpullm ARGS``, whatever its exit status."""
+    return run_command([*prefix, *cli_command(*args)], timeout=timeout, environment=environment, cwd=cwd)
+
+
+def cli_command(*args: object) -> list[str]:
+    """Return the command that is ``starpullm ARGS``."""
+    return [*_PYTHON, "-m", "starpullm.cli", *map(str, args)]
+
+
+def run_command(
+    command: Sequence[str],
+    *,
+    timeout: float = 60,
+    environment: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> Finished:
+    """Run a command to its end; a child that needs more than `timeout` seconds is killed and fails the test."""
+    with started(command, timeout=timeout, environment=environment, cwd=cwd) as process:
+        return finish(process)
+
+
+@contextmanager
+def started(
+    command: Sequence[str],
+    *,
+    timeout: float = 60,
+    environment: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a command in a process group of its own, with pipes; the group is killed after `timeout` seconds.
+
+    So every read of a pipe comes to an end. What still runs when the block is left is killed too.
+    """
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=_clean_environment(environment or {}),
+        cwd=cwd,
+        start_new_session=True,
+    )
+    limit = threading.Timer(timeout, _kill_group, (process, timeout))
+    limit.start()
+    try:
+        yield process
+    finally:
+        limit.cancel()
+        limit.join()
+        _kill_group(process)
+        process.communicate()
+
+
+def finish(process: subprocess.Popen[bytes]) -> Finished:
+    """Wait for a child of `started` and return what it wrote and was not read yet; fail if its time is over."""
+    stdout, stderr = (output.decode(errors="replace") for output in process.communicate())
+    command = tuple(map(str, process.args)) if isinstance(process.args, Sequence) else ()
+    limit = getattr(process, _KILLED_AFTER, None)
+    if limit is not None:
+        raise AssertionError(_report(command, f"killed, not ended after {limit} s", stdout, stderr))
+    return Finished(command, process.returncode, stdout, stderr)
+
+
+class Reply(TypedDict):
+    """How a call in a child ended: the exception's class name, or None; its sentence, or the result's repr."""
+
+    raised: str | None
+    text: str
+
+
+def attempt(action: Callable[[], object]) -> Reply:
+    """Call something in a child and return how that ended."""
+    try:
+        result = action()
+    except Exception as error:
+        return {"raised": type(error).__name__, "text": str(error)}
+    return {"raised": None, "text": repr(result)}
+
+
+# ---- How it works ----
+
+_PYTHON = (sys.executable, "-W", "error")
+_KILLED_AFTER = "killed_after"
+
+
+def _kill_group(process: subprocess.Popen[bytes], limit: float | None = None) -> None:
+    # Until the leader has been waited for, its number belongs to nobody else.
+    if process.returncode is None:
+        if limit is not None:
+            setattr(process, _KILLED_AFTER, limit)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_DROPPED) and name not in _DROPPED_NAMES
+    }
+    # Neither the current directory nor this one may hide the installed package.
+    return {**kept, "STARPU_HOME": _starpu_home(), "PYTHONSAFEPATH": "1", **extra}
+
+
+@cache
+def _starpu_home() -> str:
+    directory = tempfile.mkdtemp(prefix="starpullm-tests-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
+
+
+def _report(command: Sequence[str], ending: str, stdout: str, stderr: str) -> str:
+    return (
+        f"child: {ending}\ncommand: {' '.join(command)}\n"
+        f"---- standard output\n{stdout}\n---- standard error\n{stderr}"
+    )
+
+
+def _serve(file: Path, function: str, arguments: str) -> None:
+    """Be the child of `run_function`."""
+    directory = file.parent
+    spec = importlib.util.spec_from_file_location(
+        _PACKAGE, directory / "__init__.py", submodule_search_locations=[str(directory)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    package = importlib.util.module_from_spec(spec)
+    sys.modules[_PACKAGE] = package
+    spec.loader.exec_module(package)
+    module = importlib.import_module(f"{_PACKAGE}.{file.stem}")
+    print(json.dumps(getattr(module, function)(*json.loads(arguments))))
+
+
+if __name__ == "__main__":
+    _serve(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
