@@ -1,13 +1,15 @@
 """The command line: reads options, calls the package, prints. Nothing is computed here.
 
 Installed as ``starpullm``. Exit status: 0 done; 1 a comparison found differences; 2 bad usage or input;
-3 not comparable; 4 the machine failed (memory, disk, StarPU).
+3 not comparable; 4 the machine failed (memory, disk, StarPU); 130 interrupted.
 """
 
 from __future__ import annotations
 
 import errno
 import json
+import os
+import signal
 import sys
 import tempfile
 import time
@@ -18,7 +20,6 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 import starpullm
 from starpullm import demo as demo_run
@@ -51,8 +52,19 @@ EXIT_DIFFERENT = 1
 EXIT_BAD_INPUT = 2
 EXIT_NOT_COMPARABLE = 3
 EXIT_MACHINE_FAILED = 4
+EXIT_INTERRUPTED = 128 + signal.SIGINT  # as shells count; click's own would be 1
 
 _INPUT_ERRORS = (InvalidArgumentError, FormatError, MissingDependencyError)
+_PATH_ERRORS = (
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.EINVAL,  # not a regular file
+)
 
 # Results go to standard output; progress and errors to standard error.
 _out = Console(highlight=False, soft_wrap=True)
@@ -71,11 +83,17 @@ class _Group(click.Group):
             _err.print(f"Error: {error}", markup=False)
             missing = isinstance(error, FileError) and error.errno is not None and _is_callers_fault(error.errno)
             ctx.exit(EXIT_BAD_INPUT if missing or isinstance(error, _INPUT_ERRORS) else EXIT_MACHINE_FAILED)
+        except MemoryError as error:
+            _err.print(f"Error: out of memory: {error}", markup=False)
+            ctx.exit(EXIT_MACHINE_FAILED)
+        except KeyboardInterrupt:
+            _err.print("Interrupted.")
+            ctx.exit(EXIT_INTERRUPTED)
 
 
 def _is_callers_fault(number: int) -> bool:
     """Whether an errno says that the path was wrong, not that the disk failed."""
-    return number in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR)
+    return number in _PATH_ERRORS
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -144,10 +162,8 @@ def doctor(as_json: bool) -> None:
         ("libm", "known: golden records are comparable" if machine.libm_known else "unknown"),
         ("float environment", machine.float_environment or "as the contract wants it"),
     ]
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, text in rows:
-        table.add_row(name, text)
-    _out.print(table)
+        _out.print(f"{name:<19}{text}", markup=False)
     for finding in machine.findings:
         _out.print(f"{'problem' if finding.is_problem else 'note'}: {finding.sentence}", markup=False)
 
@@ -195,6 +211,8 @@ def train_command(
     as_json: bool,
 ) -> None:
     """Train a model: losses, tokens per millisecond, time left."""
+    if save:
+        _check_can_save(save)
     vocab_size = checkpoint_config(checkpoint).vocab_size
     loader = TokenLoader(tokens, batch_size, seq_len, vocab_size=vocab_size)
     val_loader = TokenLoader(val_tokens, batch_size, seq_len, vocab_size=vocab_size) if val_tokens else None
@@ -247,6 +265,16 @@ def train_command(
                 "saved": str(save) if save else None,
             }
         )
+
+
+def _check_can_save(path: Path) -> None:
+    """Refuse a place where the model can't be saved while nothing is lost by it."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        path.parent.stat()
+    except OSError as error:
+        raise FileError(f"{path}: can't be written: {error.strerror}", error.errno, str(path)) from error
 
 
 # ---- generate ----
@@ -385,11 +413,11 @@ def _parity_line(result: ParityResult) -> str:
 
 
 def _parity_summary(results: Sequence[ParityResult]) -> str:
-    if any(result.outcome is Outcome.NOT_COMPARABLE for result in results):
+    different = sum(len(result.differences) for result in results)
+    if not different and any(result.outcome is Outcome.NOT_COMPARABLE for result in results):
         return "parity: not comparable on this machine"
     tensors = sum(result.num_tensors for result in results)
-    steps = sum(result.num_steps for result in results)
-    different = sum(len(result.differences) for result in results)
+    steps = sum(result.num_steps for result in results if result.outcome is not Outcome.NOT_COMPARABLE)
     return f"parity: {tensors} tensors over {steps} steps, {different} differ"
 
 

@@ -6,11 +6,11 @@ Users create one and give it to ``Trainer``; the command line does the same.
 from __future__ import annotations
 
 import re
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from starpullm import _native
 from starpullm.errors import InvalidArgumentError
+from starpullm.resource import Resource
 
 __all__ = ["DEFAULT_SCHEDULER", "Partition", "Runtime", "schedulers"]
 
@@ -46,7 +46,7 @@ def schedulers() -> list[str]:
     return list(_native.names("scheduler_name"))
 
 
-class Runtime:
+class Runtime(Resource):
     """StarPU, running; a context manager.
 
     Parameters
@@ -77,30 +77,8 @@ class Runtime:
         )
         _native.call("runtime_create", options, self._handle.address)
 
-    @property
-    def closed(self) -> bool:
-        """Whether ``close`` has been called."""
-        return not self._handle
-
-    def close(self) -> None:
-        """Stop StarPU; does nothing the second time.
-
-        Raises
-        ------
-        StateError
-            If trainers are open on it.
-        """
-        if self._handle:
-            _native.call("runtime_destroy", self._handle)
-            self._handle.forget()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def _destroy(self) -> None:
+        _native.call("runtime_destroy", self._handle)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "running"

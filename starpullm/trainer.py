@@ -9,8 +9,7 @@ import ctypes
 import operator
 import os
 from dataclasses import fields
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from starpullm import _native
 from starpullm.errors import InvalidArgumentError
 from starpullm.formats import ModelConfig
+from starpullm.resource import Resource
 from starpullm.runtime import Runtime
 from starpullm.trace import HandleInfo, Trace
 
@@ -74,7 +74,7 @@ class _Tensor(NamedTuple):
     shape: tuple[int, ...]
 
 
-class Trainer:
+class Trainer(Resource):
     """A model being trained; a context manager.
 
     Parameters
@@ -265,24 +265,8 @@ class Trainer:
         """Forget what was recorded."""
         _native.call("session_trace_clear", self._handle)
 
-    @property
-    def closed(self) -> bool:
-        """Whether ``close`` has been called."""
-        return not self._handle
-
-    def close(self) -> None:
-        """Wait for everything that was submitted and free the model; does nothing the second time."""
-        if self._handle:
-            _native.call("session_destroy", self._handle)
-            self._handle.forget()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def _destroy(self) -> None:
+        _native.call("session_destroy", self._handle)
 
     def _submit(self, function: str, inputs: ArrayLike, targets: ArrayLike) -> Loss:
         loss = _native.LossHandle()

@@ -26,6 +26,7 @@ from typing import Self, TypedDict, TypeVar
 
 __all__ = [
     "TWO_CORES",
+    "Child",
     "Finished",
     "Reply",
     "attempt",
@@ -74,12 +75,13 @@ def run_function(
     *args: object,
     timeout: float = 60,
     environment: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
     prefix: Sequence[str] = (),
 ) -> R:
     """Call a module-level function of a test file in a child, which imports that file, and return its result.
 
-    Arguments and result cross as JSON: a tuple comes back as a list. Nothing but the result may be printed, so the
-    library can't print either; standard error is shown when something fails, so notes go there.
+    Arguments and result cross as JSON: a path arrives as a text, a tuple as a list. Nothing but the result may be
+    printed, so the library can't print either; standard error is shown when something fails, so notes go there.
 
     Parameters
     ----------
@@ -89,14 +91,15 @@ def run_function(
         Seconds.
     environment
         Added to the child's.
+    cwd
+        The child's current directory.
     prefix
         Command that runs the child, for example ``("unshare", "-m")``.
     """
     file = sys.modules[function.__module__].__file__
     assert file is not None
-    done = run_command(
-        [*prefix, *_PYTHON, __file__, file, function.__name__, json.dumps(args)], timeout=timeout, environment=environment
-    ).check()
+    command = [*prefix, *_PYTHON, __file__, file, function.__name__, json.dumps(args, default=str)]
+    done = run_command(command, timeout=timeout, environment=environment, cwd=cwd).check()
     try:
         result: R = json.loads(done.stdout)
     except json.JSONDecodeError as error:
@@ -144,6 +147,24 @@ def run_command(
         return finish(process)
 
 
+class Child(subprocess.Popen[bytes]):
+    """A process that leads a group of its own, which is killed as a whole."""
+
+    killed_after: float | None = None
+    """The time limit in seconds, if that ended it."""
+
+    def kill_group(self) -> None:
+        # Until the leader has been waited for, its number belongs to nobody else.
+        if self.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def end_of_time(self, timeout: float) -> None:
+        if self.returncode is None:
+            self.killed_after = timeout
+            self.kill_group()
+
+
 @contextmanager
 def started(
     command: Sequence[str],
@@ -151,12 +172,12 @@ def started(
     timeout: float = 60,
     environment: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a command in a process group of its own, with pipes; the group is killed after `timeout` seconds.
+) -> Iterator[Child]:
+    """Start a command with pipes in a process group of its own, which is killed after `timeout` seconds.
 
     So every read of a pipe comes to an end. What still runs when the block is left is killed too.
     """
-    process = subprocess.Popen(
+    process = Child(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -165,32 +186,37 @@ def started(
         cwd=cwd,
         start_new_session=True,
     )
-    limit = threading.Timer(timeout, _kill_group, (process, timeout))
+    limit = threading.Timer(timeout, process.end_of_time, (timeout,))
     limit.start()
     try:
         yield process
     finally:
         limit.cancel()
         limit.join()
-        _kill_group(process)
+        process.kill_group()
         process.communicate()
 
 
-def finish(process: subprocess.Popen[bytes]) -> Finished:
+def finish(process: Child) -> Finished:
     """Wait for a child of `started` and return what it wrote and was not read yet; fail if its time is over."""
     stdout, stderr = (output.decode(errors="replace") for output in process.communicate())
-    command = tuple(map(str, process.args)) if isinstance(process.args, Sequence) else ()
-    limit = getattr(process, _KILLED_AFTER, None)
-    if limit is not None:
-        raise AssertionError(_report(command, f"killed, not ended after {limit} s", stdout, stderr))
+    assert isinstance(process.args, Sequence)
+    command = tuple(map(str, process.args))
+    if process.killed_after is not None:
+        ending = f"killed, because it had not ended after {process.killed_after} s"
+        raise AssertionError(_report(command, ending, stdout, stderr))
     return Finished(command, process.returncode, stdout, stderr)
 
 
 class Reply(TypedDict):
-    """How a call in a child ended: the exception's class name, or None; its sentence, or the result's repr."""
+    """How a call in a child ended.
+
+    The exception's class name, sentence and error number; or None, the result's repr and None.
+    """
 
     raised: str | None
     text: str
+    errno: int | None
 
 
 def attempt(action: Callable[[], object]) -> Reply:
@@ -198,23 +224,18 @@ def attempt(action: Callable[[], object]) -> Reply:
     try:
         result = action()
     except Exception as error:
-        return {"raised": type(error).__name__, "text": str(error)}
-    return {"raised": None, "text": repr(result)}
+        return {
+            "raised": type(error).__name__,
+            "text": str(error),
+            "errno": error.errno if isinstance(error, OSError) else None,
+        }
+    return {"raised": None, "text": repr(result), "errno": None}
 
 
 # ---- How it works ----
 
-_PYTHON = (sys.executable, "-W", "error")
-_KILLED_AFTER = "killed_after"
-
-
-def _kill_group(process: subprocess.Popen[bytes], limit: float | None = None) -> None:
-    # Until the leader has been waited for, its number belongs to nobody else.
-    if process.returncode is None:
-        if limit is not None:
-            setattr(process, _KILLED_AFTER, limit)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+# faulthandler says where a crash was.
+_PYTHON = (sys.executable, "-W", "error", "-X", "faulthandler")
 
 
 def _clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
@@ -236,8 +257,7 @@ def _starpu_home() -> str:
 
 def _report(command: Sequence[str], ending: str, stdout: str, stderr: str) -> str:
     return (
-        f"child: {ending}\ncommand: {' '.join(command)}\n"
-        f"---- standard output\n{stdout}\n---- standard error\n{stderr}"
+        f"child: {ending}\ncommand: {' '.join(command)}\n---- standard output\n{stdout}\n---- standard error\n{stderr}"
     )
 
 

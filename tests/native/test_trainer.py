@@ -197,3 +197,19 @@ print(json.dumps(operations))
         "encoder_backward": S,
         "adamw_update": 4 + 12 * L,
     }
+
+
+def test_every_operation_has_a_performance_model_of_its_name(checkpoint: Path, tmp_path: Path) -> None:
+    """StarPU writes the history of each model when it stops; dmda is a scheduler that needs them."""
+    run = run_python(
+        HEAD
+        + """
+with Runtime("2x1", "dmda") as runtime, Trainer(runtime, checkpoint, **SIZES, trace=True) as trainer:
+    trainer.step(*batch(0))
+    print(json.dumps(sorted({task.operation for task in trainer.trace()})))
+""",
+        checkpoint,
+        environment={"STARPU_HOME": str(tmp_path)},
+    )
+    models = {path.name.split(".")[0] for path in (tmp_path / ".starpu" / "sampling" / "codelets").glob("*/*")}
+    assert sorted(models) == json.loads(run.stdout)

@@ -47,7 +47,7 @@ struct contribution {
 };
 struct contribution gradient_contribution(const struct flow *flow, enum parameter p, int layer, int s);
 
-/* Short names for what every part asks for. */
+/* flow.c */
 struct task_place place_of(const struct flow *flow, int s, int layer);
 struct data *param(const struct flow *flow, enum parameter p, int layer);
 struct data *act(const struct flow *flow, enum activation a, int layer, int s);

@@ -46,7 +46,11 @@ void panel_transpose(struct panel *panel, const float *bt, size_t ldbt, size_t d
 }
 
 void transpose(float *restrict out, size_t ldout, const float *restrict in, size_t ldin, size_t rows, size_t columns) {
-    for (size_t i = 0; i < rows; i++)
+    size_t i = 0;
+    for (; i + 4 <= rows; i += 4) /* four rows at a time make one vector of each column */
+        for (size_t j = 0; j < columns; j++)
+            for (size_t r = 0; r < 4; r++) out[j * ldout + i + r] = in[(i + r) * ldin + j];
+    for (; i < rows; i++)
         for (size_t j = 0; j < columns; j++) out[j * ldout + i] = in[i * ldin + j];
 }
 
