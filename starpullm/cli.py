@@ -272,7 +272,7 @@ def _check_can_save(path: Path) -> None:
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        path.parent.stat()
+        os.scandir(path.parent).close()
     except OSError as error:
         raise FileError(f"{path}: can't be written: {error.strerror}", error.errno, str(path)) from error
 
@@ -527,7 +527,9 @@ def demo_command(output: Path | None) -> None:
     cores = inspect_machine().cores
     other_partition = "2x1" if cores > 1 else "1x1"
 
-    def run(partition: str, sub_batches: int, save: Path | None, show: Callable[[StepReport], None]) -> Any:
+    def run(
+        partition: str, sub_batches: int, save: Path | None, show: Callable[[StepReport], None]
+    ) -> demo_run.DemoRun:
         with _progress(hidden=False) as progress:
             bar = progress.add_task(f"{partition}, {sub_batches} sub-batches", total=steps)
 
@@ -540,11 +542,12 @@ def demo_command(output: Path | None) -> None:
             )
 
     def show(step: StepReport) -> None:
-        if step.step == 1 or step.step % 20 == 0:
-            _out.print(f"  step {step.step:3}: loss {step.loss:.6f}")
+        if step.step == 1 or step.step % 100 == 0:
+            _out.print(f"  step {step.step:4}: loss {step.loss:.6f}")
 
     first = run("1x1", 1, trained, show)
-    _out.print(f"1x1, 1 sub-batch: {first.tokens_per_ms:.2f} tokens/ms. Saved, and read back with the same bits.")
+    _out.print(f"1x1, 1 sub-batch: {first.tokens_per_ms:.2f} tokens/ms.")
+    _out.print(f"saved and read back: {_bits(first.reloads)}")
     _out.print('\nThe model continues "Shall I":\n')
     text = "".join(demo_run.sample_text(trained, "Shall I", 56))
     _out.print("    " + text.replace("\n", "\n    "), markup=False)
@@ -554,14 +557,15 @@ def demo_command(output: Path | None) -> None:
     _out.print(f"{other_partition}, 4 sub-batches: {second.tokens_per_ms:.2f} tokens/ms.")
     same_losses = [a.tobytes() for a in first.losses] == [b.tobytes() for b in second.losses]
     same_state = first.state_sha256 == second.state_sha256
-    _out.print(f"losses of all {steps} steps: {'the same bits' if same_losses else 'DIFFERENT'}")
-    _out.print(
-        f"parameters, m and v after the last: {'the same bits' if same_state else 'DIFFERENT'}, "
-        f"SHA-256 {second.state_sha256[:16]}…"
-    )
+    _out.print(f"losses of all {steps} steps: {_bits(same_losses)}")
+    _out.print(f"parameters, m and v after the last: {_bits(same_state)}, SHA-256 {second.state_sha256[:16]}…")
     _out.print(f"Results are in {folder.resolve()} ({time.perf_counter() - start:.0f} s).", markup=False)
-    if not (same_losses and same_state):
+    if not (first.reloads and same_losses and same_state):
         sys.exit(EXIT_DIFFERENT)
+
+
+def _bits(same: bool) -> str:
+    return "the same bits" if same else "DIFFERENT"
 
 
 if __name__ == "__main__":
