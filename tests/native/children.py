@@ -32,6 +32,7 @@ __all__ = [
     "attempt",
     "cli_command",
     "finish",
+    "names_in",
     "run_cli",
     "run_command",
     "run_function",
@@ -219,10 +220,10 @@ class Reply(TypedDict):
     errno: int | None
 
 
-def attempt(action: Callable[[], object]) -> Reply:
+def attempt(action: Callable[..., object], *args: object) -> Reply:
     """Call something in a child and return how that ended."""
     try:
-        result = action()
+        result = action(*args)
     except Exception as error:
         return {
             "raised": type(error).__name__,
@@ -230,6 +231,11 @@ def attempt(action: Callable[[], object]) -> Reply:
             "errno": error.errno if isinstance(error, OSError) else None,
         }
     return {"raised": None, "text": repr(result), "errno": None}
+
+
+def names_in(directory: Path) -> list[str]:
+    """Return the names of the files in a directory, sorted."""
+    return sorted(path.name for path in directory.iterdir())
 
 
 # ---- How it works ----

@@ -22,8 +22,7 @@ static void scores_product(float *scores, const float *a, size_t lda, const floa
         for (size_t i = 0; i < hs; i += PANEL_DEPTH) {
             const size_t depth = smaller(PANEL_DEPTH, hs - i);
             panel_transpose(&panel, b + t2 * ldb + i, ldb, depth, columns);
-            panel_product(scores + t2 * T + t2, T, i == 0 ? panel_zeros : NULL, a + t2 * lda + i, lda,
-                          T - t2, &panel);
+            panel_product(scores + t2 * T + t2, T, i == 0 ? panel_zeros : NULL, a + t2 * lda + i, lda, T - t2, &panel);
         }
     }
 }
@@ -38,7 +37,7 @@ static void sum_over_past(float *c, size_t ldc, const float *scores, const float
             const size_t columns = smaller(PANEL_COLUMNS, hs - i);
             const float *initial = t2 == 0 ? panel_zeros : NULL;
             panel_copy(&panel, b + t2 * ldb + i, ldb, depth, columns);
-            /* On the causal edge row t has t2 .. t of the panel, behind it all. */
+            /* On the causal edge row t takes the panel's steps up to its own; the rows after it take all. */
             panel_product_scaled(c + t2 * ldc + i, ldc, initial, scores + t2 * T + t2, T, depth, &panel, scale,
                                  STEPS_UP_TO_ROW);
             const size_t t = t2 + depth;
@@ -49,7 +48,7 @@ static void sum_over_past(float *c, size_t ldc, const float *scores, const float
     }
 }
 
-enum { BLOCK_ROWS = 32 };
+enum { BLOCK_ROWS = 32 }; /* t2 at a time: their scores take as much room as a panel */
 _Static_assert(PANEL_DEPTH % BLOCK_ROWS == 0, "the causal edge meets a block in its first row or not at all");
 
 /* c[t2,i] = ordered sum over t >= t2 from 0 of (scores[t,t2] * b[t,i]) * scale. */
@@ -60,7 +59,7 @@ static void sum_over_future(float *c, size_t ldc, const float *scores, const flo
     for (size_t begin = 0; begin < T; begin += PANEL_DEPTH) {
         const size_t end = smaller(begin + PANEL_DEPTH, T);
         for (size_t t2 = 0; t2 < end; t2 += BLOCK_ROWS) {
-            /* On the causal edge the sums begin in this panel, t2's at t = t2; before it they continue. */
+            /* On the causal edge the sums begin, t2's at t = t2; before it they continue. */
             const bool edge = t2 >= begin;
             const size_t t = edge ? t2 : begin;
             const size_t rows = smaller(BLOCK_ROWS, end - t2);
@@ -80,9 +79,7 @@ void attention_forward_ref(float *out /* (B,T,C) */, float *preatt /* (B,NH,T,T)
     const float scale = (float)(1.0 / (double)sqrtf((float)hs));
     for (size_t bh = 0; bh < B * NH; bh++) {
         const size_t b = bh / NH, h = bh % NH;
-        const float *q = qkv + b * T * 3 * C + h * hs;
-        const float *k = q + C;
-        const float *v = k + C;
+        const float *q = qkv + b * T * 3 * C + h * hs, *k = q + C, *v = k + C;
         scores_product(preatt + bh * T * T, q, 3 * C, k, 3 * C, T, hs);
         for (size_t t = 0; t < T; t++) {
             float *pre = preatt + (bh * T + t) * T;

@@ -4,8 +4,6 @@
 
 #include <math.h>
 
-#include "product.h"
-
 /* libm is called one element at a time; what comes before and after it is vectorised, a block of elements each. */
 enum { BLOCK = 256 };
 
@@ -17,7 +15,7 @@ static float tanh_slope(void) { return sqrtf((float)(2.0 / 3.1415926535897932384
 void gelu_forward_ref(float *restrict out /* (count) */, const float *restrict inp /* (count) */, size_t count) {
     const float g = tanh_slope();
     for (size_t i = 0; i < count; i += BLOCK) {
-        const size_t block = smaller(BLOCK, count - i);
+        const size_t block = count - i < BLOCK ? count - i : BLOCK;
         const float *x = inp + i;
         float th[BLOCK];
         for (size_t j = 0; j < block; j++) th[j] = g * (x[j] + cubic * x[j] * x[j] * x[j]);
@@ -30,7 +28,7 @@ void gelu_backward_ref(float *restrict dinp /* (count) */, const float *restrict
                        const float *restrict inp /* (count) */, size_t count, enum sum_start start) {
     const float g = tanh_slope();
     for (size_t i = 0; i < count; i += BLOCK) {
-        const size_t block = smaller(BLOCK, count - i);
+        const size_t block = count - i < BLOCK ? count - i : BLOCK;
         const float *x = inp + i;
         float th[BLOCK], ch[BLOCK], term[BLOCK];
         for (size_t j = 0; j < block; j++) th[j] = ch[j] = g * (x[j] + cubic * x[j] * x[j] * x[j]);

@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* Few columns have narrower rows: the zeros beside them aren't multiplied along. GCC unrolls a loop of 16 or less before
- * it vectorises, and then doesn't; so 20, not 16. */
+/* Up to this many columns, rows are computed no wider. 20 and not 16, as GCC unrolls a loop of 16 before it could vectorise
+ * it. */
 enum { NARROW = 20 };
 
 const float panel_zeros[PANEL_COLUMNS] = {0};
@@ -93,15 +93,15 @@ void panel_product_scaled(float *c, size_t ldc, const float *initial, const floa
                           const struct panel *panel, float scale, enum steps steps) {
     const size_t columns = panel->columns;
     const bool narrow = columns <= NARROW, scaled = scale != 1.0f;
-    row_function *const product = narrow ? (scaled ? narrow_row_scaled : narrow_row)
-                                              : (scaled ? wide_row_scaled : wide_row);
-    float part[PANEL_COLUMNS] = {0};
+    row_function *const product =
+        narrow ? (scaled ? narrow_row_scaled : narrow_row) : (scaled ? wide_row_scaled : wide_row);
+    const bool whole = columns == PANEL_COLUMNS || columns == NARROW;
+    float part[PANEL_COLUMNS] = {0}; /* a row that isn't whole; what its unused columns come to is dropped */
     for (size_t r = 0; r < rows; r++) {
         float *row = c + r * ldc;
         const float *first = initial ? initial : row;
         const size_t begin = steps == STEPS_FROM_ROW ? r : 0;
         const size_t depth = (steps == STEPS_UP_TO_ROW ? r + 1 : panel->depth) - begin;
-        const bool whole = columns == PANEL_COLUMNS || columns == NARROW;
         if (!whole) copy_part(part, first, columns);
         product(whole ? row : part, whole ? first : part, a + r * lda + begin, panel->values + begin, depth, scale);
         if (!whole) copy_part(row, part, columns);
