@@ -27,7 +27,7 @@ def find_library() -> Path:
     """
     chosen = os.environ.get(ENVIRONMENT_VARIABLE)
     if chosen:
-        path = Path(chosen)
+        path = Path(chosen).absolute()  # the dynamic linker looks elsewhere for a bare name
         if not path.is_file():
             raise LibraryNotFoundError(f"{path}: no such file, expected the library that {ENVIRONMENT_VARIABLE} names")
         return path

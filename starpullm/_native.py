@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import ctypes
+import operator
+import os
 from collections.abc import Callable, Iterator
 from ctypes import POINTER, c_char, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_void_p
 from functools import cache
@@ -183,17 +185,17 @@ class Handle:
         """Mark it as closed."""
         self._pointer = c_void_p()
 
+    def __bool__(self) -> bool:
+        return self.is_open
+
     @classmethod
-    def from_param(cls, handle: object) -> c_void_p:
-        """Convert an argument for ctypes."""
+    def to_c(cls, handle: object) -> c_void_p:
+        """Return the pointer to pass on."""
         if not isinstance(handle, cls):
             raise TypeError(f"found {type(handle).__name__}, expected {cls.__name__}")
         if not handle:
             raise StateError(f"the {cls.kind} is closed, expected one that is open")
         return handle._pointer
-
-    def __bool__(self) -> bool:
-        return self.is_open
 
     @property
     def address(self) -> Any:
@@ -221,12 +223,32 @@ class LossHandle(Handle):
 
 # ---- Prototypes ----
 
+
+class _Array:
+    """An argument that is a NumPy array: of this type, contiguous, and writable if C writes it."""
+
+    def __init__(self, dtype: Any, *, writable: bool) -> None:
+        self._dtype = np.dtype(dtype)
+        self._writable = writable
+
+    def to_c(self, array: object) -> int:
+        """Return the address to pass on."""
+        if (
+            not isinstance(array, np.ndarray)
+            or array.dtype != self._dtype
+            or not array.flags.c_contiguous
+            or (self._writable and not array.flags.writeable)
+        ):
+            raise TypeError(f"expected a contiguous array of {self._dtype}")
+        return array.ctypes.data
+
+
 _OUT = c_void_p  # address of a pointer that C fills in
-_FLOATS = np.ctypeslib.ndpointer(np.float32, flags="C_CONTIGUOUS")
-_WRITABLE_FLOATS = np.ctypeslib.ndpointer(np.float32, flags=("C_CONTIGUOUS", "WRITEABLE"))
-_TOKENS = np.ctypeslib.ndpointer(np.int32, flags="C_CONTIGUOUS")
-_TASKS = np.ctypeslib.ndpointer(TRACE_TASK, flags=("C_CONTIGUOUS", "WRITEABLE"))
-_ACCESSES = np.ctypeslib.ndpointer(TRACE_ACCESS, flags=("C_CONTIGUOUS", "WRITEABLE"))
+_FLOATS = _Array(np.float32, writable=False)
+_WRITABLE_FLOATS = _Array(np.float32, writable=True)
+_TOKENS = _Array(np.int32, writable=False)
+_TASKS = _Array(TRACE_TASK, writable=True)
+_ACCESSES = _Array(TRACE_ACCESS, writable=True)
 
 
 class _Status(c_int):
@@ -273,8 +295,13 @@ _PROTOTYPES: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
 )
 
 
+# How to convert an argument here, before ctypes sees it; None: ctypes does. Handles and arrays must not go through
+# from_param, because ctypes turns whatever is raised in there, an interrupt included, into an ArgumentError.
+_Converter = Callable[[object], Any] | None
+
+
 @cache
-def _functions() -> dict[str, Callable[..., Any]]:
+def _functions() -> dict[str, tuple[Callable[..., Any], tuple[_Converter, ...]]]:
     library = open_library()
 
     def check(result: Any, function: Any, arguments: Any) -> Any:
@@ -282,7 +309,7 @@ def _functions() -> dict[str, Callable[..., Any]]:
             raise _exception(result.value)
         return result
 
-    functions: dict[str, Callable[..., Any]] = {}
+    functions: dict[str, tuple[Callable[..., Any], tuple[_Converter, ...]]] = {}
     for name, result_type, argument_types in _PROTOTYPES:
         try:
             function = library[f"starpullm_{name}"]
@@ -290,12 +317,16 @@ def _functions() -> dict[str, Callable[..., Any]]:
             raise LibraryNotFoundError(
                 f"{library._name}: has no function starpullm_{name}, expected ABI version {ABI_VERSION}"
             ) from error
+        converters = tuple(getattr(argument_type, "to_c", None) for argument_type in argument_types)
         function.restype = result_type
-        function.argtypes = argument_types
+        function.argtypes = [
+            c_void_p if converter else argument_type
+            for argument_type, converter in zip(argument_types, converters, strict=True)
+        ]
         if result_type is _Status:
             function.errcheck = check
-        functions[name] = function
-    found = functions["abi_version"]()
+        functions[name] = function, converters
+    found = functions["abi_version"][0]()
     if found != ABI_VERSION:
         raise LibraryNotFoundError(f"{library._name}: ABI version is {found}, expected {ABI_VERSION}")
     return functions
@@ -303,7 +334,11 @@ def _functions() -> dict[str, Callable[..., Any]]:
 
 def call(name: str, *arguments: Any) -> Any:
     """Call ``starpullm_<name>``; a status other than OK raises the exception of its kind with C's own sentence."""
-    return _functions()[name](*arguments)
+    function, converters = _functions()[name]
+    converted = [
+        convert(argument) if convert else argument for argument, convert in zip(arguments, converters, strict=True)
+    ]
+    return function(*converted)
 
 
 def _exception(code: int) -> StarpullmError:
@@ -312,6 +347,34 @@ def _exception(code: int) -> StarpullmError:
     if kind is FileError:
         return FileError(sentence, call("last_error_number") or None)
     return kind(sentence)
+
+
+def integer(name: str, value: int, bits: int) -> int:
+    """Return an integer for C, which would otherwise be cut to its lower bits.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If it doesn't fit.
+    """
+    number = operator.index(value)
+    if not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1):
+        raise InvalidArgumentError(f"{name}: found {number}, expected an integer of {bits} bits")
+    return number
+
+
+def c_string(name: str, value: str | os.PathLike[str]) -> bytes:
+    """Return a text or path for C, which would otherwise end at its first NUL.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If it has a NUL.
+    """
+    encoded = os.fsencode(value)
+    if b"\0" in encoded:
+        raise InvalidArgumentError(f"{name}: found {os.fspath(value)!r}, expected no NUL in it")
+    return encoded
 
 
 def text(value: bytes | None) -> str:

@@ -32,7 +32,7 @@ class Partition(NamedTuple):
         InvalidArgumentError
             If the text isn't two positive numbers with an x between them.
         """
-        match = re.fullmatch(r"([1-9]\d{0,8})x([1-9]\d{0,8})", text)
+        match = re.fullmatch(r"([1-9][0-9]{0,8})x([1-9][0-9]{0,8})", text)
         if not match:
             raise InvalidArgumentError(f'partition: found "{text}", expected WxT, for example 2x1')
         return cls(int(match[1]), int(match[2]))
@@ -71,9 +71,9 @@ class Runtime(Resource):
         self.scheduler = scheduler
         self._handle = _native.RuntimeHandle()
         options = _native.RuntimeOptions(
-            workers=self.partition.workers,
-            threads_per_worker=self.partition.threads,
-            scheduler=scheduler.encode(),
+            workers=_native.integer("partition, workers", self.partition.workers, 32),
+            threads_per_worker=_native.integer("partition, threads per worker", self.partition.threads, 32),
+            scheduler=_native.c_string("scheduler", scheduler),
         )
         _native.call("runtime_create", options, self._handle.address)
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from starpullm import _native
-from starpullm.errors import InvalidArgumentError
+from starpullm.errors import InvalidArgumentError, TokenRangeError
 from starpullm.formats import ModelConfig
 from starpullm.resource import Resource
 from starpullm.runtime import Runtime
@@ -131,10 +131,10 @@ class Trainer(Resource):
         if reduction not in REDUCTIONS:
             raise InvalidArgumentError(f'reduction: found "{reduction}", expected one of {", ".join(REDUCTIONS)}')
         options = _native.SessionOptions(
-            checkpoint=os.fsencode(checkpoint),
-            batch_size=_integer("batch_size", batch_size, 64),
-            seq_len=_integer("seq_len", seq_len, 64),
-            sub_batches=_integer("sub_batches", sub_batches, 64),
+            checkpoint=_native.c_string("checkpoint", checkpoint),
+            batch_size=_native.integer("batch_size", batch_size, 64),
+            seq_len=_native.integer("seq_len", seq_len, 64),
+            sub_batches=_native.integer("sub_batches", sub_batches, 64),
             reduction=REDUCTIONS.index(reduction),
             learning_rate=learning_rate,
             beta1=betas[0],
@@ -142,7 +142,7 @@ class Trainer(Resource):
             eps=eps,
             weight_decay=weight_decay,
             keep_activations=keep_activations,
-            steps_in_flight=_integer("steps_in_flight", steps_in_flight, 32),
+            steps_in_flight=_native.integer("steps_in_flight", steps_in_flight, 32),
             trace=trace,
         )
         _native.call("session_create", runtime._handle, options, self._handle.address)
@@ -233,7 +233,7 @@ class Trainer(Resource):
         layers = [0] if not tensor.layered else range(tensor.instances) if layer is None else [layer]
         values = np.empty((len(layers), *tensor.shape), np.float32)
         for position, number in enumerate(layers):
-            self._read(group, tensor, _integer("layer", number, 32), 0, values[position])
+            self._read(group, tensor, _native.integer("layer", number, 32), 0, values[position])
         return values if tensor.layered and layer is None else values[0]
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
@@ -244,7 +244,7 @@ class Trainer(Resource):
         FileError
             If the file can't be written; what was there before is still there.
         """
-        _native.call("session_save_checkpoint", self._handle, os.fsencode(path))
+        _native.call("session_save_checkpoint", self._handle, _native.c_string("path", path))
 
     def trace(self) -> Trace:
         """Wait for everything that was submitted and return all tasks recorded since the last ``clear_trace``.
@@ -280,15 +280,24 @@ class Trainer(Resource):
         return Loss(loss)
 
     def _tokens(self, what: str, tokens: ArrayLike) -> NDArray[np.int32]:
-        array = np.asarray(tokens)
         expected = (self.batch_size, self.seq_len)
+        try:
+            array = np.asarray(tokens)
+        except ValueError as error:
+            raise InvalidArgumentError(f"{what}: expected integers {expected} (batch, sequence): {error}") from error
         if array.shape != expected or array.dtype.kind not in "iu":
             raise InvalidArgumentError(
                 f"{what}: found {array.dtype} {array.shape}, expected integers {expected} (batch, sequence)"
             )
-        # An id that int32 can't hold must not wrap into the vocabulary: C then refuses the clipped one.
+        # C checks the ids, but couldn't tell those that only look valid in their lower 32 bits.
         limits = np.iinfo(np.int32)
-        return np.ascontiguousarray(np.clip(array, limits.min, limits.max), np.int32)
+        outside = (array < limits.min) | (array > limits.max)
+        if outside.any():
+            b, t = np.argwhere(outside)[0]
+            raise TokenRangeError(
+                f"{what}[{b}, {t}]: token {array[b, t]} is out of range, expected 0 to {self.config.vocab_size - 1}"
+            )
+        return np.ascontiguousarray(array, np.int32)
 
     def _read_config(self) -> ModelConfig:
         struct = _native.ModelConfigStruct()
@@ -335,14 +344,6 @@ class Trainer(Resource):
         if name not in tensors:
             raise InvalidArgumentError(f'{group}: found tensor "{name}", expected one of {", ".join(tensors)}')
         return tensors[name]
-
-
-def _integer(name: str, value: int, bits: int) -> int:
-    """Refuse what ctypes would cut to its lower bits."""
-    number = operator.index(value)
-    if not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1):
-        raise InvalidArgumentError(f"{name}: found {number}, expected an integer of {bits} bits")
-    return number
 
 
 def _check_index(name: str, value: int, limit: int) -> None:

@@ -1,9 +1,9 @@
 /* Holds kernels() bit for bit against the plain reading of docs/numerics.md, over random shapes and values.
  * ctest runs it whole; by hand: test_kernels --list, test_kernels OPERATION.
  *
- * Every case is made by a seed of its own, so a failing case is the same alone as in the whole run. NaNs are equal
- * whatever their payloads. Buffers start at any multiple of 4 bytes; outputs have guards on both sides; inputs end where
- * their allocation ends, so that an address sanitizer sees reads past them. */
+ * Every case is made from a seed of its own, so a failing case is the same alone as in the whole run. NaNs are equal
+ * whatever their payloads. Buffers start at any multiple of 4 bytes; outputs have guards on both sides; inputs end
+ * where their allocation ends, so that an address sanitizer sees reads past them. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -32,8 +32,8 @@ static float with_bits(uint32_t bits) {
     return x;
 }
 
-enum flavour { ORDINARY, WIDE, TINY, ZEROS, SPECIAL, NUM_FLAVOURS };
-static const char *const flavour_names[] = {"ordinary", "wide", "tiny", "zeros", "special"};
+enum flavour { ORDINARY, WIDE, TINY, SOME_ZEROS, ALL_ZEROS, SPECIAL, NUM_FLAVOURS };
+static const char *const flavour_names[] = {"ordinary", "wide", "tiny", "some zeros", "all zeros", "special"};
 
 static float random_value(enum flavour flavour) {
     const uint64_t bits = random_bits();
@@ -44,7 +44,9 @@ static float random_value(enum flavour flavour) {
         return with_bits(sign | (127 - 24 + choice % 49) << 23 | fraction);
     case TINY: /* subnormal, or so small that a product of two is subnormal */
         return with_bits(sign | (choice % 2 ? 0 : 127 - 72 + choice / 2 % 12) << 23 | fraction);
-    case ZEROS:
+    case ALL_ZEROS: /* of either sign: a sum's start shows */
+        return with_bits(sign);
+    case SOME_ZEROS:
         if (choice % 2) return with_bits(sign);
         break;
     default:
@@ -54,7 +56,8 @@ static float random_value(enum flavour flavour) {
 }
 
 static void fill(float *x, size_t count, enum flavour flavour) {
-    static const uint32_t specials[] = {0x7f800000, 0xff800000, 0x7fc00000, 0xffc12345, 0x7f7fffff, 0xff7fffff, 0, 1u << 31};
+    static const uint32_t specials[] = {0x7f800000, 0xff800000, 0x7fc00000, 0xffc12345, /* infinities, NaNs */
+                                        0x7f7fffff, 0xff7fffff, 0x00000000, 0x80000000}; /* largest, zeros */
     for (size_t i = 0; i < count; i++) x[i] = random_value(flavour);
     if (flavour == SPECIAL) /* few: a result that is all NaN shows nothing */
         for (size_t k = random_below(4); k > 0; k--)
@@ -63,9 +66,10 @@ static void fill(float *x, size_t count, enum flavour flavour) {
 
 /* Sizes at, above and below every tile of the kernels, and odd ones. */
 static size_t random_size(void) {
-    static const size_t sizes[] = {1,  2,  3,  4,  5,  7,  8,  9,  11,  13,  15,  16,  17,  23,  24,  25,  31,  32,  33,  37,
-                                   40, 47, 48, 49, 61, 63, 64, 65, 71,  95,  96,  97,  127, 128, 129, 131, 159, 160, 161, 191,
-                                   192, 193, 223, 255, 256, 257, 263, 288, 383, 384, 385, 511, 512, 513, 768};
+    static const size_t sizes[] = {1, 2, 3, 4, 5, 7, 8, 9, 11, 13, 15, 16, 17, 19, 20, 21, 23, 24, 25, 31, 32, 33,
+                                   37, 40, 47, 48, 49, 51, 52, 53, 61, 63, 64, 65, 71, 95, 96, 97, 127, 128, 129,
+                                   131, 159, 160, 161, 191, 192, 193, 223, 255, 256, 257, 263, 288, 383, 384, 385,
+                                   511, 512, 513, 768};
     return sizes[random_below(sizeof sizes / sizeof *sizes)];
 }
 
@@ -77,7 +81,7 @@ static void random_sizes(size_t limit, size_t count, size_t *const sizes[]) {
         for (size_t i = 0; i < count; i++) product *= *sizes[i] = random_size();
     } while (product > limit);
 }
-#define RANDOM_SIZES(limit, ...)                                                                                              \
+#define RANDOM_SIZES(limit, ...)                                                                                       \
     random_sizes(limit, sizeof((size_t *[]){__VA_ARGS__}) / sizeof(size_t *), (size_t *[]){__VA_ARGS__})
 
 /* ---- A case's buffers ---- */

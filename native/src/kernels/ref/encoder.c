@@ -18,14 +18,22 @@ void encoder_forward_ref(float *restrict out /* (B,T,C) */, const int32_t *token
 void encoder_backward_ref(float *restrict dwte /* (V,C) */, float *restrict dwpe /* (maxT,C) */,
                           const float *restrict dout /* (B,T,C) */, const int32_t *tokens /* (B,T) */, size_t B,
                           size_t T, size_t C, size_t maxT, enum sum_start dwpe_start) {
-    if (dwpe_start == SUM_FROM_ZERO) memset(dwpe, 0, maxT * C * sizeof(float));
     for (size_t b = 0; b < B; b++)
         for (size_t t = 0; t < T; t++) {
-            const size_t n = b * T + t;
-            float *dtoken = dwte + (size_t)tokens[n] * C;
-            for (size_t c = 0; c < C; c++) {
-                dtoken[c] += dout[n * C + c];
-                dwpe[t * C + c] += dout[n * C + c];
+            const float *d = dout + (b * T + t) * C;
+            float *dtoken = dwte + (size_t)tokens[b * T + t] * C;
+            float *dposition = dwpe + t * C;
+            if (b == 0 && dwpe_start == SUM_FROM_ZERO) {
+                for (size_t c = 0; c < C; c++) {
+                    dtoken[c] += d[c];
+                    dposition[c] = 0.0f + d[c];
+                }
+            } else {
+                for (size_t c = 0; c < C; c++) {
+                    dtoken[c] += d[c];
+                    dposition[c] += d[c];
+                }
             }
         }
+    if (dwpe_start == SUM_FROM_ZERO) memset(dwpe + T * C, 0, (maxT - T) * C * sizeof(float));
 }

@@ -5,14 +5,14 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* Up to this many columns, rows are computed no wider. 20 and not 16, as GCC unrolls a loop of 16 before it could vectorise
- * it. */
+/* Up to this many columns, rows are computed no wider. 20 and not 16, as GCC unrolls a loop of 16 before it could
+ * vectorise it. */
 enum { NARROW = 20 };
 
 const float panel_zeros[PANEL_COLUMNS] = {0};
 
-/* Fewer than PANEL_COLUMNS values. Of a memcpy whose size is known to be small GCC makes a string instruction, which takes
- * longer than such a row's product. */
+/* Fewer than PANEL_COLUMNS values. Of a memcpy whose size is known to be small GCC makes a string instruction, which
+ * takes longer than such a row's product. */
 static inline void copy_part(float *to, const float *from, size_t columns) {
     if (columns & 16) memcpy(to, from, 16 * sizeof(float)), to += 16, from += 16;
     if (columns & 8) memcpy(to, from, 8 * sizeof(float)), to += 8, from += 8;

@@ -1,5 +1,5 @@
-/* The ordered product: c[r,j] = sum over k ascending of a[r,k] * b[k,j], each sum carried through memory from one block of k
- * to the next. matmul.c and attention.c build every matrix product from it.
+/* The ordered product: c[r,j] = sum over k ascending of a[r,k] * b[k,j], each sum carried through memory from one block
+ * of k to the next. matmul.c and attention.c build every matrix product from it.
  *
  * A panel is a block of b, contiguous, on the caller's stack; it is made once and meets as many rows of a as there are.
  * Its columns are independent outputs, so vectors go across them. */

@@ -5,7 +5,8 @@
 
 #include <stddef.h>
 
-/* e[i] = expf(x[i] - mx), mx being the largest x, starting from -10000. Returns the ordered sum over i from 0 of e[i]. */
+/* e[i] = expf(x[i] - mx), mx being the largest x, starting from -10000. Returns the ordered sum over i from 0 of
+ * e[i]. */
 float softmax_exponentials(float *e, const float *x, size_t count);
 
 #endif
