@@ -1,7 +1,8 @@
 /* The C ABI of starpullm: GPT-2 training as one StarPU task graph, with llm.c's bits.
  *
- * A function that can fail returns a status; STARPULLM_OK is 0. The sentence that goes with a failure is kept per thread
- * (starpullm_last_error). The library never prints and never exits. Structs that callers fill begin with their size.
+ * A function that can fail returns a status; STARPULLM_OK is 0. The sentence that goes with a failure is kept per
+ * thread (starpullm_last_error). The library never prints and never exits. Structs that callers fill begin with their
+ * size.
  *
  * Letters: B batch, T sequence length, C channels, NH heads, L layers, V vocabulary, Vp padded vocabulary,
  * maxT the longest sequence. Arrays are dense, row-major, in the machine's own byte order. */
@@ -25,10 +26,10 @@ enum starpullm_status {
     STARPULLM_INVALID_ARGUMENT = 1, /* an argument or option that can't be served */
     STARPULLM_INVALID_TOKEN = 2,    /* a token id out of range */
     STARPULLM_INVALID_FILE = 3,     /* a file whose content isn't what its format says */
-    STARPULLM_FILE_ERROR = 4,       /* the operating system refused to read or write (see starpullm_last_error_number) */
-    STARPULLM_INVALID_STATE = 5,    /* a call that can't be made now: a second runtime, a closed one */
+    STARPULLM_FILE_ERROR = 4,    /* the operating system refused to read or write (see starpullm_last_error_number) */
+    STARPULLM_INVALID_STATE = 5, /* a call that can't be made now: a second runtime, a closed one */
     STARPULLM_OUT_OF_MEMORY = 6,
-    STARPULLM_RUNTIME_FAILURE = 7   /* StarPU refused or failed */
+    STARPULLM_RUNTIME_FAILURE = 7 /* StarPU refused or failed */
 };
 
 /* The calling thread's last failure as one sentence; "" if there was none. Valid until the thread's next call. */
@@ -113,11 +114,10 @@ STARPULLM_API void starpullm_tokens_close(starpullm_tokens *tokens);
 STARPULLM_API enum starpullm_status starpullm_debug_state_size(const char *path,
                                                                const struct starpullm_model_config *config,
                                                                int64_t *batch_size, int64_t *seq_len);
-STARPULLM_API enum starpullm_status starpullm_debug_state_read(const char *path,
-                                                               const struct starpullm_model_config *config,
-                                                               int32_t *inputs /* (B,T) */, int32_t *targets /* (B,T) */,
-                                                               float *logits /* (B,T,V) */, float *loss /* (1) */,
-                                                               float *grads /* all parameters */);
+STARPULLM_API enum starpullm_status
+starpullm_debug_state_read(const char *path, const struct starpullm_model_config *config, int32_t *inputs /* (B,T) */,
+                           int32_t *targets /* (B,T) */, float *logits /* (B,T,V) */, float *loss /* (1) */,
+                           float *grads /* all parameters */);
 
 /* ---- Runtime ---- */
 
@@ -225,9 +225,9 @@ STARPULLM_API enum starpullm_status starpullm_session_read_tensor(starpullm_sess
                                                                   int32_t index, int32_t layer, int64_t offset,
                                                                   int64_t count, float *values);
 
-/* Writes the parameters after the last submitted step: to a temporary name in the same folder, fsync, rename. On failure
- * the file that was there before is still there, whole (except if only the folder's fsync fails: then the new file is in
- * place, and the sentence says so). */
+/* Writes the parameters after the last submitted step: to a temporary name in the same folder, fsync, rename. On
+ * failure the file that was there before is still there, whole (except if only the folder's fsync fails: then the new
+ * file is in place, and the sentence says so). */
 STARPULLM_API enum starpullm_status starpullm_session_save_checkpoint(starpullm_session *session, const char *path);
 
 /* ---- Trace ---- */
@@ -241,7 +241,7 @@ struct starpullm_trace_task {
     int32_t sub_batch, layer; /* -1 where there is none */
     int32_t rank, worker;     /* worker -1: hasn't started */
     int32_t num_accesses;
-    int64_t first_access; /* index into the accesses */
+    int64_t first_access;                /* index into the accesses */
     int64_t submit_ns, start_ns, end_ns; /* monotonic clock */
 };
 

@@ -16,19 +16,19 @@
 #include "session.h"
 #include "trace/record.h"
 
-#define CHECK_POINTER(pointer)                                                                  \
-    do {                                                                                        \
-        if (!(pointer))                                                                         \
-            return fail(STARPULLM_INVALID_ARGUMENT, "%s: " #pointer " is NULL", __func__);      \
+#define CHECK_POINTER(pointer)                                                             \
+    do {                                                                                   \
+        if (!(pointer))                                                                    \
+            return fail(STARPULLM_INVALID_ARGUMENT, "%s: " #pointer " is NULL", __func__); \
     } while (0)
 
 /* A caller built against another header has a struct of another size. */
-#define CHECK_STRUCT(pointer)                                                                               \
-    do {                                                                                                    \
-        CHECK_POINTER(pointer);                                                                             \
-        if ((pointer)->size != sizeof *(pointer))                                                           \
+#define CHECK_STRUCT(pointer)                                                                                \
+    do {                                                                                                     \
+        CHECK_POINTER(pointer);                                                                              \
+        if ((pointer)->size != sizeof *(pointer))                                                            \
             return fail(STARPULLM_INVALID_ARGUMENT, "%s: " #pointer "->size is %zu, expected %zu", __func__, \
-                        (pointer)->size, sizeof *(pointer));                                                \
+                        (pointer)->size, sizeof *(pointer));                                                 \
     } while (0)
 
 const char *starpullm_last_error(void)

@@ -46,13 +46,15 @@ static status check_beta(const char *name, float value)
 static status check_options(const struct starpullm_session_options *o, const model_config *config)
 {
     if (o->batch_size < 1)
-        return fail(STARPULLM_INVALID_ARGUMENT, "batch_size: found %lld, expected at least 1", (long long)o->batch_size);
+        return fail(STARPULLM_INVALID_ARGUMENT, "batch_size: found %lld, expected at least 1",
+                    (long long)o->batch_size);
     if (o->seq_len < 1 || o->seq_len > config->max_seq_len)
         return fail(STARPULLM_INVALID_ARGUMENT,
                     "seq_len: found %lld, expected 1 to %d, the longest sequence that %s has positions for",
                     (long long)o->seq_len, config->max_seq_len, o->checkpoint);
     if (o->sub_batches < 1 || o->sub_batches > INT32_MAX || o->batch_size % o->sub_batches != 0)
-        return fail(STARPULLM_INVALID_ARGUMENT, "sub_batches: found %lld, expected a divisor of the batch size %lld that 32 bits hold",
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "sub_batches: found %lld, expected a divisor of the batch size %lld that 32 bits hold",
                     (long long)o->sub_batches, (long long)o->batch_size);
     if (o->reduction != STARPULLM_REDUCTION_ORDERED)
         return fail(STARPULLM_INVALID_ARGUMENT, "reduction: found %d, expected %d (ordered)", o->reduction,
@@ -193,8 +195,7 @@ static status copy_tokens(const struct starpullm_session *session, int slot, con
 }
 
 /* Checks, waits for a free slot, copies the tokens into it and opens its submission. targets may be NULL. */
-static status begin(struct starpullm_session *session, const int32_t *inputs, const int32_t *targets,
-                    struct flow *flow)
+static status begin(struct starpullm_session *session, const int32_t *inputs, const int32_t *targets, struct flow *flow)
 {
     if (session->broken)
         return fail(STARPULLM_INVALID_STATE, "the session is unusable since a submission failed half way");
@@ -332,15 +333,14 @@ static status read_activation(struct starpullm_session *session, int32_t group, 
                               int64_t offset, int64_t count, float *values)
 {
     TRY(check_kept(session, group, index));
-    const int64_t piece = tensor_elements(
-        activation_shape(&session->config, index, (int64_t)session->graph.B, session->seq_len));
+    const int64_t piece =
+        tensor_elements(activation_shape(&session->config, index, (int64_t)session->graph.B, session->seq_len));
     while (count > 0) {
         const int s = (int)(offset / piece);
         const int64_t from = offset % piece;
         const int64_t now = count < piece - from ? count : piece - from;
-        struct data *data = group == STARPULLM_ACTIVATIONS
-                                ? handles_activation(session->handles, index, layer, s)
-                                : handles_activation_grad(session->handles, index, layer, s);
+        struct data *data = group == STARPULLM_ACTIVATIONS ? handles_activation(session->handles, index, layer, s)
+                                                           : handles_activation_grad(session->handles, index, layer, s);
         if (data)
             TRY(copy_out(data, from, now, values));
         else /* nothing is accumulated into it: +0 */
@@ -360,8 +360,8 @@ status session_read_tensor(struct starpullm_session *session, int32_t group, int
     if (layer < 0 || layer >= info.instances)
         return fail(STARPULLM_INVALID_ARGUMENT, "%s: found layer %d, expected 0 to %d", info.name, layer,
                     info.instances - 1);
-    const int64_t elements = tensor_elements((struct tensor_shape){
-        info.num_dims, {info.dims[0], info.dims[1], info.dims[2], info.dims[3]}});
+    const int64_t elements =
+        tensor_elements((struct tensor_shape){info.num_dims, {info.dims[0], info.dims[1], info.dims[2], info.dims[3]}});
     if (offset < 0 || count < 0 || offset > elements || count > elements - offset)
         return fail(STARPULLM_INVALID_ARGUMENT, "%s: found %lld elements from %lld on, expected a part of %lld",
                     info.name, (long long)count, (long long)offset, (long long)elements);
@@ -425,8 +425,7 @@ int32_t session_handle_count(const struct starpullm_session *session)
     return handles_count(session->handles);
 }
 
-status session_handle_info(const struct starpullm_session *session, int32_t index,
-                           struct starpullm_handle_info *info)
+status session_handle_info(const struct starpullm_session *session, int32_t index, struct starpullm_handle_info *info)
 {
     if (index < 0 || index >= handles_count(session->handles))
         return fail(STARPULLM_INVALID_ARGUMENT, "handle: found number %d, expected 0 to %d", index,

@@ -30,7 +30,6 @@ struct recorder;
 /* Waits for everything that was submitted. STARPULLM_INVALID_STATE if the session isn't traced. */
 status session_recorder(struct starpullm_session *session, struct recorder **recorder);
 int32_t session_handle_count(const struct starpullm_session *session);
-status session_handle_info(const struct starpullm_session *session, int32_t index,
-                           struct starpullm_handle_info *info);
+status session_handle_info(const struct starpullm_session *session, int32_t index, struct starpullm_handle_info *info);
 
 #endif

@@ -18,11 +18,11 @@ const char *last_error(void);
 int last_error_number(void);
 
 /* Passes a failure on to the caller. */
-#define TRY(call)                          \
-    do {                                   \
-        status try_status = (call);        \
-        if (try_status != STARPULLM_OK)    \
-            return try_status;             \
+#define TRY(call)                       \
+    do {                                \
+        status try_status = (call);     \
+        if (try_status != STARPULLM_OK) \
+            return try_status;          \
     } while (0)
 
 #endif

@@ -30,9 +30,9 @@ static void run_backward(void *const buffers[], const void *arguments)
 
 DEFINE_OPERATION(attention_backward, run_backward);
 
-status submit_attention_backward(struct task_place place, struct data *dqkv, struct data *dpreatt,
-                                 struct data *datt, struct data *dout, struct data *qkv, struct data *att, size_t B,
-                                 size_t T, size_t C, size_t NH)
+status submit_attention_backward(struct task_place place, struct data *dqkv, struct data *dpreatt, struct data *datt,
+                                 struct data *dout, struct data *qkv, struct data *att, size_t B, size_t T, size_t C,
+                                 size_t NH)
 {
     const struct access accesses[] = {{dqkv, STARPU_W}, {dpreatt, STARPU_W}, {datt, STARPU_W},
                                       {dout, STARPU_R}, {qkv, STARPU_R},     {att, STARPU_R}};

@@ -24,9 +24,9 @@ status submit_encoder_backward(struct task_place place, struct data *dwte, struc
 
 status submit_layernorm_forward(struct task_place place, struct data *out, struct data *mean, struct data *rstd,
                                 struct data *inp, struct data *weight, struct data *bias, size_t N, size_t C);
-status submit_layernorm_backward_input(struct task_place place, struct data *dinp, struct data *dout,
-                                       struct data *inp, struct data *mean, struct data *rstd, struct data *weight,
-                                       size_t N, size_t C, enum sum_start start);
+status submit_layernorm_backward_input(struct task_place place, struct data *dinp, struct data *dout, struct data *inp,
+                                       struct data *mean, struct data *rstd, struct data *weight, size_t N, size_t C,
+                                       enum sum_start start);
 status submit_layernorm_backward_weight(struct task_place place, struct data *dweight, struct data *dbias,
                                         struct data *dout, struct data *inp, struct data *mean, struct data *rstd,
                                         size_t N, size_t C, enum sum_start start);
@@ -34,23 +34,22 @@ status submit_layernorm_backward_weight(struct task_place place, struct data *dw
 /* bias and dbias: NULL where there is none. */
 status submit_matmul_forward(struct task_place place, struct data *out, struct data *inp, struct data *weight,
                              struct data *bias, size_t N, size_t C, size_t OC);
-status submit_matmul_backward_input(struct task_place place, struct data *dinp, struct data *dout,
-                                    struct data *weight, size_t N, size_t C, size_t OC, enum sum_start start);
+status submit_matmul_backward_input(struct task_place place, struct data *dinp, struct data *dout, struct data *weight,
+                                    size_t N, size_t C, size_t OC, enum sum_start start);
 status submit_matmul_backward_weight(struct task_place place, struct data *dweight, struct data *dbias,
                                      struct data *dout, struct data *inp, size_t N, size_t C, size_t OC,
                                      enum sum_start start);
 
 status submit_attention_forward(struct task_place place, struct data *out, struct data *preatt, struct data *att,
                                 struct data *qkv, size_t B, size_t T, size_t C, size_t NH);
-status submit_attention_backward(struct task_place place, struct data *dqkv, struct data *dpreatt,
-                                 struct data *datt, struct data *dout, struct data *qkv, struct data *att, size_t B,
-                                 size_t T, size_t C, size_t NH);
+status submit_attention_backward(struct task_place place, struct data *dqkv, struct data *dpreatt, struct data *datt,
+                                 struct data *dout, struct data *qkv, struct data *att, size_t B, size_t T, size_t C,
+                                 size_t NH);
 
 status submit_gelu_forward(struct task_place place, struct data *out, struct data *inp, size_t count);
 status submit_gelu_backward(struct task_place place, struct data *dinp, struct data *dout, struct data *inp,
                             size_t count, enum sum_start start);
-status submit_residual_forward(struct task_place place, struct data *out, struct data *a, struct data *b,
-                               size_t count);
+status submit_residual_forward(struct task_place place, struct data *out, struct data *a, struct data *b, size_t count);
 status submit_residual_backward(struct task_place place, struct data *da, struct data *db, struct data *dout,
                                 size_t count, enum sum_start start);
 

@@ -37,9 +37,9 @@ static void run_backward_input(void *const buffers[], const void *arguments)
 
 DEFINE_OPERATION(layernorm_backward_input, run_backward_input);
 
-status submit_layernorm_backward_input(struct task_place place, struct data *dinp, struct data *dout,
-                                       struct data *inp, struct data *mean, struct data *rstd, struct data *weight,
-                                       size_t N, size_t C, enum sum_start start)
+status submit_layernorm_backward_input(struct task_place place, struct data *dinp, struct data *dout, struct data *inp,
+                                       struct data *mean, struct data *rstd, struct data *weight, size_t N, size_t C,
+                                       enum sum_start start)
 {
     const struct access accesses[] = {{dinp, sum_access(start)}, {dout, STARPU_R}, {inp, STARPU_R},
                                       {mean, STARPU_R},          {rstd, STARPU_R}, {weight, STARPU_R}};
@@ -60,8 +60,12 @@ status submit_layernorm_backward_weight(struct task_place place, struct data *dw
                                         struct data *dout, struct data *inp, struct data *mean, struct data *rstd,
                                         size_t N, size_t C, enum sum_start start)
 {
-    const struct access accesses[] = {{dweight, sum_access(start)}, {dbias, sum_access(start)}, {dout, STARPU_R},
-                                      {inp, STARPU_R},              {mean, STARPU_R},           {rstd, STARPU_R}};
+    const struct access accesses[] = {{dweight, sum_access(start)},
+                                      {dbias, sum_access(start)},
+                                      {dout, STARPU_R},
+                                      {inp, STARPU_R},
+                                      {mean, STARPU_R},
+                                      {rstd, STARPU_R}};
     const struct backward arguments = {N, C, start};
     return INSERT_TASK(operation_layernorm_backward_weight, place, accesses, arguments);
 }

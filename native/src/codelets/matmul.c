@@ -32,8 +32,8 @@ static void run_backward_input(void *const buffers[], const void *arguments)
 
 DEFINE_OPERATION(matmul_backward_input, run_backward_input);
 
-status submit_matmul_backward_input(struct task_place place, struct data *dinp, struct data *dout,
-                                    struct data *weight, size_t N, size_t C, size_t OC, enum sum_start start)
+status submit_matmul_backward_input(struct task_place place, struct data *dinp, struct data *dout, struct data *weight,
+                                    size_t N, size_t C, size_t OC, enum sum_start start)
 {
     const struct access accesses[] = {{dinp, sum_access(start)}, {dout, STARPU_R}, {weight, STARPU_R}};
     const struct matmul arguments = {.N = N, .C = C, .OC = OC, .start = start};
@@ -56,6 +56,5 @@ status submit_matmul_backward_weight(struct task_place place, struct data *dweig
     const struct access accesses[] = {
         {dweight, sum_access(start)}, {dout, STARPU_R}, {inp, STARPU_R}, {dbias, sum_access(start)}};
     const struct matmul arguments = {.N = N, .C = C, .OC = OC, .start = start, .has_bias = dbias != NULL};
-    return insert_task(&operation_matmul_backward_weight, place, accesses, dbias ? 4 : 3, &arguments,
-                       sizeof arguments);
+    return insert_task(&operation_matmul_backward_weight, place, accesses, dbias ? 4 : 3, &arguments, sizeof arguments);
 }

@@ -20,16 +20,16 @@ struct operation {
 void operation_cpu(void *interfaces[], void *task);
 
 /* Defines operation_<name>, its codelet and its history-based performance model of that name. */
-#define DEFINE_OPERATION(name_, run_)                                                                \
-    struct operation operation_##name_ = {                                                           \
-        .run = (run_),                                                                               \
-        .model = {.type = STARPU_HISTORY_BASED, .symbol = #name_},                                   \
-        .codelet = {.where = STARPU_CPU,                                                             \
-                    .cpu_funcs = {operation_cpu},                                                    \
-                    .cpu_funcs_name = {"operation_cpu"},                                             \
-                    .nbuffers = STARPU_VARIABLE_NBUFFERS,                                            \
-                    .model = &operation_##name_.model,                                               \
-                    .name = #name_},                                                                 \
+#define DEFINE_OPERATION(name_, run_)                              \
+    struct operation operation_##name_ = {                         \
+        .run = (run_),                                             \
+        .model = {.type = STARPU_HISTORY_BASED, .symbol = #name_}, \
+        .codelet = {.where = STARPU_CPU,                           \
+                    .cpu_funcs = {operation_cpu},                  \
+                    .cpu_funcs_name = {"operation_cpu"},           \
+                    .nbuffers = STARPU_VARIABLE_NBUFFERS,          \
+                    .model = &operation_##name_.model,             \
+                    .name = #name_},                               \
     }
 
 /* Its place in operations.h. */
@@ -50,8 +50,8 @@ static inline enum starpu_data_access_mode sum_access(enum sum_start start)
 status insert_task(struct operation *operation, struct task_place place, const struct access *accesses,
                    size_t num_accesses, const void *arguments, size_t arguments_size);
 
-#define INSERT_TASK(operation, place, accesses, arguments)                                                   \
-    insert_task(&(operation), (place), (accesses), sizeof(accesses) / sizeof *(accesses), &(arguments),      \
+#define INSERT_TASK(operation, place, accesses, arguments)                                              \
+    insert_task(&(operation), (place), (accesses), sizeof(accesses) / sizeof *(accesses), &(arguments), \
                 sizeof(arguments))
 
 #endif

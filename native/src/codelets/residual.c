@@ -14,8 +14,7 @@ static void run_forward(void *const buffers[], const void *arguments)
 
 DEFINE_OPERATION(residual_forward, run_forward);
 
-status submit_residual_forward(struct task_place place, struct data *out, struct data *a, struct data *b,
-                               size_t count)
+status submit_residual_forward(struct task_place place, struct data *out, struct data *a, struct data *b, size_t count)
 {
     const struct access accesses[] = {{out, STARPU_W}, {a, STARPU_R}, {b, STARPU_R}};
     const struct residual arguments = {.count = count};

@@ -23,7 +23,8 @@ status data_create(struct data *data, int32_t id, size_t count, size_t element_s
         data->buffer = NULL;
         return fail(STARPULLM_OUT_OF_MEMORY, "%s: %zu bytes could not be allocated", data->name, data->bytes);
     }
-    /* Fewer page faults and TLB misses; only large buffers, so that small ones don't take 2 MiB each. No harm if refused. */
+    /* Fewer page faults and TLB misses; only large buffers, so that small ones don't take 2 MiB each. No harm if
+     * refused. */
     if (data->bytes >= HUGE_PAGES_FROM)
         (void)madvise(data->buffer, data->bytes, MADV_HUGEPAGE);
     starpu_data_handle_t handle;
@@ -47,8 +48,8 @@ static status acquire(struct data *data, enum starpu_data_access_mode mode)
 {
     int error = starpu_data_acquire(data->handle, mode);
     if (error)
-        return fail(STARPULLM_RUNTIME_FAILURE, "%s: StarPU refused access from the application (error %d)",
-                    data->name, error);
+        return fail(STARPULLM_RUNTIME_FAILURE, "%s: StarPU refused access from the application (error %d)", data->name,
+                    error);
     return STARPULLM_OK;
 }
 

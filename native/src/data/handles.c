@@ -77,11 +77,11 @@ static status make_indices(int **indices, int count)
 }
 
 /* data_create() on the next free entry; its index goes to *index. */
-#define ADD(handles, index, count_, size_, ...)                                                              \
-    do {                                                                                                     \
-        struct handles *h_ = (handles);                                                                      \
-        TRY(data_create(&h_->all[h_->count], h_->count, (size_t)(count_), (size_), __VA_ARGS__));            \
-        *(index) = h_->count++;                                                                              \
+#define ADD(handles, index, count_, size_, ...)                                                   \
+    do {                                                                                          \
+        struct handles *h_ = (handles);                                                           \
+        TRY(data_create(&h_->all[h_->count], h_->count, (size_t)(count_), (size_), __VA_ARGS__)); \
+        *(index) = h_->count++;                                                                   \
     } while (0)
 
 static status create_parameters(struct handles *handles)
@@ -99,15 +99,13 @@ static status create_parameters(struct handles *handles)
                     ADD(handles, *indices + l, elements, sizeof(float), "%s/%s[%d]", group_names[group],
                         parameter_name(p), l);
                 else
-                    ADD(handles, *indices + l, elements, sizeof(float), "%s/%s", group_names[group],
-                        parameter_name(p));
+                    ADD(handles, *indices + l, elements, sizeof(float), "%s/%s", group_names[group], parameter_name(p));
             }
         }
     return STARPULLM_OK;
 }
 
-static status create_activation(struct handles *handles, int **indices, const char *group, enum activation a,
-                                bool kept)
+static status create_activation(struct handles *handles, int **indices, const char *group, enum activation a, bool kept)
 {
     const struct handles_options *o = &handles->options;
     int instances = activation_instances(&o->config, a);

@@ -24,8 +24,7 @@ static status submit_layernorm_backward(const struct flow *flow, struct task_pla
     const size_t N = flow->graph->B * flow->graph->T, C = (size_t)flow->graph->config.channels;
     struct contribution dweight = gradient_contribution(flow, weight, l, s);
     struct contribution dbias = gradient_contribution(flow, bias, l, s);
-    TRY(submit_layernorm_backward_input(place, dinp, dout, inp, mean, rstd, param(flow, weight, l), N, C,
-                                        dinp_start));
+    TRY(submit_layernorm_backward_input(place, dinp, dout, inp, mean, rstd, param(flow, weight, l), N, C, dinp_start));
     return submit_layernorm_backward_weight(place, dweight.data, dbias.data, dout, inp, mean, rstd, N, C,
                                             dweight.start);
 }
@@ -50,11 +49,11 @@ static status submit_block(const struct flow *flow, int l, int s)
     TRY(submit_matmul_backward(flow, place, dln2, dfch, act(flow, ACT_LN2, l, s), PARAM_FCW, PARAM_FCB, l, s, N, C,
                                4 * C));
     TRY(submit_layernorm_backward(flow, place, dresidual2, dln2, act(flow, ACT_RESIDUAL2, l, s),
-                                  act(flow, ACT_LN2_MEAN, l, s), act(flow, ACT_LN2_RSTD, l, s), PARAM_LN2W,
-                                  PARAM_LN2B, l, s, SUM_CONTINUES));
+                                  act(flow, ACT_LN2_MEAN, l, s), act(flow, ACT_LN2_RSTD, l, s), PARAM_LN2W, PARAM_LN2B,
+                                  l, s, SUM_CONTINUES));
     TRY(submit_residual_backward(place, dresidual, dattproj, dresidual2, N * C, SUM_FROM_ZERO));
-    TRY(submit_matmul_backward(flow, place, datty, dattproj, act(flow, ACT_ATTY, l, s), PARAM_ATTPROJW,
-                               PARAM_ATTPROJB, l, s, N, C, C));
+    TRY(submit_matmul_backward(flow, place, datty, dattproj, act(flow, ACT_ATTY, l, s), PARAM_ATTPROJW, PARAM_ATTPROJB,
+                               l, s, N, C, C));
     TRY(submit_attention_backward(place, dqkv, act_grad(flow, ACT_PREATT, l, s), act_grad(flow, ACT_ATT, l, s), datty,
                                   act(flow, ACT_QKV, l, s), act(flow, ACT_ATT, l, s), B, T, C, NH));
     TRY(submit_matmul_backward(flow, place, dln1, dqkv, act(flow, ACT_LN1, l, s), PARAM_QKVW, PARAM_QKVB, l, s, N, C,
@@ -74,11 +73,10 @@ status submit_backward(const struct flow *flow, int s)
     struct contribution dwte = gradient_contribution(flow, PARAM_WTE, 0, s);
 
     TRY(submit_crossentropy_softmax_backward(place, dlogits, act_grad(flow, ACT_LOSSES, 0, s),
-                                             act(flow, ACT_PROBS, 0, s), handles_targets(g->handles, flow->slot, s),
-                                             N, V, Vp, SUM_FROM_ZERO));
+                                             act(flow, ACT_PROBS, 0, s), handles_targets(g->handles, flow->slot, s), N,
+                                             V, Vp, SUM_FROM_ZERO));
     TRY(submit_matmul_backward_input(place, dlnf, dlogits, param(flow, PARAM_WTE, 0), N, C, Vp, SUM_FROM_ZERO));
-    TRY(submit_matmul_backward_weight(place, dwte.data, NULL, dlogits, act(flow, ACT_LNF, 0, s), N, C, Vp,
-                                      dwte.start));
+    TRY(submit_matmul_backward_weight(place, dwte.data, NULL, dlogits, act(flow, ACT_LNF, 0, s), N, C, Vp, dwte.start));
     TRY(submit_layernorm_backward(flow, place, act_grad(flow, ACT_RESIDUAL3, last, s), dlnf,
                                   act(flow, ACT_RESIDUAL3, last, s), act(flow, ACT_LNF_MEAN, 0, s),
                                   act(flow, ACT_LNF_RSTD, 0, s), PARAM_LNFW, PARAM_LNFB, 0, s, SUM_FROM_ZERO));

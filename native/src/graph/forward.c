@@ -17,8 +17,7 @@ static status submit_block(const struct flow *flow, int l, int s)
     TRY(submit_layernorm_forward(place, ln1, act(flow, ACT_LN1_MEAN, l, s), act(flow, ACT_LN1_RSTD, l, s), residual,
                                  param(flow, PARAM_LN1W, l), param(flow, PARAM_LN1B, l), N, C));
     TRY(submit_matmul_forward(place, qkv, ln1, param(flow, PARAM_QKVW, l), param(flow, PARAM_QKVB, l), N, C, 3 * C));
-    TRY(submit_attention_forward(place, atty, act(flow, ACT_PREATT, l, s), act(flow, ACT_ATT, l, s), qkv, B, T, C,
-                                 NH));
+    TRY(submit_attention_forward(place, atty, act(flow, ACT_PREATT, l, s), act(flow, ACT_ATT, l, s), qkv, B, T, C, NH));
     TRY(submit_matmul_forward(place, attproj, atty, param(flow, PARAM_ATTPROJW, l), param(flow, PARAM_ATTPROJB, l), N,
                               C, C));
     TRY(submit_residual_forward(place, residual2, residual, attproj, N * C));
@@ -26,8 +25,8 @@ static status submit_block(const struct flow *flow, int l, int s)
                                  param(flow, PARAM_LN2W, l), param(flow, PARAM_LN2B, l), N, C));
     TRY(submit_matmul_forward(place, fch, ln2, param(flow, PARAM_FCW, l), param(flow, PARAM_FCB, l), N, C, 4 * C));
     TRY(submit_gelu_forward(place, fch_gelu, fch, N * 4 * C));
-    TRY(submit_matmul_forward(place, fcproj, fch_gelu, param(flow, PARAM_FCPROJW, l), param(flow, PARAM_FCPROJB, l),
-                              N, 4 * C, C));
+    TRY(submit_matmul_forward(place, fcproj, fch_gelu, param(flow, PARAM_FCPROJW, l), param(flow, PARAM_FCPROJB, l), N,
+                              4 * C, C));
     return submit_residual_forward(place, residual3, residual2, fcproj, N * C);
 }
 

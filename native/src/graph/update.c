@@ -1,5 +1,5 @@
-/* The update of all parameters as a task flow: one task per tensor and layer, in the order in which the next forward pass
- * needs them. Called by graph/step.c. */
+/* The update of all parameters as a task flow: one task per tensor and layer, in the order in which the next forward
+ * pass needs them. Called by graph/step.c. */
 #include "graph/graph.h"
 
 static status submit_tensor(const struct flow *flow, enum parameter p, int layer, int64_t update)

@@ -119,8 +119,7 @@ static status read_parameter(const struct input_file *file, const model_config *
     return result;
 }
 
-status checkpoint_read(const char *path, const model_config *expected,
-                       const struct checkpoint_destination *destination)
+status checkpoint_read(const char *path, const model_config *expected, const struct checkpoint_destination *destination)
 {
     struct input_file file;
     model_config config;

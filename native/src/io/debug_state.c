@@ -60,8 +60,8 @@ static status check_header(const struct input_file *file, const model_config *co
                     file->path, seq_len, config->max_seq_len);
     char what[160];
     snprintf(what, sizeof what,
-             "batch size %" PRId32 ", sequence length %" PRId32 ", and a model with vocab_size %" PRId32
-             " and %" PRId64 " parameters",
+             "batch size %" PRId32 ", sequence length %" PRId32 ", and a model with vocab_size %" PRId32 " and %" PRId64
+             " parameters",
              batch_size, seq_len, config->vocab_size, parameters_total(config));
     if (!lay_out(layout, config, batch_size, seq_len))
         return fail(STARPULLM_INVALID_FILE,

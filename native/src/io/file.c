@@ -143,17 +143,17 @@ status input_read_header(const struct input_file *file, enum file_format format,
 {
     if (file->size < FILE_HEADER_BYTES)
         return fail(STARPULLM_INVALID_FILE,
-                    "%s: the file is %" PRId64 " bytes, expected at least %d (the header of %s): truncated, at least %"
-                    PRId64 " bytes are missing",
+                    "%s: the file is %" PRId64
+                    " bytes, expected at least %d (the header of %s): truncated, at least %" PRId64
+                    " bytes are missing",
                     file->path, file->size, FILE_HEADER_BYTES, formats[format].name, FILE_HEADER_BYTES - file->size);
     status result = input_read(file, header, sizeof header[0], FILE_HEADER_INTS, 0);
     if (result != STARPULLM_OK)
         return result;
     char found[32];
     if (header[HEADER_MAGIC] != formats[format].magic)
-        return fail(STARPULLM_INVALID_FILE,
-                    "%s: byte 0: magic number is %" PRId32 "%s, expected %" PRId32 " (%s)", file->path,
-                    header[HEADER_MAGIC], format_of_magic(header[HEADER_MAGIC], found, sizeof found),
+        return fail(STARPULLM_INVALID_FILE, "%s: byte 0: magic number is %" PRId32 "%s, expected %" PRId32 " (%s)",
+                    file->path, header[HEADER_MAGIC], format_of_magic(header[HEADER_MAGIC], found, sizeof found),
                     formats[format].magic, formats[format].name);
     return STARPULLM_OK;
 }
@@ -356,8 +356,8 @@ status output_commit(struct output_file *file)
 {
     status result = finish_temporary(file);
     if (result == STARPULLM_OK && renameat(file->folder, file->temporary, file->folder, file->name) != 0)
-        result = fail_errno(STARPULLM_FILE_ERROR, errno, "%s: rename temporary file %s to it", file->path,
-                            file->temporary);
+        result =
+            fail_errno(STARPULLM_FILE_ERROR, errno, "%s: rename temporary file %s to it", file->path, file->temporary);
     if (result == STARPULLM_OK) {
         file->temporary[0] = '\0';
         /* Some file systems don't know fsync of a folder. */

@@ -42,12 +42,12 @@ status input_check_size(const struct input_file *file, int64_t expected, const c
 
 /* A file being written under a temporary name in the folder of its final one. */
 struct output_file {
-    const char *path; /* the caller's, not copied */
-    char *resolved;   /* where the file is once symbolic links are followed */
-    const char *name; /* last component of resolved */
-    int folder;       /* -1: closed */
-    int descriptor;   /* -1: closed */
-    int64_t written;  /* bytes */
+    const char *path;   /* the caller's, not copied */
+    char *resolved;     /* where the file is once symbolic links are followed */
+    const char *name;   /* last component of resolved */
+    int folder;         /* -1: closed */
+    int descriptor;     /* -1: closed */
+    int64_t written;    /* bytes */
     char temporary[64]; /* its name in the folder; "" if there is none */
 };
 

@@ -61,15 +61,24 @@ static const struct tensor activations[NUM_ACTIVATIONS] = {
 static int64_t letter_size(const model_config *config, enum letter letter, int64_t batch_size, int64_t seq_len)
 {
     switch (letter) {
-    case B: return batch_size;
-    case T: return seq_len;
-    case C: return config->channels;
-    case C_3: return 3 * (int64_t)config->channels;
-    case C_4: return 4 * (int64_t)config->channels;
-    case NH: return config->num_heads;
-    case VP: return config->padded_vocab_size;
-    case MAX_T: return config->max_seq_len;
-    case END: break;
+    case B:
+        return batch_size;
+    case T:
+        return seq_len;
+    case C:
+        return config->channels;
+    case C_3:
+        return 3 * (int64_t)config->channels;
+    case C_4:
+        return 4 * (int64_t)config->channels;
+    case NH:
+        return config->num_heads;
+    case VP:
+        return config->padded_vocab_size;
+    case MAX_T:
+        return config->max_seq_len;
+    case END:
+        break;
     }
     return 0;
 }
@@ -168,8 +177,7 @@ struct tensor_shape parameter_shape(const model_config *config, enum parameter p
     return shape_of(&parameters[p], config, 0, 0);
 }
 
-struct tensor_shape activation_shape(const model_config *config, enum activation a, int64_t batch_size,
-                                     int64_t seq_len)
+struct tensor_shape activation_shape(const model_config *config, enum activation a, int64_t batch_size, int64_t seq_len)
 {
     return shape_of(&activations[a], config, batch_size, seq_len);
 }

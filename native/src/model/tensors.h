@@ -20,16 +20,50 @@ status model_config_check(const model_config *config, const char *where);
 
 /* Parameters, in the checkpoint's order. Gradients, m and v have the same names and shapes. */
 enum parameter {
-    PARAM_WTE, PARAM_WPE, PARAM_LN1W, PARAM_LN1B, PARAM_QKVW, PARAM_QKVB, PARAM_ATTPROJW, PARAM_ATTPROJB,
-    PARAM_LN2W, PARAM_LN2B, PARAM_FCW, PARAM_FCB, PARAM_FCPROJW, PARAM_FCPROJB, PARAM_LNFW, PARAM_LNFB,
+    PARAM_WTE,
+    PARAM_WPE,
+    PARAM_LN1W,
+    PARAM_LN1B,
+    PARAM_QKVW,
+    PARAM_QKVB,
+    PARAM_ATTPROJW,
+    PARAM_ATTPROJB,
+    PARAM_LN2W,
+    PARAM_LN2B,
+    PARAM_FCW,
+    PARAM_FCB,
+    PARAM_FCPROJW,
+    PARAM_FCPROJB,
+    PARAM_LNFW,
+    PARAM_LNFB,
     NUM_PARAMETERS
 };
 
 /* Activations, in llm.c's order of execution. Their gradients have the same names and shapes. */
 enum activation {
-    ACT_ENCODED, ACT_LN1, ACT_LN1_MEAN, ACT_LN1_RSTD, ACT_QKV, ACT_ATTY, ACT_PREATT, ACT_ATT, ACT_ATTPROJ,
-    ACT_RESIDUAL2, ACT_LN2, ACT_LN2_MEAN, ACT_LN2_RSTD, ACT_FCH, ACT_FCH_GELU, ACT_FCPROJ, ACT_RESIDUAL3,
-    ACT_LNF, ACT_LNF_MEAN, ACT_LNF_RSTD, ACT_LOGITS, ACT_PROBS, ACT_LOSSES,
+    ACT_ENCODED,
+    ACT_LN1,
+    ACT_LN1_MEAN,
+    ACT_LN1_RSTD,
+    ACT_QKV,
+    ACT_ATTY,
+    ACT_PREATT,
+    ACT_ATT,
+    ACT_ATTPROJ,
+    ACT_RESIDUAL2,
+    ACT_LN2,
+    ACT_LN2_MEAN,
+    ACT_LN2_RSTD,
+    ACT_FCH,
+    ACT_FCH_GELU,
+    ACT_FCPROJ,
+    ACT_RESIDUAL3,
+    ACT_LNF,
+    ACT_LNF_MEAN,
+    ACT_LNF_RSTD,
+    ACT_LOGITS,
+    ACT_PROBS,
+    ACT_LOSSES,
     NUM_ACTIVATIONS
 };
 

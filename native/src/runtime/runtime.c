@@ -60,15 +60,14 @@ static status check_partition(const struct starpullm_runtime_options *options, c
         return fail(STARPULLM_INVALID_ARGUMENT, "partition %dx%d: expected at least one worker of one thread", W, T);
     if (T > 1)
         return fail(STARPULLM_INVALID_ARGUMENT,
-                    "partition %dx%d: %d threads per worker were asked for, this version has workers of 1 thread", W,
-                    T, T);
+                    "partition %dx%d: %d threads per worker were asked for, this version has workers of 1 thread", W, T,
+                    T);
     if (W > STARPU_MAXCPUS)
         return fail(STARPULLM_INVALID_ARGUMENT, "partition %dx%d: StarPU was built for at most %d workers", W, T,
                     STARPU_MAXCPUS);
     if (W > topology->cores)
-        return fail(STARPULLM_INVALID_ARGUMENT,
-                    "partition %dx%d: needs %d cores, found %d%s that this process may use", W, T, W, topology->cores,
-                    topology->synthetic ? " (HWLOC_SYNTHETIC)" : "");
+        return fail(STARPULLM_INVALID_ARGUMENT, "partition %dx%d: needs %d cores, found %d%s that this process may use",
+                    W, T, W, topology->cores, topology->synthetic ? " (HWLOC_SYNTHETIC)" : "");
     return STARPULLM_OK;
 }
 

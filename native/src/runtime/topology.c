@@ -14,8 +14,8 @@ static int allowed_cores(hwloc_topology_t hwloc)
     if (hwloc_topology_is_thissystem(hwloc) && hwloc_get_cpubind(hwloc, binding, HWLOC_CPUBIND_PROCESS) == 0) {
         int allowed = 0;
         for (int i = 0; i < cores; i++)
-            allowed += hwloc_bitmap_intersects(hwloc_get_obj_by_type(hwloc, HWLOC_OBJ_CORE, (unsigned)i)->cpuset,
-                                               binding);
+            allowed +=
+                hwloc_bitmap_intersects(hwloc_get_obj_by_type(hwloc, HWLOC_OBJ_CORE, (unsigned)i)->cpuset, binding);
         cores = allowed;
     }
     hwloc_bitmap_free(binding);

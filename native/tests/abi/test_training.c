@@ -1,5 +1,5 @@
-/* The C ABI from a C program: a whole tiny training through the shared library, and its misuse. Run by ctest, also under
- * the sanitizers, with a folder for its files as its argument. */
+/* The C ABI from a C program: a whole tiny training through the shared library, and its misuse. Run by ctest, also
+ * under the sanitizers, with a folder for its files as its argument. */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -13,30 +13,29 @@ enum { MAX_T = 16, V = 61, L = 2, NH = 2, C = 16, VP = 64, B = 4, T = 8, STEPS =
 
 static int failures;
 
-#define EXPECT(condition)                                                                    \
-    do {                                                                                     \
-        if (!(condition)) {                                                                  \
-            printf("%s:%d: expected %s; last error: %s\n", __FILE__, __LINE__, #condition,    \
-                   starpullm_last_error());                                                  \
-            failures++;                                                                      \
-        }                                                                                    \
+#define EXPECT(condition)                                                                                           \
+    do {                                                                                                            \
+        if (!(condition)) {                                                                                         \
+            printf("%s:%d: expected %s; last error: %s\n", __FILE__, __LINE__, #condition, starpullm_last_error()); \
+            failures++;                                                                                             \
+        }                                                                                                           \
     } while (0)
 
-#define REQUIRE(condition)            \
-    do {                              \
-        EXPECT(condition);            \
-        if (failures)                 \
-            exit(EXIT_FAILURE);       \
+#define REQUIRE(condition)      \
+    do {                        \
+        EXPECT(condition);      \
+        if (failures)           \
+            exit(EXIT_FAILURE); \
     } while (0)
 
 /* A failure of the given kind whose sentence has all of the words. */
-#define EXPECT_ERROR(call, code, word)                                                                    \
-    do {                                                                                                  \
-        EXPECT((call) == (code));                                                                         \
-        if (!strstr(starpullm_last_error(), (word))) {                                                    \
-            printf("%s:%d: \"%s\" not in: %s\n", __FILE__, __LINE__, (word), starpullm_last_error());      \
-            failures++;                                                                                   \
-        }                                                                                                 \
+#define EXPECT_ERROR(call, code, word)                                                                \
+    do {                                                                                              \
+        EXPECT((call) == (code));                                                                     \
+        if (!strstr(starpullm_last_error(), (word))) {                                                \
+            printf("%s:%d: \"%s\" not in: %s\n", __FILE__, __LINE__, (word), starpullm_last_error()); \
+            failures++;                                                                               \
+        }                                                                                             \
     } while (0)
 
 static size_t num_parameters(void)
@@ -212,9 +211,9 @@ static void test_session_misuse(const char *checkpoint)
     starpullm_runtime *runtime = start(1);
     starpullm_session *session = NULL;
     struct starpullm_session_options options;
-#define REFUSED(field, value, code, word)                                                             \
-    options = session_options(checkpoint);                                                            \
-    options.field = (value);                                                                          \
+#define REFUSED(field, value, code, word)  \
+    options = session_options(checkpoint); \
+    options.field = (value);               \
     EXPECT_ERROR(starpullm_session_create(runtime, &options, &session), STARPULLM_##code, word)
     REFUSED(size, 8, INVALID_ARGUMENT, "size is 8");
     REFUSED(checkpoint, NULL, INVALID_ARGUMENT, "checkpoint is NULL");

@@ -312,10 +312,10 @@ static void test_tensors(void)
         int instances, num_dims;
         int64_t dims[2];
     } parameters[] = {
-        {"wte", 1, 2, {6, 4}},      {"wpe", 1, 2, {3, 4}},  {"ln1w", 2, 1, {4}},         {"ln1b", 2, 1, {4}},
-        {"qkvw", 2, 2, {12, 4}},    {"qkvb", 2, 1, {12}},   {"attprojw", 2, 2, {4, 4}},  {"attprojb", 2, 1, {4}},
-        {"ln2w", 2, 1, {4}},        {"ln2b", 2, 1, {4}},    {"fcw", 2, 2, {16, 4}},      {"fcb", 2, 1, {16}},
-        {"fcprojw", 2, 2, {4, 16}}, {"fcprojb", 2, 1, {4}}, {"lnfw", 1, 1, {4}},         {"lnfb", 1, 1, {4}},
+        {"wte", 1, 2, {6, 4}},      {"wpe", 1, 2, {3, 4}},  {"ln1w", 2, 1, {4}},        {"ln1b", 2, 1, {4}},
+        {"qkvw", 2, 2, {12, 4}},    {"qkvb", 2, 1, {12}},   {"attprojw", 2, 2, {4, 4}}, {"attprojb", 2, 1, {4}},
+        {"ln2w", 2, 1, {4}},        {"ln2b", 2, 1, {4}},    {"fcw", 2, 2, {16, 4}},     {"fcb", 2, 1, {16}},
+        {"fcprojw", 2, 2, {4, 16}}, {"fcprojb", 2, 1, {4}}, {"lnfw", 1, 1, {4}},        {"lnfb", 1, 1, {4}},
     };
     int64_t offset = 0;
     CHECK(NUM_PARAMETERS == sizeof parameters / sizeof parameters[0]);
@@ -337,14 +337,14 @@ static void test_tensors(void)
         int instances, num_dims;
         int64_t dims[4];
     } activations[] = {
-        {"encoded", 1, 3, {7, 2, 4}},      {"ln1", 2, 3, {7, 2, 4}},    {"ln1_mean", 2, 2, {7, 2}},
-        {"ln1_rstd", 2, 2, {7, 2}},        {"qkv", 2, 3, {7, 2, 12}},   {"atty", 2, 3, {7, 2, 4}},
-        {"preatt", 2, 4, {7, 2, 2, 2}},    {"att", 2, 4, {7, 2, 2, 2}}, {"attproj", 2, 3, {7, 2, 4}},
-        {"residual2", 2, 3, {7, 2, 4}},    {"ln2", 2, 3, {7, 2, 4}},    {"ln2_mean", 2, 2, {7, 2}},
-        {"ln2_rstd", 2, 2, {7, 2}},        {"fch", 2, 3, {7, 2, 16}},   {"fch_gelu", 2, 3, {7, 2, 16}},
-        {"fcproj", 2, 3, {7, 2, 4}},       {"residual3", 2, 3, {7, 2, 4}}, {"lnf", 1, 3, {7, 2, 4}},
-        {"lnf_mean", 1, 2, {7, 2}},        {"lnf_rstd", 1, 2, {7, 2}},  {"logits", 1, 3, {7, 2, 6}},
-        {"probs", 1, 3, {7, 2, 6}},        {"losses", 1, 2, {7, 2}},
+        {"encoded", 1, 3, {7, 2, 4}},   {"ln1", 2, 3, {7, 2, 4}},       {"ln1_mean", 2, 2, {7, 2}},
+        {"ln1_rstd", 2, 2, {7, 2}},     {"qkv", 2, 3, {7, 2, 12}},      {"atty", 2, 3, {7, 2, 4}},
+        {"preatt", 2, 4, {7, 2, 2, 2}}, {"att", 2, 4, {7, 2, 2, 2}},    {"attproj", 2, 3, {7, 2, 4}},
+        {"residual2", 2, 3, {7, 2, 4}}, {"ln2", 2, 3, {7, 2, 4}},       {"ln2_mean", 2, 2, {7, 2}},
+        {"ln2_rstd", 2, 2, {7, 2}},     {"fch", 2, 3, {7, 2, 16}},      {"fch_gelu", 2, 3, {7, 2, 16}},
+        {"fcproj", 2, 3, {7, 2, 4}},    {"residual3", 2, 3, {7, 2, 4}}, {"lnf", 1, 3, {7, 2, 4}},
+        {"lnf_mean", 1, 2, {7, 2}},     {"lnf_rstd", 1, 2, {7, 2}},     {"logits", 1, 3, {7, 2, 6}},
+        {"probs", 1, 3, {7, 2, 6}},     {"losses", 1, 2, {7, 2}},
     };
     CHECK(NUM_ACTIVATIONS == sizeof activations / sizeof activations[0]);
     for (enum activation a = 0; a < NUM_ACTIVATIONS; a++) {
@@ -384,8 +384,14 @@ static void test_largest_model(void)
 /* Every parameter is its index in the body, wherever the format puts it. */
 static struct bytes make_checkpoint(const model_config *config)
 {
-    int32_t header[] = {20240326,         3,        config->max_seq_len, config->vocab_size, config->num_layers,
-                        config->num_heads, config->channels, config->padded_vocab_size};
+    int32_t header[] = {20240326,
+                        3,
+                        config->max_seq_len,
+                        config->vocab_size,
+                        config->num_layers,
+                        config->num_heads,
+                        config->channels,
+                        config->padded_vocab_size};
     int64_t Vp = config->padded_vocab_size, maxT = config->max_seq_len, L = config->num_layers, C = config->channels;
     int64_t attention = 3 * C * C + 3 * C + C * C + C, mlp = 4 * C * C + 4 * C + C * 4 * C + C;
     int64_t body = Vp * C + maxT * C + L * (C + C + attention + C + C + mlp) + C + C;
@@ -888,11 +894,11 @@ static void test_permissions(void)
     if (user == 0 && seteuid(nobody) != 0) {
         printf("test_files: permissions not tested: root can't become another user\n");
     } else {
-        REFUSED(write_checkpoint("closed/new.bin", &tiny), STARPULLM_FILE_ERROR, "closed/new.bin: ",
-                "Permission denied");
+        REFUSED(write_checkpoint("closed/new.bin", &tiny), STARPULLM_FILE_ERROR,
+                "closed/new.bin: ", "Permission denied");
         CHECK(last_error_number() == EACCES);
-        REFUSED(write_checkpoint("closed/model.bin", &tiny), STARPULLM_FILE_ERROR, "closed/model.bin: ",
-                "Permission denied");
+        REFUSED(write_checkpoint("closed/model.bin", &tiny), STARPULLM_FILE_ERROR,
+                "closed/model.bin: ", "Permission denied");
         REFUSED(read_checkpoint("closed/secret.bin", &tiny), STARPULLM_FILE_ERROR, "closed/secret.bin: open",
                 "Permission denied");
         if (seteuid(user) != 0)
@@ -1042,11 +1048,11 @@ static void test_tokens_refused(void)
     tokens_close(NULL);
 
     static const char *const missing[] = {"a.bin", NULL};
-#define WITH(change, ...)                                                                                              \
-    do {                                                                                                               \
-        options = good;                                                                                                \
-        change;                                                                                                        \
-        REFUSED(try_tokens(&options), STARPULLM_INVALID_ARGUMENT, __VA_ARGS__);                                        \
+#define WITH(change, ...)                                                       \
+    do {                                                                        \
+        options = good;                                                         \
+        change;                                                                 \
+        REFUSED(try_tokens(&options), STARPULLM_INVALID_ARGUMENT, __VA_ARGS__); \
     } while (0)
     WITH(options.size = 8, "options: size is 8", "expected ");
     WITH(options.paths = NULL, "no token files", "expected at least 1");
@@ -1068,8 +1074,8 @@ static void test_tokens_refused(void)
     WITH(options.num_ranks = INT32_MAX; options.batch_size = INT32_MAX, "num_ranks 2147483647", "expected at most");
     WITH(options.batch_size = INT64_MAX / 16, "a step with", "expected at most"); /* fits as tokens, not as bytes */
     /* The largest step that leaves room for the header is refused for the file's sake. */
-    WITH(options.batch_size = (INT64_MAX - 1026) / 2; options.seq_len = 1,
-         "a.bin: byte 8: number of tokens is 65", "expected at least 4611686018427387391 ");
+    WITH(options.batch_size = (INT64_MAX - 1026) / 2;
+         options.seq_len = 1, "a.bin: byte 8: number of tokens is 65", "expected at least 4611686018427387391 ");
     WITH(options.batch_size = 9, "a.bin: byte 8: number of tokens is 65", "expected at least 73",
          "num_ranks 1 * batch_size 9 * seq_len 8 + 1");
     WITH(options.seq_len = 17, "a.bin: byte 8: number of tokens is 65", "expected at least 69");
@@ -1242,8 +1248,8 @@ static void test_tokens_far(void)
         options.vocab_size = 0x5678;
         WORKS(tokens_open(&options, &tokens));
         WORKS(tokens_next(tokens, &input, &target));
-        REFUSED(tokens_next(tokens, &input, &target), STARPULLM_INVALID_TOKEN, "far.bin: byte 2800001024: ",
-                "token id is 22136", "expected less than 22136");
+        REFUSED(tokens_next(tokens, &input, &target), STARPULLM_INVALID_TOKEN,
+                "far.bin: byte 2800001024: ", "token id is 22136", "expected less than 22136");
         tokens_close(tokens);
     }
     if (descriptor >= 0)
@@ -1438,9 +1444,10 @@ static void test_damaged_files(void)
             result = read_state(&tiny);
         }
         accepted[format] += result == STARPULLM_OK;
-        check_at(__LINE__, result == STARPULLM_OK || result == STARPULLM_INVALID_FILE ||
-                               (result == STARPULLM_INVALID_TOKEN && format != 0) ||
-                               (result == STARPULLM_INVALID_ARGUMENT && format == 1),
+        check_at(__LINE__,
+                 result == STARPULLM_OK || result == STARPULLM_INVALID_FILE ||
+                     (result == STARPULLM_INVALID_TOKEN && format != 0) ||
+                     (result == STARPULLM_INVALID_ARGUMENT && format == 1),
                  "a damaged file is read or refused for its content");
     }
     for (int format = 0; format < FORMATS; format++) {
