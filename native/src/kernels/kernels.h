@@ -1,13 +1,14 @@
 /* Every kernel's prototype; the operations of the arithmetic contract (docs/numerics.md), one function each.
- * codelets/ calls them through kernels(); kernels/ref/ has the portable ones; nothing here knows more than libc and libm.
+ * codelets/ calls them through kernels(); kernels/ref/ has the portable ones; nothing here knows more than libc and
+ * libm.
  *
  * Argument order: outputs, inputs, sizes. Shapes stand beside the names; arrays are dense and row-major.
  * Letters: B batch, T sequence length, C channels, NH heads, V vocabulary, Vp padded vocabulary, OC output channels,
  * N = B*T rows; row n = b*T + t.
  *
- * An output that is an accumulating ordered sum takes a `sum_start`: SUM_FROM_ZERO starts the sum at +0.0f and never reads
- * the output (it may be uninitialised); SUM_CONTINUES starts from its present value. An output without a sum_start is
- * overwritten. Outputs never overlap inputs. */
+ * An output that is an accumulating ordered sum takes a `sum_start`: SUM_FROM_ZERO starts the sum at +0.0f and never
+ * reads the output (it may be uninitialised); SUM_CONTINUES starts from its present value. An output without a
+ * sum_start is overwritten. Outputs never overlap inputs. */
 #ifndef STARPULLM_KERNELS_H
 #define STARPULLM_KERNELS_H
 
@@ -47,9 +48,8 @@ struct kernels {
                                   const float *weight /* (OC,C) */, size_t N, size_t C, size_t OC,
                                   enum sum_start start);
     /* dbias is NULL where there is none. */
-    void (*matmul_backward_weight)(float *dweight /* (OC,C) */, float *dbias /* (OC) */,
-                                   const float *dout /* (N,OC) */, const float *inp /* (N,C) */, size_t N, size_t C,
-                                   size_t OC, enum sum_start start);
+    void (*matmul_backward_weight)(float *dweight /* (OC,C) */, float *dbias /* (OC) */, const float *dout /* (N,OC) */,
+                                   const float *inp /* (N,C) */, size_t N, size_t C, size_t OC, enum sum_start start);
 
     /* preatt[b,h,t,t2] and att[b,h,t,t2] are +0 for t2 > t. */
     void (*attention_forward)(float *out /* (B,T,C) */, float *preatt /* (B,NH,T,T) */, float *att /* (B,NH,T,T) */,

@@ -13,7 +13,8 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct kernels chosen;
 static const char *level;
 
-static void choose(void) {
+static void choose(void)
+{
     chosen = (struct kernels){
         .encoder_forward = encoder_forward_ref,
         .encoder_backward = encoder_backward_ref,
@@ -38,12 +39,14 @@ static void choose(void) {
     level = "ref";
 }
 
-const struct kernels *kernels(void) {
+const struct kernels *kernels(void)
+{
     pthread_once(&once, choose);
     return &chosen;
 }
 
-const char *kernels_level(void) {
+const char *kernels_level(void)
+{
     pthread_once(&once, choose);
     return level;
 }

@@ -17,7 +17,8 @@
 static float *pool;
 static size_t pool_used, pool_size;
 
-static float *take(size_t count) {
+static float *take(size_t count)
+{
     if (pool_used + count > pool_size) {
         fprintf(stderr, "bench_kernels: the pool is too small\n");
         exit(1);
@@ -27,7 +28,8 @@ static float *take(size_t count) {
     return x;
 }
 
-static float *values(size_t count) {
+static float *values(size_t count)
+{
     static uint32_t state = 1;
     float *x = take(count);
     for (size_t i = 0; i < count; i++) {
@@ -37,15 +39,18 @@ static float *values(size_t count) {
     return x;
 }
 
-static float *zeros(size_t count) {
+static float *zeros(size_t count)
+{
     float *x = take(count);
     memset(x, 0, count * sizeof *x);
     return x;
 }
 
-static int32_t *indices(size_t count, size_t limit) {
+static int32_t *indices(size_t count, size_t limit)
+{
     int32_t *x = (int32_t *)(void *)take(count);
-    for (size_t i = 0; i < count; i++) x[i] = (int32_t)(i * 7919 % limit);
+    for (size_t i = 0; i < count; i++)
+        x[i] = (int32_t)(i * 7919 % limit);
     return x;
 }
 
@@ -59,73 +64,127 @@ static struct sizes s;
 static float *a, *b, *c, *d, *e, *f;
 static int32_t *ids;
 
-static size_t N(void) { return s.B * s.T; }
+static size_t N(void)
+{
+    return s.B * s.T;
+}
 
-static void encoder_setup(void) {
+static void encoder_setup(void)
+{
     a = zeros(N() * s.C), b = values(s.V * s.C), c = values(s.T * s.C), ids = indices(N(), s.V);
 }
-static void encoder_forward(const struct kernels *k) { k->encoder_forward(a, ids, b, c, s.B, s.T, s.C); }
-static void encoder_backward(const struct kernels *k) {
+static void encoder_forward(const struct kernels *k)
+{
+    k->encoder_forward(a, ids, b, c, s.B, s.T, s.C);
+}
+static void encoder_backward(const struct kernels *k)
+{
     k->encoder_backward(b, c, a, ids, s.B, s.T, s.C, s.T, SUM_FROM_ZERO);
 }
 
-static void layernorm_setup(void) {
+static void layernorm_setup(void)
+{
     a = values(N() * s.C), b = values(N() * s.C), c = values(N() * s.C);
     d = values(N()), e = values(N()), f = values(2 * s.C);
 }
-static void layernorm_forward(const struct kernels *k) {
+static void layernorm_forward(const struct kernels *k)
+{
     k->layernorm_forward(a, d, e, b, f, f + s.C, N(), s.C);
 }
-static void layernorm_backward_input(const struct kernels *k) {
+static void layernorm_backward_input(const struct kernels *k)
+{
     k->layernorm_backward_input(a, b, c, d, e, f, N(), s.C, SUM_CONTINUES);
 }
-static void layernorm_backward_weight(const struct kernels *k) {
+static void layernorm_backward_weight(const struct kernels *k)
+{
     k->layernorm_backward_weight(f, f + s.C, b, c, d, e, N(), s.C, SUM_CONTINUES);
 }
 
-static void matmul_setup(void) {
+static void matmul_setup(void)
+{
     a = values(N() * s.OC), b = values(N() * s.C), c = values(s.OC * s.C), d = values(s.OC);
 }
-static void matmul_forward(const struct kernels *k) { k->matmul_forward(a, b, c, d, N(), s.C, s.OC); }
-static void matmul_backward_input(const struct kernels *k) {
+static void matmul_forward(const struct kernels *k)
+{
+    k->matmul_forward(a, b, c, d, N(), s.C, s.OC);
+}
+static void matmul_backward_input(const struct kernels *k)
+{
     k->matmul_backward_input(b, a, c, N(), s.C, s.OC, SUM_FROM_ZERO);
 }
-static void matmul_backward_weight(const struct kernels *k) {
+static void matmul_backward_weight(const struct kernels *k)
+{
     k->matmul_backward_weight(c, d, a, b, N(), s.C, s.OC, SUM_FROM_ZERO);
 }
 
-static void attention_setup(void) {
+static void attention_setup(void)
+{
     a = values(N() * 3 * s.C), b = values(N() * s.C), c = zeros(N() * 3 * s.C);
     d = zeros(s.B * s.NH * s.T * s.T), e = zeros(s.B * s.NH * s.T * s.T), f = zeros(s.B * s.NH * s.T * s.T);
     plain.attention_forward(c, e, f, a, s.B, s.T, s.C, s.NH);
 }
-static void attention_forward(const struct kernels *k) { k->attention_forward(b, d, f, a, s.B, s.T, s.C, s.NH); }
-static void attention_backward(const struct kernels *k) {
+static void attention_forward(const struct kernels *k)
+{
+    k->attention_forward(b, d, f, a, s.B, s.T, s.C, s.NH);
+}
+static void attention_backward(const struct kernels *k)
+{
     k->attention_backward(c, d, e, b, a, f, s.B, s.T, s.C, s.NH);
 }
 
-static void elements_setup(void) { a = values(N() * s.C), b = values(N() * s.C), c = values(N() * s.C); }
-static void gelu_forward(const struct kernels *k) { k->gelu_forward(a, b, N() * s.C); }
-static void gelu_backward(const struct kernels *k) { k->gelu_backward(a, b, c, N() * s.C, SUM_FROM_ZERO); }
-static void residual_forward(const struct kernels *k) { k->residual_forward(a, b, c, N() * s.C); }
-static void residual_backward(const struct kernels *k) { k->residual_backward(a, b, c, N() * s.C, SUM_CONTINUES); }
+static void elements_setup(void)
+{
+    a = values(N() * s.C), b = values(N() * s.C), c = values(N() * s.C);
+}
+static void gelu_forward(const struct kernels *k)
+{
+    k->gelu_forward(a, b, N() * s.C);
+}
+static void gelu_backward(const struct kernels *k)
+{
+    k->gelu_backward(a, b, c, N() * s.C, SUM_FROM_ZERO);
+}
+static void residual_forward(const struct kernels *k)
+{
+    k->residual_forward(a, b, c, N() * s.C);
+}
+static void residual_backward(const struct kernels *k)
+{
+    k->residual_backward(a, b, c, N() * s.C, SUM_CONTINUES);
+}
 
-static size_t Vp(void) { return (s.V + 127) / 128 * 128; }
-static void loss_setup(void) {
+static size_t Vp(void)
+{
+    return (s.V + 127) / 128 * 128;
+}
+static void loss_setup(void)
+{
     a = zeros(N() * Vp()), b = values(N() * Vp()), c = values(N()), ids = indices(N(), s.V), d = zeros(1);
 }
-static void softmax_forward(const struct kernels *k) { k->softmax_forward(a, b, N(), s.V, Vp()); }
-static void crossentropy_forward(const struct kernels *k) { k->crossentropy_forward(c, b, ids, N(), Vp()); }
-static void mean_loss(const struct kernels *k) { k->mean_loss(d, c, N(), (float)N(), SUM_FROM_ZERO); }
-static void crossentropy_softmax_backward(const struct kernels *k) {
+static void softmax_forward(const struct kernels *k)
+{
+    k->softmax_forward(a, b, N(), s.V, Vp());
+}
+static void crossentropy_forward(const struct kernels *k)
+{
+    k->crossentropy_forward(c, b, ids, N(), Vp());
+}
+static void mean_loss(const struct kernels *k)
+{
+    k->mean_loss(d, c, N(), (float)N(), SUM_FROM_ZERO);
+}
+static void crossentropy_softmax_backward(const struct kernels *k)
+{
     k->crossentropy_softmax_backward(a, c, b, ids, N(), s.V, Vp(), SUM_FROM_ZERO);
 }
 
-static void adamw_setup(void) {
+static void adamw_setup(void)
+{
     const size_t count = s.OC * s.C;
     a = values(count), b = zeros(count), c = zeros(count), d = values(count);
 }
-static void adamw_update(const struct kernels *k) {
+static void adamw_update(const struct kernels *k)
+{
     const struct adamw_options options = {1e-4f, 0.9f, 0.999f, 1e-8f, 0.1f};
     k->adamw_update(a, b, c, d, s.OC * s.C, &options, 10);
 }
@@ -140,19 +199,19 @@ static const struct sizes rows[] = {
 static const struct sizes elements[] = {
     {.B = 1, .T = 64, .C = 16}, {.B = 2, .T = 32, .C = 48}, {.B = 1, .T = 64, .C = 3072}, {.B = 4, .T = 64, .C = 3072}};
 static const struct sizes matmuls[] = {
-    {.B = 1, .T = 1, .C = 768, .OC = 768},      {.B = 1, .T = 5, .C = 16, .OC = 16},
-    {.B = 1, .T = 64, .C = 16, .OC = 16},       {.B = 1, .T = 64, .C = 16, .OC = 48},
-    {.B = 1, .T = 64, .C = 48, .OC = 192},      {.B = 2, .T = 32, .C = 64, .OC = 64},
-    {.B = 1, .T = 64, .C = 64, .OC = 509},      {.B = 1, .T = 64, .C = 768, .OC = 768},
-    {.B = 1, .T = 64, .C = 768, .OC = 2304},    {.B = 1, .T = 64, .C = 768, .OC = 3072},
-    {.B = 4, .T = 64, .C = 768, .OC = 768},     {.B = 4, .T = 64, .C = 768, .OC = 2304},
-    {.B = 4, .T = 64, .C = 768, .OC = 3072},    {.B = 4, .T = 64, .C = 3072, .OC = 768},
-    {.B = 1, .T = 64, .C = 768, .OC = 50304},   {.B = 4, .T = 64, .C = 768, .OC = 50304},
+    {.B = 1, .T = 1, .C = 768, .OC = 768},    {.B = 1, .T = 5, .C = 16, .OC = 16},
+    {.B = 1, .T = 64, .C = 16, .OC = 16},     {.B = 1, .T = 64, .C = 16, .OC = 48},
+    {.B = 1, .T = 64, .C = 48, .OC = 192},    {.B = 2, .T = 32, .C = 64, .OC = 64},
+    {.B = 1, .T = 64, .C = 64, .OC = 509},    {.B = 1, .T = 64, .C = 768, .OC = 768},
+    {.B = 1, .T = 64, .C = 768, .OC = 2304},  {.B = 1, .T = 64, .C = 768, .OC = 3072},
+    {.B = 4, .T = 64, .C = 768, .OC = 768},   {.B = 4, .T = 64, .C = 768, .OC = 2304},
+    {.B = 4, .T = 64, .C = 768, .OC = 3072},  {.B = 4, .T = 64, .C = 3072, .OC = 768},
+    {.B = 1, .T = 64, .C = 768, .OC = 50304}, {.B = 4, .T = 64, .C = 768, .OC = 50304},
 };
 static const struct sizes heads[] = {
-    {.B = 4, .T = 16, .C = 16, .NH = 4},    {.B = 4, .T = 64, .C = 16, .NH = 2},
-    {.B = 4, .T = 64, .C = 48, .NH = 3},    {.B = 4, .T = 64, .C = 64, .NH = 2},
-    {.B = 1, .T = 64, .C = 768, .NH = 12},  {.B = 1, .T = 256, .C = 768, .NH = 12},
+    {.B = 4, .T = 16, .C = 16, .NH = 4},     {.B = 4, .T = 64, .C = 16, .NH = 2},
+    {.B = 4, .T = 64, .C = 48, .NH = 3},     {.B = 4, .T = 64, .C = 64, .NH = 2},
+    {.B = 1, .T = 64, .C = 768, .NH = 12},   {.B = 1, .T = 256, .C = 768, .NH = 12},
     {.B = 1, .T = 1024, .C = 768, .NH = 12},
 };
 static const struct sizes vocabularies[] = {
@@ -191,29 +250,35 @@ enum { NUM_OPERATIONS = sizeof operations / sizeof *operations };
 
 /* ---- Measuring ---- */
 
-static double now(void) {
+static double now(void)
+{
     struct timespec t;
     timespec_get(&t, TIME_UTC);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static double seconds(const struct operation *o, const struct kernels *k, size_t calls) {
+static double seconds(const struct operation *o, const struct kernels *k, size_t calls)
+{
     const double start = now();
-    for (size_t i = 0; i < calls; i++) o->run(k);
+    for (size_t i = 0; i < calls; i++)
+        o->run(k);
     return (now() - start) / (double)calls;
 }
 
-static int compare(const void *x, const void *y) {
+static int compare(const void *x, const void *y)
+{
     const double p = *(const double *)x, q = *(const double *)y;
     return (p > q) - (p < q);
 }
 
-static double median(double *x, size_t count) {
+static double median(double *x, size_t count)
+{
     qsort(x, count, sizeof *x, compare);
     return count % 2 ? x[count / 2] : (x[count / 2 - 1] + x[count / 2]) / 2;
 }
 
-static void shape(char *text, size_t size) {
+static void shape(char *text, size_t size)
+{
     const struct {
         const char *name;
         size_t value;
@@ -227,7 +292,8 @@ static void shape(char *text, size_t size) {
 
 enum { MIN_PAIRS = 3, MAX_PAIRS = 101 };
 
-static void measure(const struct operation *o, bool json, bool first) {
+static void measure(const struct operation *o, bool json, bool first)
+{
     const double sample = 5e-4, budget = 0.5; /* seconds */
     double plains[MAX_PAIRS], ours[MAX_PAIRS], ratios[MAX_PAIRS];
     char text[128];
@@ -256,13 +322,15 @@ static void measure(const struct operation *o, bool json, bool first) {
         printf("}");
     } else {
         printf("%-30s %-24s %11.1f us %11.1f us %7.2f x", o->name, text, plain_time * 1e6, our_time * 1e6, ratio);
-        if (o->flops) printf("  %6.1f -> %6.1f GF/s", flops / plain_time * 1e-9, flops / our_time * 1e-9);
+        if (o->flops)
+            printf("  %6.1f -> %6.1f GF/s", flops / plain_time * 1e-9, flops / our_time * 1e-9);
         printf("\n");
     }
     fflush(stdout);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     bool json = false, first = true;
     const char *only = NULL;
     for (int i = 1; i < argc; i++) {
@@ -283,14 +351,16 @@ int main(int argc, char **argv) {
         printf("%-30s %-24s %14s %14s %9s  (%s)\n", "operation", "sizes", "plain", "kernels()", "ratio",
                kernels_level());
     for (size_t i = 0; i < NUM_OPERATIONS; i++) {
-        if (only && strcmp(only, operations[i].name) != 0) continue;
+        if (only && strcmp(only, operations[i].name) != 0)
+            continue;
         for (size_t j = 0; j < operations[i].num_sizes; j++) {
             s = operations[i].sizes[j];
             measure(&operations[i], json, first);
             first = false;
         }
     }
-    if (json) printf("\n]}\n");
+    if (json)
+        printf("\n]}\n");
     free(pool);
     return 0;
 }

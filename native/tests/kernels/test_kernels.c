@@ -17,16 +17,21 @@
 
 static uint64_t random_state;
 
-static uint64_t random_bits(void) { /* splitmix64 */
+static uint64_t random_bits(void)
+{ /* splitmix64 */
     uint64_t z = random_state += UINT64_C(0x9e3779b97f4a7c15);
     z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
     z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
     return z ^ (z >> 31);
 }
 
-static size_t random_below(size_t limit) { return (size_t)((random_bits() >> 11) % limit); }
+static size_t random_below(size_t limit)
+{
+    return (size_t)((random_bits() >> 11) % limit);
+}
 
-static float with_bits(uint32_t bits) {
+static float with_bits(uint32_t bits)
+{
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
@@ -35,7 +40,8 @@ static float with_bits(uint32_t bits) {
 enum flavour { ORDINARY, WIDE, TINY, SOME_ZEROS, ALL_ZEROS, SPECIAL, NUM_FLAVOURS };
 static const char *const flavour_names[] = {"ordinary", "wide", "tiny", "some zeros", "all zeros", "special"};
 
-static float random_value(enum flavour flavour) {
+static float random_value(enum flavour flavour)
+{
     const uint64_t bits = random_bits();
     const uint32_t sign = (uint32_t)(bits >> 63) << 31, fraction = (uint32_t)bits & 0x7fffff;
     const uint32_t choice = (uint32_t)(bits >> 32) & 0xffff;
@@ -47,7 +53,8 @@ static float random_value(enum flavour flavour) {
     case ALL_ZEROS: /* of either sign: a sum's start shows */
         return with_bits(sign);
     case SOME_ZEROS:
-        if (choice % 2) return with_bits(sign);
+        if (choice % 2)
+            return with_bits(sign);
         break;
     default:
         break;
@@ -55,33 +62,38 @@ static float random_value(enum flavour flavour) {
     return with_bits(sign | (127 - 3 + choice % 4) << 23 | fraction);
 }
 
-static void fill(float *x, size_t count, enum flavour flavour) {
-    static const uint32_t specials[] = {0x7f800000, 0xff800000, 0x7fc00000, 0xffc12345, /* infinities, NaNs */
+static void fill(float *x, size_t count, enum flavour flavour)
+{
+    static const uint32_t specials[] = {0x7f800000, 0xff800000, 0x7fc00000, 0xffc12345,  /* infinities, NaNs */
                                         0x7f7fffff, 0xff7fffff, 0x00000000, 0x80000000}; /* largest, zeros */
-    for (size_t i = 0; i < count; i++) x[i] = random_value(flavour);
+    for (size_t i = 0; i < count; i++)
+        x[i] = random_value(flavour);
     if (flavour == SPECIAL) /* few: a result that is all NaN shows nothing */
         for (size_t k = random_below(4); k > 0; k--)
             x[random_below(count)] = with_bits(specials[random_below(sizeof specials / sizeof *specials)]);
 }
 
 /* Sizes at, above and below every tile of the kernels, and odd ones. */
-static size_t random_size(void) {
-    static const size_t sizes[] = {1, 2, 3, 4, 5, 7, 8, 9, 11, 13, 15, 16, 17, 19, 20, 21, 23, 24, 25, 31, 32, 33,
-                                   37, 40, 47, 48, 49, 51, 52, 53, 61, 63, 64, 65, 71, 95, 96, 97, 127, 128, 129,
-                                   131, 159, 160, 161, 191, 192, 193, 223, 255, 256, 257, 263, 288, 383, 384, 385,
-                                   511, 512, 513, 768};
+static size_t random_size(void)
+{
+    static const size_t sizes[] = {1,   2,   3,   4,   5,   7,   8,   9,   11,  13,  15,  16,  17,  19,  20,  21,
+                                   23,  24,  25,  31,  32,  33,  37,  40,  47,  48,  49,  51,  52,  53,  61,  63,
+                                   64,  65,  71,  95,  96,  97,  127, 128, 129, 131, 159, 160, 161, 191, 192, 193,
+                                   223, 255, 256, 257, 263, 288, 383, 384, 385, 511, 512, 513, 768};
     return sizes[random_below(sizeof sizes / sizeof *sizes)];
 }
 
 /* Draws sizes until their product is at most `limit`. */
-static void random_sizes(size_t limit, size_t count, size_t *const sizes[]) {
+static void random_sizes(size_t limit, size_t count, size_t *const sizes[])
+{
     size_t product;
     do {
         product = 1;
-        for (size_t i = 0; i < count; i++) product *= *sizes[i] = random_size();
+        for (size_t i = 0; i < count; i++)
+            product *= *sizes[i] = random_size();
     } while (product > limit);
 }
-#define RANDOM_SIZES(limit, ...)                                                                                       \
+#define RANDOM_SIZES(limit, ...) \
     random_sizes(limit, sizeof((size_t *[]){__VA_ARGS__}) / sizeof(size_t *), (size_t *[]){__VA_ARGS__})
 
 /* ---- A case's buffers ---- */
@@ -112,36 +124,46 @@ static struct {
 
 #define SHAPE(...) snprintf(the.shape, sizeof the.shape, __VA_ARGS__)
 
-static void failed(const char *what) {
+static void failed(const char *what)
+{
     fflush(stdout);
-    fprintf(stderr, "%s: %s\n  case %zu (%s values): %s\n", the.operation, what, the.number,
-            flavour_names[the.flavour], the.shape);
+    fprintf(stderr, "%s: %s\n  case %zu (%s values): %s\n", the.operation, what, the.number, flavour_names[the.flavour],
+            the.shape);
     exit(1);
 }
 
-static struct buffer *new_buffer(const char *name, size_t count, bool output) {
+static struct buffer *new_buffer(const char *name, size_t count, bool output)
+{
     struct buffer *b = &the.buffers[the.num_buffers++];
     *b = (struct buffer){.name = name, .count = count, .offset = GUARD + random_below(16), .output = output};
     const size_t total = b->offset + count + (output ? GUARD : 0);
     b->ours = malloc(total * 4);
     b->expected = malloc(total * 4);
-    if (the.num_buffers > MAX_BUFFERS || !b->ours || !b->expected) failed("out of memory");
-    for (size_t i = 0; i < total; i++) b->ours[i] = guard_bits;
+    if (the.num_buffers > MAX_BUFFERS || !b->ours || !b->expected)
+        failed("out of memory");
+    for (size_t i = 0; i < total; i++)
+        b->ours[i] = guard_bits;
     return b;
 }
 
-static void same_start(struct buffer *b) {
+static void same_start(struct buffer *b)
+{
     memcpy(b->expected, b->ours, (b->offset + b->count + (b->output ? GUARD : 0)) * 4);
 }
 
 /* Mostly the case's flavour, so that flavours also meet each other. */
-static enum flavour some_flavour(void) {
+static enum flavour some_flavour(void)
+{
     return random_below(4) ? the.flavour : (enum flavour)random_below(NUM_FLAVOURS);
 }
 
-static float *floats(uint32_t *memory) { return (float *)(void *)memory; }
+static float *floats(uint32_t *memory)
+{
+    return (float *)(void *)memory;
+}
 
-static float *input(const char *name, size_t count) {
+static float *input(const char *name, size_t count)
+{
     struct buffer *b = new_buffer(name, count, false);
     fill(floats(b->ours) + b->offset, count, some_flavour());
     same_start(b);
@@ -149,35 +171,55 @@ static float *input(const char *name, size_t count) {
 }
 
 /* After an input was changed by hand. */
-static void input_changed(void) { same_start(&the.buffers[the.num_buffers - 1]); }
+static void input_changed(void)
+{
+    same_start(&the.buffers[the.num_buffers - 1]);
+}
 
-static const int32_t *indices(const char *name, size_t count, size_t limit) {
+static const int32_t *indices(const char *name, size_t count, size_t limit)
+{
     struct buffer *b = new_buffer(name, count, false);
     int32_t *x = (int32_t *)(void *)b->ours + b->offset;
-    for (size_t i = 0; i < count; i++) x[i] = (int32_t)random_below(limit);
+    for (size_t i = 0; i < count; i++)
+        x[i] = (int32_t)random_below(limit);
     same_start(b);
     return x;
 }
 
 /* An output that is continued has a present value; any other holds garbage that must not be read. */
-static struct pair output(const char *name, size_t count, enum sum_start start) {
+static struct pair output(const char *name, size_t count, enum sum_start start)
+{
     struct buffer *b = new_buffer(name, count, true);
     if (start == SUM_CONTINUES)
         fill(floats(b->ours) + b->offset, count, some_flavour());
     else
-        for (size_t i = 0; i < count; i++) b->ours[b->offset + i] = garbage_bits;
+        for (size_t i = 0; i < count; i++)
+            b->ours[b->offset + i] = garbage_bits;
     same_start(b);
     return (struct pair){floats(b->ours) + b->offset, floats(b->expected) + b->offset};
 }
 
-static struct pair overwritten(const char *name, size_t count) { return output(name, count, SUM_FROM_ZERO); }
+static struct pair overwritten(const char *name, size_t count)
+{
+    return output(name, count, SUM_FROM_ZERO);
+}
 
-static enum sum_start random_start(void) { return random_below(2) ? SUM_CONTINUES : SUM_FROM_ZERO; }
-static const char *start_name(enum sum_start start) { return start == SUM_CONTINUES ? "continues" : "from zero"; }
+static enum sum_start random_start(void)
+{
+    return random_below(2) ? SUM_CONTINUES : SUM_FROM_ZERO;
+}
+static const char *start_name(enum sum_start start)
+{
+    return start == SUM_CONTINUES ? "continues" : "from zero";
+}
 
-static bool same(uint32_t a, uint32_t b) { return a == b || (isnan(with_bits(a)) && isnan(with_bits(b))); }
+static bool same(uint32_t a, uint32_t b)
+{
+    return a == b || (isnan(with_bits(a)) && isnan(with_bits(b)));
+}
 
-static void check_buffer(const struct buffer *b) {
+static void check_buffer(const struct buffer *b)
+{
     char what[320];
     const size_t end = b->offset + b->count, total = end + (b->output ? GUARD : 0);
     for (size_t i = 0; i < total; i++) {
@@ -194,7 +236,8 @@ static void check_buffer(const struct buffer *b) {
     }
     size_t differ = 0, first = 0;
     for (size_t i = b->offset; i < end; i++)
-        if (!same(b->ours[i], b->expected[i]) && differ++ == 0) first = i;
+        if (!same(b->ours[i], b->expected[i]) && differ++ == 0)
+            first = i;
     if (differ) {
         const uint32_t ours = b->ours[first], expected = b->expected[first];
         snprintf(what, sizeof what,
@@ -205,8 +248,10 @@ static void check_buffer(const struct buffer *b) {
     }
 }
 
-static void check_case(void) {
-    for (size_t i = 0; i < the.num_buffers; i++) check_buffer(&the.buffers[i]);
+static void check_case(void)
+{
+    for (size_t i = 0; i < the.num_buffers; i++)
+        check_buffer(&the.buffers[i]);
     for (size_t i = 0; i < the.num_buffers; i++) {
         free(the.buffers[i].ours);
         free(the.buffers[i].expected);
@@ -216,7 +261,8 @@ static void check_case(void) {
 
 /* ---- One random case of each operation ---- */
 
-static void encoder_forward(void) {
+static void encoder_forward(void)
+{
     size_t B, T, C;
     RANDOM_SIZES(100000, &B, &T, &C);
     const size_t V = random_size(), maxT = T + random_below(3);
@@ -228,7 +274,8 @@ static void encoder_forward(void) {
     plain.encoder_forward(out.plain, tokens, wte, wpe, B, T, C);
 }
 
-static void encoder_backward(void) {
+static void encoder_backward(void)
+{
     size_t B, T, C;
     RANDOM_SIZES(100000, &B, &T, &C);
     const size_t V = 1 + random_below(B * T), maxT = T + random_below(3);
@@ -241,7 +288,8 @@ static void encoder_backward(void) {
     plain.encoder_backward(dwte.plain, dwpe.plain, dout, tokens, B, T, C, maxT, start);
 }
 
-static void layernorm_forward(void) {
+static void layernorm_forward(void)
+{
     size_t N, C;
     RANDOM_SIZES(50000, &N, &C);
     SHAPE("N=%zu C=%zu", N, C);
@@ -251,7 +299,8 @@ static void layernorm_forward(void) {
     plain.layernorm_forward(out.plain, mean.plain, rstd.plain, inp, weight, bias, N, C);
 }
 
-static void layernorm_backward_input(void) {
+static void layernorm_backward_input(void)
+{
     size_t N, C;
     RANDOM_SIZES(50000, &N, &C);
     const enum sum_start start = random_start();
@@ -263,7 +312,8 @@ static void layernorm_backward_input(void) {
     plain.layernorm_backward_input(dinp.plain, dout, inp, mean, rstd, weight, N, C, start);
 }
 
-static void layernorm_backward_weight(void) {
+static void layernorm_backward_weight(void)
+{
     size_t N, C;
     RANDOM_SIZES(50000, &N, &C);
     const enum sum_start start = random_start();
@@ -277,7 +327,8 @@ static void layernorm_backward_weight(void) {
 
 enum { MATMUL_LIMIT = 1000000 };
 
-static void matmul_forward(void) {
+static void matmul_forward(void)
+{
     size_t N, C, OC;
     RANDOM_SIZES(MATMUL_LIMIT, &N, &C, &OC);
     const bool biased = random_below(2);
@@ -288,7 +339,8 @@ static void matmul_forward(void) {
     plain.matmul_forward(out.plain, inp, weight, biased ? bias : NULL, N, C, OC);
 }
 
-static void matmul_backward_input(void) {
+static void matmul_backward_input(void)
+{
     size_t N, C, OC;
     RANDOM_SIZES(MATMUL_LIMIT, &N, &C, &OC);
     const enum sum_start start = random_start();
@@ -299,7 +351,8 @@ static void matmul_backward_input(void) {
     plain.matmul_backward_input(dinp.plain, dout, weight, N, C, OC, start);
 }
 
-static void matmul_backward_weight(void) {
+static void matmul_backward_weight(void)
+{
     size_t N, C, OC;
     RANDOM_SIZES(MATMUL_LIMIT, &N, &C, &OC);
     const bool biased = random_below(2);
@@ -312,7 +365,8 @@ static void matmul_backward_weight(void) {
 }
 
 /* Every eighth case is long (T above two panels), the others are within the limit. */
-static void attention_sizes(size_t *B, size_t *T, size_t *NH, size_t *hs) {
+static void attention_sizes(size_t *B, size_t *T, size_t *NH, size_t *hs)
+{
     if (the.number % 8 == 7) {
         *B = *NH = 1;
         *T = 250 + random_below(20);
@@ -324,7 +378,8 @@ static void attention_sizes(size_t *B, size_t *T, size_t *NH, size_t *hs) {
     } while (*T * *T * (*T / 3 + 3 * *hs) > 2000000 / (*B * *NH));
 }
 
-static void attention_forward(void) {
+static void attention_forward(void)
+{
     size_t B, T, NH, hs;
     attention_sizes(&B, &T, &NH, &hs);
     const size_t C = NH * hs;
@@ -333,14 +388,16 @@ static void attention_forward(void) {
     const struct pair preatt = overwritten("preatt", B * NH * T * T), att = overwritten("att", B * NH * T * T);
     float *qkv = input("qkv", B * T * 3 * C);
     if (random_below(8) == 0) { /* scores that overflow: all exponentials of a row may be 0 or NaN */
-        for (size_t i = 0; i < B * T * 3 * C; i++) qkv[i] *= 1e18f;
+        for (size_t i = 0; i < B * T * 3 * C; i++)
+            qkv[i] *= 1e18f;
         input_changed();
     }
     kernels()->attention_forward(out.ours, preatt.ours, att.ours, qkv, B, T, C, NH);
     plain.attention_forward(out.plain, preatt.plain, att.plain, qkv, B, T, C, NH);
 }
 
-static void attention_backward(void) {
+static void attention_backward(void)
+{
     size_t B, T, NH, hs;
     attention_sizes(&B, &T, &NH, &hs);
     const size_t C = NH * hs;
@@ -351,15 +408,20 @@ static void attention_backward(void) {
     float *att = input("att", B * NH * T * T);
     /* The forward kernel leaves +0 past the causal edge; garbage shows whether the sums keep off it. */
     for (size_t row = 0; row < B * NH * T; row++)
-        for (size_t t2 = row % T + 1; t2 < T; t2++) att[row * T + t2] = with_bits(garbage_bits);
+        for (size_t t2 = row % T + 1; t2 < T; t2++)
+            att[row * T + t2] = with_bits(garbage_bits);
     input_changed();
     kernels()->attention_backward(dqkv.ours, dpreatt.ours, datt.ours, dout, qkv, att, B, T, C, NH);
     plain.attention_backward(dqkv.plain, dpreatt.plain, datt.plain, dout, qkv, att, B, T, C, NH);
 }
 
-static size_t random_count(void) { return random_below(2) ? random_size() : 1 + random_below(20000); }
+static size_t random_count(void)
+{
+    return random_below(2) ? random_size() : 1 + random_below(20000);
+}
 
-static void gelu_forward(void) {
+static void gelu_forward(void)
+{
     const size_t count = random_count();
     SHAPE("count=%zu", count);
     const struct pair out = overwritten("out", count);
@@ -368,7 +430,8 @@ static void gelu_forward(void) {
     plain.gelu_forward(out.plain, inp, count);
 }
 
-static void gelu_backward(void) {
+static void gelu_backward(void)
+{
     const size_t count = random_count();
     const enum sum_start start = random_start();
     SHAPE("count=%zu, %s", count, start_name(start));
@@ -378,7 +441,8 @@ static void gelu_backward(void) {
     plain.gelu_backward(dinp.plain, dout, inp, count, start);
 }
 
-static void residual_forward(void) {
+static void residual_forward(void)
+{
     const size_t count = random_count();
     SHAPE("count=%zu", count);
     const struct pair out = overwritten("out", count);
@@ -387,7 +451,8 @@ static void residual_forward(void) {
     plain.residual_forward(out.plain, a, b, count);
 }
 
-static void residual_backward(void) {
+static void residual_backward(void)
+{
     const size_t count = random_count();
     const enum sum_start start = random_start();
     SHAPE("count=%zu, %s", count, start_name(start));
@@ -397,9 +462,13 @@ static void residual_backward(void) {
     plain.residual_backward(da.plain, db.plain, dout, count, start);
 }
 
-static size_t padded(size_t V) { return random_below(2) ? V + random_below(130) : V; }
+static size_t padded(size_t V)
+{
+    return random_below(2) ? V + random_below(130) : V;
+}
 
-static void softmax_forward(void) {
+static void softmax_forward(void)
+{
     size_t N, V;
     RANDOM_SIZES(30000, &N, &V);
     const size_t Vp = padded(V);
@@ -407,16 +476,19 @@ static void softmax_forward(void) {
     const struct pair probs = overwritten("probs", N * Vp);
     float *logits = input("logits", N * Vp);
     if (random_below(8) == 0) { /* below the largest's starting value */
-        for (size_t i = 0; i < N * Vp; i++) logits[i] = -10000.0f - 100.0f * fabsf(logits[i]);
+        for (size_t i = 0; i < N * Vp; i++)
+            logits[i] = -10000.0f - 100.0f * fabsf(logits[i]);
     }
     for (size_t n = 0; n < N; n++)
-        for (size_t v = V; v < Vp; v++) logits[n * Vp + v] = with_bits(garbage_bits);
+        for (size_t v = V; v < Vp; v++)
+            logits[n * Vp + v] = with_bits(garbage_bits);
     input_changed();
     kernels()->softmax_forward(probs.ours, logits, N, V, Vp);
     plain.softmax_forward(probs.plain, logits, N, V, Vp);
 }
 
-static void crossentropy_forward(void) {
+static void crossentropy_forward(void)
+{
     size_t N, V;
     RANDOM_SIZES(30000, &N, &V);
     const size_t Vp = padded(V);
@@ -428,7 +500,8 @@ static void crossentropy_forward(void) {
     plain.crossentropy_forward(losses.plain, probs, targets, N, Vp);
 }
 
-static void mean_loss(void) {
+static void mean_loss(void)
+{
     const size_t N = random_count();
     const enum sum_start start = random_start();
     const float divisor = random_below(2) ? 0.0f : (float)(1 + random_below(100000));
@@ -439,7 +512,8 @@ static void mean_loss(void) {
     plain.mean_loss(mean.plain, losses, N, divisor, start);
 }
 
-static void crossentropy_softmax_backward(void) {
+static void crossentropy_softmax_backward(void)
+{
     size_t N, V;
     RANDOM_SIZES(30000, &N, &V);
     const size_t Vp = padded(V);
@@ -452,7 +526,8 @@ static void crossentropy_softmax_backward(void) {
     plain.crossentropy_softmax_backward(dlogits.plain, dlosses, probs, targets, N, V, Vp, start);
 }
 
-static void adamw_update(void) {
+static void adamw_update(void)
+{
     static const float betas[] = {0.9f, 0.999f, 0.95f, 0.5f, 0.0f};
     const size_t count = random_count();
     const struct adamw_options options = {.learning_rate = 1e-4f * (float)(1 + random_below(50)),
@@ -466,7 +541,8 @@ static void adamw_update(void) {
           (double)options.weight_decay);
     const struct pair params = output("params", count, SUM_CONTINUES), m = output("m", count, SUM_CONTINUES);
     const struct pair v = output("v", count, SUM_CONTINUES);
-    for (size_t i = 0; i < count; i++) v.ours[i] = v.plain[i] = fabsf(v.plain[i]);
+    for (size_t i = 0; i < count; i++)
+        v.ours[i] = v.plain[i] = fabsf(v.plain[i]);
     const float *grads = input("grads", count);
     kernels()->adamw_update(params.ours, m.ours, v.ours, grads, count, &options, step);
     plain.adamw_update(params.plain, m.plain, v.plain, grads, count, &options, step);
@@ -500,7 +576,8 @@ static const struct {
 };
 enum { NUM_OPERATIONS = sizeof operations / sizeof *operations };
 
-static void run(size_t index) {
+static void run(size_t index)
+{
     the.operation = operations[index].name;
     for (the.number = 0; the.number < operations[index].cases; the.number++) {
         random_state = (uint64_t)(index + 1) << 32 | the.number;
@@ -512,7 +589,8 @@ static void run(size_t index) {
     fflush(stdout);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     size_t ran = 0;
     if (argc > 2) {
         fprintf(stderr, "usage: %s [--list | OPERATION]\n", argv[0]);
@@ -527,6 +605,7 @@ int main(int argc, char **argv) {
             ran++;
         }
     }
-    if (ran == 0) fprintf(stderr, "%s: no operation %s; --list gives their names\n", argv[0], argv[1]);
+    if (ran == 0)
+        fprintf(stderr, "%s: no operation %s; --list gives their names\n", argv[0], argv[1]);
     return ran == 0 ? 2 : 0;
 }

@@ -6,7 +6,8 @@
 
 void adamw_update_ref(float *restrict params /* (count) */, float *restrict m /* (count) */,
                       float *restrict v /* (count) */, const float *restrict grads /* (count) */, size_t count,
-                      const struct adamw_options *options, int64_t step) {
+                      const struct adamw_options *options, int64_t step)
+{
     const struct adamw_options o = *options;
     const float m_correction = 1.0f - powf(o.beta1, (float)step);
     const float v_correction = 1.0f - powf(o.beta2, (float)step);

@@ -15,7 +15,8 @@
 
 /* scores[t,t2] = ordered sum over i from 0 of a[t,i] * b[t2,i]. Blocks that the causal edge cuts are computed whole;
  * the caller overwrites what is past it. */
-static void scores_product(float *scores, const float *a, size_t lda, const float *b, size_t ldb, size_t T, size_t hs) {
+static void scores_product(float *scores, const float *a, size_t lda, const float *b, size_t ldb, size_t T, size_t hs)
+{
     struct panel panel;
     for (size_t t2 = 0; t2 < T; t2 += PANEL_COLUMNS) {
         const size_t columns = smaller(PANEL_COLUMNS, T - t2);
@@ -29,7 +30,8 @@ static void scores_product(float *scores, const float *a, size_t lda, const floa
 
 /* c[t,i] = ordered sum over t2 <= t from 0 of (scores[t,t2] * b[t2,i]) * scale. */
 static void sum_over_past(float *c, size_t ldc, const float *scores, const float *b, size_t ldb, float scale, size_t T,
-                          size_t hs) {
+                          size_t hs)
+{
     struct panel panel;
     for (size_t t2 = 0; t2 < T; t2 += PANEL_DEPTH) {
         const size_t depth = smaller(PANEL_DEPTH, T - t2);
@@ -53,7 +55,8 @@ _Static_assert(PANEL_DEPTH % BLOCK_ROWS == 0, "the causal edge meets a block in 
 
 /* c[t2,i] = ordered sum over t >= t2 from 0 of (scores[t,t2] * b[t,i]) * scale. */
 static void sum_over_future(float *c, size_t ldc, const float *scores, const float *b, size_t ldb, float scale,
-                            size_t T, size_t hs) {
+                            size_t T, size_t hs)
+{
     struct panel panel;
     float scoresT[BLOCK_ROWS][PANEL_DEPTH]; /* a block of scores, each t2's values of t side by side */
     for (size_t begin = 0; begin < T; begin += PANEL_DEPTH) {
@@ -74,7 +77,8 @@ static void sum_over_future(float *c, size_t ldc, const float *scores, const flo
 }
 
 void attention_forward_ref(float *out /* (B,T,C) */, float *preatt /* (B,NH,T,T) */, float *att /* (B,NH,T,T) */,
-                           const float *qkv /* (B,T,3C) */, size_t B, size_t T, size_t C, size_t NH) {
+                           const float *qkv /* (B,T,3C) */, size_t B, size_t T, size_t C, size_t NH)
+{
     const size_t hs = C / NH;
     const float scale = (float)(1.0 / (double)sqrtf((float)hs));
     for (size_t bh = 0; bh < B * NH; bh++) {
@@ -84,10 +88,12 @@ void attention_forward_ref(float *out /* (B,T,C) */, float *preatt /* (B,NH,T,T)
         for (size_t t = 0; t < T; t++) {
             float *pre = preatt + (bh * T + t) * T;
             float *a = att + (bh * T + t) * T;
-            for (size_t t2 = 0; t2 <= t; t2++) pre[t2] *= scale;
+            for (size_t t2 = 0; t2 <= t; t2++)
+                pre[t2] *= scale;
             const float z = softmax_exponentials(a, pre, t + 1);
             const float r = z == 0.0f ? 0.0f : 1.0f / z;
-            for (size_t t2 = 0; t2 <= t; t2++) a[t2] *= r;
+            for (size_t t2 = 0; t2 <= t; t2++)
+                a[t2] *= r;
             memset(pre + t + 1, 0, (T - t - 1) * sizeof(float));
             memset(a + t + 1, 0, (T - t - 1) * sizeof(float));
         }
@@ -102,32 +108,40 @@ static const float one_at[2 * TILE - 1] = {[TILE - 1] = 1.0f};
 
 /* sum[j] accumulates (att[t2] * factor[j]) * datt[t2], begin <= t2 < end. */
 static inline void accumulate_tile(float *restrict sum, const float *restrict factor, const float *restrict att,
-                                   const float *restrict datt, size_t begin, size_t end) {
+                                   const float *restrict datt, size_t begin, size_t end)
+{
     for (size_t t2 = begin; t2 < end; t2++)
-        for (size_t j = 0; j < TILE; j++) sum[j] += (att[t2] * factor[j]) * datt[t2];
+        for (size_t j = 0; j < TILE; j++)
+            sum[j] += (att[t2] * factor[j]) * datt[t2];
 }
 
 /* dpreatt[t3] = ordered sum over t2 < count from 0 of (att[t2] * ((t2 == t3 ? 1 : 0) - att[t3])) * datt[t2]. */
 static void softmax_backward(float *restrict dpreatt, const float *restrict att, const float *restrict datt,
-                             size_t count) {
+                             size_t count)
+{
     for (size_t t3 = 0; t3 < count; t3 += TILE) {
         const size_t tile = smaller(TILE, count - t3);
         float sum[TILE] = {0}, a[TILE] = {0}, factor[TILE];
-        for (size_t j = 0; j < tile; j++) a[j] = att[t3 + j];
-        for (size_t j = 0; j < TILE; j++) factor[j] = 0.0f - a[j];
+        for (size_t j = 0; j < tile; j++)
+            a[j] = att[t3 + j];
+        for (size_t j = 0; j < TILE; j++)
+            factor[j] = 0.0f - a[j];
         accumulate_tile(sum, factor, att, datt, 0, t3);
         for (size_t i = 0; i < tile; i++) {
             const float *indicator = one_at + TILE - 1 - i;
-            for (size_t j = 0; j < TILE; j++) sum[j] += (att[t3 + i] * (indicator[j] - a[j])) * datt[t3 + i];
+            for (size_t j = 0; j < TILE; j++)
+                sum[j] += (att[t3 + i] * (indicator[j] - a[j])) * datt[t3 + i];
         }
         accumulate_tile(sum, factor, att, datt, t3 + tile, count);
-        for (size_t j = 0; j < tile; j++) dpreatt[t3 + j] = sum[j];
+        for (size_t j = 0; j < tile; j++)
+            dpreatt[t3 + j] = sum[j];
     }
 }
 
 void attention_backward_ref(float *dqkv /* (B,T,3C) */, float *dpreatt /* (B,NH,T,T) */, float *datt /* (B,NH,T,T) */,
                             const float *dout /* (B,T,C) */, const float *qkv /* (B,T,3C) */,
-                            const float *att /* (B,NH,T,T) */, size_t B, size_t T, size_t C, size_t NH) {
+                            const float *att /* (B,NH,T,T) */, size_t B, size_t T, size_t C, size_t NH)
+{
     const size_t hs = C / NH;
     const float scale = 1.0f / sqrtf((float)hs);
     for (size_t bh = 0; bh < B * NH; bh++) {

@@ -6,18 +6,21 @@
 
 void encoder_forward_ref(float *restrict out /* (B,T,C) */, const int32_t *tokens /* (B,T) */,
                          const float *restrict wte /* (V,C) */, const float *restrict wpe /* (maxT,C) */, size_t B,
-                         size_t T, size_t C) {
+                         size_t T, size_t C)
+{
     for (size_t b = 0; b < B; b++)
         for (size_t t = 0; t < T; t++) {
             const size_t n = b * T + t;
             const float *token = wte + (size_t)tokens[n] * C;
-            for (size_t c = 0; c < C; c++) out[n * C + c] = token[c] + wpe[t * C + c];
+            for (size_t c = 0; c < C; c++)
+                out[n * C + c] = token[c] + wpe[t * C + c];
         }
 }
 
 void encoder_backward_ref(float *restrict dwte /* (V,C) */, float *restrict dwpe /* (maxT,C) */,
                           const float *restrict dout /* (B,T,C) */, const int32_t *tokens /* (B,T) */, size_t B,
-                          size_t T, size_t C, size_t maxT, enum sum_start dwpe_start) {
+                          size_t T, size_t C, size_t maxT, enum sum_start dwpe_start)
+{
     for (size_t b = 0; b < B; b++)
         for (size_t t = 0; t < T; t++) {
             const float *d = dout + (b * T + t) * C;
@@ -35,5 +38,6 @@ void encoder_backward_ref(float *restrict dwte /* (V,C) */, float *restrict dwpe
                 }
             }
         }
-    if (dwpe_start == SUM_FROM_ZERO) memset(dwpe + T * C, 0, (maxT - T) * C * sizeof(float));
+    if (dwpe_start == SUM_FROM_ZERO)
+        memset(dwpe + T * C, 0, (maxT - T) * C * sizeof(float));
 }

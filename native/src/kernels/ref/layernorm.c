@@ -12,10 +12,12 @@ enum { ROWS = 8 };
 /* `rows` is a constant wherever this is inlined. */
 static inline void forward_rows(float *restrict out, float *restrict mean, float *restrict rstd,
                                 const float *restrict inp, const float *restrict weight, const float *restrict bias,
-                                size_t rows, size_t C) {
+                                size_t rows, size_t C)
+{
     float sum[ROWS] = {0}, m[ROWS], s[ROWS];
     for (size_t c = 0; c < C; c++)
-        for (size_t r = 0; r < rows; r++) sum[r] += inp[r * C + c];
+        for (size_t r = 0; r < rows; r++)
+            sum[r] += inp[r * C + c];
     for (size_t r = 0; r < rows; r++) {
         m[r] = sum[r] / (float)C;
         sum[r] = 0.0f;
@@ -27,7 +29,8 @@ static inline void forward_rows(float *restrict out, float *restrict mean, float
         }
     for (size_t r = 0; r < rows; r++) {
         s[r] = 1.0f / sqrtf(sum[r] / (float)C + 1e-5f);
-        for (size_t c = 0; c < C; c++) out[r * C + c] = (s[r] * (inp[r * C + c] - m[r])) * weight[c] + bias[c];
+        for (size_t c = 0; c < C; c++)
+            out[r * C + c] = (s[r] * (inp[r * C + c] - m[r])) * weight[c] + bias[c];
         mean[r] = m[r];
         rstd[r] = s[r];
     }
@@ -35,16 +38,19 @@ static inline void forward_rows(float *restrict out, float *restrict mean, float
 
 void layernorm_forward_ref(float *out /* (N,C) */, float *mean /* (N) */, float *rstd /* (N) */,
                            const float *inp /* (N,C) */, const float *weight /* (C) */, const float *bias /* (C) */,
-                           size_t N, size_t C) {
+                           size_t N, size_t C)
+{
     size_t n = 0;
     for (; n + ROWS <= N; n += ROWS)
         forward_rows(out + n * C, mean + n, rstd + n, inp + n * C, weight, bias, ROWS, C);
-    for (; n < N; n++) forward_rows(out + n * C, mean + n, rstd + n, inp + n * C, weight, bias, 1, C);
+    for (; n < N; n++)
+        forward_rows(out + n * C, mean + n, rstd + n, inp + n * C, weight, bias, 1, C);
 }
 
 static inline void backward_input_rows(float *restrict dinp, const float *restrict dout, const float *restrict inp,
                                        const float *restrict mean, const float *restrict rstd,
-                                       const float *restrict weight, size_t rows, size_t C, enum sum_start start) {
+                                       const float *restrict weight, size_t rows, size_t C, enum sum_start start)
+{
     float a[ROWS] = {0}, q[ROWS] = {0};
     for (size_t c = 0; c < C; c++)
         for (size_t r = 0; r < rows; r++) {
@@ -67,7 +73,8 @@ static inline void backward_input_rows(float *restrict dinp, const float *restri
 
 void layernorm_backward_input_ref(float *dinp /* (N,C) */, const float *dout /* (N,C) */, const float *inp /* (N,C) */,
                                   const float *mean /* (N) */, const float *rstd /* (N) */,
-                                  const float *weight /* (C) */, size_t N, size_t C, enum sum_start start) {
+                                  const float *weight /* (C) */, size_t N, size_t C, enum sum_start start)
+{
     size_t n = 0;
     for (; n + ROWS <= N; n += ROWS)
         backward_input_rows(dinp + n * C, dout + n * C, inp + n * C, mean + n, rstd + n, weight, ROWS, C, start);
@@ -78,7 +85,8 @@ void layernorm_backward_input_ref(float *dinp /* (N,C) */, const float *dout /* 
 void layernorm_backward_weight_ref(float *restrict dweight /* (C) */, float *restrict dbias /* (C) */,
                                    const float *restrict dout /* (N,C) */, const float *restrict inp /* (N,C) */,
                                    const float *restrict mean /* (N) */, const float *restrict rstd /* (N) */, size_t N,
-                                   size_t C, enum sum_start start) {
+                                   size_t C, enum sum_start start)
+{
     if (start == SUM_FROM_ZERO) {
         memset(dweight, 0, C * sizeof(float));
         memset(dbias, 0, C * sizeof(float));

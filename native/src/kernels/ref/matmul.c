@@ -9,7 +9,8 @@ enum {
 };
 
 void matmul_forward_ref(float *out /* (N,OC) */, const float *inp /* (N,C) */, const float *weight /* (OC,C) */,
-                        const float *bias /* (OC) */, size_t N, size_t C, size_t OC) {
+                        const float *bias /* (OC) */, size_t N, size_t C, size_t OC)
+{
     struct panel panel; /* weight's rows o as columns, i its steps */
     for (size_t n = 0; n < N; n += BLOCK_N) {
         const size_t rows = smaller(BLOCK_N, N - n);
@@ -25,7 +26,8 @@ void matmul_forward_ref(float *out /* (N,OC) */, const float *inp /* (N,C) */, c
 }
 
 void matmul_backward_input_ref(float *dinp /* (N,C) */, const float *dout /* (N,OC) */,
-                               const float *weight /* (OC,C) */, size_t N, size_t C, size_t OC, enum sum_start start) {
+                               const float *weight /* (OC,C) */, size_t N, size_t C, size_t OC, enum sum_start start)
+{
     struct panel panel; /* weight's columns i, o its steps */
     for (size_t n = 0; n < N; n += BLOCK_N) {
         const size_t rows = smaller(BLOCK_N, N - n);
@@ -42,7 +44,8 @@ void matmul_backward_input_ref(float *dinp /* (N,C) */, const float *dout /* (N,
 }
 
 void matmul_backward_weight_ref(float *dweight /* (OC,C) */, float *dbias /* (OC) */, const float *dout /* (N,OC) */,
-                                const float *inp /* (N,C) */, size_t N, size_t C, size_t OC, enum sum_start start) {
+                                const float *inp /* (N,C) */, size_t N, size_t C, size_t OC, enum sum_start start)
+{
     struct panel panel;                 /* inp's columns i, n its steps */
     float doutT[BLOCK_OC][PANEL_DEPTH]; /* dout's columns o as rows */
     for (size_t o = 0; o < OC; o += BLOCK_OC) {
@@ -57,9 +60,12 @@ void matmul_backward_weight_ref(float *dweight /* (OC,C) */, float *dbias /* (OC
             }
         }
     }
-    if (!dbias) return;
+    if (!dbias)
+        return;
     if (start == SUM_FROM_ZERO)
-        for (size_t o = 0; o < OC; o++) dbias[o] = 0.0f;
+        for (size_t o = 0; o < OC; o++)
+            dbias[o] = 0.0f;
     for (size_t n = 0; n < N; n++)
-        for (size_t o = 0; o < OC; o++) dbias[o] += dout[n * OC + o];
+        for (size_t o = 0; o < OC; o++)
+            dbias[o] += dout[n * OC + o];
 }

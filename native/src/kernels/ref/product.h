@@ -42,6 +42,9 @@ enum steps { ALL_STEPS, STEPS_UP_TO_ROW /* k <= r */, STEPS_FROM_ROW /* k >= r *
 void panel_product_scaled(float *c, size_t ldc, const float *initial, const float *a, size_t lda, size_t rows,
                           const struct panel *panel, float scale, enum steps steps);
 
-static inline size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
+static inline size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
 
 #endif

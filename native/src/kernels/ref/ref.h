@@ -14,8 +14,8 @@ void layernorm_forward_ref(float *out, float *mean, float *rstd, const float *in
                            const float *bias, size_t N, size_t C);
 void layernorm_backward_input_ref(float *dinp, const float *dout, const float *inp, const float *mean,
                                   const float *rstd, const float *weight, size_t N, size_t C, enum sum_start start);
-void layernorm_backward_weight_ref(float *dweight, float *dbias, const float *dout, const float *inp,
-                                   const float *mean, const float *rstd, size_t N, size_t C, enum sum_start start);
+void layernorm_backward_weight_ref(float *dweight, float *dbias, const float *dout, const float *inp, const float *mean,
+                                   const float *rstd, size_t N, size_t C, enum sum_start start);
 
 void matmul_forward_ref(float *out, const float *inp, const float *weight, const float *bias, size_t N, size_t C,
                         size_t OC);
@@ -39,8 +39,8 @@ void softmax_forward_ref(float *probs, const float *logits, size_t N, size_t V, 
 
 void crossentropy_forward_ref(float *losses, const float *probs, const int32_t *targets, size_t N, size_t Vp);
 void mean_loss_ref(float *mean, const float *losses, size_t N, float divisor, enum sum_start start);
-void crossentropy_softmax_backward_ref(float *dlogits, const float *dlosses, const float *probs,
-                                       const int32_t *targets, size_t N, size_t V, size_t Vp, enum sum_start start);
+void crossentropy_softmax_backward_ref(float *dlogits, const float *dlosses, const float *probs, const int32_t *targets,
+                                       size_t N, size_t V, size_t Vp, enum sum_start start);
 
 void adamw_update_ref(float *params, float *m, float *v, const float *grads, size_t count,
                       const struct adamw_options *options, int64_t step);
