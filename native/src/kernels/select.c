@@ -1,8 +1,5 @@
 /* The choice of this machine's kernels: starts from the portable ones and overrides by CPU; the only CPU test.
- * codelets/ calls kernels(), api.c calls kernels_level().
- *
- * STARPULLM_SIMD in the environment names the highest level that may be used; "ref", the portable kernels, is the only
- * one so far. */
+ * codelets/ calls kernels(), api.c calls kernels_level(). */
 #include "kernels/kernels.h"
 
 #include <pthread.h>

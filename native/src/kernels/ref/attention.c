@@ -13,6 +13,9 @@
 #include "product.h"
 #include "softmax.h"
 
+/* T * hs up to which a head is small; measured. */
+enum { SMALL_FORWARD = 512, SMALL_BACKWARD = 128 };
+
 /* scores[t,t2] = ordered sum over i from 0 of a[t,i] * b[t2,i]. Blocks that the causal edge cuts are computed whole;
  * the caller overwrites what is past it. */
 static void scores_product(float *scores, const float *a, size_t lda, const float *b, size_t ldb, size_t T, size_t hs)
@@ -76,6 +79,39 @@ static void sum_over_future(float *c, size_t ldc, const float *scores, const flo
     }
 }
 
+/* One small head: making panels would take longer than it saves, so every sum is done as numerics.md writes it. q, k, v
+ * are (T,hs) with rows 3C apart, out (T,hs) with rows C apart. */
+static void forward_small_head(float *restrict out, float *restrict preatt, float *restrict att,
+                               const float *restrict q, const float *restrict k, const float *restrict v, float scale,
+                               size_t T, size_t hs, size_t C)
+{
+    for (size_t t = 0; t < T; t++, q += 3 * C, out += C, preatt += T, att += T) {
+        float mx = -10000.0f, z = 0.0f;
+        for (size_t t2 = 0; t2 <= t; t2++) {
+            float sum = 0.0f;
+            for (size_t i = 0; i < hs; i++)
+                sum += q[i] * k[t2 * 3 * C + i];
+            preatt[t2] = sum * scale;
+            if (preatt[t2] > mx)
+                mx = preatt[t2];
+        }
+        for (size_t t2 = 0; t2 <= t; t2++) {
+            att[t2] = expf(preatt[t2] - mx);
+            z += att[t2];
+        }
+        const float r = z == 0.0f ? 0.0f : 1.0f / z;
+        for (size_t i = 0; i < hs; i++)
+            out[i] = 0.0f;
+        for (size_t t2 = 0; t2 <= t; t2++) {
+            att[t2] *= r;
+            for (size_t i = 0; i < hs; i++)
+                out[i] += att[t2] * v[t2 * 3 * C + i];
+        }
+        for (size_t t2 = t + 1; t2 < T; t2++)
+            preatt[t2] = att[t2] = 0.0f;
+    }
+}
+
 void attention_forward_ref(float *out /* (B,T,C) */, float *preatt /* (B,NH,T,T) */, float *att /* (B,NH,T,T) */,
                            const float *qkv /* (B,T,3C) */, size_t B, size_t T, size_t C, size_t NH)
 {
@@ -84,6 +120,11 @@ void attention_forward_ref(float *out /* (B,T,C) */, float *preatt /* (B,NH,T,T)
     for (size_t bh = 0; bh < B * NH; bh++) {
         const size_t b = bh / NH, h = bh % NH;
         const float *q = qkv + b * T * 3 * C + h * hs, *k = q + C, *v = k + C;
+        if (T <= 64 && T * hs <= SMALL_FORWARD) {
+            forward_small_head(out + b * T * C + h * hs, preatt + bh * T * T, att + bh * T * T, q, k, v, scale, T, hs,
+                               C);
+            continue;
+        }
         scores_product(preatt + bh * T * T, q, 3 * C, k, 3 * C, T, hs);
         for (size_t t = 0; t < T; t++) {
             float *pre = preatt + (bh * T + t) * T;
@@ -138,6 +179,40 @@ static void softmax_backward(float *restrict dpreatt, const float *restrict att,
     }
 }
 
+/* One small head, likewise; dq, dk, dv as q, k, v, and d as out. */
+static void backward_small_head(float *restrict dq, float *restrict dk, float *restrict dv, float *restrict dpreatt,
+                                float *restrict datt, const float *restrict d, const float *restrict q,
+                                const float *restrict k, const float *restrict v, const float *restrict att,
+                                float scale, size_t T, size_t hs, size_t C)
+{
+    const size_t row = 3 * C;
+    for (size_t t = 0; t < T; t++)
+        for (size_t i = 0; i < hs; i++)
+            dq[t * row + i] = dk[t * row + i] = dv[t * row + i] = 0.0f;
+    for (size_t t = 0; t < T; t++, d += C, att += T, datt += T, dpreatt += T) {
+        for (size_t t2 = 0; t2 <= t; t2++) {
+            float sum = 0.0f;
+            for (size_t i = 0; i < hs; i++) {
+                sum += v[t2 * row + i] * d[i];
+                dv[t2 * row + i] += att[t2] * d[i];
+            }
+            datt[t2] = sum;
+        }
+        for (size_t t2 = 0; t2 < T; t2++)
+            dpreatt[t2] = 0.0f;
+        for (size_t t2 = t + 1; t2 < T; t2++)
+            datt[t2] = 0.0f;
+        for (size_t t2 = 0; t2 <= t; t2++)
+            for (size_t t3 = 0; t3 <= t; t3++)
+                dpreatt[t3] += (att[t2] * ((t2 == t3 ? 1.0f : 0.0f) - att[t3])) * datt[t2];
+        for (size_t t2 = 0; t2 <= t; t2++)
+            for (size_t i = 0; i < hs; i++) {
+                dq[t * row + i] += (k[t2 * row + i] * dpreatt[t2]) * scale;
+                dk[t2 * row + i] += (q[t * row + i] * dpreatt[t2]) * scale;
+            }
+    }
+}
+
 void attention_backward_ref(float *dqkv /* (B,T,3C) */, float *dpreatt /* (B,NH,T,T) */, float *datt /* (B,NH,T,T) */,
                             const float *dout /* (B,T,C) */, const float *qkv /* (B,T,3C) */,
                             const float *att /* (B,NH,T,T) */, size_t B, size_t T, size_t C, size_t NH)
@@ -153,6 +228,10 @@ void attention_backward_ref(float *dqkv /* (B,T,3C) */, float *dpreatt /* (B,NH,
         const float *a = att + bh * T * T;
         float *da = datt + bh * T * T;
         float *dpre = dpreatt + bh * T * T;
+        if (T <= 24 && T * hs <= SMALL_BACKWARD) {
+            backward_small_head(dq, dk, dv, dpre, da, d, q, k, v, a, scale, T, hs, C);
+            continue;
+        }
         scores_product(da, d, C, v, 3 * C, T, hs);
         sum_over_future(dv, 3 * C, a, d, C, 1.0f, T, hs);
         for (size_t t = 0; t < T; t++) {
