@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -89,6 +92,12 @@ class _Group(click.Group):
         except KeyboardInterrupt:
             _err.print("Interrupted.")
             ctx.exit(EXIT_INTERRUPTED)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception:
+            # A defect of ours must not look like EXIT_DIFFERENT, which is Python's status for a trace back.
+            traceback.print_exc()
+            ctx.exit(EXIT_MACHINE_FAILED)
 
 
 def _is_callers_fault(number: int) -> bool:
@@ -103,7 +112,12 @@ def main() -> None:
 
 
 def _print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2))
+    click.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+def _json_number(value: float | np.float32) -> float | None:
+    """JSON has no NaN and no infinity: null stands for them."""
+    return float(value) if math.isfinite(value) else None
 
 
 def _progress(*, hidden: bool) -> Progress:
@@ -259,9 +273,9 @@ def train_command(
     if as_json:
         _print_json(
             {
-                "losses": [float(report.loss) for report in reports],
+                "losses": [_json_number(report.loss) for report in reports],
                 "tokens_per_ms": reports[-1].tokens_per_ms,
-                "validation_losses": validations,
+                "validation_losses": [_json_number(loss) for loss in validations],
                 "saved": str(save) if save else None,
             }
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import operator
 import os
+import sys
 from dataclasses import fields
 from typing import NamedTuple
 
@@ -57,9 +58,10 @@ class Loss:
         return f"<Loss {self._value}>" if self._value is not None else "<Loss, not read yet>"
 
     def _release(self) -> None:
-        if self._handle:
-            _native.call("loss_destroy", self._handle)
-            self._handle.forget()
+        # Given up before it is destroyed: an interrupt in between then leaks it instead of destroying it twice.
+        handle, self._handle = self._handle, _native.LossHandle()
+        if handle:
+            _native.call("loss_destroy", handle)
 
     def __del__(self) -> None:
         self._release()
@@ -130,6 +132,8 @@ class Trainer(Resource):
         self._handle = _native.SessionHandle()
         if reduction not in REDUCTIONS:
             raise InvalidArgumentError(f'reduction: found "{reduction}", expected one of {", ".join(REDUCTIONS)}')
+        if len(betas) != 2:
+            raise InvalidArgumentError(f"betas: found {len(betas)} numbers, expected 2")
         options = _native.SessionOptions(
             checkpoint=_native.c_string("checkpoint", checkpoint),
             batch_size=_native.integer("batch_size", batch_size, 64),
@@ -243,6 +247,8 @@ class Trainer(Resource):
         ------
         FileError
             If the file can't be written; what was there before is still there.
+        FormatError
+            If something that isn't a regular file is in its place.
         """
         _native.call("session_save_checkpoint", self._handle, _native.c_string("path", path))
 
@@ -266,7 +272,15 @@ class Trainer(Resource):
         _native.call("session_trace_clear", self._handle)
 
     def _destroy(self) -> None:
-        _native.call("session_destroy", self._handle)
+        # Given up first, as a loss is.
+        handle, self._handle = self._handle, _native.SessionHandle()
+        _native.call("session_destroy", handle)
+
+    def __del__(self) -> None:
+        # One that is dropped unclosed would keep the runtime from closing. Without a handle __init__ wasn't reached; at
+        # the program's end there is nothing left to keep.
+        if hasattr(self, "_handle") and not sys.is_finalizing():
+            self.close()
 
     def _submit(self, function: str, inputs: ArrayLike, targets: ArrayLike) -> Loss:
         loss = _native.LossHandle()

@@ -213,3 +213,16 @@ with Runtime("2x1", "dmda") as runtime, Trainer(runtime, checkpoint, **SIZES, tr
     )
     models = {path.name.split(".")[0] for path in (tmp_path / ".starpu" / "sampling" / "codelets").glob("*/*")}
     assert sorted(models) == json.loads(run.stdout)
+
+
+def test_a_trainer_that_is_dropped_is_closed(checkpoint: Path) -> None:
+    run_python(
+        HEAD
+        + """
+with Runtime("2x1") as runtime:
+    for step in range(3):
+        loss = Trainer(runtime, checkpoint, **SIZES).submit(*batch(step))
+assert np.isfinite(loss.value)
+""",
+        checkpoint,
+    )

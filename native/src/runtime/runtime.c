@@ -135,7 +135,7 @@ static status destroy_locked(struct starpullm_runtime *runtime)
 {
     TRY(check_running(runtime));
     if (runtime->sessions)
-        return fail(STARPULLM_INVALID_STATE, "%d sessions are open on the runtime, expected none: close them first",
+        return fail(STARPULLM_INVALID_STATE, "sessions are open on the runtime: %d, expected none: close them first",
                     runtime->sessions);
     starpu_shutdown();
     runtime->running = false;
