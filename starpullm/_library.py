@@ -1,17 +1,18 @@
 """Finds and opens the shared library, on first use; importing starpullm never does.
 
-Called by ``_native.py`` alone.
+Called by ``_native.py``, and by ``machine.py`` to say what else is there.
 """
 
 from __future__ import annotations
 
 import ctypes
+import ctypes.util
 import os
 from pathlib import Path
 
 from starpullm.errors import LibraryNotFoundError
 
-__all__ = ["ENVIRONMENT_VARIABLE", "find_library", "open_library"]
+__all__ = ["ENVIRONMENT_VARIABLE", "find_blas", "find_library", "open_library"]
 
 ENVIRONMENT_VARIABLE = "STARPULLM_LIB"
 _FILE_NAME = "libstarpullm.so"
@@ -53,3 +54,9 @@ def open_library() -> ctypes.CDLL:
         return ctypes.CDLL(str(path))
     except OSError as error:
         raise LibraryNotFoundError(f"{path}: could not be opened: {error}") from error
+
+
+def find_blas() -> str:
+    """Return the name of a CBLAS that the dynamic linker finds, or an empty text; nothing is opened."""
+    names = ("openblas", "mkl_rt", "blis", "cblas")
+    return next((found for name in names if (found := ctypes.util.find_library(name))), "")

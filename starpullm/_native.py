@@ -79,6 +79,9 @@ class MachineInfo(_Sized):
         ("processor", c_char_p),
         ("simd_level", c_char_p),
         ("starpu_version", c_char_p),
+        ("starpu_max_workers", c_int32),
+        ("starpu_max_contexts", c_int32),
+        ("starpu_parallel_workers", c_int32),
     ]
 
 

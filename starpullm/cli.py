@@ -162,6 +162,11 @@ def doctor(as_json: bool) -> None:
         ("starpullm", f"{machine.version}, {machine.library}"),
         ("compiler", f"{machine.compiler}, {machine.build_type}, {machine.compiler_flags}"),
         ("StarPU", f"{machine.starpu_version} in {machine.starpu_prefix}"),
+        (
+            "StarPU's features",
+            f"parallel workers {'yes' if machine.starpu_parallel_workers else 'no'}, at most "
+            f"{machine.starpu_max_workers} workers, {machine.starpu_max_contexts} scheduling contexts",
+        ),
         ("schedulers", ", ".join(machine.schedulers)),
         ("processor", machine.processor or "unknown"),
         (
@@ -171,8 +176,8 @@ def doctor(as_json: bool) -> None:
         ),
         ("partitions", ", ".join(machine.partitions)),
         ("kernels", f"{machine.simd_level}"),
-        ("BLAS", "not used"),
-        ("MPI", "yes" if machine.mpi else "no"),
+        ("BLAS", f"{machine.blas or 'none found'}; not used"),
+        ("MPI", f"{machine.mpirun or 'none found'}; this build has {'ranks' if machine.mpi else 'no ranks'}"),
         ("libm", "known: golden records are comparable" if machine.libm_known else "unknown"),
         ("float environment", machine.float_environment or "as the contract wants it"),
     ]
@@ -262,8 +267,10 @@ def train_command(
                 reports.append(report)
                 progress.advance(bar)
                 if not as_json:
+                    seconds_left = (steps - report.step) * batch_size * seq_len / report.tokens_per_ms / 1e3
                     _out.print(
-                        f"step {report.step}/{steps}: loss {report.loss:.6f}, {report.tokens_per_ms:.3f} tokens/ms"
+                        f"step {report.step}/{steps}: loss {report.loss:.6f}, {report.tokens_per_ms:.3f} tokens/ms, "
+                        f"{seconds_left:.0f} s left"
                     )
         validate("after")
         if save:
@@ -562,9 +569,10 @@ def demo_command(output: Path | None) -> None:
     first = run("1x1", 1, trained, show)
     _out.print(f"1x1, 1 sub-batch: {first.tokens_per_ms:.2f} tokens/ms.")
     _out.print(f"saved and read back: {_bits(first.reloads)}")
-    _out.print('\nThe model continues "Shall I":\n')
-    text = "".join(demo_run.sample_text(trained, "Shall I", 56))
-    _out.print("    " + text.replace("\n", "\n    "), markup=False)
+    for prompt in ("Shall I", "When"):
+        _out.print(f'\nThe model continues "{prompt}":\n', markup=False)
+        text = demo_run.sample_text(trained, prompt, 56)
+        _out.print("    " + text.replace("\n", "\n    "), markup=False)
 
     _out.print(f"\nThe same run on {other_partition} with 4 sub-batches:")
     second = run(other_partition, 4, None, lambda step: None)

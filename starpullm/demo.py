@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -104,13 +104,12 @@ def _reloads(trainer: Trainer, path: Path) -> bool:
     )
 
 
-def sample_text(checkpoint: Path, prompt: str, num_tokens: int) -> Iterator[str]:
-    """Sample from a checkpoint and yield the text character by character, the prompt first."""
+def sample_text(checkpoint: Path, prompt: str, num_tokens: int) -> str:
+    """Return a prompt and what a checkpoint continues it with."""
     encoding = byte_encoding()
-    yield prompt
     with (
         Runtime("1x1") as runtime,
         Trainer(runtime, checkpoint, batch_size=1, seq_len=CONFIG.max_seq_len) as trainer,
     ):
-        for token in generate(trainer, encoding.encode(prompt).tolist(), encoding.end_of_text, num_tokens, seed=1337):
-            yield encoding.decode([token])
+        ids = generate(trainer, encoding.encode(prompt).tolist(), encoding.end_of_text, num_tokens, seed=1337)
+        return prompt + encoding.decode(ids)

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -14,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm import _native, records
-from starpullm._library import find_library
+from starpullm._library import find_blas, find_library
 
 __all__ = ["Finding", "Machine", "inspect_machine", "libm_fingerprint"]
 
@@ -49,6 +51,9 @@ class Machine:
     starpu_version: str
     starpu_built_against: str
     starpu_prefix: str
+    starpu_max_workers: int
+    starpu_max_contexts: int
+    starpu_parallel_workers: bool
     schedulers: tuple[str, ...]
     processor: str
     cores: int
@@ -58,6 +63,8 @@ class Machine:
     partitions: tuple[str, ...]
     simd_level: str
     mpi: bool
+    mpirun: str
+    blas: str
     float_environment: str
     libm_fingerprint: dict[str, str]
     libm_known: bool
@@ -91,6 +98,9 @@ def inspect_machine() -> Machine:
         starpu_version=_native.text(machine.starpu_version),
         starpu_built_against=_native.text(build.starpu_version),
         starpu_prefix=_native.text(build.starpu_prefix),
+        starpu_max_workers=machine.starpu_max_workers,
+        starpu_max_contexts=machine.starpu_max_contexts,
+        starpu_parallel_workers=bool(machine.starpu_parallel_workers),
         schedulers=tuple(_native.names("scheduler_name")),
         processor=_native.text(machine.processor),
         cores=machine.cores,
@@ -100,6 +110,8 @@ def inspect_machine() -> Machine:
         partitions=tuple(f"{workers}x1" for workers in range(1, machine.cores + 1)),
         simd_level=_native.text(machine.simd_level),
         mpi=bool(build.mpi),
+        mpirun=_mpirun_version(),
+        blas=find_blas(),
         float_environment=environment,
         libm_fingerprint=fingerprint,
         libm_known=not different,
@@ -107,9 +119,22 @@ def inspect_machine() -> Machine:
     )
 
 
+def _mpirun_version() -> str:
+    mpirun = shutil.which("mpirun")
+    if mpirun is None:
+        return ""
+    try:
+        run = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return "doesn't answer"
+    return run.stdout.partition("\n")[0].strip() or "doesn't say its version"
+
+
 def _findings(
     build: _native.BuildInfo, machine: _native.MachineInfo, different: list[str], environment: str
 ) -> Iterator[Finding]:
+    if not machine.starpu_parallel_workers:
+        yield Finding(True, "this StarPU was built without parallel workers")
     loaded, built = _native.text(machine.starpu_version), _native.text(build.starpu_version)
     if loaded != built:
         yield Finding(True, f"StarPU {loaded} is loaded, expected {built}, which the library was built against")

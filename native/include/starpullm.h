@@ -61,6 +61,9 @@ struct starpullm_machine_info {
     const char *processor;                       /* hwloc's CPUModel, or "" */
     const char *simd_level;                      /* of the kernels in use */
     const char *starpu_version;                  /* of the StarPU that is loaded */
+    int32_t starpu_max_workers;                  /* CPU workers that StarPU was built for */
+    int32_t starpu_max_contexts;                 /* its scheduling contexts; a parallel worker takes one */
+    int32_t starpu_parallel_workers;             /* 1 if it was built with them */
 };
 STARPULLM_API enum starpullm_status starpullm_machine_info(struct starpullm_machine_info *info);
 

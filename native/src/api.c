@@ -67,6 +67,7 @@ status starpullm_machine_info(struct starpullm_machine_info *info)
     CHECK_STRUCT(info);
     static _Thread_local struct topology topology;
     TRY(topology_read(&topology));
+    const struct runtime_features features = runtime_features();
     *info = (struct starpullm_machine_info){
         .size = sizeof *info,
         .cores = topology.cores,
@@ -76,6 +77,9 @@ status starpullm_machine_info(struct starpullm_machine_info *info)
         .processor = topology.processor,
         .simd_level = kernels_level(),
         .starpu_version = runtime_starpu_version(),
+        .starpu_max_workers = features.max_workers,
+        .starpu_max_contexts = features.max_contexts,
+        .starpu_parallel_workers = features.parallel_workers,
     };
     return STARPULLM_OK;
 }

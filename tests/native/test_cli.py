@@ -119,7 +119,7 @@ def test_train(tiny_checkpoint: Path, tiny_tokens: Path, tmp_path: Path) -> None
     direct = run_function(train_directly, tiny_checkpoint, tiny_tokens, 3)
     *steps, last = run.stdout.splitlines()
     for number, (line, loss) in enumerate(zip(steps, direct["losses"], strict=True), start=1):
-        assert re.fullmatch(rf"step {number}/3: loss {loss:.6f}, \d+\.\d{{3}} tokens/ms", line), run
+        assert re.fullmatch(rf"step {number}/3: loss {loss:.6f}, \d+\.\d{{3}} tokens/ms, \d+ s left", line), run
     assert last == f"saved {saved}"
     assert run.stderr == ""
     assert parameters_of(saved) == direct["parameters"]

@@ -12,7 +12,11 @@ import pytest
 
 from .children import run_python
 
-# Wide and short, so that updates take long against forward tasks.
+# C, B, T. Wide and short: updates take long against forward tasks. Long: a step takes a hundred times as long as its
+# submission, so that a busy machine doesn't turn their order round.
+WIDE_AND_SHORT = (192, 4, 8)
+LONG = (384, 16, 64)
+
 RUN = """
 import json, sys
 from pathlib import Path
@@ -20,16 +24,17 @@ from starpullm import Runtime, Trainer
 from starpullm.data import generate_checkpoint, generate_tokens
 from starpullm.formats import ModelConfig
 
-partition, scheduler, sub_batches, steps = sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
-config = ModelConfig(max_seq_len=8, vocab_size=61, num_layers=2, num_heads=2, channels=192, padded_vocab_size=64)
+partition, scheduler = sys.argv[2], sys.argv[3]
+sub_batches, steps, C, B, T = map(int, sys.argv[4:])
+config = ModelConfig(max_seq_len=T, vocab_size=61, num_layers=2, num_heads=2, channels=C, padded_vocab_size=64)
 checkpoint = Path(sys.argv[1]) / "model.bin"
 generate_checkpoint(checkpoint, config, 1)
 with (
     Runtime(partition, scheduler) as runtime,
-    Trainer(runtime, checkpoint, batch_size=4, seq_len=8, sub_batches=sub_batches, trace=True, steps_in_flight=steps)
+    Trainer(runtime, checkpoint, batch_size=B, seq_len=T, sub_batches=sub_batches, trace=True, steps_in_flight=steps)
     as trainer,
 ):
-    losses = [trainer.submit(*generate_tokens(1, step, 4, 8, 61)) for step in range(steps)]
+    losses = [trainer.submit(*generate_tokens(1, step, B, T, 61)) for step in range(steps)]
     trace = trainer.trace()
 print(json.dumps([
     {
@@ -46,8 +51,15 @@ print(json.dumps([
 Task = dict[str, Any]
 
 
-def traced_run(directory: object, partition: str, scheduler: str, sub_batches: int, steps: int) -> list[Task]:
-    run = run_python(RUN, directory, partition, scheduler, sub_batches, steps)
+def traced_run(
+    directory: object,
+    partition: str,
+    scheduler: str,
+    sub_batches: int,
+    steps: int,
+    sizes: tuple[int, int, int] = WIDE_AND_SHORT,
+) -> list[Task]:
+    run = run_python(RUN, directory, partition, scheduler, sub_batches, steps, *sizes)
     tasks: list[Task] = json.loads(run.stdout)
     return tasks
 
@@ -80,7 +92,7 @@ def test_declared_accesses_are_respected(tmp_path: object, scheduler: str, sub_b
 
 def test_steps_are_submitted_ahead(tmp_path: object) -> None:
     """All of the second step has been submitted before the first step's first update starts."""
-    tasks = traced_run(tmp_path, "2x1", "lws", 2, 4)
+    tasks = traced_run(tmp_path, "2x1", "lws", 2, 2, LONG)
     updates = [task["start"] for task in tasks if task["step"] == 0 and task["operation"] == "adamw_update"]
     submitted = [task["submit"] for task in tasks if task["step"] == 1]
     assert max(submitted) < min(updates)

@@ -37,6 +37,17 @@ const char *runtime_starpu_version(void)
     return version;
 }
 
+struct runtime_features runtime_features(void)
+{
+    return (struct runtime_features){
+        .max_workers = STARPU_MAXCPUS,
+        .max_contexts = STARPU_NMAX_SCHED_CTXS,
+#ifdef STARPU_PARALLEL_WORKER
+        .parallel_workers = 1,
+#endif
+    };
+}
+
 static status check_scheduler(const char *scheduler)
 {
     if (!scheduler)

@@ -18,4 +18,10 @@ const char *runtime_scheduler_name(size_t index);
 /* Version of the StarPU that is loaded, as text. */
 const char *runtime_starpu_version(void);
 
+/* What the StarPU that this was built against can do. */
+struct runtime_features {
+    int max_workers, max_contexts, parallel_workers;
+};
+struct runtime_features runtime_features(void);
+
 #endif
