@@ -407,3 +407,19 @@ def libm_powf(base: NDArray[np.float32], exponent: NDArray[np.float32]) -> NDArr
     result = np.empty_like(base)
     call("libm_powf", result, base, exponent, base.size)
     return result
+
+
+def loss_value(loss: LossHandle) -> np.float32:
+    """Wait for a loss and return it."""
+    value = c_float()
+    call("loss_wait", loss, value)
+    # Through the bits: a conversion to double and back could change a NaN's.
+    bits: np.float32 = np.frombuffer(bytes(value), np.float32)[0]
+    return bits
+
+
+def trace_size(session: Handle) -> tuple[int, int]:
+    """Return the numbers of recorded tasks and accesses."""
+    tasks, accesses = c_size_t(), c_size_t()
+    call("session_trace_size", session, tasks, accesses)
+    return tasks.value, accesses.value

@@ -58,6 +58,7 @@ EXIT_MACHINE_FAILED = 4
 EXIT_INTERRUPTED = 128 + signal.SIGINT  # as shells count; click's own would be 1
 
 _INPUT_ERRORS = (InvalidArgumentError, FormatError, MissingDependencyError)
+# Numbers that say that the path was wrong, not that the disk failed.
 _PATH_ERRORS = (
     errno.ENOENT,
     errno.ENOTDIR,
@@ -84,7 +85,7 @@ class _Group(click.Group):
             return super().invoke(ctx)
         except StarpullmError as error:
             _err.print(f"Error: {error}", markup=False)
-            missing = isinstance(error, FileError) and error.errno is not None and _is_callers_fault(error.errno)
+            missing = isinstance(error, FileError) and error.errno in _PATH_ERRORS
             ctx.exit(EXIT_BAD_INPUT if missing or isinstance(error, _INPUT_ERRORS) else EXIT_MACHINE_FAILED)
         except MemoryError as error:
             _err.print(f"Error: out of memory: {error}", markup=False)
@@ -98,11 +99,6 @@ class _Group(click.Group):
             # A defect of ours must not look like EXIT_DIFFERENT, which is Python's status for a trace back.
             traceback.print_exc()
             ctx.exit(EXIT_MACHINE_FAILED)
-
-
-def _is_callers_fault(number: int) -> bool:
-    """Whether an errno says that the path was wrong, not that the disk failed."""
-    return number in _PATH_ERRORS
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})

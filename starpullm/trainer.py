@@ -5,7 +5,6 @@ Users, the command line and the checks call it.
 
 from __future__ import annotations
 
-import ctypes
 import operator
 import os
 import sys
@@ -44,10 +43,7 @@ class Loss:
     def value(self) -> np.float32:
         """The mean loss over the batch, in nats per token, binary32; waits for it."""
         if self._value is None:
-            value = ctypes.c_float()
-            _native.call("loss_wait", self._handle, value)
-            # Through the bits: a conversion to double and back could change a NaN's.
-            self._value = np.frombuffer(bytes(value), np.float32)[0]
+            self._value = _native.loss_value(self._handle)
             self._release()
         return self._value
 
@@ -260,10 +256,9 @@ class Trainer(Resource):
         StateError
             If the trainer was made without ``trace=True``.
         """
-        tasks, accesses = ctypes.c_size_t(), ctypes.c_size_t()
-        _native.call("session_trace_size", self._handle, tasks, accesses)
-        task_table = np.empty(tasks.value, _native.TRACE_TASK)
-        access_table = np.empty(accesses.value, _native.TRACE_ACCESS)
+        tasks, accesses = _native.trace_size(self._handle)
+        task_table = np.empty(tasks, _native.TRACE_TASK)
+        access_table = np.empty(accesses, _native.TRACE_ACCESS)
         _native.call("session_trace_read", self._handle, task_table, len(task_table), access_table, len(access_table))
         return Trace(task_table, access_table, tuple(_native.names("operation_name")), self._read_handles())
 
