@@ -29,7 +29,7 @@ from starpullm.errors import (
     TokenRangeError,
 )
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 _EXCEPTIONS: dict[int, type[StarpullmError]] = {
     1: InvalidArgumentError,
@@ -106,6 +106,7 @@ class RuntimeOptions(_Sized):
         ("workers", c_int32),
         ("threads_per_worker", c_int32),
         ("scheduler", c_char_p),
+        ("communicator", POINTER(c_int32)),
     ]
 
 
@@ -165,6 +166,7 @@ TRACE_TASK = np.dtype(
         ("end_ns", "i8"),
     ]
 )
+THREAD_INFO = np.dtype([("worker", "i4"), ("thread", "i4"), ("first_unit", "i4"), ("num_units", "i4")])
 TRACE_ACCESS = np.dtype([("handle", "i4"), ("mode", "i4")])
 
 
@@ -252,6 +254,7 @@ _WRITABLE_FLOATS = _Array(np.float32, writable=True)
 _TOKENS = _Array(np.int32, writable=False)
 _TASKS = _Array(TRACE_TASK, writable=True)
 _ACCESSES = _Array(TRACE_ACCESS, writable=True)
+_THREADS = _Array(THREAD_INFO, writable=True)
 
 
 class _Status(c_int):
@@ -271,6 +274,7 @@ _PROTOTYPES: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
     ("float_environment", c_char_p, ()),
     ("runtime_create", _Status, (POINTER(RuntimeOptions), _OUT)),
     ("runtime_destroy", _Status, (RuntimeHandle,)),
+    ("runtime_threads", _Status, (RuntimeHandle, _THREADS, c_size_t)),
     ("session_create", _Status, (RuntimeHandle, POINTER(SessionOptions), _OUT)),
     ("session_destroy", None, (SessionHandle,)),
     ("session_config", _Status, (SessionHandle, POINTER(ModelConfigStruct))),
@@ -378,6 +382,11 @@ def c_string(name: str, value: str | os.PathLike[str]) -> bytes:
     if b"\0" in encoded:
         raise InvalidArgumentError(f"{name}: found {os.fspath(value)!r}, expected no NUL in it")
     return encoded
+
+
+def communicator(fortran_handle: int | None) -> Any:
+    """Return an MPI communicator's Fortran handle as C takes it; None: no communicator."""
+    return None if fortran_handle is None else ctypes.pointer(c_int32(fortran_handle))
 
 
 def text(value: bytes | None) -> str:

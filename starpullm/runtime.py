@@ -6,13 +6,18 @@ Users create one and give it to ``Trainer``; the command line does the same.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from starpullm import _native
 from starpullm.errors import InvalidArgumentError
 from starpullm.resource import Resource
 
-__all__ = ["DEFAULT_SCHEDULER", "Partition", "Runtime", "schedulers"]
+if TYPE_CHECKING:
+    from mpi4py.MPI import Comm
+
+__all__ = ["DEFAULT_SCHEDULER", "Partition", "Runtime", "ThreadPlace", "schedulers"]
 
 DEFAULT_SCHEDULER = "lws"
 
@@ -46,40 +51,77 @@ def schedulers() -> list[str]:
     return list(_native.names("scheduler_name"))
 
 
+class ThreadPlace(NamedTuple):
+    """Where a thread of a worker runs: its first processing unit's number, and how many it is bound to."""
+
+    worker: int
+    thread: int
+    first_unit: int
+    num_units: int
+
+
 class Runtime(Resource):
     """StarPU, running; a context manager.
+
+    With a communicator, its ranks run one task graph together: all create the runtime, and make the same calls on it and
+    on its trainers, in the same order and with the same options (the partition may differ).
 
     Parameters
     ----------
     partition
-        ``WxT``: W workers of T threads. This version has workers of one thread.
+        ``WxT``: W workers of T threads; W times T is at most the number of cores.
     scheduler
         One of ``schedulers()``.
+    comm
+        An mpi4py communicator; None, or one of a single rank: this process alone.
 
     Raises
     ------
     InvalidArgumentError
-        If the partition can't be had on this machine, or StarPU doesn't know the scheduler.
+        If the partition can't be had on this machine, StarPU doesn't know the scheduler, or the library was built
+        without MPI.
     StateError
         If a runtime is running in this process already.
     RuntimeFailureError
         If StarPU doesn't start.
     """
 
-    def __init__(self, partition: str | Partition = "1x1", scheduler: str = DEFAULT_SCHEDULER) -> None:
+    def __init__(
+        self,
+        partition: str | Partition = "1x1",
+        scheduler: str = DEFAULT_SCHEDULER,
+        comm: Comm | None = None,
+    ) -> None:
         self.partition = Partition.parse(partition) if isinstance(partition, str) else partition
         self.scheduler = scheduler
+        self.comm = comm if comm is not None and comm.Get_size() > 1 else None
+        self.rank = self.comm.Get_rank() if self.comm else 0
+        self.ranks = self.comm.Get_size() if self.comm else 1
         self._handle = _native.RuntimeHandle()
         options = _native.RuntimeOptions(
             workers=_native.integer("partition, workers", self.partition.workers, 32),
             threads_per_worker=_native.integer("partition, threads per worker", self.partition.threads, 32),
             scheduler=_native.c_string("scheduler", scheduler),
+            communicator=_native.communicator(self.comm.py2f() if self.comm else None),
         )
         _native.call("runtime_create", options, self._handle.address)
+
+    def threads(self) -> list[ThreadPlace]:
+        """Ask every thread of every worker of this rank where it runs; no step may be unfinished.
+
+        Raises
+        ------
+        StateError
+            If the runtime is closed.
+        """
+        places = np.empty(self.partition.workers * self.partition.threads, _native.THREAD_INFO)
+        _native.call("runtime_threads", self._handle, places, len(places))
+        return [ThreadPlace(*place.tolist()) for place in places]
 
     def _destroy(self) -> None:
         _native.call("runtime_destroy", self._handle)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "running"
-        return f"<Runtime {self.partition} {self.scheduler}, {state}>"
+        rank = f", rank {self.rank} of {self.ranks}" if self.comm else ""
+        return f"<Runtime {self.partition} {self.scheduler}{rank}, {state}>"

@@ -21,10 +21,10 @@ from starpullm.resource import Resource
 from starpullm.runtime import Runtime
 from starpullm.trace import HandleInfo, Trace
 
-__all__ = ["GROUPS", "Loss", "Trainer"]
+__all__ = ["GROUPS", "REDUCTIONS", "Loss", "Trainer"]
 
 GROUPS = ("params", "grads", "m", "v", "activations", "activation_grads")
-REDUCTIONS = ("ordered",)
+REDUCTIONS = ("ordered", "tree", "redux")
 
 
 class Loss:
@@ -82,11 +82,15 @@ class Trainer(Resource):
     checkpoint
         Model file (llm.c's format, version 3).
     batch_size, seq_len
-        B sequences of T tokens make one step; T at most the checkpoint's longest sequence.
+        B sequences of T tokens make one step; T at most the checkpoint's longest sequence. Over R ranks each brings B
+        sequences of its own, and the whole batch is R·B, rank 0's first.
     sub_batches
-        S, a divisor of B: the batch is cut into S parts that run independently of each other.
+        A divisor of B: each rank's batch is cut into so many parts that run independently of each other.
     reduction
-        ``"ordered"``: gradients are summed over sub-batches in the whole batch's order, with its bits.
+        How the gradients of the S sub-batches of all ranks become one. ``"ordered"``: in the whole batch's order, with
+        its bits; one set of gradients per rank. ``"tree"``: in a binary tree whose shape S alone decides, so with the
+        same bits wherever it runs; S sets over all ranks. ``"redux"``: by StarPU's own reduction; the bits vary from run
+        to run, the error is bounded; one set per worker.
     learning_rate, betas, eps, weight_decay
         AdamW's.
     keep_activations
@@ -148,6 +152,7 @@ class Trainer(Resource):
         _native.call("session_create", runtime._handle, options, self._handle.address)
         self.runtime = runtime
         self.batch_size, self.seq_len, self.sub_batches = batch_size, seq_len, sub_batches
+        self.reduction = reduction
         self.config = self._read_config()
         self._tensors = {group: self._read_tensor_table(number) for number, group in enumerate(GROUPS)}
 
@@ -157,7 +162,7 @@ class Trainer(Resource):
         Parameters
         ----------
         inputs, targets
-            Token ids, integers (B, T).
+            Token ids, integers (B, T); over ranks this rank's part of the batch.
 
         Raises
         ------
@@ -207,6 +212,8 @@ class Trainer(Resource):
     def tensor(self, group: str, name: str, layer: int | None = None) -> NDArray[np.float32]:
         """Wait for the tasks that write a tensor and return a copy of it.
 
+        Over ranks every rank calls it and every rank gets the whole, with the activations of all ranks' sequences.
+
         Parameters
         ----------
         group
@@ -238,6 +245,8 @@ class Trainer(Resource):
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Write the parameters after the last submitted step, atomically: temporary name, fsync, rename.
+
+        Over ranks every rank calls it and rank 0 writes; only there can it fail.
 
         Raises
         ------

@@ -19,7 +19,7 @@ extern "C" {
 #define STARPULLM_API __attribute__((visibility("default")))
 
 /* Raised whenever a struct or a function of this header changes its meaning. */
-#define STARPULLM_ABI_VERSION 1
+#define STARPULLM_ABI_VERSION 2
 
 enum starpullm_status {
     STARPULLM_OK = 0,
@@ -132,6 +132,10 @@ struct starpullm_runtime_options {
     int32_t workers;            /* W */
     int32_t threads_per_worker; /* T */
     const char *scheduler;      /* one of starpullm_scheduler_name() */
+    /* NULL: this process alone. Else the Fortran handle of an MPI communicator, whose ranks run one task graph together:
+     * all make the same calls on runtime and session in the same order, with the same options but for the partition. MPI
+     * must have been initialized for several threads. */
+    const int32_t *communicator;
 };
 STARPULLM_API enum starpullm_status starpullm_runtime_create(const struct starpullm_runtime_options *options,
                                                              starpullm_runtime **runtime);
@@ -139,20 +143,34 @@ STARPULLM_API enum starpullm_status starpullm_runtime_create(const struct starpu
 /* STARPULLM_INVALID_STATE while sessions are open on it. */
 STARPULLM_API enum starpullm_status starpullm_runtime_destroy(starpullm_runtime *runtime);
 
+struct starpullm_thread_info {
+    int32_t worker, thread;        /* thread of the worker */
+    int32_t first_unit, num_units; /* processing units that it is bound to: the first's number in the operating system, and
+                                      how many; -1, 0 if unknown */
+};
+
+/* Where the threads of the partition run, asked of the threads themselves: worker 0's first. Array of workers times
+ * threads_per_worker. */
+STARPULLM_API enum starpullm_status starpullm_runtime_threads(starpullm_runtime *runtime,
+                                                              struct starpullm_thread_info *threads, size_t count);
+
 /* ---- Session: one model being trained ---- */
 
 /* All calls on a session come from one thread at a time. */
 typedef struct starpullm_session starpullm_session;
 
+/* How the gradients of all sub-batches become one. S is the number of sub-batches of all ranks. */
 enum starpullm_reduction {
-    STARPULLM_REDUCTION_ORDERED = 0 /* a chain per tensor: the bits of the whole batch */
+    STARPULLM_REDUCTION_ORDERED = 0, /* a chain per tensor: the bits of the whole batch; one gradient per rank */
+    STARPULLM_REDUCTION_TREE = 1,    /* a binary tree whose shape S alone decides: fixed bits; S gradients over all ranks */
+    STARPULLM_REDUCTION_REDUX = 2    /* StarPU's reduction: bits vary, the error is bounded; one gradient per worker */
 };
 
 struct starpullm_session_options {
     size_t size;
     const char *checkpoint;
-    int64_t batch_size, seq_len; /* B, T; T at most maxT */
-    int64_t sub_batches;         /* S, divides B */
+    int64_t batch_size, seq_len; /* of one rank: the whole batch is ranks times batch_size; seq_len at most maxT */
+    int64_t sub_batches;         /* of one rank; divides batch_size */
     int32_t reduction;           /* enum starpullm_reduction */
     float learning_rate, beta1, beta2, eps, weight_decay;
     int32_t keep_activations; /* 1: every intermediate can be read back after a step */
@@ -235,7 +253,12 @@ STARPULLM_API enum starpullm_status starpullm_session_save_checkpoint(starpullm_
 
 /* ---- Trace ---- */
 
-enum starpullm_access_mode { STARPULLM_READ = 1, STARPULLM_WRITE = 2, STARPULLM_READ_WRITE = 3 };
+enum starpullm_access_mode {
+    STARPULLM_READ = 1,
+    STARPULLM_WRITE = 2,
+    STARPULLM_READ_WRITE = 3,
+    STARPULLM_REDUX = 4 /* adds to the value; such accesses in a row commute */
+};
 
 struct starpullm_trace_task {
     int64_t id;   /* in submission order, from 0 */

@@ -11,6 +11,7 @@
 #include "io/debug_state.h"
 #include "io/tokens.h"
 #include "kernels/kernels.h"
+#include "runtime/ranks.h"
 #include "runtime/runtime.h"
 #include "runtime/topology.h"
 #include "session.h"
@@ -57,7 +58,7 @@ status starpullm_build_info(struct starpullm_build_info *info)
         .build_type = BUILD_TYPE,
         .starpu_version = BUILD_STARPU_VERSION,
         .starpu_prefix = BUILD_STARPU_PREFIX,
-        .mpi = 0,
+        .mpi = ranks_supported(),
     };
     return STARPULLM_OK;
 }
@@ -187,6 +188,18 @@ status starpullm_runtime_destroy(starpullm_runtime *runtime)
     return runtime_destroy(runtime);
 }
 
+status starpullm_runtime_threads(starpullm_runtime *runtime, struct starpullm_thread_info *threads, size_t count)
+{
+    CHECK_POINTER(runtime);
+    CHECK_POINTER(threads);
+    const struct runtime_layout *layout = runtime_layout();
+    const size_t expected = (size_t)layout->workers * (size_t)layout->threads_per_worker;
+    if (count != expected)
+        return fail(STARPULLM_INVALID_ARGUMENT, "threads: room for %zu, expected %zu (%d workers of %d)", count,
+                    expected, layout->workers, layout->threads_per_worker);
+    return runtime_threads(runtime, threads);
+}
+
 status starpullm_session_create(starpullm_runtime *runtime, const struct starpullm_session_options *options,
                                 starpullm_session **session)
 {
@@ -214,8 +227,7 @@ status starpullm_loss_wait(starpullm_loss *loss, float *value)
 {
     CHECK_POINTER(loss);
     CHECK_POINTER(value);
-    *value = loss_wait(loss);
-    return STARPULLM_OK;
+    return loss_wait(loss, value);
 }
 
 int starpullm_loss_ready(const starpullm_loss *loss)
@@ -258,8 +270,7 @@ status starpullm_session_submit_forward(starpullm_session *session, const int32_
 status starpullm_session_wait(starpullm_session *session)
 {
     CHECK_POINTER(session);
-    session_wait(session);
-    return STARPULLM_OK;
+    return session_wait(session);
 }
 
 int32_t starpullm_tensor_count(int32_t group)

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/exchange.h"
 #include "graph/graph.h"
 #include "io/checkpoint.h"
 #include "runtime/runtime.h"
@@ -15,7 +16,8 @@
 struct starpullm_session {
     struct starpullm_runtime *runtime;
     model_config config;
-    int64_t batch_size, seq_len;
+    int64_t batch_size, seq_len; /* the batch of this rank */
+    struct placement placement;
     struct handles *handles;
     struct recorder *recorder;
     struct graph graph;
@@ -25,6 +27,7 @@ struct starpullm_session {
     int64_t submitted;              /* submissions so far */
     int64_t updates;                /* steps among them */
     bool broken;                    /* a submission failed half way */
+    struct failure failure;         /* of a task */
 };
 
 /* ---- Create and destroy ---- */
@@ -56,9 +59,15 @@ static status check_options(const struct starpullm_session_options *o, const mod
         return fail(STARPULLM_INVALID_ARGUMENT,
                     "sub_batches: found %lld, expected a divisor of the batch size %lld that 32 bits hold",
                     (long long)o->sub_batches, (long long)o->batch_size);
-    if (o->reduction != STARPULLM_REDUCTION_ORDERED)
-        return fail(STARPULLM_INVALID_ARGUMENT, "reduction: found %d, expected %d (ordered)", o->reduction,
-                    STARPULLM_REDUCTION_ORDERED);
+    const int64_t ranks = runtime_layout()->ranks;
+    if (o->sub_batches > INT32_MAX / ranks || o->batch_size > INT64_MAX / ranks)
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "batch_size, sub_batches: found %lld and %lld on each of %lld ranks, "
+                    "expected as many as 32 bits hold",
+                    (long long)o->batch_size, (long long)o->sub_batches, (long long)ranks);
+    if (o->reduction < STARPULLM_REDUCTION_ORDERED || o->reduction > STARPULLM_REDUCTION_REDUX)
+        return fail(STARPULLM_INVALID_ARGUMENT, "reduction: found %d, expected %d (ordered), %d (tree) or %d (redux)",
+                    o->reduction, STARPULLM_REDUCTION_ORDERED, STARPULLM_REDUCTION_TREE, STARPULLM_REDUCTION_REDUX);
     if (o->steps_in_flight < 1 || o->steps_in_flight > 1024)
         return fail(STARPULLM_INVALID_ARGUMENT, "steps_in_flight: found %d, expected 1 to 1024", o->steps_in_flight);
     TRY(check_number("learning_rate", o->learning_rate));
@@ -66,7 +75,7 @@ static status check_options(const struct starpullm_session_options *o, const mod
     TRY(check_beta("beta2", o->beta2));
     TRY(check_number("eps", o->eps));
     TRY(check_number("weight_decay", o->weight_decay));
-    return activations_check(config, o->batch_size, o->seq_len);
+    return activations_check(config, ranks * o->batch_size, o->seq_len);
 }
 
 static status create_submissions(struct starpullm_session *session, int slots)
@@ -76,7 +85,7 @@ static status create_submissions(struct starpullm_session *session, int slots)
     if (!session->submissions)
         return fail(STARPULLM_OUT_OF_MEMORY, "a table of %d submissions", slots);
     for (; session->slots_ready < slots; session->slots_ready++)
-        TRY(submission_init(&session->submissions[session->slots_ready], session->recorder));
+        TRY(submission_init(&session->submissions[session->slots_ready], session->recorder, &session->failure));
     return STARPULLM_OK;
 }
 
@@ -87,7 +96,8 @@ static status create_handles(struct starpullm_session *session, const struct sta
         .config = session->config,
         .sub_batch_size = options->batch_size / options->sub_batches,
         .seq_len = options->seq_len,
-        .sub_batches = (int)options->sub_batches,
+        .placement = &session->placement,
+        .reduction = (enum starpullm_reduction)options->reduction,
         .slots = options->steps_in_flight,
         .keep_activations = options->keep_activations != 0,
     };
@@ -96,7 +106,12 @@ static status create_handles(struct starpullm_session *session, const struct sta
     fesetenv(FE_DFL_ENV);
     status code = handles_create(&handles_options, &session->handles);
     fesetenv(&environment);
-    return code;
+    TRY(code);
+    if (options->reduction == STARPULLM_REDUCTION_REDUX)
+        for (int p = 0; p < NUM_PARAMETERS; p++)
+            for (int l = 0; l < parameter_instances(&session->config, p); l++)
+                gradient_make_reducible(handles_gradient(session->handles, p, l, 0));
+    return STARPULLM_OK;
 }
 
 static status load_parameters(struct starpullm_session *session, const char *path);
@@ -110,26 +125,39 @@ static status open_session(struct starpullm_session *session, const struct starp
     if (options->trace)
         TRY(recorder_create(&session->recorder));
     TRY(create_submissions(session, options->steps_in_flight));
+    const struct runtime_layout *layout = runtime_layout();
+    const int sub_batches = (int)options->sub_batches * layout->ranks;
+    TRY(placement_create(&session->placement, &session->config, layout->rank, layout->ranks, sub_batches));
     TRY(create_handles(session, options));
     session->graph = (struct graph){
         .handles = session->handles,
         .config = session->config,
         .B = (size_t)(options->batch_size / options->sub_batches),
         .T = (size_t)options->seq_len,
-        .sub_batches = (int)options->sub_batches,
+        .sub_batches = sub_batches,
+        .placement = &session->placement,
+        .reduction = (enum starpullm_reduction)options->reduction,
         .adamw = {options->learning_rate, options->beta1, options->beta2, options->eps, options->weight_decay},
     };
     return load_parameters(session, options->checkpoint);
 }
 
+static void wait_for_all(struct starpullm_session *session)
+{
+    for (int slot = 0; slot < session->slots_ready; slot++)
+        submission_wait(&session->submissions[slot]);
+}
+
 static void close_session(struct starpullm_session *session)
 {
-    session_wait(session);
+    wait_for_all(session);
     handles_destroy(session->handles);
+    placement_destroy(&session->placement);
     for (int slot = 0; slot < session->slots_ready; slot++)
         submission_destroy(&session->submissions[slot]);
     free(session->submissions);
     recorder_destroy(session->recorder);
+    failure_destroy(&session->failure);
     free(session);
 }
 
@@ -145,6 +173,7 @@ status session_create(struct starpullm_runtime *runtime, const struct starpullm_
         return code;
     }
     created->runtime = runtime;
+    failure_init(&created->failure);
     code = open_session(created, options);
     if (code != STARPULLM_OK) {
         close_session(created);
@@ -184,12 +213,16 @@ static status check_tokens(const struct starpullm_session *session, const char *
 static status copy_tokens(const struct starpullm_session *session, int slot, const int32_t *tokens,
                           struct data *(*data_of)(const struct handles *, int, int))
 {
+    const char *next = (const char *)tokens;
     for (int s = 0; s < session->graph.sub_batches; s++) {
+        if (home_of(&session->placement, s) != session->placement.rank)
+            continue;
         struct data *data = data_of(session->handles, slot, s);
         void *memory;
         TRY(data_acquire_write(data, &memory));
-        memcpy(memory, (const char *)tokens + (size_t)s * data->bytes, data->bytes);
+        memcpy(memory, next, data->bytes);
         data_release(data);
+        next += data->bytes;
     }
     return STARPULLM_OK;
 }
@@ -199,6 +232,7 @@ static status begin(struct starpullm_session *session, const int32_t *inputs, co
 {
     if (session->broken)
         return fail(STARPULLM_INVALID_STATE, "the session is unusable since a submission failed half way");
+    TRY(failure_check(&session->failure));
     TRY(check_tokens(session, "inputs", inputs));
     if (targets)
         TRY(check_tokens(session, "targets", targets));
@@ -263,10 +297,10 @@ status session_submit_forward(struct starpullm_session *session, const int32_t *
     return end(session, &flow, graph_submit_forward(&flow));
 }
 
-void session_wait(struct starpullm_session *session)
+status session_wait(struct starpullm_session *session)
 {
-    for (int slot = 0; slot < session->slots_ready; slot++)
-        submission_wait(&session->submissions[slot]);
+    wait_for_all(session);
+    return failure_check(&session->failure);
 }
 
 /* ---- Read back ---- */
@@ -301,19 +335,23 @@ status session_tensor_info(const struct starpullm_session *session, int32_t grou
         info->name = activation_name(index);
         info->layered = activation_layered(index);
         info->instances = activation_instances(&session->config, index);
-        shape = activation_shape(&session->config, index, session->batch_size, session->seq_len);
+        shape =
+            activation_shape(&session->config, index, session->placement.ranks * session->batch_size, session->seq_len);
     }
     info->num_dims = shape.num_dims;
     memcpy(info->dims, shape.dims, sizeof info->dims);
     return STARPULLM_OK;
 }
 
+/* Collective: every rank gets the values. */
 static status copy_out(struct data *data, int64_t offset, int64_t count, float *values)
 {
     const void *memory;
+    TRY(exchange_to_all(data));
     TRY(data_acquire_read(data, &memory));
     memcpy(values, (const float *)memory + offset, (size_t)count * sizeof *values);
     data_release(data);
+    exchange_drop(data);
     return STARPULLM_OK;
 }
 
@@ -365,6 +403,8 @@ status session_read_tensor(struct starpullm_session *session, int32_t group, int
     if (offset < 0 || count < 0 || offset > elements || count > elements - offset)
         return fail(STARPULLM_INVALID_ARGUMENT, "%s: found %lld elements from %lld on, expected a part of %lld",
                     info.name, (long long)count, (long long)offset, (long long)elements);
+    if (group == STARPULLM_GRADS)
+        return copy_out(gradient_of_batch(&session->graph, index, layer), offset, count, values);
     if (is_parameter_group(group))
         return copy_out(handles_parameter(session->handles, group, index, layer), offset, count, values);
     return read_activation(session, group, index, layer, offset, count, values);
@@ -378,12 +418,31 @@ static struct data *parameter_data(void *context, enum parameter p, int layer)
     return handles_parameter(session->handles, STARPULLM_PARAMS, p, layer);
 }
 
+static bool owned(const struct starpullm_session *session, enum parameter p, int layer)
+{
+    return owner_of(&session->placement, p, layer) == session->placement.rank;
+}
+
+/* Each rank fills what it owns; the others get it by StarPU's transfers when they first need it. */
 static status acquire_to_fill(void *context, enum parameter p, int layer, float **values)
 {
-    void *memory;
-    TRY(data_acquire_write(parameter_data(context, p, layer), &memory));
+    void *memory = NULL;
+    if (owned(context, p, layer))
+        TRY(data_acquire_write(parameter_data(context, p, layer), &memory));
     *values = memory;
     return STARPULLM_OK;
+}
+
+static void release_filled(void *context, enum parameter p, int layer)
+{
+    if (owned(context, p, layer))
+        data_release(parameter_data(context, p, layer));
+}
+
+static status load_parameters(struct starpullm_session *session, const char *path)
+{
+    const struct checkpoint_destination destination = {session, acquire_to_fill, release_filled};
+    return checkpoint_read(path, &session->config, &destination);
 }
 
 static status acquire_to_save(void *context, enum parameter p, int layer, const float **values)
@@ -394,20 +453,20 @@ static status acquire_to_save(void *context, enum parameter p, int layer, const 
     return STARPULLM_OK;
 }
 
-static void release_parameter(void *context, enum parameter p, int layer)
+static void release_saved(void *context, enum parameter p, int layer)
 {
     data_release(parameter_data(context, p, layer));
 }
 
-static status load_parameters(struct starpullm_session *session, const char *path)
-{
-    const struct checkpoint_destination destination = {session, acquire_to_fill, release_parameter};
-    return checkpoint_read(path, &session->config, &destination);
-}
-
+/* Rank 0 writes. Every rank hands over what it owns first, so that nobody waits for a rank 0 that can't write. */
 status session_save_checkpoint(struct starpullm_session *session, const char *path)
 {
-    const struct checkpoint_source source = {session, acquire_to_save, release_parameter};
+    for (int p = 0; p < NUM_PARAMETERS; p++)
+        for (int l = 0; l < parameter_instances(&session->config, p); l++)
+            TRY(exchange_to(parameter_data(session, p, l), 0));
+    if (session->placement.rank > 0)
+        return STARPULLM_OK;
+    const struct checkpoint_source source = {session, acquire_to_save, release_saved};
     return checkpoint_write(path, &session->config, &source);
 }
 
@@ -415,7 +474,7 @@ status session_recorder(struct starpullm_session *session, struct recorder **rec
 {
     if (!session->recorder)
         return fail(STARPULLM_INVALID_STATE, "the session isn't traced, expected one created with trace");
-    session_wait(session);
+    TRY(session_wait(session));
     *recorder = session->recorder;
     return STARPULLM_OK;
 }

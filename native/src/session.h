@@ -16,7 +16,8 @@ status session_submit_step(struct starpullm_session *session, const int32_t *inp
 status session_submit_evaluation(struct starpullm_session *session, const int32_t *inputs, const int32_t *targets,
                                  struct starpullm_loss **loss);
 status session_submit_forward(struct starpullm_session *session, const int32_t *inputs);
-void session_wait(struct starpullm_session *session);
+/* Waits for everything that was submitted; the first failure of a task, if there was one. */
+status session_wait(struct starpullm_session *session);
 
 /* 0 if there is no such group. */
 int32_t session_tensor_count(int32_t group);

@@ -68,6 +68,13 @@ status fail_errno(status code, int error_number, const char *format, ...)
     return code;
 }
 
+status fail_again(status code, int error_number, const char *sentence)
+{
+    fail(code, "%s", sentence);
+    last_number = error_number;
+    return code;
+}
+
 const char *last_error(void)
 {
     return last_sentence;

@@ -13,6 +13,9 @@ status fail(status code, const char *format, ...) __attribute__((format(printf, 
 /* The same for a failed system call: appends the text of `error_number` (an errno value) and keeps the number. */
 status fail_errno(status code, int error_number, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+/* Makes another thread's failure, which `code`, `error_number` and `sentence` are from, the calling thread's. */
+status fail_again(status code, int error_number, const char *sentence);
+
 /* The calling thread's last sentence ("" if there was none), and the errno value that belongs to it (0 if none). */
 const char *last_error(void);
 int last_error_number(void);

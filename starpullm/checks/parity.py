@@ -14,7 +14,7 @@ import numpy as np
 
 from starpullm.checks.result import Outcome
 from starpullm.data import generate_checkpoint, generate_tokens, generated_tokens_sha256
-from starpullm.errors import FormatError
+from starpullm.errors import FormatError, InvalidArgumentError
 from starpullm.machine import libm_fingerprint
 from starpullm.records import GoldenRecord, tensor_digest
 from starpullm.runtime import Runtime
@@ -51,6 +51,7 @@ class ParityResult:
     record: str
     partition: str
     scheduler: str
+    ranks: int
     sub_batches: int
     reduction: str
     outcome: Outcome
@@ -65,6 +66,7 @@ class ParityResult:
             "record": self.record,
             "partition": self.partition,
             "scheduler": self.scheduler,
+            "ranks": self.ranks,
             "sub_batches": self.sub_batches,
             "reduction": self.reduction,
             "outcome": self.outcome.value,
@@ -125,19 +127,23 @@ def check_parity(
     record
         What llm.c computed.
     runtime
-        Where to run.
+        Where to run; over ranks every rank calls this and gets the same result.
     checkpoint
         The record's model, from ``make_inputs``.
     sub_batches, reduction
-        As ``Trainer``'s.
+        As ``Trainer``'s, the sub-batches those of one rank.
     progress
         Called after each step.
 
     Raises
     ------
     InvalidArgumentError
-        If the sub-batches don't divide the record's batch.
+        If the ranks, or a rank's sub-batches, don't divide the record's batch.
     """
+    if record.batch_size % runtime.ranks:
+        raise InvalidArgumentError(
+            f"{record.name}: its batch of {record.batch_size} can't be spread over {runtime.ranks} ranks"
+        )
     different_functions = record.different_functions(libm_fingerprint())
     differences: list[TensorDifference] = []
     if different_functions:
@@ -145,11 +151,14 @@ def check_parity(
     else:
         num_tensors = sum(len(tensors) for step in record.steps for tensors in step.digests.values())
         differences.extend(_differences(record, runtime, checkpoint, sub_batches, reduction, progress))
+        if runtime.comm:  # every rank reads the same tensors; rank 0 compares
+            differences = runtime.comm.bcast(differences)
         outcome = Outcome.FAILED if differences else Outcome.PASSED
     return ParityResult(
         record=record.name,
         partition=str(runtime.partition),
         scheduler=runtime.scheduler,
+        ranks=runtime.ranks,
         sub_batches=sub_batches,
         reduction=reduction,
         outcome=outcome,
@@ -168,11 +177,12 @@ def _differences(
     reduction: str,
     progress: Callable[[], None] | None,
 ) -> Iterator[TensorDifference]:
-    sizes = record.batch_size, record.seq_len
+    batch_size = record.batch_size // runtime.ranks
+    own = slice(runtime.rank * batch_size, (runtime.rank + 1) * batch_size)
     with Trainer(
         runtime,
         checkpoint,
-        batch_size=record.batch_size,
+        batch_size=batch_size,
         seq_len=record.seq_len,
         sub_batches=sub_batches,
         reduction=reduction,
@@ -183,10 +193,16 @@ def _differences(
         keep_activations=True,
     ) as trainer:
         for number, step in enumerate(record.steps):
-            loss = trainer.step(*generate_tokens(record.seed, number, *sizes, record.model.vocab_size))
+            inputs, targets = generate_tokens(
+                record.seed, number, record.batch_size, record.seq_len, record.model.vocab_size
+            )
+            loss = trainer.step(inputs[own], targets[own])
             for group, tensor, layer in execution_order(record.model.num_layers):
+                values = trainer.tensor(group, tensor, layer)
+                if runtime.rank > 0:
+                    continue
                 name = tensor if layer is None else f"{tensor}[{layer}]"
-                expected, found = step.digests[group][name], tensor_digest(trainer.tensor(group, tensor, layer))
+                expected, found = step.digests[group][name], tensor_digest(values)
                 if found != expected:
                     yield TensorDifference(number, group, name, expected, found)
             loss_bits = f"{loss.view(np.uint32):08x}"

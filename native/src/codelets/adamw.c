@@ -7,10 +7,10 @@ struct update {
     int64_t step;
 };
 
-static void run_update(void *const buffers[], const void *arguments)
+static void run_update(void *const buffers[], const void *arguments, struct team team)
 {
     const struct update *a = arguments;
-    kernels()->adamw_update(buffers[0], buffers[1], buffers[2], buffers[3], a->count, &a->options, a->step);
+    kernels()->adamw_update(buffers[0], buffers[1], buffers[2], buffers[3], a->count, &a->options, a->step, team);
 }
 
 DEFINE_OPERATION(adamw_update, run_update);

@@ -5,10 +5,10 @@ struct attention {
     size_t B, T, C, NH;
 };
 
-static void run_forward(void *const buffers[], const void *arguments)
+static void run_forward(void *const buffers[], const void *arguments, struct team team)
 {
     const struct attention *a = arguments;
-    kernels()->attention_forward(buffers[0], buffers[1], buffers[2], buffers[3], a->B, a->T, a->C, a->NH);
+    kernels()->attention_forward(buffers[0], buffers[1], buffers[2], buffers[3], a->B, a->T, a->C, a->NH, team);
 }
 
 DEFINE_OPERATION(attention_forward, run_forward);
@@ -21,11 +21,11 @@ status submit_attention_forward(struct task_place place, struct data *out, struc
     return INSERT_TASK(operation_attention_forward, place, accesses, arguments);
 }
 
-static void run_backward(void *const buffers[], const void *arguments)
+static void run_backward(void *const buffers[], const void *arguments, struct team team)
 {
     const struct attention *a = arguments;
     kernels()->attention_backward(buffers[0], buffers[1], buffers[2], buffers[3], buffers[4], buffers[5], a->B, a->T,
-                                  a->C, a->NH);
+                                  a->C, a->NH, team);
 }
 
 DEFINE_OPERATION(attention_backward, run_backward);

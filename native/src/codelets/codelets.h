@@ -10,17 +10,21 @@
 #include "data/data.h"
 #include "kernels/kernels.h"
 
-/* Where in the algorithm a task stands; -1 where there is none. */
+/* Where in the algorithm a task stands (-1 where there is no sub-batch or layer), and the rank that runs it. */
 struct task_place {
     struct submission *submission;
-    int sub_batch, layer;
+    int sub_batch, layer, rank;
 };
+
+/* How a task adds to a parameter's gradient: as the first link of a chain, as a later one, or as one of the
+ * contributions to StarPU's reduction, in any order. */
+enum accumulation { ACCUMULATION_STARTS, ACCUMULATION_CONTINUES, ACCUMULATION_REDUCES };
 
 status submit_encoder_forward(struct task_place place, struct data *out, struct data *tokens, struct data *wte,
                               struct data *wpe, size_t B, size_t T, size_t C);
 status submit_encoder_backward(struct task_place place, struct data *dwte, struct data *dwpe, struct data *dout,
                                struct data *tokens, size_t B, size_t T, size_t C, size_t maxT,
-                               enum sum_start dwpe_start);
+                               enum accumulation dwte_accumulation, enum accumulation dwpe_accumulation);
 
 status submit_layernorm_forward(struct task_place place, struct data *out, struct data *mean, struct data *rstd,
                                 struct data *inp, struct data *weight, struct data *bias, size_t N, size_t C);
@@ -29,7 +33,7 @@ status submit_layernorm_backward_input(struct task_place place, struct data *din
                                        enum sum_start start);
 status submit_layernorm_backward_weight(struct task_place place, struct data *dweight, struct data *dbias,
                                         struct data *dout, struct data *inp, struct data *mean, struct data *rstd,
-                                        size_t N, size_t C, enum sum_start start);
+                                        size_t N, size_t C, enum accumulation accumulation);
 
 /* bias and dbias: NULL where there is none. */
 status submit_matmul_forward(struct task_place place, struct data *out, struct data *inp, struct data *weight,
@@ -38,7 +42,7 @@ status submit_matmul_backward_input(struct task_place place, struct data *dinp, 
                                     size_t N, size_t C, size_t OC, enum sum_start start);
 status submit_matmul_backward_weight(struct task_place place, struct data *dweight, struct data *dbias,
                                      struct data *dout, struct data *inp, size_t N, size_t C, size_t OC,
-                                     enum sum_start start);
+                                     enum accumulation accumulation);
 
 status submit_attention_forward(struct task_place place, struct data *out, struct data *preatt, struct data *att,
                                 struct data *qkv, size_t B, size_t T, size_t C, size_t NH);
@@ -66,6 +70,16 @@ status submit_mean_loss(struct task_place place, struct data *mean, struct data 
                         enum sum_start start);
 /* Hands the mean loss to whoever waits for it; takes over the task's hold on `loss`, also on failure. */
 status submit_report_loss(struct task_place place, struct data *mean, struct starpullm_loss *loss);
+
+/* sum accumulates term. */
+status submit_gradient_add(struct task_place place, struct data *sum, struct data *term, size_t count);
+
+/* The value of `source`, on its owner, to `destination`, on its own; they are of one size and on two ranks. A message
+ * and no task, but ordered among the tasks by the same accesses. */
+status submit_transfer(struct task_place place, struct data *destination, struct data *source);
+
+/* Makes StarPU's reduction of `gradient` a sum of contributions that starts at +0 (STARPU_REDUX). */
+void gradient_make_reducible(struct data *gradient);
 
 status submit_adamw_update(struct task_place place, struct data *params, struct data *m, struct data *v,
                            struct data *grads, size_t count, const struct adamw_options *options, int64_t step);

@@ -6,10 +6,10 @@ struct forward {
     size_t B, T, C;
 };
 
-static void run_forward(void *const buffers[], const void *arguments)
+static void run_forward(void *const buffers[], const void *arguments, struct team team)
 {
     const struct forward *a = arguments;
-    kernels()->encoder_forward(buffers[0], buffers[1], buffers[2], buffers[3], a->B, a->T, a->C);
+    kernels()->encoder_forward(buffers[0], buffers[1], buffers[2], buffers[3], a->B, a->T, a->C, team);
 }
 
 DEFINE_OPERATION(encoder_forward, run_forward);
@@ -27,21 +27,23 @@ struct backward {
     enum sum_start dwpe_start;
 };
 
-static void run_backward(void *const buffers[], const void *arguments)
+static void run_backward(void *const buffers[], const void *arguments, struct team team)
 {
     const struct backward *a = arguments;
     kernels()->encoder_backward(buffers[0], buffers[1], buffers[2], buffers[3], a->B, a->T, a->C, a->maxT,
-                                a->dwpe_start);
+                                a->dwpe_start, team);
 }
 
 DEFINE_OPERATION(encoder_backward, run_backward);
 
 status submit_encoder_backward(struct task_place place, struct data *dwte, struct data *dwpe, struct data *dout,
                                struct data *tokens, size_t B, size_t T, size_t C, size_t maxT,
-                               enum sum_start dwpe_start)
+                               enum accumulation dwte_accumulation, enum accumulation dwpe_accumulation)
 {
-    const struct access accesses[] = {
-        {dwte, STARPU_RW}, {dwpe, sum_access(dwpe_start)}, {dout, STARPU_R}, {tokens, STARPU_R}};
-    const struct backward arguments = {B, T, C, maxT, dwpe_start};
+    const struct access accesses[] = {{dwte, accumulation_access(dwte_accumulation)},
+                                      {dwpe, accumulation_access(dwpe_accumulation)},
+                                      {dout, STARPU_R},
+                                      {tokens, STARPU_R}};
+    const struct backward arguments = {B, T, C, maxT, accumulation_start(dwpe_accumulation)};
     return INSERT_TASK(operation_encoder_backward, place, accesses, arguments);
 }

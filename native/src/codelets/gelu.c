@@ -6,10 +6,10 @@ struct gelu {
     enum sum_start start; /* backward only */
 };
 
-static void run_forward(void *const buffers[], const void *arguments)
+static void run_forward(void *const buffers[], const void *arguments, struct team team)
 {
     const struct gelu *a = arguments;
-    kernels()->gelu_forward(buffers[0], buffers[1], a->count);
+    kernels()->gelu_forward(buffers[0], buffers[1], a->count, team);
 }
 
 DEFINE_OPERATION(gelu_forward, run_forward);
@@ -21,10 +21,10 @@ status submit_gelu_forward(struct task_place place, struct data *out, struct dat
     return INSERT_TASK(operation_gelu_forward, place, accesses, arguments);
 }
 
-static void run_backward(void *const buffers[], const void *arguments)
+static void run_backward(void *const buffers[], const void *arguments, struct team team)
 {
     const struct gelu *a = arguments;
-    kernels()->gelu_backward(buffers[0], buffers[1], buffers[2], a->count, a->start);
+    kernels()->gelu_backward(buffers[0], buffers[1], buffers[2], a->count, a->start, team);
 }
 
 DEFINE_OPERATION(gelu_backward, run_backward);

@@ -6,10 +6,11 @@ struct forward {
     size_t N, C;
 };
 
-static void run_forward(void *const buffers[], const void *arguments)
+static void run_forward(void *const buffers[], const void *arguments, struct team team)
 {
     const struct forward *a = arguments;
-    kernels()->layernorm_forward(buffers[0], buffers[1], buffers[2], buffers[3], buffers[4], buffers[5], a->N, a->C);
+    kernels()->layernorm_forward(buffers[0], buffers[1], buffers[2], buffers[3], buffers[4], buffers[5], a->N, a->C,
+                                 team);
 }
 
 DEFINE_OPERATION(layernorm_forward, run_forward);
@@ -28,11 +29,11 @@ struct backward {
     enum sum_start start;
 };
 
-static void run_backward_input(void *const buffers[], const void *arguments)
+static void run_backward_input(void *const buffers[], const void *arguments, struct team team)
 {
     const struct backward *a = arguments;
     kernels()->layernorm_backward_input(buffers[0], buffers[1], buffers[2], buffers[3], buffers[4], buffers[5], a->N,
-                                        a->C, a->start);
+                                        a->C, a->start, team);
 }
 
 DEFINE_OPERATION(layernorm_backward_input, run_backward_input);
@@ -47,25 +48,25 @@ status submit_layernorm_backward_input(struct task_place place, struct data *din
     return INSERT_TASK(operation_layernorm_backward_input, place, accesses, arguments);
 }
 
-static void run_backward_weight(void *const buffers[], const void *arguments)
+static void run_backward_weight(void *const buffers[], const void *arguments, struct team team)
 {
     const struct backward *a = arguments;
     kernels()->layernorm_backward_weight(buffers[0], buffers[1], buffers[2], buffers[3], buffers[4], buffers[5], a->N,
-                                         a->C, a->start);
+                                         a->C, a->start, team);
 }
 
 DEFINE_OPERATION(layernorm_backward_weight, run_backward_weight);
 
 status submit_layernorm_backward_weight(struct task_place place, struct data *dweight, struct data *dbias,
                                         struct data *dout, struct data *inp, struct data *mean, struct data *rstd,
-                                        size_t N, size_t C, enum sum_start start)
+                                        size_t N, size_t C, enum accumulation accumulation)
 {
-    const struct access accesses[] = {{dweight, sum_access(start)},
-                                      {dbias, sum_access(start)},
+    const struct access accesses[] = {{dweight, accumulation_access(accumulation)},
+                                      {dbias, accumulation_access(accumulation)},
                                       {dout, STARPU_R},
                                       {inp, STARPU_R},
                                       {mean, STARPU_R},
                                       {rstd, STARPU_R}};
-    const struct backward arguments = {N, C, start};
+    const struct backward arguments = {N, C, accumulation_start(accumulation)};
     return INSERT_TASK(operation_layernorm_backward_weight, place, accesses, arguments);
 }

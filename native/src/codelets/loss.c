@@ -7,10 +7,10 @@ struct rows {
     enum sum_start start; /* backward only */
 };
 
-static void run_softmax_forward(void *const buffers[], const void *arguments)
+static void run_softmax_forward(void *const buffers[], const void *arguments, struct team team)
 {
     const struct rows *a = arguments;
-    kernels()->softmax_forward(buffers[0], buffers[1], a->N, a->V, a->Vp);
+    kernels()->softmax_forward(buffers[0], buffers[1], a->N, a->V, a->Vp, team);
 }
 
 DEFINE_OPERATION(softmax_forward, run_softmax_forward);
@@ -23,10 +23,10 @@ status submit_softmax_forward(struct task_place place, struct data *probs, struc
     return INSERT_TASK(operation_softmax_forward, place, accesses, arguments);
 }
 
-static void run_crossentropy_forward(void *const buffers[], const void *arguments)
+static void run_crossentropy_forward(void *const buffers[], const void *arguments, struct team team)
 {
     const struct rows *a = arguments;
-    kernels()->crossentropy_forward(buffers[0], buffers[1], buffers[2], a->N, a->Vp);
+    kernels()->crossentropy_forward(buffers[0], buffers[1], buffers[2], a->N, a->Vp, team);
 }
 
 DEFINE_OPERATION(crossentropy_forward, run_crossentropy_forward);
@@ -39,11 +39,11 @@ status submit_crossentropy_forward(struct task_place place, struct data *losses,
     return INSERT_TASK(operation_crossentropy_forward, place, accesses, arguments);
 }
 
-static void run_crossentropy_softmax_backward(void *const buffers[], const void *arguments)
+static void run_crossentropy_softmax_backward(void *const buffers[], const void *arguments, struct team team)
 {
     const struct rows *a = arguments;
     kernels()->crossentropy_softmax_backward(buffers[0], buffers[1], buffers[2], buffers[3], a->N, a->V, a->Vp,
-                                             a->start);
+                                             a->start, team);
 }
 
 DEFINE_OPERATION(crossentropy_softmax_backward, run_crossentropy_softmax_backward);
@@ -64,10 +64,10 @@ struct mean {
     enum sum_start start;
 };
 
-static void run_mean_loss(void *const buffers[], const void *arguments)
+static void run_mean_loss(void *const buffers[], const void *arguments, struct team team)
 {
     const struct mean *a = arguments;
-    kernels()->mean_loss(buffers[0], buffers[1], a->N, a->divisor, a->start);
+    kernels()->mean_loss(buffers[0], buffers[1], a->N, a->divisor, a->start, team);
 }
 
 DEFINE_OPERATION(mean_loss, run_mean_loss);
@@ -82,12 +82,15 @@ status submit_mean_loss(struct task_place place, struct data *mean, struct data 
 
 struct report {
     struct starpullm_loss *loss;
+    struct failure *failure;
 };
 
-static void run_report_loss(void *const buffers[], const void *arguments)
+static void run_report_loss(void *const buffers[], const void *arguments, struct team team)
 {
     const struct report *a = arguments;
-    loss_set(a->loss, *(const float *)buffers[0]);
+    if (team.index > 0)
+        return;
+    loss_set(a->loss, *(const float *)buffers[0], a->failure);
     loss_release(a->loss);
 }
 
@@ -96,9 +99,9 @@ DEFINE_OPERATION(report_loss, run_report_loss);
 status submit_report_loss(struct task_place place, struct data *mean, struct starpullm_loss *loss)
 {
     const struct access accesses[] = {{mean, STARPU_R}};
-    const struct report arguments = {loss};
+    const struct report arguments = {loss, place.submission->failure};
     status code = INSERT_TASK(operation_report_loss, place, accesses, arguments);
-    if (code != STARPULLM_OK)
+    if (code != STARPULLM_OK && loss)
         loss_release(loss);
     return code;
 }

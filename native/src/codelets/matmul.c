@@ -8,10 +8,11 @@ struct matmul {
     int has_bias;         /* then the bias is the last buffer */
 };
 
-static void run_forward(void *const buffers[], const void *arguments)
+static void run_forward(void *const buffers[], const void *arguments, struct team team)
 {
     const struct matmul *a = arguments;
-    kernels()->matmul_forward(buffers[0], buffers[1], buffers[2], a->has_bias ? buffers[3] : NULL, a->N, a->C, a->OC);
+    kernels()->matmul_forward(buffers[0], buffers[1], buffers[2], a->has_bias ? buffers[3] : NULL, a->N, a->C, a->OC,
+                              team);
 }
 
 DEFINE_OPERATION(matmul_forward, run_forward);
@@ -24,10 +25,10 @@ status submit_matmul_forward(struct task_place place, struct data *out, struct d
     return insert_task(&operation_matmul_forward, place, accesses, bias ? 4 : 3, &arguments, sizeof arguments);
 }
 
-static void run_backward_input(void *const buffers[], const void *arguments)
+static void run_backward_input(void *const buffers[], const void *arguments, struct team team)
 {
     const struct matmul *a = arguments;
-    kernels()->matmul_backward_input(buffers[0], buffers[1], buffers[2], a->N, a->C, a->OC, a->start);
+    kernels()->matmul_backward_input(buffers[0], buffers[1], buffers[2], a->N, a->C, a->OC, a->start, team);
 }
 
 DEFINE_OPERATION(matmul_backward_input, run_backward_input);
@@ -40,21 +41,24 @@ status submit_matmul_backward_input(struct task_place place, struct data *dinp, 
     return INSERT_TASK(operation_matmul_backward_input, place, accesses, arguments);
 }
 
-static void run_backward_weight(void *const buffers[], const void *arguments)
+static void run_backward_weight(void *const buffers[], const void *arguments, struct team team)
 {
     const struct matmul *a = arguments;
     kernels()->matmul_backward_weight(buffers[0], a->has_bias ? buffers[3] : NULL, buffers[1], buffers[2], a->N, a->C,
-                                      a->OC, a->start);
+                                      a->OC, a->start, team);
 }
 
 DEFINE_OPERATION(matmul_backward_weight, run_backward_weight);
 
 status submit_matmul_backward_weight(struct task_place place, struct data *dweight, struct data *dbias,
                                      struct data *dout, struct data *inp, size_t N, size_t C, size_t OC,
-                                     enum sum_start start)
+                                     enum accumulation accumulation)
 {
-    const struct access accesses[] = {
-        {dweight, sum_access(start)}, {dout, STARPU_R}, {inp, STARPU_R}, {dbias, sum_access(start)}};
-    const struct matmul arguments = {.N = N, .C = C, .OC = OC, .start = start, .has_bias = dbias != NULL};
+    const struct access accesses[] = {{dweight, accumulation_access(accumulation)},
+                                      {dout, STARPU_R},
+                                      {inp, STARPU_R},
+                                      {dbias, accumulation_access(accumulation)}};
+    const struct matmul arguments = {
+        .N = N, .C = C, .OC = OC, .start = accumulation_start(accumulation), .has_bias = dbias != NULL};
     return insert_task(&operation_matmul_backward_weight, place, accesses, dbias ? 4 : 3, &arguments, sizeof arguments);
 }

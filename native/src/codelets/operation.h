@@ -7,8 +7,9 @@
 
 #include "codelets/codelets.h"
 
-/* Unwraps buffers (in the order of the accesses) and arguments, and makes one kernel call. */
-typedef void operation_run(void *const buffers[], const void *arguments);
+/* Unwraps buffers (in the order of the accesses) and arguments, and makes one kernel call. Called by each thread of the
+ * team. */
+typedef void operation_run(void *const buffers[], const void *arguments, struct team team);
 
 struct operation {
     operation_run *run;
@@ -16,7 +17,7 @@ struct operation {
     struct starpu_codelet codelet;
 };
 
-/* The one CPU function of all codelets (insert_*.c): sets the floating-point environment, keeps the record, runs. */
+/* The one CPU function of all codelets (task.c): runs the operation in the worker's threads and keeps the record. */
 void operation_cpu(void *interfaces[], void *task);
 
 /* Defines operation_<name>, its codelet and its history-based performance model of that name. */
@@ -32,8 +33,9 @@ void operation_cpu(void *interfaces[], void *task);
                     .name = #name_},                               \
     }
 
-/* Its place in operations.h. */
+/* Its place in operations.h, and the number after the last, which transfers have. */
 int operation_number(const struct operation *operation);
+int transfer_number(void);
 
 struct access {
     struct data *data;
@@ -46,7 +48,20 @@ static inline enum starpu_data_access_mode sum_access(enum sum_start start)
     return start == SUM_FROM_ZERO ? STARPU_W : STARPU_RW;
 }
 
-/* Inserts one task; arguments are copied. */
+/* The mode of a parameter gradient's access, and where the kernel's sum starts. */
+static inline enum starpu_data_access_mode accumulation_access(enum accumulation accumulation)
+{
+    return accumulation == ACCUMULATION_STARTS      ? STARPU_W
+           : accumulation == ACCUMULATION_CONTINUES ? STARPU_RW
+                                                    : STARPU_REDUX;
+}
+
+static inline enum sum_start accumulation_start(enum accumulation accumulation)
+{
+    return accumulation == ACCUMULATION_STARTS ? SUM_FROM_ZERO : SUM_CONTINUES;
+}
+
+/* Inserts one task on the rank of its place; arguments are copied. */
 status insert_task(struct operation *operation, struct task_place place, const struct access *accesses,
                    size_t num_accesses, const void *arguments, size_t arguments_size);
 

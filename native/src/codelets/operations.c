@@ -13,8 +13,11 @@ static const struct operation *const operations[] = {
 
 enum { NUM_OPERATIONS = sizeof operations / sizeof *operations };
 
+/* After the operations that have a codelet: the one that is a message between ranks. */
 const char *operation_name(int index)
 {
+    if (index == transfer_number())
+        return "transfer";
     return index >= 0 && index < NUM_OPERATIONS ? operations[index]->codelet.name : NULL;
 }
 
@@ -24,4 +27,9 @@ int operation_number(const struct operation *operation)
     while (operations[index] != operation)
         index++;
     return index;
+}
+
+int transfer_number(void)
+{
+    return NUM_OPERATIONS;
 }

@@ -6,10 +6,10 @@ struct residual {
     enum sum_start start; /* backward only */
 };
 
-static void run_forward(void *const buffers[], const void *arguments)
+static void run_forward(void *const buffers[], const void *arguments, struct team team)
 {
     const struct residual *a = arguments;
-    kernels()->residual_forward(buffers[0], buffers[1], buffers[2], a->count);
+    kernels()->residual_forward(buffers[0], buffers[1], buffers[2], a->count, team);
 }
 
 DEFINE_OPERATION(residual_forward, run_forward);
@@ -21,10 +21,10 @@ status submit_residual_forward(struct task_place place, struct data *out, struct
     return INSERT_TASK(operation_residual_forward, place, accesses, arguments);
 }
 
-static void run_backward(void *const buffers[], const void *arguments)
+static void run_backward(void *const buffers[], const void *arguments, struct team team)
 {
     const struct residual *a = arguments;
-    kernels()->residual_backward(buffers[0], buffers[1], buffers[2], a->count, a->start);
+    kernels()->residual_backward(buffers[0], buffers[1], buffers[2], a->count, a->start, team);
 }
 
 DEFINE_OPERATION(residual_backward, run_backward);

@@ -1,12 +1,50 @@
 /* Counting a submission's tasks, and losses that arrive later. Called by session.c, api.c and codelets/. */
 #include "codelets/submission.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-status submission_init(struct submission *submission, struct recorder *recorder)
+void failure_init(struct failure *failure)
+{
+    pthread_mutex_init(&failure->mutex, NULL);
+    failure->code = STARPULLM_OK;
+    failure->sentence[0] = '\0';
+}
+
+void failure_destroy(struct failure *failure)
+{
+    pthread_mutex_destroy(&failure->mutex);
+}
+
+void failure_set(struct failure *failure, status code, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    pthread_mutex_lock(&failure->mutex);
+    if (failure->code == STARPULLM_OK) {
+        failure->code = code;
+        vsnprintf(failure->sentence, sizeof failure->sentence, format, arguments);
+    }
+    pthread_mutex_unlock(&failure->mutex);
+    va_end(arguments);
+}
+
+status failure_check(struct failure *failure)
+{
+    pthread_mutex_lock(&failure->mutex);
+    status code = failure->code;
+    pthread_mutex_unlock(&failure->mutex);
+    /* Set once: the sentence doesn't change any more. */
+    return code == STARPULLM_OK ? STARPULLM_OK : fail(code, "%s", failure->sentence);
+}
+
+status submission_init(struct submission *submission, struct recorder *recorder, struct failure *failure)
 {
     submission->number = -1;
     submission->recorder = recorder;
+    submission->failure = failure;
     atomic_init(&submission->unfinished, 0);
     if (pthread_mutex_init(&submission->mutex, NULL))
         return fail(STARPULLM_OUT_OF_MEMORY, "a mutex");
@@ -57,6 +95,8 @@ struct starpullm_loss {
     pthread_cond_t arrived;
     int ready;
     float value;
+    status code;        /* how the tasks before it went */
+    char sentence[512]; /* of a failure: the session may be gone when it is asked for */
 };
 
 struct starpullm_loss *loss_create(void)
@@ -70,23 +110,29 @@ struct starpullm_loss *loss_create(void)
     return loss;
 }
 
-void loss_set(struct starpullm_loss *loss, float value)
+void loss_set(struct starpullm_loss *loss, float value, struct failure *failure)
 {
+    pthread_mutex_lock(&failure->mutex);
     pthread_mutex_lock(&loss->mutex);
     loss->value = value;
+    loss->code = failure->code;
+    memcpy(loss->sentence, failure->sentence, sizeof loss->sentence);
     loss->ready = 1;
     pthread_cond_broadcast(&loss->arrived);
     pthread_mutex_unlock(&loss->mutex);
+    pthread_mutex_unlock(&failure->mutex);
 }
 
-float loss_wait(struct starpullm_loss *loss)
+status loss_wait(struct starpullm_loss *loss, float *value)
 {
     pthread_mutex_lock(&loss->mutex);
     while (!loss->ready)
         pthread_cond_wait(&loss->arrived, &loss->mutex);
-    float value = loss->value;
     pthread_mutex_unlock(&loss->mutex);
-    return value;
+    if (loss->code != STARPULLM_OK)
+        return fail(loss->code, "%s", loss->sentence);
+    *value = loss->value;
+    return STARPULLM_OK;
 }
 
 int loss_ready(const struct starpullm_loss *loss)

@@ -8,15 +8,29 @@
 
 #include "trace/record.h"
 
+/* What went wrong first in a task of a session; tasks have no status to return. */
+struct failure {
+    pthread_mutex_t mutex;
+    status code;
+    char sentence[512];
+};
+
+void failure_init(struct failure *failure);
+void failure_destroy(struct failure *failure);
+void failure_set(struct failure *failure, status code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* STARPULLM_OK if there was none. */
+status failure_check(struct failure *failure);
+
 struct submission {
     int64_t number;            /* from 0 */
     struct recorder *recorder; /* NULL: not traced */
-    atomic_int unfinished;     /* tasks, and one for the submitter while it is submitting */
+    struct failure *failure;
+    atomic_int unfinished; /* tasks, and one for the submitter while it is submitting */
     pthread_mutex_t mutex;
     pthread_cond_t finished;
 };
 
-status submission_init(struct submission *submission, struct recorder *recorder);
+status submission_init(struct submission *submission, struct recorder *recorder, struct failure *failure);
 void submission_destroy(struct submission *submission);
 
 void submission_open(struct submission *submission, int64_t number);
@@ -26,8 +40,9 @@ void submission_wait(struct submission *submission);
 
 /* What a submission's caller is promised: a value that one of its tasks will set. Shared by task and caller. */
 struct starpullm_loss *loss_create(void);
-void loss_set(struct starpullm_loss *loss, float value);
-float loss_wait(struct starpullm_loss *loss);
+/* code: how the submission's tasks went so far; its sentence if they failed. */
+void loss_set(struct starpullm_loss *loss, float value, struct failure *failure);
+status loss_wait(struct starpullm_loss *loss, float *value);
 int loss_ready(const struct starpullm_loss *loss);
 void loss_release(struct starpullm_loss *loss);
 

@@ -7,17 +7,12 @@
 #include <stdio.h>
 #include <sys/mman.h>
 
+#include "data/exchange.h"
+
 enum { HUGE_PAGES_FROM = 4 << 20 }; /* bytes */
 
-status data_create(struct data *data, int32_t id, size_t count, size_t element_size, const char *format, ...)
+static status allocate(struct data *data)
 {
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(data->name, sizeof data->name, format, arguments);
-    va_end(arguments);
-
-    data->id = id;
-    data->bytes = count * element_size;
     data->buffer = mmap(NULL, data->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data->buffer == MAP_FAILED) {
         data->buffer = NULL;
@@ -27,10 +22,30 @@ status data_create(struct data *data, int32_t id, size_t count, size_t element_s
      * refused. */
     if (data->bytes >= HUGE_PAGES_FROM)
         (void)madvise(data->buffer, data->bytes, MADV_HUGEPAGE);
+    return STARPULLM_OK;
+}
+
+status data_create(struct data *data, int32_t id, int owner, bool present, size_t count, size_t element_size,
+                   const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(data->name, sizeof data->name, format, arguments);
+    va_end(arguments);
+
+    data->id = id;
+    data->owner = owner;
+    data->count = count;
+    data->element_size = element_size;
+    data->bytes = count * element_size;
+    if (present)
+        TRY(allocate(data));
     starpu_data_handle_t handle;
-    starpu_vector_data_register(&handle, STARPU_MAIN_RAM, (uintptr_t)data->buffer, count, element_size);
+    starpu_vector_data_register(&handle, data->buffer ? STARPU_MAIN_RAM : -1, (uintptr_t)data->buffer, count,
+                                element_size);
     starpu_data_set_name(handle, data->name);
     data->handle = handle;
+    exchange_register(data);
     return STARPULLM_OK;
 }
 
@@ -42,6 +57,11 @@ void data_destroy(struct data *data)
         munmap(data->buffer, data->bytes);
     data->handle = NULL;
     data->buffer = NULL;
+}
+
+void data_forget(struct data *data)
+{
+    starpu_data_invalidate_submit(data->handle);
 }
 
 static status acquire(struct data *data, enum starpu_data_access_mode mode)
@@ -56,14 +76,14 @@ static status acquire(struct data *data, enum starpu_data_access_mode mode)
 status data_acquire_read(struct data *data, const void **memory)
 {
     TRY(acquire(data, STARPU_R));
-    *memory = data->buffer;
+    *memory = starpu_data_get_local_ptr(data->handle);
     return STARPULLM_OK;
 }
 
 status data_acquire_write(struct data *data, void **memory)
 {
     TRY(acquire(data, STARPU_W));
-    *memory = data->buffer;
+    *memory = starpu_data_get_local_ptr(data->handle);
     return STARPULLM_OK;
 }
 

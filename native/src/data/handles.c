@@ -5,14 +5,18 @@
  * gradient too: a block reads it before the block below is given its own. */
 #include "data/handles.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 struct handles {
     struct handles_options options;
     struct data *all;
     int count, capacity;
-    /* Indices into `all`, -1 where there is none. [group][p][layer], [a][layer][s], [slot][s], [slot] */
-    int *parameters[4][NUM_PARAMETERS];
+    int sub_batches; /* S, of all ranks */
+    /* Indices into `all`, -1 where there is none. [group][p][layer], [p][layer][index], [a][layer][s], [slot][s],
+     * [slot] */
+    int *parameters[4][NUM_PARAMETERS]; /* none for gradients */
+    int *gradients[NUM_PARAMETERS];
     int *activations[NUM_ACTIVATIONS];
     int *activation_grads[NUM_ACTIVATIONS];
     int *inputs, *targets, *mean_losses;
@@ -52,10 +56,10 @@ bool handles_activation_grad_kept(const struct handles *handles, enum activation
 static status count_all(struct handles *handles)
 {
     const struct handles_options *o = &handles->options;
-    const int64_t S = o->sub_batches;
+    const int64_t S = handles->sub_batches;
     int64_t count = o->slots * (2 * S + 1);
     for (int p = 0; p < NUM_PARAMETERS; p++)
-        count += 4 * (int64_t)parameter_instances(&o->config, p);
+        count += (3 + (int64_t)handles_gradients(handles)) * parameter_instances(&o->config, p);
     for (int a = 0; a < NUM_ACTIVATIONS; a++)
         count += 2 * S * activation_instances(&o->config, a);
     if (count <= INT32_MAX)
@@ -77,31 +81,73 @@ static status make_indices(int **indices, int count)
 }
 
 /* data_create() on the next free entry; its index goes to *index. */
-#define ADD(handles, index, count_, size_, ...)                                                   \
-    do {                                                                                          \
-        struct handles *h_ = (handles);                                                           \
-        TRY(data_create(&h_->all[h_->count], h_->count, (size_t)(count_), (size_), __VA_ARGS__)); \
-        *(index) = h_->count++;                                                                   \
+#define ADD(handles, index, owner_, present_, count_, size_, ...)                                        \
+    do {                                                                                                 \
+        struct handles *h_ = (handles);                                                                  \
+        TRY(data_create(&h_->all[h_->count], h_->count, (owner_), (present_), (size_t)(count_), (size_), \
+                        __VA_ARGS__));                                                                   \
+        *(index) = h_->count++;                                                                          \
     } while (0)
 
-static status create_parameters(struct handles *handles)
+/* The same with a buffer on the owner alone. */
+#define ADD_OWNED(handles, index, owner, count, size, ...) \
+    ADD(handles, index, owner, (owner) == (handles)->options.placement->rank, count, size, __VA_ARGS__)
+
+static status create_parameters(struct handles *handles, enum starpullm_group group, const char *group_name)
 {
-    static const char *const group_names[4] = {"params", "grads", "m", "v"};
-    const model_config *config = &handles->options.config;
-    for (int group = 0; group < 4; group++)
-        for (int p = 0; p < NUM_PARAMETERS; p++) {
-            int instances = parameter_instances(config, p);
-            int64_t elements = tensor_elements(parameter_shape(config, p));
-            int **indices = &handles->parameters[group][p];
-            TRY(make_indices(indices, instances));
-            for (int l = 0; l < instances; l++) {
-                if (parameter_layered(p))
-                    ADD(handles, *indices + l, elements, sizeof(float), "%s/%s[%d]", group_names[group],
-                        parameter_name(p), l);
-                else
-                    ADD(handles, *indices + l, elements, sizeof(float), "%s/%s", group_names[group], parameter_name(p));
-            }
+    const struct handles_options *o = &handles->options;
+    for (int p = 0; p < NUM_PARAMETERS; p++) {
+        const int instances = parameter_instances(&o->config, p);
+        const int64_t elements = tensor_elements(parameter_shape(&o->config, p));
+        int **indices = &handles->parameters[group][p];
+        TRY(make_indices(indices, instances));
+        for (int l = 0; l < instances; l++) {
+            const int owner = owner_of(o->placement, p, l);
+            const bool present = group == STARPULLM_PARAMS || owner == o->placement->rank;
+            if (parameter_layered(p))
+                ADD(handles, *indices + l, owner, present, elements, sizeof(float), "%s/%s[%d]", group_name,
+                    parameter_name(p), l);
+            else
+                ADD(handles, *indices + l, owner, present, elements, sizeof(float), "%s/%s", group_name,
+                    parameter_name(p));
         }
+    }
+    return STARPULLM_OK;
+}
+
+static int gradient_owner(const struct handles_options *o, enum parameter p, int layer, int index)
+{
+    switch (o->reduction) {
+    case STARPULLM_REDUCTION_ORDERED:
+        return index;
+    case STARPULLM_REDUCTION_TREE:
+        return home_of(o->placement, index);
+    default:
+        return owner_of(o->placement, p, layer);
+    }
+}
+
+static status create_gradients(struct handles *handles)
+{
+    const struct handles_options *o = &handles->options;
+    const int number = handles_gradients(handles);
+    for (int p = 0; p < NUM_PARAMETERS; p++) {
+        const int instances = parameter_instances(&o->config, p);
+        const int64_t elements = tensor_elements(parameter_shape(&o->config, p));
+        int **indices = &handles->gradients[p];
+        TRY(make_indices(indices, instances * number));
+        for (int l = 0; l < instances; l++)
+            for (int i = 0; i < number; i++) {
+                const int owner = gradient_owner(o, p, l, i);
+                char layer[16] = "", part[24] = "";
+                if (parameter_layered(p))
+                    snprintf(layer, sizeof layer, "[%d]", l);
+                if (number > 1)
+                    snprintf(part, sizeof part, o->reduction == STARPULLM_REDUCTION_TREE ? "#%d" : "/rank%d", i);
+                ADD_OWNED(handles, &(*indices)[l * number + i], owner, elements, sizeof(float), "grads/%s%s%s",
+                          parameter_name(p), layer, part);
+            }
+    }
     return STARPULLM_OK;
 }
 
@@ -111,50 +157,59 @@ static status create_activation(struct handles *handles, int **indices, const ch
     int instances = activation_instances(&o->config, a);
     int64_t elements = tensor_elements(activation_shape(&o->config, a, o->sub_batch_size, o->seq_len));
     /* Fits: count_all() has counted twice as many. */
-    TRY(make_indices(indices, instances * o->sub_batches));
+    TRY(make_indices(indices, instances * handles->sub_batches));
     for (int l = 0; l < instances; l++)
-        for (int s = 0; s < o->sub_batches; s++) {
-            int *index = &(*indices)[l * o->sub_batches + s];
+        for (int s = 0; s < handles->sub_batches; s++) {
+            const int home = home_of(o->placement, s);
+            int *index = &(*indices)[l * handles->sub_batches + s];
             if (l > 0 && !kept)
                 *index = (*indices)[s];
             else if (kept && activation_layered(a))
-                ADD(handles, index, elements, sizeof(float), "%s/%s[%d]#%d", group, activation_name(a), l, s);
+                ADD_OWNED(handles, index, home, elements, sizeof(float), "%s/%s[%d]#%d", group, activation_name(a), l,
+                          s);
             else
-                ADD(handles, index, elements, sizeof(float), "%s/%s#%d", group, activation_name(a), s);
+                ADD_OWNED(handles, index, home, elements, sizeof(float), "%s/%s#%d", group, activation_name(a), s);
         }
     return STARPULLM_OK;
 }
 
-/* One buffer of 1/(B·T) for all sub-batches. */
+/* One buffer of 1/(B·T), B being the whole batch, for all sub-batches of a rank. */
 static status create_loss_gradient(struct handles *handles)
 {
     const struct handles_options *o = &handles->options;
-    int64_t rows = o->sub_batch_size * o->seq_len;
+    const int64_t rows = o->sub_batch_size * o->seq_len;
+    const int S = handles->sub_batches;
     int **indices = &handles->activation_grads[ACT_LOSSES];
-    TRY(make_indices(indices, o->sub_batches));
-    ADD(handles, *indices, rows, sizeof(float), "activation_grads/losses");
-    for (int s = 1; s < o->sub_batches; s++)
-        (*indices)[s] = (*indices)[0];
-    float *values = handles->all[(*indices)[0]].buffer;
-    for (int64_t n = 0; n < rows; n++)
-        values[n] = 1.0f / (float)(rows * o->sub_batches);
+    TRY(make_indices(indices, S));
+    for (int s = 0; s < S; s++) {
+        const int home = home_of(o->placement, s);
+        if (s > 0 && home == home_of(o->placement, s - 1)) {
+            (*indices)[s] = (*indices)[s - 1];
+            continue;
+        }
+        ADD_OWNED(handles, *indices + s, home, rows, sizeof(float), "activation_grads/losses#%d", s);
+        float *values = handles->all[(*indices)[s]].buffer;
+        for (int64_t n = 0; values && n < rows; n++)
+            values[n] = 1.0f / (float)(rows * S);
+    }
     return STARPULLM_OK;
 }
 
 static status create_slots(struct handles *handles)
 {
     const struct handles_options *o = &handles->options;
-    int64_t tokens = o->sub_batch_size * o->seq_len;
-    TRY(make_indices(&handles->inputs, o->slots * o->sub_batches));
-    TRY(make_indices(&handles->targets, o->slots * o->sub_batches));
+    const int S = handles->sub_batches;
+    const int64_t tokens = o->sub_batch_size * o->seq_len;
+    TRY(make_indices(&handles->inputs, o->slots * S));
+    TRY(make_indices(&handles->targets, o->slots * S));
     TRY(make_indices(&handles->mean_losses, o->slots));
     for (int slot = 0; slot < o->slots; slot++) {
-        for (int s = 0; s < o->sub_batches; s++) {
-            int i = slot * o->sub_batches + s;
-            ADD(handles, &handles->inputs[i], tokens, sizeof(int32_t), "inputs@%d#%d", slot, s);
-            ADD(handles, &handles->targets[i], tokens, sizeof(int32_t), "targets@%d#%d", slot, s);
+        for (int s = 0; s < S; s++) {
+            const int i = slot * S + s, home = home_of(o->placement, s);
+            ADD_OWNED(handles, &handles->inputs[i], home, tokens, sizeof(int32_t), "inputs@%d#%d", slot, s);
+            ADD_OWNED(handles, &handles->targets[i], home, tokens, sizeof(int32_t), "targets@%d#%d", slot, s);
         }
-        ADD(handles, &handles->mean_losses[slot], 1, sizeof(float), "mean_loss@%d", slot);
+        ADD_OWNED(handles, &handles->mean_losses[slot], 0, 1, sizeof(float), "mean_loss@%d", slot);
     }
     return STARPULLM_OK;
 }
@@ -162,7 +217,10 @@ static status create_slots(struct handles *handles)
 static status create_all(struct handles *handles)
 {
     TRY(count_all(handles));
-    TRY(create_parameters(handles));
+    TRY(create_parameters(handles, STARPULLM_PARAMS, "params"));
+    TRY(create_gradients(handles));
+    TRY(create_parameters(handles, STARPULLM_M, "m"));
+    TRY(create_parameters(handles, STARPULLM_V, "v"));
     for (int a = 0; a < NUM_ACTIVATIONS; a++) {
         TRY(create_activation(handles, &handles->activations[a], "activations", a,
                               handles_activation_kept(handles, a)));
@@ -180,6 +238,7 @@ status handles_create(const struct handles_options *options, struct handles **ha
     if (!created)
         return fail(STARPULLM_OUT_OF_MEMORY, "the session's handles");
     created->options = *options;
+    created->sub_batches = options->placement->sub_batches;
     status code = create_all(created);
     if (code != STARPULLM_OK) {
         handles_destroy(created);
@@ -199,6 +258,8 @@ void handles_destroy(struct handles *handles)
     for (int group = 0; group < 4; group++)
         for (int p = 0; p < NUM_PARAMETERS; p++)
             free(handles->parameters[group][p]);
+    for (int p = 0; p < NUM_PARAMETERS; p++)
+        free(handles->gradients[p]);
     for (int a = 0; a < NUM_ACTIVATIONS; a++) {
         free(handles->activations[a]);
         free(handles->activation_grads[a]);
@@ -215,26 +276,43 @@ struct data *handles_parameter(const struct handles *handles, enum starpullm_gro
     return &handles->all[handles->parameters[group][p][layer]];
 }
 
+int handles_gradients(const struct handles *handles)
+{
+    switch (handles->options.reduction) {
+    case STARPULLM_REDUCTION_ORDERED:
+        return handles->options.placement->ranks;
+    case STARPULLM_REDUCTION_TREE:
+        return handles->sub_batches;
+    default:
+        return 1;
+    }
+}
+
+struct data *handles_gradient(const struct handles *handles, enum parameter p, int layer, int index)
+{
+    return &handles->all[handles->gradients[p][layer * handles_gradients(handles) + index]];
+}
+
 struct data *handles_activation(const struct handles *handles, enum activation a, int layer, int sub_batch)
 {
-    return &handles->all[handles->activations[a][layer * handles->options.sub_batches + sub_batch]];
+    return &handles->all[handles->activations[a][layer * handles->sub_batches + sub_batch]];
 }
 
 struct data *handles_activation_grad(const struct handles *handles, enum activation a, int layer, int sub_batch)
 {
     if (!has_gradient(a))
         return NULL;
-    return &handles->all[handles->activation_grads[a][layer * handles->options.sub_batches + sub_batch]];
+    return &handles->all[handles->activation_grads[a][layer * handles->sub_batches + sub_batch]];
 }
 
 struct data *handles_inputs(const struct handles *handles, int slot, int sub_batch)
 {
-    return &handles->all[handles->inputs[slot * handles->options.sub_batches + sub_batch]];
+    return &handles->all[handles->inputs[slot * handles->sub_batches + sub_batch]];
 }
 
 struct data *handles_targets(const struct handles *handles, int slot, int sub_batch)
 {
-    return &handles->all[handles->targets[slot * handles->options.sub_batches + sub_batch]];
+    return &handles->all[handles->targets[slot * handles->sub_batches + sub_batch]];
 }
 
 struct data *handles_mean_loss(const struct handles *handles, int slot)

@@ -10,10 +10,11 @@ static status submit_matmul_backward(const struct flow *flow, struct task_place 
                                      struct data *dout, struct data *inp, enum parameter weight, enum parameter bias,
                                      int l, int s, size_t N, size_t C, size_t OC)
 {
-    struct contribution dweight = gradient_contribution(flow, weight, l, s);
-    struct contribution dbias = gradient_contribution(flow, bias, l, s);
+    struct contribution dweight, dbias;
+    TRY(gradient_contribution(flow, weight, l, s, FIRST_PASS, &dweight));
+    TRY(gradient_contribution(flow, bias, l, s, FIRST_PASS, &dbias));
     TRY(submit_matmul_backward_input(place, dinp, dout, param(flow, weight, l), N, C, OC, SUM_FROM_ZERO));
-    return submit_matmul_backward_weight(place, dweight.data, dbias.data, dout, inp, N, C, OC, dweight.start);
+    return submit_matmul_backward_weight(place, dweight.data, dbias.data, dout, inp, N, C, OC, dweight.accumulation);
 }
 
 static status submit_layernorm_backward(const struct flow *flow, struct task_place place, struct data *dinp,
@@ -22,11 +23,12 @@ static status submit_layernorm_backward(const struct flow *flow, struct task_pla
                                         enum sum_start dinp_start)
 {
     const size_t N = flow->graph->B * flow->graph->T, C = (size_t)flow->graph->config.channels;
-    struct contribution dweight = gradient_contribution(flow, weight, l, s);
-    struct contribution dbias = gradient_contribution(flow, bias, l, s);
+    struct contribution dweight, dbias;
+    TRY(gradient_contribution(flow, weight, l, s, FIRST_PASS, &dweight));
+    TRY(gradient_contribution(flow, bias, l, s, FIRST_PASS, &dbias));
     TRY(submit_layernorm_backward_input(place, dinp, dout, inp, mean, rstd, param(flow, weight, l), N, C, dinp_start));
     return submit_layernorm_backward_weight(place, dweight.data, dbias.data, dout, inp, mean, rstd, N, C,
-                                            dweight.start);
+                                            dweight.accumulation);
 }
 
 static status submit_block(const struct flow *flow, int l, int s)
@@ -70,13 +72,15 @@ status submit_backward(const struct flow *flow, int s)
     const int last = g->config.num_layers - 1;
     const struct task_place place = place_of(flow, s, -1);
     struct data *dlogits = act_grad(flow, ACT_LOGITS, 0, s), *dlnf = act_grad(flow, ACT_LNF, 0, s);
-    struct contribution dwte = gradient_contribution(flow, PARAM_WTE, 0, s);
+    struct contribution dwte;
 
+    TRY(gradient_contribution(flow, PARAM_WTE, 0, s, FIRST_PASS, &dwte));
     TRY(submit_crossentropy_softmax_backward(place, dlogits, act_grad(flow, ACT_LOSSES, 0, s),
                                              act(flow, ACT_PROBS, 0, s), handles_targets(g->handles, flow->slot, s), N,
                                              V, Vp, SUM_FROM_ZERO));
     TRY(submit_matmul_backward_input(place, dlnf, dlogits, param(flow, PARAM_WTE, 0), N, C, Vp, SUM_FROM_ZERO));
-    TRY(submit_matmul_backward_weight(place, dwte.data, NULL, dlogits, act(flow, ACT_LNF, 0, s), N, C, Vp, dwte.start));
+    TRY(submit_matmul_backward_weight(place, dwte.data, NULL, dlogits, act(flow, ACT_LNF, 0, s), N, C, Vp,
+                                      dwte.accumulation));
     TRY(submit_layernorm_backward(flow, place, act_grad(flow, ACT_RESIDUAL3, last, s), dlnf,
                                   act(flow, ACT_RESIDUAL3, last, s), act(flow, ACT_LNF_MEAN, 0, s),
                                   act(flow, ACT_LNF_RSTD, 0, s), PARAM_LNFW, PARAM_LNFB, 0, s, SUM_FROM_ZERO));
@@ -88,9 +92,10 @@ status submit_backward(const struct flow *flow, int s)
 status submit_backward_encoder(const struct flow *flow, int s)
 {
     const struct graph *g = flow->graph;
-    struct contribution dwte = gradient_contribution(flow, PARAM_WTE, 0, s);
-    struct contribution dwpe = gradient_contribution(flow, PARAM_WPE, 0, s);
+    struct contribution dwte, dwpe;
+    TRY(gradient_contribution(flow, PARAM_WTE, 0, s, SECOND_PASS, &dwte));
+    TRY(gradient_contribution(flow, PARAM_WPE, 0, s, FIRST_PASS, &dwpe));
     return submit_encoder_backward(place_of(flow, s, -1), dwte.data, dwpe.data, act_grad(flow, ACT_ENCODED, 0, s),
                                    handles_inputs(g->handles, flow->slot, s), g->B, g->T, (size_t)g->config.channels,
-                                   (size_t)g->config.max_seq_len, dwpe.start);
+                                   (size_t)g->config.max_seq_len, dwte.accumulation, dwpe.accumulation);
 }

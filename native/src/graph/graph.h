@@ -9,8 +9,10 @@
 struct graph {
     const struct handles *handles;
     model_config config;
-    size_t B, T; /* of one sub-batch */
-    int sub_batches;
+    size_t B, T;     /* of one sub-batch */
+    int sub_batches; /* of all ranks */
+    const struct placement *placement;
+    enum starpullm_reduction reduction;
     struct adamw_options adamw;
 };
 
@@ -40,15 +42,22 @@ status submit_backward_encoder(const struct flow *flow, int s);
 /* update.c: all parameters. */
 status submit_update(const struct flow *flow, int64_t update);
 
-/* reduce.c: the buffer that sub-batch s adds its contribution to a parameter's gradient to, and how its sum starts. */
+/* reduce.c: the buffer that sub-batch s adds its contribution to a parameter's gradient to, and how. wte has two
+ * passes over the sub-batches, the logits' contributions and the encoder's; the others have the first alone. */
+enum pass { FIRST_PASS, SECOND_PASS };
 struct contribution {
     struct data *data;
-    enum sum_start start;
+    enum accumulation accumulation;
 };
-struct contribution gradient_contribution(const struct flow *flow, enum parameter p, int layer, int s);
+status gradient_contribution(const struct flow *flow, enum parameter p, int layer, int s, enum pass pass,
+                             struct contribution *contribution);
+/* Combines the contributions; the whole batch's gradient is then in gradient_of_batch(). */
+status submit_reduction(const struct flow *flow, enum parameter p, int layer);
+struct data *gradient_of_batch(const struct graph *graph, enum parameter p, int layer);
 
 /* flow.c */
-struct task_place place_of(const struct flow *flow, int s, int layer);
+struct task_place place_of(const struct flow *flow, int s, int layer); /* on the sub-batch's home */
+struct task_place place_on(const struct flow *flow, int rank, int layer);
 struct data *param(const struct flow *flow, enum parameter p, int layer);
 struct data *act(const struct flow *flow, enum activation a, int layer, int s);
 struct data *act_grad(const struct flow *flow, enum activation a, int layer, int s);

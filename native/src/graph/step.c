@@ -15,9 +15,14 @@ static status submit_forward_and_losses(const struct flow *flow, int s)
     return submit_losses(flow, s);
 }
 
+/* Every rank gets the loss. */
 static status submit_report(const struct flow *flow, struct starpullm_loss *loss)
 {
-    return submit_report_loss(place_of(flow, -1, -1), handles_mean_loss(flow->graph->handles, flow->slot), loss);
+    const struct placement *placement = flow->graph->placement;
+    struct data *mean = handles_mean_loss(flow->graph->handles, flow->slot);
+    for (int rank = 0; rank < placement->ranks; rank++)
+        TRY(submit_report_loss(place_on(flow, rank, -1), mean, rank == placement->rank ? loss : NULL));
+    return STARPULLM_OK;
 }
 
 status graph_submit_evaluation(const struct flow *flow, struct starpullm_loss *loss)

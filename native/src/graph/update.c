@@ -1,15 +1,19 @@
 /* The update of all parameters as a task flow: one task per tensor and layer, in the order in which the next forward
  * pass needs them. Called by graph/step.c. */
+#include "data/exchange.h"
 #include "graph/graph.h"
 
 static status submit_tensor(const struct flow *flow, enum parameter p, int layer, int64_t update)
 {
     const struct graph *g = flow->graph;
     const size_t count = (size_t)tensor_elements(parameter_shape(&g->config, p));
-    return submit_adamw_update(place_of(flow, -1, parameter_layered(p) ? layer : -1), param(flow, p, layer),
-                               handles_parameter(g->handles, STARPULLM_M, p, layer),
-                               handles_parameter(g->handles, STARPULLM_V, p, layer),
-                               handles_parameter(g->handles, STARPULLM_GRADS, p, layer), count, &g->adamw, update);
+    struct data *grads = gradient_of_batch(g, p, layer);
+    TRY(submit_reduction(flow, p, layer));
+    TRY(submit_adamw_update(place_on(flow, owner_of(g->placement, p, layer), parameter_layered(p) ? layer : -1),
+                            param(flow, p, layer), handles_parameter(g->handles, STARPULLM_M, p, layer),
+                            handles_parameter(g->handles, STARPULLM_V, p, layer), grads, count, &g->adamw, update));
+    exchange_drop(grads);
+    return STARPULLM_OK;
 }
 
 status submit_update(const struct flow *flow, int64_t update)

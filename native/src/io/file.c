@@ -1,12 +1,11 @@
-/* Files as all of llm.c's formats need them: checked opening, complete reads, and replacement in one step. Called by
- * checkpoint.c, tokens.c and debug_state.c. */
+/* Files as llm.c's formats and ours need them: checked opening, complete reads, and replacement in one step. Called by
+ * checkpoint.c, tokens.c, debug_state.c and training_state.c. */
 #include "io/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,10 +25,9 @@ static const struct {
     int32_t magic, version;
     const char *name;
 } formats[NUM_FORMATS] = {
-    [FORMAT_CHECKPOINT] = {20240326, 3, "a model checkpoint"},
-    [FORMAT_DEBUG_STATE] = {20240327, 2, "a debug state"},
-    [FORMAT_TOKENIZER] = {20240328, 2, "a tokenizer"},
-    [FORMAT_TOKENS] = {20240520, 1, "a token file"},
+    [FORMAT_CHECKPOINT] = {20240326, 3, "a model checkpoint"},   [FORMAT_DEBUG_STATE] = {20240327, 2, "a debug state"},
+    [FORMAT_TOKENIZER] = {20240328, 2, "a tokenizer"},           [FORMAT_TOKENS] = {20240520, 1, "a token file"},
+    [FORMAT_TRAINING_STATE] = {20261121, 1, "a training state"},
 };
 
 void reverse_bytes(void *values, size_t width, size_t count)
@@ -43,7 +41,7 @@ void reverse_bytes(void *values, size_t width, size_t count)
         }
 }
 
-static bool machine_is_little_endian(void)
+bool machine_is_little_endian(void)
 {
     const uint16_t one = 1;
     unsigned char first;
@@ -324,14 +322,19 @@ status output_write(struct output_file *file, const void *values, size_t width, 
     return STARPULLM_OK;
 }
 
-status output_write_header(struct output_file *file, enum file_format format, int32_t header[FILE_HEADER_INTS])
+void stamp_header(enum file_format format, int32_t header[FILE_HEADER_INTS])
 {
     header[HEADER_MAGIC] = formats[format].magic;
     header[HEADER_VERSION] = formats[format].version;
+}
+
+status output_write_header(struct output_file *file, enum file_format format, int32_t header[FILE_HEADER_INTS])
+{
+    stamp_header(format, header);
     return output_write(file, header, sizeof header[0], FILE_HEADER_INTS);
 }
 
-static int sync_retrying(int descriptor)
+int sync_file(int descriptor)
 {
     int result;
     do
@@ -340,10 +343,15 @@ static int sync_retrying(int descriptor)
     return result;
 }
 
+int sync_folder(int descriptor)
+{
+    return sync_file(descriptor) != 0 && errno != EINVAL && errno != ENOTSUP ? -1 : 0;
+}
+
 /* Closing can report a write that failed late (NFS). After EINTR the descriptor is gone all the same. */
 static status finish_temporary(struct output_file *file)
 {
-    if (sync_retrying(file->descriptor) != 0)
+    if (sync_file(file->descriptor) != 0)
         return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: fsync of temporary file %s", file->path, file->temporary);
     int closed = close(file->descriptor);
     file->descriptor = -1;
@@ -360,8 +368,7 @@ status output_commit(struct output_file *file)
             fail_errno(STARPULLM_FILE_ERROR, errno, "%s: rename temporary file %s to it", file->path, file->temporary);
     if (result == STARPULLM_OK) {
         file->temporary[0] = '\0';
-        /* Some file systems don't know fsync of a folder. */
-        if (sync_retrying(file->folder) != 0 && errno != EINVAL && errno != ENOTSUP)
+        if (sync_folder(file->folder) != 0)
             result = fail_errno(STARPULLM_FILE_ERROR, errno,
                                 "%s: the new file is in place, but a power failure may undo that: fsync of its folder",
                                 file->path);

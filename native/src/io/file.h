@@ -1,11 +1,12 @@
-/* What all of llm.c's file formats share: opening, headers, exact sizes, byte order, and writing that keeps the old
- * file. checkpoint.c, tokens.c and debug_state.c build on it; it knows no format's body.
+/* What llm.c's file formats and ours share: opening, headers, exact sizes, byte order, and writing that keeps the old
+ * file. checkpoint.c, tokens.c, debug_state.c and training_state.c build on it; it knows no format's body.
  *
  * Sentences begin with the path as the caller gave it. What the system refuses is STARPULLM_FILE_ERROR with its errno;
  * a content that isn't what the format says, a path that is no regular file included, is STARPULLM_INVALID_FILE. */
 #ifndef STARPULLM_FILE_H
 #define STARPULLM_FILE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -13,7 +14,14 @@
 
 enum { FILE_HEADER_INTS = 256, FILE_HEADER_BYTES = 4 * FILE_HEADER_INTS };
 
-enum file_format { FORMAT_CHECKPOINT, FORMAT_DEBUG_STATE, FORMAT_TOKENIZER, FORMAT_TOKENS, NUM_FORMATS };
+enum file_format {
+    FORMAT_CHECKPOINT,
+    FORMAT_DEBUG_STATE,
+    FORMAT_TOKENIZER,
+    FORMAT_TOKENS,
+    FORMAT_TRAINING_STATE,
+    NUM_FORMATS
+};
 
 /* Positions of the header's integers that every format has. */
 enum { HEADER_MAGIC = 0, HEADER_VERSION = 1 };
@@ -66,6 +74,16 @@ status output_commit(struct output_file *file);
 
 /* Closes and removes the temporary; leaves the last error alone. */
 void output_discard(struct output_file *file);
+
+/* Writes magic number and version into a header. */
+void stamp_header(enum file_format format, int32_t header[FILE_HEADER_INTS]);
+
+/* fsync, again when it is interrupted; of a folder, 0 also where the file system doesn't know that. Return 0, or -1
+ * with errno. */
+int sync_file(int descriptor);
+int sync_folder(int descriptor);
+
+bool machine_is_little_endian(void);
 
 /* Reverses the bytes of each of `count` values: the formats are little-endian, and some machines are not. */
 void reverse_bytes(void *values, size_t width, size_t count);

@@ -1,4 +1,4 @@
-/* Starts and stops StarPU with the partition and scheduler that the caller names. Called by api.c. */
+/* Starts and stops StarPU with the partition, scheduler and ranks that the caller names. Called by api.c. */
 #include "runtime/runtime.h"
 
 #include <pthread.h>
@@ -8,15 +8,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/kernels.h"
+#include "runtime/ranks.h"
+#include "runtime/team.h"
 #include "runtime/topology.h"
+
+static const struct runtime_layout alone = {.workers = 1, .threads_per_worker = 1, .ranks = 1};
 
 /* StarPU is one per process, and so is this. `running` says whether it is started. */
 struct starpullm_runtime {
     bool running;
     int sessions;
+    struct runtime_layout layout;
+    struct starpu_parallel_worker_config *parallel_workers; /* NULL: workers of one thread */
+    bool unbound;                                           /* STARPU_WORKERS_NOBIND was set here */
 };
 
-static struct starpullm_runtime the_runtime;
+static struct starpullm_runtime the_runtime = {.layout = {.workers = 1, .threads_per_worker = 1, .ranks = 1}};
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
 const char *runtime_scheduler_name(size_t index)
@@ -66,47 +74,145 @@ static status check_scheduler(const char *scheduler)
 
 static status check_partition(const struct starpullm_runtime_options *options, const struct topology *topology)
 {
-    int W = options->workers, T = options->threads_per_worker;
+    const int W = options->workers, T = options->threads_per_worker;
     if (W < 1 || T < 1)
         return fail(STARPULLM_INVALID_ARGUMENT, "partition %dx%d: expected at least one worker of one thread", W, T);
-    if (T > 1)
-        return fail(STARPULLM_INVALID_ARGUMENT,
-                    "partition %dx%d: %d threads per worker were asked for, this version has workers of 1 thread", W, T,
-                    T);
-    if (W > STARPU_MAXCPUS)
-        return fail(STARPULLM_INVALID_ARGUMENT, "partition %dx%d: StarPU was built for at most %d workers", W, T,
+    const int64_t threads = (int64_t)W * T;
+    if (threads > STARPU_MAXCPUS)
+        return fail(STARPULLM_INVALID_ARGUMENT, "partition %dx%d: StarPU was built for at most %d cores", W, T,
                     STARPU_MAXCPUS);
-    if (W > topology->cores)
-        return fail(STARPULLM_INVALID_ARGUMENT, "partition %dx%d: needs %d cores, found %d%s that this process may use",
-                    W, T, W, topology->cores, topology->synthetic ? " (HWLOC_SYNTHETIC)" : "");
+    if (threads > topology->cores)
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "partition %dx%d: needs %lld cores, found %d%s that this process may use", W, T, (long long)threads,
+                    topology->cores, topology->synthetic ? " (HWLOC_SYNTHETIC)" : "");
+    if (T == 1)
+        return STARPULLM_OK;
+#ifndef STARPU_PARALLEL_WORKER
+    return fail(STARPULLM_INVALID_ARGUMENT,
+                "partition %dx%d: this StarPU was built without parallel workers, expected 1 thread per worker, or a "
+                "StarPU configured with --enable-parallel-worker",
+                W, T);
+#else
+    /* One context per parallel worker, one that contains them, and StarPU's first. */
+    if (W + 2 > STARPU_NMAX_SCHED_CTXS)
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "partition %dx%d: this StarPU was built for %d scheduling contexts, expected at most %d workers of "
+                    "several threads, or a StarPU configured with --enable-max-sched-ctxs=%d or more",
+                    W, T, STARPU_NMAX_SCHED_CTXS, STARPU_NMAX_SCHED_CTXS - 2, W + 2);
     return STARPULLM_OK;
+#endif
 }
 
-static status start(const struct starpullm_runtime_options *options, const struct topology *topology)
+static status check_kernels(void)
 {
-    /* StarPU reports on stderr unless told otherwise; a library must not. The user's own setting wins. */
-    setenv("STARPU_SILENT", "1", 0);
-    if (topology->synthetic)
-        setenv("STARPU_WORKERS_NOBIND", "1", 0);
+    const char *missing = kernels_missing_level();
+    if (!missing)
+        return STARPULLM_OK;
+    char names[256] = "";
+    const char *name;
+    for (size_t i = 0; (name = kernels_level_name(i)); i++) {
+        const size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", name);
+    }
+    return fail(STARPULLM_INVALID_ARGUMENT, "STARPULLM_SIMD: found \"%s\", expected one of %s on this machine", missing,
+                names);
+}
 
+/* Several ranks on one machine: each binds its workers to cores of its own if there are enough, else to none. */
+static void choose_cores(struct starpu_conf *conf, bool *unbound, const struct topology *topology,
+                         const struct ranks *ranks, int threads)
+{
+    const bool enough = topology->cores >= threads * ranks->local_size;
+    const bool bound_already = topology->cores < topology->all_cores; /* by whoever started the ranks */
+    if (enough && !topology->synthetic) {
+        conf->use_explicit_workers_bindid = 1;
+        for (int i = 0; i < threads; i++)
+            conf->workers_bindid[i] = (unsigned)topology->first_unit[ranks->local_rank * threads + i];
+    }
+    *unbound = topology->synthetic || (!enough && !bound_already);
+}
+
+static status start_starpu(struct starpullm_runtime *runtime, const struct starpullm_runtime_options *options,
+                           const struct topology *topology, const struct ranks *ranks)
+{
+    const int threads = options->workers * options->threads_per_worker;
     struct starpu_conf conf;
     starpu_conf_init(&conf);
     conf.precedence_over_environment_variables = 1;
-    conf.ncpus = options->workers;
+    conf.ncpus = threads;
     conf.ncuda = conf.nhip = conf.nopencl = conf.nmax_fpga = conf.nmpi_ms = conf.ntcpip_ms = 0;
     conf.sched_policy_name = options->scheduler;
     conf.catch_signals = 0; /* they are the application's */
+    conf.will_use_mpi = ranks->size > 1;
+    bool unbound = topology->synthetic;
+    if (ranks->local_size > 1)
+        choose_cores(&conf, &unbound, topology, ranks, threads);
+
+    /* StarPU reports on stderr unless told otherwise; a library must not. The user's own settings win. */
+    setenv("STARPU_SILENT", "1", 0);
+    setenv("STARPU_MPI_NOBIND", "1", 0);
+    runtime->unbound = unbound && !getenv("STARPU_WORKERS_NOBIND");
+    if (runtime->unbound)
+        setenv("STARPU_WORKERS_NOBIND", "1", 0);
+
     int error = starpu_init(&conf);
     if (error)
         return fail(STARPULLM_RUNTIME_FAILURE, "StarPU %s could not be started (error %d)", runtime_starpu_version(),
                     error);
-    int workers = (int)starpu_cpu_worker_get_count();
-    if (workers != options->workers) {
-        starpu_shutdown();
-        return fail(STARPULLM_RUNTIME_FAILURE, "partition %dx%d: StarPU started %d workers", options->workers,
-                    options->threads_per_worker, workers);
-    }
+    int found = (int)starpu_cpu_worker_get_count();
+    if (found == threads)
+        return STARPULLM_OK;
+    starpu_shutdown();
+    return fail(STARPULLM_RUNTIME_FAILURE, "partition %dx%d: StarPU started %d workers, expected %d", options->workers,
+                options->threads_per_worker, found, threads);
+}
+
+static status start_parallel_workers(struct starpullm_runtime *runtime)
+{
+    const int W = runtime->layout.workers, T = runtime->layout.threads_per_worker;
+    if (T == 1)
+        return STARPULLM_OK;
+#ifdef STARPU_PARALLEL_WORKER
+    runtime->parallel_workers = starpu_parallel_worker_init(
+        HWLOC_OBJ_MACHINE, STARPU_PARALLEL_WORKER_NB, W, STARPU_PARALLEL_WORKER_TYPE, STARPU_PARALLEL_WORKER_OPENMP, 0);
+#endif
+    if (!runtime->parallel_workers)
+        return fail(STARPULLM_RUNTIME_FAILURE, "partition %dx%d: StarPU could not make %d parallel workers", W, T, W);
+    runtime->layout.context = starpu_sched_ctx_get_context();
     return STARPULLM_OK;
+}
+
+static void stop_starpu(struct starpullm_runtime *runtime)
+{
+#ifdef STARPU_PARALLEL_WORKER
+    if (runtime->parallel_workers)
+        starpu_parallel_worker_shutdown(runtime->parallel_workers);
+#endif
+    runtime->parallel_workers = NULL;
+    starpu_shutdown();
+    if (runtime->unbound)
+        unsetenv("STARPU_WORKERS_NOBIND");
+    runtime->unbound = false;
+    runtime->layout = alone;
+}
+
+static status start(struct starpullm_runtime *runtime, const struct starpullm_runtime_options *options,
+                    const struct topology *topology, const struct ranks *ranks)
+{
+    TRY(start_starpu(runtime, options, topology, ranks));
+    runtime->layout = (struct runtime_layout){
+        .workers = options->workers,
+        .threads_per_worker = options->threads_per_worker,
+        .rank = ranks->rank,
+        .ranks = ranks->size,
+    };
+    status code = start_parallel_workers(runtime);
+    if (code == STARPULLM_OK && ranks->size > 1)
+        code =
+            ranks_start(ranks->local_size * (options->workers * options->threads_per_worker + 1) > topology->all_cores);
+    if (code != STARPULLM_OK)
+        stop_starpu(runtime);
+    return code;
 }
 
 static status create_locked(const struct starpullm_runtime_options *options)
@@ -117,12 +223,26 @@ static status create_locked(const struct starpullm_runtime_options *options)
         return fail(STARPULLM_INVALID_STATE,
                     "StarPU has been started by somebody else in this process, expected not to be running");
     TRY(check_scheduler(options->scheduler));
+    TRY(check_kernels());
     struct topology topology;
     TRY(topology_read(&topology));
     TRY(check_partition(options, &topology));
-    TRY(start(options, &topology));
-    the_runtime = (struct starpullm_runtime){.running = true};
+    struct ranks ranks = {.size = 1, .local_size = 1};
+    if (options->communicator)
+        TRY(ranks_open(*options->communicator, &ranks));
+    status code = start(&the_runtime, options, &topology, &ranks);
+    if (code != STARPULLM_OK) {
+        ranks_close();
+        return code;
+    }
+    the_runtime.running = true;
+    the_runtime.sessions = 0;
     return STARPULLM_OK;
+}
+
+const struct runtime_layout *runtime_layout(void)
+{
+    return &the_runtime.layout;
 }
 
 status runtime_create(const struct starpullm_runtime_options *options, struct starpullm_runtime **runtime)
@@ -148,7 +268,10 @@ static status destroy_locked(struct starpullm_runtime *runtime)
     if (runtime->sessions)
         return fail(STARPULLM_INVALID_STATE, "sessions are open on the runtime: %d, expected none: close them first",
                     runtime->sessions);
-    starpu_shutdown();
+    if (runtime->layout.ranks > 1)
+        ranks_stop();
+    stop_starpu(runtime);
+    ranks_close();
     runtime->running = false;
     return STARPULLM_OK;
 }
@@ -176,4 +299,70 @@ void runtime_leave_session(struct starpullm_runtime *runtime)
     pthread_mutex_lock(&mutex);
     runtime->sessions--;
     pthread_mutex_unlock(&mutex);
+}
+
+/* ---- Where the threads are ---- */
+
+struct probe {
+    int worker, threads;
+    struct starpullm_thread_info *info;
+};
+
+static void probe_thread(void *argument, struct team team)
+{
+    const struct probe *probe = argument;
+    if (team.index < probe->threads)
+        topology_thread(probe->worker, team.index, &probe->info[team.index]);
+}
+
+static void probe_worker(void *buffers[], void *argument)
+{
+    (void)buffers;
+    const struct probe *probe = argument;
+    team_run(probe->threads, probe_thread, argument);
+}
+
+static struct starpu_codelet probe_codelet = {.where = STARPU_CPU, .cpu_funcs = {probe_worker}, .name = "probe_worker"};
+
+/* A task for the index-th worker. A worker of several threads is a context of its own, named by its first CPU worker.
+ */
+static struct starpu_task *probe_task(const struct starpullm_runtime *runtime, int index)
+{
+    struct starpu_task *task = starpu_task_create();
+    task->cl = &probe_codelet;
+    task->synchronous = 1;
+    if (!runtime->parallel_workers) {
+        task->execute_on_a_specific_worker = 1;
+        task->workerid = (unsigned)index;
+        return task;
+    }
+    unsigned *contexts = NULL;
+    const int found = starpu_worker_get_sched_ctx_list(index * runtime->layout.threads_per_worker, &contexts);
+    for (int i = 0; i < found; i++)
+        if (contexts[i] != 0 && contexts[i] != runtime->layout.context)
+            task->sched_ctx = contexts[i];
+    free(contexts);
+    task->possibly_parallel = 1;
+    return task;
+}
+
+status runtime_threads(struct starpullm_runtime *runtime, struct starpullm_thread_info *threads)
+{
+    TRY(check_running(runtime));
+    const int T = runtime->layout.threads_per_worker;
+    for (int w = 0; w < runtime->layout.workers; w++) {
+        struct starpullm_thread_info *info = threads + w * T;
+        for (int t = 0; t < T; t++)
+            info[t] = (struct starpullm_thread_info){w, t, -1, 0};
+        struct probe probe = {w, T, info};
+        struct starpu_task *task = probe_task(runtime, w);
+        task->cl_arg = &probe;
+        int error = starpu_task_submit(task);
+        if (error) {
+            task->destroy = 0;
+            starpu_task_destroy(task);
+            return fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused a task for worker %d (error %d)", w, error);
+        }
+    }
+    return STARPULLM_OK;
 }

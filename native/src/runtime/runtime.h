@@ -12,6 +12,18 @@ status runtime_destroy(struct starpullm_runtime *runtime);
 status runtime_enter_session(struct starpullm_runtime *runtime);
 void runtime_leave_session(struct starpullm_runtime *runtime);
 
+/* The running runtime's shape; that of one worker of one thread alone while none is running. */
+struct runtime_layout {
+    int workers, threads_per_worker;
+    int rank, ranks;
+    unsigned context; /* the scheduling context that tasks are submitted to */
+};
+const struct runtime_layout *runtime_layout(void);
+
+/* Where each thread of each worker runs, asked of the threads themselves; room for workers times threads_per_worker. No
+ * other task may be running. */
+status runtime_threads(struct starpullm_runtime *runtime, struct starpullm_thread_info *threads);
+
 /* Name of StarPU's index-th scheduler, NULL past the last. */
 const char *runtime_scheduler_name(size_t index);
 

@@ -2,24 +2,25 @@
 #include "runtime/topology.h"
 
 #include <hwloc.h>
+#include <sched.h>
 #include <stdio.h>
 
 /* Cores that share a processing unit with the process's own binding; all if there is none. */
-static int allowed_cores(hwloc_topology_t hwloc)
+static void read_cores(hwloc_topology_t hwloc, struct topology *topology)
 {
-    int cores = hwloc_get_nbobjs_by_type(hwloc, HWLOC_OBJ_CORE);
     hwloc_bitmap_t binding = hwloc_bitmap_alloc();
-    if (!binding)
-        return cores;
-    if (hwloc_topology_is_thissystem(hwloc) && hwloc_get_cpubind(hwloc, binding, HWLOC_CPUBIND_PROCESS) == 0) {
-        int allowed = 0;
-        for (int i = 0; i < cores; i++)
-            allowed +=
-                hwloc_bitmap_intersects(hwloc_get_obj_by_type(hwloc, HWLOC_OBJ_CORE, (unsigned)i)->cpuset, binding);
-        cores = allowed;
+    const int bound =
+        binding && hwloc_topology_is_thissystem(hwloc) && hwloc_get_cpubind(hwloc, binding, HWLOC_CPUBIND_PROCESS) == 0;
+    topology->all_cores = hwloc_get_nbobjs_by_type(hwloc, HWLOC_OBJ_CORE);
+    topology->cores = 0;
+    for (int i = 0; i < topology->all_cores && topology->cores < TOPOLOGY_MAX_CORES; i++) {
+        hwloc_obj_t core = hwloc_get_obj_by_type(hwloc, HWLOC_OBJ_CORE, (unsigned)i);
+        if (bound && !hwloc_bitmap_intersects(core->cpuset, binding))
+            continue;
+        hwloc_obj_t unit = hwloc_get_obj_inside_cpuset_by_type(hwloc, core->cpuset, HWLOC_OBJ_PU, 0);
+        topology->first_unit[topology->cores++] = unit ? (int)unit->logical_index : i;
     }
     hwloc_bitmap_free(binding);
-    return cores;
 }
 
 status topology_read(struct topology *topology)
@@ -31,7 +32,7 @@ status topology_read(struct topology *topology)
         hwloc_topology_destroy(hwloc);
         return fail(STARPULLM_RUNTIME_FAILURE, "hwloc could not read this machine's topology");
     }
-    topology->cores = allowed_cores(hwloc);
+    read_cores(hwloc, topology);
     topology->processing_units = hwloc_get_nbobjs_by_type(hwloc, HWLOC_OBJ_PU);
     topology->numa_nodes = hwloc_get_nbobjs_by_type(hwloc, HWLOC_OBJ_NUMANODE);
     topology->synthetic = !hwloc_topology_is_thissystem(hwloc);
@@ -42,4 +43,16 @@ status topology_read(struct topology *topology)
     snprintf(topology->processor, sizeof topology->processor, "%s", model ? model : "");
     hwloc_topology_destroy(hwloc);
     return STARPULLM_OK;
+}
+
+void topology_thread(int worker, int thread, struct starpullm_thread_info *info)
+{
+    *info = (struct starpullm_thread_info){worker, thread, -1, 0};
+    cpu_set_t set; /* of the real machine: a synthetic topology's threads aren't bound */
+    if (sched_getaffinity(0, sizeof set, &set))
+        return;
+    info->num_units = CPU_COUNT(&set);
+    for (int unit = 0; unit < CPU_SETSIZE && info->first_unit < 0; unit++)
+        if (CPU_ISSET(unit, &set))
+            info->first_unit = unit;
 }

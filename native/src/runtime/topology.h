@@ -4,13 +4,20 @@
 
 #include "status.h"
 
+enum { TOPOLOGY_MAX_CORES = 1024 };
+
 struct topology {
-    int cores; /* those that this process may run on */
+    int cores;                          /* those that this process may run on */
+    int all_cores;                      /* of the machine */
+    int first_unit[TOPOLOGY_MAX_CORES]; /* of each core in `cores`: its first processing unit's logical number */
     int processing_units, numa_nodes;
     int synthetic; /* not this machine's own: threads can't be bound */
     char processor[128];
 };
 
 status topology_read(struct topology *topology);
+
+/* Where the calling thread may run: its first core's logical number, and how many processing units it is bound to. */
+void topology_thread(int worker, int thread, struct starpullm_thread_info *info);
 
 #endif

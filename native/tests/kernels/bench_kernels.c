@@ -1,7 +1,11 @@
-/* Times kernels() against the plain reading of docs/numerics.md, built with the same flags, at GPT-2's sizes and small
- * ones. Run by hand: bench_kernels [--json] [OPERATION]; a measurement, not a test.
+/* Times one level's kernels against another's at GPT-2's sizes and small ones; a measurement, not a test. Run by hand:
+ * bench_kernels [--level LEVEL] [--against LEVEL] [--threads COUNT] [--json] [OPERATION]; by default the best level
+ * against ref, one thread. Level "plain" is the plain reading of docs/numerics.md, built with the same flags.
  *
  * The two run in turn, so that whatever else the machine does meets both; the ratio is the median of the pairs'. */
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -73,13 +77,13 @@ static void encoder_setup(void)
 {
     a = zeros(N() * s.C), b = values(s.V * s.C), c = values(s.T * s.C), ids = indices(N(), s.V);
 }
-static void encoder_forward(const struct kernels *k)
+static void encoder_forward(const struct kernels *k, struct team team)
 {
-    k->encoder_forward(a, ids, b, c, s.B, s.T, s.C);
+    k->encoder_forward(a, ids, b, c, s.B, s.T, s.C, team);
 }
-static void encoder_backward(const struct kernels *k)
+static void encoder_backward(const struct kernels *k, struct team team)
 {
-    k->encoder_backward(b, c, a, ids, s.B, s.T, s.C, s.T, SUM_FROM_ZERO);
+    k->encoder_backward(b, c, a, ids, s.B, s.T, s.C, s.T, SUM_FROM_ZERO, team);
 }
 
 static void layernorm_setup(void)
@@ -87,70 +91,70 @@ static void layernorm_setup(void)
     a = values(N() * s.C), b = values(N() * s.C), c = values(N() * s.C);
     d = values(N()), e = values(N()), f = values(2 * s.C);
 }
-static void layernorm_forward(const struct kernels *k)
+static void layernorm_forward(const struct kernels *k, struct team team)
 {
-    k->layernorm_forward(a, d, e, b, f, f + s.C, N(), s.C);
+    k->layernorm_forward(a, d, e, b, f, f + s.C, N(), s.C, team);
 }
-static void layernorm_backward_input(const struct kernels *k)
+static void layernorm_backward_input(const struct kernels *k, struct team team)
 {
-    k->layernorm_backward_input(a, b, c, d, e, f, N(), s.C, SUM_CONTINUES);
+    k->layernorm_backward_input(a, b, c, d, e, f, N(), s.C, SUM_CONTINUES, team);
 }
-static void layernorm_backward_weight(const struct kernels *k)
+static void layernorm_backward_weight(const struct kernels *k, struct team team)
 {
-    k->layernorm_backward_weight(f, f + s.C, b, c, d, e, N(), s.C, SUM_CONTINUES);
+    k->layernorm_backward_weight(f, f + s.C, b, c, d, e, N(), s.C, SUM_CONTINUES, team);
 }
 
 static void matmul_setup(void)
 {
     a = values(N() * s.OC), b = values(N() * s.C), c = values(s.OC * s.C), d = values(s.OC);
 }
-static void matmul_forward(const struct kernels *k)
+static void matmul_forward(const struct kernels *k, struct team team)
 {
-    k->matmul_forward(a, b, c, d, N(), s.C, s.OC);
+    k->matmul_forward(a, b, c, d, N(), s.C, s.OC, team);
 }
-static void matmul_backward_input(const struct kernels *k)
+static void matmul_backward_input(const struct kernels *k, struct team team)
 {
-    k->matmul_backward_input(b, a, c, N(), s.C, s.OC, SUM_FROM_ZERO);
+    k->matmul_backward_input(b, a, c, N(), s.C, s.OC, SUM_FROM_ZERO, team);
 }
-static void matmul_backward_weight(const struct kernels *k)
+static void matmul_backward_weight(const struct kernels *k, struct team team)
 {
-    k->matmul_backward_weight(c, d, a, b, N(), s.C, s.OC, SUM_FROM_ZERO);
+    k->matmul_backward_weight(c, d, a, b, N(), s.C, s.OC, SUM_FROM_ZERO, team);
 }
 
 static void attention_setup(void)
 {
     a = values(N() * 3 * s.C), b = values(N() * s.C), c = zeros(N() * 3 * s.C);
     d = zeros(s.B * s.NH * s.T * s.T), e = zeros(s.B * s.NH * s.T * s.T), f = zeros(s.B * s.NH * s.T * s.T);
-    plain.attention_forward(c, e, f, a, s.B, s.T, s.C, s.NH);
+    plain.attention_forward(c, e, f, a, s.B, s.T, s.C, s.NH, team_of_one);
 }
-static void attention_forward(const struct kernels *k)
+static void attention_forward(const struct kernels *k, struct team team)
 {
-    k->attention_forward(b, d, f, a, s.B, s.T, s.C, s.NH);
+    k->attention_forward(b, d, f, a, s.B, s.T, s.C, s.NH, team);
 }
-static void attention_backward(const struct kernels *k)
+static void attention_backward(const struct kernels *k, struct team team)
 {
-    k->attention_backward(c, d, e, b, a, f, s.B, s.T, s.C, s.NH);
+    k->attention_backward(c, d, e, b, a, f, s.B, s.T, s.C, s.NH, team);
 }
 
 static void elements_setup(void)
 {
     a = values(N() * s.C), b = values(N() * s.C), c = values(N() * s.C);
 }
-static void gelu_forward(const struct kernels *k)
+static void gelu_forward(const struct kernels *k, struct team team)
 {
-    k->gelu_forward(a, b, N() * s.C);
+    k->gelu_forward(a, b, N() * s.C, team);
 }
-static void gelu_backward(const struct kernels *k)
+static void gelu_backward(const struct kernels *k, struct team team)
 {
-    k->gelu_backward(a, b, c, N() * s.C, SUM_FROM_ZERO);
+    k->gelu_backward(a, b, c, N() * s.C, SUM_FROM_ZERO, team);
 }
-static void residual_forward(const struct kernels *k)
+static void residual_forward(const struct kernels *k, struct team team)
 {
-    k->residual_forward(a, b, c, N() * s.C);
+    k->residual_forward(a, b, c, N() * s.C, team);
 }
-static void residual_backward(const struct kernels *k)
+static void residual_backward(const struct kernels *k, struct team team)
 {
-    k->residual_backward(a, b, c, N() * s.C, SUM_CONTINUES);
+    k->residual_backward(a, b, c, N() * s.C, SUM_CONTINUES, team);
 }
 
 static size_t Vp(void)
@@ -161,21 +165,21 @@ static void loss_setup(void)
 {
     a = zeros(N() * Vp()), b = values(N() * Vp()), c = values(N()), ids = indices(N(), s.V), d = zeros(1);
 }
-static void softmax_forward(const struct kernels *k)
+static void softmax_forward(const struct kernels *k, struct team team)
 {
-    k->softmax_forward(a, b, N(), s.V, Vp());
+    k->softmax_forward(a, b, N(), s.V, Vp(), team);
 }
-static void crossentropy_forward(const struct kernels *k)
+static void crossentropy_forward(const struct kernels *k, struct team team)
 {
-    k->crossentropy_forward(c, b, ids, N(), Vp());
+    k->crossentropy_forward(c, b, ids, N(), Vp(), team);
 }
-static void mean_loss(const struct kernels *k)
+static void mean_loss(const struct kernels *k, struct team team)
 {
-    k->mean_loss(d, c, N(), (float)N(), SUM_FROM_ZERO);
+    k->mean_loss(d, c, N(), (float)N(), SUM_FROM_ZERO, team);
 }
-static void crossentropy_softmax_backward(const struct kernels *k)
+static void crossentropy_softmax_backward(const struct kernels *k, struct team team)
 {
-    k->crossentropy_softmax_backward(a, c, b, ids, N(), s.V, Vp(), SUM_FROM_ZERO);
+    k->crossentropy_softmax_backward(a, c, b, ids, N(), s.V, Vp(), SUM_FROM_ZERO, team);
 }
 
 static void adamw_setup(void)
@@ -183,10 +187,10 @@ static void adamw_setup(void)
     const size_t count = s.OC * s.C;
     a = values(count), b = zeros(count), c = zeros(count), d = values(count);
 }
-static void adamw_update(const struct kernels *k)
+static void adamw_update(const struct kernels *k, struct team team)
 {
     const struct adamw_options options = {1e-4f, 0.9f, 0.999f, 1e-8f, 0.1f};
-    k->adamw_update(a, b, c, d, s.OC * s.C, &options, 10);
+    k->adamw_update(a, b, c, d, s.OC * s.C, &options, 10, team);
 }
 
 #define OPERATION(name, setup, sizes, flops) {#name, setup##_setup, name, sizes, sizeof sizes / sizeof *sizes, flops}
@@ -221,7 +225,7 @@ static const struct sizes parameters[] = {{.C = 16, .OC = 48}, {.C = 768, .OC = 
 static const struct operation {
     const char *name;
     void (*setup)(void);
-    void (*run)(const struct kernels *k);
+    void (*run)(const struct kernels *k, struct team team);
     const struct sizes *sizes;
     size_t num_sizes;
     bool flops; /* 2*N*C*OC of them */
@@ -257,11 +261,67 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* The team: the main thread is number 0, the others wait for work until the program ends. A wait spins for as long as
+ * a kernel's last thread may take to end, then gives up its core. */
+enum { MAX_THREADS = 256, SPINS = 2000 };
+
+static struct {
+    int threads;
+    const struct operation *operation;
+    const struct kernels *kernels;
+    atomic_size_t round;   /* increases when there is a call to make */
+    atomic_int unfinished; /* threads of the present round */
+} crew = {.threads = 1};
+
+static void wait_a_little(size_t *spins)
+{
+    if (++*spins > SPINS)
+        sched_yield();
+}
+
+static void *member(void *number)
+{
+    const struct team team = {(int)(intptr_t)number, crew.threads};
+    for (size_t done = 0;; done++) {
+        for (size_t spins = 0; atomic_load(&crew.round) == done;)
+            wait_a_little(&spins);
+        crew.operation->run(crew.kernels, team);
+        atomic_fetch_sub(&crew.unfinished, 1);
+    }
+    return NULL;
+}
+
+static void start_crew(void)
+{
+    for (int i = 1; i < crew.threads; i++) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, member, (void *)(intptr_t)i) != 0 || pthread_detach(thread) != 0) {
+            fprintf(stderr, "bench_kernels: no thread %d\n", i);
+            exit(1);
+        }
+    }
+}
+
+static void call(const struct operation *o, const struct kernels *k)
+{
+    if (crew.threads == 1 || k == &plain) {
+        o->run(k, team_of_one);
+        return;
+    }
+    crew.operation = o;
+    crew.kernels = k;
+    atomic_store(&crew.unfinished, crew.threads - 1);
+    atomic_fetch_add(&crew.round, 1);
+    o->run(k, (struct team){0, crew.threads});
+    for (size_t spins = 0; atomic_load(&crew.unfinished) > 0;)
+        wait_a_little(&spins);
+}
+
 static double seconds(const struct operation *o, const struct kernels *k, size_t calls)
 {
     const double start = now();
     for (size_t i = 0; i < calls; i++)
-        o->run(k);
+        call(o, k);
     return (now() - start) / (double)calls;
 }
 
@@ -292,70 +352,110 @@ static void shape(char *text, size_t size)
 
 enum { MIN_PAIRS = 3, MAX_PAIRS = 101 };
 
-static void measure(const struct operation *o, bool json, bool first)
+/* A level, or the plain reading. */
+struct contestant {
+    const char *name;
+    const struct kernels *kernels;
+};
+
+static struct contestant contestant(const char *name)
+{
+    const struct kernels *k = strcmp(name, "plain") == 0 ? &plain : kernels_of_level(name);
+    if (!k) {
+        fprintf(stderr, "bench_kernels: there is no level %s here\n", name);
+        exit(2);
+    }
+    return (struct contestant){name, k};
+}
+
+static void measure(const struct operation *o, struct contestant ours, struct contestant other, bool json, bool first)
 {
     const double sample = 5e-4, budget = 0.5; /* seconds */
-    double plains[MAX_PAIRS], ours[MAX_PAIRS], ratios[MAX_PAIRS];
+    double our_times[MAX_PAIRS], other_times[MAX_PAIRS], ratios[MAX_PAIRS];
     char text[128];
     pool_used = 0;
     o->setup();
     /* A sample is long enough for the clock; the first one also brings the buffers into the caches. */
-    const double ours_once = seconds(o, kernels(), 1), plain_once = seconds(o, &plain, 1);
-    const double once = ours_once < plain_once ? ours_once : plain_once;
+    const double our_once = seconds(o, ours.kernels, 1), other_once = seconds(o, other.kernels, 1);
+    const double once = our_once < other_once ? our_once : other_once;
     const size_t calls = once < sample ? (size_t)(sample / (once + 1e-9)) + 1 : 1;
     const double begin = now();
     size_t pairs = 0;
     while (pairs < MIN_PAIRS || (pairs < MAX_PAIRS && now() - begin < budget)) {
-        plains[pairs] = seconds(o, &plain, calls);
-        ours[pairs] = seconds(o, kernels(), calls);
-        ratios[pairs] = plains[pairs] / ours[pairs];
+        other_times[pairs] = seconds(o, other.kernels, calls);
+        our_times[pairs] = seconds(o, ours.kernels, calls);
+        ratios[pairs] = other_times[pairs] / our_times[pairs];
         pairs++;
     }
-    const double plain_time = median(plains, pairs), our_time = median(ours, pairs), ratio = median(ratios, pairs);
+    const double other_time = median(other_times, pairs), our_time = median(our_times, pairs);
+    const double ratio = median(ratios, pairs);
     const double flops = o->flops ? 2.0 * (double)N() * (double)s.C * (double)s.OC : 0.0;
     shape(text, sizeof text);
     if (json) {
         printf("%s\n  {\"operation\": \"%s\", \"sizes\": \"%s\"", first ? "" : ",", o->name, text);
-        printf(", \"plain_seconds\": %.9g, \"seconds\": %.9g, \"ratio\": %.4g", plain_time, our_time, ratio);
+        printf(", \"against_seconds\": %.9g, \"seconds\": %.9g, \"ratio\": %.4g", other_time, our_time, ratio);
         if (o->flops)
-            printf(", \"plain_gflops\": %.4g, \"gflops\": %.4g", flops / plain_time * 1e-9, flops / our_time * 1e-9);
+            printf(", \"against_gflops\": %.4g, \"gflops\": %.4g", flops / other_time * 1e-9, flops / our_time * 1e-9);
         printf("}");
     } else {
-        printf("%-30s %-24s %11.1f us %11.1f us %7.2f x", o->name, text, plain_time * 1e6, our_time * 1e6, ratio);
+        printf("%-30s %-24s %11.1f us %11.1f us %7.2f x", o->name, text, other_time * 1e6, our_time * 1e6, ratio);
         if (o->flops)
-            printf("  %6.1f -> %6.1f GF/s", flops / plain_time * 1e-9, flops / our_time * 1e-9);
+            printf("  %6.1f -> %6.1f GF/s", flops / other_time * 1e-9, flops / our_time * 1e-9);
         printf("\n");
     }
     fflush(stdout);
 }
 
+static int usage(const char *program)
+{
+    fprintf(stderr, "usage: %s [--level LEVEL] [--against LEVEL] [--threads COUNT] [--json] [OPERATION]\n", program);
+    return 2;
+}
+
 int main(int argc, char **argv)
 {
     bool json = false, first = true;
-    const char *only = NULL;
+    const char *only = NULL, *level = "ref", *against = "ref";
+    for (size_t i = 0; kernels_level_name(i); i++)
+        level = kernels_level_name(i);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--json") == 0)
             json = true;
-        else
+        else if (strcmp(argv[i], "--level") == 0 && i + 1 < argc)
+            level = argv[++i];
+        else if (strcmp(argv[i], "--against") == 0 && i + 1 < argc)
+            against = argv[++i];
+        else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc)
+            crew.threads = atoi(argv[++i]);
+        else if (*argv[i] != '-' && !only)
             only = argv[i];
+        else
+            return usage(argv[0]);
     }
+    if (crew.threads < 1 || crew.threads > MAX_THREADS) {
+        fprintf(stderr, "bench_kernels: found %d threads, expected 1 to %d\n", crew.threads, MAX_THREADS);
+        return 2;
+    }
+    const struct contestant ours = contestant(level), other = contestant(against);
     pool_size = (size_t)64 << 20; /* the largest: the logits' matmul */
     pool = malloc(pool_size * sizeof *pool);
     if (!pool) {
         fprintf(stderr, "bench_kernels: out of memory\n");
         return 1;
     }
+    start_crew();
     if (json)
-        printf("{\"level\": \"%s\", \"measurements\": [", kernels_level());
+        printf("{\"level\": \"%s\", \"against\": \"%s\", \"threads\": %d, \"measurements\": [", level, against,
+               crew.threads);
     else
-        printf("%-30s %-24s %14s %14s %9s  (%s)\n", "operation", "sizes", "plain", "kernels()", "ratio",
-               kernels_level());
+        printf("%-30s %-24s %14s %14s %9s  (threads: %d)\n", "operation", "sizes", against, level, "ratio",
+               crew.threads);
     for (size_t i = 0; i < NUM_OPERATIONS; i++) {
         if (only && strcmp(only, operations[i].name) != 0)
             continue;
         for (size_t j = 0; j < operations[i].num_sizes; j++) {
             s = operations[i].sizes[j];
-            measure(&operations[i], json, first);
+            measure(&operations[i], ours, other, json, first);
             first = false;
         }
     }

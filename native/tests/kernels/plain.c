@@ -4,6 +4,9 @@
 
 #include <math.h>
 
+/* A kernel's team, which nothing here shares its work with: each call computes everything. */
+#define ALONE struct team team __attribute__((unused))
+
 /* What an accumulation adds its first term to. */
 static float present(enum sum_start start, const float *value)
 {
@@ -11,7 +14,7 @@ static float present(enum sum_start start, const float *value)
 }
 
 static void encoder_forward(float *out, const int32_t *tokens, const float *wte, const float *wpe, size_t B, size_t T,
-                            size_t C)
+                            size_t C, ALONE)
 {
     for (size_t b = 0; b < B; b++)
         for (size_t t = 0; t < T; t++) {
@@ -22,7 +25,7 @@ static void encoder_forward(float *out, const int32_t *tokens, const float *wte,
 }
 
 static void encoder_backward(float *dwte, float *dwpe, const float *dout, const int32_t *tokens, size_t B, size_t T,
-                             size_t C, size_t maxT, enum sum_start dwpe_start)
+                             size_t C, size_t maxT, enum sum_start dwpe_start, ALONE)
 {
     for (size_t i = 0; i < maxT * C; i++)
         dwpe[i] = present(dwpe_start, &dwpe[i]);
@@ -37,7 +40,7 @@ static void encoder_backward(float *dwte, float *dwpe, const float *dout, const 
 }
 
 static void layernorm_forward(float *out, float *mean, float *rstd, const float *inp, const float *weight,
-                              const float *bias, size_t N, size_t C)
+                              const float *bias, size_t N, size_t C, ALONE)
 {
     for (size_t n = 0; n < N; n++) {
         const float *x = inp + n * C;
@@ -60,7 +63,8 @@ static void layernorm_forward(float *out, float *mean, float *rstd, const float 
 }
 
 static void layernorm_backward_input(float *dinp, const float *dout, const float *inp, const float *mean,
-                                     const float *rstd, const float *weight, size_t N, size_t C, enum sum_start start)
+                                     const float *rstd, const float *weight, size_t N, size_t C, enum sum_start start,
+                                     ALONE)
 {
     for (size_t n = 0; n < N; n++) {
         const float *x = inp + n * C;
@@ -88,7 +92,8 @@ static void layernorm_backward_input(float *dinp, const float *dout, const float
 }
 
 static void layernorm_backward_weight(float *dweight, float *dbias, const float *dout, const float *inp,
-                                      const float *mean, const float *rstd, size_t N, size_t C, enum sum_start start)
+                                      const float *mean, const float *rstd, size_t N, size_t C, enum sum_start start,
+                                      ALONE)
 {
     for (size_t c = 0; c < C; c++)
         dweight[c] = present(start, &dweight[c]);
@@ -103,7 +108,7 @@ static void layernorm_backward_weight(float *dweight, float *dbias, const float 
 }
 
 static void matmul_forward(float *out, const float *inp, const float *weight, const float *bias, size_t N, size_t C,
-                           size_t OC)
+                           size_t OC, ALONE)
 {
     for (size_t n = 0; n < N; n++)
         for (size_t o = 0; o < OC; o++) {
@@ -115,7 +120,7 @@ static void matmul_forward(float *out, const float *inp, const float *weight, co
 }
 
 static void matmul_backward_input(float *dinp, const float *dout, const float *weight, size_t N, size_t C, size_t OC,
-                                  enum sum_start start)
+                                  enum sum_start start, ALONE)
 {
     for (size_t n = 0; n < N; n++) {
         for (size_t i = 0; i < C; i++)
@@ -127,7 +132,7 @@ static void matmul_backward_input(float *dinp, const float *dout, const float *w
 }
 
 static void matmul_backward_weight(float *dweight, float *dbias, const float *dout, const float *inp, size_t N,
-                                   size_t C, size_t OC, enum sum_start start)
+                                   size_t C, size_t OC, enum sum_start start, ALONE)
 {
     for (size_t o = 0; o < OC; o++) {
         for (size_t i = 0; i < C; i++)
@@ -144,7 +149,7 @@ static void matmul_backward_weight(float *dweight, float *dbias, const float *do
 }
 
 static void attention_forward(float *out, float *preatt, float *att, const float *qkv, size_t B, size_t T, size_t C,
-                              size_t NH)
+                              size_t NH, ALONE)
 {
     const size_t hs = C / NH;
     const float scale = (float)(1.0 / (double)sqrtf((float)hs));
@@ -186,7 +191,7 @@ static void attention_forward(float *out, float *preatt, float *att, const float
 }
 
 static void attention_backward(float *dqkv, float *dpreatt, float *datt, const float *dout, const float *qkv,
-                               const float *att, size_t B, size_t T, size_t C, size_t NH)
+                               const float *att, size_t B, size_t T, size_t C, size_t NH, ALONE)
 {
     const size_t hs = C / NH;
     const float scale = 1.0f / sqrtf((float)hs);
@@ -232,7 +237,7 @@ static float gelu_g(void)
     return sqrtf((float)(2.0 / 3.14159265358979323846));
 }
 
-static void gelu_forward(float *out, const float *inp, size_t count)
+static void gelu_forward(float *out, const float *inp, size_t count, ALONE)
 {
     const float g = gelu_g();
     for (size_t i = 0; i < count; i++) {
@@ -242,7 +247,7 @@ static void gelu_forward(float *out, const float *inp, size_t count)
     }
 }
 
-static void gelu_backward(float *dinp, const float *dout, const float *inp, size_t count, enum sum_start start)
+static void gelu_backward(float *dinp, const float *dout, const float *inp, size_t count, enum sum_start start, ALONE)
 {
     const float g = gelu_g();
     for (size_t i = 0; i < count; i++) {
@@ -257,13 +262,13 @@ static void gelu_backward(float *dinp, const float *dout, const float *inp, size
     }
 }
 
-static void residual_forward(float *out, const float *a, const float *b, size_t count)
+static void residual_forward(float *out, const float *a, const float *b, size_t count, ALONE)
 {
     for (size_t i = 0; i < count; i++)
         out[i] = a[i] + b[i];
 }
 
-static void residual_backward(float *da, float *db, const float *dout, size_t count, enum sum_start start)
+static void residual_backward(float *da, float *db, const float *dout, size_t count, enum sum_start start, ALONE)
 {
     for (size_t i = 0; i < count; i++) {
         da[i] = present(start, &da[i]) + dout[i];
@@ -271,7 +276,7 @@ static void residual_backward(float *da, float *db, const float *dout, size_t co
     }
 }
 
-static void softmax_forward(float *probs, const float *logits, size_t N, size_t V, size_t Vp)
+static void softmax_forward(float *probs, const float *logits, size_t N, size_t V, size_t Vp, ALONE)
 {
     for (size_t n = 0; n < N; n++) {
         const float *l = logits + n * Vp;
@@ -292,13 +297,13 @@ static void softmax_forward(float *probs, const float *logits, size_t N, size_t 
     }
 }
 
-static void crossentropy_forward(float *losses, const float *probs, const int32_t *targets, size_t N, size_t Vp)
+static void crossentropy_forward(float *losses, const float *probs, const int32_t *targets, size_t N, size_t Vp, ALONE)
 {
     for (size_t n = 0; n < N; n++)
         losses[n] = -logf(probs[n * Vp + (size_t)targets[n]]);
 }
 
-static void mean_loss(float *mean, const float *losses, size_t N, float divisor, enum sum_start start)
+static void mean_loss(float *mean, const float *losses, size_t N, float divisor, enum sum_start start, ALONE)
 {
     float sum = present(start, mean);
     for (size_t n = 0; n < N; n++)
@@ -307,7 +312,8 @@ static void mean_loss(float *mean, const float *losses, size_t N, float divisor,
 }
 
 static void crossentropy_softmax_backward(float *dlogits, const float *dlosses, const float *probs,
-                                          const int32_t *targets, size_t N, size_t V, size_t Vp, enum sum_start start)
+                                          const int32_t *targets, size_t N, size_t V, size_t Vp, enum sum_start start,
+                                          ALONE)
 {
     for (size_t n = 0; n < N; n++) {
         for (size_t v = 0; v < V; v++) {
@@ -321,7 +327,7 @@ static void crossentropy_softmax_backward(float *dlogits, const float *dlosses, 
 }
 
 static void adamw_update(float *params, float *m, float *v, const float *grads, size_t count,
-                         const struct adamw_options *options, int64_t step)
+                         const struct adamw_options *options, int64_t step, ALONE)
 {
     const float beta1 = options->beta1, beta2 = options->beta2;
     const float correction1 = 1.0f - powf(beta1, (float)step);

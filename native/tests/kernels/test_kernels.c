@@ -1,9 +1,10 @@
-/* Holds kernels() bit for bit against the plain reading of docs/numerics.md, over random shapes and values.
- * ctest runs it whole; by hand: test_kernels --list, test_kernels OPERATION.
+/* Holds the kernels of every level bit for bit against the plain reading of docs/numerics.md, over random shapes,
+ * values and teams. ctest runs it whole; by hand: test_kernels --list, test_kernels [--level LEVEL] [OPERATION].
  *
- * Every case is made from a seed of its own, so a failing case is the same alone as in the whole run. NaNs are equal
- * whatever their payloads. Buffers start at any multiple of 4 bytes; outputs have guards on both sides; inputs end
- * where their allocation ends, so that an address sanitizer sees reads past them. */
+ * Every case is made from a seed of its own, so a failing case is the same alone as in the whole run, and at every
+ * level. A team's threads run one after the other in random order: whichever needed what another computes would not
+ * find it. NaNs are equal whatever their payloads. Buffers start at any multiple of 4 bytes; outputs have guards on
+ * both sides; inputs end where their allocation ends, so that an address sanitizer sees reads past them. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -83,19 +84,12 @@ static size_t random_size(void)
     return sizes[random_below(sizeof sizes / sizeof *sizes)];
 }
 
-/* Draws sizes until their product is at most `limit`. */
-static void random_sizes(size_t limit, size_t count, size_t *const sizes[])
+/* Above the blocks that kernels cut sums and outputs into. */
+static size_t random_large_size(void)
 {
-    size_t product;
-    do {
-        product = 1;
-        for (size_t i = 0; i < count; i++)
-            product *= *sizes[i] = random_size();
-    } while (product > limit);
+    static const size_t sizes[] = {1023, 1024, 1025, 1100, 1537, 2047, 2048, 2049, 2304, 3072, 3073};
+    return sizes[random_below(sizeof sizes / sizeof *sizes)];
 }
-#define RANDOM_SIZES(limit, ...) \
-    random_sizes(limit, sizeof((size_t *[]){__VA_ARGS__}) / sizeof(size_t *), (size_t *[]){__VA_ARGS__})
-
 /* ---- A case's buffers ---- */
 
 enum { GUARD = 48, MAX_BUFFERS = 16 };
@@ -106,15 +100,23 @@ struct buffer {
     const char *name;
     size_t count, offset; /* in 4-byte elements; data starts at memory + offset */
     bool output;
-    uint32_t *ours, *expected; /* memory; of an input, the same values twice, expected being the untouched copy */
+    uint32_t *ours, *start, *expected; /* memory: a kernel's, as it was before, as the plain reading leaves it */
 };
 
 struct pair {
     float *ours, *plain;
 };
 
+enum { MAX_THREADS = 40 };
+
+static const char *only_level; /* NULL: all */
+
 static struct {
     const char *operation;
+    const char *level; /* NULL before the first */
+    size_t next;       /* level */
+    const struct kernels *kernels;
+    int threads, order[MAX_THREADS]; /* the team, and its threads in the order in which they run */
     size_t number;
     enum flavour flavour;
     char shape[160];
@@ -127,9 +129,37 @@ static struct {
 static void failed(const char *what)
 {
     fflush(stdout);
-    fprintf(stderr, "%s: %s\n  case %zu (%s values): %s\n", the.operation, what, the.number, flavour_names[the.flavour],
-            the.shape);
+    fprintf(stderr, "%s: %s\n  case %zu (%s, %s values, threads", the.operation, what, the.number,
+            the.level ? the.level : "no level yet", flavour_names[the.flavour]);
+    for (int i = 0; i < the.threads; i++)
+        fprintf(stderr, " %d", the.order[i]);
+    fprintf(stderr, "): %s\n", the.shape);
     exit(1);
+}
+
+/* Draws sizes until their product is at most `limit`. In every eighth case one of them is large. */
+static void random_sizes(size_t limit, size_t count, size_t *const sizes[])
+{
+    const size_t large = the.number % 8 == 7 ? random_below(count) : count;
+    size_t product;
+    do {
+        product = 1;
+        for (size_t i = 0; i < count; i++)
+            product *= *sizes[i] = i == large ? random_large_size() : random_size();
+    } while (product > limit);
+}
+#define RANDOM_SIZES(limit, ...) \
+    random_sizes(limit, sizeof((size_t *[]){__VA_ARGS__}) / sizeof(size_t *), (size_t *[]){__VA_ARGS__})
+
+/* Mostly up to 8 threads, sometimes more than there is work for. */
+static void random_team(void)
+{
+    the.threads = 1 + (int)random_below(random_below(8) ? 8 : MAX_THREADS);
+    for (int i = 0; i < the.threads; i++) {
+        const int j = (int)random_below((size_t)i + 1);
+        the.order[i] = the.order[j];
+        the.order[j] = i;
+    }
 }
 
 static struct buffer *new_buffer(const char *name, size_t count, bool output)
@@ -138,17 +168,24 @@ static struct buffer *new_buffer(const char *name, size_t count, bool output)
     *b = (struct buffer){.name = name, .count = count, .offset = GUARD + random_below(16), .output = output};
     const size_t total = b->offset + count + (output ? GUARD : 0);
     b->ours = malloc(total * 4);
+    b->start = malloc(total * 4);
     b->expected = malloc(total * 4);
-    if (the.num_buffers > MAX_BUFFERS || !b->ours || !b->expected)
+    if (the.num_buffers > MAX_BUFFERS || !b->ours || !b->start || !b->expected)
         failed("out of memory");
     for (size_t i = 0; i < total; i++)
         b->ours[i] = guard_bits;
     return b;
 }
 
+static size_t buffer_size(const struct buffer *b)
+{
+    return (b->offset + b->count + (b->output ? GUARD : 0)) * 4;
+}
+
 static void same_start(struct buffer *b)
 {
-    memcpy(b->expected, b->ours, (b->offset + b->count + (b->output ? GUARD : 0)) * 4);
+    memcpy(b->start, b->ours, buffer_size(b));
+    memcpy(b->expected, b->ours, buffer_size(b));
 }
 
 /* Mostly the case's flavour, so that flavours also meet each other. */
@@ -170,8 +207,8 @@ static float *input(const char *name, size_t count)
     return floats(b->ours) + b->offset;
 }
 
-/* After an input was changed by hand. */
-static void input_changed(void)
+/* After the last buffer was changed by hand. */
+static void last_changed(void)
 {
     same_start(&the.buffers[the.num_buffers - 1]);
 }
@@ -248,16 +285,38 @@ static void check_buffer(const struct buffer *b)
     }
 }
 
-static void check_case(void)
+static void free_buffers(void)
 {
-    for (size_t i = 0; i < the.num_buffers; i++)
-        check_buffer(&the.buffers[i]);
     for (size_t i = 0; i < the.num_buffers; i++) {
         free(the.buffers[i].ours);
+        free(the.buffers[i].start);
         free(the.buffers[i].expected);
     }
     the.num_buffers = 0;
 }
+
+/* Checks what the last level's kernel left, and gets the buffers ready for the next one's. */
+static bool next_level(void)
+{
+    if (the.level)
+        for (size_t i = 0; i < the.num_buffers; i++)
+            check_buffer(&the.buffers[i]);
+    do
+        the.level = kernels_level_name(the.next++);
+    while (the.level && only_level && strcmp(the.level, only_level) != 0);
+    if (!the.level)
+        return false;
+    the.kernels = kernels_of_level(the.level);
+    for (size_t i = 0; i < the.num_buffers; i++)
+        memcpy(the.buffers[i].ours, the.buffers[i].start, buffer_size(&the.buffers[i]));
+    return true;
+}
+
+/* Calls a kernel of every level as each of the team's threads, and checks it; the plain reading must have run. */
+#define RUN_LEVELS(operation, ...)                     \
+    while (next_level())                               \
+        for (int turn = 0; turn < the.threads; turn++) \
+    the.kernels->operation(__VA_ARGS__, (struct team){the.order[turn], the.threads})
 
 /* ---- One random case of each operation ---- */
 
@@ -270,8 +329,8 @@ static void encoder_forward(void)
     const struct pair out = overwritten("out", B * T * C);
     const int32_t *tokens = indices("tokens", B * T, V);
     const float *wte = input("wte", V * C), *wpe = input("wpe", maxT * C);
-    kernels()->encoder_forward(out.ours, tokens, wte, wpe, B, T, C);
-    plain.encoder_forward(out.plain, tokens, wte, wpe, B, T, C);
+    plain.encoder_forward(out.plain, tokens, wte, wpe, B, T, C, team_of_one);
+    RUN_LEVELS(encoder_forward, out.ours, tokens, wte, wpe, B, T, C);
 }
 
 static void encoder_backward(void)
@@ -284,8 +343,8 @@ static void encoder_backward(void)
     const struct pair dwte = output("dwte", V * C, SUM_CONTINUES), dwpe = output("dwpe", maxT * C, start);
     const float *dout = input("dout", B * T * C);
     const int32_t *tokens = indices("tokens", B * T, V);
-    kernels()->encoder_backward(dwte.ours, dwpe.ours, dout, tokens, B, T, C, maxT, start);
-    plain.encoder_backward(dwte.plain, dwpe.plain, dout, tokens, B, T, C, maxT, start);
+    plain.encoder_backward(dwte.plain, dwpe.plain, dout, tokens, B, T, C, maxT, start, team_of_one);
+    RUN_LEVELS(encoder_backward, dwte.ours, dwpe.ours, dout, tokens, B, T, C, maxT, start);
 }
 
 static void layernorm_forward(void)
@@ -295,8 +354,8 @@ static void layernorm_forward(void)
     SHAPE("N=%zu C=%zu", N, C);
     const struct pair out = overwritten("out", N * C), mean = overwritten("mean", N), rstd = overwritten("rstd", N);
     const float *inp = input("inp", N * C), *weight = input("weight", C), *bias = input("bias", C);
-    kernels()->layernorm_forward(out.ours, mean.ours, rstd.ours, inp, weight, bias, N, C);
-    plain.layernorm_forward(out.plain, mean.plain, rstd.plain, inp, weight, bias, N, C);
+    plain.layernorm_forward(out.plain, mean.plain, rstd.plain, inp, weight, bias, N, C, team_of_one);
+    RUN_LEVELS(layernorm_forward, out.ours, mean.ours, rstd.ours, inp, weight, bias, N, C);
 }
 
 static void layernorm_backward_input(void)
@@ -308,8 +367,8 @@ static void layernorm_backward_input(void)
     const struct pair dinp = output("dinp", N * C, start);
     const float *dout = input("dout", N * C), *inp = input("inp", N * C), *mean = input("mean", N);
     const float *rstd = input("rstd", N), *weight = input("weight", C);
-    kernels()->layernorm_backward_input(dinp.ours, dout, inp, mean, rstd, weight, N, C, start);
-    plain.layernorm_backward_input(dinp.plain, dout, inp, mean, rstd, weight, N, C, start);
+    plain.layernorm_backward_input(dinp.plain, dout, inp, mean, rstd, weight, N, C, start, team_of_one);
+    RUN_LEVELS(layernorm_backward_input, dinp.ours, dout, inp, mean, rstd, weight, N, C, start);
 }
 
 static void layernorm_backward_weight(void)
@@ -321,55 +380,67 @@ static void layernorm_backward_weight(void)
     const struct pair dweight = output("dweight", C, start), dbias = output("dbias", C, start);
     const float *dout = input("dout", N * C), *inp = input("inp", N * C);
     const float *mean = input("mean", N), *rstd = input("rstd", N);
-    kernels()->layernorm_backward_weight(dweight.ours, dbias.ours, dout, inp, mean, rstd, N, C, start);
-    plain.layernorm_backward_weight(dweight.plain, dbias.plain, dout, inp, mean, rstd, N, C, start);
+    plain.layernorm_backward_weight(dweight.plain, dbias.plain, dout, inp, mean, rstd, N, C, start, team_of_one);
+    RUN_LEVELS(layernorm_backward_weight, dweight.ours, dbias.ours, dout, inp, mean, rstd, N, C, start);
 }
 
-enum { MATMUL_LIMIT = 1000000 };
+/* Every 128th case is above every block in all three sizes. */
+static void matmul_sizes(size_t *N, size_t *C, size_t *OC)
+{
+    if (the.number % 128 == 127) {
+        size_t *const sizes[] = {N, C, OC};
+        for (size_t i = 0; i < 3; i++)
+            *sizes[i] = 257 + random_below(100);
+        *sizes[random_below(3)] = random_large_size();
+        return;
+    }
+    RANDOM_SIZES(1000000, N, C, OC);
+}
 
 static void matmul_forward(void)
 {
     size_t N, C, OC;
-    RANDOM_SIZES(MATMUL_LIMIT, &N, &C, &OC);
+    matmul_sizes(&N, &C, &OC);
     const bool biased = random_below(2);
     SHAPE("N=%zu C=%zu OC=%zu, %s bias", N, C, OC, biased ? "with" : "no");
     const struct pair out = overwritten("out", N * OC);
     const float *inp = input("inp", N * C), *weight = input("weight", OC * C), *bias = input("bias", OC);
-    kernels()->matmul_forward(out.ours, inp, weight, biased ? bias : NULL, N, C, OC);
-    plain.matmul_forward(out.plain, inp, weight, biased ? bias : NULL, N, C, OC);
+    plain.matmul_forward(out.plain, inp, weight, biased ? bias : NULL, N, C, OC, team_of_one);
+    RUN_LEVELS(matmul_forward, out.ours, inp, weight, biased ? bias : NULL, N, C, OC);
 }
 
 static void matmul_backward_input(void)
 {
     size_t N, C, OC;
-    RANDOM_SIZES(MATMUL_LIMIT, &N, &C, &OC);
+    matmul_sizes(&N, &C, &OC);
     const enum sum_start start = random_start();
     SHAPE("N=%zu C=%zu OC=%zu, %s", N, C, OC, start_name(start));
     const struct pair dinp = output("dinp", N * C, start);
     const float *dout = input("dout", N * OC), *weight = input("weight", OC * C);
-    kernels()->matmul_backward_input(dinp.ours, dout, weight, N, C, OC, start);
-    plain.matmul_backward_input(dinp.plain, dout, weight, N, C, OC, start);
+    plain.matmul_backward_input(dinp.plain, dout, weight, N, C, OC, start, team_of_one);
+    RUN_LEVELS(matmul_backward_input, dinp.ours, dout, weight, N, C, OC, start);
 }
 
 static void matmul_backward_weight(void)
 {
     size_t N, C, OC;
-    RANDOM_SIZES(MATMUL_LIMIT, &N, &C, &OC);
+    matmul_sizes(&N, &C, &OC);
     const bool biased = random_below(2);
     const enum sum_start start = random_start();
     SHAPE("N=%zu C=%zu OC=%zu, %s bias, %s", N, C, OC, biased ? "with" : "no", start_name(start));
     const struct pair dweight = output("dweight", OC * C, start), dbias = output("dbias", OC, start);
     const float *dout = input("dout", N * OC), *inp = input("inp", N * C);
-    kernels()->matmul_backward_weight(dweight.ours, biased ? dbias.ours : NULL, dout, inp, N, C, OC, start);
-    plain.matmul_backward_weight(dweight.plain, biased ? dbias.plain : NULL, dout, inp, N, C, OC, start);
+    plain.matmul_backward_weight(dweight.plain, biased ? dbias.plain : NULL, dout, inp, N, C, OC, start, team_of_one);
+    RUN_LEVELS(matmul_backward_weight, dweight.ours, biased ? dbias.ours : NULL, dout, inp, N, C, OC, start);
 }
 
-/* Every eighth case is long (T above two panels), the others are within the limit. */
+/* Every eighth case is long (T above two panels), every 64th longer, the others are within the limit. */
 static void attention_sizes(size_t *B, size_t *T, size_t *NH, size_t *hs)
 {
     if (the.number % 8 == 7) {
-        *B = *NH = 1;
-        *T = 250 + random_below(20);
+        *B = 1;
+        *NH = the.number % 16 == 7 ? 2 : 1;
+        *T = (the.number % 64 == 63 ? 500 : 250) + random_below(20);
         *hs = 1 + random_below(70);
         return;
     }
@@ -390,10 +461,10 @@ static void attention_forward(void)
     if (random_below(8) == 0) { /* scores that overflow: all exponentials of a row may be 0 or NaN */
         for (size_t i = 0; i < B * T * 3 * C; i++)
             qkv[i] *= 1e18f;
-        input_changed();
+        last_changed();
     }
-    kernels()->attention_forward(out.ours, preatt.ours, att.ours, qkv, B, T, C, NH);
-    plain.attention_forward(out.plain, preatt.plain, att.plain, qkv, B, T, C, NH);
+    plain.attention_forward(out.plain, preatt.plain, att.plain, qkv, B, T, C, NH, team_of_one);
+    RUN_LEVELS(attention_forward, out.ours, preatt.ours, att.ours, qkv, B, T, C, NH);
 }
 
 static void attention_backward(void)
@@ -410,9 +481,9 @@ static void attention_backward(void)
     for (size_t row = 0; row < B * NH * T; row++)
         for (size_t t2 = row % T + 1; t2 < T; t2++)
             att[row * T + t2] = with_bits(garbage_bits);
-    input_changed();
-    kernels()->attention_backward(dqkv.ours, dpreatt.ours, datt.ours, dout, qkv, att, B, T, C, NH);
-    plain.attention_backward(dqkv.plain, dpreatt.plain, datt.plain, dout, qkv, att, B, T, C, NH);
+    last_changed();
+    plain.attention_backward(dqkv.plain, dpreatt.plain, datt.plain, dout, qkv, att, B, T, C, NH, team_of_one);
+    RUN_LEVELS(attention_backward, dqkv.ours, dpreatt.ours, datt.ours, dout, qkv, att, B, T, C, NH);
 }
 
 static size_t random_count(void)
@@ -426,8 +497,8 @@ static void gelu_forward(void)
     SHAPE("count=%zu", count);
     const struct pair out = overwritten("out", count);
     const float *inp = input("inp", count);
-    kernels()->gelu_forward(out.ours, inp, count);
-    plain.gelu_forward(out.plain, inp, count);
+    plain.gelu_forward(out.plain, inp, count, team_of_one);
+    RUN_LEVELS(gelu_forward, out.ours, inp, count);
 }
 
 static void gelu_backward(void)
@@ -437,8 +508,8 @@ static void gelu_backward(void)
     SHAPE("count=%zu, %s", count, start_name(start));
     const struct pair dinp = output("dinp", count, start);
     const float *dout = input("dout", count), *inp = input("inp", count);
-    kernels()->gelu_backward(dinp.ours, dout, inp, count, start);
-    plain.gelu_backward(dinp.plain, dout, inp, count, start);
+    plain.gelu_backward(dinp.plain, dout, inp, count, start, team_of_one);
+    RUN_LEVELS(gelu_backward, dinp.ours, dout, inp, count, start);
 }
 
 static void residual_forward(void)
@@ -447,8 +518,8 @@ static void residual_forward(void)
     SHAPE("count=%zu", count);
     const struct pair out = overwritten("out", count);
     const float *a = input("a", count), *b = input("b", count);
-    kernels()->residual_forward(out.ours, a, b, count);
-    plain.residual_forward(out.plain, a, b, count);
+    plain.residual_forward(out.plain, a, b, count, team_of_one);
+    RUN_LEVELS(residual_forward, out.ours, a, b, count);
 }
 
 static void residual_backward(void)
@@ -458,8 +529,8 @@ static void residual_backward(void)
     SHAPE("count=%zu, %s", count, start_name(start));
     const struct pair da = output("da", count, start), db = output("db", count, start);
     const float *dout = input("dout", count);
-    kernels()->residual_backward(da.ours, db.ours, dout, count, start);
-    plain.residual_backward(da.plain, db.plain, dout, count, start);
+    plain.residual_backward(da.plain, db.plain, dout, count, start, team_of_one);
+    RUN_LEVELS(residual_backward, da.ours, db.ours, dout, count, start);
 }
 
 static size_t padded(size_t V)
@@ -482,9 +553,9 @@ static void softmax_forward(void)
     for (size_t n = 0; n < N; n++)
         for (size_t v = V; v < Vp; v++)
             logits[n * Vp + v] = with_bits(garbage_bits);
-    input_changed();
-    kernels()->softmax_forward(probs.ours, logits, N, V, Vp);
-    plain.softmax_forward(probs.plain, logits, N, V, Vp);
+    last_changed();
+    plain.softmax_forward(probs.plain, logits, N, V, Vp, team_of_one);
+    RUN_LEVELS(softmax_forward, probs.ours, logits, N, V, Vp);
 }
 
 static void crossentropy_forward(void)
@@ -496,8 +567,8 @@ static void crossentropy_forward(void)
     const struct pair losses = overwritten("losses", N);
     const float *probs = input("probs", N * Vp);
     const int32_t *targets = indices("targets", N, V);
-    kernels()->crossentropy_forward(losses.ours, probs, targets, N, Vp);
-    plain.crossentropy_forward(losses.plain, probs, targets, N, Vp);
+    plain.crossentropy_forward(losses.plain, probs, targets, N, Vp, team_of_one);
+    RUN_LEVELS(crossentropy_forward, losses.ours, probs, targets, N, Vp);
 }
 
 static void mean_loss(void)
@@ -508,8 +579,8 @@ static void mean_loss(void)
     SHAPE("N=%zu divisor=%g, %s", N, (double)divisor, start_name(start));
     const struct pair mean = output("mean", 1, start);
     const float *losses = input("losses", N);
-    kernels()->mean_loss(mean.ours, losses, N, divisor, start);
-    plain.mean_loss(mean.plain, losses, N, divisor, start);
+    plain.mean_loss(mean.plain, losses, N, divisor, start, team_of_one);
+    RUN_LEVELS(mean_loss, mean.ours, losses, N, divisor, start);
 }
 
 static void crossentropy_softmax_backward(void)
@@ -522,8 +593,8 @@ static void crossentropy_softmax_backward(void)
     const struct pair dlogits = output("dlogits", N * Vp, start);
     const float *dlosses = input("dlosses", N), *probs = input("probs", N * Vp);
     const int32_t *targets = indices("targets", N, V);
-    kernels()->crossentropy_softmax_backward(dlogits.ours, dlosses, probs, targets, N, V, Vp, start);
-    plain.crossentropy_softmax_backward(dlogits.plain, dlosses, probs, targets, N, V, Vp, start);
+    plain.crossentropy_softmax_backward(dlogits.plain, dlosses, probs, targets, N, V, Vp, start, team_of_one);
+    RUN_LEVELS(crossentropy_softmax_backward, dlogits.ours, dlosses, probs, targets, N, V, Vp, start);
 }
 
 static void adamw_update(void)
@@ -542,10 +613,11 @@ static void adamw_update(void)
     const struct pair params = output("params", count, SUM_CONTINUES), m = output("m", count, SUM_CONTINUES);
     const struct pair v = output("v", count, SUM_CONTINUES);
     for (size_t i = 0; i < count; i++)
-        v.ours[i] = v.plain[i] = fabsf(v.plain[i]);
+        v.ours[i] = fabsf(v.ours[i]);
+    last_changed();
     const float *grads = input("grads", count);
-    kernels()->adamw_update(params.ours, m.ours, v.ours, grads, count, &options, step);
-    plain.adamw_update(params.plain, m.plain, v.plain, grads, count, &options, step);
+    plain.adamw_update(params.plain, m.plain, v.plain, grads, count, &options, step, team_of_one);
+    RUN_LEVELS(adamw_update, params.ours, m.ours, v.ours, grads, count, &options, step);
 }
 
 #define OPERATION(name, cases) {#name, name, cases}
@@ -554,25 +626,25 @@ static const struct {
     void (*run_case)(void);
     size_t cases;
 } operations[] = {
-    OPERATION(encoder_forward, 100),
-    OPERATION(encoder_backward, 150),
-    OPERATION(layernorm_forward, 300),
-    OPERATION(layernorm_backward_input, 300),
-    OPERATION(layernorm_backward_weight, 300),
+    OPERATION(encoder_forward, 300),
+    OPERATION(encoder_backward, 300),
+    OPERATION(layernorm_forward, 600),
+    OPERATION(layernorm_backward_input, 600),
+    OPERATION(layernorm_backward_weight, 600),
     OPERATION(matmul_forward, 400),
     OPERATION(matmul_backward_input, 400),
     OPERATION(matmul_backward_weight, 400),
     OPERATION(attention_forward, 300),
     OPERATION(attention_backward, 300),
-    OPERATION(gelu_forward, 200),
-    OPERATION(gelu_backward, 200),
-    OPERATION(residual_forward, 100),
-    OPERATION(residual_backward, 100),
-    OPERATION(softmax_forward, 300),
-    OPERATION(crossentropy_forward, 100),
+    OPERATION(gelu_forward, 500),
+    OPERATION(gelu_backward, 500),
+    OPERATION(residual_forward, 300),
+    OPERATION(residual_backward, 300),
+    OPERATION(softmax_forward, 600),
+    OPERATION(crossentropy_forward, 300),
     OPERATION(mean_loss, 100),
-    OPERATION(crossentropy_softmax_backward, 200),
-    OPERATION(adamw_update, 300),
+    OPERATION(crossentropy_softmax_backward, 500),
+    OPERATION(adamw_update, 500),
 };
 enum { NUM_OPERATIONS = sizeof operations / sizeof *operations };
 
@@ -582,30 +654,103 @@ static void run(size_t index)
     for (the.number = 0; the.number < operations[index].cases; the.number++) {
         random_state = (uint64_t)(index + 1) << 32 | the.number;
         the.flavour = (enum flavour)(the.number % 2 ? random_below(NUM_FLAVOURS) : ORDINARY);
+        random_team();
+        the.level = NULL;
+        the.next = 0;
         operations[index].run_case();
-        check_case();
+        free_buffers();
     }
-    printf("%-32s %zu cases, the same bits (%s)\n", the.operation, the.number, kernels_level());
+    printf("%-32s %zu cases, the same bits (", the.operation, the.number);
+    for (size_t i = 0; kernels_level_name(i); i++)
+        if (!only_level || strcmp(only_level, kernels_level_name(i)) == 0)
+            printf("%s%s", i == 0 || only_level ? "" : ", ", kernels_level_name(i));
+    printf(")\n");
     fflush(stdout);
+}
+
+/* ---- What the threads of a team share ---- */
+
+static void check_shares(int threads, size_t items, size_t grain)
+{
+    size_t covered = 0, least = SIZE_MAX, most = 0;
+    for (int i = 0; i < threads; i++) {
+        const struct share part = team_share((struct team){i, threads}, items, grain);
+        if (part.begin != covered || part.end < part.begin) {
+            fprintf(stderr,
+                    "team_share: thread %d of %d, %zu items in grains of %zu: found %zu to %zu, expected it to "
+                    "begin at %zu\n",
+                    i, threads, items, grain, part.begin, part.end, covered);
+            exit(1);
+        }
+        const size_t grains = (part.end - part.begin + grain - 1) / grain;
+        least = grains < least ? grains : least;
+        most = grains > most ? grains : most;
+        covered = part.end;
+        if (covered % grain != 0 && covered != items) {
+            fprintf(stderr, "team_share: thread %d of %d, %zu items: its part ends at %zu, within a grain of %zu\n", i,
+                    threads, items, covered, grain);
+            exit(1);
+        }
+    }
+    if (covered != items || most - least > 1) {
+        fprintf(stderr,
+                "team_share: %d threads, %zu items in grains of %zu: found %zu items covered, parts of %zu to "
+                "%zu grains, expected all items, parts that differ by at most one grain\n",
+                threads, items, grain, covered, least, most);
+        exit(1);
+    }
+}
+
+static void run_shares(void)
+{
+    static const size_t grains[] = {1, 2, 3, 8, 16, 32, 100};
+    size_t count = 0;
+    for (int threads = 1; threads <= MAX_THREADS; threads++)
+        for (size_t items = 0; items <= 300; items++)
+            for (size_t i = 0; i < sizeof grains / sizeof *grains; i++, count++)
+                check_shares(threads, items, grains[i]);
+    printf("%-32s %zu cases, everything shared once\n", "team_share", count);
+}
+
+static int usage(const char *program)
+{
+    fprintf(stderr, "usage: %s [--list | [--level LEVEL] [OPERATION]]\n", program);
+    return 2;
 }
 
 int main(int argc, char **argv)
 {
-    size_t ran = 0;
-    if (argc > 2) {
-        fprintf(stderr, "usage: %s [--list | OPERATION]\n", argv[0]);
+    const char *only_operation = NULL;
+    bool list = false, found = false;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--list") == 0)
+            list = true;
+        else if (strcmp(argv[i], "--level") == 0 && i + 1 < argc)
+            only_level = argv[++i];
+        else if (*argv[i] != '-' && !only_operation)
+            only_operation = argv[i];
+        else
+            return usage(argv[0]);
+    }
+    if (only_level && !kernels_of_level(only_level)) {
+        fprintf(stderr, "%s: there is no level %s here\n", argv[0], only_level);
         return 2;
     }
+    if (list)
+        puts("team_share");
+    else if (!only_operation || strcmp(only_operation, "team_share") == 0) {
+        run_shares();
+        found = true;
+    }
     for (size_t i = 0; i < NUM_OPERATIONS; i++) {
-        if (argc == 2 && strcmp(argv[1], "--list") == 0) {
+        if (list)
             puts(operations[i].name);
-            ran++;
-        } else if (argc == 1 || strcmp(argv[1], operations[i].name) == 0) {
+        else if (!only_operation || strcmp(only_operation, operations[i].name) == 0) {
             run(i);
-            ran++;
+            found = true;
         }
     }
-    if (ran == 0)
-        fprintf(stderr, "%s: no operation %s; --list gives their names\n", argv[0], argv[1]);
-    return ran == 0 ? 2 : 0;
+    if (!list && !found)
+        fprintf(stderr, "%s: no operation %s; --list gives their names\n", argv[0], only_operation);
+    return list || found ? 0 : 2;
 }

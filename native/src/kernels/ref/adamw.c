@@ -6,12 +6,13 @@
 
 void adamw_update_ref(float *restrict params /* (count) */, float *restrict m /* (count) */,
                       float *restrict v /* (count) */, const float *restrict grads /* (count) */, size_t count,
-                      const struct adamw_options *options, int64_t step)
+                      const struct adamw_options *options, int64_t step, struct team team)
 {
+    const struct share part = team_share(team, count, FLOATS_PER_LINE);
     const struct adamw_options o = *options;
     const float m_correction = 1.0f - powf(o.beta1, (float)step);
     const float v_correction = 1.0f - powf(o.beta2, (float)step);
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = part.begin; i < part.end; i++) {
         m[i] = o.beta1 * m[i] + (1.0f - o.beta1) * grads[i];
         v[i] = o.beta2 * v[i] + (1.0f - o.beta2) * grads[i] * grads[i];
         const float m_hat = m[i] / m_correction;

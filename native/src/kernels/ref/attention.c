@@ -1,5 +1,5 @@
 /* Causal attention: forward and backward, one head of one sequence at a time.
- * kernels/select.c offers them to the attention codelets.
+ * kernels/select.c offers them to the attention codelets. At most B*NH threads of a team have work.
  *
  * Per head, with t, t2 and t3 positions and t2, t3 <= t: q, k and v are (T,hs) with rows 3C apart, out is (T,hs) with
  * rows C apart, the scores are (T,T). Panels are made once and used for all the rows that need them; where the causal
@@ -113,11 +113,12 @@ static void forward_small_head(float *restrict out, float *restrict preatt, floa
 }
 
 void attention_forward_ref(float *out /* (B,T,C) */, float *preatt /* (B,NH,T,T) */, float *att /* (B,NH,T,T) */,
-                           const float *qkv /* (B,T,3C) */, size_t B, size_t T, size_t C, size_t NH)
+                           const float *qkv /* (B,T,3C) */, size_t B, size_t T, size_t C, size_t NH, struct team team)
 {
     const size_t hs = C / NH;
     const float scale = (float)(1.0 / (double)sqrtf((float)hs));
-    for (size_t bh = 0; bh < B * NH; bh++) {
+    const struct share heads = team_share(team, B * NH, 1);
+    for (size_t bh = heads.begin; bh < heads.end; bh++) {
         const size_t b = bh / NH, h = bh % NH;
         const float *q = qkv + b * T * 3 * C + h * hs, *k = q + C, *v = k + C;
         if (T <= 64 && T * hs <= SMALL_FORWARD) {
@@ -215,11 +216,13 @@ static void backward_small_head(float *restrict dq, float *restrict dk, float *r
 
 void attention_backward_ref(float *dqkv /* (B,T,3C) */, float *dpreatt /* (B,NH,T,T) */, float *datt /* (B,NH,T,T) */,
                             const float *dout /* (B,T,C) */, const float *qkv /* (B,T,3C) */,
-                            const float *att /* (B,NH,T,T) */, size_t B, size_t T, size_t C, size_t NH)
+                            const float *att /* (B,NH,T,T) */, size_t B, size_t T, size_t C, size_t NH,
+                            struct team team)
 {
     const size_t hs = C / NH;
     const float scale = 1.0f / sqrtf((float)hs);
-    for (size_t bh = 0; bh < B * NH; bh++) {
+    const struct share heads = team_share(team, B * NH, 1);
+    for (size_t bh = heads.begin; bh < heads.end; bh++) {
         const size_t b = bh / NH, h = bh % NH;
         const size_t offset = b * T * 3 * C + h * hs;
         const float *q = qkv + offset, *k = q + C, *v = k + C;

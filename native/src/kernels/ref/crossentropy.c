@@ -6,14 +6,18 @@
 #include <string.h>
 
 void crossentropy_forward_ref(float *losses /* (N) */, const float *probs /* (N,Vp) */,
-                              const int32_t *targets /* (N) */, size_t N, size_t Vp)
+                              const int32_t *targets /* (N) */, size_t N, size_t Vp, struct team team)
 {
-    for (size_t n = 0; n < N; n++)
+    const struct share rows = team_share(team, N, FLOATS_PER_LINE);
+    for (size_t n = rows.begin; n < rows.end; n++)
         losses[n] = -logf(probs[n * Vp + (size_t)targets[n]]);
 }
 
-void mean_loss_ref(float *mean /* (1) */, const float *losses /* (N) */, size_t N, float divisor, enum sum_start start)
+void mean_loss_ref(float *mean /* (1) */, const float *losses /* (N) */, size_t N, float divisor, enum sum_start start,
+                   struct team team)
 {
+    if (team.index > 0) /* one sum */
+        return;
     float sum = start == SUM_FROM_ZERO ? 0.0f : *mean;
     for (size_t n = 0; n < N; n++)
         sum += losses[n];
@@ -34,9 +38,10 @@ static void accumulate(float *restrict dlogits, const float *restrict probs, flo
 
 void crossentropy_softmax_backward_ref(float *dlogits /* (N,Vp) */, const float *dlosses /* (N) */,
                                        const float *probs /* (N,Vp) */, const int32_t *targets /* (N) */, size_t N,
-                                       size_t V, size_t Vp, enum sum_start start)
+                                       size_t V, size_t Vp, enum sum_start start, struct team team)
 {
-    for (size_t n = 0; n < N; n++) {
+    const struct share rows = team_share(team, N, 1);
+    for (size_t n = rows.begin; n < rows.end; n++) {
         float *d = dlogits + n * Vp;
         const float *p = probs + n * Vp;
         /* Before, at and after the target, so that the long loops have no comparison in them. */

@@ -15,11 +15,13 @@ static float tanh_slope(void)
     return sqrtf((float)(2.0 / 3.14159265358979323846));
 }
 
-void gelu_forward_ref(float *restrict out /* (count) */, const float *restrict inp /* (count) */, size_t count)
+void gelu_forward_ref(float *restrict out /* (count) */, const float *restrict inp /* (count) */, size_t count,
+                      struct team team)
 {
+    const struct share part = team_share(team, count, FLOATS_PER_LINE);
     const float g = tanh_slope();
-    for (size_t i = 0; i < count; i += BLOCK) {
-        const size_t block = count - i < BLOCK ? count - i : BLOCK;
+    for (size_t i = part.begin; i < part.end; i += BLOCK) {
+        const size_t block = part.end - i < BLOCK ? part.end - i : BLOCK;
         const float *x = inp + i;
         float th[BLOCK];
         for (size_t j = 0; j < block; j++)
@@ -32,11 +34,12 @@ void gelu_forward_ref(float *restrict out /* (count) */, const float *restrict i
 }
 
 void gelu_backward_ref(float *restrict dinp /* (count) */, const float *restrict dout /* (count) */,
-                       const float *restrict inp /* (count) */, size_t count, enum sum_start start)
+                       const float *restrict inp /* (count) */, size_t count, enum sum_start start, struct team team)
 {
+    const struct share part = team_share(team, count, FLOATS_PER_LINE);
     const float g = tanh_slope();
-    for (size_t i = 0; i < count; i += BLOCK) {
-        const size_t block = count - i < BLOCK ? count - i : BLOCK;
+    for (size_t i = part.begin; i < part.end; i += BLOCK) {
+        const size_t block = part.end - i < BLOCK ? part.end - i : BLOCK;
         const float *x = inp + i;
         float th[BLOCK], ch[BLOCK], term[BLOCK];
         for (size_t j = 0; j < block; j++)

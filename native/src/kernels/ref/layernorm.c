@@ -1,7 +1,8 @@
 /* Layer normalisation: forward, and the gradients of its input, weight and bias.
  * kernels/select.c offers them to the layernorm codelets.
  *
- * A row's sums are chains of dependent additions, so several rows advance together: their chains overlap. */
+ * A row's sums are chains of dependent additions, so several rows advance together: their chains overlap. Eight rows
+ * take little longer than one, so no two threads share eight. */
 #include "ref.h"
 
 #include <math.h>
@@ -38,12 +39,13 @@ static inline void forward_rows(float *restrict out, float *restrict mean, float
 
 void layernorm_forward_ref(float *out /* (N,C) */, float *mean /* (N) */, float *rstd /* (N) */,
                            const float *inp /* (N,C) */, const float *weight /* (C) */, const float *bias /* (C) */,
-                           size_t N, size_t C)
+                           size_t N, size_t C, struct team team)
 {
-    size_t n = 0;
-    for (; n + ROWS <= N; n += ROWS)
+    const struct share part = team_share(team, N, ROWS);
+    size_t n = part.begin;
+    for (; n + ROWS <= part.end; n += ROWS)
         forward_rows(out + n * C, mean + n, rstd + n, inp + n * C, weight, bias, ROWS, C);
-    for (; n < N; n++)
+    for (; n < part.end; n++)
         forward_rows(out + n * C, mean + n, rstd + n, inp + n * C, weight, bias, 1, C);
 }
 
@@ -73,26 +75,29 @@ static inline void backward_input_rows(float *restrict dinp, const float *restri
 
 void layernorm_backward_input_ref(float *dinp /* (N,C) */, const float *dout /* (N,C) */, const float *inp /* (N,C) */,
                                   const float *mean /* (N) */, const float *rstd /* (N) */,
-                                  const float *weight /* (C) */, size_t N, size_t C, enum sum_start start)
+                                  const float *weight /* (C) */, size_t N, size_t C, enum sum_start start,
+                                  struct team team)
 {
-    size_t n = 0;
-    for (; n + ROWS <= N; n += ROWS)
+    const struct share part = team_share(team, N, ROWS);
+    size_t n = part.begin;
+    for (; n + ROWS <= part.end; n += ROWS)
         backward_input_rows(dinp + n * C, dout + n * C, inp + n * C, mean + n, rstd + n, weight, ROWS, C, start);
-    for (; n < N; n++)
+    for (; n < part.end; n++)
         backward_input_rows(dinp + n * C, dout + n * C, inp + n * C, mean + n, rstd + n, weight, 1, C, start);
 }
 
 void layernorm_backward_weight_ref(float *restrict dweight /* (C) */, float *restrict dbias /* (C) */,
                                    const float *restrict dout /* (N,C) */, const float *restrict inp /* (N,C) */,
                                    const float *restrict mean /* (N) */, const float *restrict rstd /* (N) */, size_t N,
-                                   size_t C, enum sum_start start)
+                                   size_t C, enum sum_start start, struct team team)
 {
+    const struct share columns = team_share(team, C, FLOATS_PER_LINE);
     if (start == SUM_FROM_ZERO) {
-        memset(dweight, 0, C * sizeof(float));
-        memset(dbias, 0, C * sizeof(float));
+        memset(dweight + columns.begin, 0, (columns.end - columns.begin) * sizeof(float));
+        memset(dbias + columns.begin, 0, (columns.end - columns.begin) * sizeof(float));
     }
     for (size_t n = 0; n < N; n++, dout += C, inp += C)
-        for (size_t c = 0; c < C; c++) {
+        for (size_t c = columns.begin; c < columns.end; c++) {
             const float nrm = (inp[c] - mean[n]) * rstd[n];
             dbias[c] += dout[c];
             dweight[c] += nrm * dout[c];

@@ -41,9 +41,11 @@ float softmax_exponentials(float *restrict e, const float *restrict x, size_t co
     return z;
 }
 
-void softmax_forward_ref(float *probs /* (N,Vp) */, const float *logits /* (N,Vp) */, size_t N, size_t V, size_t Vp)
+void softmax_forward_ref(float *probs /* (N,Vp) */, const float *logits /* (N,Vp) */, size_t N, size_t V, size_t Vp,
+                         struct team team)
 {
-    for (size_t n = 0; n < N; n++) {
+    const struct share rows = team_share(team, N, 1);
+    for (size_t n = rows.begin; n < rows.end; n++) {
         float *p = probs + n * Vp;
         const float z = softmax_exponentials(p, logits + n * Vp, V);
         for (size_t v = 0; v < V; v++)

@@ -1,0 +1,78 @@
+/* Codelets that combine contributions to a gradient: the sum of two, and the pair that StarPU's own reduction calls.
+ * Submitted by graph/reduce.c; gradient_make_reducible() is called by data/handles.c's users in session.c. */
+#include "codelets/operation.h"
+#include "runtime/runtime.h"
+#include "runtime/team.h"
+
+struct add {
+    size_t count;
+};
+
+static void run_add(void *const buffers[], const void *arguments, struct team team)
+{
+    const struct add *a = arguments;
+    kernels()->gradient_add(buffers[0], buffers[1], a->count, team);
+}
+
+DEFINE_OPERATION(gradient_add, run_add);
+
+status submit_gradient_add(struct task_place place, struct data *sum, struct data *term, size_t count)
+{
+    const struct access accesses[] = {{sum, STARPU_RW}, {term, STARPU_R}};
+    const struct add arguments = {count};
+    return INSERT_TASK(operation_gradient_add, place, accesses, arguments);
+}
+
+/* StarPU calls these two itself, without an argument and unseen by the recorder. */
+struct reduction {
+    float *sum;
+    const float *term;
+    size_t count;
+};
+
+static void start_thread(void *argument, struct team team)
+{
+    const struct reduction *r = argument;
+    const struct share share = team_share(team, r->count, 16);
+    for (size_t i = share.begin; i < share.end; i++)
+        r->sum[i] = 0.0f;
+}
+
+static void add_thread(void *argument, struct team team)
+{
+    const struct reduction *r = argument;
+    kernels()->gradient_add(r->sum, r->term, r->count, team);
+}
+
+static void start_cpu(void *interfaces[], void *argument)
+{
+    (void)argument;
+    struct reduction r = {(float *)STARPU_VECTOR_GET_PTR(interfaces[0]), NULL, STARPU_VECTOR_GET_NX(interfaces[0])};
+    team_run(runtime_layout()->threads_per_worker, start_thread, &r);
+}
+
+static void add_cpu(void *interfaces[], void *argument)
+{
+    (void)argument;
+    struct reduction r = {(float *)STARPU_VECTOR_GET_PTR(interfaces[0]),
+                          (const float *)STARPU_VECTOR_GET_PTR(interfaces[1]), STARPU_VECTOR_GET_NX(interfaces[0])};
+    team_run(runtime_layout()->threads_per_worker, add_thread, &r);
+}
+
+static struct starpu_codelet start_codelet = {.where = STARPU_CPU,
+                                              .cpu_funcs = {start_cpu},
+                                              .cpu_funcs_name = {"start_cpu"},
+                                              .nbuffers = 1,
+                                              .modes = {STARPU_W},
+                                              .name = "gradient_redux_start"};
+static struct starpu_codelet add_codelet = {.where = STARPU_CPU,
+                                            .cpu_funcs = {add_cpu},
+                                            .cpu_funcs_name = {"add_cpu"},
+                                            .nbuffers = 2,
+                                            .modes = {STARPU_RW | STARPU_COMMUTE, STARPU_R},
+                                            .name = "gradient_redux_add"};
+
+void gradient_make_reducible(struct data *gradient)
+{
+    starpu_data_set_reduction_methods(gradient->handle, &add_codelet, &start_codelet);
+}

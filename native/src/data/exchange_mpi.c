@@ -1,0 +1,50 @@
+/* Data over ranks, through StarPU-MPI. Called by data.c and session.c. */
+#include "data/exchange.h"
+#include "runtime/ranks_mpi.h"
+#include "runtime/runtime.h"
+
+static bool alone(void)
+{
+    return runtime_layout()->ranks == 1;
+}
+
+void exchange_register(struct data *data)
+{
+    if (!alone())
+        starpu_mpi_data_register_comm(data->handle, data->id, data->owner, ranks_communicator());
+}
+
+status exchange_to(struct data *data, int rank)
+{
+    if (alone())
+        return STARPULLM_OK;
+    const int error = starpu_mpi_get_data_on_node_detached(ranks_communicator(), data->handle, rank, NULL, NULL);
+    if (error)
+        return fail(STARPULLM_RUNTIME_FAILURE, "%s: StarPU refused to bring it to rank %d (error %d)", data->name, rank,
+                    error);
+    return STARPULLM_OK;
+}
+
+status exchange_to_all(struct data *data)
+{
+    for (int rank = 0; rank < runtime_layout()->ranks; rank++)
+        TRY(exchange_to(data, rank));
+    return STARPULLM_OK;
+}
+
+void exchange_drop(struct data *data)
+{
+    if (!alone())
+        starpu_mpi_cache_flush(ranks_communicator(), data->handle);
+}
+
+status exchange_reduce(struct data *data)
+{
+    if (alone())
+        return STARPULLM_OK;
+    const int error = starpu_mpi_redux_data_tree(ranks_communicator(), data->handle, 2);
+    if (error)
+        return fail(STARPULLM_RUNTIME_FAILURE, "%s: StarPU refused its reduction over ranks (error %d)", data->name,
+                    error);
+    return STARPULLM_OK;
+}

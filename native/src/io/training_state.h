@@ -1,0 +1,101 @@
+/* Training states: everything a run resumes from, one file per rank, written while the training goes on. session.c and
+ * api.c call it; docs/formats.md has the format.
+ *
+ * The state after step k is the folder <root>/step-<k>. Each rank puts the tensors that it owns into a file of its own
+ * there, under a temporary name until it is whole and on the disk; the state is complete when the files of all ranks
+ * are there, so no rank waits for another. Killed at any moment, a save leaves the complete states that there are. */
+#ifndef STARPULLM_TRAINING_STATE_H
+#define STARPULLM_TRAINING_STATE_H
+
+#include "model/tensors.h"
+
+/* The same on all ranks, but for `rank`. */
+struct training_state_meta {
+    model_config config;
+    int32_t rank, num_ranks;
+    int64_t step;                /* updates that led to it */
+    uint64_t run;                /* any number that another run is unlikely to have: files of two runs aren't mixed */
+    int64_t batches;             /* data position: batches taken, each of ... */
+    int64_t batch_size, seq_len; /* ... (B,T), all ranks together */
+    int64_t seed;                /* of generated tokens, or whatever else the data follow from */
+    uint64_t data_id;            /* the caller's fingerprint of the data; 0 if there is none */
+    float learning_rate, beta1, beta2, eps, weight_decay;
+};
+
+/* ---- Writing ---- */
+
+struct training_state_tensor {
+    enum parameter parameter;
+    int layer;
+};
+
+struct training_state_writer;
+
+/* Makes root (its parent must be there) and the step's folder as needed, and in it the temporary file, with all its
+ * space reserved: a full disk is found here. `tensors` are those that this rank owns, perhaps none. A temporary file
+ * that a killed save has left is taken over; one that a living process writes is STARPULLM_FILE_ERROR. Copies its
+ * arguments. On failure *writer is NULL and nothing is left behind but root. */
+status training_state_writer_open(const char *root, const struct training_state_meta *meta,
+                                  const struct training_state_tensor *tensors, int count,
+                                  struct training_state_writer **writer);
+
+/* Writes params, m or v of the index-th tensor; returns when `values` may change again. From any threads at once; each
+ * once, in any order. Values that begin on a multiple of 4096 bytes go to the disk from where they are, past the page
+ * cache where the file system can; others are copied on the way. Nothing past the last value is read. */
+status training_state_write(struct training_state_writer *writer, int index, enum starpullm_group group,
+                            const float *values);
+
+/* Once everything has been written: fsync, rename, fsync of the folder. Frees the writer whatever it returns; on
+ * failure as after training_state_discard(). (The one exception: if only the folder's fsync fails, the file is in place
+ * and the sentence says so.) */
+status training_state_commit(struct training_state_writer *writer);
+
+/* Removes the temporary file, and the step's folder if it is empty, and frees the writer. Leaves the last error alone.
+ * NULL is allowed. */
+void training_state_discard(struct training_state_writer *writer);
+
+/* Removes the states that the one after `step`, just saved, makes unnecessary: of those up to it, all but the newest
+ * `keep` (at least 1) complete ones, and the incomplete ones older than the newest complete one. Later steps belong to
+ * another run and stay, and so does whatever in these folders isn't a training state's. One rank calls it; that several
+ * processes do does no harm. Whether every rank is done with `step` doesn't matter, provided that each saves its steps
+ * in ascending order. */
+status training_state_prune(const char *root, int64_t step, int keep);
+
+/* ---- Reading ---- */
+
+struct training_state;
+
+/* `path` is a root, whose newest complete state is taken, or the folder of one state. Reads and checks everything but
+ * the tensors' values: that the files of all ranks are there, belong to one save, have exactly their size and their
+ * end, and together hold each tensor once. Nothing complete is STARPULLM_INVALID_FILE, with what is wrong with the
+ * newest. On failure *state is NULL. */
+status training_state_open(const char *path, struct training_state **state);
+
+/* NULL is allowed. */
+void training_state_close(struct training_state *state);
+
+/* rank is 0. Whether a run may go on with other hyperparameters, data or ranks is the caller's business. */
+const struct training_state_meta *training_state_meta(const struct training_state *state);
+
+/* Its folder. */
+const char *training_state_path(const struct training_state *state);
+
+/* What is wrong with the newest of the states that are newer than this one and not complete, as a sentence; "" if there
+ * is none. */
+const char *training_state_passed_over(const struct training_state *state);
+
+/* One tensor is held at a time, in the files' order; release() follows every acquire() that returned STARPULLM_OK, also
+ * when reading failed. */
+struct training_state_destination {
+    void *context;
+    status (*acquire)(void *context, enum starpullm_group group, enum parameter p, int layer,
+                      float **values); /* NULL: not wanted, skipped */
+    void (*release)(void *context, enum starpullm_group group, enum parameter p, int layer);
+};
+
+/* Checks that it is `expected`'s model (what the caller's buffers were made for), then reads params, m and v of every
+ * tensor, whichever rank wrote it. After a failure some buffers may have been filled. */
+status training_state_read(const struct training_state *state, const model_config *expected,
+                           const struct training_state_destination *destination);
+
+#endif

@@ -1,0 +1,259 @@
+/* Matrix products with a weight: forward, and the gradients of its input, weight and bias.
+ * override.c offers them.
+ *
+ * A thread computes a rectangle of the outputs. Of a tile's two operands the smaller matrix is the packed panels that
+ * meet all of the other, which is packed a block at a time, just before it is used. */
+#include <stdbool.h>
+#include <string.h>
+
+#include "kernels/simd/kernels_simd.h"
+#include "kernels/simd/scratch.h"
+#include "kernels/simd/tile.h"
+
+enum {
+    BLOCK_ROWS = 8 * TILE_ROWS, /* rows that a panel in the first-level cache meets before the next */
+    BLOCK_COLUMNS = 384,        /* columns of sums carried from block to block in the second-level cache */
+    PANELS = 1 << 20,           /* floats of inp packed at a time */
+    PANELS_DEPTH = 1024,        /* rows of inp, of at most 2 * BLOCK_COLUMNS columns, packed at a time */
+    BIAS_COLUMNS = 8 * LANES,
+    LINE = 16 /* floats of a cache line */
+};
+
+struct rectangle {
+    struct share rows, columns;
+};
+
+/* This thread's part of outputs (rows,columns): a grid of rectangles, the one that costs least. Packing a row's or a
+ * column's operand takes about as long as eight outputs (measured). */
+static struct rectangle team_rectangle(struct team team, size_t rows, size_t row_grain, size_t columns,
+                                       size_t column_grain)
+{
+    struct rectangle best = {{0, 0}, {0, 0}};
+    size_t best_cost = SIZE_MAX;
+    for (int high = 1; high <= team.count; high++) {
+        if (team.count % high != 0)
+            continue;
+        const int wide = team.count / high;
+        const struct share most_rows = team_share((struct team){0, high}, rows, row_grain);
+        const struct share most_columns = team_share((struct team){0, wide}, columns, column_grain);
+        const size_t cost = (most_rows.end + 8) * (most_columns.end + 8);
+        if (cost < best_cost) {
+            best_cost = cost;
+            best.rows = team_share((struct team){team.index / wide, high}, rows, row_grain);
+            best.columns = team_share((struct team){team.index % wide, wide}, columns, column_grain);
+        }
+    }
+    return best;
+}
+
+/* The sums without packing: out[r,j] = ordered sum over k of a[r,k] * b[k,j], any two neighbours a stride apart,
+ * starting from initial[r], or from out's present value if initial is NULL. For few products, and where there is no
+ * memory to pack. */
+static void ordered_product(float *out, size_t out_row, size_t out_column, const float *initial, const float *a,
+                            size_t a_row, size_t a_step, const float *b, size_t b_step, size_t b_column, size_t rows,
+                            size_t columns, size_t depth)
+{
+    for (size_t r = 0; r < rows; r++)
+        for (size_t j = 0; j < columns; j++) {
+            float *to = out + r * out_row + j * out_column;
+            float sum = initial ? initial[r] : *to;
+            for (size_t k = 0; k < depth; k++)
+                sum += a[r * a_row + k * a_step] * b[k * b_step + j * b_column];
+            *to = sum;
+        }
+}
+
+/* The sums of `columns` rows of inp and `rows` rows of weight: sums[o,n], so that a value of weight meets a vector of
+ * inp, which is packed whole; then they are turned over into out. */
+static bool forward_rectangle(float *out, const float *inp, const float *weight, const float *bias, size_t rows,
+                              size_t columns, size_t C, size_t OC)
+{
+    const size_t most = smaller(PANELS / C / TILE_COLUMNS * TILE_COLUMNS, BLOCK_COLUMNS);
+    const size_t part = even_part(columns, most ? most : TILE_COLUMNS, TILE_COLUMNS);
+    const size_t ld = part + LINE; /* not a power of two, so that a column's values fall into different cache sets */
+    float *panels = kernels_scratch(part * C + BLOCK_ROWS * TILE_DEPTH + BLOCK_ROWS * ld);
+    if (!panels)
+        return false;
+    float *a = panels + part * C, *sums = a + BLOCK_ROWS * TILE_DEPTH;
+    const size_t depth_part = even_part(C, TILE_DEPTH, LANES);
+    for (size_t n = 0; n < columns; n += part) {
+        const size_t block_columns = smaller(part, columns - n);
+        for (size_t j = 0; j < block_columns; j += TILE_COLUMNS)
+            SIMD_NAME(panel_transpose)(panels + j * C, inp + (n + j) * C, C, C, smaller(TILE_COLUMNS, block_columns - j));
+        for (size_t o = 0; o < rows; o += BLOCK_ROWS) {
+            const size_t block_rows = smaller(BLOCK_ROWS, rows - o);
+            for (size_t i = 0; i < C; i += depth_part) {
+                const size_t depth = smaller(depth_part, C - i);
+                SIMD_NAME(pack_rows)(a, weight + o * C + i, C, block_rows, depth);
+                for (size_t j = 0; j < block_columns; j += TILE_COLUMNS) {
+                    const size_t width = panel_width(smaller(TILE_COLUMNS, block_columns - j));
+                    for (size_t r = 0; r < block_rows; r += TILE_ROWS) {
+                        const float *initial = i > 0 ? NULL : bias ? bias + o + r : SIMD_NAME(tile_zeros);
+                        SIMD_NAME(tile_product)(sums + r * ld + j, ld, initial, a + r * TILE_DEPTH, PACKED_ROWS,
+                                                panels + j * C + i * width, smaller(TILE_ROWS, block_rows - r), width,
+                                                depth);
+                    }
+                }
+            }
+            SIMD_NAME(transpose)(out + n * OC + o, OC, sums, ld, block_rows, block_columns);
+        }
+    }
+    return true;
+}
+
+void SIMD_NAME(matmul_forward)(float *out /* (N,OC) */, const float *inp /* (N,C) */, const float *weight /* (OC,C) */,
+                               const float *bias /* (OC) */, size_t N, size_t C, size_t OC, struct team team)
+{
+    const struct rectangle own = team_rectangle(team, OC, TILE_ROWS, N, TILE_COLUMNS);
+    const size_t rows = own.rows.end - own.rows.begin, columns = own.columns.end - own.columns.begin;
+    out += own.columns.begin * OC + own.rows.begin;
+    inp += own.columns.begin * C;
+    weight += own.rows.begin * C;
+    bias = bias ? bias + own.rows.begin : NULL;
+    if (rows == 0 || columns == 0)
+        return;
+    if (!forward_rectangle(out, inp, weight, bias, rows, columns, C, OC))
+        for (size_t o = 0; o < rows; o++)
+            ordered_product(out + o, 0, OC, bias ? bias + o : SIMD_NAME(tile_zeros), weight + o * C, 0, 1, inp, 1, C, 1,
+                            columns, C);
+}
+
+/* Asks for a tile's present values, to be written. */
+static void prefetch_tile(const float *c, size_t ldc, size_t rows)
+{
+    for (size_t r = 0; r < rows; r++)
+        for (size_t j = 0; j < TILE_COLUMNS; j += LINE)
+            __builtin_prefetch(c + r * ldc + j, 1);
+}
+
+/* `rows` rows of dinp and `columns` columns. The part of dout is packed whole, the weight panel by panel. */
+static bool backward_input_rectangle(float *dinp, const float *dout, const float *weight, size_t rows, size_t columns,
+                                     size_t C, size_t OC, enum sum_start start)
+{
+    const size_t part = even_part(rows, BLOCK_COLUMNS, TILE_ROWS);
+    float *a = kernels_scratch(part * TILE_DEPTH + TILE_DEPTH * TILE_COLUMNS);
+    if (!a)
+        return false;
+    float *panel = a + part * TILE_DEPTH;
+    const size_t depth_part = even_part(OC, TILE_DEPTH, LANES);
+    for (size_t n = 0; n < rows; n += part) {
+        const size_t block_rows = smaller(part, rows - n);
+        for (size_t o = 0; o < OC; o += depth_part) {
+            const size_t depth = smaller(depth_part, OC - o);
+            const float *initial = o == 0 && start == SUM_FROM_ZERO ? SIMD_NAME(tile_zeros) : NULL;
+            SIMD_NAME(pack_rows)(a, dout + n * OC + o, OC, block_rows, depth);
+            for (size_t i = 0; i < columns; i += TILE_COLUMNS) {
+                const size_t width = smaller(TILE_COLUMNS, columns - i);
+                SIMD_NAME(panel_copy)(panel, weight + o * C + i, C, depth, width);
+                for (size_t r = 0; r < block_rows; r += TILE_ROWS) {
+                    float *to = dinp + (n + r) * C + i;
+                    const size_t tile_rows = smaller(TILE_ROWS, block_rows - r);
+                    if (r + TILE_ROWS < block_rows)
+                        prefetch_tile(to + TILE_ROWS * C, C, smaller(TILE_ROWS, block_rows - r - TILE_ROWS));
+                    SIMD_NAME(tile_product)(to, C, initial, a + r * TILE_DEPTH, PACKED_ROWS, panel, tile_rows, width,
+                                            depth);
+                }
+            }
+        }
+    }
+    return true;
+}
+
+void SIMD_NAME(matmul_backward_input)(float *dinp /* (N,C) */, const float *dout /* (N,OC) */,
+                                      const float *weight /* (OC,C) */, size_t N, size_t C, size_t OC,
+                                      enum sum_start start, struct team team)
+{
+    const struct rectangle own = team_rectangle(team, N, TILE_ROWS, C, TILE_COLUMNS);
+    const size_t rows = own.rows.end - own.rows.begin, columns = own.columns.end - own.columns.begin;
+    dinp += own.rows.begin * C + own.columns.begin;
+    dout += own.rows.begin * OC;
+    weight += own.columns.begin;
+    if (rows == 0 || columns == 0)
+        return;
+    if (!backward_input_rectangle(dinp, dout, weight, rows, columns, C, OC, start))
+        for (size_t n = 0; n < rows; n++)
+            ordered_product(dinp + n * C, 0, 1, start == SUM_FROM_ZERO ? SIMD_NAME(tile_zeros) : NULL, dout + n * OC, 0,
+                            1, weight, C, 1, 1, columns, OC);
+}
+
+/* `rows` rows of dweight and `columns` columns. The part of inp is packed whole, dout a block of rows at a time. */
+static bool backward_weight_rectangle(float *dweight, const float *dout, const float *inp, size_t rows, size_t columns,
+                                      size_t N, size_t C, size_t OC, enum sum_start start)
+{
+    const size_t depth_part = even_part(N, TILE_DEPTH, LANES);
+    const size_t panels_depth = smaller(N, PANELS_DEPTH / depth_part * depth_part);
+    const size_t part = even_part(columns, 2 * BLOCK_COLUMNS, TILE_COLUMNS);
+    float *panels = kernels_scratch(part * panels_depth + BLOCK_ROWS * TILE_DEPTH);
+    if (!panels)
+        return false;
+    float *a = panels + part * panels_depth;
+    for (size_t i = 0; i < columns; i += part) {
+        const size_t block_columns = smaller(part, columns - i);
+        for (size_t begin = 0; begin < N; begin += panels_depth) {
+            const size_t all_depth = smaller(panels_depth, N - begin);
+            for (size_t j = 0; j < block_columns; j += TILE_COLUMNS)
+                SIMD_NAME(panel_copy)(panels + j * all_depth, inp + begin * C + i + j, C, all_depth,
+                                      smaller(TILE_COLUMNS, block_columns - j));
+            for (size_t o = 0; o < rows; o += BLOCK_ROWS) {
+                const size_t block_rows = smaller(BLOCK_ROWS, rows - o);
+                for (size_t n = 0; n < all_depth; n += depth_part) {
+                    const size_t depth = smaller(depth_part, all_depth - n);
+                    const float *initial = begin + n == 0 && start == SUM_FROM_ZERO ? SIMD_NAME(tile_zeros) : NULL;
+                    SIMD_NAME(pack_steps)(a, dout + (begin + n) * OC + o, OC, block_rows, depth);
+                    for (size_t j = 0; j < block_columns; j += TILE_COLUMNS) {
+                        const size_t width = smaller(TILE_COLUMNS, block_columns - j);
+                        const float *b = panels + j * all_depth + n * panel_width(width);
+                        for (size_t r = 0; r < block_rows; r += TILE_ROWS) {
+                            float *to = dweight + (o + r) * C + i + j;
+                            const size_t tile_rows = smaller(TILE_ROWS, block_rows - r);
+                            if (r + TILE_ROWS < block_rows)
+                                prefetch_tile(to + TILE_ROWS * C, C, smaller(TILE_ROWS, block_rows - r - TILE_ROWS));
+                            SIMD_NAME(tile_product)(to, C, initial, a + r * TILE_DEPTH, PACKED_STEPS, b, tile_rows,
+                                                    width, depth);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    return true;
+}
+
+/* dbias[o] accumulates, over n ascending, dout[n,o]. */
+static void backward_bias(float *dbias, const float *dout, size_t rows, size_t N, size_t OC, enum sum_start start)
+{
+    float sum[BIAS_COLUMNS];
+    for (size_t o = 0; o < rows; o += BIAS_COLUMNS) {
+        const size_t columns = smaller(BIAS_COLUMNS, rows - o);
+        for (size_t j = 0; j < columns; j++)
+            sum[j] = start == SUM_FROM_ZERO ? 0.0f : dbias[o + j];
+        if (columns == BIAS_COLUMNS)
+            for (size_t n = 0; n < N; n++)
+                for (size_t j = 0; j < BIAS_COLUMNS; j++)
+                    sum[j] += dout[n * OC + o + j];
+        else
+            for (size_t n = 0; n < N; n++)
+                for (size_t j = 0; j < columns; j++)
+                    sum[j] += dout[n * OC + o + j];
+        memcpy(dbias + o, sum, columns * sizeof(float));
+    }
+}
+
+void SIMD_NAME(matmul_backward_weight)(float *dweight /* (OC,C) */, float *dbias /* (OC) */,
+                                       const float *dout /* (N,OC) */, const float *inp /* (N,C) */, size_t N, size_t C,
+                                       size_t OC, enum sum_start start, struct team team)
+{
+    const struct rectangle own = team_rectangle(team, OC, TILE_ROWS, C, TILE_COLUMNS);
+    const size_t rows = own.rows.end - own.rows.begin, columns = own.columns.end - own.columns.begin;
+    dweight += own.rows.begin * C + own.columns.begin;
+    dout += own.rows.begin;
+    inp += own.columns.begin;
+    if (rows == 0 || columns == 0)
+        return;
+    if (dbias && own.columns.begin == 0)
+        backward_bias(dbias + own.rows.begin, dout, rows, N, OC, start);
+    if (!backward_weight_rectangle(dweight, dout, inp, rows, columns, N, C, OC, start))
+        for (size_t o = 0; o < rows; o++)
+            ordered_product(dweight + o * C, 0, 1, start == SUM_FROM_ZERO ? SIMD_NAME(tile_zeros) : NULL, dout + o, 0,
+                            OC, inp, C, 1, 1, columns, N);
+}

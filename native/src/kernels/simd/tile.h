@@ -1,0 +1,70 @@
+/* The ordered product's inner loops for this level, and the copies that make their operands: a tile of sums stays in
+ * vector registers, each lane one output, while its terms are added one after the other. matmul.c and attention.c build
+ * every matrix product from it.
+ *
+ * A tile is c[r,j] = sum over k ascending of a[r,k] * b[k,j]: rows r meet one value of a, columns j are lanes. Both
+ * operands are packed, so that the loop over k reads memory in order. */
+#ifndef STARPULLM_SIMD_TILE_H
+#define STARPULLM_SIMD_TILE_H
+
+#include <stddef.h>
+
+#include "kernels/simd/vector.h"
+
+/* As many sums as leave registers for a step's values of b, one of a and a term: of AVX2's 16 registers, or of AVX-512's
+ * and NEON's 32. A whole panel of b takes 32 KB at most and stays in the first-level cache. */
+enum {
+    TILE_ROWS = SIMD_BYTES == 64 ? 12 : SIMD_BYTES == 32 ? 6 : 8,
+    TILE_VECTORS = SIMD_BYTES == 16 ? 3 : 2,
+    TILE_COLUMNS = TILE_VECTORS * LANES,
+    TILE_DEPTH = 256 /* steps between two stores of the running sums */
+};
+
+/* Where a's packed value of row r and step k is. */
+enum packed {
+    PACKED_ROWS,  /* a[r * TILE_DEPTH + k] */
+    PACKED_STEPS, /* a[k * TILE_ROWS + r], one tile's rows */
+};
+
+/* c (rows,columns) of at most a tile, starting from initial[r], or from c's present value if initial is NULL. b is
+ * (depth,panel_width(columns)). */
+void SIMD_NAME(tile_product)(float *c, size_t ldc, const float *initial, const float *a, enum packed packed,
+                             const float *b, size_t rows, size_t columns, size_t depth);
+
+/* Whole vectors for `columns` columns. */
+static inline size_t panel_width(size_t columns)
+{
+    return (columns + LANES - 1) / LANES * LANES;
+}
+
+/* panel (depth,panel_width(columns)) = b (depth,columns), its rows ldb apart; unused columns are 0. */
+void SIMD_NAME(panel_copy)(float *panel, const float *b, size_t ldb, size_t depth, size_t columns);
+
+/* The same of bt (columns,depth), its rows ldbt apart. */
+void SIMD_NAME(panel_transpose)(float *panel, const float *bt, size_t ldbt, size_t depth, size_t columns);
+
+/* a (rows,TILE_DEPTH) = from (rows,depth), its rows ldfrom apart. */
+void SIMD_NAME(pack_rows)(float *a, const float *from, size_t ldfrom, size_t rows, size_t depth);
+
+/* The tiles of a, each (TILE_DEPTH,TILE_ROWS) = from's transpose, from (depth,rows), its rows ldfrom apart. */
+void SIMD_NAME(pack_steps)(float *a, const float *from, size_t ldfrom, size_t rows, size_t depth);
+
+/* out[j,i] = in[i,j] of in (rows,columns). */
+void SIMD_NAME(transpose)(float *out, size_t ldout, const float *in, size_t ldin, size_t rows, size_t columns);
+
+/* Initial values of sums that start from zero. */
+extern const float SIMD_NAME(tile_zeros)[TILE_ROWS];
+
+static inline size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The size of the first of the fewest equal parts of `items` that are at most `most`, a multiple of grain. */
+static inline size_t even_part(size_t items, size_t most, size_t grain)
+{
+    const size_t parts = (items + most - 1) / most;
+    return parts == 0 ? grain : ((items + parts - 1) / parts + grain - 1) / grain * grain;
+}
+
+#endif

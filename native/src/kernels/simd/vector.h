@@ -1,0 +1,39 @@
+/* The vector type of the level that a file of this folder is being compiled for, in the compiler's own vector
+ * extensions. Every file here is compiled once per level (native/CMakeLists.txt), with SIMD_LEVEL its name and
+ * SIMD_BYTES its width; SIMD_NAME(f) is f's name at this level. Lanes go across outputs, never along a sum
+ * (docs/numerics.md, Rules). */
+#ifndef STARPULLM_VECTOR_H
+#define STARPULLM_VECTOR_H
+
+#include <stdint.h>
+#include <string.h>
+
+#define SIMD_JOIN_(name, level) name##_##level
+#define SIMD_JOIN(name, level) SIMD_JOIN_(name, level)
+#define SIMD_NAME(name) SIMD_JOIN(name, SIMD_LEVEL)
+
+enum { LANES = SIMD_BYTES / 4 };
+
+typedef float vector __attribute__((vector_size(SIMD_BYTES), may_alias));
+typedef int32_t vector_int __attribute__((vector_size(SIMD_BYTES), may_alias));
+
+/* The same at any multiple of 4 bytes. */
+typedef float vector_unaligned __attribute__((vector_size(SIMD_BYTES), aligned(4), may_alias));
+
+static inline vector vector_load(const float *x)
+{
+    return *(const vector_unaligned *)x;
+}
+
+static inline void vector_store(float *x, vector v)
+{
+    *(vector_unaligned *)x = v;
+}
+
+/* x in every lane; taking away +0 changes no value, not even -0. */
+static inline vector vector_of(float x)
+{
+    return x - (vector){0};
+}
+
+#endif

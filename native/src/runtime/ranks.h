@@ -1,0 +1,27 @@
+/* The processes (ranks) that run one task graph together. runtime.c opens them before StarPU is started and starts
+ * their transfers after it; ranks_mpi.c is for builds with MPI, ranks_none.c for those without. */
+#ifndef STARPULLM_RANKS_H
+#define STARPULLM_RANKS_H
+
+#include "status.h"
+
+struct ranks {
+    int rank, size;
+    int local_rank, local_size; /* among those on the same machine */
+};
+
+/* 1 if this build has ranks. */
+int ranks_supported(void);
+
+/* Collective. communicator: a Fortran handle; MPI must have been started with support for several threads. Works on a
+ * duplicate, so that nothing of the caller's communicator changes. */
+status ranks_open(int32_t communicator, struct ranks *ranks);
+void ranks_close(void);
+
+/* Starts StarPU's transfers between ranks; StarPU is running. share_cores: this machine has no core left for the thread
+ * that makes them, which then gives way to the workers. */
+status ranks_start(int share_cores);
+/* Collective: waits for the other ranks. */
+void ranks_stop(void);
+
+#endif

@@ -1,0 +1,100 @@
+/* Ranks through MPI and StarPU-MPI. Called by runtime.c. */
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "runtime/ranks_mpi.h"
+
+static MPI_Comm communicator = MPI_COMM_NULL;
+
+MPI_Comm ranks_communicator(void)
+{
+    return communicator;
+}
+
+int ranks_supported(void)
+{
+    return 1;
+}
+
+static status check_mpi(void)
+{
+    int initialized = 0, finalized = 0, level = MPI_THREAD_SINGLE;
+    MPI_Initialized(&initialized);
+    MPI_Finalized(&finalized);
+    if (!initialized || finalized)
+        return fail(STARPULLM_INVALID_STATE, "MPI is %s, expected to be running",
+                    finalized ? "finalized" : "not initialized");
+    MPI_Query_thread(&level);
+    if (level < MPI_THREAD_SERIALIZED)
+        return fail(
+            STARPULLM_INVALID_STATE,
+            "MPI was initialized for one thread (level %d), expected MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE",
+            level);
+    return STARPULLM_OK;
+}
+
+status ranks_open(int32_t fortran_communicator, struct ranks *ranks)
+{
+    TRY(check_mpi());
+    MPI_Comm theirs = MPI_Comm_f2c(fortran_communicator);
+    if (theirs == MPI_COMM_NULL)
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "communicator: found MPI_COMM_NULL, expected one that includes this rank");
+    MPI_Comm local;
+    if (MPI_Comm_dup(theirs, &communicator) != MPI_SUCCESS)
+        return fail(STARPULLM_RUNTIME_FAILURE, "MPI could not duplicate the communicator");
+    MPI_Comm_rank(communicator, &ranks->rank);
+    MPI_Comm_size(communicator, &ranks->size);
+    MPI_Comm_split_type(communicator, MPI_COMM_TYPE_SHARED, ranks->rank, MPI_INFO_NULL, &local);
+    MPI_Comm_rank(local, &ranks->local_rank);
+    MPI_Comm_size(local, &ranks->local_size);
+    MPI_Comm_free(&local);
+    return STARPULLM_OK;
+}
+
+void ranks_close(void)
+{
+    if (communicator != MPI_COMM_NULL)
+        MPI_Comm_free(&communicator);
+    communicator = MPI_COMM_NULL;
+}
+
+/* StarPU's thread for transfers polls as long as any is expected. It is named "MPI"; Linux gives every thread a
+ * priority of its own. */
+static void let_transfers_give_way(void)
+{
+    DIR *threads = opendir("/proc/self/task");
+    if (!threads)
+        return;
+    for (struct dirent *entry; (entry = readdir(threads));) {
+        char path[64], name[32] = "";
+        snprintf(path, sizeof path, "/proc/self/task/%.20s/comm", entry->d_name);
+        FILE *file = fopen(path, "r");
+        if (!file)
+            continue;
+        if (fgets(name, sizeof name, file) && strcmp(name, "MPI\n") == 0)
+            setpriority(PRIO_PROCESS, (id_t)atoi(entry->d_name), 19);
+        fclose(file);
+    }
+    closedir(threads);
+}
+
+status ranks_start(int share_cores)
+{
+    int error = starpu_mpi_init_comm(NULL, NULL, 0, communicator);
+    if (error)
+        return fail(STARPULLM_RUNTIME_FAILURE, "StarPU's transfers over MPI could not be started (error %d)", error);
+    if (share_cores)
+        let_transfers_give_way();
+    return STARPULLM_OK;
+}
+
+void ranks_stop(void)
+{
+    starpu_mpi_barrier(communicator);
+    starpu_mpi_shutdown_comm(communicator);
+}

@@ -1,0 +1,12 @@
+/* What the files that speak MPI share. Included by *_mpi.c only. */
+#ifndef STARPULLM_RANKS_MPI_H
+#define STARPULLM_RANKS_MPI_H
+
+#include <starpu_mpi.h>
+
+#include "runtime/ranks.h"
+
+/* The runtime's own duplicate; MPI_COMM_NULL if the runtime is this process alone. */
+MPI_Comm ranks_communicator(void);
+
+#endif

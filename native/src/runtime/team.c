@@ -1,0 +1,25 @@
+/* OpenMP's only user: everything else sees a team. Called by codelets/ and runtime.c. */
+#include "runtime/team.h"
+
+#include <fenv.h>
+#include <omp.h>
+
+int team_run(int threads, void (*function)(void *argument, struct team team), void *argument)
+{
+    /* Threads inherit their creator's environment, and any library may have changed that. */
+    if (threads == 1) {
+        fesetenv(FE_DFL_ENV);
+        function(argument, team_of_one);
+        return 1;
+    }
+    int found = 1;
+#pragma omp parallel num_threads(threads) default(none) shared(found, function, argument)
+    {
+        fesetenv(FE_DFL_ENV);
+        const struct team team = {omp_get_thread_num(), omp_get_num_threads()};
+        if (team.index == 0)
+            found = team.count;
+        function(argument, team);
+    }
+    return found;
+}
