@@ -9,7 +9,19 @@ import ctypes
 import operator
 import os
 from collections.abc import Callable, Iterator
-from ctypes import POINTER, c_char, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_void_p
+from ctypes import (
+    POINTER,
+    c_char,
+    c_char_p,
+    c_float,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from functools import cache
 from typing import Any, ClassVar
 
@@ -116,6 +128,7 @@ class SessionOptions(_Sized):
     _fields_: ClassVar = [
         ("size", c_size_t),
         ("checkpoint", c_char_p),
+        ("resume", c_char_p),
         ("batch_size", c_int64),
         ("seq_len", c_int64),
         ("sub_batches", c_int64),
@@ -128,6 +141,42 @@ class SessionOptions(_Sized):
         ("keep_activations", c_int32),
         ("steps_in_flight", c_int32),
         ("trace", c_int32),
+    ]
+
+
+class TrainingStateInfo(_Sized):
+    """``struct starpullm_training_state_info``."""
+
+    _fields_: ClassVar = [
+        ("size", c_size_t),
+        ("path", c_char * 1024),
+        ("config", ModelConfigStruct),
+        ("step", c_int64),
+        ("batches", c_int64),
+        ("batch_size", c_int64),
+        ("seq_len", c_int64),
+        ("seed", c_int64),
+        ("data_id", c_uint64),
+        ("ranks", c_int32),
+        ("learning_rate", c_float),
+        ("beta1", c_float),
+        ("beta2", c_float),
+        ("eps", c_float),
+        ("weight_decay", c_float),
+    ]
+
+
+class SaveOptions(_Sized):
+    """``struct starpullm_save_options``."""
+
+    _fields_: ClassVar = [
+        ("size", c_size_t),
+        ("directory", c_char_p),
+        ("run", c_uint64),
+        ("batches", c_int64),
+        ("seed", c_int64),
+        ("data_id", c_uint64),
+        ("keep", c_int32),
     ]
 
 
@@ -271,6 +320,10 @@ _PROTOTYPES: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
     ("scheduler_name", c_char_p, (c_size_t,)),
     ("libm", _Status, (c_char_p, _WRITABLE_FLOATS, _FLOATS, c_size_t)),
     ("libm_powf", _Status, (_WRITABLE_FLOATS, _FLOATS, _FLOATS, c_size_t)),
+    ("simd_level_name", c_char_p, (c_size_t,)),
+    ("vector_libm_name", c_char_p, (c_size_t,)),
+    ("vector_libm", _Status, (POINTER(c_int32), POINTER(c_uint64), c_char_p)),
+    ("prove_libm", _Status, (POINTER(c_uint64), POINTER(c_uint32), c_char_p, c_char_p, c_uint64, c_uint64)),
     ("float_environment", c_char_p, ()),
     ("runtime_create", _Status, (POINTER(RuntimeOptions), _OUT)),
     ("runtime_destroy", _Status, (RuntimeHandle,)),
@@ -287,12 +340,16 @@ _PROTOTYPES: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
     ("session_wait", _Status, (SessionHandle,)),
     ("tensor_count", c_int32, (c_int32,)),
     ("session_tensor_info", _Status, (SessionHandle, c_int32, c_int32, POINTER(TensorInfo))),
+    ("session_gather", _Status, (SessionHandle,)),
     (
         "session_read_tensor",
         _Status,
         (SessionHandle, c_int32, c_int32, c_int32, c_int64, c_int64, _WRITABLE_FLOATS),
     ),
     ("session_save_checkpoint", _Status, (SessionHandle, c_char_p)),
+    ("training_state_info", _Status, (c_char_p, POINTER(TrainingStateInfo))),
+    ("session_save_state", _Status, (SessionHandle, POINTER(SaveOptions))),
+    ("session_wait_saved", _Status, (SessionHandle,)),
     ("operation_name", c_char_p, (c_int32,)),
     ("session_trace_size", _Status, (SessionHandle, POINTER(c_size_t), POINTER(c_size_t))),
     ("session_trace_read", _Status, (SessionHandle, _TASKS, c_size_t, _ACCESSES, c_size_t)),
@@ -416,6 +473,20 @@ def libm_powf(base: NDArray[np.float32], exponent: NDArray[np.float32]) -> NDArr
     result = np.empty_like(base)
     call("libm_powf", result, base, exponent, base.size)
     return result
+
+
+def vector_libm(function: str) -> tuple[bool, int]:
+    """Return whether kernels use the vector version of a libm function, and the fingerprint that libm's has."""
+    used, fingerprint = c_int32(), c_uint64()
+    call("vector_libm", used, fingerprint, c_string("function", function))
+    return bool(used.value), fingerprint.value
+
+
+def prove_libm(level: str, function: str, begin: int, end: int) -> tuple[int, int | None]:
+    """Return how many inputs with bit patterns begin <= i < end differ, and the first one's bit pattern."""
+    differences, first = c_uint64(), c_uint32()
+    call("prove_libm", differences, first, c_string("level", level), c_string("function", function), begin, end)
+    return differences.value, first.value if differences.value else None
 
 
 def loss_value(loss: LossHandle) -> np.float32:

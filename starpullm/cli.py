@@ -15,9 +15,10 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
@@ -26,6 +27,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import starpullm
 from starpullm import demo as demo_run
+from starpullm.checks.libm import NUM_INPUTS, LibmResult, check_libm, vector_levels
 from starpullm.checks.parity import ParityResult, check_parity, make_inputs
 from starpullm.checks.result import Outcome
 from starpullm.data import TokenLoader, initial_parameters, text_encoding
@@ -45,11 +47,21 @@ from starpullm.formats import (
     write_checkpoint,
     write_tokens,
 )
-from starpullm.machine import inspect_machine
+from starpullm.machine import inspect_machine, vector_libm
+from starpullm.ranks import (
+    check_same_options,
+    default_exit_status,
+    guarded,
+    rank_and_size_from_environment,
+    world,
+)
 from starpullm.records import GoldenRecord, shipped_records
 from starpullm.runtime import DEFAULT_SCHEDULER, Runtime
-from starpullm.trainer import REDUCTIONS, Trainer
+from starpullm.trainer import REDUCTIONS, Trainer, TrainingState, training_state
 from starpullm.training import StepReport, encoding_for, generate, mean_loss, train
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Comm
 
 EXIT_DIFFERENT = 1
 EXIT_BAD_INPUT = 2
@@ -77,28 +89,61 @@ _err = Console(stderr=True, highlight=False, soft_wrap=True)
 _PATH = click.Path(path_type=Path)
 
 
+def _exit_status(error: BaseException) -> int:
+    """Return the exit status that an error has, as the module's head lists them."""
+    if isinstance(error, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    if isinstance(error, SystemExit | click.ClickException | click.exceptions.Exit):
+        return default_exit_status(error)
+    missing = isinstance(error, FileError) and error.errno in _PATH_ERRORS
+    # A defect of ours must not look like EXIT_DIFFERENT, which is Python's status for a trace back.
+    return EXIT_BAD_INPUT if missing or isinstance(error, _INPUT_ERRORS) else EXIT_MACHINE_FAILED
+
+
 class _Group(click.Group):
     """Prints an error's sentence instead of a trace back, and gives it its exit status."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except StarpullmError as error:
-            _err.print(f"Error: {error}", markup=False)
-            missing = isinstance(error, FileError) and error.errno in _PATH_ERRORS
-            ctx.exit(EXIT_BAD_INPUT if missing or isinstance(error, _INPUT_ERRORS) else EXIT_MACHINE_FAILED)
-        except MemoryError as error:
-            _err.print(f"Error: out of memory: {error}", markup=False)
-            ctx.exit(EXIT_MACHINE_FAILED)
-        except KeyboardInterrupt:
-            _err.print("Interrupted.")
-            ctx.exit(EXIT_INTERRUPTED)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
-        except Exception:
-            # A defect of ours must not look like EXIT_DIFFERENT, which is Python's status for a trace back.
+        except StarpullmError as error:
+            _err.print(f"Error: {error}", markup=False)
+            status = _exit_status(error)
+        except MemoryError as error:
+            _err.print(f"Error: out of memory: {error}", markup=False)
+            status = EXIT_MACHINE_FAILED
+        except KeyboardInterrupt as error:
+            _err.print("Interrupted.")
+            status = _exit_status(error)
+        except Exception as error:
             traceback.print_exc()
-            ctx.exit(EXIT_MACHINE_FAILED)
+            status = _exit_status(error)
+        ctx.exit(status)
+
+
+@contextmanager
+def _all_ranks() -> Iterator[Comm | None]:
+    """Give the communicator of the ranks that this command was started with, None for one process alone.
+
+    Rank 0 alone prints; an error of one rank ends all.
+    """
+    _, size = rank_and_size_from_environment()
+    if size == 1:
+        yield None
+        return
+    comm = world()
+    with guarded(comm, _exit_status):
+        params = click.get_current_context().params
+        check_same_options(comm, {name: value for name, value in params.items() if "partition" not in name})
+        _out.quiet = comm.Get_rank() > 0
+        yield comm
+
+
+def _guarded(comm: Comm | None) -> AbstractContextManager[None]:
+    """Stand inside what waits for other ranks when it is closed: an error must end them first."""
+    return guarded(comm, _exit_status) if comm else nullcontext()
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -108,7 +153,8 @@ def main() -> None:
 
 
 def _print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2, allow_nan=False))
+    if not _out.quiet:
+        click.echo(json.dumps(value, indent=2, allow_nan=False))
 
 
 def _json_number(value: float | np.float32) -> float | None:
@@ -123,7 +169,7 @@ def _progress(*, hidden: bool) -> Progress:
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         console=_err,
-        disable=hidden or not _err.is_terminal,
+        disable=hidden or _out.quiet or not _err.is_terminal,
     )
 
 
@@ -147,9 +193,25 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON 
 
 
 @main.command()
+@click.option("--prove-libm", is_flag=True, help="Compare the vector versions of libm's functions with libm's own.")
+@click.option(
+    "--every",
+    type=click.IntRange(min=1, max=NUM_INPUTS),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="With --prove-libm: only each N-th part of all inputs; quicker, but no proof.",
+)
 @_json_option
-def doctor(as_json: bool) -> None:
-    """Show what this machine and this build have, and what will not work and why."""
+def doctor(prove_libm: bool, every: int, as_json: bool) -> None:
+    """Show what this machine and this build have, and what will not work and why.
+
+    --prove-libm instead compares, at each SIMD level, all 2^32 inputs of each function, which takes minutes; exit
+    status 1: some have other bits.
+    """
+    if prove_libm:
+        _prove_libm(every, as_json)
+        return
     machine = inspect_machine()
     if as_json:
         _print_json(machine.as_json())
@@ -172,6 +234,10 @@ def doctor(as_json: bool) -> None:
         ),
         ("partitions", ", ".join(machine.partitions)),
         ("kernels", f"{machine.simd_level}"),
+        (
+            "vector functions",
+            ", ".join(name for name, vector in machine.vector_libm.items() if vector.used) or "none",
+        ),
         ("BLAS", f"{machine.blas or 'none found'}; not used"),
         ("MPI", f"{machine.mpirun or 'none found'}; this build has {'ranks' if machine.mpi else 'no ranks'}"),
         ("libm", "known: golden records are comparable" if machine.libm_known else "unknown"),
@@ -183,17 +249,43 @@ def doctor(as_json: bool) -> None:
         _out.print(f"{'problem' if finding.is_problem else 'note'}: {finding.sentence}", markup=False)
 
 
+def _prove_libm(every: int, as_json: bool) -> None:
+    results: list[LibmResult] = []
+    known = vector_libm()
+    levels = vector_levels()
+    with _progress(hidden=as_json) as progress:
+        total = NUM_INPUTS / every / 2**20 * len(known) * len(levels)
+        bar = progress.add_task("libm, 2^20 inputs", total=math.ceil(total))
+        for function in known:
+            for level in levels:
+                result = check_libm(
+                    function, level, every=every, progress=lambda inputs: progress.advance(bar, inputs / 2**20)
+                )
+                results.append(result)
+                if not as_json:
+                    _out.print(f"{result.describe()[0]}, {result.seconds:.1f} s", markup=False)
+    if as_json:
+        _print_json([result.as_json() for result in results])
+    else:
+        for function, vector in known.items():
+            used = "known, its vector versions are used" if vector.used else "unknown, kernels call it"
+            _out.print(f"this libm's {function}: fingerprint {vector.fingerprint}, {used}", markup=False)
+    if any(result.outcome is Outcome.FAILED for result in results):
+        sys.exit(EXIT_DIFFERENT)
+
+
 # ---- train ----
 
 
 @main.command("train")
-@click.option("--checkpoint", type=_PATH, required=True, help="Model to start from.")
+@click.option("--checkpoint", type=_PATH, help="Model to start from.")
+@click.option("--resume", type=_PATH, help="Or folder of training states: go on from the newest complete one.")
 @click.option("--tokens", required=True, metavar="PATTERN", help="Token files to train on.")
 @click.option("--val-tokens", metavar="PATTERN", help="Token files to validate on, before and after.")
 @click.option("--val-batches", type=click.IntRange(min=1), default=10, show_default=True, help="Batches of them.")
 @click.option("--batch-size", type=int, default=4, show_default=True, help="B, sequences per step.")
 @click.option("--seq-len", type=int, default=64, show_default=True, help="T, tokens per sequence.")
-@click.option("--steps", type=click.IntRange(min=1), default=10, show_default=True, help="Steps to train.")
+@click.option("--steps", type=click.IntRange(min=1), default=10, show_default=True, help="Number of the last step.")
 @_partition_option
 @click.option("--sub-batches", type=int, default=1, show_default=True, help="S, independent parts of a batch.")
 @_reduction_option
@@ -204,9 +296,13 @@ def doctor(as_json: bool) -> None:
 @click.option("--eps", type=float, default=1e-8, show_default=True)
 @click.option("--weight-decay", type=float, default=0.0, show_default=True)
 @click.option("--save", type=_PATH, help="Write the trained model here.")
+@click.option("--save-every", type=click.IntRange(min=1), metavar="N", help="Save the training state every N steps.")
+@click.option("--state-dir", type=_PATH, help="Folder of training states; by default that of --resume.")
+@click.option("--keep-states", type=click.IntRange(min=1), default=2, show_default=True, help="States that stay.")
 @_json_option
 def train_command(
-    checkpoint: Path,
+    checkpoint: Path | None,
+    resume: Path | None,
     tokens: str,
     val_tokens: str | None,
     val_batches: int,
@@ -223,56 +319,94 @@ def train_command(
     eps: float,
     weight_decay: float,
     save: Path | None,
+    save_every: int | None,
+    state_dir: Path | None,
+    keep_states: int,
     as_json: bool,
 ) -> None:
-    """Train a model: losses, tokens per millisecond, time left."""
+    """Train a model: losses, tokens per millisecond, time left.
+
+    Under mpirun each rank brings --batch-size sequences, cut into --sub-batches. A run that was ended goes on bit for
+    bit with --resume and otherwise the same options, on any partition.
+    """
     if save:
         _check_can_save(save)
-    vocab_size = checkpoint_config(checkpoint).vocab_size
-    loader = TokenLoader(tokens, batch_size, seq_len, vocab_size=vocab_size)
-    val_loader = TokenLoader(val_tokens, batch_size, seq_len, vocab_size=vocab_size) if val_tokens else None
-    reports: list[StepReport] = []
-    validations: list[float] = []
-    with (
-        Runtime(partition, scheduler) as runtime,
-        Trainer(
-            runtime,
-            checkpoint,
-            batch_size=batch_size,
-            seq_len=seq_len,
-            sub_batches=sub_batches,
-            reduction=reduction,
-            learning_rate=learning_rate,
-            betas=(beta1, beta2),
-            eps=eps,
-            weight_decay=weight_decay,
-        ) as trainer,
-    ):
+    state_dir = state_dir or resume
+    if save_every and not state_dir:
+        raise click.UsageError("--save-every needs --state-dir")
+    if (checkpoint is None) == (resume is None):
+        raise click.UsageError("expected either --checkpoint or --resume")
+    state = training_state(resume) if resume else None
+    if state and state.step >= steps:
+        raise InvalidArgumentError(
+            f"{state.path}: {state.step} steps have been done, expected fewer than --steps {steps}"
+        )
+    first_step = state.step + 1 if state else 1
+    vocab_size = (state.config if state else checkpoint_config(checkpoint)).vocab_size
+    with _all_ranks() as comm, Runtime(partition, scheduler, comm) as runtime:
 
-        def validate(when: str) -> None:
-            if val_loader is None:
-                return
-            validations.append(mean_loss(trainer, val_loader, val_batches))
-            if not as_json:
-                _out.print(f"validation loss {when}: {validations[-1]:.6f}")
+        def open_tokens(pattern: str) -> TokenLoader:
+            return TokenLoader(
+                pattern, batch_size, seq_len, rank=runtime.rank, num_ranks=runtime.ranks, vocab_size=vocab_size
+            )
 
-        validate("before")
-        with _progress(hidden=as_json) as progress:
-            bar = progress.add_task("training", total=steps)
-            for report in train(trainer, loader, steps):
-                reports.append(report)
-                progress.advance(bar)
+        loader = open_tokens(tokens)
+        data_id = loader.fingerprint
+        if state:
+            _check_same_data(state, runtime.ranks * batch_size, seq_len, data_id)
+            loader.seek(state.batches)
+
+        def save_state(step: int) -> None:
+            if save_every and step % save_every == 0:
+                assert state_dir is not None
+                trainer.save_state(state_dir, batches=loader.position, data_id=data_id, keep=keep_states)
+
+        val_loader = open_tokens(val_tokens) if val_tokens else None
+        reports: list[StepReport] = []
+        validations: list[float] = []
+        with (
+            Trainer(
+                runtime,
+                checkpoint,
+                resume=state.path if state else None,
+                batch_size=batch_size,
+                seq_len=seq_len,
+                sub_batches=sub_batches,
+                reduction=reduction,
+                learning_rate=learning_rate,
+                betas=(beta1, beta2),
+                eps=eps,
+                weight_decay=weight_decay,
+            ) as trainer,
+            _guarded(comm),
+        ):
+
+            def validate(when: str) -> None:
+                if val_loader is None:
+                    return
+                validations.append(mean_loss(trainer, val_loader, val_batches))
                 if not as_json:
-                    seconds_left = (steps - report.step) * batch_size * seq_len / report.tokens_per_ms / 1e3
-                    _out.print(
-                        f"step {report.step}/{steps}: loss {report.loss:.6f}, {report.tokens_per_ms:.3f} tokens/ms, "
-                        f"{seconds_left:.0f} s left"
-                    )
-        validate("after")
-        if save:
-            trainer.save_checkpoint(save)
-            if not as_json:
-                _out.print(f"saved {save}", markup=False)
+                    _out.print(f"validation loss {when}: {validations[-1]:.6f}")
+
+            validate("before")
+            with _progress(hidden=as_json) as progress:
+                bar = progress.add_task("training", total=steps - first_step + 1)
+                for report in train(trainer, loader, steps, first_step=first_step, after_submit=save_state):
+                    reports.append(report)
+                    progress.advance(bar)
+                    if not as_json:
+                        tokens_left = (steps - report.step) * runtime.ranks * batch_size * seq_len
+                        _out.print(
+                            f"step {report.step}/{steps}: loss {report.loss:.6f}, "
+                            f"{report.tokens_per_ms:.3f} tokens/ms, "
+                            f"{tokens_left / report.tokens_per_ms / 1e3:.0f} s left"
+                        )
+            validate("after")
+            trainer.wait_saved()
+            if save:
+                trainer.save_checkpoint(save)
+                if not as_json:
+                    _out.print(f"saved {save}", markup=False)
     if as_json:
         _print_json(
             {
@@ -282,6 +416,17 @@ def train_command(
                 "saved": str(save) if save else None,
             }
         )
+
+
+def _check_same_data(state: TrainingState, batch_size: int, seq_len: int, data_id: int) -> None:
+    """Refuse to go on where the next batch would be another than without the interruption."""
+    if (state.batch_size, state.seq_len) != (batch_size, seq_len):
+        raise InvalidArgumentError(
+            f"{state.path}: was saved with batches of {state.batch_size} x {state.seq_len} tokens on all ranks together, "
+            f"expected {batch_size} x {seq_len}"
+        )
+    if state.data_id != data_id:
+        raise InvalidArgumentError(f"{state.path}: was saved while training on other token files, expected the same")
 
 
 def _check_can_save(path: Path) -> None:
@@ -365,7 +510,8 @@ def parity(
 ) -> None:
     """Compare every tensor of every step with llm.c's golden records, bit for bit.
 
-    Without RECORD: the records shipped with the package. --partition and --scheduler may be repeated.
+    Without RECORD: the records shipped with the package. --partition and --scheduler may be repeated. Under mpirun the
+    ranks share the record's batch; --sub-batches are those of one rank.
 
     Exit status 0: all bits are equal; 1: some differ; 2: bad usage or input; 3: not comparable (another libm).
     """
@@ -373,36 +519,43 @@ def parity(
         records = [GoldenRecord.load(path) for path in record_files]
     else:
         records = [record for name, record in shipped_records().items() if full or name != "gpt2-124m"]
-    plan = [(record, _sub_batch_counts(record, sub_batches)) for record in records]
-    runs = len(partitions) * len(schedulers)
     results: list[ParityResult] = []
-    with (
-        tempfile.TemporaryDirectory(prefix="starpullm-parity-") as directory,
-        _progress(hidden=as_json) as progress,
-    ):
-        bar = progress.add_task("parity", total=sum(record.num_steps * len(counts) for record, counts in plan) * runs)
-        for record, counts in plan:
-            checkpoint = make_inputs(record, Path(directory))
-            for partition in partitions:
-                for scheduler in schedulers:
-                    with Runtime(partition, scheduler) as runtime:
-                        for count in counts:
-                            result = check_parity(
-                                record,
-                                runtime,
-                                checkpoint,
-                                sub_batches=count,
-                                reduction=reduction,
-                                progress=lambda: progress.advance(bar),
-                            )
-                            results.append(result)
-                            if not as_json:
-                                _out.print(_parity_line(result), markup=False)
-            checkpoint.unlink()
-    if as_json:
-        _print_json([result.as_json() for result in results])
-    else:
-        _out.print(_parity_summary(results), markup=False)
+    with _all_ranks() as comm:
+        ranks = comm.Get_size() if comm else 1
+        plan = [
+            (record, _sub_batch_counts(record, sub_batches, ranks))
+            for record in records
+            if record_files or record.batch_size % ranks == 0
+        ]
+        runs = len(partitions) * len(schedulers)
+        with (
+            tempfile.TemporaryDirectory(prefix="starpullm-parity-") as directory,
+            _progress(hidden=as_json) as progress,
+        ):
+            steps = sum(record.num_steps * len(counts) for record, counts in plan) * runs
+            bar = progress.add_task("parity", total=steps)
+            for record, counts in plan:
+                checkpoint = make_inputs(record, Path(directory))
+                for partition in partitions:
+                    for scheduler in schedulers:
+                        with Runtime(partition, scheduler, comm) as runtime, _guarded(comm):
+                            for count in counts:
+                                result = check_parity(
+                                    record,
+                                    runtime,
+                                    checkpoint,
+                                    sub_batches=count,
+                                    reduction=reduction,
+                                    progress=lambda: progress.advance(bar),
+                                )
+                                results.append(result)
+                                if not as_json:
+                                    _out.print(_parity_line(result), markup=False)
+                checkpoint.unlink()
+        if as_json:
+            _print_json([result.as_json() for result in results])
+        else:
+            _out.print(_parity_summary(results), markup=False)
     outcomes = {result.outcome for result in results}
     if Outcome.FAILED in outcomes:
         sys.exit(EXIT_DIFFERENT)
@@ -410,9 +563,10 @@ def parity(
         sys.exit(EXIT_NOT_COMPARABLE)
 
 
-def _sub_batch_counts(record: GoldenRecord, sub_batches: str) -> list[int]:
+def _sub_batch_counts(record: GoldenRecord, sub_batches: str, ranks: int) -> list[int]:
     if sub_batches == "all":
-        return [count for count in range(1, record.batch_size + 1) if record.batch_size % count == 0]
+        own = record.batch_size // ranks
+        return [count for count in range(1, own + 1) if own % count == 0]
     try:
         return [int(sub_batches)]
     except ValueError:
@@ -421,7 +575,8 @@ def _sub_batch_counts(record: GoldenRecord, sub_batches: str) -> list[int]:
 
 def _parity_line(result: ParityResult) -> str:
     line = (
-        f"{result.record} {result.partition} {result.scheduler} sub-batches {result.sub_batches} {result.reduction}: "
+        f"{result.record} {result.partition} {result.scheduler} "
+        f"{f'ranks {result.ranks} ' if result.ranks > 1 else ''}sub-batches {result.sub_batches} {result.reduction}: "
     )
     if result.outcome is Outcome.NOT_COMPARABLE:
         return f"{line}not comparable, this libm has another {', '.join(result.different_functions)}"

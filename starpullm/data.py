@@ -167,6 +167,12 @@ class TokenLoader:
         return self._first_steps[-1]
 
     @property
+    def fingerprint(self) -> int:
+        """64 bits that say which data these are: the shards' names without folders, and their numbers of tokens."""
+        shards = [(path.name, count) for path, count in zip(self.paths, self._counts, strict=True)]
+        return int.from_bytes(hashlib.sha256(repr(shards).encode()).digest()[:8], "little")
+
+    @property
     def position(self) -> int:
         """Steps read so far; counts on after the last shard."""
         return self._position

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from starpullm import _native, records
 from starpullm._library import find_blas, find_library
 
-__all__ = ["Finding", "Machine", "inspect_machine", "libm_fingerprint"]
+__all__ = ["Finding", "Machine", "VectorLibm", "inspect_machine", "libm_fingerprint", "vector_libm"]
 
 
 @cache
@@ -37,6 +37,24 @@ class Finding:
 
     is_problem: bool
     sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class VectorLibm:
+    """One of libm's functions that SIMD levels have a vector version of.
+
+    ``used``: it is known to have this libm's bits for all inputs. ``fingerprint``: by which this libm's is recognised,
+    in hex; not that of `libm_fingerprint`.
+    """
+
+    used: bool
+    fingerprint: str
+
+
+def vector_libm() -> dict[str, VectorLibm]:
+    """Return what is known of the vector versions of libm's functions, by function."""
+    known = {name: _native.vector_libm(name) for name in _native.names("vector_libm_name")}
+    return {name: VectorLibm(used, f"{fingerprint:016x}") for name, (used, fingerprint) in known.items()}
 
 
 @dataclass(frozen=True)
@@ -62,6 +80,7 @@ class Machine:
     synthetic_topology: bool
     partitions: tuple[str, ...]
     simd_level: str
+    vector_libm: dict[str, VectorLibm]
     mpi: bool
     mpirun: str
     blas: str
@@ -89,6 +108,7 @@ def inspect_machine() -> Machine:
     fingerprint = libm_fingerprint()
     different = [name for name, sha in records.shipped_libm_fingerprint().items() if fingerprint[name] != sha]
     environment = _native.text(_native.call("float_environment"))
+    vectors = vector_libm()
     return Machine(
         version=_native.text(build.version),
         library=str(find_library()),
@@ -109,13 +129,14 @@ def inspect_machine() -> Machine:
         synthetic_topology=bool(machine.synthetic),
         partitions=tuple(f"{workers}x1" for workers in range(1, machine.cores + 1)),
         simd_level=_native.text(machine.simd_level),
+        vector_libm=vectors,
         mpi=bool(build.mpi),
         mpirun=_mpirun_version(),
         blas=find_blas(),
         float_environment=environment,
         libm_fingerprint=fingerprint,
         libm_known=not different,
-        findings=tuple(_findings(build, machine, different, environment)),
+        findings=tuple(_findings(build, machine, different, environment, vectors)),
     )
 
 
@@ -131,7 +152,11 @@ def _mpirun_version() -> str:
 
 
 def _findings(
-    build: _native.BuildInfo, machine: _native.MachineInfo, different: list[str], environment: str
+    build: _native.BuildInfo,
+    machine: _native.MachineInfo,
+    different: list[str],
+    environment: str,
+    vectors: dict[str, VectorLibm],
 ) -> Iterator[Finding]:
     if not machine.starpu_parallel_workers:
         yield Finding(True, "this StarPU was built without parallel workers")
@@ -143,6 +168,13 @@ def _findings(
             True,
             f"golden records can't be compared: this libm's {', '.join(different)} "
             f"{'has' if len(different) == 1 else 'have'} other bits than the one they were made with",
+        )
+    scalar = [name for name, vector in vectors.items() if not vector.used]
+    if scalar:
+        yield Finding(
+            False,
+            f"the vector versions of {', '.join(scalar)} aren't used, because this libm's bits aren't known to be "
+            "theirs: kernels call libm's, which takes longer; --prove-libm compares them",
         )
     if environment:
         yield Finding(False, f"floating-point environment of this thread: {environment}; kernels set their own")

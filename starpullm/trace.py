@@ -16,15 +16,16 @@ __all__ = ["Access", "AccessMode", "HandleInfo", "TaskRecord", "Trace"]
 
 
 class AccessMode(IntEnum):
-    """How a task declared that it uses a handle."""
+    """How a task declared that it uses a handle; REDUX adds to a sum, and consecutive ones commute."""
 
     READ = 1
     WRITE = 2
     READ_WRITE = 3
+    REDUX = 4
 
     @property
     def reads(self) -> bool:
-        """Whether the task reads the handle."""
+        """Whether what the handle held before has a part in the result."""
         return self is not AccessMode.WRITE
 
     @property

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import operator
 import os
+import secrets
 import sys
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,12 +18,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from starpullm import _native
 from starpullm.errors import InvalidArgumentError, TokenRangeError
-from starpullm.formats import ModelConfig
+from starpullm.formats import ModelConfig, checkpoint_config
+from starpullm.progress import report_phase
+from starpullm.ranks import check_same_options
 from starpullm.resource import Resource
 from starpullm.runtime import Runtime
 from starpullm.trace import HandleInfo, Trace
 
-__all__ = ["GROUPS", "REDUCTIONS", "Loss", "Trainer"]
+__all__ = ["GROUPS", "REDUCTIONS", "Loss", "Trainer", "TrainingState", "training_state"]
 
 GROUPS = ("params", "grads", "m", "v", "activations", "activation_grads")
 REDUCTIONS = ("ordered", "tree", "redux")
@@ -63,6 +67,62 @@ class Loss:
         self._release()
 
 
+@dataclass(frozen=True)
+class TrainingState:
+    """What is known of a saved training state without reading its tensors.
+
+    ``step`` updates led to it; ``batches`` of ``batch_size`` sequences (all ranks together) of ``seq_len`` tokens had been
+    taken; ``ranks`` wrote it; ``seed`` and ``data_id`` are the caller's.
+    """
+
+    path: Path
+    config: ModelConfig
+    step: int
+    batches: int
+    batch_size: int
+    seq_len: int
+    seed: int
+    data_id: int
+    ranks: int
+    learning_rate: float
+    betas: tuple[float, float]
+    eps: float
+    weight_decay: float
+
+
+def training_state(path: str | os.PathLike[str]) -> TrainingState:
+    """Return the newest complete training state in a folder, or the one whose folder it is.
+
+    Raises
+    ------
+    FormatError
+        If there is none, with what is wrong with the newest.
+    FileError
+        If the folder can't be read.
+    """
+    info = _native.TrainingStateInfo()
+    _native.call("training_state_info", _native.c_string("path", path), info)
+    return TrainingState(
+        path=Path(os.fsdecode(info.path)),
+        config=_model_config(info.config),
+        step=info.step,
+        batches=info.batches,
+        batch_size=info.batch_size,
+        seq_len=info.seq_len,
+        seed=info.seed,
+        data_id=info.data_id,
+        ranks=info.ranks,
+        learning_rate=info.learning_rate,
+        betas=(info.beta1, info.beta2),
+        eps=info.eps,
+        weight_decay=info.weight_decay,
+    )
+
+
+def _model_config(struct: _native.ModelConfigStruct) -> ModelConfig:
+    return ModelConfig(**{field.name: getattr(struct, field.name) for field in fields(ModelConfig)})
+
+
 class _Tensor(NamedTuple):
     """A line of the native library's tensor table; shape is one layer's."""
 
@@ -80,7 +140,11 @@ class Trainer(Resource):
     runtime
         The runtime whose workers run the tasks; must stay open as long as the trainer.
     checkpoint
-        Model file (llm.c's format, version 3).
+        Model file (llm.c's format, version 3) to start from; m and v start at 0.
+    resume
+        Instead: folder of training states (see ``save_state``), of which the newest complete one is taken, or the folder
+        of one. Parameters, m, v and the number of updates are as they were when it was saved, so a run goes on bit for
+        bit, on any partition and any number of ranks, if the batches and the options go on likewise.
     batch_size, seq_len
         B sequences of T tokens make one step; T at most the checkpoint's longest sequence. Over R ranks each brings B
         sequences of its own, and the whole batch is R·B, rank 0's first.
@@ -103,7 +167,7 @@ class Trainer(Resource):
     Raises
     ------
     InvalidArgumentError
-        If an option can't be served; the sentence says which and what was expected.
+        If an option can't be served, or isn't the same on all ranks; the sentence says which and what was expected.
     FormatError, FileError
         If the checkpoint isn't one, or can't be read.
     StateError
@@ -115,8 +179,9 @@ class Trainer(Resource):
     def __init__(
         self,
         runtime: Runtime,
-        checkpoint: str | os.PathLike[str],
+        checkpoint: str | os.PathLike[str] | None = None,
         *,
+        resume: str | os.PathLike[str] | None = None,
         batch_size: int,
         seq_len: int,
         sub_batches: int = 1,
@@ -135,7 +200,8 @@ class Trainer(Resource):
         if len(betas) != 2:
             raise InvalidArgumentError(f"betas: found {len(betas)} numbers, expected 2")
         options = _native.SessionOptions(
-            checkpoint=_native.c_string("checkpoint", checkpoint),
+            checkpoint=None if checkpoint is None else _native.c_string("checkpoint", checkpoint),
+            resume=None if resume is None else _native.c_string("resume", resume),
             batch_size=_native.integer("batch_size", batch_size, 64),
             seq_len=_native.integer("seq_len", seq_len, 64),
             sub_batches=_native.integer("sub_batches", sub_batches, 64),
@@ -149,10 +215,17 @@ class Trainer(Resource):
             steps_in_flight=_native.integer("steps_in_flight", steps_in_flight, 32),
             trace=trace,
         )
+        if runtime.comm:
+            check_same_options(runtime.comm, _options_of_all_ranks(options, checkpoint, resume))
+        report_phase("loading the model")
         _native.call("session_create", runtime._handle, options, self._handle.address)
         self.runtime = runtime
         self.batch_size, self.seq_len, self.sub_batches = batch_size, seq_len, sub_batches
         self.reduction = reduction
+        # States of two runs are told apart by it.
+        self._run = secrets.randbits(64)
+        if runtime.comm:
+            self._run = runtime.comm.bcast(self._run)
         self.config = self._read_config()
         self._tensors = {group: self._read_tensor_table(number) for number, group in enumerate(GROUPS)}
 
@@ -209,6 +282,13 @@ class Trainer(Resource):
         tensor = self._named(group, name)
         return tensor.instances if tensor.layered else None
 
+    def gather(self) -> None:
+        """Over ranks, begin to bring every tensor here: ``tensor`` then doesn't wait for one after the other.
+
+        Every rank calls it, or none does. Takes the memory of all tensors until they have been read.
+        """
+        _native.call("session_gather", self._handle)
+
     def tensor(self, group: str, name: str, layer: int | None = None) -> NDArray[np.float32]:
         """Wait for the tasks that write a tensor and return a copy of it.
 
@@ -256,6 +336,57 @@ class Trainer(Resource):
             If something that isn't a regular file is in its place.
         """
         _native.call("session_save_checkpoint", self._handle, _native.c_string("path", path))
+
+    def save_state(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        batches: int = 0,
+        seed: int = 0,
+        data_id: int = 0,
+        keep: int = 2,
+    ) -> None:
+        """Save what a run resumes from, after the last submitted step, while the next ones go on.
+
+        Parameters, m and v are read between two updates; the next step's forward and backward run while they are written,
+        by each rank what it owns. Waits for the save before. A state that isn't whole, for whatever reason, is never
+        taken for one, and the last complete one stays.
+
+        Parameters
+        ----------
+        directory
+            Gets a folder per state; made if it isn't there.
+        batches, seed, data_id
+            Where the data are, as ``training_state`` gives it back: batches taken, and numbers of the caller's.
+        keep
+            How many states stay.
+
+        Raises
+        ------
+        FileError
+            If this save can't be begun, or the one before failed.
+        InvalidArgumentError
+            If ``keep`` isn't positive.
+        """
+        options = _native.SaveOptions(
+            directory=_native.c_string("directory", directory),
+            run=self._run,
+            batches=_native.integer("batches", batches, 64),
+            seed=_native.integer("seed", seed, 64),
+            data_id=data_id,
+            keep=_native.integer("keep", keep, 32),
+        )
+        _native.call("session_save_state", self._handle, options)
+
+    def wait_saved(self) -> None:
+        """Wait until the last ``save_state`` is on the disk.
+
+        Raises
+        ------
+        FileError
+            If it failed.
+        """
+        _native.call("session_wait_saved", self._handle)
 
     def trace(self) -> Trace:
         """Wait for everything that was submitted and return all tasks recorded since the last ``clear_trace``.
@@ -320,7 +451,7 @@ class Trainer(Resource):
     def _read_config(self) -> ModelConfig:
         struct = _native.ModelConfigStruct()
         _native.call("session_config", self._handle, struct)
-        return ModelConfig(**{field.name: getattr(struct, field.name) for field in fields(ModelConfig)})
+        return _model_config(struct)
 
     def _read_tensor_table(self, group: int) -> dict[str, _Tensor]:
         table: dict[str, _Tensor] = {}
@@ -362,6 +493,21 @@ class Trainer(Resource):
         if name not in tensors:
             raise InvalidArgumentError(f'{group}: found tensor "{name}", expected one of {", ".join(tensors)}')
         return tensors[name]
+
+
+def _options_of_all_ranks(
+    options: _native.SessionOptions,
+    checkpoint: str | os.PathLike[str] | None,
+    resume: str | os.PathLike[str] | None,
+) -> dict[str, object]:
+    """Return what must be the same on all ranks; of files what is in them: each machine may have its own copy."""
+    same = {name: getattr(options, name) for name, *_ in options._fields_ if name not in ("checkpoint", "resume")}
+    if checkpoint is not None:
+        same["checkpoint's model"] = checkpoint_config(checkpoint)
+    if resume is not None:
+        state = training_state(resume)
+        same["training state"] = (state.step, state.batches, state.data_id)
+    return same
 
 
 def _check_index(name: str, value: int, limit: int) -> None:

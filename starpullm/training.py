@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from starpullm.data import TextEncoding, TokenLoader, XorShift, byte_encoding, gpt2_encoding, sample
 from starpullm.errors import InvalidArgumentError
 from starpullm.formats import ModelConfig, StrPath
+from starpullm.progress import report_phase
 from starpullm.trainer import Loss, Trainer
 
 __all__ = ["StepReport", "encoding_for", "generate", "mean_loss", "train"]
@@ -29,31 +30,53 @@ class StepReport:
     tokens_per_ms: float
 
 
-def train(trainer: Trainer, tokens: TokenLoader, num_steps: int, ahead: int = 2) -> Iterator[StepReport]:
+def train(
+    trainer: Trainer,
+    tokens: TokenLoader,
+    num_steps: int,
+    ahead: int = 2,
+    *,
+    first_step: int = 1,
+    after_submit: Callable[[int], None] | None = None,
+) -> Iterator[StepReport]:
     """Train and yield a report per step, in order, as the losses arrive.
+
+    Over ranks every rank calls it with its own part of the batches; the reports count the tokens of all.
 
     Parameters
     ----------
     trainer, tokens
         The model and its batches, of the same batch size and sequence length.
     num_steps
-        How many steps.
+        Number of the last step.
     ahead
         Steps that are submitted before the loss of the first of them is read.
+    first_step
+        Number of the first step: more than 1 if others have been done before.
+    after_submit
+        Called with a step's number when it has been submitted, to save its state for example.
     """
     start = time.perf_counter()
-    tokens_per_step = trainer.batch_size * trainer.seq_len
+    tokens_per_step = trainer.runtime.ranks * trainer.batch_size * trainer.seq_len
     waiting: deque[Loss] = deque()
-    done = 0
+    done = first_step - 1
 
     def report() -> StepReport:
         nonlocal done
+        report_phase(f"waiting for the loss of step {done + 1}")
         loss = waiting.popleft().value
         done += 1
-        return StepReport(done, loss, done * tokens_per_step / ((time.perf_counter() - start) * 1e3))
+        report_phase(f"after step {done}", done)
+        seconds = time.perf_counter() - start
+        return StepReport(done, loss, (done - first_step + 1) * tokens_per_step / (seconds * 1e3))
 
-    for _ in range(num_steps):
-        waiting.append(trainer.submit(*tokens.next()))
+    for step in range(first_step, num_steps + 1):
+        report_phase(f"reading the batch of step {step}")
+        batch = tokens.next()
+        report_phase(f"submitting step {step}")
+        waiting.append(trainer.submit(*batch))
+        if after_submit:
+            after_submit(step)
         if len(waiting) > ahead:
             yield report()
     while waiting:

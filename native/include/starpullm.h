@@ -77,6 +77,23 @@ STARPULLM_API enum starpullm_status starpullm_libm(const char *function, float *
 STARPULLM_API enum starpullm_status starpullm_libm_powf(float *out, const float *base, const float *exponent,
                                                         size_t count);
 
+/* Name of the index-th SIMD level of this machine and build, "ref" first and the best last; NULL past the last. */
+STARPULLM_API const char *starpullm_simd_level_name(size_t index);
+
+/* Name of the index-th function of libm that a SIMD level has a vector version of; NULL past the last. */
+STARPULLM_API const char *starpullm_vector_libm_name(size_t index);
+
+/* Whether kernels use the vector version of a function (*used 1) because it is known to have this libm's bits for all
+ * 2^32 inputs, or call libm's own (0); and the hash of a sample of results by which libm's is recognised. */
+STARPULLM_API enum starpullm_status starpullm_vector_libm(int32_t *used, uint64_t *fingerprint, const char *function);
+
+/* Compares a level's vector version of a function with libm's at the inputs whose bit patterns are begin <= i < end, at
+ * most 2^32; NaNs are equal whatever their payloads. Gives how many differ and, if any does, the first one's bit
+ * pattern. Several threads may each do a part. */
+STARPULLM_API enum starpullm_status starpullm_prove_libm(uint64_t *differences, uint32_t *first_difference,
+                                                         const char *level, const char *function, uint64_t begin,
+                                                         uint64_t end);
+
 /* What is wrong with the calling thread's floating-point environment against the contract (round to nearest, no
  * flush-to-zero, no denormals-are-zero), as a sentence; "" if nothing is. Kernels set their own, whatever this says. */
 STARPULLM_API const char *starpullm_float_environment(void);
@@ -132,9 +149,9 @@ struct starpullm_runtime_options {
     int32_t workers;            /* W */
     int32_t threads_per_worker; /* T */
     const char *scheduler;      /* one of starpullm_scheduler_name() */
-    /* NULL: this process alone. Else the Fortran handle of an MPI communicator, whose ranks run one task graph together:
-     * all make the same calls on runtime and session in the same order, with the same options but for the partition. MPI
-     * must have been initialized for several threads. */
+    /* NULL: this process alone. Else the Fortran handle of an MPI communicator, whose ranks run one task graph
+     * together: all make the same calls on runtime and session in the same order, with the same options but for the
+     * partition. MPI must have been initialized for several threads. */
     const int32_t *communicator;
 };
 STARPULLM_API enum starpullm_status starpullm_runtime_create(const struct starpullm_runtime_options *options,
@@ -145,8 +162,8 @@ STARPULLM_API enum starpullm_status starpullm_runtime_destroy(starpullm_runtime 
 
 struct starpullm_thread_info {
     int32_t worker, thread;        /* thread of the worker */
-    int32_t first_unit, num_units; /* processing units that it is bound to: the first's number in the operating system, and
-                                      how many; -1, 0 if unknown */
+    int32_t first_unit, num_units; /* processing units that it is bound to: the first's number in the operating system,
+                                      and how many; -1, 0 if unknown */
 };
 
 /* Where the threads of the partition run, asked of the threads themselves: worker 0's first. Array of workers times
@@ -162,13 +179,16 @@ typedef struct starpullm_session starpullm_session;
 /* How the gradients of all sub-batches become one. S is the number of sub-batches of all ranks. */
 enum starpullm_reduction {
     STARPULLM_REDUCTION_ORDERED = 0, /* a chain per tensor: the bits of the whole batch; one gradient per rank */
-    STARPULLM_REDUCTION_TREE = 1,    /* a binary tree whose shape S alone decides: fixed bits; S gradients over all ranks */
-    STARPULLM_REDUCTION_REDUX = 2    /* StarPU's reduction: bits vary, the error is bounded; one gradient per worker */
+    STARPULLM_REDUCTION_TREE =
+        1, /* a binary tree whose shape S alone decides: fixed bits; S gradients over all ranks */
+    STARPULLM_REDUCTION_REDUX = 2 /* StarPU's reduction: bits vary, the error is bounded; one gradient per worker */
 };
 
 struct starpullm_session_options {
     size_t size;
-    const char *checkpoint;
+    const char *checkpoint; /* parameters to start from; NULL if a training state is given */
+    const char *resume; /* training state to go on from: the folder of one, or of several (the newest complete one is
+                           taken); else NULL */
     int64_t batch_size, seq_len; /* of one rank: the whole batch is ranks times batch_size; seq_len at most maxT */
     int64_t sub_batches;         /* of one rank; divides batch_size */
     int32_t reduction;           /* enum starpullm_reduction */
@@ -240,7 +260,12 @@ struct starpullm_tensor_info {
 STARPULLM_API enum starpullm_status starpullm_session_tensor_info(const starpullm_session *session, int32_t group,
                                                                   int32_t index, struct starpullm_tensor_info *info);
 
-/* Waits for the tasks that write the tensor and copies count elements from offset on. Activations and their gradients
+/* Over ranks: begins to bring every tensor that can be read to every rank, so that the reads that follow don't wait for
+ * one after the other. They may be left out. */
+STARPULLM_API enum starpullm_status starpullm_session_gather(starpullm_session *session);
+
+/* Waits for the tasks that write the tensor and copies count elements from offset on. Over ranks every rank gets them.
+ * Activations and their gradients
  * that the session doesn't keep are STARPULLM_INVALID_STATE. What nothing has written yet is +0. */
 STARPULLM_API enum starpullm_status starpullm_session_read_tensor(starpullm_session *session, int32_t group,
                                                                   int32_t index, int32_t layer, int64_t offset,
@@ -250,6 +275,43 @@ STARPULLM_API enum starpullm_status starpullm_session_read_tensor(starpullm_sess
  * failure the file that was there before is still there, whole (except if only the folder's fsync fails: then the new
  * file is in place, and the sentence says so). */
 STARPULLM_API enum starpullm_status starpullm_session_save_checkpoint(starpullm_session *session, const char *path);
+
+/* ---- Training states: what a run resumes from (docs/formats.md) ---- */
+
+struct starpullm_training_state_info {
+    size_t size;
+    char path[1024]; /* the state's own folder */
+    struct starpullm_model_config config;
+    int64_t step;                         /* updates that led to it */
+    int64_t batches, batch_size, seq_len; /* batches taken from the data so far, and their size on all ranks together */
+    int64_t seed;
+    uint64_t data_id;
+    int32_t ranks; /* that wrote it; any number may go on from it */
+    float learning_rate, beta1, beta2, eps, weight_decay;
+};
+
+/* Of the newest complete state in a folder, or of the one whose folder it is. */
+STARPULLM_API enum starpullm_status starpullm_training_state_info(const char *path,
+                                                                  struct starpullm_training_state_info *info);
+
+struct starpullm_save_options {
+    size_t size;
+    const char *directory; /* of all states; each gets a folder in it */
+    uint64_t run;          /* the same on all ranks, and for all states of a run; another for every run */
+    int64_t batches, seed; /* data position, whatever that means to the caller; given back when the state is read */
+    uint64_t data_id;      /* likewise */
+    int32_t keep;          /* newest states to keep, at least 1 */
+};
+
+/* Submits the saving of parameters, m and v after the last submitted step, and returns while it is under way: the next
+ * steps' forward and backward go on, the update of a tensor waits until that is on the disk. Waits for the save before;
+ * a failure of that one is reported here. Over ranks each writes what it owns. Whatever happens, the complete states
+ * that were there before stay. */
+STARPULLM_API enum starpullm_status starpullm_session_save_state(starpullm_session *session,
+                                                                 const struct starpullm_save_options *options);
+
+/* Waits until the last save is on the disk; its failure, if nothing has reported it. */
+STARPULLM_API enum starpullm_status starpullm_session_wait_saved(starpullm_session *session);
 
 /* ---- Trace ---- */
 

@@ -2,7 +2,9 @@
  * Called by C users and, through ctypes, by starpullm/_native.py. */
 #include <fenv.h>
 #include <float.h>
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "build_info.h"
@@ -10,7 +12,9 @@
 #include "io/checkpoint.h"
 #include "io/debug_state.h"
 #include "io/tokens.h"
+#include "io/training_state.h"
 #include "kernels/kernels.h"
+#include "kernels/libm.h"
 #include "runtime/ranks.h"
 #include "runtime/runtime.h"
 #include "runtime/topology.h"
@@ -118,6 +122,57 @@ status starpullm_libm_powf(float *out, const float *base, const float *exponent,
     return STARPULLM_OK;
 }
 
+const char *starpullm_simd_level_name(size_t index)
+{
+    return kernels_level_name(index);
+}
+
+const char *starpullm_vector_libm_name(size_t index)
+{
+    return libm_name(index);
+}
+
+static status find_vector_libm(enum libm_function *function, const char *name)
+{
+    for (size_t f = 0; libm_name(f); f++)
+        if (strcmp(libm_name(f), name) == 0) {
+            *function = (enum libm_function)f;
+            return STARPULLM_OK;
+        }
+    return fail(STARPULLM_INVALID_ARGUMENT, "function: found \"%s\", expected expf, tanhf or coshf", name);
+}
+
+status starpullm_vector_libm(int32_t *used, uint64_t *fingerprint, const char *function)
+{
+    CHECK_POINTER(used);
+    CHECK_POINTER(fingerprint);
+    CHECK_POINTER(function);
+    enum libm_function f;
+    TRY(find_vector_libm(&f, function));
+    *used = libm_is_proven(f);
+    *fingerprint = libm_fingerprint(f);
+    return STARPULLM_OK;
+}
+
+status starpullm_prove_libm(uint64_t *differences, uint32_t *first_difference, const char *level, const char *function,
+                            uint64_t begin, uint64_t end)
+{
+    CHECK_POINTER(differences);
+    CHECK_POINTER(first_difference);
+    CHECK_POINTER(level);
+    CHECK_POINTER(function);
+    enum libm_function f;
+    TRY(find_vector_libm(&f, function));
+    libm_map *vector = libm_of_level(level, f);
+    if (!vector)
+        return fail(STARPULLM_INVALID_ARGUMENT, "level: found \"%s\", expected a SIMD level of this machine", level);
+    if (begin > end || end > UINT64_C(1) << 32)
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "bit patterns: found %" PRIu64 " to %" PRIu64 ", expected a range within 0 to 2^32", begin, end);
+    *differences = libm_count_differences(first_difference, f, vector, begin, end);
+    return STARPULLM_OK;
+}
+
 const char *starpullm_float_environment(void)
 {
     if (fegetround() != FE_TONEAREST)
@@ -205,7 +260,6 @@ status starpullm_session_create(starpullm_runtime *runtime, const struct starpul
 {
     CHECK_POINTER(runtime);
     CHECK_STRUCT(options);
-    CHECK_POINTER(options->checkpoint);
     CHECK_POINTER(session);
     return session_create(runtime, options, session);
 }
@@ -286,6 +340,12 @@ status starpullm_session_tensor_info(const starpullm_session *session, int32_t g
     return session_tensor_info(session, group, index, info);
 }
 
+status starpullm_session_gather(starpullm_session *session)
+{
+    CHECK_POINTER(session);
+    return session_gather(session);
+}
+
 status starpullm_session_read_tensor(starpullm_session *session, int32_t group, int32_t index, int32_t layer,
                                      int64_t offset, int64_t count, float *values)
 {
@@ -299,6 +359,51 @@ status starpullm_session_save_checkpoint(starpullm_session *session, const char 
     CHECK_POINTER(session);
     CHECK_POINTER(path);
     return session_save_checkpoint(session, path);
+}
+
+status starpullm_training_state_info(const char *path, struct starpullm_training_state_info *info)
+{
+    CHECK_POINTER(path);
+    CHECK_STRUCT(info);
+    struct training_state *state;
+    TRY(training_state_open(path, &state));
+    const struct training_state_meta *meta = training_state_meta(state);
+    *info = (struct starpullm_training_state_info){
+        .size = sizeof *info,
+        .config = meta->config,
+        .step = meta->step,
+        .batches = meta->batches,
+        .batch_size = meta->batch_size,
+        .seq_len = meta->seq_len,
+        .seed = meta->seed,
+        .data_id = meta->data_id,
+        .ranks = meta->num_ranks,
+        .learning_rate = meta->learning_rate,
+        .beta1 = meta->beta1,
+        .beta2 = meta->beta2,
+        .eps = meta->eps,
+        .weight_decay = meta->weight_decay,
+    };
+    const int length = snprintf(info->path, sizeof info->path, "%s", training_state_path(state));
+    training_state_close(state);
+    if (length >= (int)sizeof info->path)
+        return fail(STARPULLM_INVALID_ARGUMENT, "path: found %d characters, expected at most %zu", length,
+                    sizeof info->path - 1);
+    return STARPULLM_OK;
+}
+
+status starpullm_session_save_state(starpullm_session *session, const struct starpullm_save_options *options)
+{
+    CHECK_POINTER(session);
+    CHECK_STRUCT(options);
+    CHECK_POINTER(options->directory);
+    return session_save_state(session, options);
+}
+
+status starpullm_session_wait_saved(starpullm_session *session)
+{
+    CHECK_POINTER(session);
+    return session_wait_saved(session);
 }
 
 const char *starpullm_operation_name(int32_t index)

@@ -11,7 +11,9 @@
 #include "data/exchange.h"
 #include "graph/graph.h"
 #include "io/checkpoint.h"
+#include "io/training_state.h"
 #include "runtime/runtime.h"
+#include "saving.h"
 
 struct starpullm_session {
     struct starpullm_runtime *runtime;
@@ -28,6 +30,7 @@ struct starpullm_session {
     int64_t updates;                /* steps among them */
     bool broken;                    /* a submission failed half way */
     struct failure failure;         /* of a task */
+    struct saving *saving;          /* NULL: nothing has been saved yet */
 };
 
 /* ---- Create and destroy ---- */
@@ -54,7 +57,7 @@ static status check_options(const struct starpullm_session_options *o, const mod
     if (o->seq_len < 1 || o->seq_len > config->max_seq_len)
         return fail(STARPULLM_INVALID_ARGUMENT,
                     "seq_len: found %lld, expected 1 to %d, the longest sequence that %s has positions for",
-                    (long long)o->seq_len, config->max_seq_len, o->checkpoint);
+                    (long long)o->seq_len, config->max_seq_len, o->checkpoint ? o->checkpoint : o->resume);
     if (o->sub_batches < 1 || o->sub_batches > INT32_MAX || o->batch_size % o->sub_batches != 0)
         return fail(STARPULLM_INVALID_ARGUMENT,
                     "sub_batches: found %lld, expected a divisor of the batch size %lld that 32 bits hold",
@@ -115,10 +118,16 @@ static status create_handles(struct starpullm_session *session, const struct sta
 }
 
 static status load_parameters(struct starpullm_session *session, const char *path);
+static status load_state(struct starpullm_session *session, const struct training_state *state);
 
-static status open_session(struct starpullm_session *session, const struct starpullm_session_options *options)
+/* `state` is what it resumes from; NULL: it starts from a checkpoint. */
+static status open_session(struct starpullm_session *session, const struct starpullm_session_options *options,
+                           const struct training_state *state)
 {
-    TRY(checkpoint_config(options->checkpoint, &session->config));
+    if (state)
+        session->config = training_state_meta(state)->config;
+    else
+        TRY(checkpoint_config(options->checkpoint, &session->config));
     TRY(check_options(options, &session->config));
     session->batch_size = options->batch_size;
     session->seq_len = options->seq_len;
@@ -139,7 +148,21 @@ static status open_session(struct starpullm_session *session, const struct starp
         .reduction = (enum starpullm_reduction)options->reduction,
         .adamw = {options->learning_rate, options->beta1, options->beta2, options->eps, options->weight_decay},
     };
-    return load_parameters(session, options->checkpoint);
+    return state ? load_state(session, state) : load_parameters(session, options->checkpoint);
+}
+
+static status open_from_files(struct starpullm_session *session, const struct starpullm_session_options *options)
+{
+    if (!options->checkpoint == !options->resume)
+        return fail(STARPULLM_INVALID_ARGUMENT, "checkpoint, resume: found %s, expected one of them",
+                    options->checkpoint ? "both" : "neither");
+    if (!options->resume)
+        return open_session(session, options, NULL);
+    struct training_state *state;
+    TRY(training_state_open(options->resume, &state));
+    status code = open_session(session, options, state);
+    training_state_close(state);
+    return code;
 }
 
 static void wait_for_all(struct starpullm_session *session)
@@ -150,6 +173,7 @@ static void wait_for_all(struct starpullm_session *session)
 
 static void close_session(struct starpullm_session *session)
 {
+    saving_destroy(session->saving);
     wait_for_all(session);
     handles_destroy(session->handles);
     placement_destroy(&session->placement);
@@ -174,7 +198,7 @@ status session_create(struct starpullm_runtime *runtime, const struct starpullm_
     }
     created->runtime = runtime;
     failure_init(&created->failure);
-    code = open_session(created, options);
+    code = open_from_files(created, options);
     if (code != STARPULLM_OK) {
         close_session(created);
         runtime_leave_session(runtime);
@@ -410,6 +434,41 @@ status session_read_tensor(struct starpullm_session *session, int32_t group, int
     return read_activation(session, group, index, layer, offset, count, values);
 }
 
+static status gather_parameters(struct starpullm_session *session)
+{
+    for (int p = 0; p < NUM_PARAMETERS; p++)
+        for (int l = 0; l < parameter_instances(&session->config, p); l++) {
+            TRY(exchange_to_all(gradient_of_batch(&session->graph, p, l)));
+            TRY(exchange_to_all(handles_parameter(session->handles, STARPULLM_PARAMS, p, l)));
+            TRY(exchange_to_all(handles_parameter(session->handles, STARPULLM_M, p, l)));
+            TRY(exchange_to_all(handles_parameter(session->handles, STARPULLM_V, p, l)));
+        }
+    return STARPULLM_OK;
+}
+
+static status gather_activation(struct starpullm_session *session, enum activation a, int s)
+{
+    for (int l = 0; l < activation_instances(&session->config, a); l++) {
+        struct data *gradient = handles_activation_grad(session->handles, a, l, s);
+        if (handles_activation_kept(session->handles, a))
+            TRY(exchange_to_all(handles_activation(session->handles, a, l, s)));
+        if (gradient && handles_activation_grad_kept(session->handles, a))
+            TRY(exchange_to_all(gradient));
+    }
+    return STARPULLM_OK;
+}
+
+status session_gather(struct starpullm_session *session)
+{
+    if (session->placement.ranks == 1)
+        return STARPULLM_OK;
+    TRY(gather_parameters(session));
+    for (int a = 0; a < NUM_ACTIVATIONS; a++)
+        for (int s = 0; s < session->graph.sub_batches; s++)
+            TRY(gather_activation(session, a, s));
+    return STARPULLM_OK;
+}
+
 /* ---- Checkpoints, trace ---- */
 
 static struct data *parameter_data(void *context, enum parameter p, int layer)
@@ -468,6 +527,69 @@ status session_save_checkpoint(struct starpullm_session *session, const char *pa
         return STARPULLM_OK;
     const struct checkpoint_source source = {session, acquire_to_save, release_saved};
     return checkpoint_write(path, &session->config, &source);
+}
+
+static struct data *state_data(void *context, enum starpullm_group group, enum parameter p, int layer)
+{
+    const struct starpullm_session *session = context;
+    return handles_parameter(session->handles, group, p, layer);
+}
+
+static status acquire_state(void *context, enum starpullm_group group, enum parameter p, int layer, float **values)
+{
+    void *memory = NULL;
+    if (owned(context, p, layer))
+        TRY(data_acquire_write(state_data(context, group, p, layer), &memory));
+    *values = memory;
+    return STARPULLM_OK;
+}
+
+static void release_state(void *context, enum starpullm_group group, enum parameter p, int layer)
+{
+    if (owned(context, p, layer))
+        data_release(state_data(context, group, p, layer));
+}
+
+/* Each rank takes what it owns, whichever rank saved it. */
+static status load_state(struct starpullm_session *session, const struct training_state *state)
+{
+    const struct training_state_destination destination = {session, acquire_state, release_state};
+    session->updates = training_state_meta(state)->step;
+    return training_state_read(state, &session->config, &destination);
+}
+
+status session_save_state(struct starpullm_session *session, const struct starpullm_save_options *options)
+{
+    if (options->keep < 1)
+        return fail(STARPULLM_INVALID_ARGUMENT, "keep: found %d, expected at least 1", options->keep);
+    if (session->broken)
+        return fail(STARPULLM_INVALID_STATE, "the session is unusable since a submission failed half way");
+    if (!session->saving)
+        TRY(saving_create(&session->graph, &session->saving));
+    const struct adamw_options *adamw = &session->graph.adamw;
+    const struct training_state_meta meta = {
+        .config = session->config,
+        .rank = session->placement.rank,
+        .num_ranks = session->placement.ranks,
+        .step = session->updates,
+        .run = options->run,
+        .batches = options->batches,
+        .batch_size = session->placement.ranks * session->batch_size,
+        .seq_len = session->seq_len,
+        .seed = options->seed,
+        .data_id = options->data_id,
+        .learning_rate = adamw->learning_rate,
+        .beta1 = adamw->beta1,
+        .beta2 = adamw->beta2,
+        .eps = adamw->eps,
+        .weight_decay = adamw->weight_decay,
+    };
+    return saving_submit(session->saving, options->directory, &meta, options->keep);
+}
+
+status session_wait_saved(struct starpullm_session *session)
+{
+    return session->saving ? saving_wait(session->saving) : STARPULLM_OK;
 }
 
 status session_recorder(struct starpullm_session *session, struct recorder **recorder)

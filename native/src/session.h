@@ -23,9 +23,13 @@ status session_wait(struct starpullm_session *session);
 int32_t session_tensor_count(int32_t group);
 status session_tensor_info(const struct starpullm_session *session, int32_t group, int32_t index,
                            struct starpullm_tensor_info *info);
+status session_gather(struct starpullm_session *session);
 status session_read_tensor(struct starpullm_session *session, int32_t group, int32_t index, int32_t layer,
                            int64_t offset, int64_t count, float *values);
 status session_save_checkpoint(struct starpullm_session *session, const char *path);
+
+status session_save_state(struct starpullm_session *session, const struct starpullm_save_options *options);
+status session_wait_saved(struct starpullm_session *session);
 
 struct recorder;
 /* Waits for everything that was submitted. STARPULLM_INVALID_STATE if the session isn't traced. */

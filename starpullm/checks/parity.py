@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from starpullm.checks.result import Outcome
+from starpullm.checks.result import CheckResult, Outcome
 from starpullm.data import generate_checkpoint, generate_tokens, generated_tokens_sha256
 from starpullm.errors import FormatError, InvalidArgumentError
 from starpullm.machine import libm_fingerprint
@@ -40,9 +40,9 @@ class TensorDifference:
         return f"step {self.step}, {self.group}/{self.tensor}"
 
 
-@dataclass(frozen=True)
-class ParityResult:
-    """How a run compares with a record.
+@dataclass(frozen=True, kw_only=True)
+class ParityResult(CheckResult):
+    """How a run compares with a record; ``measured`` counts the tensors that differ.
 
     ``differences`` stand in order of execution, the first first. ``different_functions`` are the libm functions whose
     bits aren't those that the record was made with: then nothing was run, and the outcome is ``NOT_COMPARABLE``.
@@ -54,14 +54,13 @@ class ParityResult:
     ranks: int
     sub_batches: int
     reduction: str
-    outcome: Outcome
     num_steps: int
     num_tensors: int
     differences: tuple[TensorDifference, ...]
     different_functions: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return it as JSON values, in the form that ``starpullm parity --json`` prints."""
         return {
             "record": self.record,
             "partition": self.partition,
@@ -84,6 +83,10 @@ class ParityResult:
             ],
             "different_functions": list(self.different_functions),
         }
+
+    def detail_lines(self) -> Iterator[str]:
+        """Yield the tensors that differ."""
+        yield from map(str, self.differences)
 
 
 def make_inputs(record: GoldenRecord, directory: Path) -> Path:
@@ -148,20 +151,26 @@ def check_parity(
     differences: list[TensorDifference] = []
     if different_functions:
         outcome, num_tensors = Outcome.NOT_COMPARABLE, 0
+        finding = f"this libm has another {', '.join(different_functions)}"
     else:
         num_tensors = sum(len(tensors) for step in record.steps for tensors in step.digests.values())
         differences.extend(_differences(record, runtime, checkpoint, sub_batches, reduction, progress))
         if runtime.comm:  # every rank reads the same tensors; rank 0 compares
             differences = runtime.comm.bcast(differences)
         outcome = Outcome.FAILED if differences else Outcome.PASSED
+        finding = f"{num_tensors} tensors over {record.num_steps} steps, {len(differences)} differ"
     return ParityResult(
+        name="parity",
+        outcome=outcome,
+        finding=finding,
+        measured=None if different_functions else len(differences),
+        limit=0,
         record=record.name,
         partition=str(runtime.partition),
         scheduler=runtime.scheduler,
         ranks=runtime.ranks,
         sub_batches=sub_batches,
         reduction=reduction,
-        outcome=outcome,
         num_steps=record.num_steps,
         num_tensors=num_tensors,
         differences=tuple(differences),
@@ -197,6 +206,7 @@ def _differences(
                 record.seed, number, record.batch_size, record.seq_len, record.model.vocab_size
             )
             loss = trainer.step(inputs[own], targets[own])
+            trainer.gather()
             for group, tensor, layer in execution_order(record.model.num_layers):
                 values = trainer.tensor(group, tensor, layer)
                 if runtime.rank > 0:

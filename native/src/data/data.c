@@ -91,3 +91,12 @@ void data_release(struct data *data)
 {
     starpu_data_release(data->handle);
 }
+
+status data_when_readable(struct data *data, void (*ready)(void *argument), void *argument)
+{
+    int error = starpu_data_acquire_on_node_cb(data->handle, STARPU_MAIN_RAM, STARPU_R, ready, argument);
+    if (error)
+        return fail(STARPULLM_RUNTIME_FAILURE, "%s: StarPU refused access from the application (error %d)", data->name,
+                    error);
+    return STARPULLM_OK;
+}

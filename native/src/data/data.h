@@ -37,4 +37,8 @@ status data_acquire_read(struct data *data, const void **memory);
 status data_acquire_write(struct data *data, void **memory);
 void data_release(struct data *data);
 
+/* As data_acquire_read(), but returns at once: ready(argument) is called, from whichever thread, when the buffer may be
+ * read, and must neither wait nor fail; data_release() follows, from any thread. */
+status data_when_readable(struct data *data, void (*ready)(void *argument), void *argument);
+
 #endif

@@ -1,4 +1,5 @@
-/* Finds, checks and reads training states, and removes those that newer ones replace. session.c and api.c call it. */
+/* Finds, checks and reads training states, and removes those that newer ones replace. saving.c, session.c and api.c
+ * call it. */
 #include "io/training_state_format.h"
 
 #include <dirent.h>

@@ -1,5 +1,5 @@
-/* Training states: everything a run resumes from, one file per rank, written while the training goes on. session.c and
- * api.c call it; docs/formats.md has the format.
+/* Training states: everything a run resumes from, one file per rank, written while the training goes on. saving.c,
+ * session.c and api.c call it; docs/formats.md has the format.
  *
  * The state after step k is the folder <root>/step-<k>. Each rank puts the tensors that it owns into a file of its own
  * there, under a temporary name until it is whole and on the disk; the state is complete when the files of all ranks

@@ -1,4 +1,4 @@
-/* Writes one rank's file of a training state, straight from the tensors' own memory to the disk. session.c calls it,
+/* Writes one rank's file of a training state, straight from the tensors' own memory to the disk. saving.c calls it,
  * mostly from the thread of io/writer.h. */
 #include "io/training_state_format.h"
 

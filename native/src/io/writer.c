@@ -1,4 +1,4 @@
-/* The thread behind writer.h: a linked queue, and the first failure kept until it is asked for. session.c hands it the
+/* The thread behind writer.h: a linked queue, and the first failure kept until it is asked for. saving.c hands it the
  * jobs that write training states. */
 #include "io/writer.h"
 

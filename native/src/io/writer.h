@@ -1,5 +1,5 @@
 /* A thread of our own that does jobs one after the other, so that whoever hands them over needn't wait for a disk.
- * session.c gives it the writing of training states; it knows nothing of files or of StarPU.
+ * saving.c gives it the writing of training states; it knows nothing of files or of StarPU.
  *
  * A job belongs to the caller, is linked into the queue as it is, and may be freed from inside its own run(): handing
  * one over allocates nothing and can't fail, so that it can be done in a callback that may neither fail nor wait. */

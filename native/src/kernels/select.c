@@ -15,6 +15,7 @@ enum { MAX_LEVELS = 4 };
 struct level {
     const char *name;
     struct kernels kernels;
+    libm_map *(*vector_libm)(enum libm_function function); /* NULL: none */
 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -46,28 +47,29 @@ static const struct kernels portable = {
     .adamw_update = adamw_update_ref,
 };
 
-static void add_level(const char *name, void (*override)(struct kernels *kernels))
+static void add_level(const char *name, void (*override)(struct kernels *kernels),
+                      libm_map *(*vector_libm)(enum libm_function function))
 {
     struct level *level = &levels[num_levels++];
-    *level = (struct level){name, portable};
+    *level = (struct level){name, portable, vector_libm};
     if (override)
         override(&level->kernels);
 }
 
 static void choose(void)
 {
-    add_level("ref", NULL);
+    add_level("ref", NULL, NULL);
 #if STARPULLM_HAS_NEON
-    add_level("neon", kernels_override_neon);
+    add_level("neon", kernels_override_neon, vector_libm_neon);
 #endif
 #if STARPULLM_HAS_AVX2
     if (__builtin_cpu_supports("avx2"))
-        add_level("avx2", kernels_override_avx2);
+        add_level("avx2", kernels_override_avx2, vector_libm_avx2);
 #endif
 #if STARPULLM_HAS_AVX512
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl"))
-        add_level("avx512", kernels_override_avx512);
+        add_level("avx512", kernels_override_avx512, vector_libm_avx512);
 #endif
     chosen = &levels[num_levels - 1];
     const char *name = getenv("STARPULLM_SIMD");
@@ -105,11 +107,23 @@ const char *kernels_level_name(size_t index)
     return index < num_levels ? levels[index].name : NULL;
 }
 
-const struct kernels *kernels_of_level(const char *name)
+static const struct level *find_level(const char *name)
 {
     pthread_once(&once, choose);
     for (size_t i = 0; i < num_levels; i++)
         if (strcmp(levels[i].name, name) == 0)
-            return &levels[i].kernels;
+            return &levels[i];
     return NULL;
+}
+
+const struct kernels *kernels_of_level(const char *name)
+{
+    const struct level *level = find_level(name);
+    return level ? &level->kernels : NULL;
+}
+
+libm_map *libm_of_level(const char *name, enum libm_function function)
+{
+    const struct level *level = find_level(name);
+    return level && level->vector_libm ? level->vector_libm(function) : NULL;
 }

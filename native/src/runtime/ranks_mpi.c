@@ -77,7 +77,7 @@ static void let_transfers_give_way(void)
         if (!file)
             continue;
         if (fgets(name, sizeof name, file) && strcmp(name, "MPI\n") == 0)
-            setpriority(PRIO_PROCESS, (id_t)atoi(entry->d_name), 19);
+            setpriority(PRIO_PROCESS, (id_t)atoi(entry->d_name), 0);
         fclose(file);
     }
     closedir(threads);

@@ -18,6 +18,8 @@
 
 /* ---- Buffers: every operation takes what it needs from one pool, filled with values as they occur in training ---- */
 
+enum { PAGE = 4096 }; /* where the library's buffers begin */
+
 static float *pool;
 static size_t pool_used, pool_size;
 
@@ -182,6 +184,15 @@ static void crossentropy_softmax_backward(const struct kernels *k, struct team t
     k->crossentropy_softmax_backward(a, c, b, ids, N(), s.V, Vp(), SUM_FROM_ZERO, team);
 }
 
+static void gradient_setup(void)
+{
+    a = values(s.OC * s.C), b = values(s.OC * s.C);
+}
+static void gradient_add(const struct kernels *k, struct team team)
+{
+    k->gradient_add(a, b, s.OC * s.C, team);
+}
+
 static void adamw_setup(void)
 {
     const size_t count = s.OC * s.C;
@@ -248,6 +259,7 @@ static const struct operation {
     OPERATION(crossentropy_forward, loss, vocabularies, false),
     OPERATION(mean_loss, loss, vocabularies, false),
     OPERATION(crossentropy_softmax_backward, loss, vocabularies, false),
+    OPERATION(gradient_add, gradient, parameters, false),
     OPERATION(adamw_update, adamw, parameters, false),
 };
 enum { NUM_OPERATIONS = sizeof operations / sizeof *operations };
@@ -438,7 +450,7 @@ int main(int argc, char **argv)
     }
     const struct contestant ours = contestant(level), other = contestant(against);
     pool_size = (size_t)64 << 20; /* the largest: the logits' matmul */
-    pool = malloc(pool_size * sizeof *pool);
+    pool = aligned_alloc(PAGE, pool_size * sizeof *pool);
     if (!pool) {
         fprintf(stderr, "bench_kernels: out of memory\n");
         return 1;

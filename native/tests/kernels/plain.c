@@ -326,6 +326,12 @@ static void crossentropy_softmax_backward(float *dlogits, const float *dlosses, 
     }
 }
 
+static void gradient_add(float *sum, const float *term, size_t count, ALONE)
+{
+    for (size_t i = 0; i < count; i++)
+        sum[i] += term[i];
+}
+
 static void adamw_update(float *params, float *m, float *v, const float *grads, size_t count,
                          const struct adamw_options *options, int64_t step, ALONE)
 {
@@ -360,5 +366,6 @@ const struct kernels plain = {
     .crossentropy_forward = crossentropy_forward,
     .mean_loss = mean_loss,
     .crossentropy_softmax_backward = crossentropy_softmax_backward,
+    .gradient_add = gradient_add,
     .adamw_update = adamw_update,
 };

@@ -2,9 +2,10 @@
  * values and teams. ctest runs it whole; by hand: test_kernels --list, test_kernels [--level LEVEL] [OPERATION].
  *
  * Every case is made from a seed of its own, so a failing case is the same alone as in the whole run, and at every
- * level. A team's threads run one after the other in random order: whichever needed what another computes would not
- * find it. NaNs are equal whatever their payloads. Buffers start at any multiple of 4 bytes; outputs have guards on
- * both sides; inputs end where their allocation ends, so that an address sanitizer sees reads past them. */
+ * level. A team's threads run one after the other, each on buffers as they were at the start, and what they compute is
+ * put together: so whichever needed what another computes would not find it, and an output that two compute shows. NaNs
+ * are equal whatever their payloads. Buffers start at any multiple of 4 bytes; outputs have guards on both sides;
+ * inputs end where their allocation ends, so that an address sanitizer sees reads past them. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -100,7 +101,8 @@ struct buffer {
     const char *name;
     size_t count, offset; /* in 4-byte elements; data starts at memory + offset */
     bool output;
-    uint32_t *ours, *start, *expected; /* memory: a kernel's, as it was before, as the plain reading leaves it */
+    /* Memory: the kernel's, as it was at the start, what the team computed, what the plain reading gives. */
+    uint32_t *ours, *start, *computed, *expected;
 };
 
 struct pair {
@@ -116,7 +118,7 @@ static struct {
     const char *level; /* NULL before the first */
     size_t next;       /* level */
     const struct kernels *kernels;
-    int threads, order[MAX_THREADS]; /* the team, and its threads in the order in which they run */
+    struct team team;
     size_t number;
     enum flavour flavour;
     char shape[160];
@@ -129,11 +131,8 @@ static struct {
 static void failed(const char *what)
 {
     fflush(stdout);
-    fprintf(stderr, "%s: %s\n  case %zu (%s, %s values, threads", the.operation, what, the.number,
-            the.level ? the.level : "no level yet", flavour_names[the.flavour]);
-    for (int i = 0; i < the.threads; i++)
-        fprintf(stderr, " %d", the.order[i]);
-    fprintf(stderr, "): %s\n", the.shape);
+    fprintf(stderr, "%s: %s\n  case %zu (%s, %d threads, %s values): %s\n", the.operation, what, the.number,
+            the.level ? the.level : "no level yet", the.team.count, flavour_names[the.flavour], the.shape);
     exit(1);
 }
 
@@ -151,15 +150,10 @@ static void random_sizes(size_t limit, size_t count, size_t *const sizes[])
 #define RANDOM_SIZES(limit, ...) \
     random_sizes(limit, sizeof((size_t *[]){__VA_ARGS__}) / sizeof(size_t *), (size_t *[]){__VA_ARGS__})
 
-/* Mostly up to 8 threads, sometimes more than there is work for. */
-static void random_team(void)
+/* Mostly up to 8, sometimes more than there is work for. */
+static int random_threads(void)
 {
-    the.threads = 1 + (int)random_below(random_below(8) ? 8 : MAX_THREADS);
-    for (int i = 0; i < the.threads; i++) {
-        const int j = (int)random_below((size_t)i + 1);
-        the.order[i] = the.order[j];
-        the.order[j] = i;
-    }
+    return 1 + (int)random_below(random_below(8) ? 8 : MAX_THREADS);
 }
 
 static struct buffer *new_buffer(const char *name, size_t count, bool output)
@@ -169,8 +163,9 @@ static struct buffer *new_buffer(const char *name, size_t count, bool output)
     const size_t total = b->offset + count + (output ? GUARD : 0);
     b->ours = malloc(total * 4);
     b->start = malloc(total * 4);
+    b->computed = malloc(total * 4);
     b->expected = malloc(total * 4);
-    if (the.num_buffers > MAX_BUFFERS || !b->ours || !b->start || !b->expected)
+    if (the.num_buffers > MAX_BUFFERS || !b->ours || !b->start || !b->computed || !b->expected)
         failed("out of memory");
     for (size_t i = 0; i < total; i++)
         b->ours[i] = guard_bits;
@@ -273,10 +268,10 @@ static void check_buffer(const struct buffer *b)
     }
     size_t differ = 0, first = 0;
     for (size_t i = b->offset; i < end; i++)
-        if (!same(b->ours[i], b->expected[i]) && differ++ == 0)
+        if (!same(b->computed[i], b->expected[i]) && differ++ == 0)
             first = i;
     if (differ) {
-        const uint32_t ours = b->ours[first], expected = b->expected[first];
+        const uint32_t ours = b->computed[first], expected = b->expected[first];
         snprintf(what, sizeof what,
                  "%s[%zu] is 0x%08x (%.9g), the plain reading gives 0x%08x (%.9g); %zu of %zu elements differ", b->name,
                  first - b->offset, (unsigned)ours, (double)with_bits(ours), (unsigned)expected,
@@ -290,33 +285,66 @@ static void free_buffers(void)
     for (size_t i = 0; i < the.num_buffers; i++) {
         free(the.buffers[i].ours);
         free(the.buffers[i].start);
+        free(the.buffers[i].computed);
         free(the.buffers[i].expected);
     }
     the.num_buffers = 0;
 }
 
-/* Checks what the last level's kernel left, and gets the buffers ready for the next one's. */
+/* Moves what a thread has computed to the others', and gets the buffer ready for the next one. */
+static void collect_buffer(struct buffer *b)
+{
+    enum { BLOCK = 64 };
+    const size_t end = b->offset + b->count;
+    for (size_t begin = b->offset; begin < end; begin += BLOCK) {
+        const size_t block = begin + BLOCK < end ? BLOCK : end - begin;
+        if (memcmp(b->ours + begin, b->start + begin, block * 4) == 0)
+            continue;
+        for (size_t i = begin; i < begin + block; i++)
+            if (b->ours[i] != b->start[i]) {
+                if (b->computed[i] != b->start[i]) {
+                    char what[160];
+                    snprintf(what, sizeof what, "thread %d computes %s[%zu], which another thread has computed",
+                             the.team.index, b->name, i - b->offset);
+                    failed(what);
+                }
+                b->computed[i] = b->ours[i];
+                b->ours[i] = b->start[i];
+            }
+    }
+}
+
+/* The team's next thread, after the last one's outputs are collected. */
+static bool next_thread(void)
+{
+    for (size_t i = 0; the.team.index >= 0 && i < the.num_buffers; i++)
+        if (the.buffers[i].output)
+            collect_buffer(&the.buffers[i]);
+    return ++the.team.index < the.team.count;
+}
+
+/* The next level, after what the last one's kernel computed is checked. */
 static bool next_level(void)
 {
-    if (the.level)
-        for (size_t i = 0; i < the.num_buffers; i++)
-            check_buffer(&the.buffers[i]);
+    for (size_t i = 0; the.level && i < the.num_buffers; i++)
+        check_buffer(&the.buffers[i]);
     do
         the.level = kernels_level_name(the.next++);
     while (the.level && only_level && strcmp(the.level, only_level) != 0);
     if (!the.level)
         return false;
     the.kernels = kernels_of_level(the.level);
+    the.team.index = -1;
     for (size_t i = 0; i < the.num_buffers; i++)
-        memcpy(the.buffers[i].ours, the.buffers[i].start, buffer_size(&the.buffers[i]));
+        memcpy(the.buffers[i].computed, the.buffers[i].start, buffer_size(&the.buffers[i]));
     return true;
 }
 
 /* Calls a kernel of every level as each of the team's threads, and checks it; the plain reading must have run. */
-#define RUN_LEVELS(operation, ...)                     \
-    while (next_level())                               \
-        for (int turn = 0; turn < the.threads; turn++) \
-    the.kernels->operation(__VA_ARGS__, (struct team){the.order[turn], the.threads})
+#define RUN_LEVELS(operation, ...) \
+    while (next_level())           \
+        while (next_thread())      \
+    the.kernels->operation(__VA_ARGS__, the.team)
 
 /* ---- One random case of each operation ---- */
 
@@ -597,6 +625,16 @@ static void crossentropy_softmax_backward(void)
     RUN_LEVELS(crossentropy_softmax_backward, dlogits.ours, dlosses, probs, targets, N, V, Vp, start);
 }
 
+static void gradient_add(void)
+{
+    const size_t count = random_count();
+    SHAPE("count=%zu", count);
+    const struct pair sum = output("sum", count, SUM_CONTINUES);
+    const float *term = input("term", count);
+    plain.gradient_add(sum.plain, term, count, team_of_one);
+    RUN_LEVELS(gradient_add, sum.ours, term, count);
+}
+
 static void adamw_update(void)
 {
     static const float betas[] = {0.9f, 0.999f, 0.95f, 0.5f, 0.0f};
@@ -644,6 +682,7 @@ static const struct {
     OPERATION(crossentropy_forward, 300),
     OPERATION(mean_loss, 100),
     OPERATION(crossentropy_softmax_backward, 500),
+    OPERATION(gradient_add, 300),
     OPERATION(adamw_update, 500),
 };
 enum { NUM_OPERATIONS = sizeof operations / sizeof *operations };
@@ -654,7 +693,7 @@ static void run(size_t index)
     for (the.number = 0; the.number < operations[index].cases; the.number++) {
         random_state = (uint64_t)(index + 1) << 32 | the.number;
         the.flavour = (enum flavour)(the.number % 2 ? random_below(NUM_FLAVOURS) : ORDINARY);
-        random_team();
+        the.team.count = random_threads();
         the.level = NULL;
         the.next = 0;
         operations[index].run_case();

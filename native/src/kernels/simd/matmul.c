@@ -6,17 +6,21 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "kernels/ref/ref.h"
 #include "kernels/simd/kernels_simd.h"
 #include "kernels/simd/scratch.h"
 #include "kernels/simd/tile.h"
 
 enum {
-    BLOCK_ROWS = 8 * TILE_ROWS, /* rows that a panel in the first-level cache meets before the next */
-    BLOCK_COLUMNS = 384,        /* columns of sums carried from block to block in the second-level cache */
-    PANELS = 1 << 20,           /* floats of inp packed at a time */
-    PANELS_DEPTH = 1024,        /* rows of inp, of at most 2 * BLOCK_COLUMNS columns, packed at a time */
+    BLOCK_ROWS = 8 * TILE_ROWS,
+    BLOCK_COLUMNS = 256,  /* with TILE_DEPTH steps of them, three quarters of a megabyte: a second-level cache */
+    PANELS = 1 << 20,     /* floats of inp packed at a time */
+    WEIGHT_DEPTH = 384,   /* rows of inp between two stores of dweight's running sums */
+    WEIGHT_COLUMNS = 768, /* columns of inp packed at a time, */
+    PANELS_DEPTH = 1024,  /* and rows of it */
     BIAS_COLUMNS = 8 * LANES,
-    LINE = 16 /* floats of a cache line */
+    LINE = 16,         /* floats of a cache line */
+    FEW_PRODUCTS = 512 /* up to here packing takes longer than it saves; measured */
 };
 
 struct rectangle {
@@ -46,21 +50,18 @@ static struct rectangle team_rectangle(struct team team, size_t rows, size_t row
     return best;
 }
 
-/* The sums without packing: out[r,j] = ordered sum over k of a[r,k] * b[k,j], any two neighbours a stride apart,
- * starting from initial[r], or from out's present value if initial is NULL. For few products, and where there is no
+/* A row of sums without packing: out[j] = ordered sum over k of a[k] * b[k,j], any two neighbours a stride apart,
+ * starting from *initial, or from out's present value if initial is NULL. For few products, and where there is no
  * memory to pack. */
-static void ordered_product(float *out, size_t out_row, size_t out_column, const float *initial, const float *a,
-                            size_t a_row, size_t a_step, const float *b, size_t b_step, size_t b_column, size_t rows,
-                            size_t columns, size_t depth)
+static void ordered_row(float *out, size_t out_column, const float *initial, const float *a, size_t a_step,
+                        const float *b, size_t b_step, size_t b_column, size_t columns, size_t depth)
 {
-    for (size_t r = 0; r < rows; r++)
-        for (size_t j = 0; j < columns; j++) {
-            float *to = out + r * out_row + j * out_column;
-            float sum = initial ? initial[r] : *to;
-            for (size_t k = 0; k < depth; k++)
-                sum += a[r * a_row + k * a_step] * b[k * b_step + j * b_column];
-            *to = sum;
-        }
+    for (size_t j = 0; j < columns; j++) {
+        float sum = initial ? *initial : out[j * out_column];
+        for (size_t k = 0; k < depth; k++)
+            sum += a[k * a_step] * b[k * b_step + j * b_column];
+        out[j * out_column] = sum;
+    }
 }
 
 /* The sums of `columns` rows of inp and `rows` rows of weight: sums[o,n], so that a value of weight meets a vector of
@@ -71,31 +72,35 @@ static bool forward_rectangle(float *out, const float *inp, const float *weight,
     const size_t most = smaller(PANELS / C / TILE_COLUMNS * TILE_COLUMNS, BLOCK_COLUMNS);
     const size_t part = even_part(columns, most ? most : TILE_COLUMNS, TILE_COLUMNS);
     const size_t ld = part + LINE; /* not a power of two, so that a column's values fall into different cache sets */
-    float *panels = kernels_scratch(part * C + BLOCK_ROWS * TILE_DEPTH + BLOCK_ROWS * ld);
+    float *panels = kernels_scratch(part * C + TILE_ROWS * TILE_DEPTH + BLOCK_ROWS * ld);
     if (!panels)
         return false;
-    float *a = panels + part * C, *sums = a + BLOCK_ROWS * TILE_DEPTH;
+    float *a = panels + part * C, *sums = a + TILE_ROWS * TILE_DEPTH;
     const size_t depth_part = even_part(C, TILE_DEPTH, LANES);
     for (size_t n = 0; n < columns; n += part) {
         const size_t block_columns = smaller(part, columns - n);
         for (size_t j = 0; j < block_columns; j += TILE_COLUMNS)
-            SIMD_NAME(panel_transpose)(panels + j * C, inp + (n + j) * C, C, C, smaller(TILE_COLUMNS, block_columns - j));
+            SIMD_NAME(panel_transpose)(panels + j * C, inp + (n + j) * C, C, C,
+                                       smaller(TILE_COLUMNS, block_columns - j));
         for (size_t o = 0; o < rows; o += BLOCK_ROWS) {
             const size_t block_rows = smaller(BLOCK_ROWS, rows - o);
             for (size_t i = 0; i < C; i += depth_part) {
                 const size_t depth = smaller(depth_part, C - i);
-                SIMD_NAME(pack_rows)(a, weight + o * C + i, C, block_rows, depth);
-                for (size_t j = 0; j < block_columns; j += TILE_COLUMNS) {
-                    const size_t width = panel_width(smaller(TILE_COLUMNS, block_columns - j));
-                    for (size_t r = 0; r < block_rows; r += TILE_ROWS) {
-                        const float *initial = i > 0 ? NULL : bias ? bias + o + r : SIMD_NAME(tile_zeros);
-                        SIMD_NAME(tile_product)(sums + r * ld + j, ld, initial, a + r * TILE_DEPTH, PACKED_ROWS,
-                                                panels + j * C + i * width, smaller(TILE_ROWS, block_rows - r), width,
-                                                depth);
+                for (size_t r = 0; r < block_rows; r += TILE_ROWS) {
+                    const size_t tile_rows = smaller(TILE_ROWS, block_rows - r);
+                    const float *initial = i > 0 ? NULL : bias ? bias + o + r : SIMD_NAME(tile_zeros);
+                    SIMD_NAME(pack_rows)(a, weight + (o + r) * C + i, C, tile_rows, depth);
+                    for (size_t j = 0; j < block_columns; j += TILE_COLUMNS) {
+                        const size_t width = panel_width(smaller(TILE_COLUMNS, block_columns - j));
+                        SIMD_NAME(tile_product)(sums + r * ld + j, ld, initial, a, PACKED_ROWS,
+                                                panels + j * C + i * width, tile_rows, width, depth);
                     }
                 }
             }
-            SIMD_NAME(transpose)(out + n * OC + o, OC, sums, ld, block_rows, block_columns);
+            /* A cache line of every o at a time. */
+            for (size_t j = 0; j < block_columns; j += LINE)
+                SIMD_NAME(transpose)(out + (n + j) * OC + o, OC, sums + j, ld, block_rows,
+                                     smaller(LINE, block_columns - j));
         }
     }
     return true;
@@ -112,18 +117,9 @@ void SIMD_NAME(matmul_forward)(float *out /* (N,OC) */, const float *inp /* (N,C
     bias = bias ? bias + own.rows.begin : NULL;
     if (rows == 0 || columns == 0)
         return;
-    if (!forward_rectangle(out, inp, weight, bias, rows, columns, C, OC))
+    if (N * C * OC <= FEW_PRODUCTS || !forward_rectangle(out, inp, weight, bias, rows, columns, C, OC))
         for (size_t o = 0; o < rows; o++)
-            ordered_product(out + o, 0, OC, bias ? bias + o : SIMD_NAME(tile_zeros), weight + o * C, 0, 1, inp, 1, C, 1,
-                            columns, C);
-}
-
-/* Asks for a tile's present values, to be written. */
-static void prefetch_tile(const float *c, size_t ldc, size_t rows)
-{
-    for (size_t r = 0; r < rows; r++)
-        for (size_t j = 0; j < TILE_COLUMNS; j += LINE)
-            __builtin_prefetch(c + r * ldc + j, 1);
+            ordered_row(out + o, OC, bias ? bias + o : SIMD_NAME(tile_zeros), weight + o * C, 1, inp, 1, C, columns, C);
 }
 
 /* `rows` rows of dinp and `columns` columns. The part of dout is packed whole, the weight panel by panel. */
@@ -146,12 +142,8 @@ static bool backward_input_rectangle(float *dinp, const float *dout, const float
                 const size_t width = smaller(TILE_COLUMNS, columns - i);
                 SIMD_NAME(panel_copy)(panel, weight + o * C + i, C, depth, width);
                 for (size_t r = 0; r < block_rows; r += TILE_ROWS) {
-                    float *to = dinp + (n + r) * C + i;
-                    const size_t tile_rows = smaller(TILE_ROWS, block_rows - r);
-                    if (r + TILE_ROWS < block_rows)
-                        prefetch_tile(to + TILE_ROWS * C, C, smaller(TILE_ROWS, block_rows - r - TILE_ROWS));
-                    SIMD_NAME(tile_product)(to, C, initial, a + r * TILE_DEPTH, PACKED_ROWS, panel, tile_rows, width,
-                                            depth);
+                    SIMD_NAME(tile_product)(dinp + (n + r) * C + i, C, initial, a + r * TILE_DEPTH, PACKED_ROWS, panel,
+                                            smaller(TILE_ROWS, block_rows - r), width, depth);
                 }
             }
         }
@@ -163,6 +155,10 @@ void SIMD_NAME(matmul_backward_input)(float *dinp /* (N,C) */, const float *dout
                                       const float *weight /* (OC,C) */, size_t N, size_t C, size_t OC,
                                       enum sum_start start, struct team team)
 {
+    if (N == 1) { /* one sum per weight column: nothing to keep in registers meanwhile */
+        matmul_backward_input_ref(dinp, dout, weight, N, C, OC, start, team);
+        return;
+    }
     const struct rectangle own = team_rectangle(team, N, TILE_ROWS, C, TILE_COLUMNS);
     const size_t rows = own.rows.end - own.rows.begin, columns = own.columns.end - own.columns.begin;
     dinp += own.rows.begin * C + own.columns.begin;
@@ -170,19 +166,19 @@ void SIMD_NAME(matmul_backward_input)(float *dinp /* (N,C) */, const float *dout
     weight += own.columns.begin;
     if (rows == 0 || columns == 0)
         return;
-    if (!backward_input_rectangle(dinp, dout, weight, rows, columns, C, OC, start))
+    if (N * C * OC <= FEW_PRODUCTS || !backward_input_rectangle(dinp, dout, weight, rows, columns, C, OC, start))
         for (size_t n = 0; n < rows; n++)
-            ordered_product(dinp + n * C, 0, 1, start == SUM_FROM_ZERO ? SIMD_NAME(tile_zeros) : NULL, dout + n * OC, 0,
-                            1, weight, C, 1, 1, columns, OC);
+            ordered_row(dinp + n * C, 1, start == SUM_FROM_ZERO ? SIMD_NAME(tile_zeros) : NULL, dout + n * OC, 1,
+                        weight, C, 1, columns, OC);
 }
 
 /* `rows` rows of dweight and `columns` columns. The part of inp is packed whole, dout a block of rows at a time. */
 static bool backward_weight_rectangle(float *dweight, const float *dout, const float *inp, size_t rows, size_t columns,
                                       size_t N, size_t C, size_t OC, enum sum_start start)
 {
-    const size_t depth_part = even_part(N, TILE_DEPTH, LANES);
+    const size_t depth_part = even_part(N, WEIGHT_DEPTH, LANES);
     const size_t panels_depth = smaller(N, PANELS_DEPTH / depth_part * depth_part);
-    const size_t part = even_part(columns, 2 * BLOCK_COLUMNS, TILE_COLUMNS);
+    const size_t part = even_part(columns, WEIGHT_COLUMNS, TILE_COLUMNS);
     float *panels = kernels_scratch(part * panels_depth + BLOCK_ROWS * TILE_DEPTH);
     if (!panels)
         return false;
@@ -200,18 +196,15 @@ static bool backward_weight_rectangle(float *dweight, const float *dout, const f
                     const size_t depth = smaller(depth_part, all_depth - n);
                     const float *initial = begin + n == 0 && start == SUM_FROM_ZERO ? SIMD_NAME(tile_zeros) : NULL;
                     SIMD_NAME(pack_steps)(a, dout + (begin + n) * OC + o, OC, block_rows, depth);
-                    for (size_t j = 0; j < block_columns; j += TILE_COLUMNS) {
-                        const size_t width = smaller(TILE_COLUMNS, block_columns - j);
-                        const float *b = panels + j * all_depth + n * panel_width(width);
-                        for (size_t r = 0; r < block_rows; r += TILE_ROWS) {
-                            float *to = dweight + (o + r) * C + i + j;
-                            const size_t tile_rows = smaller(TILE_ROWS, block_rows - r);
-                            if (r + TILE_ROWS < block_rows)
-                                prefetch_tile(to + TILE_ROWS * C, C, smaller(TILE_ROWS, block_rows - r - TILE_ROWS));
-                            SIMD_NAME(tile_product)(to, C, initial, a + r * TILE_DEPTH, PACKED_STEPS, b, tile_rows,
-                                                    width, depth);
+                    /* Neighbouring columns one after the other: rows of dweight often lie whole pages apart, and the
+                     * processor takes a read for one of what it has just written at the same place of a page. */
+                    for (size_t r = 0; r < block_rows; r += TILE_ROWS)
+                        for (size_t j = 0; j < block_columns; j += TILE_COLUMNS) {
+                            const size_t width = smaller(TILE_COLUMNS, block_columns - j);
+                            SIMD_NAME(tile_product)(dweight + (o + r) * C + i + j, C, initial, a + r * TILE_DEPTH,
+                                                    PACKED_STEPS, panels + j * all_depth + n * panel_width(width),
+                                                    smaller(TILE_ROWS, block_rows - r), width, depth);
                         }
-                    }
                 }
             }
         }
@@ -252,8 +245,8 @@ void SIMD_NAME(matmul_backward_weight)(float *dweight /* (OC,C) */, float *dbias
         return;
     if (dbias && own.columns.begin == 0)
         backward_bias(dbias + own.rows.begin, dout, rows, N, OC, start);
-    if (!backward_weight_rectangle(dweight, dout, inp, rows, columns, N, C, OC, start))
+    if (N * C * OC <= FEW_PRODUCTS || !backward_weight_rectangle(dweight, dout, inp, rows, columns, N, C, OC, start))
         for (size_t o = 0; o < rows; o++)
-            ordered_product(dweight + o * C, 0, 1, start == SUM_FROM_ZERO ? SIMD_NAME(tile_zeros) : NULL, dout + o, 0,
-                            OC, inp, C, 1, 1, columns, N);
+            ordered_row(dweight + o * C, 1, start == SUM_FROM_ZERO ? SIMD_NAME(tile_zeros) : NULL, dout + o, OC, inp, C,
+                        1, columns, N);
 }

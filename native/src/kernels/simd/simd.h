@@ -4,9 +4,14 @@
 #define STARPULLM_SIMD_H
 
 #include "kernels/kernels.h"
+#include "kernels/libm.h"
 
 void kernels_override_avx2(struct kernels *kernels);
 void kernels_override_avx512(struct kernels *kernels);
 void kernels_override_neon(struct kernels *kernels);
+
+libm_map *vector_libm_avx2(enum libm_function function);
+libm_map *vector_libm_avx512(enum libm_function function);
+libm_map *vector_libm_neon(enum libm_function function);
 
 #endif

@@ -13,7 +13,8 @@ const float SIMD_NAME(tile_zeros)[TILE_ROWS] = {0};
  * function to itself. */
 static inline __attribute__((always_inline)) void tile(float *restrict c, size_t ldc, const float *initial,
                                                        const float *restrict a, size_t a_row, size_t a_step,
-                                                       const float *restrict b, size_t depth, int rows, int vectors)
+                                                       const float *restrict b, size_t depth, int rows, int vectors,
+                                                       bool scaled, float scale)
 {
     vector sum[TILE_ROWS][TILE_VECTORS];
     if (rows > TILE_ROWS || vectors > TILE_VECTORS)
@@ -27,8 +28,12 @@ static inline __attribute__((always_inline)) void tile(float *restrict c, size_t
             step[v] = vector_load(b + k * (size_t)(vectors * LANES) + v * LANES);
         for (int r = 0; r < rows; r++) {
             const vector factor = vector_of(a[(size_t)r * a_row + k * a_step]);
-            for (int v = 0; v < vectors; v++)
-                sum[r][v] += factor * step[v];
+            for (int v = 0; v < vectors; v++) {
+                vector term = factor * step[v];
+                if (scaled)
+                    term *= vector_of(scale);
+                sum[r][v] += term;
+            }
         }
     }
     for (int r = 0; r < rows; r++)
@@ -36,38 +41,40 @@ static inline __attribute__((always_inline)) void tile(float *restrict c, size_t
             vector_store(c + (size_t)r * ldc + v * LANES, sum[r][v]);
 }
 
-typedef void tile_function(float *c, size_t ldc, const float *initial, const float *a, const float *b, size_t depth);
+typedef void tile_function(float *c, size_t ldc, const float *initial, const float *a, const float *b, size_t depth,
+                           float scale);
 
-#define TILE(rows, vectors)                                                                                            \
-    static void tile_rows_##rows##_##vectors(float *c, size_t ldc, const float *initial, const float *a,               \
-                                             const float *b, size_t depth)                                             \
-    {                                                                                                                  \
-        tile(c, ldc, initial, a, TILE_DEPTH, 1, b, depth, rows, vectors);                                              \
-    }                                                                                                                  \
-    static void tile_steps_##rows##_##vectors(float *c, size_t ldc, const float *initial, const float *a,              \
-                                              const float *b, size_t depth)                                            \
-    {                                                                                                                  \
-        tile(c, ldc, initial, a, 1, TILE_ROWS, b, depth, rows, vectors);                                               \
+#define TILE(name, rows, vectors, a_row, a_step, scaled)                                                              \
+    static void name##_##rows##_##vectors(float *c, size_t ldc, const float *initial, const float *a, const float *b, \
+                                          size_t depth, float scale)                                                  \
+    {                                                                                                                 \
+        tile(c, ldc, initial, a, a_row, a_step, b, depth, rows, vectors, scaled, scale);                              \
     }
-#define TILES(rows) TILE(rows, 1) TILE(rows, 2) TILE(rows, 3)
-TILES(1) TILES(2) TILES(3) TILES(4) TILES(5) TILES(6)
-TILES(7) TILES(8) TILES(9) TILES(10) TILES(11) TILES(12)
+#define TILES_OF_ROWS(rows, vectors)                         \
+    TILE(by_rows, rows, vectors, TILE_DEPTH, 1, false)       \
+    TILE(by_rows_scaled, rows, vectors, TILE_DEPTH, 1, true) \
+    TILE(by_steps, rows, vectors, 1, TILE_ROWS, false)       \
+    TILE(by_steps_scaled, rows, vectors, 1, TILE_ROWS, true)
+#define TILES(rows) TILES_OF_ROWS(rows, 1) TILES_OF_ROWS(rows, 2) TILES_OF_ROWS(rows, 3)
+TILES(1)
+TILES(2) TILES(3) TILES(4) TILES(5) TILES(6) TILES(7) TILES(8) TILES(9) TILES(10) TILES(11) TILES(12)
 
-#define NAMES(packed, rows) {packed##_##rows##_1, packed##_##rows##_2, packed##_##rows##_3}
-#define ALL_NAMES(packed)                                                                                              \
-    {NAMES(packed, 1), NAMES(packed, 2), NAMES(packed, 3), NAMES(packed, 4),  NAMES(packed, 5),  NAMES(packed, 6),     \
-     NAMES(packed, 7), NAMES(packed, 8), NAMES(packed, 9), NAMES(packed, 10), NAMES(packed, 11), NAMES(packed, 12)}
-static tile_function *const tiles[2][12][3] = {[PACKED_ROWS] = ALL_NAMES(tile_rows),
-                                               [PACKED_STEPS] = ALL_NAMES(tile_steps)};
+#define NAMES(name, rows) {name##_##rows##_1, name##_##rows##_2, name##_##rows##_3}
+#define ALL_NAMES(name)                                                                                \
+    {NAMES(name, 1), NAMES(name, 2), NAMES(name, 3), NAMES(name, 4),  NAMES(name, 5),  NAMES(name, 6), \
+     NAMES(name, 7), NAMES(name, 8), NAMES(name, 9), NAMES(name, 10), NAMES(name, 11), NAMES(name, 12)}
+    static tile_function *const tiles[2][2][12][3] = {
+        [PACKED_ROWS] = {ALL_NAMES(by_rows), ALL_NAMES(by_rows_scaled)},
+        [PACKED_STEPS] = {ALL_NAMES(by_steps), ALL_NAMES(by_steps_scaled)}};
 _Static_assert(TILE_ROWS <= 12 && TILE_VECTORS <= 3, "every tile has a function");
 
-void SIMD_NAME(tile_product)(float *c, size_t ldc, const float *initial, const float *a, enum packed packed,
-                             const float *b, size_t rows, size_t columns, size_t depth)
+void SIMD_NAME(tile_product_scaled)(float *c, size_t ldc, const float *initial, const float *a, enum packed packed,
+                                    const float *b, size_t rows, size_t columns, size_t depth, float scale)
 {
     const size_t vectors = (columns + LANES - 1) / LANES;
-    tile_function *const product = tiles[packed][rows - 1][vectors - 1];
+    tile_function *const product = tiles[packed][scale != 1.0f][rows - 1][vectors - 1];
     if (columns == vectors * LANES) {
-        product(c, ldc, initial, a, b, depth);
+        product(c, ldc, initial, a, b, depth, scale);
         return;
     }
     float part[TILE_ROWS][TILE_COLUMNS]; /* what the unused columns come to is dropped */
@@ -75,9 +82,56 @@ void SIMD_NAME(tile_product)(float *c, size_t ldc, const float *initial, const f
     if (!initial)
         for (size_t r = 0; r < rows; r++)
             memcpy(part[r], c + r * ldc, columns * sizeof(float));
-    product(part[0], TILE_COLUMNS, initial, a, b, depth);
+    product(part[0], TILE_COLUMNS, initial, a, b, depth, scale);
     for (size_t r = 0; r < rows; r++)
         memcpy(c + r * ldc, part[r], columns * sizeof(float));
+}
+
+void SIMD_NAME(tile_product)(float *c, size_t ldc, const float *initial, const float *a, enum packed packed,
+                             const float *b, size_t rows, size_t columns, size_t depth)
+{
+    SIMD_NAME(tile_product_scaled)(c, ldc, initial, a, packed, b, rows, columns, depth, 1.0f);
+}
+
+/* One row of a triangle, `vectors` (constant) vectors of it. */
+static inline void triangle_row(float *restrict c, const float *restrict a, size_t a_step, const float *restrict b,
+                                size_t depth, size_t vectors, float scale)
+{
+    vector sum[TILE_VECTORS];
+    for (size_t v = 0; v < vectors; v++)
+        sum[v] = vector_load(c + v * LANES);
+    for (size_t k = 0; k < depth; k++)
+        for (size_t v = 0; v < vectors; v++)
+            sum[v] += (vector_of(a[k * a_step]) * vector_load(b + (k * vectors + v) * LANES)) * vector_of(scale);
+    for (size_t v = 0; v < vectors; v++)
+        vector_store(c + v * LANES, sum[v]);
+}
+
+void SIMD_NAME(tile_triangle)(float *c, size_t ldc, const float *initial, const float *a, size_t a_row, size_t a_step,
+                              const float *b, size_t rows, size_t columns, enum triangle triangle, float scale)
+{
+    float part[TILE_COLUMNS] = {0};
+    const size_t width = panel_width(columns);
+    const bool whole = columns == width;
+    for (size_t r = 0; r < rows; r++) {
+        const size_t begin = triangle == STEPS_FROM_ROW ? r : 0;
+        const size_t depth = triangle == STEPS_FROM_ROW ? rows - r : r + 1;
+        const float *a_first = a + r * a_row + begin * a_step, *b_first = b + begin * width;
+        float *row = c + r * ldc, *to = whole ? row : part;
+        if (initial)
+            for (size_t j = 0; j < columns; j++)
+                to[j] = initial[r];
+        else if (!whole)
+            memcpy(part, row, columns * sizeof(float));
+        if (width == TILE_COLUMNS)
+            triangle_row(to, a_first, a_step, b_first, depth, TILE_VECTORS, scale);
+        else if (width == LANES)
+            triangle_row(to, a_first, a_step, b_first, depth, 1, scale);
+        else
+            triangle_row(to, a_first, a_step, b_first, depth, 2, scale);
+        if (!whole)
+            memcpy(row, part, columns * sizeof(float));
+    }
 }
 
 /* ---- Packing ---- */

@@ -11,13 +11,16 @@
 
 #include "kernels/simd/vector.h"
 
-/* As many sums as leave registers for a step's values of b, one of a and a term: of AVX2's 16 registers, or of AVX-512's
- * and NEON's 32. A whole panel of b takes 32 KB at most and stays in the first-level cache. */
+/* As many sums as leave registers for a step's values of b, one of a and a term: of AVX2's 16 registers, or of
+ * AVX-512's and NEON's 32. */
 enum {
-    TILE_ROWS = SIMD_BYTES == 64 ? 12 : SIMD_BYTES == 32 ? 6 : 8,
+    TILE_ROWS = SIMD_BYTES == 64 ? 12
+    : SIMD_BYTES == 32           ? 6
+                                 : 8,
     TILE_VECTORS = SIMD_BYTES == 16 ? 3 : 2,
     TILE_COLUMNS = TILE_VECTORS * LANES,
-    TILE_DEPTH = 256 /* steps between two stores of the running sums */
+    TILE_DEPTH = 768 /* most steps between two stores of the running sums: a tile's rows of a stay in the first-level
+                        cache while panels come from the second */
 };
 
 /* Where a's packed value of row r and step k is. */
@@ -30,6 +33,17 @@ enum packed {
  * (depth,panel_width(columns)). */
 void SIMD_NAME(tile_product)(float *c, size_t ldc, const float *initial, const float *a, enum packed packed,
                              const float *b, size_t rows, size_t columns, size_t depth);
+
+/* The same with terms (a[r,k] * b[k,j]) * scale. Scale 1 changes nothing and costs nothing. */
+void SIMD_NAME(tile_product_scaled)(float *c, size_t ldc, const float *initial, const float *a, enum packed packed,
+                                    const float *b, size_t rows, size_t columns, size_t depth, float scale);
+
+/* Which k < rows row r's sum has. */
+enum triangle { STEPS_UP_TO_ROW /* k <= r */, STEPS_FROM_ROW /* k >= r */ };
+
+/* The same over a triangle of steps; a's value of row r and step k is a[r * a_row + k * a_step]. */
+void SIMD_NAME(tile_triangle)(float *c, size_t ldc, const float *initial, const float *a, size_t a_row, size_t a_step,
+                              const float *b, size_t rows, size_t columns, enum triangle triangle, float scale);
 
 /* Whole vectors for `columns` columns. */
 static inline size_t panel_width(size_t columns)

@@ -19,6 +19,7 @@ typedef int32_t vector_int __attribute__((vector_size(SIMD_BYTES), may_alias));
 
 /* The same at any multiple of 4 bytes. */
 typedef float vector_unaligned __attribute__((vector_size(SIMD_BYTES), aligned(4), may_alias));
+typedef int32_t vector_int_unaligned __attribute__((vector_size(SIMD_BYTES), aligned(4), may_alias));
 
 static inline vector vector_load(const float *x)
 {

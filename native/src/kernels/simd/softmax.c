@@ -1,0 +1,101 @@
+/* Softmax over the vocabulary, and the exponentials that attention.c uses too.
+ * override.c offers it to the softmax codelet.
+ *
+ * The ordered sum is a chain of additions, and so takes its time; but the processor goes on to the next exponentials
+ * meanwhile, which take about as long. Several rows' sums side by side were measured to be no faster. */
+#include "kernels/simd/softmax.h"
+
+#include <math.h>
+
+#include "kernels/libm.h"
+#include "kernels/simd/kernels_simd.h"
+#include "kernels/simd/math.h"
+
+static const float least = -10000.0f;
+
+static inline vector larger(vector a, vector b)
+{
+    return vector_select(a > b, a, b);
+}
+
+/* The largest of x and -10000, in any order: a NaN never wins, and which of two zeros of different sign does makes no
+ * difference to expf(x - mx). */
+static float largest(const float *x, size_t count)
+{
+    enum { MANY = 4 }; /* comparisons that don't wait for one another */
+    vector lanes[MANY];
+    for (int j = 0; j < MANY; j++)
+        lanes[j] = vector_of(least);
+    size_t i = 0;
+    for (; i + MANY * LANES <= count; i += MANY * LANES)
+        for (int j = 0; j < MANY; j++)
+            lanes[j] = larger(vector_load(x + i + (size_t)(j * LANES)), lanes[j]);
+    for (; i + LANES <= count; i += LANES)
+        lanes[0] = larger(vector_load(x + i), lanes[0]);
+    if (i < count && count >= LANES) {
+        lanes[1] = larger(vector_load(x + count - LANES), lanes[1]);
+        i = count;
+    }
+    lanes[0] = larger(larger(lanes[0], lanes[1]), larger(lanes[2], lanes[3]));
+    float mx[LANES];
+    vector_store(mx, lanes[0]);
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int j = 0; j < half; j++)
+            mx[j] = mx[j + half] > mx[j] ? mx[j + half] : mx[j];
+    for (; i < count; i++)
+        mx[0] = x[i] > mx[0] ? x[i] : mx[0];
+    return mx[0];
+}
+
+static inline float sum_after(float sum, const float *e, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        sum += e[i];
+    return sum;
+}
+
+static float exponentials(float *e, const float *x, float mx, size_t count)
+{
+    float z = 0.0f;
+    size_t i = 0;
+    for (; i + LANES <= count; i += LANES) {
+        vector_store(e + i, vector_expf(vector_load(x + i) - mx));
+        z = sum_after(z, e + i, LANES);
+    }
+    if (i < count && count >= LANES) { /* some for the second time */
+        vector_store(e + count - LANES, vector_expf(vector_load(x + count - LANES) - mx));
+    } else if (i < count) {
+        float few[LANES] = {0};
+        memcpy(few, x, count * sizeof *few);
+        vector_store(few, vector_expf(vector_load(few) - mx));
+        memcpy(e, few, count * sizeof *few);
+    }
+    return sum_after(z, e + i, count - i);
+}
+
+/* On a libm whose bits the vector function isn't known to have. */
+static float platform_exponentials(float *e, const float *x, float mx, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        e[i] = expf(x[i] - mx);
+    return sum_after(0.0f, e, count);
+}
+
+float SIMD_NAME(softmax_exponentials)(float *e, const float *x, size_t count)
+{
+    const float mx = largest(x, count);
+    return libm_is_proven(LIBM_EXPF) ? exponentials(e, x, mx, count) : platform_exponentials(e, x, mx, count);
+}
+
+void SIMD_NAME(softmax_forward)(float *probs /* (N,Vp) */, const float *logits /* (N,Vp) */, size_t N, size_t V,
+                                size_t Vp, struct team team)
+{
+    const struct share rows = team_share(team, N, 1);
+    for (size_t n = rows.begin; n < rows.end; n++) {
+        float *p = probs + n * Vp;
+        const float z = SIMD_NAME(softmax_exponentials)(p, logits + n * Vp, V);
+        for (size_t v = 0; v < V; v++)
+            p[v] = p[v] / z;
+        memset(p + V, 0, (Vp - V) * sizeof *p);
+    }
+}

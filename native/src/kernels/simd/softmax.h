@@ -1,0 +1,12 @@
+/* The exponentials of a softmax: softmax.c and attention.c use them. */
+#ifndef STARPULLM_SIMD_SOFTMAX_H
+#define STARPULLM_SIMD_SOFTMAX_H
+
+#include <stddef.h>
+
+#include "kernels/simd/vector.h"
+
+/* e[i] = expf(x[i] - mx), mx being the largest of x and -10000. Returns the ordered sum of e from 0. */
+float SIMD_NAME(softmax_exponentials)(float *e /* (count) */, const float *x /* (count) */, size_t count);
+
+#endif

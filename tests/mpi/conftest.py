@@ -1,0 +1,33 @@
+"""After every test no process of its jobs is left, and no file where they kept theirs.
+
+pytest loads it for this directory's tests.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from starpullm import launch
+
+
+@pytest.fixture(autouse=True)
+def job_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The test's own job, of which everything that it starts is a part; checks that nothing is left of it."""
+    name = f"test-{uuid.uuid4().hex}"
+    files = tmp_path / "files"
+    files.mkdir()
+    monkeypatch.setenv(launch.JOB_VARIABLE, name)
+    monkeypatch.setattr(tempfile, "tempdir", str(files))
+    # Neither the current directory nor this one may hide the installed package.
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="starpullm-tests-") as memory:
+        monkeypatch.setattr(launch, "_MEMORY", Path(memory))
+        yield name
+        assert launch.processes_of(name) == []
+        assert list(files.iterdir()) == []
+        assert list(Path(memory).iterdir()) == []

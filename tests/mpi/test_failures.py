@@ -1,0 +1,170 @@
+"""A rank that dies, raises, exits or hangs ends the whole job in a bounded time, and the outcome says which and where.
+
+Collected by pytest; conftest.py checks that nothing is left of the jobs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from starpullm.launch import Completed, Crashed, ExitedWith, Job, Outcome, TimedOut, processes_of, run_job
+
+from . import programs
+
+if TYPE_CHECKING:  # importing it would make a rank of pytest
+    from mpi4py.MPI import Comm
+
+RANKS = 3
+TIME_LIMIT = 60.0
+END_SECONDS = 20.0
+"""From a failure to the end of the job: two seconds on a quiet machine."""
+
+
+def run(program: Callable[[Comm], None], time_limit: float = TIME_LIMIT, ranks: int = RANKS) -> Outcome:
+    return run_job(Job([sys.executable, programs.__file__, program.__name__], time_limit, ranks))
+
+
+def assert_ended_soon(outcome: Outcome) -> None:
+    assert outcome.seconds < TIME_LIMIT
+    for report in outcome.reports.values():
+        assert report.phase is not None, outcome
+        assert report.phase.seconds_ago < END_SECONDS, outcome
+
+
+def test_killed_between_steps() -> None:
+    outcome = run(programs.kill_between_steps)
+    assert isinstance(outcome, Crashed), outcome
+    assert (outcome.rank, outcome.signal) == (1, signal.SIGKILL)
+    assert outcome.sentence == "rank 1 of 3 was ended by SIGKILL (last finished step 20, phase between steps)"
+    assert outcome.reports[1].status == -signal.SIGKILL
+    for survivor in (0, 2):
+        assert outcome.reports[survivor].stderr == (
+            f"rank {survivor}: ended by SIGTERM (last finished step 20, phase allreduce)\n"
+        )
+    assert_ended_soon(outcome)
+
+
+def test_killed_in_allreduce() -> None:
+    outcome = run(programs.kill_in_allreduce)
+    assert isinstance(outcome, Crashed), outcome
+    assert (outcome.rank, outcome.signal) == (1, signal.SIGKILL)
+    assert re.search(r"rank 1 of 3 was ended by SIGKILL \(last finished step \d+, phase [a-z ]+\)", outcome.sentence)
+    for survivor in (0, 2):
+        assert re.search(
+            rf"rank {survivor}: ended by SIGTERM \(last finished step \d+", outcome.reports[survivor].stderr
+        )
+    assert_ended_soon(outcome)
+
+
+def test_raises() -> None:
+    outcome = run(programs.raise_error)
+    assert isinstance(outcome, ExitedWith), outcome
+    assert (outcome.rank, outcome.status) == (1, 1)
+    assert outcome.sentence == (
+        "rank 1 of 3 ended with exit status 1 (last finished step 20, phase between steps): "
+        "ValueError: found a bad number"
+    )
+    assert outcome.reports[1].stderr.startswith("Traceback (most recent call last):\n")
+    assert "rank 1: ValueError: found a bad number (last finished step 20, phase between steps)\n" in outcome.stderr
+    assert_ended_soon(outcome)
+
+
+def test_exits_while_others_go_on() -> None:
+    outcome = run(programs.exit_with_3)
+    assert isinstance(outcome, ExitedWith), outcome
+    assert (outcome.rank, outcome.status) == (1, 3)
+    assert outcome.sentence == "rank 1 of 3 ended with exit status 3 (last finished step 20, phase between steps)"
+    assert_ended_soon(outcome)
+
+
+def test_segmentation_fault() -> None:
+    outcome = run(programs.segfault)
+    assert isinstance(outcome, Crashed), outcome
+    assert (outcome.rank, outcome.signal) == (1, signal.SIGSEGV)
+    assert "Fatal Python error: Segmentation fault" in outcome.reports[1].stderr
+    assert re.search(r'programs\.py", line \d+ in segfault', outcome.reports[1].stderr)
+    assert_ended_soon(outcome)
+
+
+def test_hangs() -> None:
+    outcome = run(programs.hang, time_limit=6)
+    assert isinstance(outcome, TimedOut), outcome
+    assert outcome.sentence.startswith(
+        "not ended after 6 s: rank 0 was running, last finished step 20, phase allreduce"
+    )
+    assert {rank: (phase.phase, phase.step) for rank, phase in outcome.phases.items()} == {
+        0: ("allreduce", 20),
+        1: ("sleeping", 20),
+        2: ("allreduce", 20),
+    }
+    for report in outcome.reports.values():
+        assert report.status is None
+        assert "most recent call first" in report.stderr  # Python's stack
+        assert report.native_stacks
+    assert re.search(r'programs\.py", line \d+ in hang', outcome.reports[1].stderr)
+    with pytest.raises(Exception, match="not ended after 6 s"):
+        outcome.completed()
+
+
+def test_hangs_at_the_end() -> None:
+    outcome = run(programs.hang_at_the_end, time_limit=5, ranks=2)
+    assert isinstance(outcome, TimedOut), outcome
+    assert outcome.phases[0].phase == "waiting for the other ranks to end"
+    assert (outcome.phases[1].phase, outcome.phases[1].step) == ("sleeping", 5)
+
+
+def test_interrupted_in_a_native_call() -> None:
+    outcome = run(programs.interrupt)
+    assert isinstance(outcome, ExitedWith), outcome
+    assert (outcome.rank, outcome.status) == (1, 128 + signal.SIGINT)
+    assert outcome.reports[1].stderr == "rank 1: ended by SIGINT (last finished step 7, phase receiving)\n"
+    assert_ended_soon(outcome)
+
+
+def test_what_a_rank_leaves_behind_is_killed_and_named() -> None:
+    outcome = run(programs.orphan)
+    assert isinstance(outcome, Completed), outcome
+    assert len(outcome.left_running) == RANKS
+    assert all("time.sleep" in process for process in outcome.left_running)
+
+
+def test_ranks_end_with_a_launcher_that_is_killed(job_name: str, tmp_path: Path) -> None:
+    code = (
+        "import sys, tempfile; from pathlib import Path; from starpullm import launch; from starpullm.launch import *\n"
+        "tempfile.tempdir, launch._MEMORY = sys.argv[2], Path(sys.argv[2])\n"
+        f"run_job(Job([sys.executable, sys.argv[1], 'hang'], {TIME_LIMIT}, {RANKS}))"
+    )
+    command = [sys.executable, "-c", code, programs.__file__, str(tmp_path / "files")]
+    with subprocess.Popen(command) as launcher:
+        # mpirun, and for each rank its keeper and itself, beside the launcher.
+        wait_until(lambda: len(processes_of(job_name)) == 2 + 2 * RANKS)
+        launcher.kill()
+    wait_until(lambda: not processes_of(job_name))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + END_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "still not so after a long time"
+        time.sleep(0.02)
+
+
+def test_mpirun_alone_names_the_rank_and_the_step(job_name: str) -> None:
+    """Without launch.py too: what a user sees who calls mpirun."""
+    command = ["mpirun", "-n", "2", "--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
+    command += [sys.executable, programs.__file__, "kill_between_steps"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT, check=False)
+    assert done.returncode == 128 + signal.SIGKILL
+    assert "rank 0: ended by SIGTERM (last finished step 20, phase allreduce)" in done.stderr
+    assert "process rank 1" in done.stderr  # mpirun's sentence
+    wait_until(lambda: not processes_of(job_name))

@@ -1,0 +1,100 @@
+"""The dependency checks on traces of real runs: the order is kept, and handles reused by the next step cost nothing.
+
+Collected by pytest; the runs are in child processes. Faults that the checks must find are in
+tests/unit/test_dependencies.py.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from starpullm import Runtime, Trainer
+from starpullm.checks.dependencies import check_observed, check_reuse, typical_durations
+from starpullm.data import generate_checkpoint, generate_tokens
+from starpullm.formats import ModelConfig
+from starpullm.trace import Trace
+from starpullm.trainer import REDUCTIONS
+
+from .children import TWO_CORES, run_function
+
+STEPS = 6
+
+
+def traced_run(
+    directory: str,
+    scheduler: str,
+    sub_batches: int,
+    *,
+    reduction: str = "ordered",
+    keep_activations: bool = False,
+) -> Trace:
+    config = ModelConfig(max_seq_len=32, vocab_size=61, num_layers=3, num_heads=2, channels=48, padded_vocab_size=64)
+    checkpoint = Path(directory) / "model.bin"
+    generate_checkpoint(checkpoint, config, 1)
+    with (
+        Runtime("2x1", scheduler) as runtime,
+        Trainer(
+            runtime,
+            checkpoint,
+            batch_size=4,
+            seq_len=32,
+            sub_batches=sub_batches,
+            reduction=reduction,
+            keep_activations=keep_activations,
+            steps_in_flight=3,
+            trace=True,
+        ) as trainer,
+    ):
+        for step in range(STEPS):
+            trainer.submit(*generate_tokens(1, step, 4, 32, 61))
+        return trainer.trace()
+
+
+def observe(directory: str, scheduler: str, sub_batches: int, reduction: str) -> Any:
+    return check_observed(traced_run(directory, scheduler, sub_batches, reduction=reduction)).as_json()
+
+
+@pytest.mark.parametrize("scheduler", ["eager", "lws", "prio", "random"])
+@pytest.mark.parametrize(
+    ("sub_batches", "reduction"), [(1, "ordered"), (2, "ordered"), *((4, reduction) for reduction in REDUCTIONS)]
+)
+def test_run_keeps_the_required_order(tmp_path: Path, scheduler: str, sub_batches: int, reduction: str) -> None:
+    result = run_function(observe, tmp_path, scheduler, sub_batches, reduction, environment=TWO_CORES)
+    assert result["outcome"] == "passed", result
+    assert result["violations"] == []
+    assert result["num_compared"] == result["num_required"] > result["num_tasks"]
+    # Otherwise nothing would have been shown.
+    assert result["num_overtaken"] > 0
+    assert result["max_parallel"] <= 2
+
+
+def reuse(directory: str, sub_batches: int, keep_activations: bool) -> Any:
+    trace = traced_run(directory, "lws", sub_batches, keep_activations=keep_activations)
+    durations = typical_durations(trace)
+    return [
+        check_reuse(trace, durations=durations).as_json(),
+        check_reuse(trace, durations=durations, updates_in_place=False).as_json(),
+        check_reuse(trace, durations=durations, fresh="write").as_json(),
+    ]
+
+
+@pytest.mark.parametrize("keep_activations", [False, True])
+@pytest.mark.parametrize("sub_batches", [1, 2])
+def test_reuse_by_the_next_step_adds_nothing_to_the_critical_path(
+    tmp_path: Path, sub_batches: int, keep_activations: bool
+) -> None:
+    """Figure 1's dotted edges: there are some that nothing else implies, and none of them costs any time."""
+    activations, updates, everything = run_function(reuse, tmp_path, sub_batches, keep_activations)
+    for result in (activations, updates):
+        assert result["outcome"] == "passed", result
+        assert result["measured"] == 0
+        assert result["num_not_implied"] > 0
+    groups = {re.split("[/@]", entry["handle"])[0] for entry in activations["handles"]}
+    assert groups <= {"activations", "activation_grads", "mean_loss"}
+    assert "params" in {re.split("[/@]", entry["handle"])[0] for entry in updates["handles"]}
+    # Within a step no buffer is reused if each tensor has its own.
+    assert (everything["num_added"] > activations["num_added"]) != keep_activations

@@ -1,0 +1,117 @@
+"""The vector versions of libm's functions, as `doctor` shows and compares them; and what is done on an unknown libm.
+
+Collected by pytest; every command is a child process. The comparison itself is in native/tests/kernels/test_libm.c.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from .children import TWO_CORES, run_cli, run_python
+
+FUNCTIONS = ["expf", "tanhf", "coshf"]
+
+WITHOUT_FMA = {"GLIBC_TUNABLES": "glibc.cpu.hwcaps=-FMA"}
+"""An environment in which glibc on x86-64 calls another expf."""
+
+LEVELS = """
+from starpullm.checks.libm import vector_levels
+print(*vector_levels())
+"""
+
+MISUSE = """
+import sys
+from starpullm import _native
+from starpullm.errors import InvalidArgumentError
+
+[level, *_] = [*sys.argv[1:], "avx2"]
+for name, arguments in (
+    ("vector_libm", ("sinf",)),
+    ("prove_libm", (level, "powf", 0, 1)),
+    ("prove_libm", ("ref", "expf", 0, 1)),
+    ("prove_libm", ("sse9", "expf", 0, 1)),
+    ("prove_libm", (level, "expf", 2, 1)),
+    ("prove_libm", (level, "expf", 0, 2**32 + 1)),
+):
+    try:
+        found = getattr(_native, name)(*arguments)
+    except InvalidArgumentError as error:
+        print(error)
+    else:
+        raise SystemExit(f"{name}{arguments}: found {found}, expected a refusal")
+"""
+
+
+@pytest.fixture(scope="module")
+def levels() -> list[str]:
+    found = run_python(LEVELS).stdout.split()
+    if not found:
+        pytest.skip("this machine has no SIMD level")
+    return found
+
+
+def test_doctor_names_those_in_use() -> None:
+    machine = json.loads(run_cli("doctor", "--json", environment=TWO_CORES).check().stdout)
+    assert list(machine["vector_libm"]) == FUNCTIONS
+    used = [name for name, vector in machine["vector_libm"].items() if vector["used"]]
+    assert all(re.fullmatch(r"[0-9a-f]{16}", vector["fingerprint"]) for vector in machine["vector_libm"].values())
+    lines = run_cli("doctor", environment=TWO_CORES).check().stdout.splitlines()
+    assert f"{'vector functions':<19}{', '.join(used) or 'none'}" in lines
+    assert any("vector versions of" in line for line in lines) == (used != FUNCTIONS)
+
+
+def test_an_unknown_libm_is_called() -> None:
+    known, other = (
+        json.loads(run_cli("doctor", "--json", environment={**TWO_CORES, **environment}).check().stdout)["vector_libm"]
+        for environment in ({}, WITHOUT_FMA)
+    )
+    if known["expf"] == other["expf"]:
+        pytest.skip("this libm has one expf")
+    assert not other["expf"]["used"]
+    assert not other["coshf"]["used"]
+    assert known["tanhf"] == other["tanhf"]
+    run = run_cli("doctor", environment={**TWO_CORES, **WITHOUT_FMA}).check()
+    [note] = [line for line in run.stdout.splitlines() if "vector versions" in line]
+    assert note.startswith("note: the vector versions of expf, coshf aren't used")
+
+
+@pytest.mark.usefixtures("levels")
+def test_prove_libm(levels: list[str]) -> None:
+    run = run_cli("doctor", "--prove-libm", "--every", 2048).check()
+    lines = run.stdout.splitlines()
+    pairs = [(function, level) for function in FUNCTIONS for level in levels]
+    assert len(lines) == len(pairs) + len(FUNCTIONS)
+    for (function, level), line in zip(pairs, lines, strict=False):
+        assert re.fullmatch(
+            rf"{function} of {level}: inconclusive: 2,097,152 of 4,294,967,296 inputs have the same bits, \d+\.\d s",
+            line,
+        )
+    for function, line in zip(FUNCTIONS, lines[len(pairs) :], strict=True):
+        assert re.match(rf"this libm's {function}: fingerprint [0-9a-f]{{16}}, (known|unknown), ", line)
+    assert run.stderr == ""
+
+
+def test_prove_libm_json(levels: list[str]) -> None:
+    results = json.loads(run_cli("doctor", "--prove-libm", "--every", 16384, "--json").check().stdout)
+    assert [(result["function"], result["level"]) for result in results] == [
+        (function, level) for function in FUNCTIONS for level in levels
+    ]
+    for result in results:
+        assert (result["outcome"], result["measured"], result["first_difference"]) == ("inconclusive", 0, None)
+        assert result["inputs"] == 2**18
+        assert result["seconds"] > 0
+
+
+def test_misuse(levels: list[str]) -> None:
+    sentences = run_python(MISUSE, levels[0]).stdout.splitlines()
+    assert sentences == [
+        'function: found "sinf", expected expf, tanhf or coshf',
+        'function: found "powf", expected expf, tanhf or coshf',
+        'level: found "ref", expected a SIMD level of this machine',
+        'level: found "sse9", expected a SIMD level of this machine',
+        "bit patterns: found 2 to 1, expected a range within 0 to 2^32",
+        "bit patterns: found 0 to 4294967297, expected a range within 0 to 2^32",
+    ]

@@ -1,0 +1,512 @@
+"""Tests of the dependency checks on small flows: the oracle against the definition, and every check against faults.
+
+Collected by pytest; runs of the real thing are in tests/native/test_dependencies.py.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from starpullm._native import TRACE_ACCESS, TRACE_TASK
+from starpullm.checks import dependencies
+from starpullm.checks.dependencies import (
+    DependencyKind,
+    TaskGraph,
+    check_observed,
+    check_reuse,
+    check_runtime_graph,
+    required_edges,
+    typical_durations,
+)
+from starpullm.checks.result import Outcome
+from starpullm.errors import InvalidArgumentError
+from starpullm.trace import AccessMode, HandleInfo, Trace
+
+R, W, RW, REDUX = AccessMode
+RAW, WAR, WAW = DependencyKind
+
+Flow = Sequence[Sequence[tuple[int, int]]]  # for every task its handles and modes
+Matrix = NDArray[np.bool_]
+
+
+def make_trace(
+    flow: Flow,
+    *,
+    starts: Sequence[int] | None = None,
+    ends: Sequence[int] | None = None,
+    steps: Sequence[int] | None = None,
+    ranks: Sequence[int] | None = None,
+    first_id: int = 0,
+) -> Trace:
+    """A trace of tasks that ran one after the other, 10 ns each, unless told otherwise; handle 3 is called h3."""
+    count = len(flow)
+    tasks = np.zeros(count, TRACE_TASK)
+    tasks["id"] = np.arange(first_id, first_id + count)
+    tasks["step"] = 0 if steps is None else steps
+    tasks["rank"] = 0 if ranks is None else ranks
+    tasks["sub_batch"] = tasks["layer"] = -1
+    tasks["start_ns"] = np.arange(count) * 10 if starts is None else starts
+    tasks["end_ns"] = tasks["start_ns"] + 10 if ends is None else ends
+    tasks["num_accesses"] = [len(accesses) for accesses in flow]
+    tasks["first_access"] = np.cumsum(tasks["num_accesses"]) - tasks["num_accesses"]
+    accesses = np.array(list(itertools.chain.from_iterable(flow)), TRACE_ACCESS)
+    num_handles = 1 + max((handle for accesses in flow for handle, _ in accesses), default=0)
+    handles = tuple(HandleInfo(number, f"h{number}", 4) for number in range(num_handles))
+    return Trace(tasks, accesses, ("work",), handles)
+
+
+def oracle(flow: Flow) -> TaskGraph:
+    trace = make_trace(flow)
+    return required_edges(trace.tasks, trace.accesses)
+
+
+def edges_of(graph: TaskGraph) -> set[tuple[int, int]]:
+    return {(graph.edge(index).before, graph.edge(index).after) for index in range(graph.num_edges)}
+
+
+def closure(count: int, pairs: set[tuple[int, int]]) -> Matrix:
+    reached = np.zeros((count, count), bool)
+    for before, after in pairs:
+        reached[before, after] = True
+    for middle in range(count):
+        reached |= reached[:, [middle]] & reached[[middle], :]
+    return reached
+
+
+def required_by_definition(flow: Flow) -> Matrix:
+    """Two accesses of a handle conflict unless both read or both contribute to the same sum; and so on through."""
+    pairs = set()
+    for (before, earlier), (after, later) in itertools.combinations(enumerate(flow), 2):
+        for handle, mode in earlier:
+            other = dict(later).get(handle)
+            between = {dict(accesses).get(handle) for accesses in flow[before + 1 : after]}
+            commute = mode == other == R or (mode == other == REDUX and between <= {None, REDUX})
+            if other is not None and not commute:
+                pairs.add((before, after))
+    return closure(len(flow), pairs)
+
+
+def run_in_parallel(pairs: set[tuple[int, int]], durations: Sequence[int], workers: int) -> tuple[list[int], list[int]]:
+    """Start and end of tasks on some workers; the last submitted of those that are ready comes first."""
+    count = len(durations)
+    waiting = [sum(after == task for _, after in pairs) for task in range(count)]
+    ready = [-task for task in range(count) if not waiting[task]]
+    heapq.heapify(ready)
+    running: list[tuple[int, int]] = []
+    starts, ends, now = [0] * count, [0] * count, 0
+    while ready or running:
+        while ready and len(running) < workers:
+            task = -heapq.heappop(ready)
+            starts[task], ends[task] = now, now + durations[task]
+            heapq.heappush(running, (ends[task], task))
+        now, done = heapq.heappop(running)
+        for before, after in pairs:
+            if before == done:
+                waiting[after] -= 1
+                if not waiting[after]:
+                    heapq.heappush(ready, -after)
+    return starts, ends
+
+
+@st.composite
+def flows(
+    draw: st.DrawFn, modes: Sequence[int] = (R, W, RW, REDUX), max_tasks: int = 10
+) -> list[list[tuple[int, int]]]:
+    handles = st.lists(st.integers(0, 3), min_size=1, max_size=3, unique=True)
+    tasks = draw(st.lists(handles, min_size=1, max_size=max_tasks))
+    return [[(handle, int(draw(st.sampled_from(modes)))) for handle in accesses] for accesses in tasks]
+
+
+def durations_of(flow: Flow, data: st.DataObject) -> list[int]:
+    return data.draw(st.lists(st.integers(1, 9), min_size=len(flow), max_size=len(flow)))
+
+
+# ---- The oracle ----
+
+
+@given(flow=flows())
+def test_paths_are_the_definitions(flow: Flow) -> None:
+    assert (closure(len(flow), edges_of(oracle(flow))) == required_by_definition(flow)).all()
+
+
+@given(flow=flows())
+def test_reduced_graph_is_the_smallest_with_the_same_paths(flow: Flow) -> None:
+    graph = oracle(flow)
+    reduced = edges_of(graph.reduced())
+    paths = closure(len(flow), edges_of(graph))
+    assert (closure(len(flow), reduced) == paths).all()
+    for edge in reduced:
+        assert (closure(len(flow), reduced - {edge}) != paths).any()
+
+
+@given(flow=flows(), block=st.integers(1, 5))
+def test_implied_pairs_are_those_with_a_path(flow: Flow, block: int) -> None:
+    graph = oracle(flow)
+    before, after = map(np.ravel, np.indices((len(flow), len(flow))))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dependencies, "_BLOCK", block)
+        implied = graph.implies(before, after)
+        reduced = edges_of(graph.reduced())
+    assert (implied.reshape(len(flow), -1) == closure(len(flow), edges_of(graph))).all()
+    assert reduced == edges_of(graph.reduced())
+
+
+@given(flow=flows())
+def test_shortest_paths(flow: Flow) -> None:
+    graph = oracle(flow)
+    pairs = edges_of(graph)
+    steps = closure(len(flow), pairs)
+    fewest = dict.fromkeys(pairs, 1)
+    for _ in flow:
+        for (a, b), (c, d) in itertools.product(list(fewest), pairs):
+            if b == c:
+                fewest[a, d] = min(fewest.get((a, d), len(flow)), fewest[a, b] + 1)
+    for before, after in itertools.product(range(len(flow)), repeat=2):
+        path = graph.shortest_path(before, after)
+        assert len(path) == fewest.get((before, after), 0)
+        assert bool(path) == steps[before, after]
+        if path:
+            assert [path[0].before, *(edge.after for edge in path)] == [*(edge.before for edge in path), after]
+
+
+@given(flow=flows(), data=st.data())
+def test_critical_path(flow: Flow, data: st.DataObject) -> None:
+    durations = durations_of(flow, data)
+    graph = oracle(flow)
+    length, path = graph.critical_path(np.array(durations))
+    _, ends = run_in_parallel(edges_of(graph), durations, workers=len(flow))
+    assert length == max(ends) == sum(durations[task] for task in path)
+    assert set(itertools.pairwise(path)) <= edges_of(graph)
+
+
+@pytest.mark.parametrize(
+    ("modes", "expected"),
+    [
+        ([W, R], {(0, 1): RAW}),
+        ([W, W], {(0, 1): WAW}),
+        ([R, W], {(0, 1): WAR}),
+        ([R, R], {}),
+        ([W, R, R, W], {(0, 1): RAW, (0, 2): RAW, (1, 3): WAR, (2, 3): WAR}),
+        ([W, RW, RW], {(0, 1): RAW, (1, 2): RAW}),
+        # Contributions commute, after what was there before and before what comes next.
+        ([W, REDUX, REDUX, R], {(0, 1): RAW, (0, 2): RAW, (1, 3): RAW, (2, 3): RAW}),
+        ([R, REDUX, REDUX, W], {(0, 1): WAR, (0, 2): WAR, (1, 3): WAW, (2, 3): WAW}),
+        # A read between two groups separates them.
+        ([REDUX, R, REDUX], {(0, 1): RAW, (1, 2): WAR, (0, 2): RAW}),
+    ],
+)
+def test_kinds(modes: Sequence[int], expected: dict[tuple[int, int], DependencyKind]) -> None:
+    graph = oracle([[(0, mode)] for mode in modes])
+    assert {(edge.before, edge.after): edge.kind for edge in map(graph.edge, range(graph.num_edges))} == expected
+
+
+def test_a_handle_listed_twice_is_used_in_both_ways() -> None:
+    twice = oracle([[(0, W)], [(0, R)], [(0, R), (0, W)]])
+    once = oracle([[(0, W)], [(0, R)], [(0, RW)]])
+    assert edges_of(twice) == edges_of(once) == {(0, 1), (0, 2), (1, 2)}
+    assert edges_of(oracle([[(0, R)], [(0, R), (0, R)]])) == set()
+
+
+def test_unknown_mode_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="access 1: found mode 5, expected 1 to 4"):
+        oracle([[(0, W)], [(0, 5)]])
+
+
+# ---- Against the runtime's graph ----
+
+
+@given(flow=flows(), data=st.data())
+def test_runtime_that_lost_an_access_is_caught_exactly_where_the_order_changes(flow: Flow, data: st.DataObject) -> None:
+    task = data.draw(st.integers(0, len(flow) - 1))
+    lost = data.draw(st.integers(0, len(flow[task]) - 1))
+    faulty = [list(accesses) for accesses in flow]
+    if data.draw(st.booleans()):
+        del faulty[task][lost]
+    else:
+        faulty[task][lost] = faulty[task][lost][0], int(R)
+    pairs = edges_of(oracle(faulty))
+    result = check_runtime_graph(make_trace(flow), sorted(pairs))
+    required, built = required_by_definition(flow), required_by_definition(faulty)
+    assert (result.num_missing > 0) == (required & ~built).any()
+    assert (result.num_superfluous > 0) == (built & ~required).any()
+    for missing in result.missing:
+        before, after = missing.dependency.before.id, missing.dependency.after.id
+        assert required[before, after]
+        assert not built[before, after]
+    if required.any():
+        assert (result.outcome is Outcome.PASSED) == (required == built).all()
+    else:
+        assert result.outcome is Outcome.INCONCLUSIVE
+
+
+@given(flow=flows(), data=st.data())
+def test_every_superfluous_edge_is_reported(flow: Flow, data: st.DataObject) -> None:
+    assume(len(flow) > 1)
+    required = required_by_definition(flow)
+    before = data.draw(st.integers(0, len(flow) - 2))
+    after = data.draw(st.integers(before + 1, len(flow) - 1))
+    assume(required.any())
+    result = check_runtime_graph(make_trace(flow), sorted(edges_of(oracle(flow)) | {(before, after)}))
+    found = [(edge.before.id, edge.after.id) for edge in result.superfluous]
+    assert found == ([] if required[before, after] else [(before, after)])
+    assert result.outcome is (Outcome.PASSED if required[before, after] else Outcome.FAILED)
+
+
+def test_findings_name_tasks_handles_and_modes() -> None:
+    trace = make_trace([[(0, W)], [(0, R), (1, W)], [(0, R), (1, R)], [(0, R)]], steps=[0, 0, 1, 1])
+    result = check_runtime_graph(trace, [(0, 1), (0, 2), (0, 3), (2, 3)])
+    assert result.describe() == [
+        "runtime graph: failed: 3 required edges, 1 missing; 4 edges of the runtime, 1 superfluous",
+        "  missing: work (step 0) → work (step 1): read after write of h1",
+        "  superfluous: work (step 1) → work (step 1): h0 (read, read)",
+    ]
+    assert (result.measured, result.limit) == (2, 0)
+    assert check_runtime_graph(trace, [(0, 1), (1, 2), (0, 3), (2, 3)], superfluous_fails=False).outcome is (
+        Outcome.PASSED
+    )
+
+
+def test_order_over_the_runtimes_own_tasks_counts() -> None:
+    """StarPU may join readers in an empty task of its own before a writer."""
+    trace = make_trace([[(0, R)], [(0, R)], [(0, W)]], first_id=10)
+    assert check_runtime_graph(trace, [(10, 99), (11, 99), (99, 98), (98, 12)]).outcome is Outcome.PASSED
+    assert check_runtime_graph(trace, [(10, 99), (11, 99)]).num_missing == 2
+
+
+def test_only_held_tasks_are_compared() -> None:
+    trace = make_trace([[(0, W)], [(0, RW)], [(0, RW)]])
+    assert check_runtime_graph(trace, [(1, 2)]).outcome is Outcome.FAILED
+    assert check_runtime_graph(trace, [(1, 2)], held=[1, 2]).outcome is Outcome.PASSED
+    assert check_runtime_graph(trace, np.empty((0, 2)), held=[1, 2]).outcome is Outcome.FAILED
+    assert check_runtime_graph(trace, np.empty((0, 2)), held=[2]).outcome is Outcome.INCONCLUSIVE
+    with pytest.raises(InvalidArgumentError, match="between two held ones"):
+        check_runtime_graph(trace, [(1, 2)], held=[0, 2])
+
+
+def test_edge_backwards_in_the_order_of_submission_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"runtime edge 1 → 0: found a task that waits"):
+        check_runtime_graph(make_trace([[(0, W)], [(0, R)]]), [(1, 0)])
+
+
+def test_long_lists_are_cut_and_counted() -> None:
+    trace = make_trace([[(0, W)], *[[(0, R)]] * 50])
+    result = check_runtime_graph(trace, np.empty((0, 2)))
+    assert (result.num_missing, len(result.missing)) == (50, dependencies.MAX_LISTED)
+    assert result.describe()[-1] == "  … and 30 more"
+
+
+# ---- Against the run ----
+
+
+@given(flow=flows(), workers=st.integers(1, 4), data=st.data())
+def test_a_run_that_keeps_the_order_has_no_violation(flow: Flow, workers: int, data: st.DataObject) -> None:
+    starts, ends = run_in_parallel(edges_of(oracle(flow)), durations_of(flow, data), workers)
+    result = check_observed(make_trace(flow, starts=starts, ends=ends))
+    assert result.measured == 0
+    assert result.max_parallel <= workers
+
+
+@given(flow=flows(), workers=st.integers(1, 4), data=st.data())
+def test_a_run_without_an_access_is_caught_where_the_order_was_broken(
+    flow: Flow, workers: int, data: st.DataObject
+) -> None:
+    task = data.draw(st.integers(0, len(flow) - 1))
+    faulty = [list(accesses) for accesses in flow]
+    del faulty[task][data.draw(st.integers(0, len(flow[task]) - 1))]
+    starts, ends = run_in_parallel(edges_of(oracle(faulty)), durations_of(flow, data), workers)
+    required = required_by_definition(flow)
+    broken = (np.array(ends)[:, None] > np.array(starts)[None, :]) & required
+    result = check_observed(make_trace(flow, starts=starts, ends=ends))
+    assert (result.measured != 0) == broken.any()
+    if required.any():
+        assert result.outcome is (Outcome.FAILED if broken.any() else Outcome.PASSED)
+    for violation in result.violations:
+        assert broken[violation.path[0].before.id, violation.path[-1].after.id]
+
+
+@given(flow=flows(), data=st.data())
+def test_ranks_are_compared_each_by_itself(flow: Flow, data: st.DataObject) -> None:
+    """The order of one rank's tasks holds also where it is required over another rank's, whose clock says nothing."""
+    ranks = data.draw(st.lists(st.integers(0, 1), min_size=len(flow), max_size=len(flow)))
+    moment = st.integers(0, 12)
+    starts = data.draw(st.lists(moment, min_size=len(flow), max_size=len(flow)))
+    ends = [start + data.draw(moment) for start in starts]
+    same_rank = np.array(ranks)[:, None] == np.array(ranks)[None, :]
+    broken = (np.array(ends)[:, None] > np.array(starts)[None, :]) & same_rank & required_by_definition(flow)
+    result = check_observed(make_trace(flow, starts=starts, ends=ends, ranks=ranks))
+    assert (result.measured != 0) == broken.any()
+    for violation in result.violations:
+        tasks = [violation.path[0].before.id, *(step.after.id for step in violation.path)]
+        assert broken[tasks[0], tasks[-1]]
+        assert all(ranks[task] != ranks[tasks[0]] for task in tasks[1:-1])
+
+
+def test_violation_over_another_rank_is_explained() -> None:
+    trace = make_trace([[(0, W)], [(0, R), (1, W)], [(1, R)]], starts=[0, 90, 9], ends=[10, 95, 20], ranks=[0, 1, 0])
+    result = check_observed(trace)
+    assert [str(violation) for violation in result.violations] == [
+        "work (step 0) → [h0] work (step 0) → [h1] work (step 0): "
+        "started 1 ns before the end of what it has to wait for"
+    ]
+
+
+def test_of_several_tasks_before_another_ranks_the_last_counts() -> None:
+    flow = [[(0, W)], [(1, W)], [(2, W)], [(0, R), (1, R), (2, R), (3, W)], [(3, R)]]
+    trace = make_trace(flow, starts=[0, 0, 0, 0, 15], ends=[10, 20, 10, 0, 30], ranks=[0, 0, 0, 1, 0])
+    (violation,) = check_observed(trace).violations
+    assert (violation.path[0].before.id, violation.path[-1].after.id, violation.overlap_ns) == (1, 4, 5)
+
+
+def test_what_never_ran_is_not_compared() -> None:
+    trace = make_trace([[(0, W)], [(0, R)]], starts=[100, 0], ends=[110, 0])
+    assert check_observed(trace).outcome is Outcome.FAILED
+    trace.tasks["worker"][1] = -1
+    assert check_observed(trace).outcome is Outcome.INCONCLUSIVE
+
+
+def test_times_that_run_backwards_prove_nothing() -> None:
+    trace = make_trace([[(0, W)], [(0, R)]], starts=[0, 20], ends=[10, 15])
+    result = check_observed(trace)
+    assert result.outcome is Outcome.NOT_COMPARABLE
+    assert result.finding == "work (step 0): found a time before the one it comes after"
+
+
+def test_overtaking_and_parallelism_are_counted() -> None:
+    trace = make_trace([[(0, W)], [(1, W)], [(2, W)], [(2, R)]], starts=[5, 0, 5, 10], ends=[9, 8, 10, 12])
+    result = check_observed(trace)
+    assert (result.num_overtaken, result.max_parallel) == (1, 3)
+
+
+def test_empty_traces_show_nothing() -> None:
+    empty = make_trace([])
+    results = [check_runtime_graph(empty, np.empty((0, 2))), check_observed(empty), check_reuse(empty)]
+    assert {result.outcome for result in results} == {Outcome.INCONCLUSIVE}
+
+
+# ---- Reuse ----
+
+# One iteration of Figure 1's kind: two operations forward, the loss, backward, and the update. Handles: parameters 0
+# and 1, activations 2 and 3, their gradients 4 and 7, the parameters' gradients 5 and 6.
+ITERATION = [
+    [(2, W), (0, R)],
+    [(3, W), (2, R), (1, R)],
+    [(4, W), (3, R)],
+    [(6, W), (4, R), (2, R)],
+    [(7, W), (4, R), (1, R)],
+    [(5, W), (7, R)],
+    [(1, RW), (6, R)],
+    [(0, RW), (5, R)],
+]
+
+
+def test_activations_reused_by_the_next_iteration_cost_nothing() -> None:
+    steps = [step for step in range(3) for _ in ITERATION]
+    result = check_reuse(make_trace(ITERATION * 3, steps=steps))
+    assert result.outcome is Outcome.PASSED
+    assert (result.measured, result.limit) == (0, 0)
+    assert result.critical_path == result.critical_path_without_reuse
+    # The first operation waits for its own weight's update, and so for all of the step before but the other gradient.
+    assert [(entry.handle, entry.num_not_implied) for entry in result.handles] == [("h2", 2)]
+    assert str(result.handles[0].example) == "work (step 0) → work (step 1): write after read of h2"
+    assert result.num_added > result.num_not_implied
+    assert result.implied_example is not None
+    assert result.implied_path[0].before == result.implied_example.before
+    assert result.implied_path[-1].after == result.implied_example.after
+
+
+def test_reuse_that_makes_wait_is_measured() -> None:
+    """A buffer that two independent chains share; the first takes 30 + 50, the second 20 + 10."""
+    flow = [[(0, W)], [(0, R), (1, W)], [(0, W)], [(0, R), (2, W)]]
+    durations = np.array([30, 50, 20, 10])
+    result = check_reuse(make_trace(flow), fresh="write", durations=durations)
+    assert result.outcome is Outcome.FAILED
+    assert result.measured == pytest.approx((110 - 80) / 80)
+    assert (result.critical_path, result.critical_path_without_reuse) == pytest.approx((110e-9, 80e-9))
+    assert [(str(edge.kind), edge.before.id, edge.after.id) for edge in result.on_critical_path] == [
+        ("DependencyKind.WRITE_AFTER_READ", 1, 2)
+    ]
+    assert (result.num_added, result.num_not_implied) == (1, 1)
+    assert check_reuse(make_trace(flow), fresh="write", durations=durations, limit=0.375).outcome is Outcome.PASSED
+    assert check_reuse(make_trace(flow), fresh="write", durations=durations, limit=0.374).outcome is Outcome.FAILED
+    # Both chains are of one step: across steps nothing is reused.
+    assert check_reuse(make_trace(flow), durations=durations).outcome is Outcome.INCONCLUSIVE
+    assert check_reuse(make_trace(flow, steps=[0, 0, 1, 1]), durations=durations).measured == result.measured
+
+
+def test_updates_in_place_wait_for_readers_in_both_flows() -> None:
+    flow = [[(0, R), (1, W)], [(0, RW)]]
+    assert check_reuse(make_trace(flow), fresh="write").outcome is Outcome.INCONCLUSIVE
+    result = check_reuse(make_trace(flow), fresh="write", updates_in_place=False)
+    assert (result.num_added, result.measured) == (1, 1)
+
+
+@given(flow=flows((R, W, RW)), data=st.data())
+def test_without_reuse_only_true_dependences_remain(flow: Flow, data: st.DataObject) -> None:
+    durations = durations_of(flow, data)
+    result = check_reuse(
+        make_trace(flow), fresh="write", updates_in_place=False, durations=np.array(durations), limit=np.inf
+    )
+    graph = oracle(flow)
+    edges = [graph.edge(index) for index in range(graph.num_edges)]
+    true = {(edge.before, edge.after) for edge in edges if edge.kind is RAW}
+    added = {(edge.before, edge.after) for edge in edges} - true
+    paths = closure(len(flow), true)
+    _, ends = run_in_parallel(true, durations, workers=len(flow))
+    assert (result.num_added, result.num_not_implied) == (len(added), sum(not paths[edge] for edge in added))
+    assert result.critical_path_without_reuse == pytest.approx(max(ends) * 1e-9)
+    assert result.measured is not None
+    assert result.measured >= 0
+    assert sum(entry.num_not_implied for entry in result.handles) >= result.num_not_implied
+
+
+@given(flow=flows(), data=st.data())
+def test_reuse_across_steps_is_part_of_all_reuse(flow: Flow, data: st.DataObject) -> None:
+    steps = sorted(data.draw(st.lists(st.integers(0, 2), min_size=len(flow), max_size=len(flow))))
+    trace = make_trace(flow, steps=steps)
+    across, everywhere = check_reuse(trace, fresh="step"), check_reuse(trace, fresh="write")
+    assert across.num_added <= everywhere.num_added
+    assert across.critical_path == everywhere.critical_path
+    assert across.critical_path_without_reuse >= everywhere.critical_path_without_reuse
+
+
+def test_durations_must_be_there() -> None:
+    trace = make_trace(ITERATION * 2, steps=[0] * 8 + [1] * 8)
+    with pytest.raises(InvalidArgumentError, match=r"durations: found shape \(3,\), expected \(16,\)"):
+        check_reuse(trace, durations=np.ones(3, np.int64))
+    trace.tasks["worker"][3] = -1
+    assert check_reuse(trace).outcome is Outcome.INCONCLUSIVE
+    assert check_reuse(trace, durations=np.ones(16, np.int64)).outcome is Outcome.PASSED
+
+
+def test_typical_durations_are_medians_of_like_tasks() -> None:
+    trace = make_trace([[(0, W)], [(1, W)], [(0, RW)], [(0, R), (1, R)]], ends=[13, 15, 90, 37])
+    assert typical_durations(trace).tolist() == [13, 13, 13, 7]
+
+
+# ---- Results ----
+
+
+def test_results_are_json() -> None:
+    trace = make_trace(ITERATION * 2, starts=[0] * 16, steps=[0] * 8 + [1] * 8)
+    results = [
+        check_runtime_graph(trace, [(0, 1), (0, 15)]).as_json(),
+        check_observed(trace).as_json(),
+        check_reuse(trace).as_json(),
+    ]
+    read = json.loads(json.dumps(results, allow_nan=False))
+    assert read == results
+    assert [(entry["name"], entry["outcome"]) for entry in read] == [
+        ("runtime graph", "failed"),
+        ("observed order", "failed"),
+        ("handle reuse", "passed"),
+    ]
+    assert read[1]["violations"][0]["path"][0]["kind"] == "read after write"

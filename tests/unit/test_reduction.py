@@ -1,0 +1,439 @@
+"""Tests of the reduction checks: bounds that hold and are sharp, probes that can't be deceived, bits that move.
+
+Collected by pytest. The gradients are the strict reference's, in the arithmetic of numerics.md.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from starpullm.checks.reduction import (
+    PROMISES,
+    Multiplicity,
+    Promise,
+    check_bit_stability,
+    check_exactly_once,
+    check_gradients,
+    gradient_error,
+    multiplicities,
+    power_of_two_probe,
+)
+from starpullm.checks.reference64 import GradientReference, gamma, gradient_references, sum_reference
+from starpullm.checks.result import Outcome
+from starpullm.data import generate_parameters, generate_tokens
+from starpullm.errors import InvalidArgumentError
+from starpullm.formats import ModelConfig, parameter_shapes
+from starpullm.records import shipped_record
+
+from .strict_reference import AdamW, StrictModel
+
+F32 = np.float32
+Floats = NDArray[np.float32]
+
+
+class Step:
+    """One step of a shipped record's model, with its tensors as a trainer gives them, and faults put into them."""
+
+    def __init__(self, name: str) -> None:
+        record = shipped_record(name)
+        self.config: ModelConfig = record.model
+        parameters = dict(generate_parameters(record.model, record.seed))
+        self.model = StrictModel(record.model, parameters, record.batch_size, record.seq_len)
+        self.inputs, targets = generate_tokens(
+            record.seed, 0, record.batch_size, record.seq_len, record.model.vocab_size
+        )
+        self.model.step(self.inputs, targets, AdamW(1e-3, 0.9, 0.999, 1e-8, 0.0))
+        self.replaced: dict[str, Floats] = {}
+
+    def tensor(self, group: str, name: str, layer: int | None) -> Floats:
+        key = name if layer is None else f"{name}[{layer}]"
+        if group == "grads" and key in self.replaced:
+            return self.replaced[key]
+        groups = {
+            "grads": self.model.grads,
+            "activations": self.model.activations,
+            "activation_grads": self.model.activation_grads,
+        }
+        return groups[group][key]
+
+
+@cache
+def computed(name: str) -> Step:
+    return Step(name)
+
+
+@pytest.fixture
+def step() -> Step:
+    """Tiny: B 2, T 8."""
+    made = computed("tiny")
+    made.replaced = {}
+    return made
+
+
+# ---- References and bounds ----
+
+
+def exact(value: object) -> Fraction:
+    return Fraction(float(value))  # type: ignore[arg-type]
+
+
+def test_gamma() -> None:
+    assert gamma(0) == 0
+    assert gamma(1) == 2.0**-24 / (1 - 2.0**-24)
+    assert gamma([1, 2**23, 2**24, 2**25]).tolist() == [gamma(1), 1.0, math.inf, math.inf]
+
+
+@pytest.mark.parametrize("name", ["tiny", "odd"])
+def test_every_parameter_has_a_reference_of_its_shape(name: str) -> None:
+    step = computed(name)
+    expected = {}
+    for parameter, shape in parameter_shapes(step.config).items():
+        layered = parameter not in {"wte", "wpe", "lnfw", "lnfb"}
+        for layer in range(step.config.num_layers) if layered else [None]:
+            expected[parameter, layer] = shape[1:] if layered else shape
+    found = {
+        (parameter, layer): reference
+        for parameter, layer, reference in gradient_references(step.tensor, step.config, step.inputs)
+    }
+    assert {key: reference.value.shape for key, reference in found.items()} == expected
+    assert {key: reference.limit().shape for key, reference in found.items()} == expected
+
+
+def test_references_are_the_exact_sums(step: Step) -> None:
+    """Element by element in rational arithmetic, one tensor of every kind."""
+    references = {
+        (name, layer): reference
+        for name, layer, reference in gradient_references(step.tensor, step.config, step.inputs)
+    }
+
+    def rows(group: str, name: str, layer: int | None = None) -> Floats:
+        values = step.tensor(group, name, layer)
+        return values.reshape(-1, values.shape[-1])
+
+    def column(name: str, layer: int) -> Floats:
+        return step.tensor("activations", name, layer).reshape(-1)
+
+    tokens = step.inputs.reshape(-1)
+    token, c, o, t = int(tokens[3]), 5, 7, 2
+    dencoded, dlogits, lnf = (
+        rows("activation_grads", "encoded"),
+        rows("activation_grads", "logits"),
+        rows("activations", "lnf"),
+    )
+    dqkv, ln1 = rows("activation_grads", "qkv", 1), rows("activations", "ln1", 1)
+    dln1, x = rows("activation_grads", "ln1", 1), rows("activations", "residual3", 0)
+    mean, rstd = column("ln1_mean", 1), column("ln1_rstd", 1)
+    batch, length = step.inputs.shape
+    terms: dict[tuple[str, int | None, tuple[int, ...]], list[Fraction]] = {
+        ("qkvw", 1, (o, c)): [exact(a[c]) * exact(d[o]) for a, d in zip(ln1, dqkv, strict=True)],
+        ("qkvb", 1, (o,)): [exact(d[o]) for d in dqkv],
+        ("ln1w", 1, (c,)): [
+            (exact(a[c]) - exact(m)) * exact(s) * exact(d[c]) for a, m, s, d in zip(x, mean, rstd, dln1, strict=True)
+        ],
+        ("ln1b", 1, (c,)): [exact(d[c]) for d in dln1],
+        ("wte", None, (token, c)): [exact(a[c]) * exact(d[token]) for a, d in zip(lnf, dlogits, strict=True)]
+        + [exact(d[c]) for n, d in zip(tokens, dencoded, strict=True) if n == token],
+        ("wpe", None, (t, c)): [exact(dencoded[b * length + t, c]) for b in range(batch)],
+    }
+    roundings_of_a_term = {"qkvw": 1, "ln1w": 3, "wte": 1}
+    for (name, layer, index), expected in terms.items():
+        reference = references[name, layer]
+        magnitude = sum(map(abs, expected), Fraction())
+        assert abs(exact(reference.value[index]) - sum(expected)) <= magnitude * Fraction(2) ** -45, name
+        assert abs(exact(reference.magnitude[index]) - magnitude) <= magnitude * Fraction(2) ** -45, name
+        roundings = np.broadcast_to(reference.roundings, reference.value.shape)[index]
+        assert roundings == roundings_of_a_term.get(name, 0) + len(expected) - 1, name
+        assert exact(reference.limit()[index]) >= magnitude * int(roundings) * Fraction(2) ** -24, name
+
+
+@given(data=st.data())
+def test_a_sum_in_any_order_and_shape_keeps_the_bound(data: st.DataObject) -> None:
+    """Two halves summed apart and then together, after a shuffle, with terms of all sizes, subnormal ones included."""
+    number = st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-(2.0**60), max_value=2.0**60)
+    pairs = data.draw(st.lists(st.tuples(number, number), min_size=1, max_size=12))
+    x, y = (np.array(column, F32) for column in zip(*pairs, strict=True))
+    order = data.draw(st.permutations(range(len(pairs))))
+    cut = data.draw(st.integers(0, len(pairs)))
+    halves = [F32(0), F32(0)]
+    with np.errstate(all="ignore"):
+        for position, n in enumerate(order):
+            halves[position >= cut] += x[n] * y[n]
+        actual = np.array([halves[0] + halves[1]], F32)
+    terms = [exact(a) * exact(b) for a, b in zip(x, y, strict=True)]
+    products = x.astype(np.float64) * y
+    reference = GradientReference(
+        np.array([products.sum()]), np.array([np.abs(products).sum()]), len(pairs), len(pairs) * 2.0**-150
+    )
+    error = gradient_error("sum", actual, reference)
+    assert error.num_beyond == 0
+    assert abs(exact(actual[0]) - sum(terms)) <= exact(reference.limit()[0])
+
+
+def test_the_bound_is_sharp() -> None:
+    """1 + u rounds to 1 every time: after n terms the error is n·u, and the limit little more."""
+    terms = [F32(1), *[F32(2.0**-24)] * 1000]
+    total = F32(0)
+    for term in terms:
+        total += term
+    error = gradient_error("sum", [total], sum_reference([np.array([term]) for term in terms]))
+    assert 0.99 < error.ratio <= 1
+
+
+def test_one_rounding_too_many_is_beyond_the_limit() -> None:
+    reference = sum_reference([np.array([1], F32), np.array([2], F32)])
+    limit = reference.limit()[0]
+    assert gradient_error("sum", [3 + 0.999 * limit], reference).num_beyond == 0
+    assert gradient_error("sum", [3 + 1.001 * limit], reference).num_beyond == 1
+    assert gradient_error("single", [1.0], sum_reference([np.array([1], F32)])).ratio == 0
+    # Nothing is rounded if there is one term.
+    assert gradient_error("single", [1 + 2.0**-23], sum_reference([np.array([1], F32)])).ratio == math.inf
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_beyond_any_limit(value: float) -> None:
+    error = gradient_error("sum", [0.0, value], GradientReference(np.zeros(2), np.ones(2), 5))
+    assert (error.index, error.ratio, error.num_beyond) == ((1,), math.inf, 1)
+
+
+def test_shapes_must_agree() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"wpe: found shape \(2,\), expected \(3,\), not empty"):
+        gradient_error("wpe", np.zeros(2), GradientReference(np.zeros(3), np.zeros(3), 1))
+    with pytest.raises(InvalidArgumentError, match="contributions: found none"):
+        sum_reference([])
+
+
+# ---- Gradients of a step ----
+
+
+@pytest.mark.parametrize("name", ["tiny", "odd", "small"])
+def test_ordered_sums_are_within_their_bounds(name: str) -> None:
+    step = computed(name)
+    step.replaced = {}
+    result = check_gradients(step.tensor, step.config, step.inputs)
+    assert result.outcome is Outcome.PASSED
+    assert len(result.tensors) == len(step.model.grads)
+    assert result.measured is not None
+    assert 0 < result.measured <= 1
+
+
+def part_of_gradient(step: Step, sequence: int, name: str, layer: int | None) -> NDArray[np.float64]:
+    """What one sequence of the batch contributes."""
+    part = slice(sequence, sequence + 1)
+    references = gradient_references(lambda *key: step.tensor(*key)[part], step.config, step.inputs[part])
+    return next(reference.value for *key, reference in references if key == [name, layer])
+
+
+@pytest.mark.parametrize(
+    "tensor", ["wte", "wpe", "ln1w[0]", "ln1b[1]", "qkvw[1]", "qkvb[0]", "attprojw[1]", "fcw[0]", "fcprojb[1]", "lnfw"]
+)
+@pytest.mark.parametrize("times", [0, 2])
+def test_a_sub_batch_that_is_not_there_once_is_named(step: Step, tensor: str, times: int) -> None:
+    name, _, layer = tensor.rstrip("]").partition("[")
+    first, second = (part_of_gradient(step, sequence, name, int(layer) if layer else None) for sequence in range(2))
+    step.replaced[tensor] = (first + times * second).astype(F32)
+    result = check_gradients(step.tensor, step.config, step.inputs, sub_batches=2)
+    assert result.outcome is Outcome.FAILED
+    beyond = [error for error in result.tensors if error.num_beyond]
+    assert [error.tensor for error in beyond] == [tensor]
+    assert beyond[0].explained_by == (Multiplicity("sub-batch 1", times),)
+    assert result.describe()[1].endswith(f"sub-batch 1 is {'missing' if times == 0 else 'there 2 times'}")
+
+
+def test_another_fault_is_not_explained_by_sub_batches(step: Step) -> None:
+    wrong = step.model.grads["fcw[0]"].copy()
+    wrong[3, 4] += F32(0.01)
+    step.replaced["fcw[0]"] = wrong
+    result = check_gradients(step.tensor, step.config, step.inputs, sub_batches=2)
+    (error,) = (error for error in result.tensors if error.num_beyond)
+    assert (error.tensor, error.index, error.num_beyond, error.explained_by) == ("fcw[0]", (3, 4), 1, ())
+
+
+def test_not_a_number_is_not_explained_either(step: Step) -> None:
+    step.replaced["lnfb"] = np.full(step.config.channels, np.nan, F32)
+    result = check_gradients(step.tensor, step.config, step.inputs, sub_batches=2)
+    assert result.outcome is Outcome.FAILED
+    assert json.loads(json.dumps(result.as_json(), allow_nan=False))["measured"] == "inf"
+
+
+def test_sub_batches_must_divide_the_batch(step: Step) -> None:
+    with pytest.raises(InvalidArgumentError, match="sub_batches: found 3, expected a divisor of 2"):
+        check_gradients(step.tensor, step.config, step.inputs, sub_batches=3)
+
+
+@given(times=st.lists(st.integers(0, 5), min_size=1, max_size=4), seed=st.integers(0, 99))
+def test_multiplicities_of_independent_contributions(times: list[int], seed: int) -> None:
+    # Contributions as small as gradients can be.
+    parts = np.random.default_rng(seed).standard_normal((len(times), 30)).astype(F32) * F32(1e-30)
+    references = {str(number): sum_reference([part]) for number, part in enumerate(parts)}
+    total = np.zeros(30, F32)
+    for part, count in zip(parts, times, strict=True):
+        for _ in range(count):
+            total += part
+    expected = tuple(Multiplicity(str(number), count) for number, count in enumerate(times))
+    assert multiplicities(total, references) == expected
+    assert multiplicities(total + F32(1e-31), references) is None
+    assert multiplicities(-total - parts.sum(axis=0), references) is None
+
+
+# ---- Exactly once ----
+
+
+def probe_sums(weights: Floats, times: list[int], order: list[int]) -> Floats:
+    """Add the contributions in binary32, each so often, in an order."""
+    sums = np.zeros(weights.shape[1], F32)
+    for contribution in order:
+        for _ in range(times[contribution]):
+            sums += weights[contribution]
+    return sums
+
+
+@given(data=st.data(), count=st.integers(1, 30))
+def test_multiplicities_up_to_three_are_named(data: st.DataObject, count: int) -> None:
+    times = data.draw(st.lists(st.sampled_from([0, 1, 1, 1, 2, 3]), min_size=count, max_size=count))
+    order = data.draw(st.permutations(range(count)))
+    probe = power_of_two_probe([f"sub-batch {number}" for number in range(count)])
+    result = check_exactly_once(probe_sums(probe.weights, times, order), probe)
+    expected = {Multiplicity(f"sub-batch {number}", n) for number, n in enumerate(times) if n != 1}
+    assert set(result.wrong) == expected
+    assert result.undecoded == ()
+    assert result.outcome is (Outcome.FAILED if expected else Outcome.PASSED)
+
+
+@given(data=st.data(), count=st.integers(1, 14))
+def test_no_multiplicities_deceive_the_probe(data: st.DataObject, count: int) -> None:
+    times = data.draw(st.lists(st.integers(0, 40), min_size=count, max_size=count))
+    probe = power_of_two_probe([str(number) for number in range(count)])
+    result = check_exactly_once(probe_sums(probe.weights, times, list(range(count))), probe)
+    assert (result.outcome is Outcome.PASSED) == (set(times) == {1})
+
+
+def test_one_element_alone_would_be_deceived() -> None:
+    """The first contribution five times and the second not at all make the sum that each once makes."""
+    probe = power_of_two_probe(["a", "b"])
+    sums = probe_sums(probe.weights, [5, 0], [0, 1])
+    assert sums[0] == probe_sums(probe.weights, [1, 1], [0, 1])[0]
+    result = check_exactly_once(sums, probe)
+    assert result.outcome is Outcome.FAILED
+    assert result.describe() == [
+        "each contribution once: failed: 2 contributions in 2 sums, 1 findings",
+        "  a to b: sums 5.0 and 20.0 (in units), expected 5.0 twice",
+    ]
+
+
+@pytest.mark.parametrize("value", [0.5, -1.0, math.nan, math.inf, 2.0**24])
+def test_sums_of_nothing_are_not_decoded(value: float) -> None:
+    probe = power_of_two_probe(["a", "b"])
+    assert len(check_exactly_once([value, 5.0], probe).undecoded) == 1
+
+
+def test_many_sums_of_one_probe_in_a_unit() -> None:
+    probe = power_of_two_probe(["a", "b", "c"])
+    good, bad = (probe_sums(probe.weights, times, [2, 0, 1]) for times in ([1, 1, 1], [1, 0, 2]))
+    sums = np.stack([good, bad, good, bad], axis=1) * F32(2.0**-10)
+    result = check_exactly_once(sums, probe, unit=2.0**-10)
+    assert result.wrong == (Multiplicity("b", 0), Multiplicity("c", 2))
+    assert (result.num_sums, result.measured) == (8, 2)
+    assert [str(entry) for entry in result.wrong] == ["b is missing", "c is there 2 times"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: power_of_two_probe([]), "expected at least one"),
+        (lambda: power_of_two_probe(["a", "a"]), "each only once"),
+        (lambda: check_exactly_once([1.0], power_of_two_probe(["a"])), r"found shape \(1,\), expected \(2\)"),
+        (lambda: check_exactly_once([1.0, 1.0], power_of_two_probe(["a"]), unit=3), "unit: found 3"),
+    ],
+)
+def test_bad_probes_are_refused(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        call()
+
+
+# ---- Bit stability ----
+
+
+def run(*values: float) -> dict[str, Floats]:
+    return {"x": np.array(values, F32), "loss": np.array(1.5, F32)}
+
+
+REFERENCES = {
+    "x": sum_reference([np.array([1, 8], F32), np.array([3, -2], F32)]),
+    "loss": sum_reference([np.array(1.5, F32)]),
+}
+NEAR = float(np.nextafter(F32(6), F32(7)))  # the limit is u·(8 + 2), a unit in the last place 8·u
+
+
+@pytest.mark.parametrize(
+    ("runs", "golden", "outcomes", "kept"),
+    [
+        ([run(4, 6), run(4, 6)], run(4, 6), ["passed", "passed", "passed"], Promise.BITWISE),
+        ([run(4, 6), run(4, 6)], run(4, NEAR), ["failed", "passed", "passed"], Promise.FIXED_BITS),
+        ([run(4, 6), run(4, NEAR)], run(4, 6), ["failed", "failed", "passed"], Promise.BOUNDED),
+        ([run(4, 6), run(4, 6.1)], run(4, 6), ["failed", "failed", "failed"], None),
+        ([run(4, 6), run(4, 6)], None, ["not comparable", "passed", "passed"], Promise.FIXED_BITS),
+        ([run(4, 6)], run(4, 6), ["passed", "inconclusive", "passed"], Promise.BITWISE),
+        ([run(4, math.nan), run(4, math.nan)], None, ["not comparable", "passed", "failed"], Promise.FIXED_BITS),
+    ],
+)
+def test_promises(
+    runs: list[dict[str, Floats]], golden: dict[str, Floats] | None, outcomes: list[str], kept: Promise | None
+) -> None:
+    named = {f"2x1 #{number}": tensors for number, tensors in enumerate(runs)}
+    results = [check_bit_stability(named, promise, golden=golden, references=REFERENCES) for promise in Promise]
+    assert [result.outcome.value for result in results] == outcomes
+    assert {result.kept for result in results} == {kept}
+    assert check_bit_stability(named, Promise.BOUNDED, golden=golden).outcome is Outcome.NOT_COMPARABLE
+    json.dumps([result.as_json() for result in results], allow_nan=False)
+
+
+def test_difference_is_shown_with_its_bits() -> None:
+    result = check_bit_stability({"a": run(4, 6), "b": run(-0.0, NEAR)}, Promise.FIXED_BITS)
+    (difference,) = result.differences
+    assert (difference.index, difference.num_different, difference.num_elements) == ((0,), 2, 2)
+    assert result.describe() == [
+        "bit stability: failed: fixed bits: 1 of 4 tensors differ",
+        "  2 runs of 2 tensors; kept: nothing that was compared",
+        "  b, x[0]: -0.0 (80000000), a has 4.0 (40800000), 1082130432 units in the last place; 2 of 2 elements differ",
+    ]
+
+
+def test_zeros_of_both_signs_differ_by_bits_only() -> None:
+    (difference,) = check_bit_stability({"a": run(0.0), "b": run(-0.0)}, Promise.FIXED_BITS).differences
+    assert difference.ulps == 0
+
+
+@given(first=st.floats(width=32, allow_nan=False), steps=st.integers(-5, 5))
+def test_units_in_the_last_place(first: float, steps: int) -> None:
+    second = F32(first)
+    with np.errstate(over="ignore"):
+        for _ in range(abs(steps)):
+            second = np.nextafter(second, F32(math.copysign(math.inf, steps)))
+    assume(math.isfinite(first) and math.isfinite(second))
+    differences = check_bit_stability({"a": run(first), "b": run(float(second))}, Promise.FIXED_BITS).differences
+    assert [difference.ulps for difference in differences if difference.ulps] == [abs(steps)] * (steps != 0)
+
+
+def test_runs_must_have_the_same_tensors() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"b: found tensors \['x'\], expected \['loss', 'x'\]"):
+        check_bit_stability({"a": run(1), "b": {"x": np.zeros(1, F32)}}, Promise.FIXED_BITS)
+    with pytest.raises(InvalidArgumentError, match=r"b, x: found float32 \(2,\), expected float32 \(1,\) as a"):
+        check_bit_stability({"a": run(1), "b": run(1, 2)}, Promise.FIXED_BITS)
+    with pytest.raises(InvalidArgumentError, match="found no tensor"):
+        check_bit_stability({}, Promise.FIXED_BITS)
+
+
+def test_modes_have_promises() -> None:
+    assert PROMISES["ordered"] is Promise.BITWISE
+    assert PROMISES["tree"] is Promise.FIXED_BITS
+    assert PROMISES["redux"] is Promise.BOUNDED
