@@ -18,9 +18,8 @@ int ranks_supported(void);
 status ranks_open(int32_t communicator, struct ranks *ranks);
 void ranks_close(void);
 
-/* Starts StarPU's transfers between ranks; StarPU is running. share_cores: this machine has no core left for the thread
- * that makes them, which then gives way to the workers. */
-status ranks_start(int share_cores);
+/* Starts StarPU's transfers between ranks; StarPU is running. */
+status ranks_start(void);
 /* Collective: waits for the other ranks. */
 void ranks_stop(void);
 

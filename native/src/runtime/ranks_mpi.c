@@ -1,10 +1,4 @@
 /* Ranks through MPI and StarPU-MPI. Called by runtime.c. */
-#include <dirent.h>
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/resource.h>
 
 #include "runtime/ranks_mpi.h"
 
@@ -63,33 +57,11 @@ void ranks_close(void)
     communicator = MPI_COMM_NULL;
 }
 
-/* StarPU's thread for transfers polls as long as any is expected. It is named "MPI"; Linux gives every thread a
- * priority of its own. */
-static void let_transfers_give_way(void)
-{
-    DIR *threads = opendir("/proc/self/task");
-    if (!threads)
-        return;
-    for (struct dirent *entry; (entry = readdir(threads));) {
-        char path[64], name[32] = "";
-        snprintf(path, sizeof path, "/proc/self/task/%.20s/comm", entry->d_name);
-        FILE *file = fopen(path, "r");
-        if (!file)
-            continue;
-        if (fgets(name, sizeof name, file) && strcmp(name, "MPI\n") == 0)
-            setpriority(PRIO_PROCESS, (id_t)atoi(entry->d_name), 0);
-        fclose(file);
-    }
-    closedir(threads);
-}
-
-status ranks_start(int share_cores)
+status ranks_start(void)
 {
     int error = starpu_mpi_init_comm(NULL, NULL, 0, communicator);
     if (error)
         return fail(STARPULLM_RUNTIME_FAILURE, "StarPU's transfers over MPI could not be started (error %d)", error);
-    if (share_cores)
-        let_transfers_give_way();
     return STARPULLM_OK;
 }
 

@@ -18,9 +18,8 @@ void ranks_close(void)
 {
 }
 
-status ranks_start(int share_cores)
+status ranks_start(void)
 {
-    (void)share_cores;
     return STARPULLM_OK;
 }
 

@@ -208,8 +208,7 @@ static status start(struct starpullm_runtime *runtime, const struct starpullm_ru
     };
     status code = start_parallel_workers(runtime);
     if (code == STARPULLM_OK && ranks->size > 1)
-        code =
-            ranks_start(ranks->local_size * (options->workers * options->threads_per_worker + 1) > topology->all_cores);
+        code = ranks_start();
     if (code != STARPULLM_OK)
         stop_starpu(runtime);
     return code;

@@ -1,8 +1,8 @@
 /* Matrix products with a weight: forward, and the gradients of its input, weight and bias.
  * override.c offers them.
  *
- * A thread computes a rectangle of the outputs. Of a tile's two operands the smaller matrix is the packed panels that
- * meet all of the other, which is packed a block at a time, just before it is used. */
+ * A thread computes a rectangle of the outputs. Of a tile's two operands the activations are packed whole, or in few
+ * large parts; the weight, or its gradient's other factor, a block at a time, just before it is used. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -12,12 +12,12 @@
 #include "kernels/simd/tile.h"
 
 enum {
-    BLOCK_ROWS = 8 * TILE_ROWS,
-    BLOCK_COLUMNS = 256,  /* with TILE_DEPTH steps of them, three quarters of a megabyte: a second-level cache */
-    PANELS = 1 << 20,     /* floats of inp packed at a time */
-    WEIGHT_DEPTH = 384,   /* rows of inp between two stores of dweight's running sums */
-    WEIGHT_COLUMNS = 768, /* columns of inp packed at a time, */
-    PANELS_DEPTH = 1024,  /* and rows of it */
+    BLOCK_ROWS = 8 * TILE_ROWS, /* rows of weight whose sums are turned over together, */
+    BLOCK_COLUMNS = 256,        /* with TILE_DEPTH steps of them, three quarters of a megabyte: a second-level cache */
+    PANELS = 1 << 20,           /* floats of inp packed at a time */
+    WEIGHT_DEPTH = 384,         /* rows of inp between two stores of dweight's running sums */
+    WEIGHT_COLUMNS = 768,       /* columns of inp packed at a time, */
+    PANELS_DEPTH = 1024,        /* and rows of it */
     BIAS_COLUMNS = 8 * LANES,
     LINE = 16,         /* floats of a cache line */
     FEW_PRODUCTS = 512 /* up to here packing takes longer than it saves; measured */
@@ -28,7 +28,7 @@ struct rectangle {
 };
 
 /* This thread's part of outputs (rows,columns): a grid of rectangles, the one that costs least. Packing a row's or a
- * column's operand takes about as long as eight outputs (measured). */
+ * column's operand takes about as long as sixteen outputs (measured). */
 static struct rectangle team_rectangle(struct team team, size_t rows, size_t row_grain, size_t columns,
                                        size_t column_grain)
 {
@@ -40,7 +40,7 @@ static struct rectangle team_rectangle(struct team team, size_t rows, size_t row
         const int wide = team.count / high;
         const struct share most_rows = team_share((struct team){0, high}, rows, row_grain);
         const struct share most_columns = team_share((struct team){0, wide}, columns, column_grain);
-        const size_t cost = (most_rows.end + 8) * (most_columns.end + 8);
+        const size_t cost = (most_rows.end + 16) * (most_columns.end + 16);
         if (cost < best_cost) {
             best_cost = cost;
             best.rows = team_share((struct team){team.index / wide, high}, rows, row_grain);

@@ -6,7 +6,8 @@
 
 #include "kernels/simd/vector.h"
 
-/* e[i] = expf(x[i] - mx), mx being the largest of x and -10000. Returns the ordered sum of e from 0. */
+/* e[i] = expf(x[i] - mx), mx being the largest of x and -10000. Returns the ordered sum of e from 0. e and x
+ * don't overlap. */
 float SIMD_NAME(softmax_exponentials)(float *e /* (count) */, const float *x /* (count) */, size_t count);
 
 #endif

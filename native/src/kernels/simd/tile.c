@@ -57,15 +57,24 @@ typedef void tile_function(float *c, size_t ldc, const float *initial, const flo
     TILE(by_steps_scaled, rows, vectors, 1, TILE_ROWS, true)
 #define TILES(rows) TILES_OF_ROWS(rows, 1) TILES_OF_ROWS(rows, 2) TILES_OF_ROWS(rows, 3)
 TILES(1)
-TILES(2) TILES(3) TILES(4) TILES(5) TILES(6) TILES(7) TILES(8) TILES(9) TILES(10) TILES(11) TILES(12)
+TILES(2)
+TILES(3)
+TILES(4)
+TILES(5)
+TILES(6)
+TILES(7)
+TILES(8)
+TILES(9)
+TILES(10)
+TILES(11)
+TILES(12)
 
 #define NAMES(name, rows) {name##_##rows##_1, name##_##rows##_2, name##_##rows##_3}
 #define ALL_NAMES(name)                                                                                \
     {NAMES(name, 1), NAMES(name, 2), NAMES(name, 3), NAMES(name, 4),  NAMES(name, 5),  NAMES(name, 6), \
      NAMES(name, 7), NAMES(name, 8), NAMES(name, 9), NAMES(name, 10), NAMES(name, 11), NAMES(name, 12)}
-    static tile_function *const tiles[2][2][12][3] = {
-        [PACKED_ROWS] = {ALL_NAMES(by_rows), ALL_NAMES(by_rows_scaled)},
-        [PACKED_STEPS] = {ALL_NAMES(by_steps), ALL_NAMES(by_steps_scaled)}};
+static tile_function *const tiles[2][2][12][3] = {[PACKED_ROWS] = {ALL_NAMES(by_rows), ALL_NAMES(by_rows_scaled)},
+                                                  [PACKED_STEPS] = {ALL_NAMES(by_steps), ALL_NAMES(by_steps_scaled)}};
 _Static_assert(TILE_ROWS <= 12 && TILE_VECTORS <= 3, "every tile has a function");
 
 void SIMD_NAME(tile_product_scaled)(float *c, size_t ldc, const float *initial, const float *a, enum packed packed,
@@ -151,11 +160,13 @@ void SIMD_NAME(panel_copy)(float *panel, const float *b, size_t ldb, size_t dept
         }
 }
 
+enum { TURNED = 64 };
+
 void SIMD_NAME(panel_transpose)(float *panel, const float *bt, size_t ldbt, size_t depth, size_t columns)
 {
     const size_t width = panel_width(columns);
-    for (size_t k = 0; k < depth; k += TILE_DEPTH) /* as much of the panel as the first-level cache holds */
-        SIMD_NAME(transpose)(panel + k * width, width, bt + k, ldbt, columns, smaller(TILE_DEPTH, depth - k));
+    for (size_t k = 0; k < depth; k += TURNED) /* few enough rows of the panel for the first-level cache */
+        SIMD_NAME(transpose)(panel + k * width, width, bt + k, ldbt, columns, smaller(TURNED, depth - k));
     for (size_t k = 0; columns < width && k < depth; k++)
         for (size_t j = columns; j < width; j++)
             panel[k * width + j] = 0.0f;
