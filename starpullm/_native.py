@@ -158,6 +158,7 @@ class TrainingStateInfo(_Sized):
         ("seed", c_int64),
         ("data_id", c_uint64),
         ("ranks", c_int32),
+        ("passed_over", c_char * 512),
         ("learning_rate", c_float),
         ("beta1", c_float),
         ("beta2", c_float),

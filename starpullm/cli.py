@@ -334,20 +334,28 @@ def train_command(
     state_dir = state_dir or resume
     if save_every and not state_dir:
         raise click.UsageError("--save-every needs --state-dir")
-    if (checkpoint is None) == (resume is None):
+    state = None
+    if resume is not None and checkpoint is None:
+        state = training_state(resume)
+        config = state.config
+        if state.passed_over:
+            _err.print(f"note: {state.passed_over}", markup=False)
+    elif checkpoint is not None and resume is None:
+        config = checkpoint_config(checkpoint)
+    else:
         raise click.UsageError("expected either --checkpoint or --resume")
-    state = training_state(resume) if resume else None
     if state and state.step >= steps:
         raise InvalidArgumentError(
             f"{state.path}: {state.step} steps have been done, expected fewer than --steps {steps}"
         )
     first_step = state.step + 1 if state else 1
-    vocab_size = (state.config if state else checkpoint_config(checkpoint)).vocab_size
+    if save_every and state_dir:
+        _check_no_newer_states(state_dir, first_step - 1)
     with _all_ranks() as comm, Runtime(partition, scheduler, comm) as runtime:
 
         def open_tokens(pattern: str) -> TokenLoader:
             return TokenLoader(
-                pattern, batch_size, seq_len, rank=runtime.rank, num_ranks=runtime.ranks, vocab_size=vocab_size
+                pattern, batch_size, seq_len, rank=runtime.rank, num_ranks=runtime.ranks, vocab_size=config.vocab_size
             )
 
         loader = open_tokens(tokens)
@@ -418,12 +426,25 @@ def train_command(
         )
 
 
+def _check_no_newer_states(folder: Path, step: int) -> None:
+    """Refuse a folder from which a later --resume would take another run's state."""
+    try:
+        newest = training_state(folder)
+    except (FormatError, FileError):  # none there; a folder that can't be written is told when it is saved to
+        return
+    if newest.step > step:
+        raise InvalidArgumentError(
+            f"{folder}: holds the state after step {newest.step}, newer than step {step} that this run starts from, "
+            f"expected a folder without newer states, or --resume"
+        )
+
+
 def _check_same_data(state: TrainingState, batch_size: int, seq_len: int, data_id: int) -> None:
     """Refuse to go on where the next batch would be another than without the interruption."""
     if (state.batch_size, state.seq_len) != (batch_size, seq_len):
         raise InvalidArgumentError(
-            f"{state.path}: was saved with batches of {state.batch_size} x {state.seq_len} tokens on all ranks together, "
-            f"expected {batch_size} x {seq_len}"
+            f"{state.path}: was saved with batches of {state.batch_size} x {state.seq_len} tokens on all ranks "
+            f"together, expected {batch_size} x {seq_len}"
         )
     if state.data_id != data_id:
         raise InvalidArgumentError(f"{state.path}: was saved while training on other token files, expected the same")

@@ -127,7 +127,7 @@ def inspect_machine() -> Machine:
         processing_units=machine.processing_units,
         numa_nodes=machine.numa_nodes,
         synthetic_topology=bool(machine.synthetic),
-        partitions=tuple(f"{workers}x1" for workers in range(1, machine.cores + 1)),
+        partitions=_partitions(machine),
         simd_level=_native.text(machine.simd_level),
         vector_libm=vectors,
         mpi=bool(build.mpi),
@@ -137,6 +137,17 @@ def inspect_machine() -> Machine:
         libm_fingerprint=fingerprint,
         libm_known=not different,
         findings=tuple(_findings(build, machine, different, environment, vectors)),
+    )
+
+
+def _partitions(machine: _native.MachineInfo) -> tuple[str, ...]:
+    """Return the partitions that use all cores; a worker of several threads takes one of StarPU's contexts."""
+    cores = int(machine.cores)
+    most = machine.starpu_max_contexts - 2 if machine.starpu_parallel_workers else 0
+    return tuple(
+        f"{workers}x{cores // workers}"
+        for workers in range(1, cores + 1)
+        if cores % workers == 0 and (workers == cores or workers <= most)
     )
 
 
@@ -182,11 +193,10 @@ def _findings(
         yield Finding(False, "the topology is synthetic: threads aren't bound, and times say nothing")
     if not build.mpi:
         yield Finding(True, "several ranks don't work: this build has no MPI")
-    yield Finding(True, "partitions with more than one thread per worker don't work in this version")
     yield Finding(False, "BLAS isn't used: all matmuls are the library's own, in the order of the contract")
     if loaded == "1.4.10":
         yield Finding(
             False,
-            "StarPU 1.4.10 has two known deadlocks with parallel workers, which this version doesn't use; and may "
-            "prefetch a handle wrongly that one task names twice, which the task graph never does",
+            "StarPU 1.4.10 has two known deadlocks with parallel workers (T > 1): run such jobs under a time limit; "
+            "and may prefetch a handle wrongly that one task names twice, which the task graph never does",
         )

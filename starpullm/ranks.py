@@ -51,8 +51,8 @@ def world() -> Comm:
     MissingDependencyError
         If mpi4py isn't installed, or finds no MPI.
     """
-    # With more ranks than cores Open MPI's threads yield while they wait, and workers that look for tasks don't: messages
-    # then take a time slice each. Has to be said before MPI is initialised.
+    # With more ranks than cores Open MPI's threads yield while they wait, and workers that look for tasks don't:
+    # messages then take a time slice each. Has to be said before MPI is initialised.
     os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "0")
     try:
         from mpi4py import MPI

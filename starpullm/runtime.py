@@ -63,8 +63,8 @@ class ThreadPlace(NamedTuple):
 class Runtime(Resource):
     """StarPU, running; a context manager.
 
-    With a communicator, its ranks run one task graph together: all create the runtime, and make the same calls on it and
-    on its trainers, in the same order and with the same options (the partition may differ).
+    With a communicator, its ranks run one task graph together: all create the runtime, and make the same calls on it
+    and on its trainers, in the same order and with the same options (the partition may differ).
 
     Parameters
     ----------

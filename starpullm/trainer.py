@@ -71,8 +71,9 @@ class Loss:
 class TrainingState:
     """What is known of a saved training state without reading its tensors.
 
-    ``step`` updates led to it; ``batches`` of ``batch_size`` sequences (all ranks together) of ``seq_len`` tokens had been
-    taken; ``ranks`` wrote it; ``seed`` and ``data_id`` are the caller's.
+    ``step`` updates led to it; ``batches`` of ``batch_size`` sequences (all ranks together) of ``seq_len`` tokens had
+    been taken; ``ranks`` wrote it; ``seed`` and ``data_id`` are the caller's. ``passed_over`` says what is wrong with the
+    newest of the newer states that aren't complete, "" if there is none.
     """
 
     path: Path
@@ -84,6 +85,7 @@ class TrainingState:
     seed: int
     data_id: int
     ranks: int
+    passed_over: str
     learning_rate: float
     betas: tuple[float, float]
     eps: float
@@ -112,6 +114,7 @@ def training_state(path: str | os.PathLike[str]) -> TrainingState:
         seed=info.seed,
         data_id=info.data_id,
         ranks=info.ranks,
+        passed_over=_native.text(info.passed_over),
         learning_rate=info.learning_rate,
         betas=(info.beta1, info.beta2),
         eps=info.eps,
@@ -142,19 +145,19 @@ class Trainer(Resource):
     checkpoint
         Model file (llm.c's format, version 3) to start from; m and v start at 0.
     resume
-        Instead: folder of training states (see ``save_state``), of which the newest complete one is taken, or the folder
-        of one. Parameters, m, v and the number of updates are as they were when it was saved, so a run goes on bit for
-        bit, on any partition and any number of ranks, if the batches and the options go on likewise.
+        Instead: folder of training states (see ``save_state``), of which the newest complete one is taken, or the
+        folder of one. Parameters, m, v and the number of updates are as they were when it was saved, so a run goes on
+        bit for bit, on any partition and any number of ranks, if the batches and the options go on likewise.
     batch_size, seq_len
         B sequences of T tokens make one step; T at most the checkpoint's longest sequence. Over R ranks each brings B
         sequences of its own, and the whole batch is R·B, rank 0's first.
     sub_batches
         A divisor of B: each rank's batch is cut into so many parts that run independently of each other.
     reduction
-        How the gradients of the S sub-batches of all ranks become one. ``"ordered"``: in the whole batch's order, with
-        its bits; one set of gradients per rank. ``"tree"``: in a binary tree whose shape S alone decides, so with the
-        same bits wherever it runs; S sets over all ranks. ``"redux"``: by StarPU's own reduction; the bits vary from run
-        to run, the error is bounded; one set per worker.
+        How the gradients of the S sub-batches of all ranks become one. ``"ordered"``: in the whole batch's order,
+        with its bits; one set of gradients per rank. ``"tree"``: in a binary tree whose shape S alone decides, so with
+        the same bits wherever it runs; S sets over all ranks. ``"redux"``: by StarPU's own reduction; the bits vary
+        from run to run, the error is bounded; one set per worker.
     learning_rate, betas, eps, weight_decay
         AdamW's.
     keep_activations
@@ -348,9 +351,9 @@ class Trainer(Resource):
     ) -> None:
         """Save what a run resumes from, after the last submitted step, while the next ones go on.
 
-        Parameters, m and v are read between two updates; the next step's forward and backward run while they are written,
-        by each rank what it owns. Waits for the save before. A state that isn't whole, for whatever reason, is never
-        taken for one, and the last complete one stays.
+        Parameters, m and v are read between two updates; the next step's forward and backward run while they are
+        written, by each rank what it owns. Waits for the save before. A state that isn't whole, for whatever reason, is
+        never taken for one, and the last complete one stays.
 
         Parameters
         ----------

@@ -286,7 +286,9 @@ struct starpullm_training_state_info {
     int64_t batches, batch_size, seq_len; /* batches taken from the data so far, and their size on all ranks together */
     int64_t seed;
     uint64_t data_id;
-    int32_t ranks; /* that wrote it; any number may go on from it */
+    int32_t ranks;         /* that wrote it; any number may go on from it */
+    char passed_over[512]; /* what is wrong with the newest of the newer states that aren't complete; "" if there is
+                              none */
     float learning_rate, beta1, beta2, eps, weight_decay;
 };
 

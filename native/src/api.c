@@ -385,6 +385,7 @@ status starpullm_training_state_info(const char *path, struct starpullm_training
         .weight_decay = meta->weight_decay,
     };
     const int length = snprintf(info->path, sizeof info->path, "%s", training_state_path(state));
+    snprintf(info->passed_over, sizeof info->passed_over, "%s", training_state_passed_over(state));
     training_state_close(state);
     if (length >= (int)sizeof info->path)
         return fail(STARPULLM_INVALID_ARGUMENT, "path: found %d characters, expected at most %zu", length,

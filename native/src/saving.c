@@ -3,6 +3,7 @@
 #include "saving.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +33,7 @@ struct saving {
     char *root;
     int64_t step;
     int keep;
-    bool failed; /* the thread's */
+    atomic_bool failed;
     struct writer_job finish;
     pthread_mutex_t mutex;
     pthread_cond_t handed_over;

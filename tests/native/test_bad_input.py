@@ -491,8 +491,8 @@ RUNTIMES: dict[str, tuple[str | Partition, str, Refusal]] = {
     },
     "more than the machine has": ("3x1", "lws", Refusal(InvalidArgumentError, ("3x1", "3 cores", "found 2"))),
     "more than StarPU can": ("999999999x1", "lws", Refusal(InvalidArgumentError, ("999999999x1", "at most"))),
-    "threads": ("2x2", "lws", Refusal(InvalidArgumentError, ("2x2", "threads per worker", "this version"))),
-    "one worker's threads": ("1x2", "lws", Refusal(InvalidArgumentError, ("1x2", "threads per worker"))),
+    "threads": ("2x2", "lws", Refusal(InvalidArgumentError, ("2x2", "4 cores", "found 2"))),
+    "one worker's threads": ("1x3", "lws", Refusal(InvalidArgumentError, ("1x3", "3 cores", "found 2"))),
     **{
         f"scheduler {name!a}": ("1x1", name, Refusal(InvalidArgumentError, ("scheduler", "expected", "lws")))
         for name in ("", "nope", "LWS", "lws ", "lws\0", "lws\0nope", "\udc80")

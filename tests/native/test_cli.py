@@ -62,8 +62,7 @@ def test_doctor() -> None:
     assert re.match(r"1\.4\.\d+ in /.", lines["StarPU"])
     assert "lws" in lines["schedulers"].split(", ")
     assert lines["topology"] == "2 cores, 2 processing units, 1 NUMA nodes (HWLOC_SYNTHETIC)"
-    assert lines["partitions"] == "1x1, 2x1"
-    assert "problem: partitions with more than one thread per worker" in run.stdout
+    assert lines["partitions"] == "1x2, 2x1"
     assert run.stderr == ""
 
 
@@ -77,7 +76,7 @@ def test_doctor_json() -> None:
     assert "eager" in machine["schedulers"]
     assert (machine["cores"], machine["processing_units"], machine["numa_nodes"]) == (2, 2, 1)
     assert machine["synthetic_topology"] is True
-    assert machine["partitions"] == ["1x1", "2x1"]
+    assert machine["partitions"] == ["1x2", "2x1"]
     assert machine["float_environment"] == ""
     assert sorted(machine["libm_fingerprint"]) == ["coshf", "expf", "logf", "powf", "tanhf"]
     assert isinstance(machine["libm_known"], bool)
@@ -200,7 +199,7 @@ BAD_TRAINING: dict[str, tuple[tuple[object, ...], tuple[str, ...]]] = {
     "sub-batches that don't divide": (("--sub-batches", 3), ("sub_batches", "3", "divisor", "2")),
     "no sub-batches": (("--sub-batches", 0), ("sub_batches", "0")),
     "malformed partition": (("--partition", "2"), ("partition", '"2"', "WxT")),
-    "threads": (("--partition", "1x2"), ("partition 1x2", "threads per worker")),
+    "threads": (("--partition", "1x3"), ("partition 1x3", "3 cores", "found 2")),
     "partition too large": (("--partition", "3x1"), ("partition 3x1", "3 cores", "found 2")),
     "scheduler": (("--scheduler", "nope"), ("scheduler", '"nope"', "lws")),
     "scheduler that isn't UTF-8": (("--scheduler", os.fsdecode(b"\xff")), ("scheduler", "lws")),
@@ -643,9 +642,9 @@ def test_parity_of_broken_records(tmp_path: Path) -> None:
         (("--sub-batches", "0"), ("sub_batches", "0", "divisor", "2")),
         (("--sub-batches", "some"), ('"all"', '"some"')),
         (("--partition", "two"), ("partition", '"two"', "WxT")),
-        (("--partition", "2x2"), ("partition 2x2", "threads per worker")),
+        (("--partition", "2x2"), ("partition 2x2", "4 cores", "found 2")),
         (("--partition", "3x1"), ("partition 3x1", "found 2")),
-        (("--reduction", "tree"), ("--reduction", "tree", "ordered")),
+        (("--reduction", "sum"), ("--reduction", "sum", "ordered")),
     ],
 )
 def test_bad_parity_options(options: tuple[str, str], parts: tuple[str, ...]) -> None:

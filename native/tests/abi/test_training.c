@@ -216,7 +216,8 @@ static void test_session_misuse(const char *checkpoint)
     options.field = (value);               \
     EXPECT_ERROR(starpullm_session_create(runtime, &options, &session), STARPULLM_##code, word)
     REFUSED(size, 8, INVALID_ARGUMENT, "size is 8");
-    REFUSED(checkpoint, NULL, INVALID_ARGUMENT, "checkpoint is NULL");
+    REFUSED(checkpoint, NULL, INVALID_ARGUMENT, "found neither");
+    REFUSED(resume, checkpoint, INVALID_ARGUMENT, "found both");
     REFUSED(checkpoint, "/nonexistent/model.bin", FILE_ERROR, "/nonexistent/model.bin");
     REFUSED(batch_size, 0, INVALID_ARGUMENT, "batch_size: found 0");
     REFUSED(batch_size, INT64_MAX / 4, INVALID_ARGUMENT, "");
