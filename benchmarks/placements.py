@@ -141,9 +141,7 @@ def main(
                 rates[configuration].append(tokens / seconds / 1e3)
                 print(f"round {number + 1}: {configuration}: {rates[configuration][-1]:.4f}", file=sys.stderr)
     reference = statistics.median(rates[plan[0]])
-    print(
-        f"{model}, B = {batch_size}, T = {record.seq_len}, {rounds} rounds of {steps} steps; tokens/ms, median and range"
-    )
+    print(f"{model}, B = {batch_size}, T = {record.seq_len}, {rounds} rounds of {steps} steps: tokens/ms, range")
     for configuration, values in rates.items():
         median = statistics.median(values)
         print(f"{configuration!s:<36}{median:.4f}  {min(values):.4f}-{max(values):.4f}  {median / reference:.2f} x")

@@ -13,6 +13,7 @@ from ctypes import (
     POINTER,
     c_char,
     c_char_p,
+    c_double,
     c_float,
     c_int,
     c_int32,
@@ -325,6 +326,7 @@ _PROTOTYPES: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
     ("vector_libm_name", c_char_p, (c_size_t,)),
     ("vector_libm", _Status, (POINTER(c_int32), POINTER(c_uint64), c_char_p)),
     ("prove_libm", _Status, (POINTER(c_uint64), POINTER(c_uint32), c_char_p, c_char_p, c_uint64, c_uint64)),
+    ("peak_gflops", _Status, (POINTER(c_double), c_int32, c_double)),
     ("float_environment", c_char_p, ()),
     ("runtime_create", _Status, (POINTER(RuntimeOptions), _OUT)),
     ("runtime_destroy", _Status, (RuntimeHandle,)),
@@ -488,6 +490,13 @@ def prove_libm(level: str, function: str, begin: int, end: int) -> tuple[int, in
     differences, first = c_uint64(), c_uint32()
     call("prove_libm", differences, first, c_string("level", level), c_string("function", function), begin, end)
     return differences.value, first.value if differences.value else None
+
+
+def peak_gflops(*, fused: bool, seconds: float) -> float:
+    """Return the calling thread's peak in GFLOP/s with the SIMD level in use; 0 if fused and it has no such loop."""
+    gflops = c_double()
+    call("peak_gflops", gflops, fused, seconds)
+    return gflops.value
 
 
 def loss_value(loss: LossHandle) -> np.float32:

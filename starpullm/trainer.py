@@ -72,8 +72,8 @@ class TrainingState:
     """What is known of a saved training state without reading its tensors.
 
     ``step`` updates led to it; ``batches`` of ``batch_size`` sequences (all ranks together) of ``seq_len`` tokens had
-    been taken; ``ranks`` wrote it; ``seed`` and ``data_id`` are the caller's. ``passed_over`` says what is wrong with the
-    newest of the newer states that aren't complete, "" if there is none.
+    been taken; ``ranks`` wrote it; ``seed`` and ``data_id`` are the caller's. ``passed_over`` says what is wrong with
+    the newest of the newer states that aren't complete, "" if there is none.
     """
 
     path: Path

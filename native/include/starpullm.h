@@ -94,6 +94,11 @@ STARPULLM_API enum starpullm_status starpullm_prove_libm(uint64_t *differences, 
                                                          const char *level, const char *function, uint64_t begin,
                                                          uint64_t end);
 
+/* Multiplies and adds in the calling thread's registers for so many seconds, with the vectors of the SIMD level in use:
+ * *gflops is 10^9 operations per second, of which no matmul can do more. fused 0: each operation is rounded, as in the
+ * kernels; 1: multiplication and addition in one instruction, *gflops 0 where the level has none. */
+STARPULLM_API enum starpullm_status starpullm_peak_gflops(double *gflops, int32_t fused, double seconds);
+
 /* What is wrong with the calling thread's floating-point environment against the contract (round to nearest, no
  * flush-to-zero, no denormals-are-zero), as a sentence; "" if nothing is. Kernels set their own, whatever this says. */
 STARPULLM_API const char *starpullm_float_environment(void);

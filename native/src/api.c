@@ -15,6 +15,7 @@
 #include "io/training_state.h"
 #include "kernels/kernels.h"
 #include "kernels/libm.h"
+#include "kernels/peak.h"
 #include "runtime/ranks.h"
 #include "runtime/runtime.h"
 #include "runtime/topology.h"
@@ -35,6 +36,8 @@
             return fail(STARPULLM_INVALID_ARGUMENT, "%s: " #pointer "->size is %zu, expected %zu", __func__, \
                         (pointer)->size, sizeof *(pointer));                                                 \
     } while (0)
+
+enum { MAX_PEAK_SECONDS = 60 };
 
 const char *starpullm_last_error(void)
 {
@@ -170,6 +173,16 @@ status starpullm_prove_libm(uint64_t *differences, uint32_t *first_difference, c
         return fail(STARPULLM_INVALID_ARGUMENT,
                     "bit patterns: found %" PRIu64 " to %" PRIu64 ", expected a range within 0 to 2^32", begin, end);
     *differences = libm_count_differences(first_difference, f, vector, begin, end);
+    return STARPULLM_OK;
+}
+
+status starpullm_peak_gflops(double *gflops, int32_t fused, double seconds)
+{
+    CHECK_POINTER(gflops);
+    if (!(seconds > 0 && seconds <= MAX_PEAK_SECONDS))
+        return fail(STARPULLM_INVALID_ARGUMENT, "seconds: found %g, expected more than 0 and at most %d", seconds,
+                    MAX_PEAK_SECONDS);
+    *gflops = peak_measure(fused, seconds) / 1e9;
     return STARPULLM_OK;
 }
 

@@ -16,6 +16,7 @@ struct level {
     const char *name;
     struct kernels kernels;
     libm_map *(*vector_libm)(enum libm_function function); /* NULL: none */
+    struct peak peak;
 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -48,28 +49,33 @@ static const struct kernels portable = {
 };
 
 static void add_level(const char *name, void (*override)(struct kernels *kernels),
-                      libm_map *(*vector_libm)(enum libm_function function))
+                      libm_map *(*vector_libm)(enum libm_function function), const struct peak *peak)
 {
     struct level *level = &levels[num_levels++];
-    *level = (struct level){name, portable, vector_libm};
+    *level = (struct level){name, portable, vector_libm, *peak};
     if (override)
         override(&level->kernels);
 }
 
 static void choose(void)
 {
-    add_level("ref", NULL, NULL);
+    add_level("ref", NULL, NULL, &peak_ref);
 #if STARPULLM_HAS_NEON
-    add_level("neon", kernels_override_neon, vector_libm_neon);
+    add_level("neon", kernels_override_neon, vector_libm_neon, &peak_neon);
 #endif
 #if STARPULLM_HAS_AVX2
     if (__builtin_cpu_supports("avx2"))
-        add_level("avx2", kernels_override_avx2, vector_libm_avx2);
+        add_level("avx2", kernels_override_avx2, vector_libm_avx2, &peak_avx2);
 #endif
 #if STARPULLM_HAS_AVX512
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl"))
-        add_level("avx512", kernels_override_avx512, vector_libm_avx512);
+        add_level("avx512", kernels_override_avx512, vector_libm_avx512, &peak_avx512);
+#endif
+#if STARPULLM_HAS_FMA
+    if (!__builtin_cpu_supports("fma"))
+        for (size_t i = 0; i < num_levels; i++)
+            levels[i].peak.fused = NULL;
 #endif
     chosen = &levels[num_levels - 1];
     const char *name = getenv("STARPULLM_SIMD");
@@ -126,4 +132,10 @@ libm_map *libm_of_level(const char *name, enum libm_function function)
 {
     const struct level *level = find_level(name);
     return level && level->vector_libm ? level->vector_libm(function) : NULL;
+}
+
+const struct peak *kernels_peak(void)
+{
+    pthread_once(&once, choose);
+    return &chosen->peak;
 }

@@ -4,6 +4,7 @@
 #define STARPULLM_KERNELS_REF_H
 
 #include "kernels/kernels.h"
+#include "kernels/peak.h"
 
 void encoder_forward_ref(float *out, const int32_t *tokens, const float *wte, const float *wpe, size_t B, size_t T,
                          size_t C, struct team team);
@@ -50,5 +51,7 @@ void gradient_add_ref(float *sum, const float *term, size_t count, struct team t
 
 void adamw_update_ref(float *params, float *m, float *v, const float *grads, size_t count,
                       const struct adamw_options *options, int64_t step, struct team team);
+
+extern const struct peak peak_ref;
 
 #endif
