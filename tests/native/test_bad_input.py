@@ -420,7 +420,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], Refusal]] = {
         Refusal(InvalidArgumentError, ("batch_size", str(2**60), "too large")),
     ),
     "batch that no memory holds": ({"batch_size": 2**45}, Refusal(OutOfMemoryError, ("activations/", "bytes"))),
-    "reduction": ({"reduction": "redux"}, Refusal(InvalidArgumentError, ("reduction", '"redux"', "ordered"))),
+    "reduction": ({"reduction": "mean"}, Refusal(InvalidArgumentError, ("reduction", '"mean"', "ordered"))),
 }
 
 
@@ -565,6 +565,9 @@ TRAINER_CALLS: dict[str, Callable[[Trainer, str], object]] = {
     "wait": lambda trainer, path: trainer.wait(),
     "tensor": lambda trainer, path: trainer.tensor("params", "wte"),
     "save_checkpoint": lambda trainer, path: trainer.save_checkpoint(path),
+    "save_state": lambda trainer, path: trainer.save_state(path),
+    "wait_saved": lambda trainer, path: trainer.wait_saved(),
+    "gather": lambda trainer, path: trainer.gather(),
     "trace": lambda trainer, path: trainer.trace(),
     "clear_trace": lambda trainer, path: trainer.clear_trace(),
 }
@@ -860,8 +863,8 @@ def test_library_without_our_functions(tmp_path: Path) -> None:
 
 def test_library_of_another_abi(tmp_path: Path) -> None:
     functions = {f"starpullm_{name}": 0 for name, *_ in _native._PROTOTYPES}
-    path = compiled(tmp_path / "newer.so", {**functions, "starpullm_abi_version": 2})
-    assert_refused(reply_with_library(path), LibraryNotFoundError, str(path), "ABI version is 2", "expected 1")
+    path = compiled(tmp_path / "newer.so", {**functions, "starpullm_abi_version": 3})
+    assert_refused(reply_with_library(path), LibraryNotFoundError, str(path), "ABI version is 3", "expected 2")
 
 
 def test_library_in_the_current_directory(tmp_path: Path) -> None:
