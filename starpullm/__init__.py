@@ -1,18 +1,29 @@
 """starpullm trains GPT-2 as a StarPU task graph and proves that its bits are those of llm.c.
 
-Users start here; importing it never opens the native library.
+Users start here; importing it never opens the native library, and loads the rest of the package when it is first used:
+pytest imports the package with every run, for its plugin.
 """
 
 from __future__ import annotations
 
-from importlib import metadata
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING, Any
 
-from starpullm.runtime import Runtime
-from starpullm.trainer import Loss, Trainer
+if TYPE_CHECKING:
+    from starpullm.runtime import Runtime
+    from starpullm.trainer import Loss, Trainer
 
 __all__ = ["Loss", "Runtime", "Trainer", "__version__"]
+
+_HOMES = {"Loss": "starpullm.trainer", "Runtime": "starpullm.runtime", "Trainer": "starpullm.trainer"}
 
 try:
     __version__ = metadata.version("starpullm")
 except metadata.PackageNotFoundError:
     __version__ = "0+unknown"
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

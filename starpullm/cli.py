@@ -24,13 +24,16 @@ import click
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 import starpullm
 from starpullm import demo as demo_run
+from starpullm.bench import bench
 from starpullm.checks.libm import NUM_INPUTS, LibmResult, check_libm, vector_levels
 from starpullm.checks.parity import ParityResult, check_parity, make_inputs
 from starpullm.checks.result import Outcome
-from starpullm.data import TokenLoader, initial_parameters, text_encoding
+from starpullm.checks.throughput import Configuration, Throughput
+from starpullm.data import TokenLoader, generate_checkpoint, initial_parameters, text_encoding
 from starpullm.errors import (
     FileError,
     FormatError,
@@ -55,8 +58,8 @@ from starpullm.ranks import (
     rank_and_size_from_environment,
     world,
 )
-from starpullm.records import GoldenRecord, shipped_records
-from starpullm.runtime import DEFAULT_SCHEDULER, Runtime
+from starpullm.records import SHIPPED_RECORDS, GoldenRecord, shipped_record, shipped_records
+from starpullm.runtime import DEFAULT_SCHEDULER, Partition, Runtime
 from starpullm.trainer import REDUCTIONS, Trainer, TrainingState, training_state
 from starpullm.training import StepReport, encoding_for, generate, mean_loss, train
 
@@ -612,6 +615,139 @@ def _parity_summary(results: Sequence[ParityResult]) -> str:
     tensors = sum(result.num_tensors for result in results)
     steps = sum(result.num_steps for result in results if result.outcome is not Outcome.NOT_COMPARABLE)
     return f"parity: {tensors} tensors over {steps} steps, {different} differ"
+
+
+# ---- bench ----
+
+
+@main.command("bench")
+@click.option("--model", type=click.Choice(SHIPPED_RECORDS), help="A generated model with a shipped record's sizes.")
+@click.option("--checkpoint", type=_PATH, help="Or a model of your own.")
+@click.option("--batch-size", type=int, help="B of all ranks together; by default the record's, or 4.")
+@click.option("--seq-len", type=int, help="T; by default the record's, or 64.")
+@click.option("--partition", "partitions", multiple=True, default=["1x1"], show_default=True, metavar="WxT")
+@click.option(
+    "--sub-batches", "sub_batch_counts", multiple=True, type=int, help="S of each rank; by default one per worker."
+)
+@click.option(
+    "--reduction",
+    "reductions",
+    multiple=True,
+    type=click.Choice(REDUCTIONS),
+    default=[REDUCTIONS[0]],
+    show_default=True,
+    help="Of gradients.",
+)
+@click.option("--ranks", "rank_counts", multiple=True, type=int, default=[1], show_default=True, help="Under mpirun.")
+@_scheduler_option
+@click.option("--iterations", type=int, default=10, show_default=True, help="Steps that count.")
+@click.option("--warm-up", type=int, default=2, show_default=True, help="Steps before them.")
+@click.option("--time-limit", type=float, default=1800.0, show_default=True, help="Seconds per configuration.")
+@_json_option
+def bench_command(
+    model: str | None,
+    checkpoint: Path | None,
+    batch_size: int | None,
+    seq_len: int | None,
+    partitions: Sequence[str],
+    sub_batch_counts: Sequence[int],
+    reductions: Sequence[str],
+    rank_counts: Sequence[int],
+    scheduler: str,
+    iterations: int,
+    warm_up: int,
+    time_limit: float,
+    as_json: bool,
+) -> None:
+    """Measure tokens per millisecond, beside what the processor could do at most and where the time goes.
+
+    --partition, --sub-batches, --reduction and --ranks may be repeated: every combination is measured, each in
+    processes of its own, one after the other. Nothing else should be running.
+
+    "of limit": the matrix products' operations per second, of what the same cores do in registers in this arithmetic.
+    Idle time of workers is "StarPU" while the data of a task are there, else "waiting": the graph has none.
+    """
+    if (model is None) == (checkpoint is None):
+        raise click.UsageError("expected either --model or --checkpoint")
+    record = shipped_record(model) if model else None
+    configurations = [
+        Configuration(
+            model=record.name if record else str(checkpoint),
+            batch_size=batch_size if batch_size is not None else record.batch_size if record else 4,
+            seq_len=seq_len if seq_len is not None else record.seq_len if record else 64,
+            partition=partition,
+            scheduler=scheduler,
+            sub_batches=sub_batches,
+            reduction=reduction,
+            ranks=ranks,
+            iterations=iterations,
+            warm_up=warm_up,
+        )
+        for ranks in rank_counts
+        for partition in partitions
+        for sub_batches in sub_batch_counts or [Partition.parse(partition).workers]
+        for reduction in reductions
+    ]
+    results: list[Throughput] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="starpullm-bench-") as directory,
+        _progress(hidden=as_json) as progress,
+    ):
+        bar = progress.add_task("bench", total=len(configurations))
+        if checkpoint is None:
+            assert record is not None
+            checkpoint = Path(directory, "model.bin")
+            generate_checkpoint(checkpoint, record.model, record.seed)
+        for configuration in configurations:
+            results.append(bench(configuration, checkpoint.absolute(), time_limit))
+            progress.advance(bar)
+    if as_json:
+        _print_json([result.as_json() for result in results])
+        return
+    first = results[0].configuration
+    _out.print(
+        f"{first.model}, B = {first.batch_size}, T = {first.seq_len}, {iterations} iterations after {warm_up}, "
+        f"{scheduler}, {results[0].simd_level}",
+        markup=False,
+    )
+    Console(highlight=False, width=max(_out.width, _BENCH_COLUMNS)).print(_bench_table(results))
+    for result in results:
+        low, high = result.matmul_limit_range
+        busy = f"; limit between {low:.4g} and {high:.4g}: something else was running" if high > _QUIET * low else ""
+        _out.print(f"{result.configuration}: {_operation_shares(result)}{busy}", markup=False)
+
+
+_BENCH_COLUMNS = 110
+_NUM_OPERATIONS = 5
+_QUIET = 1.25  # the most that repetitions of the limit differ by on a machine that does nothing else
+
+
+def _bench_table(results: Sequence[Throughput]) -> Table:
+    table = Table("configuration", box=None, pad_edge=False)
+    for column in ("tokens/ms", "GFLOP/s", "limit", "with FMA", "of limit", "kernels", "StarPU", "waiting", "memory"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for result in results:
+        table.add_row(
+            str(result.configuration),
+            f"{result.tokens_per_ms:.4g}",
+            f"{result.matmul_gflops:.4g}",
+            f"{result.matmul_limit_gflops:.4g}",
+            "-" if result.fma_peak_gflops is None else f"{result.fma_peak_gflops:.4g}",
+            f"{result.fraction_of_limit:.1%}",
+            f"{result.kernel_fraction:.1%}",
+            f"{result.runtime_overhead_fraction:.1%}",
+            f"{result.waiting_fraction:.1%}",
+            f"{result.peak_rss_bytes / 2**20:.0f} MiB",
+        )
+    return table
+
+
+def _operation_shares(result: Throughput) -> str:
+    total = sum(result.seconds_by_operation.values())
+    longest = list(result.seconds_by_operation.items())[:_NUM_OPERATIONS]
+    shares = [f"{operation} {seconds / total:.1%}" for operation, seconds in longest]
+    others = total - sum(seconds for _, seconds in longest)
+    return ", ".join([*shares, f"others {others / total:.1%}"])
 
 
 # ---- checkpoint, tokenize ----

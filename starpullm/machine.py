@@ -1,6 +1,6 @@
 """What this machine and this build have, and what will not work here and why.
 
-``starpullm doctor`` prints it; the checks ask it for the libm fingerprint.
+``starpullm doctor`` prints it; the checks ask it for the libm fingerprint and for what the processor can do at most.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
@@ -18,7 +19,16 @@ from numpy.typing import NDArray
 from starpullm import _native, records
 from starpullm._library import find_blas, find_library
 
-__all__ = ["Finding", "Machine", "VectorLibm", "inspect_machine", "libm_fingerprint", "vector_libm"]
+__all__ = [
+    "Finding",
+    "Machine",
+    "VectorLibm",
+    "inspect_machine",
+    "libm_fingerprint",
+    "peak_gflops",
+    "simd_level",
+    "vector_libm",
+]
 
 
 @cache
@@ -55,6 +65,38 @@ def vector_libm() -> dict[str, VectorLibm]:
     """Return what is known of the vector versions of libm's functions, by function."""
     known = {name: _native.vector_libm(name) for name in _native.names("vector_libm_name")}
     return {name: VectorLibm(used, f"{fingerprint:016x}") for name, (used, fingerprint) in known.items()}
+
+
+def simd_level() -> str:
+    """Return the SIMD level of the kernels in use."""
+    machine = _native.MachineInfo()
+    _native.call("machine_info", machine)
+    return _native.text(machine.simd_level)
+
+
+def peak_gflops(threads: int, *, fused: bool, seconds: float) -> float:
+    """Return how many 10^9 multiplications and additions per second so many threads do at once, at most.
+
+    They work in registers only, with the vectors of the SIMD level in use.
+
+    Parameters
+    ----------
+    threads
+        How many.
+    fused
+        Whether a multiplication and an addition are one instruction; 0 is returned if the level has none. Kernels never
+        do that, because it rounds once instead of twice.
+    seconds
+        How long it is measured.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If the time isn't positive, or is more than a minute.
+    """
+    with ThreadPoolExecutor(threads) as pool:
+        peaks = [pool.submit(_native.peak_gflops, fused=fused, seconds=seconds) for _ in range(threads)]
+        return sum(peak.result() for peak in peaks)
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ def where() -> str:
 
 
 def report_failure(status: int, sentence: str) -> None:
-    """Say that this process gives up, and why; what ends it after that is not the reason.
+    """Say that this process gives up, and why; only the first call counts: what ends it after that is not the reason.
 
     Raises
     ------
@@ -127,6 +127,8 @@ def report_failure(status: int, sentence: str) -> None:
     if not directory:
         return
     path = Path(directory, f"{_rank()}.failure")
+    if path.exists():
+        return
     unfinished = path.with_suffix(f".{os.getpid()}")
     try:
         unfinished.write_text(json.dumps({"status": status, "sentence": sentence, "time_ns": time.monotonic_ns()}))

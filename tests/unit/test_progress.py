@@ -69,6 +69,7 @@ def test_any_text(phase: str, tmp_path: Path) -> None:
 
 def test_failure(tmp_path: Path) -> None:
     report("report_failure(3, 'a “bad”\\nnumber')", tmp_path, OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="2")
+    report("report_failure(4, '')", tmp_path, OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="2")
     report("report_failure(3, 'nobody hears it')", None)
     (failure,) = read_failures(tmp_path).values()
     assert (failure.rank, failure.status, failure.sentence) == (1, 3, "a “bad”\nnumber")

@@ -8,28 +8,33 @@
 
 /* Enough sums to hide what a multiplication and an addition take one after the other (6 to 8 cycles, two pairs begun in
  * each), few enough that they and two factors fit the registers: 16, or 32 with AVX-512 and NEON. */
-#if defined(__AVX512F__) || defined(__aarch64__)
-enum { PEAK_SUMS = 24 };
-#else
 enum { PEAK_SUMS = 12 };
+#if defined(__AVX512F__) || defined(__aarch64__)
+enum { PEAK_GROUPS = 2 };
+#else
+enum { PEAK_GROUPS = 1 };
 #endif
 
-enum { PEAK_OPERATIONS = 2 * PEAK_SUMS * LANES };
+enum { PEAK_OPERATIONS = 2 * PEAK_GROUPS * PEAK_SUMS * LANES };
 
 peak_loop SIMD_NAME(peak_fused); /* of every level but ref */
 
+/* Constant bounds make the inner loops straight-line code whose sums live in registers. */
 static inline float peak_rounds(size_t rounds, float factor, float term)
 {
     const vector factors = vector_of(factor), terms = vector_of(term);
-    vector sum[PEAK_SUMS];
-    for (int s = 0; s < PEAK_SUMS; s++)
-        sum[s] = vector_of((float)s);
-    for (size_t round = 0; round < rounds; round++)
+    vector sum[PEAK_GROUPS][PEAK_SUMS];
+    for (int g = 0; g < PEAK_GROUPS; g++)
         for (int s = 0; s < PEAK_SUMS; s++)
-            sum[s] = sum[s] * factors + terms;
-    vector total = sum[0];
-    for (int s = 1; s < PEAK_SUMS; s++)
-        total += sum[s];
+            sum[g][s] = vector_of((float)(g * PEAK_SUMS + s));
+    for (size_t round = 0; round < rounds; round++)
+        for (int g = 0; g < PEAK_GROUPS; g++)
+            for (int s = 0; s < PEAK_SUMS; s++)
+                sum[g][s] = sum[g][s] * factors + terms;
+    vector total = {0};
+    for (int g = 0; g < PEAK_GROUPS; g++)
+        for (int s = 0; s < PEAK_SUMS; s++)
+            total += sum[g][s];
     return total[0];
 }
 
