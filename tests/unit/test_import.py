@@ -27,6 +27,19 @@ def test_importing_opens_no_native_library() -> None:
     assert done.stdout == "[]\n"
 
 
+def test_importing_loads_little() -> None:
+    """Every run of pytest imports the package, for its plugin."""
+    code = "import sys, starpullm.pytest_plugin\nprint('numpy' in sys.modules)\nstarpullm.Runtime, starpullm.Trainer"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_no_other_names() -> None:
+    """A name that isn't there is refused as any module does."""
+    assert not hasattr(starpullm, "runtimes")
+    assert all(hasattr(starpullm, name) for name in starpullm.__all__)
+
+
 def test_version() -> None:
     """There is a version, installed or not."""
     assert starpullm.__version__

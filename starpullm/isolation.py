@@ -1,0 +1,458 @@
+"""Runs checks in child processes, one per runtime configuration, that keep their runtime from check to check.
+
+The pytest plugin calls it. A child that crashes, gives up or hangs is an answer that says so, and the next check of
+its configuration gets a fresh one. A child that isn't asked anything is stopped: idle StarPU workers poll.
+
+What passes between checks is the runtime alone. Every check makes a trainer of its own from the record's model, whose
+hash is compared before each use; so every check begins at the initial state.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import signal
+import socket
+import statistics
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self
+
+import psutil
+
+from starpullm.checks.result import CheckResult, Outcome
+from starpullm.checks.runs import Place
+from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StarpullmError
+from starpullm.launch import Job, run_job
+from starpullm.launch import Outcome as Ending
+from starpullm.machine import inspect_machine
+from starpullm.progress import report_phase
+from starpullm.runtime import Runtime
+from starpullm.stacks import native_stacks
+
+__all__ = ["Answer", "CheckReport", "Configuration", "Costs", "Pool", "machine_in_child"]
+
+DEFAULT_TIME_LIMIT = 60.0
+"""Seconds for one check."""
+
+_START_SECONDS = 60.0  # Python, StarPU's calibration of a new machine included
+_END_SECONDS = 10.0
+_STACK_SECONDS = 10.0
+_POLL_SECONDS = 0.1
+_SESSION_SECONDS = 7 * 24 * 3600.0  # the limit that run_job asks for; each check has its own
+_MACHINE_SECONDS = 60.0
+
+
+class Configuration(NamedTuple):
+    """What a runtime is started with."""
+
+    partition: str
+    scheduler: str
+
+    def __str__(self) -> str:
+        return f"{self.partition} {self.scheduler}"
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """A check's result after its way from the child: what it said about itself, its fields as JSON, and as lines."""
+
+    name: str
+    outcome: Outcome
+    finding: str
+    lines: tuple[str, ...]
+    details: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, result: CheckResult) -> CheckReport:
+        """Return the report of a result."""
+        return cls(result.name, result.outcome, result.finding, tuple(result.describe()), result.as_json())
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of one call.
+
+    Parameters
+    ----------
+    configuration
+        Where it ran.
+    ending
+        ``"answered"``; ``"raised"``: the function raised an exception; ``"lost"``: the child crashed, hung or didn't
+        start.
+    reports
+        Of the check, if the function returned one.
+    failure
+        If not answered, why: a sentence, then everything that helps to find the reason.
+    seconds
+        From the call to the answer.
+    """
+
+    configuration: Configuration
+    ending: Literal["answered", "raised", "lost"]
+    reports: tuple[CheckReport, ...]
+    failure: str
+    seconds: float
+
+
+@dataclass
+class Costs:
+    """What the children of a pool cost: seconds of each start and of each end, and how many calls they served."""
+
+    starts: list[float] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)
+    served: int = 0
+
+    @property
+    def per_process(self) -> float:
+        """Seconds that a process costs before and after its checks: the medians of those that were started."""
+        return sum(statistics.median(seconds) for seconds in (self.starts, self.ends) if seconds)
+
+    @property
+    def saved(self) -> float:
+        """Seconds that one process for each call would have cost in addition."""
+        return max(self.served - len(self.starts), 0) * self.per_process
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.starts)} processes served {self.served} checks; starting and ending one takes "
+            f"{self.per_process:.2f} s, a fresh one per check would have taken {self.saved:.1f} s more"
+        )
+
+
+class Pool:
+    """The children; a context manager. One of them runs at a time.
+
+    Parameters
+    ----------
+    environment
+        Added to that of the children.
+    sticky
+        False: a fresh child for every call.
+    """
+
+    def __init__(self, environment: Mapping[str, str] | None = None, *, sticky: bool = True) -> None:
+        self._directory = tempfile.TemporaryDirectory(prefix="starpullm-checks-")
+        self._children: dict[Configuration, _Child] = {}
+        self._sticky = sticky
+        self._environment = {"STARPU_HOME": self._directory.name} if "STARPU_HOME" not in os.environ else {}
+        self._environment.update(environment or {})
+        self.costs = Costs()
+
+    def call(
+        self,
+        configuration: Configuration,
+        function: Callable[..., CheckResult | None],
+        *,
+        time_limit: float = DEFAULT_TIME_LIMIT,
+        **arguments: object,
+    ) -> Answer:
+        """Call a module-level function in the child of a configuration.
+
+        Parameters
+        ----------
+        configuration
+            The child's runtime.
+        function
+            Gets a ``Place`` and the arguments; the child imports its module, by name if it is one of this package, else
+            from its file.
+        time_limit
+            Seconds. After them the child is ended.
+        arguments
+            Keyword arguments that JSON can write.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If the time limit isn't positive, or the child couldn't find the function.
+        RuntimeFailureError
+            If the child can't be ended.
+        """
+        if time_limit <= 0:
+            raise InvalidArgumentError(f"time_limit: found {time_limit:g}, expected a positive number of seconds")
+        request = json.dumps({**_place_of(function), "arguments": arguments}) + "\n"
+        start = time.monotonic()
+        child = self._children.get(configuration)
+        if child is None:
+            child = _Child(configuration, Path(self._directory.name), self._environment)
+            self._children[configuration] = child
+            refusal = child.wait_started()
+            if refusal is not None:
+                self._end(configuration)
+                return Answer(configuration, "lost", (), refusal, time.monotonic() - start)
+            self.costs.starts.append(time.monotonic() - start)
+        self.costs.served += 1
+        reply = child.ask(request, time_limit)
+        seconds = time.monotonic() - start
+        if isinstance(reply, str):
+            self._end(configuration)
+            return Answer(configuration, "lost", (), reply, seconds)
+        if not self._sticky:
+            self._end(configuration)
+        if "raised" in reply:
+            return Answer(configuration, "raised", (), reply["raised"], seconds)
+        reports = tuple(
+            CheckReport(**{**report, "outcome": Outcome(report["outcome"]), "lines": tuple(report["lines"])})
+            for report in reply["reports"]
+        )
+        return Answer(configuration, "answered", reports, "", seconds)
+
+    def close(self) -> None:
+        """End all children; may be called twice."""
+        for configuration in list(self._children):
+            self._end(configuration)
+        self._directory.cleanup()
+
+    def pids(self) -> dict[Configuration, int]:
+        """Return the processes of the children that are there."""
+        return {configuration: child.pid for configuration, child in self._children.items()}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _end(self, configuration: Configuration) -> None:
+        child = self._children.pop(configuration)
+        was_running = not child.has_ended
+        start = time.monotonic()
+        child.end()
+        if was_running:
+            self.costs.ends.append(time.monotonic() - start)
+
+
+def machine_in_child(environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return ``Machine.as_json()`` from a child, so that this process needn't open the native library.
+
+    Raises
+    ------
+    RuntimeFailureError
+        If the child doesn't answer, with its reason.
+    """
+    outcome = run_job(Job([*_COMMAND, "machine"], _MACHINE_SECONDS, environment=environment or {}))
+    report: dict[str, Any] = json.loads(outcome.completed().stdout)
+    return report
+
+
+# ---- In the parent ----
+
+# -P: the current directory may have a starpullm without a shared library.
+_COMMAND = (sys.executable, "-P", "-m", "starpullm.isolation")
+
+
+def _place_of(function: Callable[..., object]) -> dict[str, str]:
+    """Return where a child finds a function."""
+    module = sys.modules[function.__module__]
+    if "." in function.__qualname__ or module.__file__ is None:
+        raise InvalidArgumentError(f"function: found {function.__qualname__}, expected one of a module's own")
+    return {"module": module.__name__, "file": module.__file__, "function": function.__name__}
+
+
+class _Child:
+    """A child process and the job that it is."""
+
+    def __init__(self, configuration: Configuration, directory: Path, environment: Mapping[str, str]) -> None:
+        self.configuration = configuration
+        self.pid = 0
+        self._process: psutil.Process | None = None
+        self._connection: socket.socket | None = None
+        self._received = b""
+        self._ending: Ending | Exception | None = None
+        with tempfile.TemporaryDirectory(prefix="c", dir=directory) as place:
+            address = str(Path(place) / "s")
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(address)
+                listener.listen(1)
+                job = Job(
+                    [*_COMMAND, "serve", address, configuration.partition, configuration.scheduler, str(directory)],
+                    _SESSION_SECONDS,
+                    environment=environment,
+                )
+                self._thread = threading.Thread(target=self._run, args=(job,), name=f"child {configuration}")
+                self._thread.daemon = True
+                self._thread.start()
+                self._accept(listener)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is gone, by itself or not."""
+        return not self._thread.is_alive()
+
+    def wait_started(self) -> str | None:
+        """Wait until its runtime is there; None, or why it isn't."""
+        hello = self._read(time.monotonic() + _START_SECONDS) if self._connection else None
+        if hello is None:
+            return self._give_up("the start", _START_SECONDS)
+        return f"{self.configuration}: {hello['raised']}" if "raised" in hello else None
+
+    def ask(self, request: str, time_limit: float) -> dict[str, Any] | str:
+        """Return what it replies, or in words how it was lost."""
+        assert self._connection is not None
+        self._signal(signal.SIGCONT)
+        with suppress(OSError):  # it has crashed meanwhile: reading says so
+            self._connection.sendall(request.encode())
+        reply = self._read(time.monotonic() + time_limit)
+        if reply is None:
+            return self._give_up("the check", time_limit)
+        self._signal(signal.SIGSTOP)
+        return reply
+
+    def end(self) -> None:
+        """Let it end, or end it."""
+        self._signal(signal.SIGCONT)
+        if self._connection is not None:
+            self._connection.close()
+        self._thread.join(_END_SECONDS)
+        self._kill()
+        self._thread.join(_END_SECONDS)
+        if self._thread.is_alive():
+            raise RuntimeFailureError(f"child {self.configuration}: process {self.pid} can't be ended")
+
+    def _run(self, job: Job) -> None:
+        try:
+            self._ending = run_job(job)
+        except (StarpullmError, OSError) as error:
+            self._ending = error
+
+    def _accept(self, listener: socket.socket) -> None:
+        listener.settimeout(_POLL_SECONDS)
+        deadline = time.monotonic() + _START_SECONDS
+        while self._connection is None and self._thread.is_alive() and time.monotonic() < deadline:
+            with suppress(TimeoutError):
+                self._connection, _ = listener.accept()
+        if self._connection is not None:
+            first = self._read(deadline)
+            if first is not None:
+                self.pid = first["pid"]
+                with suppress(psutil.Error):
+                    self._process = psutil.Process(self.pid)
+
+    def _read(self, deadline: float) -> dict[str, Any] | None:
+        """Return the next line; None if it doesn't come before the deadline, or the child has ended."""
+        assert self._connection is not None
+        while b"\n" not in self._received:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            self._connection.settimeout(left)
+            try:
+                part = self._connection.recv(1 << 16)
+            except OSError:  # the time is over, or the connection
+                return None
+            if not part:
+                return None
+            self._received += part
+        line, _, self._received = self._received.partition(b"\n")
+        reply: dict[str, Any] = json.loads(line)
+        return reply
+
+    def _give_up(self, what: str, seconds: float) -> str:
+        """End a child that has crashed, or whose time is over, and return everything that is known of it."""
+        self._thread.join(_POLL_SECONDS * 5)
+        stacks = ""
+        timed_out = self._thread.is_alive()
+        if timed_out:
+            if self.pid:
+                stacks = native_stacks(self.pid, _STACK_SECONDS)
+            self._signal(signal.SIGABRT)  # Python's faulthandler then writes where every thread is
+            self._thread.join(_END_SECONDS)
+            self._kill()
+            self._thread.join(_END_SECONDS)
+        lines = [f"{self.configuration}: {self._ending}"]
+        if timed_out:
+            ended = f"{what} had not ended after {seconds:g} s, so its process was ended:"
+            lines = [f"{self.configuration}: {ended}", str(self._ending)]
+        if stacks:
+            lines += ["---- native stacks", stacks]
+        return "\n".join(lines)
+
+    def _kill(self) -> None:
+        if self._thread.is_alive():
+            self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None:
+            with suppress(psutil.Error):  # which also knows whether the number is another process's by now
+                self._process.send_signal(number)
+
+
+# ---- In the child ----
+
+
+def _serve(address: str, partition: str, scheduler: str, directory: str) -> None:
+    """Be a child: say the process's number, start the runtime, answer a line with a line until there are no more."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(address)
+        with connection.makefile("rw", encoding="utf-8", newline="\n") as stream:
+
+            def send(reply: Mapping[str, Any]) -> None:
+                stream.write(json.dumps(reply) + "\n")
+                stream.flush()
+
+            send({"pid": os.getpid()})
+            report_phase("starting the runtime")
+            try:
+                runtime = Runtime(partition, scheduler)
+            except StarpullmError as error:
+                send({"raised": f"{type(error).__name__}: {error}"})
+                return
+            with runtime:
+                send({})
+                for line in stream:
+                    reply = _answer(Place(runtime, Path(directory)), json.loads(line))
+                    report_phase("waiting for a check")  # first: with the reply sent this process is stopped
+                    send(reply)
+
+
+def _answer(place: Place, request: Mapping[str, Any]) -> dict[str, Any]:
+    report_phase(f"running {request['function']}")
+    try:
+        result = _function(request)(place, **request["arguments"])
+        return {"reports": [_as_json(report) for report in _reports(result)]}
+    except StarpullmError as error:
+        return {"raised": f"{type(error).__name__}: {error}"}
+    except Exception:
+        return {"raised": traceback.format_exc()}
+
+
+def _function(request: Mapping[str, Any]) -> Callable[..., CheckResult | None]:
+    name = request["module"]
+    if name not in sys.modules and name.partition(".")[0] != __package__:
+        spec = importlib.util.spec_from_file_location(name, request["file"])
+        if spec is None or spec.loader is None:
+            raise InvalidArgumentError(f"{request['file']}: expected a Python file")
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    function: Callable[..., CheckResult | None] = getattr(importlib.import_module(name), request["function"])
+    return function
+
+
+def _reports(result: CheckResult | None) -> Iterator[CheckReport]:
+    if result is not None:
+        yield CheckReport.of(result)
+
+
+def _as_json(report: CheckReport) -> dict[str, Any]:
+    return {**vars(report), "outcome": report.outcome.value}
+
+
+def main(arguments: list[str]) -> None:
+    """Be a child: ``serve ADDRESS PARTITION SCHEDULER DIRECTORY``, or ``machine``."""
+    if arguments == ["machine"]:
+        print(json.dumps(inspect_machine().as_json()))
+    else:
+        _serve(*arguments[1:])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,67 @@
+"""Spreads the suite's tests over records, sub-batches and reductions as the plugin's options say.
+
+pytest loads it for this directory's tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from starpullm.checks.reduction import PROMISES, Promise
+from starpullm.pytest_plugin import Validation, validation_of
+
+
+class Case(NamedTuple):
+    """A record, and how its batch is cut and its gradients summed."""
+
+    record: str
+    sub_batches: int
+    reduction: str
+
+    def __str__(self) -> str:
+        return f"{Path(self.record).stem}-{self.sub_batches}-{self.reduction}"
+
+
+class SharedBits(NamedTuple):
+    """A record, a reduction, and the numbers of sub-batches that all have the same bits with it."""
+
+    record: str
+    reduction: str
+    sub_batches: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{Path(self.record).stem}-{self.reduction}-{'_'.join(map(str, self.sub_batches))}"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Parametrise ``case``, ``bitwise_case`` and ``shared_bits``."""
+    validation = validation_of(metafunc.config)
+    if "case" in metafunc.fixturenames:
+        metafunc.parametrize("case", list(_cases(validation)), ids=str)
+    if "bitwise_case" in metafunc.fixturenames:
+        cases = [case for case in _cases(validation) if PROMISES[case.reduction] is Promise.BITWISE]
+        metafunc.parametrize("bitwise_case", cases, ids=str)
+    if "shared_bits" in metafunc.fixturenames:
+        metafunc.parametrize("shared_bits", list(_shared_bits(validation)), ids=str)
+
+
+def _cases(validation: Validation) -> Iterator[Case]:
+    for record in validation.records:
+        for sub_batches in validation.sub_batches(record):
+            # The sum of one sub-batch is that of any reduction.
+            modes = validation.reductions if sub_batches > 1 else validation.reductions[:1]
+            yield from (Case(record, sub_batches, reduction) for reduction in modes)
+
+
+def _shared_bits(validation: Validation) -> Iterator[SharedBits]:
+    for record in validation.records:
+        counts = validation.sub_batches(record)
+        for reduction in validation.reductions:
+            if PROMISES[reduction] is Promise.BITWISE and counts:
+                yield SharedBits(record, reduction, tuple(counts))
+            elif PROMISES[reduction] is Promise.FIXED_BITS:
+                yield from (SharedBits(record, reduction, (count,)) for count in counts if count > 1)

@@ -1,0 +1,52 @@
+"""Gradients are within the error bounds of their sums, and have the same bits wherever that is promised.
+
+Run by ``pytest --pyargs starpullm.suite``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from starpullm.checks import runs
+from starpullm.checks.reduction import Promise, check_bit_stability
+from starpullm.isolation import CheckReport
+from starpullm.pytest_plugin import Checker, Validation
+
+from .conftest import Case, SharedBits
+
+pytestmark = pytest.mark.reduction
+
+
+def test_gradients_are_within_their_bounds(
+    starpullm_check: Checker, case: Case, starpullm_validation: Validation
+) -> None:
+    """Every parameter's gradient against its sum in float64."""
+    starpullm_check(runs.gradients, **case._asdict(), seed=starpullm_validation.seed)
+
+
+def test_bits_are_the_same_everywhere(
+    request: pytest.FixtureRequest, starpullm_validation: Validation, shared_bits: SharedBits, tmp_path: Path
+) -> None:
+    """Over partitions and schedulers; ``ordered`` also over the numbers of sub-batches."""
+    checker = Checker(starpullm_validation, request.node, None)
+    tensors: dict[str, dict[str, NDArray[np.float32]]] = {}
+    for configuration in starpullm_validation.configurations:
+        for sub_batches in shared_bits.sub_batches:
+            path = tmp_path / f"{len(tensors)}.npz"
+            checker.run(
+                configuration,
+                runs.write_gradients,
+                record=shared_bits.record,
+                sub_batches=sub_batches,
+                reduction=shared_bits.reduction,
+                seed=starpullm_validation.seed,
+                path=str(path),
+            )
+            with np.load(path) as arrays:
+                tensors[f"{configuration}, sub-batches {sub_batches}"] = dict(arrays)
+            path.unlink()
+    checker.judge(CheckReport.of(check_bit_stability(tensors, Promise.FIXED_BITS)))

@@ -1,0 +1,33 @@
+"""The page on validation: its example runs as it stands, and it names every option and fixture.
+
+Collected by pytest.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from starpullm.pytest_plugin import FIXTURES
+
+from .conftest import Run
+
+PAGE = Path(__file__).parents[2] / "docs" / "validating.md"
+
+
+def test_example(run: Run, pytester: pytest.Pytester) -> None:
+    [example] = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    pytester.makepyfile(example)
+    result = run("--starpullm-records", "tiny", partition="all")
+    result.assert_outcomes(passed=9)
+    result.stdout.fnmatch_lines(["dependencies *2x1 lws *1 passed*", "other *1x2 lws *2 passed*"])
+
+
+def test_every_option_and_fixture_is_named(run: Run) -> None:
+    page = PAGE.read_text("utf-8")
+    options = set(re.findall(r"--starpullm-[a-z-]+", run("--help", partition=None).stdout.str()))
+    assert len(options) > 10
+    assert {option for option in options if f"`{option}" not in page} == set()
+    assert {fixture for fixture in FIXTURES if f"`{fixture}`" not in page} == set()

@@ -1,0 +1,129 @@
+"""The processes that checks run in: kept, stopped, replaced, restored to the initial state, and gone at the end.
+
+Collected by pytest; the children have the runtimes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from starpullm.checks import runs
+from starpullm.checks.result import CheckResult, Outcome
+from starpullm.data import generate_tokens
+from starpullm.errors import InvalidArgumentError
+from starpullm.isolation import Answer, Configuration, Pool
+
+ONE, TWO = Configuration("1x1", "lws"), Configuration("2x1", "eager")
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    with Pool({"HWLOC_SYNTHETIC": "numa:1 core:2 pu:1", "PYTHONSAFEPATH": "1"}) as pool:
+        yield pool
+        processes = [psutil.Process(pid) for pid in pool.pids().values()]
+    assert not any(process.is_running() for process in processes)
+
+
+def parity(pool: Pool, configuration: Configuration = ONE) -> Answer:
+    answer = pool.call(configuration, runs.parity, record="tiny", sub_batches=1, reduction="ordered")
+    assert answer.ending == "answered", answer.failure
+    assert answer.reports[0].outcome is Outcome.PASSED, answer.reports[0].lines
+    return answer
+
+
+def test_a_child_serves_all_checks_of_its_configuration(pool: Pool) -> None:
+    parity(pool)
+    parity(pool, TWO)
+    first = pool.pids()
+    report = parity(pool).reports[0]
+    assert report.details["partition"] == "1x1"
+    assert parity(pool, TWO).reports[0].details["scheduler"] == "eager"
+    assert pool.pids() == first
+    assert (len(pool.costs.starts), pool.costs.served) == (2, 4)
+    assert pool.costs.saved == pytest.approx(2 * pool.costs.per_process)
+
+
+def test_children_that_wait_are_stopped(pool: Pool) -> None:
+    """Idle workers would take the cores from the one that is asked."""
+    parity(pool)
+    [process] = map(psutil.Process, pool.pids().values())
+    deadline = time.monotonic() + 10
+    while process.status() != psutil.STATUS_STOPPED and time.monotonic() < deadline:
+        time.sleep(0.01)
+    before = process.cpu_times()
+    time.sleep(0.2)
+    assert process.status() == psutil.STATUS_STOPPED
+    assert process.cpu_times() == before
+
+
+def train_and_spoil(place: runs.Place, record: str) -> None:
+    """Leave a trained model behind, and other bytes in the place of the initial one."""
+    golden = runs.find_record(record)
+    with runs.new_trainer(place, golden) as trainer:
+        for number in range(3):
+            trainer.step(*generate_tokens(5, number, golden.batch_size, golden.seq_len, golden.model.vocab_size))
+        trainer.save_checkpoint(place.checkpoint(golden))
+
+
+def test_every_check_begins_at_the_initial_state(pool: Pool) -> None:
+    parity(pool)
+    assert pool.call(ONE, train_and_spoil, record="tiny").ending == "answered"
+    parity(pool)
+    assert len(pool.costs.starts) == 1
+
+
+def abort(place: runs.Place) -> None:
+    os.abort()
+
+
+def test_the_next_check_gets_a_fresh_child(pool: Pool) -> None:
+    parity(pool)
+    lost = pool.call(ONE, abort)
+    assert lost.ending == "lost"
+    assert lost.failure.startswith("1x1 lws: the process was ended by SIGABRT")
+    assert "in abort" in lost.failure
+    assert pool.pids() == {}
+    parity(pool)
+    assert len(pool.costs.starts) == 2
+
+
+def never(place: runs.Place) -> CheckResult:
+    while True:
+        time.sleep(0.1)
+
+
+def test_time_limit(pool: Pool) -> None:
+    lost = pool.call(ONE, never, time_limit=0.5)
+    assert lost.failure.startswith("1x1 lws: the check had not ended after 0.5 s, so its process was ended:\n")
+    assert "in never" in lost.failure
+    with pytest.raises(InvalidArgumentError, match="found 0, expected a positive number of seconds"):
+        pool.call(ONE, never, time_limit=0)
+
+
+def test_a_runtime_that_does_not_start(pool: Pool) -> None:
+    answer = pool.call(Configuration("9x1", "lws"), runs.parity, record="tiny", sub_batches=1, reduction="ordered")
+    assert answer.ending == "lost"
+    assert answer.failure.startswith("9x1 lws: InvalidArgumentError: ")
+    assert pool.pids() == {}
+
+
+def test_functions_that_a_child_could_not_find(pool: Pool) -> None:
+    def local(place: runs.Place) -> None: ...
+
+    with pytest.raises(InvalidArgumentError, match="local, expected one of a module's own"):
+        pool.call(ONE, local)
+
+
+def test_closed_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    pool = Pool({"PYTHONSAFEPATH": "1"})
+    parity(pool)
+    pool.close()
+    pool.close()
+    assert list(tmp_path.iterdir()) == []

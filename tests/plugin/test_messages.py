@@ -1,0 +1,267 @@
+"""What a user reads: differing tensors, crashes, hangs, refusals, the summary and the JSON file.
+
+Collected by pytest; each test runs another pytest in a child process.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from starpullm.records import shipped_record
+
+from .conftest import Run
+
+SUITE = ("--pyargs", "starpullm.suite")
+PARITY = (*SUITE, "-k", "test_every_tensor")
+
+
+@pytest.fixture
+def tampered(tmp_path: Path) -> Path:
+    """Tiny's record with another digest of two tensors of the second step."""
+    content: dict[str, Any] = json.loads(shipped_record("tiny").path.read_text())
+    step = content["steps"][1]
+    for group, name in (("grads", "fcw[1]"), ("activations", "atty[0]")):
+        step[group][name] = "0" * len(step[group][name])
+    path = tmp_path / "tampered.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_differing_bits_name_the_first_tensor_in_execution_order(run: Run, tampered: Path) -> None:
+    result = run(*PARITY, "--starpullm-sub-batches", "1", "--starpullm-records", f"tiny,{tampered}")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "parity *1x1 lws *1 passed, 1 failed*",
+            "*FAILURES*",
+            "parity: failed: 570 tensors over 3 steps, 2 differ",
+            "  step 1, activations/atty[[]0[]]",
+            "  step 1, grads/fcw[[]1[]]",
+        ]
+    )
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_exitfirst_stops_after_the_first_failure(run: Run, tampered: Path) -> None:
+    result = run(*PARITY, "-x", "--starpullm-records", f"{tampered},tiny")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*stopping after 1 failures*"])
+
+
+def test_report(run: Run, tampered: Path, pytester: pytest.Pytester) -> None:
+    options = ("--starpullm-sub-batches", "1", "--starpullm-records", f"tiny,{tampered}")
+    result = run(*PARITY, *options, "--starpullm-report", "report.json", "--starpullm-seed", "7")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    report = json.loads((pytester.path / "report.json").read_text())
+    assert report["seed"] == 7
+    assert report["environment"]["starpu_version"].startswith("1.4.")
+    assert (report["isolation"]["processes"], report["isolation"]["served"]) == (1, 2)
+    passed, failed = report["tests"]
+    assert (passed["family"], passed["configuration"], passed["outcome"]) == ("parity", "1x1 lws", "passed")
+    assert passed["results"][0]["tensors"] == 570
+    assert failed["outcome"] == "failed"
+    assert [entry["tensor"] for entry in failed["results"][0]["differences"]] == ["atty[0]", "fcw[1]"]
+    assert failed["message"].startswith("parity: failed: 570 tensors over 3 steps, 2 differ")
+
+
+OTHER_LIBM = "0" * 64
+
+
+def test_strict_makes_a_failure_of_what_is_not_comparable(run: Run, tmp_path: Path) -> None:
+    content: dict[str, Any] = json.loads(shipped_record("tiny").path.read_text())
+    content["libm_fingerprint"] = dict.fromkeys(("expf", "tanhf", "coshf", "logf", "powf"), OTHER_LIBM)
+    path = tmp_path / "elsewhere.json"
+    path.write_text(json.dumps(content))
+    arguments = (*PARITY, "-rs", "--starpullm-sub-batches", "1", "--starpullm-records", str(path))
+    lenient = run(*arguments)
+    lenient.assert_outcomes(skipped=1)
+    lenient.stdout.fnmatch_lines(["*parity: not comparable: this libm has another expf, tanhf, coshf, logf, powf*"])
+    strict = run(*arguments, "--starpullm-strict")
+    strict.assert_outcomes(failed=1)
+    strict.stdout.fnmatch_lines(
+        ["parity: not comparable: this libm has another *", "--starpullm-strict: expected a result, not a skip"]
+    )
+
+
+def test_strict_leaves_other_tests_alone(run: Run, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("import pytest\n\ndef test_skipped():\n    pytest.skip('not now')\n")
+    run("--starpullm-strict").assert_outcomes(skipped=1)
+
+
+LOST = """
+import os
+import signal
+import sys
+import time
+
+from starpullm.checks import runs
+
+
+def crash(place, record):
+    print("about to", file=sys.stderr)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def hang(place, record):
+    while True:
+        time.sleep(0.1)
+
+
+def leave(place, record):
+    os._exit(3)
+
+
+def refuse(place, record):
+    runs.find_record("nowhere.json")
+
+
+def stumble(place, record):
+    raise ValueError("stumbled")
+
+
+def test_crash(starpullm_check):
+    starpullm_check(crash, record="tiny")
+
+
+def test_after_crash(starpullm_check):
+    starpullm_check(runs.parity, record="tiny", sub_batches=1, reduction="ordered")
+
+
+def test_hang(starpullm_check):
+    starpullm_check(hang, record="tiny")
+
+
+def test_after_hang(starpullm_check):
+    starpullm_check(runs.parity, record="tiny", sub_batches=1, reduction="ordered")
+
+
+def test_leave(starpullm_check):
+    starpullm_check(leave, record="tiny")
+
+
+def test_killed_between_checks(starpullm_check, starpullm_validation):
+    starpullm_check(runs.parity, record="tiny", sub_batches=1, reduction="ordered")
+    [pid] = starpullm_validation.pool.pids().values()
+    os.kill(pid, signal.SIGKILL)
+    starpullm_check(runs.parity, record="tiny", sub_batches=1, reduction="ordered")
+
+
+def test_refuse(starpullm_check):
+    starpullm_check(refuse, record="tiny")
+
+
+def test_stumble(starpullm_check):
+    starpullm_check(stumble, record="tiny")
+
+
+def test_last(starpullm_check):
+    starpullm_check(runs.parity, record="tiny", sub_batches=2, reduction="ordered")
+"""
+
+
+def test_lost_children_fail_one_test_each(run: Run, pytester: pytest.Pytester) -> None:
+    """A crash, a hang, an exit, a kill: each with its signal or status, and Python's stack where there is one."""
+    pytester.makepyfile(LOST)
+    result = run("--starpullm-timeout", "4")
+    result.assert_outcomes(passed=3, failed=6)
+    result.stdout.fnmatch_lines(
+        [
+            "isolation: 5 processes served 10 checks; *",
+            "*_ test_crash[[]1x1-lws[]] _*",
+            "1x1 lws: the process was ended by SIGSEGV (*, phase running crash)",
+            "about to",
+            "Fatal Python error: Segmentation fault",
+            "*test_lost_children_fail_one_test_each.py*in crash",
+            "*_ test_hang[[]1x1-lws[]] _*",
+            "1x1 lws: the check had not ended after 4 s, so its process was ended:",
+            "the process was ended by SIGABRT (*, phase running hang)",
+            "Fatal Python error: Aborted",
+            "*test_lost_children_fail_one_test_each.py*in hang",
+            "---- native stacks",
+            "*_ test_leave[[]1x1-lws[]] _*",
+            "1x1 lws: the process ended with exit status 3 (*, phase running leave)",
+            "*_ test_killed_between_checks[[]1x1-lws[]] _*",
+            "1x1 lws: the process was ended by SIGKILL (*, phase waiting for a check)",
+            "*_ test_refuse[[]1x1-lws[]] _*",
+            "FileError: nowhere.json*",
+            "*_ test_stumble[[]1x1-lws[]] _*",
+            "Traceback (most recent call last):",
+            "*in stumble",
+            "ValueError: stumbled",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--starpullm-partition", "2by1"), 'partition: found "2by1", expected WxT, for example 2x1, or all'),
+        (("--starpullm-partition", "3x1"), "found 3x1, which needs 3 cores, expected at most 2: *"),
+        (("--starpullm-schedulers", "fast"), '--starpullm-schedulers: found "fast", expected one of *'),
+        (("--starpullm-records", "huge"), '--starpullm-records: found "huge", expected a file or one of tiny, *'),
+        (("--starpullm-reductions", "ordered,magic"), '--starpullm-reductions: found "magic", expected one of *'),
+        (("--starpullm-sub-batches", "two"), '--starpullm-sub-batches: found "two", expected positive numbers *'),
+        (("--starpullm-sub-batches", "7"), "--starpullm-sub-batches: expected a number that divides the batch *"),
+        (("--starpullm-timeout", "0"), "--starpullm-timeout: found 0, expected a positive number"),
+        (("--starpullm-lib", "nowhere.so"), "--starpullm-lib: *nowhere.so: no such file"),
+        (("--starpullm-report", "no/where.json"), "--starpullm-report: *where.json: there is no directory *no"),
+    ],
+)
+def test_usage_errors(run: Run, options: tuple[str, ...], sentence: str) -> None:
+    result = run(*SUITE, *options, partition=None)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: *{sentence}"])
+
+
+def test_a_library_that_is_none(run: Run, pytester: pytest.Pytester) -> None:
+    library = pytester.path / "library.so"
+    library.write_text("no library")
+    result = run(*SUITE, "--starpullm-lib", str(library), partition=None)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: starpullm: this machine can't be inspected: *", f"*{library}: could not be *"])
+
+
+def test_a_report_that_cannot_be_written(run: Run, pytester: pytest.Pytester) -> None:
+    """The results are shown all the same."""
+    pytester.mkdir("report.json")
+    options = ("--starpullm-records", "tiny", "--starpullm-sub-batches", "1", "--starpullm-report", "report.json")
+    result = run(*PARITY, *options)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stdout.fnmatch_lines(["parity *1 passed*", "--starpullm-report: *report.json can't be written: Is a dir*"])
+
+
+def test_a_run_without_it_sees_nothing_of_it(run: Run, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("import sys\n\ndef test_plain():\n    assert 'numpy' not in sys.modules\n")
+    result = run("--strict-config", "--strict-markers", partition=None)
+    result.assert_outcomes(passed=1)
+    assert "starpullm:" not in result.stdout.str()
+    assert not re.search("^=+ starpullm =+$", result.stdout.str(), re.MULTILINE)
+
+
+def test_header_and_summary(run: Run) -> None:
+    result = run(*SUITE, "--starpullm-records", "tiny", "--starpullm-strict", partition="all", timeout=110)
+    result.assert_outcomes(passed=44)
+    result.stdout.fnmatch_lines(
+        [
+            "starpullm: *libstarpullm.so",
+            "starpullm: StarPU 1.4.*, kernels *, libm known, 2 cores, *",
+            "*= starpullm =*",
+            "parity *1x1 lws *2 passed *s",
+            "dependencies *2x1 lws *8 passed *s",
+            "reduction *1x2 lws *4 passed *s",
+            "reduction *all *2 passed *s",
+            "isolation: 3 processes served 51 checks; *",
+        ]
+    )
+
+
+def test_fresh_processes(run: Run) -> None:
+    options = ("--starpullm-records", "tiny", "--starpullm-fresh", "--starpullm-sub-batches", "all")
+    result = run(*PARITY, *options)
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["isolation: 2 processes served 2 checks; *"])
