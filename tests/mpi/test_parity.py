@@ -1,0 +1,85 @@
+"""Several ranks have the bits of one: llm.c's in `ordered`, those of one process with as many sub-batches in `tree`.
+
+Collected by pytest; conftest.py checks that nothing is left of the jobs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from starpullm.data import generate_checkpoint, generate_tokens
+from starpullm.formats import write_tokens
+from starpullm.launch import Completed, Job, run_job
+from starpullm.records import shipped_record
+
+TIME_LIMIT = 110.0
+STEPS = 5
+
+# Two binary32 sums of the same terms in other orders; a few updates in between.
+LOSS_TOLERANCE = 1e-5
+
+
+def run_cli(ranks: int | None, *arguments: object) -> Completed:
+    """Run ``starpullm ARGUMENTS`` on several ranks, or None: without mpirun."""
+    command = [sys.executable, "-m", "starpullm.cli", *map(str, arguments)]
+    return run_job(Job(command, TIME_LIMIT, ranks)).completed()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "names", "sub_batches", "last_line"),
+    [
+        (2, ("tiny", "small", "deep"), 1, "parity: 5990 tensors over 13 steps, 0 differ"),
+        (2, ("small", "deep"), 2, "parity: 5420 tensors over 10 steps, 0 differ"),
+        (3, ("odd", "deep"), 1, "parity: 5100 tensors over 10 steps, 0 differ"),
+        (4, ("small",), 1, "parity: 1400 tensors over 4 steps, 0 differ"),
+    ],
+)
+def test_golden_records(ranks: int, names: tuple[str, ...], sub_batches: int, last_line: str) -> None:
+    records = [shipped_record(name).path for name in names]
+    run = run_cli(ranks, "parity", "--sub-batches", sub_batches, *records)
+    assert run.reports[0].stdout.splitlines()[-1] == last_line
+    assert [report.stdout for rank, report in run.reports.items() if rank > 0] == [""] * (ranks - 1)
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> tuple[object, ...]:
+    """Options of a training of small: a model, and tokens for a few steps of 4 x 16."""
+    record = shipped_record("small")
+    checkpoint, tokens = tmp_path / "small.bin", tmp_path / "small.tokens.bin"
+    generate_checkpoint(checkpoint, record.model, record.seed)
+    write_tokens(tokens, generate_tokens(1, 0, 1, STEPS * 4 * 16 + 1, record.model.vocab_size)[0].reshape(-1))
+    return ("--checkpoint", checkpoint, "--tokens", tokens, "--seq-len", 16, "--steps", STEPS, "--json")
+
+
+def train(ranks: int | None, *options: object, save: Path) -> tuple[dict[str, Any], bytes]:
+    """Return what a training of 4 sequences per step printed, and the model that it saved."""
+    run = run_cli(ranks, "train", *options, "--batch-size", 4 // (ranks or 1), "--save", save)
+    return json.loads(run.reports[0].stdout), save.read_bytes()
+
+
+@pytest.mark.parametrize("reduction", ["ordered", "tree"])
+def test_two_ranks_are_one_process_with_twice_the_sub_batches(
+    inputs: tuple[object, ...], tmp_path: Path, reduction: str
+) -> None:
+    options = (*inputs, "--reduction", reduction)
+    one, one_model = train(None, *options, "--sub-batches", 2, save=tmp_path / "one.bin")
+    two, two_model = train(2, *options, "--sub-batches", 1, save=tmp_path / "two.bin")
+    assert len(one["losses"]) == STEPS
+    assert two["losses"] == one["losses"]
+    assert two_model == one_model
+    other, other_model = train(None, *options, "--sub-batches", 1, save=tmp_path / "other.bin")
+    # How the batch is cut changes the tree's bits, and not the chain's.
+    assert (other_model == one_model) == (reduction == "ordered")
+    assert other["losses"][0] == one["losses"][0]
+
+
+def test_redux_over_ranks_is_near(inputs: tuple[object, ...], tmp_path: Path) -> None:
+    ordered, _ = train(None, *inputs, save=tmp_path / "ordered.bin")
+    redux, _ = train(2, *inputs, "--reduction", "redux", "--sub-batches", 2, save=tmp_path / "redux.bin")
+    np.testing.assert_allclose(redux["losses"], ordered["losses"], rtol=LOSS_TOLERANCE, atol=0)

@@ -1,0 +1,265 @@
+"""Training states: a run that was saved and resumed has the bits of one that wasn't, and saving disturbs nothing.
+
+Collected by pytest; the runs are in child processes. Resuming on several ranks is in tests/mpi.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from starpullm import Runtime, Trainer
+from starpullm.data import generate_checkpoint, generate_tokens
+from starpullm.errors import FileError, FormatError
+from starpullm.formats import read_training_state, write_tokens
+from starpullm.records import shipped_record
+
+from .children import TWO_CORES, Finished, Reply, attempt, names_in, run_cli, run_function
+from .conftest import SmallDisk
+
+TINY = shipped_record("tiny")
+TIME_LIMIT = 100.0
+STEPS = 6
+
+
+def batch(step: int) -> tuple[Any, Any]:
+    return generate_tokens(TINY.seed, step, TINY.batch_size, TINY.seq_len, TINY.model.vocab_size)
+
+
+@contextmanager
+def tiny_trainer(partition: str, checkpoint: str | None, **options: Any) -> Iterator[Trainer]:
+    sizes = {"batch_size": TINY.batch_size, "seq_len": TINY.seq_len}
+    with Runtime(partition) as runtime, Trainer(runtime, checkpoint, **{**sizes, **options}) as trainer:
+        yield trainer
+
+
+def bits_of(trainer: Trainer) -> str:
+    """One hash of all bits of the parameters and of AdamW's m and v."""
+    digest = hashlib.sha256()
+    for group in ("params", "m", "v"):
+        for name in trainer.tensor_names(group):
+            digest.update(trainer.tensor(group, name).tobytes())
+    return digest.hexdigest()
+
+
+# ---- From Python ----
+
+
+def train_with_saves(checkpoint: str, folder: str | None, partition: str, sub_batches: int) -> str:
+    """Save after each step without waiting, if there is a folder."""
+    with tiny_trainer(partition, checkpoint, sub_batches=sub_batches) as trainer:
+        for step in range(STEPS):
+            trainer.submit(*batch(step))
+            if folder is not None:
+                trainer.save_state(folder, batches=step + 1, seed=-3, data_id=2**64 - 1, keep=STEPS)
+        if folder is not None:
+            trainer.wait_saved()
+        return bits_of(trainer)
+
+
+def resume_each(states: list[str], partition: str) -> list[str]:
+    """Go on from each state to the last step."""
+    bits = []
+    for path in states:
+        with tiny_trainer(partition, None, resume=path) as trainer:
+            for step in range(int(path[-12:]), STEPS):
+                trainer.submit(*batch(step))
+            bits.append(bits_of(trainer))
+    return bits
+
+
+@pytest.mark.parametrize(("partition", "sub_batches", "other"), [("1x1", 1, "2x1"), ("2x1", 2, "1x1")])
+def test_saving_changes_no_bits_and_every_state_leads_to_the_same_end(
+    tiny_checkpoint: Path, tmp_path: Path, partition: str, sub_batches: int, other: str
+) -> None:
+    def train(folder: Path | None) -> str:
+        return run_function(
+            train_with_saves,
+            tiny_checkpoint,
+            None if folder is None else str(folder),
+            partition,
+            sub_batches,
+            timeout=TIME_LIMIT,
+            environment=TWO_CORES,
+        )
+
+    unsaved, saved = train(None), train(tmp_path / "states")
+    assert saved == unsaved
+    folders = names_in(tmp_path / "states")
+    assert folders == [f"step-{step:012}" for step in range(1, STEPS + 1)]
+    states = [str(tmp_path / "states" / name) for name in folders]
+    ends = run_function(resume_each, states, other, timeout=TIME_LIMIT, environment=TWO_CORES)
+    assert ends == [unsaved] * STEPS
+
+
+def compare_with_file(checkpoint: str, folder: str) -> list[str]:
+    """Names of the tensors that the file has with other bits, and of numbers that it has otherwise."""
+    options = {"learning_rate": 1e-3, "betas": (0.8, 0.9), "eps": 1e-7, "weight_decay": 0.25}
+    with tiny_trainer("2x1", checkpoint, **options) as trainer:
+        for step in range(3):
+            trainer.submit(*batch(step))
+        trainer.save_state(folder, batches=11, seed=-3, data_id=2**64 - 1)
+        trainer.wait_saved()
+        state = read_training_state(folder)
+        different = [
+            f"{group}/{name}"
+            for group, arrays in (("params", state.params), ("m", state.m), ("v", state.v))
+            for name in trainer.tensor_names(group)
+            if arrays[name].tobytes() != trainer.tensor(group, name).tobytes()
+        ]
+        assert all(array.any() for array in state.v.values())
+        numbers = {
+            "step": 3,
+            "batches": 11,
+            "batch_size": TINY.batch_size,
+            "seq_len": TINY.seq_len,
+            "seed": -3,
+            "data_id": 2**64 - 1,
+            "config": trainer.config,
+            **{
+                name: float(np.float32(value))
+                for name, value in (
+                    ("learning_rate", 1e-3),
+                    ("beta1", 0.8),
+                    ("beta2", 0.9),
+                    ("eps", 1e-7),
+                    ("weight_decay", 0.25),
+                )
+            },
+        }
+        return different + [name for name, value in numbers.items() if getattr(state, name) != value]
+
+
+def test_a_state_read_by_python_is_the_trainers(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    assert run_function(compare_with_file, tiny_checkpoint, tmp_path, timeout=TIME_LIMIT, environment=TWO_CORES) == []
+
+
+def save_on_full_disk(checkpoint: str, folder: str) -> dict[str, Any]:
+    """Save a state, save a second for which there is no room, train on, make room, save again."""
+    with tiny_trainer("1x1", checkpoint) as trainer:
+        trainer.step(*batch(0))
+        trainer.save_state(folder)
+        trainer.wait_saved()
+        trainer.step(*batch(1))
+        replies = [attempt(trainer.save_state, folder), attempt(trainer.wait_saved)]
+        readable = read_training_state(folder).step
+        trainer.step(*batch(2))
+        shutil.rmtree(Path(folder, "step-000000000001"))
+        replies += [attempt(trainer.save_state, folder), attempt(trainer.wait_saved)]
+        saved = read_training_state(folder)
+        same = all(saved.params[name].tobytes() == trainer.tensor("params", name).tobytes() for name in saved.params)
+        bits = bits_of(trainer)
+    return {"replies": replies, "readable": readable, "step": saved.step, "same": same, "bits": bits}
+
+
+def train_steps(checkpoint: str, steps: int) -> str:
+    with tiny_trainer("1x1", checkpoint) as trainer:
+        for step in range(steps):
+            trainer.submit(*batch(step))
+        return bits_of(trainer)
+
+
+def test_a_full_disk_is_said_and_training_goes_on(tmp_path: Path, small_disk: SmallDisk) -> None:
+    checkpoint = tmp_path / "one layer.bin"
+    generate_checkpoint(checkpoint, replace(TINY.model, num_layers=1), TINY.seed)
+    result = run_function(
+        save_on_full_disk, checkpoint, small_disk.folder, timeout=TIME_LIMIT, prefix=small_disk.prefix
+    )
+    replies: list[Reply] = result["replies"]
+    refused = [reply for reply in replies[:2] if reply["raised"]]
+    assert len(refused) == 1, "either the save can't be begun or its end says so"
+    assert refused[0]["raised"] == FileError.__name__
+    assert refused[0]["errno"] == errno.ENOSPC
+    assert "No space left" in refused[0]["text"]
+    assert [reply["raised"] for reply in replies[2:]] == [None, None]
+    assert result["readable"] == 1
+    assert (result["step"], result["same"]) == (3, True)
+    assert result["bits"] == run_function(train_steps, checkpoint, 3, timeout=TIME_LIMIT)
+
+
+# ---- From the command line ----
+
+
+def train(*options: object) -> Finished:
+    sizes = ("--batch-size", TINY.batch_size, "--seq-len", TINY.seq_len)
+    return run_cli("train", *sizes, *options, timeout=TIME_LIMIT, environment=TWO_CORES)
+
+
+def test_a_run_that_was_ended_goes_on(tiny_checkpoint: Path, tiny_tokens: Path, tmp_path: Path) -> None:
+    whole, parts, states = tmp_path / "whole.bin", tmp_path / "parts.bin", tmp_path / "states"
+    tokens = ("--tokens", tiny_tokens)
+    train("--checkpoint", tiny_checkpoint, *tokens, "--steps", 9, "--save", whole).check()
+    saving = ("--save-every", 2, "--state-dir", states)
+    train("--checkpoint", tiny_checkpoint, *tokens, "--steps", 5, *saving).check()
+    assert names_in(states) == ["step-000000000002", "step-000000000004"]
+    resumed = train("--resume", states, *tokens, "--steps", 9, "--partition", "2x1", "--save-every", 2, "--save", parts)
+    resumed.check()
+    assert [line.split(":")[0] for line in resumed.stdout.splitlines()[:-1]] == [
+        f"step {step}/9" for step in range(5, 10)
+    ]
+    assert names_in(states) == ["step-000000000006", "step-000000000008"]
+    assert parts.read_bytes() == whole.read_bytes()
+
+
+@pytest.fixture
+def states(tiny_checkpoint: Path, tiny_tokens: Path, tmp_path: Path) -> Path:
+    """A folder with the state after step 2."""
+    folder = tmp_path / "states"
+    options = ("--steps", 2, "--save-every", 2, "--state-dir", folder)
+    train("--checkpoint", tiny_checkpoint, "--tokens", tiny_tokens, *options).check()
+    return folder
+
+
+def test_resuming_with_other_data_is_refused(states: Path, tiny_tokens: Path, tmp_path: Path) -> None:
+    other_tokens = tmp_path / "other.tokens.bin"
+    write_tokens(other_tokens, generate_tokens(2, 0, 1, 400, TINY.model.vocab_size)[0].reshape(-1))
+    for options, sentence in (
+        (("--tokens", tiny_tokens, "--batch-size", 4), "batches of 2 x 8 tokens on all ranks together, expected 4 x 8"),
+        (("--tokens", tiny_tokens, "--seq-len", 4), "batches of 2 x 8 tokens on all ranks together, expected 2 x 4"),
+        (("--tokens", other_tokens), "was saved while training on other token files, expected the same"),
+        (("--tokens", tiny_tokens, "--steps", 2), "2 steps have been done, expected fewer than --steps 2"),
+    ):
+        refused = train("--resume", states, *options).check(2)
+        assert sentence in refused.stderr
+        assert refused.stdout == ""
+    assert names_in(states) == ["step-000000000002"]
+
+
+def test_no_complete_state(states: Path, tiny_tokens: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    refused = train("--resume", empty, "--tokens", tiny_tokens).check(2)
+    assert f"Error: {empty}: " in refused.stderr
+    assert "complete" in refused.stderr
+    missing = train("--resume", tmp_path / "missing", "--tokens", tiny_tokens).check(2)
+    assert f"{tmp_path / 'missing'}: " in missing.stderr
+    # The only state loses its end.
+    (file,) = (states / "step-000000000002").iterdir()
+    with file.open("r+b") as cut:
+        cut.truncate(file.stat().st_size - 1)
+    with pytest.raises(FormatError):
+        read_training_state(states)
+    refused = train("--resume", states, "--tokens", tiny_tokens).check(2)
+    assert "complete" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_usage(states: Path, tiny_checkpoint: Path, tiny_tokens: Path) -> None:
+    tokens = ("--tokens", tiny_tokens)
+    for options, sentence in (
+        (("--checkpoint", tiny_checkpoint, "--save-every", 1), "--save-every needs --state-dir"),
+        (("--checkpoint", tiny_checkpoint, "--resume", states), "expected either --checkpoint or --resume"),
+        ((), "expected either --checkpoint or --resume"),
+    ):
+        refused = train(*tokens, *options).check(2)
+        assert sentence in refused.stderr
+        assert refused.stderr.startswith("Usage: ")
