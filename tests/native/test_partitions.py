@@ -109,6 +109,16 @@ def test_fewer_threads_than_the_partition_has(tiny_checkpoint: Path, partition: 
     assert "OMP_THREAD_LIMIT" in reply["text"]
 
 
+def test_openmp_that_binds_threads_itself() -> None:
+    """OMP_PROC_BIND and StarPU's binding of its workers together hang; workers of one thread don't use OpenMP."""
+    record = shipped_record("tiny").path
+    environment = {**TWO_CORES, "OMP_PROC_BIND": "true"}
+    run = run_cli("parity", record, "--partition", "1x2", timeout=TIME_LIMIT, environment=environment).check(2)
+    assert "OMP_PROC_BIND" in run.stderr
+    run = run_cli("parity", record, "--partition", "2x1", timeout=TIME_LIMIT, environment=environment).check()
+    assert run.stdout.splitlines()[-1] == "parity: 570 tensors over 3 steps, 0 differ"
+
+
 def test_openmp_that_chooses_the_number_itself() -> None:
     """With OMP_DYNAMIC the machine's load decides: either all threads are there, or the run says which aren't."""
     record = shipped_record("tiny").path

@@ -102,8 +102,8 @@ struct kernels {
 /* The kernels of this machine, chosen at the first call (kernels/select.c). Safe from any thread. */
 const struct kernels *kernels(void);
 
-/* Their level: "ref", "avx2", "avx512" or "neon"; the best that this machine and build have, unless STARPULLM_SIMD in the
- * environment names another. */
+/* Their level: "ref", "avx2", "avx512" or "neon"; the best that this machine and build have, unless STARPULLM_SIMD in
+ * the environment names another. */
 const char *kernels_level(void);
 
 /* What STARPULLM_SIMD names if there is no such level here, else NULL. */

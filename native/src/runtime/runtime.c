@@ -87,6 +87,13 @@ static status check_partition(const struct starpullm_runtime_options *options, c
                     topology->cores, topology->synthetic ? " (HWLOC_SYNTHETIC)" : "");
     if (T == 1)
         return STARPULLM_OK;
+    /* Its own places are others than those of StarPU's workers, which then wait for each other for ever. */
+    if (team_binds_threads())
+        return fail(
+            STARPULLM_INVALID_ARGUMENT,
+            "OMP_PROC_BIND: OpenMP binds threads itself, expected \"false\" or unset for partition %dx%d: StarPU binds "
+            "the threads of its workers",
+            W, T);
 #ifndef STARPU_PARALLEL_WORKER
     return fail(STARPULLM_INVALID_ARGUMENT,
                 "partition %dx%d: this StarPU was built without parallel workers, expected 1 thread per worker, or a "

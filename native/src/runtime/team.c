@@ -23,3 +23,8 @@ int team_run(int threads, void (*function)(void *argument, struct team team), vo
     }
     return found;
 }
+
+int team_binds_threads(void)
+{
+    return omp_get_proc_bind() != omp_proc_bind_false;
+}

@@ -9,4 +9,7 @@
  * asked for if OpenMP was told to give fewer; the function has then been called with teams of that size. */
 int team_run(int threads, void (*function)(void *argument, struct team team), void *argument);
 
+/* Whether OpenMP was told to bind threads itself (OMP_PROC_BIND). */
+int team_binds_threads(void);
+
 #endif
