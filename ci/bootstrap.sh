@@ -129,7 +129,7 @@ project_current() {
 install_project() {
     local hash
     hash=$(project_hash)
-    "$VENV/bin/python" -m pip install "$ROOT[mpi]"
+    "$VENV/bin/python" -m pip install "${ROOT}[mpi]"
     echo "$hash" >"$VENV/project-hash"
 }
 

@@ -1,5 +1,5 @@
 /* Codelets that combine contributions to a gradient: the sum of two, and the pair that StarPU's own reduction calls.
- * Submitted by graph/reduce.c; gradient_make_reducible() is called by data/handles.c's users in session.c. */
+ * Submitted by graph/reduce.c; session.c makes gradients reducible. */
 #include "codelets/operation.h"
 #include "runtime/runtime.h"
 #include "runtime/team.h"
