@@ -1,0 +1,220 @@
+"""The options, what they mean on this machine, and a usage error for the first that can't be served.
+
+pytest calls ``pytest_addoption``; ``Validation`` has the rest.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from starpullm.isolation import Configuration
+
+__all__ = ["DEFAULT_TIME_LIMIT", "Options", "pytest_addoption"]
+
+DEFAULT_RECORDS = ("tiny", "odd", "small", "deep")
+DEFAULT_TIME_LIMIT = 60.0
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options."""
+    group = parser.getgroup("starpullm", "validation of starpullm")
+    add = group.addoption
+    add("--starpullm-lib", metavar="PATH", help="native library to validate, instead of the installed one")
+    add(
+        "--starpullm-partition",
+        metavar="WxT",
+        action="append",
+        help="W workers of T threads, may be repeated; all (the default): 1x1 and those that use every core",
+    )
+    add("--starpullm-schedulers", metavar="NAME,…", help="StarPU's schedulers; lws by default")
+    add("--starpullm-sub-batches", metavar="N,…", help="numbers, or all; 1 and one per sequence by default")
+    add("--starpullm-reductions", metavar="NAME,…", help="ordered, tree, redux; all of them by default")
+    add(
+        "--starpullm-records",
+        metavar="RECORD,…",
+        help=f"golden records, by name or file; {','.join(DEFAULT_RECORDS)} by default",
+    )
+    add("--starpullm-seed", metavar="N", type=int, default=1, help="seed of generated batches and of StarPU; default 1")
+    add(
+        "--starpullm-timeout",
+        metavar="SECONDS",
+        type=float,
+        default=DEFAULT_TIME_LIMIT,
+        help=f"time limit of each check; {DEFAULT_TIME_LIMIT:g} by default",
+    )
+    add("--starpullm-fresh", action="store_true", help="a fresh process for each check")
+    add("--starpullm-report", metavar="PATH", help="write the results to a JSON file")
+    add("--starpullm-strict", action="store_true", help="skipped, not comparable, inconclusive: each is a failure")
+
+
+class Options:
+    """The options of one run of pytest, read when they are first asked for.
+
+    Raises
+    ------
+    pytest.UsageError
+        From every property and method, for what can't be served.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    @property
+    def has_options(self) -> bool:
+        """Whether options were given that have to be checked before anything runs."""
+        names = ("lib", "partition", "schedulers", "sub_batches", "reductions", "records", "report", "timeout")
+        values = {name: getattr(self._config.option, f"starpullm_{name}") for name in names}
+        return values.pop("timeout") != DEFAULT_TIME_LIMIT or any(value is not None for value in values.values())
+
+    @property
+    def seed(self) -> int:
+        """``--starpullm-seed``."""
+        seed: int = self._config.getoption("--starpullm-seed")
+        return seed
+
+    @property
+    def time_limit(self) -> float:
+        """``--starpullm-timeout``."""
+        seconds: float = self._config.getoption("--starpullm-timeout")
+        return seconds
+
+    @property
+    def report_path(self) -> Path | None:
+        """``--starpullm-report``, from the directory that pytest was called in."""
+        path: str | None = self._config.getoption("--starpullm-report")
+        return None if path is None else Path(self._config.invocation_params.dir, path)
+
+    @cached_property
+    def machine(self) -> dict[str, Any]:
+        """What ``starpullm doctor --json`` says, from a process of its own."""
+        from starpullm.errors import StarpullmError
+        from starpullm.isolation import machine_in_child
+
+        try:
+            return machine_in_child()
+        except StarpullmError as error:
+            raise pytest.UsageError(f"starpullm: this machine can't be inspected: {error}") from error
+
+    @cached_property
+    def configurations(self) -> list[Configuration]:
+        """Partitions with schedulers, the partition's changing slowest."""
+        from starpullm.isolation import Configuration
+
+        return [
+            Configuration(partition, scheduler) for partition in self._partitions() for scheduler in self._schedulers()
+        ]
+
+    @cached_property
+    def records(self) -> list[str]:
+        """Names of shipped records, and paths of others."""
+        from starpullm.checks.runs import find_record
+        from starpullm.errors import StarpullmError
+        from starpullm.records import SHIPPED_RECORDS
+
+        names = self._list("records") or list(DEFAULT_RECORDS)
+        found = []
+        for name in names:
+            path = Path(self._config.invocation_params.dir, name)
+            if name not in SHIPPED_RECORDS and not path.is_file():
+                raise pytest.UsageError(
+                    f'--starpullm-records: found "{name}", expected a file or one of {", ".join(SHIPPED_RECORDS)}'
+                )
+            found.append(name if name in SHIPPED_RECORDS else str(path))
+            try:
+                find_record(found[-1])
+            except StarpullmError as error:
+                raise pytest.UsageError(f"--starpullm-records: {error}") from error
+        return found
+
+    @cached_property
+    def reductions(self) -> list[str]:
+        """Reduction modes."""
+        from starpullm.trainer import REDUCTIONS
+
+        chosen = self._list("reductions") or list(REDUCTIONS)
+        for name in chosen:
+            if name not in REDUCTIONS:
+                raise pytest.UsageError(
+                    f'--starpullm-reductions: found "{name}", expected one of {", ".join(REDUCTIONS)}'
+                )
+        return chosen
+
+    def sub_batches(self, record: str) -> list[int]:
+        """Return the numbers of sub-batches for a record: those chosen that divide its batch."""
+        from starpullm.checks.runs import find_record
+
+        batch_size = find_record(record).batch_size
+        chosen = self._list("sub_batches")
+        if not chosen:
+            return sorted({1, batch_size})
+        divisors = [count for count in range(1, batch_size + 1) if batch_size % count == 0]
+        if chosen == ["all"]:
+            return divisors
+        for text in chosen:
+            if not text.isascii() or not text.isdigit() or int(text) < 1:
+                raise pytest.UsageError(
+                    f'--starpullm-sub-batches: found "{text}", expected positive numbers with commas between, or all'
+                )
+        return [count for count in divisors if str(count) in chosen]
+
+    def check_options(self) -> None:
+        """Raise a usage error for the first option that can't be served."""
+        if not self.time_limit > 0:
+            raise pytest.UsageError(f"--starpullm-timeout: found {self.time_limit:g}, expected a positive number")
+        if not any(self.sub_batches(record) for record in self.records):
+            raise pytest.UsageError(
+                "--starpullm-sub-batches: expected a number that divides the batch of one of the records"
+            )
+        report = self.report_path
+        if report is not None and not report.parent.is_dir():
+            raise pytest.UsageError(f"--starpullm-report: {report}: there is no directory {report.parent}")
+        assert self.reductions
+        assert self.configurations
+
+    def _list(self, option: str) -> list[str]:
+        text: str | None = getattr(self._config.option, f"starpullm_{option}")
+        if text is None:
+            return []
+        parts = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+        if not parts:
+            raise pytest.UsageError(f"--starpullm-{option.replace('_', '-')}: found nothing")
+        return parts
+
+    def _partitions(self) -> list[str]:
+        from starpullm.errors import StarpullmError
+        from starpullm.runtime import Partition
+
+        cores = int(self.machine["cores"])
+        chosen = []
+        for text in self._config.getoption("--starpullm-partition") or ["all"]:
+            if text == "all":
+                divisors = [count for count in range(cores, 0, -1) if cores % count == 0]
+                chosen += ["1x1", *(f"{workers}x{cores // workers}" for workers in divisors)]
+                continue
+            try:
+                workers, threads = Partition.parse(text)
+            except StarpullmError as error:
+                raise pytest.UsageError(f"--starpullm-partition: {error}, or all") from error
+            if workers * threads > cores:
+                raise pytest.UsageError(
+                    f"--starpullm-partition: found {text}, which needs {workers * threads} cores, expected at most "
+                    f"{cores}: this machine has no more"
+                )
+            chosen.append(text)
+        return list(dict.fromkeys(chosen))
+
+    def _schedulers(self) -> list[str]:
+        from starpullm.runtime import DEFAULT_SCHEDULER
+
+        chosen = self._list("schedulers") or [DEFAULT_SCHEDULER]
+        for name in chosen:
+            if name not in self.machine["schedulers"]:
+                raise pytest.UsageError(
+                    f'--starpullm-schedulers: found "{name}", expected one of {", ".join(self.machine["schedulers"])}'
+                )
+        return chosen

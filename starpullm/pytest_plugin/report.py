@@ -1,0 +1,107 @@
+"""What came out of a run: collected test by test, shown as a table at the end, written as JSON.
+
+``Validation`` fills it in.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from starpullm.pytest_plugin.items import MARKERS
+
+if TYPE_CHECKING:
+    from starpullm.isolation import Costs
+
+__all__ = ["Report", "message_of"]
+
+REPORT_VERSION = 1
+
+
+class Report:
+    """The tests that use the plugin, and notes on the run itself."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self._tests: dict[str, dict[str, Any]] = {}
+        self._start = time.time()
+
+    def __bool__(self) -> bool:
+        return bool(self._tests or self.notes)
+
+    def add(self, report: pytest.TestReport) -> None:
+        """Take what is told of a test, if it is one that uses the plugin."""
+        told = getattr(report, "starpullm", None)
+        if told is None:
+            return
+        known = self._tests.get(report.nodeid)
+        if known is not None and report.passed:
+            return
+        self._tests[report.nodeid] = {
+            "test": report.nodeid,
+            **told,
+            "outcome": report.outcome,
+            "seconds": report.duration + (known["seconds"] if known else 0),
+            "message": "" if report.passed else message_of(report),
+        }
+
+    def lines(self, costs: Costs | None) -> list[str]:
+        """Return a line for each family and configuration, what the processes cost, and the notes."""
+        groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for test in self._tests.values():
+            groups.setdefault((test["family"], test["configuration"]), []).append(test)
+        order = [*MARKERS, "other"]
+        rows = []
+        for (family, configuration), tests in sorted(groups.items(), key=lambda item: order.index(item[0][0])):
+            counts = Counter(test["outcome"] for test in tests)
+            told = ", ".join(
+                f"{counts[outcome]} {outcome}" for outcome in ("passed", "failed", "skipped") if counts[outcome]
+            )
+            rows.append((family, configuration, told, f"{sum(test['seconds'] for test in tests):.1f} s"))
+        widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
+        lines = [
+            f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]:{widths[2]}}  {row[3]:>{widths[3]}}" for row in rows
+        ]
+        if costs is not None and costs.served:
+            lines.append(f"isolation: {costs}")
+        return lines + self.notes
+
+    def write(self, path: Path, *, environment: Mapping[str, Any] | None, seed: int, costs: Costs | None) -> None:
+        """Write a JSON file, whole or not at all.
+
+        Raises
+        ------
+        OSError
+            If it can't be written.
+        """
+        report = {
+            "version": REPORT_VERSION,
+            "time": self._start,
+            "environment": environment,
+            "seed": seed,
+            "isolation": {
+                "processes": len(costs.starts),
+                "served": costs.served,
+                "seconds_per_process": costs.per_process,
+                "seconds_saved": costs.saved,
+            }
+            if costs
+            else None,
+            "tests": list(self._tests.values()),
+        }
+        unfinished = path.with_name(f"{path.name}.unfinished")
+        unfinished.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n", "utf-8")
+        unfinished.rename(path)
+
+
+def message_of(report: pytest.TestReport) -> str:
+    """Return why a test failed or was skipped."""
+    if isinstance(report.longrepr, tuple):
+        return str(report.longrepr[2]).removeprefix("Skipped: ")
+    return report.longreprtext
