@@ -72,6 +72,9 @@ EXIT_NOT_COMPARABLE = 3
 EXIT_MACHINE_FAILED = 4
 EXIT_INTERRUPTED = 128 + signal.SIGINT  # as shells count; click's own would be 1
 
+MAX_DETAILS = 16
+"""So many lines are shown of what differs in one run."""
+
 _INPUT_ERRORS = (InvalidArgumentError, FormatError, MissingDependencyError)
 # Numbers that say that the path was wrong, not that the disk failed.
 _PATH_ERRORS = (
@@ -574,7 +577,8 @@ def parity(
                                 )
                                 results.append(result)
                                 if not as_json:
-                                    _out.print(_parity_line(result), markup=False)
+                                    for line in _parity_lines(result):
+                                        _out.print(line, markup=False)
                 checkpoint.unlink()
         if as_json:
             _print_json([result.as_json() for result in results])
@@ -606,6 +610,14 @@ def _parity_line(result: ParityResult) -> str:
         return f"{line}not comparable, this libm has another {', '.join(result.different_functions)}"
     line += f"{result.num_tensors} tensors over {result.num_steps} steps, {len(result.differences)} differ"
     return f"{line}; first {result.differences[0]}" if result.differences else line
+
+
+def _parity_lines(result: ParityResult) -> Iterator[str]:
+    yield _parity_line(result)
+    details = list(result.detail_lines())
+    yield from (f"  {line}" for line in details[:MAX_DETAILS])
+    if len(details) > MAX_DETAILS:
+        yield f"  … and {len(details) - MAX_DETAILS} more, see --json"
 
 
 def _parity_summary(results: Sequence[ParityResult]) -> str:

@@ -109,6 +109,26 @@ class Trace:
     def __iter__(self) -> Iterator[TaskRecord]:
         return (self[index] for index in range(len(self)))
 
+    def last_writers(self, tensor: str) -> dict[str, TaskRecord]:
+        """Return the last task in the order of submission that writes each of a tensor's buffers, by buffer.
+
+        Parameters
+        ----------
+        tensor
+            A handle's name without what says which part of the tensor it is: ``activations/att[0]``. The buffers are
+            ``activations/att[0]#0``, …, one per sub-batch.
+        """
+        parts = (f"{tensor}#", f"{tensor}/", f"{tensor}@")
+        names = {
+            handle.id: handle.name for handle in self.handles if handle.name == tensor or handle.name.startswith(parts)
+        }
+        mine = np.isin(self.accesses["handle"], list(names)) & (self.accesses["mode"] != AccessMode.READ)
+        ends = self.tasks["first_access"] + self.tasks["num_accesses"]
+        last: dict[str, int] = {}
+        for access in np.flatnonzero(mine):
+            last[names[int(self.accesses["handle"][access])]] = int(np.searchsorted(ends, access, side="right"))
+        return {name: self[task] for name, task in last.items()}
+
     def kernel_seconds(self) -> float:
         """Sum of the kernels' times over all tasks, in seconds."""
         return float((self.tasks["end_ns"] - self.tasks["start_ns"]).sum()) * 1e-9

@@ -23,6 +23,7 @@ from starpullm.checks.dependencies import (
 )
 from starpullm.checks.parity import ParityResult, check_parity, execution_order, make_inputs
 from starpullm.checks.reduction import GradientErrorResult, check_gradients
+from starpullm.checks.references import record_trainer
 from starpullm.data import generate_tokens
 from starpullm.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
 from starpullm.runtime import Runtime
@@ -85,17 +86,12 @@ def new_trainer(
     trace: bool = False,
 ) -> Trainer:
     """Return a trainer with the record's settings, at the record's initial state."""
-    return Trainer(
+    return record_trainer(
         place.runtime,
+        record,
         place.checkpoint(record),
-        batch_size=record.batch_size,
-        seq_len=record.seq_len,
         sub_batches=sub_batches,
         reduction=reduction,
-        learning_rate=record.learning_rate,
-        betas=(record.beta1, record.beta2),
-        eps=record.eps,
-        weight_decay=record.weight_decay,
         keep_activations=keep_activations,
         steps_in_flight=STEPS - 2,
         trace=trace,

@@ -29,7 +29,7 @@ from starpullm.formats import (
     token_count,
     write_tokens,
 )
-from starpullm.records import shipped_record
+from starpullm.records import shipped_record, tensor_digest
 from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
 from starpullm.training import generate
@@ -521,6 +521,7 @@ def test_parity_json() -> None:
     assert json.loads(run.stdout) == [
         {
             "record": "tiny",
+            "reference": "golden record",
             "partition": "1x1",
             "scheduler": "lws",
             "ranks": 1,
@@ -530,6 +531,7 @@ def test_parity_json() -> None:
             "steps": 3,
             "tensors": 570,
             "differences": [],
+            "first": None,
             "different_functions": [],
         }
     ]
@@ -556,9 +558,64 @@ def change_digests(content: dict[str, Any], *tensors: tuple[int, str, str]) -> N
 def test_parity_with_one_difference(tmp_path: Path) -> None:
     record = changed_record(tmp_path / "one.json", lambda content: change_digests(content, (1, "grads", "qkvw[1]")))
     run = run_cli("parity", record).check(1)
-    line, last = run.stdout.splitlines()
+    line, *details, last = run.stdout.splitlines()
     assert line.endswith("570 tensors over 3 steps, 1 differ; first step 1, grads/qkvw[1]")
+    assert details == [
+        "  first: step 1, grads/qkvw[1]",
+        f"    expected digest {OTHER_DIGEST}, found {TINY.steps[1].digests['grads']['qkvw[1]']}",
+        "    expected values: the record has a digest only, and a run on 1x1 with the ref kernels has the digest that "
+        "was found",
+        "    written last by matmul_backward_weight (step 1, sub-batch 0, layer 1) on worker 0 of rank 0",
+    ]
     assert last == "parity: 570 tensors over 3 steps, 1 differ"
+
+
+def test_parity_names_the_element_of_the_record(tmp_path: Path) -> None:
+    """Where the record has values: of tiny's first and last step."""
+    name = "attprojw[1]"
+
+    def change(content: dict[str, Any]) -> None:
+        with np.load(TINY.path.with_suffix(".npz")) as file:
+            arrays = dict(file)
+        values = arrays["2/params/attprojw"][1]
+        values[3, 5] = np.nextafter(values[3, 5], np.float32(2))
+        values[15, 15] = -values[15, 15]
+        np.savez(tmp_path / "element.npz", **arrays)
+        content["steps"][2]["params"][name] = tensor_digest(values)
+
+    record = changed_record(tmp_path / "element.json", change)
+    [result] = json.loads(run_cli("parity", record, "--json").check(1).stdout)
+    first = result["first"]
+    assert first["difference"]["tensor"] == name
+    assert first["source"] == "the record's"
+    bits = first["bits"]
+    values = TINY.raw_tensor(2, "params", name)
+    assert values is not None
+    assert (bits["differing"], bits["index"], bits["position"], bits["ulps"]) == (2, 53, [3, 5], 1)
+    assert bits["found_bits"] == f"{values[3, 5].view(np.uint32):08x}"
+    assert bits["found"] == float(values[3, 5])
+    assert [count["count"] for count in bits["ulp_counts"]] == [1, 1]
+    [writer] = first["writers"]
+    assert (writer["operation"], writer["layer"], writer["sub_batch"]) == ("adamw_update", 1, -1)
+
+
+def test_parity_with_other_bits() -> None:
+    """What really is different: a sum in another order. Its values come from a run in the record's order."""
+    record = shipped_record("odd").path
+    options = ("--sub-batches", "3", "--reduction", "tree", "--partition", "2x1")
+    run = run_cli("parity", record, *options, environment=TWO_CORES).check(1)
+    lines = run.stdout.splitlines()
+    assert lines[0].endswith("differ; first step 0, grads/lnfw")
+    assert lines[2] == "    28 of 40 elements (40,) differ (70 %)"
+    assert lines[3] == "    the first is element 0, [0]"
+    assert re.fullmatch(
+        r"    expected 0x3a21a02c \(0\.000616\d+\), found 0x3a21a029 \(0\.000616\d+\), 3 ULP off", lines[4]
+    )
+    assert lines[5].startswith("    elements by ULPs off: 1: 11, 2 to 3: 9, 4 to 7: 4, ")
+    assert lines[6] == "    expected values: from a run on 1x1 with the ref kernels, which has the record's digest"
+    assert re.fullmatch(r"    written last by gradient_add \(step 0, sub-batch 0\) on worker [01] of rank 0", lines[7])
+    assert lines[8] == "  then: step 0, grads/lnfb"
+    assert lines[-2].endswith("more, see --json")
 
 
 def test_parity_names_the_first_in_order_of_execution(tmp_path: Path) -> None:
@@ -592,6 +649,9 @@ def test_parity_of_the_mean_loss(tmp_path: Path) -> None:
 
     run = run_cli("parity", changed_record(tmp_path / "loss.json", change)).check(1)
     assert "1 differ; first step 0, loss/mean_loss" in run.stdout
+    found = TINY.steps[0]
+    assert f"expected 0x40800000 (4.0), found 0x{found.mean_loss_bits} ({np.float32(found.mean_loss)!s})" in run.stdout
+    assert "written last by mean_loss (step 0, sub-batch 0) on worker 0 of rank 0" in run.stdout
 
 
 def change_libm(content: dict[str, Any]) -> None:

@@ -5,11 +5,18 @@ Collected by pytest. Exit statuses on bad records are in test_cli.py.
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+from starpullm.checks.parity import execution_order
+from starpullm.checks.references import record_trainer
+from starpullm.data import generate_tokens
 from starpullm.records import shipped_record
+from starpullm.runtime import Runtime
 
-from .children import run_cli
+from .children import TWO_CORES, run_cli, run_function
 
 SMALL_RECORDS = "parity: 33020 tensors over 66 steps, 0 differ"
 
@@ -41,3 +48,33 @@ def test_gpt2_124m() -> None:
     run = run_cli("parity", record, "--partition", "2x1", "--sub-batches", "2", timeout=280)
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.splitlines()[-1] == "parity: 1980 tensors over 2 steps, 0 differ"
+
+
+def last_writers(checkpoint: str) -> dict[str, list[str]]:
+    """Operation, layer and sub-batch of the last writers of every tensor, in a child."""
+    record = shipped_record("tiny")
+    with (
+        Runtime("2x1") as runtime,
+        record_trainer(runtime, record, Path(checkpoint), sub_batches=2, trace=True) as trainer,
+    ):
+        trainer.step(*generate_tokens(record.seed, 0, 2, 8, record.model.vocab_size))
+        trace = trainer.trace()
+    writers = {}
+    for group, tensor, layer in execution_order(record.model.num_layers):
+        name = f"{group}/{tensor}" if layer is None else f"{group}/{tensor}[{layer}]"
+        tasks = trace.last_writers(name)
+        assert all(task.worker in (0, 1) for task in tasks.values())
+        writers[name] = [f"{task.operation} {task.layer} {task.sub_batch}" for task in tasks.values()]
+    return writers
+
+
+def test_every_tensor_has_its_last_writers(tiny_checkpoint: Path) -> None:
+    """But for gradients that nothing is added to, and that of the loss, which is constant."""
+    writers = run_function(last_writers, tiny_checkpoint, environment=TWO_CORES)
+    constant = re.compile(r"activation_grads/(losses|probs|ln\w+_(mean|rstd)).*")
+    assert all((not tasks) == bool(constant.fullmatch(name)) for name, tasks in writers.items())
+    assert writers["activations/att[1]"] == ["attention_forward 1 0", "attention_forward 1 1"]
+    assert writers["activation_grads/residual3[0]"] == [f"layernorm_backward_input 1 {s}" for s in (0, 1)]
+    assert writers["grads/wte"] == ["encoder_backward -1 1"]
+    assert writers["grads/fcw[0]"] == ["matmul_backward_weight 0 1"]
+    assert writers["v/lnfb"] == ["adamw_update -1 -1"]

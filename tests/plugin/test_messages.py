@@ -40,8 +40,11 @@ def test_differing_bits_name_the_first_tensor_in_execution_order(run: Run, tampe
             "parity *1x1 lws *1 passed, 1 failed*",
             "*FAILURES*",
             "parity: failed: 570 tensors over 3 steps, 2 differ",
-            "  step 1, activations/atty[[]0[]]",
-            "  step 1, grads/fcw[[]1[]]",
+            "  first: step 1, activations/atty[[]0[]]",
+            "    expected digest 00000000000000000000000000000000, found *",
+            "    expected values: the record has a digest only, and a run on 1x1 with the ref kernels has the digest *",
+            "    written last by attention_forward (step 1, sub-batch 0, layer 0) on worker 0 of rank 0",
+            "  then: step 1, grads/fcw[[]1[]]",
         ]
     )
     assert result.ret == pytest.ExitCode.TESTS_FAILED

@@ -1,0 +1,154 @@
+"""Two tensors compared bit for bit: which element differs first, how many do, and how far apart they are.
+
+The parity check calls it; it needs NumPy alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from starpullm.errors import InvalidArgumentError
+
+__all__ = ["BitDifference", "UlpCount", "bits_of", "compare_bits", "ulps_between"]
+
+_SIGN = np.int64(1 << 31)
+
+
+@dataclass(frozen=True, slots=True)
+class UlpCount:
+    """How many elements are from ``smallest`` to ``largest`` ULPs off."""
+
+    smallest: int
+    largest: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.smallest}{f' to {self.largest}' if self.largest > self.smallest else ''}: {self.count}"
+
+
+@dataclass(frozen=True, slots=True)
+class BitDifference:
+    """What is different between two tensors of one shape.
+
+    Parameters
+    ----------
+    shape
+        Of both.
+    differing
+        Number of elements whose bits differ.
+    index, position
+        The first of them, row-major, and the same as one index for each dimension.
+    expected_bits, found_bits
+        Its bits in hex, the most significant first.
+    expected, found
+        The same as values.
+    ulps
+        How many binary32 values it is off; 0: only the sign of a zero differs; None: one of the two is a NaN.
+    ulp_counts
+        Of the elements that differ in value, between powers of two, the nearest first.
+    zero_signs
+        Number of elements that are zeros of different sign.
+    nans
+        Number of differing elements of which one is a NaN, or both are, with other payloads.
+    """
+
+    shape: tuple[int, ...]
+    differing: int
+    index: int
+    position: tuple[int, ...]
+    expected_bits: str
+    found_bits: str
+    expected: float
+    found: float
+    ulps: int | None
+    ulp_counts: tuple[UlpCount, ...]
+    zero_signs: int
+    nans: int
+
+    @property
+    def elements(self) -> int:
+        """Number of elements of the tensor."""
+        return math.prod(self.shape)
+
+    def lines(self) -> Iterator[str]:
+        """Yield it in words."""
+        percentage = 100 * self.differing / self.elements
+        if self.shape:
+            yield f"{self.differing} of {self.elements} elements {self.shape} differ ({percentage:.3g} %)"
+            yield f"the first is element {self.index}, {list(self.position)}"
+        distance = "" if self.ulps is None else f", {self.ulps} ULP off"
+        yield (
+            f"expected 0x{self.expected_bits} ({np.float32(self.expected)!s}), "
+            f"found 0x{self.found_bits} ({np.float32(self.found)!s}){distance}"
+        )
+        if self.shape:
+            counts = ", ".join(map(str, self.ulp_counts)) or "none"
+            yield f"elements by ULPs off: {counts}; zeros of other sign: {self.zero_signs}; NaNs: {self.nans}"
+
+
+def compare_bits(expected: NDArray[np.float32], found: NDArray[np.float32]) -> BitDifference | None:
+    """Return what is different between two tensors, None if all bits are equal.
+
+    So -0 differs from +0, and a NaN from one with another payload.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If the shapes differ, or one isn't float32.
+    """
+    if expected.shape != found.shape or not expected.dtype == found.dtype == np.float32:
+        raise InvalidArgumentError(
+            f"tensors to compare: found {found.dtype} {found.shape} and {expected.dtype} {expected.shape}, expected "
+            "two of float32 with the same shape"
+        )
+    expected_bits, found_bits = (np.ascontiguousarray(array).reshape(-1).view(np.uint32) for array in (expected, found))
+    indices = np.flatnonzero(expected_bits != found_bits)
+    if not indices.size:
+        return None
+    first = int(indices[0])
+    left, right = expected_bits[indices].view(np.float32), found_bits[indices].view(np.float32)
+    nan = np.isnan(left) | np.isnan(right)
+    distances = ulps_between(left[~nan], right[~nan])
+    return BitDifference(
+        shape=tuple(expected.shape),
+        differing=indices.size,
+        index=first,
+        position=tuple(int(i) for i in np.unravel_index(first, expected.shape)),
+        expected_bits=f"{expected_bits[first]:08x}",
+        found_bits=f"{found_bits[first]:08x}",
+        expected=float(left[0]),
+        found=float(right[0]),
+        ulps=None if nan[0] else int(distances[0]),
+        ulp_counts=tuple(_ulp_counts(distances[distances > 0])),
+        zero_signs=int(np.count_nonzero(distances == 0)),
+        nans=int(np.count_nonzero(nan)),
+    )
+
+
+def ulps_between(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Return how many binary32 values lie from one number to the other; infinities follow the largest finite ones."""
+    distances: NDArray[np.int64] = np.abs(_ordinals(left) - _ordinals(right))
+    return distances
+
+
+def bits_of(value: np.float32) -> str:
+    """Return a value's bits in hex, the most significant first."""
+    return f"{np.float32(value).view(np.uint32):08x}"
+
+
+def _ordinals(values: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Return the numbers of values in binary32's order; both zeros have 0."""
+    bits = values.view(np.uint32).astype(np.int64)
+    return np.where(bits & _SIGN, _SIGN - bits, bits)
+
+
+def _ulp_counts(distances: NDArray[np.int64]) -> Iterator[UlpCount]:
+    _, exponents = np.frexp(distances.astype(np.float64))  # exact: below 2^33
+    for exponent, count in enumerate(np.bincount(exponents)):
+        if count:
+            yield UlpCount(1 << (exponent - 1), (1 << exponent) - 1, int(count))

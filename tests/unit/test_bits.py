@@ -1,0 +1,113 @@
+"""Tests of comparing two tensors bit for bit, against the definition of each number that comes out.
+
+pytest runs them.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+
+from starpullm.checks.bits import UlpCount, bits_of, compare_bits, ulps_between
+from starpullm.errors import InvalidArgumentError
+
+
+def tensor(*patterns: int) -> NDArray[np.float32]:
+    """The values with these bits."""
+    return np.array(patterns, np.uint32).view(np.float32)
+
+
+def test_equal_bits() -> None:
+    values = tensor(0x00000000, 0x80000000, 0x7FC00001, 0xFF800000, 0x00000001)
+    assert compare_bits(values, values.copy()) is None
+    assert compare_bits(np.empty((0, 3), np.float32), np.empty((0, 3), np.float32)) is None
+
+
+def test_first_difference() -> None:
+    expected = np.ones((2, 3, 4), np.float32)
+    found = expected.copy()
+    found[1, 0, 2] = np.nextafter(np.float32(1), np.float32(2))
+    found[1, 2, 3] = np.float32(1.5)
+    difference = compare_bits(expected, found)
+    assert difference is not None
+    assert (difference.index, difference.position) == (14, (1, 0, 2))
+    assert (difference.differing, difference.elements, difference.shape) == (2, 24, (2, 3, 4))
+    assert (difference.expected_bits, difference.found_bits) == ("3f800000", "3f800001")
+    assert (difference.expected, difference.found) == (1.0, 1.0 + 2**-23)
+    assert difference.ulps == 1
+    assert difference.ulp_counts == (UlpCount(1, 1, 1), UlpCount(2**22, 2**23 - 1, 1))
+    assert list(difference.lines()) == [
+        "2 of 24 elements (2, 3, 4) differ (8.33 %)",
+        "the first is element 14, [1, 0, 2]",
+        "expected 0x3f800000 (1.0), found 0x3f800001 (1.0000001), 1 ULP off",
+        "elements by ULPs off: 1: 1, 4194304 to 8388607: 1; zeros of other sign: 0; NaNs: 0",
+    ]
+
+
+def test_zeros_of_other_sign_are_counted_apart() -> None:
+    difference = compare_bits(tensor(0x80000000, 0, 1), tensor(0, 0x80000000, 0x80000001))
+    assert difference is not None
+    assert (difference.differing, difference.zero_signs, difference.nans) == (3, 2, 0)
+    assert difference.ulps == 0
+    # From the smallest positive number to the smallest negative one: two steps over zero.
+    assert difference.ulp_counts == (UlpCount(2, 3, 1),)
+
+
+def test_nans_are_counted_apart() -> None:
+    difference = compare_bits(tensor(0x7FC00000, 0x3F800000, 0x7F800000), tensor(0x7FC00001, 0x7FC00000, 0x7F7FFFFF))
+    assert difference is not None
+    assert (difference.differing, difference.nans, difference.zero_signs) == (3, 2, 0)
+    assert difference.ulps is None
+    # The largest finite number is next to infinity.
+    assert difference.ulp_counts == (UlpCount(1, 1, 1),)
+    assert list(difference.lines())[2] == "expected 0x7fc00000 (nan), found 0x7fc00001 (nan)"
+
+
+def test_a_single_value_has_no_position() -> None:
+    difference = compare_bits(np.array(4, np.float32), np.array(-4, np.float32))
+    assert difference is not None
+    assert list(difference.lines()) == ["expected 0x40800000 (4.0), found 0xc0800000 (-4.0), 2164260864 ULP off"]
+    assert bits_of(np.float32(4)) == "40800000"
+
+
+def test_neither_order_nor_other_types_are_mixed_up() -> None:
+    values = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert compare_bits(np.asfortranarray(values), values) is None
+    with pytest.raises(InvalidArgumentError, match=r"found float32 \(3, 2\) and float32 \(2, 3\)"):
+        compare_bits(values, values.T)
+    with pytest.raises(InvalidArgumentError, match="found float64"):
+        compare_bits(values, values.astype(np.float64))
+
+
+PATTERNS = arrays(
+    np.uint32, 20, elements=st.one_of(st.integers(0, 2**32 - 1), st.sampled_from([0, 1 << 31, 0x7FC00000]))
+)
+
+
+@settings(max_examples=300)
+@given(PATTERNS, PATTERNS)
+def test_every_different_element_is_counted_once(left: NDArray[np.uint32], right: NDArray[np.uint32]) -> None:
+    difference = compare_bits(left.view(np.float32), right.view(np.float32))
+    differing = int(np.count_nonzero(left != right))
+    if difference is None:
+        assert differing == 0
+        return
+    assert difference.differing == differing
+    assert sum(entry.count for entry in difference.ulp_counts) + difference.zero_signs + difference.nans == differing
+    assert difference.index == int(np.flatnonzero(left != right)[0])
+
+
+@settings(max_examples=300)
+@given(st.floats(width=32, allow_nan=False, allow_infinity=False), st.integers(1, 40))
+def test_ulps_are_steps_of_nextafter(start: float, steps: int) -> None:
+    first = value = np.float32(start)
+    for _ in range(steps):
+        value = np.nextafter(value, np.float32(math.inf))
+    if np.isfinite(value):
+        assert ulps_between(np.array([first]), np.array([value])).tolist() == [steps]
