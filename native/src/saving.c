@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "defects.h"
 #include "io/writer.h"
 
 enum { NUM_SAVED_GROUPS = 3 };
@@ -117,7 +118,7 @@ static status write_piece(struct writer_job *job)
     struct piece *piece = (struct piece *)job;
     struct saving *saving = piece->saving;
     status code = STARPULLM_OK;
-    if (!saving->failed)
+    if (!saving->failed && !(DEFECT(state_without_v) && piece->group == STARPULLM_V))
         code = training_state_write(saving->file, piece->index, piece->group, piece->data->buffer);
     if (code != STARPULLM_OK)
         saving->failed = true;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "data/exchange.h"
+#include "defects.h"
 #include "graph/graph.h"
 #include "io/checkpoint.h"
 #include "io/training_state.h"
@@ -554,7 +555,7 @@ static void release_state(void *context, enum starpullm_group group, enum parame
 static status load_state(struct starpullm_session *session, const struct training_state *state)
 {
     const struct training_state_destination destination = {session, acquire_state, release_state};
-    session->updates = training_state_meta(state)->step;
+    session->updates = DEFECT(state_step) ? 0 : training_state_meta(state)->step;
     return training_state_read(state, &session->config, &destination);
 }
 

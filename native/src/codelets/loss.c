@@ -1,6 +1,7 @@
 /* Codelets of the loss: softmax, cross-entropy, the mean over all sub-batches, and their common gradient. Submitted by
  * graph/forward.c and graph/backward.c. */
 #include "codelets/operation.h"
+#include "defects.h"
 
 struct rows {
     size_t N, V, Vp;
@@ -10,7 +11,7 @@ struct rows {
 static void run_softmax_forward(void *const buffers[], const void *arguments, struct team team)
 {
     const struct rows *a = arguments;
-    kernels()->softmax_forward(buffers[0], buffers[1], a->N, a->V, a->Vp, team);
+    kernels()->softmax_forward(buffers[0], buffers[1], a->N, DEFECT(padding_in_softmax) ? a->Vp : a->V, a->Vp, team);
 }
 
 DEFINE_OPERATION(softmax_forward, run_softmax_forward);

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "defects.h"
+
 void failure_init(struct failure *failure)
 {
     pthread_mutex_init(&failure->mutex, NULL);
@@ -76,7 +78,7 @@ void submission_task_done(struct submission *submission)
 {
     /* The last decrement under the mutex: the waiter may reuse the submission as soon as it sees zero. */
     pthread_mutex_lock(&submission->mutex);
-    if (atomic_fetch_sub(&submission->unfinished, 1) == 1)
+    if (atomic_fetch_sub(&submission->unfinished, 1) == 1 && !DEFECT(lost_wakeup))
         pthread_cond_broadcast(&submission->finished);
     pthread_mutex_unlock(&submission->mutex);
 }
@@ -104,7 +106,7 @@ struct starpullm_loss *loss_create(void)
     struct starpullm_loss *loss = calloc(1, sizeof *loss);
     if (!loss)
         return NULL;
-    atomic_init(&loss->holders, 2);
+    atomic_init(&loss->holders, 2 + DEFECT(loss_leak));
     pthread_mutex_init(&loss->mutex, NULL);
     pthread_cond_init(&loss->arrived, NULL);
     return loss;
@@ -118,7 +120,8 @@ void loss_set(struct starpullm_loss *loss, float value, struct failure *failure)
     loss->code = failure->code;
     memcpy(loss->sentence, failure->sentence, sizeof loss->sentence);
     loss->ready = 1;
-    pthread_cond_broadcast(&loss->arrived);
+    if (!DEFECT(lost_loss))
+        pthread_cond_broadcast(&loss->arrived);
     pthread_mutex_unlock(&loss->mutex);
     pthread_mutex_unlock(&failure->mutex);
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "defects.h"
 #include "runtime/runtime.h"
 #include "runtime/team.h"
 
@@ -32,7 +33,10 @@ void operation_cpu(void *interfaces[], void *argument)
         task->record->worker = starpu_worker_get_id() / layout->threads_per_worker;
         task->record->start_ns = recorder_now();
     }
+    const int64_t begin = DEFECT(slow_matmul) ? recorder_now() : 0;
     const int threads = team_run(layout->threads_per_worker, run_thread, &call);
+    if (DEFECT(slow_matmul) && strcmp(task->operation->codelet.name, "matmul_forward") == 0)
+        defect_slow_down(begin);
     if (task->record)
         task->record->end_ns = recorder_now();
     if (threads != layout->threads_per_worker)
@@ -102,7 +106,7 @@ status task_submit(struct task *task, struct operation *operation, const struct 
     }
     starpu_task->cl_arg = task;
     starpu_task->cl_arg_size = task->size;
-    starpu_task->cl_arg_free = 1;
+    starpu_task->cl_arg_free = !DEFECT(argument_leak);
     starpu_task->callback_func = task_done;
     starpu_task->callback_arg = task;
 

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include "data/exchange.h"
+#include "defects.h"
 
 enum { HUGE_PAGES_FROM = 4 << 20 }; /* bytes */
 
@@ -51,7 +52,7 @@ status data_create(struct data *data, int32_t id, int owner, bool present, size_
 
 void data_destroy(struct data *data)
 {
-    if (data->handle)
+    if (data->handle && !DEFECT(handle_leak))
         starpu_data_unregister(data->handle);
     if (data->buffer)
         munmap(data->buffer, data->bytes);

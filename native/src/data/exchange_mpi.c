@@ -1,5 +1,7 @@
 /* Data over ranks, through StarPU-MPI. Called by data.c and session.c. */
 #include "data/exchange.h"
+
+#include "defects.h"
 #include "runtime/ranks_mpi.h"
 #include "runtime/runtime.h"
 
@@ -10,8 +12,9 @@ static bool alone(void)
 
 void exchange_register(struct data *data)
 {
+    const int owner = DEFECT(wrong_owner) && data->id == 0 ? 1 - data->owner : data->owner;
     if (!alone())
-        starpu_mpi_data_register_comm(data->handle, data->id, data->owner, ranks_communicator());
+        starpu_mpi_data_register_comm(data->handle, data->id, owner, ranks_communicator());
 }
 
 status exchange_to(struct data *data, int rank)
@@ -40,7 +43,7 @@ void exchange_drop(struct data *data)
 
 status exchange_reduce(struct data *data)
 {
-    if (alone())
+    if (alone() || DEFECT(ranks_not_reduced))
         return STARPULLM_OK;
     const int error = starpu_mpi_redux_data_tree(ranks_communicator(), data->handle, 2);
     if (error)

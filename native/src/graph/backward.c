@@ -5,6 +5,8 @@
  * the block's own before it writes the one below. */
 #include "graph/graph.h"
 
+#include "defects.h"
+
 /* The matmul's gradients: of its input in one task, of its weight and bias in another. */
 static status submit_matmul_backward(const struct flow *flow, struct task_place place, struct data *dinp,
                                      struct data *dout, struct data *inp, enum parameter weight, enum parameter bias,
@@ -96,6 +98,7 @@ status submit_backward_encoder(const struct flow *flow, int s)
     TRY(gradient_contribution(flow, PARAM_WTE, 0, s, SECOND_PASS, &dwte));
     TRY(gradient_contribution(flow, PARAM_WPE, 0, s, FIRST_PASS, &dwpe));
     return submit_encoder_backward(place_of(flow, s, -1), dwte.data, dwpe.data, act_grad(flow, ACT_ENCODED, 0, s),
-                                   handles_inputs(g->handles, flow->slot, s), g->B, g->T, (size_t)g->config.channels,
-                                   (size_t)g->config.max_seq_len, dwte.accumulation, dwpe.accumulation);
+                                   handles_inputs(g->handles, DEFECT(stale_tokens) ? 0 : flow->slot, s), g->B, g->T,
+                                   (size_t)g->config.channels, (size_t)g->config.max_seq_len, dwte.accumulation,
+                                   dwpe.accumulation);
 }

@@ -2,6 +2,8 @@
  * Called by graph/step.c. */
 #include "graph/graph.h"
 
+#include "defects.h"
+
 static status submit_block(const struct flow *flow, int l, int s)
 {
     const struct graph *g = flow->graph;
@@ -40,7 +42,8 @@ status submit_forward(const struct flow *flow, int s)
     struct data *wte = param(flow, PARAM_WTE, 0);
     struct data *lnf = act(flow, ACT_LNF, 0, s), *logits = act(flow, ACT_LOGITS, 0, s);
 
-    TRY(submit_encoder_forward(place, act(flow, ACT_ENCODED, 0, s), handles_inputs(g->handles, flow->slot, s), wte,
+    TRY(submit_encoder_forward(place, act(flow, ACT_ENCODED, 0, s),
+                               handles_inputs(g->handles, flow->slot, DEFECT(sub_batch_tokens) ? 0 : s), wte,
                                param(flow, PARAM_WPE, 0), g->B, g->T, C));
     for (int l = 0; l <= last; l++)
         TRY(submit_block(flow, l, s));
@@ -48,6 +51,8 @@ status submit_forward(const struct flow *flow, int s)
                                  act(flow, ACT_RESIDUAL3, last, s), param(flow, PARAM_LNFW, 0),
                                  param(flow, PARAM_LNFB, 0), N, C));
     TRY(submit_matmul_forward(place, logits, lnf, wte, NULL, N, C, Vp));
+    if (DEFECT(stale_probabilities) && flow->submission->number > 0)
+        return STARPULLM_OK;
     return submit_softmax_forward(place, act(flow, ACT_PROBS, 0, s), logits, N, V, Vp);
 }
 
@@ -58,7 +63,8 @@ status submit_losses(const struct flow *flow, int s)
     const size_t N = g->B * g->T;
     const struct task_place place = place_of(flow, s, -1);
     struct data *losses = act(flow, ACT_LOSSES, 0, s);
-    const float divisor = s == g->sub_batches - 1 ? (float)(N * (size_t)g->sub_batches) : 0.0f;
+    const float divisor =
+        s == g->sub_batches - 1 ? (float)(N * (size_t)(DEFECT(mean_loss_divisor) ? 1 : g->sub_batches)) : 0.0f;
 
     TRY(submit_crossentropy_forward(place, losses, act(flow, ACT_PROBS, 0, s),
                                     handles_targets(g->handles, flow->slot, s), N,

@@ -10,6 +10,7 @@
 #include "graph/graph.h"
 
 #include "data/exchange.h"
+#include "defects.h"
 
 static struct data *gradient(const struct flow *flow, enum parameter p, int layer, int index)
 {
@@ -19,7 +20,7 @@ static struct data *gradient(const struct flow *flow, enum parameter p, int laye
 /* The running value moves to `rank`, unless it is there. */
 static status move_running_value(const struct flow *flow, enum parameter p, int layer, int rank, int previous)
 {
-    if (rank == previous)
+    if (rank == previous || DEFECT(chain_not_moved))
         return STARPULLM_OK;
     return submit_transfer(place_on(flow, rank, parameter_layered(p) ? layer : -1), gradient(flow, p, layer, rank),
                            gradient(flow, p, layer, previous));
@@ -34,7 +35,8 @@ static status continue_chain(const struct flow *flow, enum parameter p, int laye
     if (link > 0)
         TRY(move_running_value(flow, p, layer, home, home_of(placement, (link - 1) % S)));
     contribution->data = gradient(flow, p, layer, home);
-    contribution->accumulation = link == 0 ? ACCUMULATION_STARTS : ACCUMULATION_CONTINUES;
+    contribution->accumulation =
+        link == 0 && !DEFECT(gradient_not_restarted) ? ACCUMULATION_STARTS : ACCUMULATION_CONTINUES;
     return STARPULLM_OK;
 }
 
@@ -51,7 +53,7 @@ status gradient_contribution(const struct flow *flow, enum parameter p, int laye
     default:
         *contribution = (struct contribution){gradient(flow, p, layer, 0), ACCUMULATION_REDUCES};
         /* The last step's value is no contribution to this step's. */
-        if (pass == FIRST_PASS && s == 0)
+        if (pass == FIRST_PASS && s == 0 && !DEFECT(redux_not_forgotten))
             data_forget(contribution->data);
         return STARPULLM_OK;
     }
@@ -62,7 +64,7 @@ static status submit_tree(const struct flow *flow, enum parameter p, int layer)
     const struct graph *g = flow->graph;
     const size_t count = (size_t)tensor_elements(parameter_shape(&g->config, p));
     for (int stride = 1; stride < g->sub_batches; stride *= 2)
-        for (int s = 0; s + stride < g->sub_batches; s += 2 * stride) {
+        for (int s = 0; s + stride < g->sub_batches - DEFECT(tree_drops_last); s += 2 * stride) {
             struct data *term = gradient(flow, p, layer, s + stride);
             TRY(submit_gradient_add(place_of(flow, s, parameter_layered(p) ? layer : -1), gradient(flow, p, layer, s),
                                     term, count));

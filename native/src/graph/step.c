@@ -2,6 +2,8 @@
  * Called by session.c. */
 #include "graph/graph.h"
 
+#include "defects.h"
+
 status graph_submit_forward(const struct flow *flow)
 {
     for (int s = 0; s < flow->graph->sub_batches; s++)
@@ -40,9 +42,17 @@ status graph_submit_step(const struct flow *flow, struct starpullm_loss *loss, i
 {
     const int S = flow->graph->sub_batches;
     TRY(graph_submit_evaluation(flow, loss));
-    for (int s = 0; s < S; s++)
-        TRY(submit_backward(flow, s));
-    for (int s = 0; s < S; s++)
+    /* Where there is no defect: all backward passes, then all encoders', then the update. */
+    for (int s = 0; s < S - DEFECT(sub_batch_skipped); s++) {
+        TRY(submit_backward(flow, DEFECT(sub_batches_reversed) && s > 0 ? S - s : s));
+        if (DEFECT(encoder_early))
+            TRY(submit_backward_encoder(flow, s));
+    }
+    if (DEFECT(sub_batch_twice))
+        TRY(submit_backward(flow, S - 1));
+    if (DEFECT(update_early))
+        TRY(submit_update(flow, update));
+    for (int s = DEFECT(encoder_early) ? S : 0; s < S; s++)
         TRY(submit_backward_encoder(flow, s));
-    return submit_update(flow, update);
+    return DEFECT(update_early) ? STARPULLM_OK : submit_update(flow, update);
 }

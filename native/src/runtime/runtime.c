@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "defects.h"
 #include "kernels/kernels.h"
 #include "runtime/ranks.h"
 #include "runtime/team.h"
@@ -125,6 +126,14 @@ static status check_kernels(void)
                 names);
 }
 
+static status check_defect(void)
+{
+    const char *unknown = choose_defect();
+    return unknown
+               ? fail(STARPULLM_INVALID_ARGUMENT, "STARPULLM_DEFECT: found \"%s\", expected a seeded defect", unknown)
+               : STARPULLM_OK;
+}
+
 /* Several ranks on one machine: each binds its workers to cores of its own if there are enough, else to none. */
 static void choose_cores(struct starpu_conf *conf, bool *unbound, const struct topology *topology,
                          const struct ranks *ranks, int threads)
@@ -230,6 +239,7 @@ static status create_locked(const struct starpullm_runtime_options *options)
                     "StarPU has been started by somebody else in this process, expected not to be running");
     TRY(check_scheduler(options->scheduler));
     TRY(check_kernels());
+    TRY(check_defect());
     struct topology topology;
     TRY(topology_read(&topology));
     TRY(check_partition(options, &topology));

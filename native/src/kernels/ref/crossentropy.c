@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "defects.h"
+
 void crossentropy_forward_ref(float *losses /* (N) */, const float *probs /* (N,Vp) */,
                               const int32_t *targets /* (N) */, size_t N, size_t Vp, struct team team)
 {
@@ -20,7 +22,7 @@ void mean_loss_ref(float *mean /* (1) */, const float *losses /* (N) */, size_t 
         return;
     float sum = start == SUM_FROM_ZERO ? 0.0f : *mean;
     for (size_t n = 0; n < N; n++)
-        sum += losses[n];
+        sum += losses[DEFECT(threads_in_sum) && team.count > 1 ? N - 1 - n : n];
     *mean = divisor != 0.0f ? sum / divisor : sum;
 }
 

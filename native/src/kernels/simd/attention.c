@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "defects.h"
 #include "kernels/ref/ref.h"
 #include "kernels/simd/kernels_simd.h"
 #include "kernels/simd/scratch.h"
@@ -153,7 +154,7 @@ static void forward_rows(float *out, float *preatt, float *att, const float *q, 
         const size_t rows = smaller(TILE_ROWS, end - t);
         scores_rows(preatt, q, 3 * C, keys, a, t, rows, end, T, hs);
         for (size_t r = t; r < t + rows; r++)
-            softmax_row(preatt + r * T, att + r * T, scale, r, T);
+            softmax_row(preatt + r * T, att + r * T, scale, DEFECT(causal_edge) && r + 1 < T ? r + 1 : r, T);
         sum_over_past(out, C, att, values, a, 1.0f, t, rows, end, T, hs);
     }
 }

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "defects.h"
 #include "kernels/simd/kernels_simd.h"
 #include "kernels/simd/tile.h"
 
@@ -56,7 +57,7 @@ static inline __attribute__((always_inline)) void forward_rows(float *restrict o
             }
     }
     for (int r = 0; r < groups * LANES; r++)
-        s.values[r] = 1.0f / sqrtf(sum.values[r] / (float)C + 1e-5f);
+        s.values[r] = 1.0f / sqrtf(sum.values[r] / (float)C + (DEFECT(layernorm_epsilon) ? 1e-6f : 1e-5f));
     for (size_t r = 0; r < rows; r++) {
         for (size_t c = 0; c < C; c++)
             out[r * C + c] = (s.values[r] * (inp[r * C + c] - m.values[r])) * weight[c] + bias[c];

@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "defects.h"
+
 const float SIMD_NAME(tile_zeros)[TILE_ROWS] = {0};
 
 /* ---- Tiles ---- */
@@ -92,7 +94,7 @@ void SIMD_NAME(tile_product_scaled)(float *c, size_t ldc, const float *initial, 
         for (size_t r = 0; r < rows; r++)
             memcpy(part[r], c + r * ldc, columns * sizeof(float));
     product(part[0], TILE_COLUMNS, initial, a, b, depth, scale);
-    for (size_t r = 0; r < rows; r++)
+    for (size_t r = 0; r < rows - DEFECT(tile_row); r++)
         memcpy(c + r * ldc, part[r], columns * sizeof(float));
 }
 
@@ -223,5 +225,5 @@ void SIMD_NAME(transpose)(float *out, size_t ldout, const float *in, size_t ldin
             transpose_4x4(out + j * ldout + i, ldout, in + i * ldin + j, ldin);
     for (size_t i = 0; i < rows; i++)
         for (size_t j = i < whole_rows ? whole_columns : 0; j < columns; j++)
-            out[j * ldout + i] = in[i * ldin + j];
+            out[j * ldout + i] = in[i * ldin + (DEFECT(tile_edge) && j > 0 ? j - 1 : j)];
 }
