@@ -142,6 +142,9 @@ class SessionOptions(_Sized):
         ("keep_activations", c_int32),
         ("steps_in_flight", c_int32),
         ("trace", c_int32),
+        ("instruments", c_int32),
+        ("max_delay_us", c_int32),
+        ("delay_seed", c_uint64),
     ]
 
 
@@ -219,6 +222,7 @@ TRACE_TASK = np.dtype(
 )
 THREAD_INFO = np.dtype([("worker", "i4"), ("thread", "i4"), ("first_unit", "i4"), ("num_units", "i4")])
 TRACE_ACCESS = np.dtype([("handle", "i4"), ("mode", "i4")])
+FINDING = np.dtype([("task", "i8"), ("handle", "i4"), ("kind", "i4"), ("offset", "i8"), ("count", "i8")])
 
 
 # ---- Handles ----
@@ -306,6 +310,7 @@ _TOKENS = _Array(np.int32, writable=False)
 _TASKS = _Array(TRACE_TASK, writable=True)
 _ACCESSES = _Array(TRACE_ACCESS, writable=True)
 _THREADS = _Array(THREAD_INFO, writable=True)
+_FINDINGS = _Array(FINDING, writable=True)
 
 
 class _Status(c_int):
@@ -357,6 +362,8 @@ _PROTOTYPES: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
     ("session_trace_size", _Status, (SessionHandle, POINTER(c_size_t), POINTER(c_size_t))),
     ("session_trace_read", _Status, (SessionHandle, _TASKS, c_size_t, _ACCESSES, c_size_t)),
     ("session_trace_clear", _Status, (SessionHandle,)),
+    ("session_findings_size", _Status, (SessionHandle, POINTER(c_size_t))),
+    ("session_findings_read", _Status, (SessionHandle, _FINDINGS, c_size_t)),
     ("session_handle_count", c_int32, (SessionHandle,)),
     ("session_handle_info", _Status, (SessionHandle, c_int32, POINTER(HandleInfo))),
 )
@@ -513,3 +520,10 @@ def trace_size(session: Handle) -> tuple[int, int]:
     tasks, accesses = c_size_t(), c_size_t()
     call("session_trace_size", session, tasks, accesses)
     return tasks.value, accesses.value
+
+
+def findings_size(session: Handle) -> int:
+    """Return the number of the instruments' findings."""
+    count = c_size_t()
+    call("session_findings_size", session, count)
+    return count.value

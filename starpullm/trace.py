@@ -12,7 +12,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Access", "AccessMode", "HandleInfo", "TaskRecord", "Trace"]
+__all__ = ["Access", "AccessMode", "Finding", "FindingKind", "HandleInfo", "TaskRecord", "Trace"]
 
 
 class AccessMode(IntEnum):
@@ -66,6 +66,32 @@ class TaskRecord:
     start_ns: int
     end_ns: int
     accesses: tuple[Access, ...]
+
+
+class FindingKind(IntEnum):
+    """What an instrument found; ``count`` are pages, with the last two elements."""
+
+    UNDECLARED_READ = 1
+    UNDECLARED_WRITE = 2
+    READ_NEVER_HAPPENED = 3
+    WRITE_NEVER_HAPPENED = 4
+    NOT_WRITTEN = 5
+    POISON_SPREAD = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What an instrument found of one task and one handle.
+
+    ``task`` is its number in the trace, None if the access wasn't a task's. ``offset`` is the first place in bytes from
+    the buffer's begin, and ``count`` how many pages or elements there are; both 0 for what never happened.
+    """
+
+    task: int | None
+    handle: HandleInfo
+    kind: FindingKind
+    offset: int
+    count: int
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ from starpullm.progress import report_phase
 from starpullm.ranks import check_same_options
 from starpullm.resource import Resource
 from starpullm.runtime import Runtime
-from starpullm.trace import HandleInfo, Trace
+from starpullm.trace import Finding, FindingKind, HandleInfo, Trace
 
-__all__ = ["GROUPS", "REDUCTIONS", "Loss", "Trainer", "TrainingState", "training_state"]
+__all__ = ["GROUPS", "REDUCTIONS", "Instruments", "Loss", "Trainer", "TrainingState", "training_state"]
 
 GROUPS = ("params", "grads", "m", "v", "activations", "activation_grads")
 REDUCTIONS = ("ordered", "tree", "redux")
@@ -126,6 +126,28 @@ def _model_config(struct: _native.ModelConfigStruct) -> ModelConfig:
     return ModelConfig(**{field.name: getattr(struct, field.name) for field in fields(ModelConfig)})
 
 
+@dataclass(frozen=True)
+class Instruments:
+    """What looks into a trainer's run, or disturbs it, for checks; all of it costs time and none changes a result.
+
+    Parameters
+    ----------
+    audit
+        Memory is closed outside of tasks, and the first access to each page is compared with what the task declared.
+        On one rank with partition 1x1, not with the reduction ``redux``; such a trainer doesn't save states.
+    poison
+        Buffers that a task declares to write, and between submissions everything that none needs of the one before, are
+        filled with a signalling NaN. What a submission doesn't write can't be read back after it. On one rank.
+    max_delay_us, delay_seed
+        Every task waits for 0 to so many microseconds before its kernel; the seed and the task's number decide.
+    """
+
+    audit: bool = False
+    poison: bool = False
+    max_delay_us: int = 0
+    delay_seed: int = 0
+
+
 class _Tensor(NamedTuple):
     """A line of the native library's tensor table; shape is one layer's."""
 
@@ -166,6 +188,8 @@ class Trainer(Resource):
         Steps that may be submitted and unfinished; ``submit`` waits beyond that.
     trace
         Record every task, for ``trace()``.
+    instruments
+        What looks into the run; needs ``trace``. ``findings()`` returns what they found.
 
     Raises
     ------
@@ -196,6 +220,7 @@ class Trainer(Resource):
         keep_activations: bool = False,
         steps_in_flight: int = 2,
         trace: bool = False,
+        instruments: Instruments | None = None,
     ) -> None:
         self._handle = _native.SessionHandle()
         if reduction not in REDUCTIONS:
@@ -217,6 +242,7 @@ class Trainer(Resource):
             keep_activations=keep_activations,
             steps_in_flight=_native.integer("steps_in_flight", steps_in_flight, 32),
             trace=trace,
+            **_instrument_options(instruments or Instruments()),
         )
         if runtime.comm:
             check_same_options(runtime.comm, _options_of_all_ranks(options, checkpoint, resume))
@@ -405,8 +431,24 @@ class Trainer(Resource):
         _native.call("session_trace_read", self._handle, task_table, len(task_table), access_table, len(access_table))
         return Trace(task_table, access_table, tuple(_native.names("operation_name")), self._read_handles())
 
+    def findings(self) -> list[Finding]:
+        """Wait for everything that was submitted and return what the instruments found since the last ``clear_trace``.
+
+        Raises
+        ------
+        StateError
+            If the trainer was made without instruments.
+        """
+        table = np.empty(_native.findings_size(self._handle), _native.FINDING)
+        _native.call("session_findings_read", self._handle, table, len(table))
+        handles = self._read_handles()
+        return [
+            Finding(None if task < 0 else task, handles[handle], FindingKind(kind), offset, count)
+            for task, handle, kind, offset, count in table.tolist()
+        ]
+
     def clear_trace(self) -> None:
-        """Forget what was recorded."""
+        """Forget what was recorded, and what instruments found."""
         _native.call("session_trace_clear", self._handle)
 
     def _destroy(self) -> None:
@@ -496,6 +538,16 @@ class Trainer(Resource):
         if name not in tensors:
             raise InvalidArgumentError(f'{group}: found tensor "{name}", expected one of {", ".join(tensors)}')
         return tensors[name]
+
+
+def _instrument_options(instruments: Instruments) -> dict[str, int]:
+    """Return the options of the C ABI; their bits are ``enum starpullm_instrument``."""
+    flags = (instruments.audit, instruments.poison, instruments.max_delay_us != 0)
+    return {
+        "instruments": sum(bool(flag) << bit for bit, flag in enumerate(flags)),
+        "max_delay_us": _native.integer("max_delay_us", instruments.max_delay_us, 32),
+        "delay_seed": _native.integer("delay_seed", instruments.delay_seed, 64) % 2**64,
+    }
 
 
 def _options_of_all_ranks(

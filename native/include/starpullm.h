@@ -189,6 +189,18 @@ enum starpullm_reduction {
     STARPULLM_REDUCTION_REDUX = 2 /* StarPU's reduction: bits vary, the error is bounded; one gradient per worker */
 };
 
+/* What looks into a run, or disturbs it, for checks; all of them cost time and none changes a result. */
+enum starpullm_instrument {
+    /* Memory is closed outside of tasks, and the first access to a page is compared with what the task declared: what
+     * differs is a finding, and the run goes on. On one rank with one worker of one thread, not with `redux`. */
+    STARPULLM_AUDIT = 1,
+    /* Buffers that a task declares to write, and between submissions everything that none needs of the one before, are
+     * filled with a signalling NaN: what is left of it, and what was computed from it, is a finding. On one rank. */
+    STARPULLM_POISON = 2,
+    /* Every task waits for 0 to max_delay_us microseconds before its kernel: delay_seed and its number decide. */
+    STARPULLM_DELAY = 4
+};
+
 struct starpullm_session_options {
     size_t size;
     const char *checkpoint; /* parameters to start from; NULL if a training state is given */
@@ -201,6 +213,9 @@ struct starpullm_session_options {
     int32_t keep_activations; /* 1: every intermediate can be read back after a step */
     int32_t steps_in_flight;  /* steps submitted and not finished, at most; at least 1 */
     int32_t trace;            /* 1: record every task */
+    int32_t instruments;  /* enum starpullm_instrument, added up; 0: none. Findings name tasks, so with trace only */
+    int32_t max_delay_us; /* of STARPULLM_DELAY; at most a second */
+    uint64_t delay_seed;  /* likewise */
 };
 STARPULLM_API enum starpullm_status starpullm_session_create(starpullm_runtime *runtime,
                                                              const struct starpullm_session_options *options,
@@ -362,11 +377,38 @@ STARPULLM_API enum starpullm_status starpullm_session_trace_read(starpullm_sessi
                                                                  struct starpullm_trace_task *tasks, size_t num_tasks,
                                                                  struct starpullm_trace_access *accesses,
                                                                  size_t num_accesses);
+/* Forgets tasks and findings. */
 STARPULLM_API enum starpullm_status starpullm_session_trace_clear(starpullm_session *session);
 
 STARPULLM_API int32_t starpullm_session_handle_count(const starpullm_session *session);
 STARPULLM_API enum starpullm_status starpullm_session_handle_info(const starpullm_session *session, int32_t index,
                                                                   struct starpullm_handle_info *info);
+
+/* ---- Findings of the instruments ---- */
+
+enum starpullm_finding_kind {
+    STARPULLM_UNDECLARED_READ = 1, /* count pages whose first access was a read that the task hadn't declared */
+    STARPULLM_UNDECLARED_WRITE = 2,
+    STARPULLM_READ_NEVER_HAPPENED = 3, /* declared, but no page was read before it was written */
+    STARPULLM_WRITE_NEVER_HAPPENED = 4,
+    STARPULLM_NOT_WRITTEN = 5,  /* count elements that a task had declared to write and left as they were */
+    STARPULLM_POISON_SPREAD = 6 /* count elements that a task computed from such, or added to such */
+};
+
+struct starpullm_finding {
+    int64_t task; /* its number in the trace; -1: the access wasn't a task's */
+    int32_t handle;
+    int32_t kind;   /* enum starpullm_finding_kind */
+    int64_t offset; /* of the first, in bytes from the buffer's begin; beyond its size: in the rest of its last page */
+    int64_t count;
+};
+
+/* Waits for everything that was submitted, then gives the number of findings since the last
+ * starpullm_session_trace_clear(). STARPULLM_INVALID_STATE in a session without instruments. */
+STARPULLM_API enum starpullm_status starpullm_session_findings_size(starpullm_session *session, size_t *count);
+/* Copies them; an array of the size just given. */
+STARPULLM_API enum starpullm_status starpullm_session_findings_read(starpullm_session *session,
+                                                                    struct starpullm_finding *findings, size_t count);
 
 #ifdef __cplusplus
 }

@@ -9,6 +9,7 @@
 
 #include "build_info.h"
 #include "codelets/codelets.h"
+#include "instrument/instrument.h"
 #include "io/checkpoint.h"
 #include "io/debug_state.h"
 #include "io/tokens.h"
@@ -455,10 +456,7 @@ status starpullm_session_trace_read(starpullm_session *session, struct starpullm
 status starpullm_session_trace_clear(starpullm_session *session)
 {
     CHECK_POINTER(session);
-    struct recorder *recorder;
-    TRY(session_recorder(session, &recorder));
-    recorder_clear(recorder);
-    return STARPULLM_OK;
+    return session_clear_trace(session);
 }
 
 int32_t starpullm_session_handle_count(const starpullm_session *session)
@@ -472,4 +470,27 @@ status starpullm_session_handle_info(const starpullm_session *session, int32_t i
     CHECK_POINTER(session);
     CHECK_STRUCT(info);
     return session_handle_info(session, index, info);
+}
+
+status starpullm_session_findings_size(starpullm_session *session, size_t *count)
+{
+    CHECK_POINTER(session);
+    CHECK_POINTER(count);
+    struct instrument *instrument;
+    TRY(session_instrument(session, &instrument));
+    return instrument_findings(instrument, count);
+}
+
+status starpullm_session_findings_read(starpullm_session *session, struct starpullm_finding *findings, size_t count)
+{
+    CHECK_POINTER(session);
+    CHECK_POINTER(findings);
+    struct instrument *instrument;
+    size_t found;
+    TRY(session_instrument(session, &instrument));
+    TRY(instrument_findings(instrument, &found));
+    if (count != found)
+        return fail(STARPULLM_INVALID_ARGUMENT, "findings: room for %zu, expected %zu", count, found);
+    instrument_copy(instrument, findings);
+    return STARPULLM_OK;
 }

@@ -11,10 +11,14 @@
 #include "data/exchange.h"
 #include "defects.h"
 #include "graph/graph.h"
+#include "instrument/instrument.h"
+#include "instrument/poison.h"
 #include "io/checkpoint.h"
 #include "io/training_state.h"
 #include "runtime/runtime.h"
 #include "saving.h"
+
+enum { MAX_DELAY_US = 1000000 };
 
 struct starpullm_session {
     struct starpullm_runtime *runtime;
@@ -23,6 +27,7 @@ struct starpullm_session {
     struct placement placement;
     struct handles *handles;
     struct recorder *recorder;
+    struct instrument *instrument; /* NULL: none */
     struct graph graph;
     int slots;
     struct submission *submissions; /* [slot] */
@@ -50,6 +55,33 @@ static status check_beta(const char *name, float value)
     return fail(STARPULLM_INVALID_ARGUMENT, "%s: found %g, expected at least 0 and below 1", name, (double)value);
 }
 
+static status check_instruments(const struct starpullm_session_options *o)
+{
+    const int32_t all = STARPULLM_AUDIT | STARPULLM_POISON | STARPULLM_DELAY;
+    if (o->instruments & ~all)
+        return fail(STARPULLM_INVALID_ARGUMENT, "instruments: found %d, expected a sum of %d, %d and %d",
+                    o->instruments, STARPULLM_AUDIT, STARPULLM_POISON, STARPULLM_DELAY);
+    if (o->max_delay_us < 0 || o->max_delay_us > MAX_DELAY_US)
+        return fail(STARPULLM_INVALID_ARGUMENT, "max_delay_us: found %d, expected 0 to %d", o->max_delay_us,
+                    MAX_DELAY_US);
+    if (o->instruments && !o->trace)
+        return fail(STARPULLM_INVALID_ARGUMENT, "instruments: found no trace, expected one: findings name its tasks");
+    const struct runtime_layout *layout = runtime_layout();
+    if ((o->instruments & STARPULLM_AUDIT) && (layout->workers > 1 || layout->threads_per_worker > 1))
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "instruments: found the audit on partition %dx%d, expected 1x1: pages are open to all threads",
+                    layout->workers, layout->threads_per_worker);
+    if ((o->instruments & (STARPULLM_AUDIT | STARPULLM_POISON)) && layout->ranks > 1)
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "instruments: found audit or poison on %d ranks, expected one: transfers aren't tasks",
+                    layout->ranks);
+    if ((o->instruments & STARPULLM_AUDIT) && o->reduction == STARPULLM_REDUCTION_REDUX)
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "instruments: found the audit with the reduction redux, expected another: StarPU sums in buffers "
+                    "of its own");
+    return STARPULLM_OK;
+}
+
 static status check_options(const struct starpullm_session_options *o, const model_config *config)
 {
     if (o->batch_size < 1)
@@ -74,6 +106,7 @@ static status check_options(const struct starpullm_session_options *o, const mod
                     o->reduction, STARPULLM_REDUCTION_ORDERED, STARPULLM_REDUCTION_TREE, STARPULLM_REDUCTION_REDUX);
     if (o->steps_in_flight < 1 || o->steps_in_flight > 1024)
         return fail(STARPULLM_INVALID_ARGUMENT, "steps_in_flight: found %d, expected 1 to 1024", o->steps_in_flight);
+    TRY(check_instruments(o));
     TRY(check_number("learning_rate", o->learning_rate));
     TRY(check_beta("beta1", o->beta1));
     TRY(check_beta("beta2", o->beta2));
@@ -118,6 +151,31 @@ static status create_handles(struct starpullm_session *session, const struct sta
     return STARPULLM_OK;
 }
 
+/* Once the model has been loaded: from here on memory may be closed. */
+static status create_instrument(struct starpullm_session *session, const struct starpullm_session_options *options)
+{
+    if (!options->instruments)
+        return STARPULLM_OK;
+    const int count = handles_count(session->handles);
+    struct audit_buffer *buffers = calloc((size_t)count, sizeof *buffers);
+    if (!buffers)
+        return fail(STARPULLM_OUT_OF_MEMORY, "a table of %d buffers", count);
+    for (int i = 0; i < count; i++) {
+        const struct data *data = handles_at(session->handles, i);
+        buffers[i] = (struct audit_buffer){data->id, data->buffer, data->bytes};
+    }
+    const struct instrument_options instrument_options = {options->instruments, options->max_delay_us,
+                                                          options->delay_seed};
+    status code = instrument_create(&instrument_options, buffers, (size_t)count, &session->instrument);
+    free(buffers);
+    TRY(code);
+    for (int i = 0; i < count; i++)
+        handles_at(session->handles, i)->audit = instrument_audit(session->instrument);
+    for (int slot = 0; slot < session->slots; slot++)
+        session->submissions[slot].instrument = session->instrument;
+    return STARPULLM_OK;
+}
+
 static status load_parameters(struct starpullm_session *session, const char *path);
 static status load_state(struct starpullm_session *session, const struct training_state *state);
 
@@ -149,7 +207,8 @@ static status open_session(struct starpullm_session *session, const struct starp
         .reduction = (enum starpullm_reduction)options->reduction,
         .adamw = {options->learning_rate, options->beta1, options->beta2, options->eps, options->weight_decay},
     };
-    return state ? load_state(session, state) : load_parameters(session, options->checkpoint);
+    TRY(state ? load_state(session, state) : load_parameters(session, options->checkpoint));
+    return create_instrument(session, options);
 }
 
 static status open_from_files(struct starpullm_session *session, const struct starpullm_session_options *options)
@@ -176,6 +235,7 @@ static void close_session(struct starpullm_session *session)
 {
     saving_destroy(session->saving);
     wait_for_all(session);
+    instrument_destroy(session->instrument);
     handles_destroy(session->handles);
     placement_destroy(&session->placement);
     for (int slot = 0; slot < session->slots_ready; slot++)
@@ -252,6 +312,22 @@ static status copy_tokens(const struct starpullm_session *session, int slot, con
     return STARPULLM_OK;
 }
 
+/* What the submissions before have left and none after needs. */
+static status poison_transient(struct starpullm_session *session)
+{
+    wait_for_all(session);
+    for (int i = 0; i < handles_count(session->handles); i++) {
+        struct data *data = handles_at(session->handles, i);
+        void *memory;
+        if (!data->transient)
+            continue;
+        TRY(data_acquire_write(data, &memory));
+        poison_fill(memory, data->bytes);
+        data_release(data);
+    }
+    return STARPULLM_OK;
+}
+
 /* Checks, waits for a free slot, copies the tokens into it and opens its submission. targets may be NULL. */
 static status begin(struct starpullm_session *session, const int32_t *inputs, const int32_t *targets, struct flow *flow)
 {
@@ -264,6 +340,8 @@ static status begin(struct starpullm_session *session, const int32_t *inputs, co
     const int slot = (int)(session->submitted % session->slots);
     struct submission *submission = &session->submissions[slot];
     submission_wait(submission);
+    if (session->instrument && instrument_poisons(session->instrument))
+        TRY(poison_transient(session));
     TRY(copy_tokens(session, slot, inputs, handles_inputs));
     if (targets)
         TRY(copy_tokens(session, slot, targets, handles_targets));
@@ -565,6 +643,9 @@ status session_save_state(struct starpullm_session *session, const struct starpu
         return fail(STARPULLM_INVALID_ARGUMENT, "keep: found %d, expected at least 1", options->keep);
     if (session->broken)
         return fail(STARPULLM_INVALID_STATE, "the session is unusable since a submission failed half way");
+    if (session->instrument && instrument_audit(session->instrument))
+        return fail(STARPULLM_INVALID_STATE, "the session is audited, expected one that isn't: a state is written "
+                                             "while tasks run, from memory that is closed to all but them");
     if (!session->saving)
         TRY(saving_create(&session->graph, &session->saving));
     const struct adamw_options *adamw = &session->graph.adamw;
@@ -599,6 +680,25 @@ status session_recorder(struct starpullm_session *session, struct recorder **rec
         return fail(STARPULLM_INVALID_STATE, "the session isn't traced, expected one created with trace");
     TRY(session_wait(session));
     *recorder = session->recorder;
+    return STARPULLM_OK;
+}
+
+status session_instrument(struct starpullm_session *session, struct instrument **instrument)
+{
+    if (!session->instrument)
+        return fail(STARPULLM_INVALID_STATE, "the session has no instruments, expected one created with some");
+    TRY(session_wait(session));
+    *instrument = session->instrument;
+    return STARPULLM_OK;
+}
+
+status session_clear_trace(struct starpullm_session *session)
+{
+    struct recorder *recorder = NULL;
+    TRY(session_recorder(session, &recorder));
+    recorder_clear(recorder);
+    if (session->instrument)
+        instrument_clear(session->instrument);
     return STARPULLM_OK;
 }
 

@@ -34,6 +34,11 @@ status session_wait_saved(struct starpullm_session *session);
 struct recorder;
 /* Waits for everything that was submitted. STARPULLM_INVALID_STATE if the session isn't traced. */
 status session_recorder(struct starpullm_session *session, struct recorder **recorder);
+struct instrument;
+/* Likewise. STARPULLM_INVALID_STATE if the session has no instruments. */
+status session_instrument(struct starpullm_session *session, struct instrument **instrument);
+/* Tasks and findings. */
+status session_clear_trace(struct starpullm_session *session);
 int32_t session_handle_count(const struct starpullm_session *session);
 status session_handle_info(const struct starpullm_session *session, int32_t index, struct starpullm_handle_info *info);
 

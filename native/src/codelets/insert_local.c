@@ -12,7 +12,7 @@ status insert_task(struct operation *operation, struct task_place place, const s
     accesses = lie_about(lied, operation, accesses, num_accesses);
     struct task *task;
     TRY(task_create(&task, operation, place, num_accesses, arguments, arguments_size));
-    status code = task_record(&task->record, operation_number(operation), place, accesses, num_accesses);
+    status code = task_observe(task, place, accesses);
     if (code != STARPULLM_OK) {
         free(task);
         return code;

@@ -22,8 +22,9 @@ void failure_set(struct failure *failure, status code, const char *format, ...) 
 status failure_check(struct failure *failure);
 
 struct submission {
-    int64_t number;            /* from 0 */
-    struct recorder *recorder; /* NULL: not traced */
+    int64_t number;                /* from 0 */
+    struct recorder *recorder;     /* NULL: not traced */
+    struct instrument *instrument; /* NULL: none; then traced too */
     struct failure *failure;
     atomic_int unfinished; /* tasks, and one for the submitter while it is submitting */
     pthread_mutex_t mutex;

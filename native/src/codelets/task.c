@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "defects.h"
+#include "instrument/instrument.h"
 #include "runtime/runtime.h"
 #include "runtime/team.h"
 
@@ -33,10 +34,14 @@ void operation_cpu(void *interfaces[], void *argument)
         task->record->worker = starpu_worker_get_id() / layout->threads_per_worker;
         task->record->start_ns = recorder_now();
     }
+    if (task->watch)
+        instrument_before(task->watch, buffers);
     const int64_t begin = DEFECT(slow_matmul) ? recorder_now() : 0;
     const int threads = team_run(layout->threads_per_worker, run_thread, &call);
     if (DEFECT(slow_matmul) && strcmp(task->operation->codelet.name, "matmul_forward") == 0)
         defect_slow_down(begin);
+    if (task->watch)
+        instrument_after(task->watch, buffers);
     if (task->record)
         task->record->end_ns = recorder_now();
     if (threads != layout->threads_per_worker)
@@ -45,18 +50,32 @@ void operation_cpu(void *interfaces[], void *argument)
                     task->operation->codelet.name, threads, layout->threads_per_worker);
 }
 
+/* The arguments' size, rounded up so that a struct watch may follow. */
+static size_t watch_offset(size_t arguments_size)
+{
+    const size_t grain = _Alignof(max_align_t);
+    return (arguments_size + grain - 1) / grain * grain;
+}
+
 status task_create(struct task **created, const struct operation *operation, struct task_place place,
                    size_t num_accesses, const void *arguments, size_t arguments_size)
 {
-    struct task *task = malloc(sizeof *task + arguments_size);
+    size_t size = sizeof(struct task) + arguments_size;
+    if (place.submission->instrument)
+        size = sizeof(struct task) + watch_offset(arguments_size) + sizeof(struct watch) +
+               num_accesses * sizeof(struct watched_access);
+    struct task *task = malloc(size);
     if (!task)
         return fail(STARPULLM_OUT_OF_MEMORY, "a task of %s", operation->codelet.name);
     task->operation = operation;
     task->submission = place.submission;
     task->record = NULL;
+    task->watch = NULL;
     task->num_buffers = (int)num_accesses;
-    task->size = sizeof *task + arguments_size;
+    task->size = size;
     memcpy(task->arguments, arguments, arguments_size);
+    if (place.submission->instrument)
+        task->watch = (struct watch *)((char *)task->arguments + watch_offset(arguments_size));
     *created = task;
     return STARPULLM_OK;
 }
@@ -86,6 +105,21 @@ status task_record(struct starpullm_trace_task **record, int operation_number, s
         .worker = -1,
     };
     return recorder_append(place.submission->recorder, &trace_task, trace_accesses, num_accesses, record);
+}
+
+status task_observe(struct task *task, struct task_place place, const struct access *accesses)
+{
+    TRY(task_record(&task->record, operation_number(task->operation), place, accesses, (size_t)task->num_buffers));
+    struct watch *watch = task->watch;
+    if (!watch)
+        return STARPULLM_OK;
+    watch->instrument = place.submission->instrument;
+    watch->task = task->record->id;
+    watch->num_accesses = task->num_buffers;
+    for (int i = 0; i < task->num_buffers; i++)
+        watch->accesses[i] =
+            (struct watched_access){accesses[i].data->id, trace_mode(accesses[i].mode), accesses[i].data->bytes};
+    return STARPULLM_OK;
 }
 
 void task_done(void *task)

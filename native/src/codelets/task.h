@@ -10,14 +10,18 @@ struct task {
     const struct operation *operation;
     struct submission *submission;
     struct starpullm_trace_task *record; /* NULL: not traced */
+    struct watch *watch;                 /* NULL: no instruments; else in this block, behind the arguments */
     int num_buffers;
     size_t size; /* of the whole block */
     max_align_t arguments[];
 };
 
-/* Copies the arguments; the record is made by task_record(). */
+/* Copies the arguments; what comes of the recorder and the instruments is added by task_observe(). */
 status task_create(struct task **task, const struct operation *operation, struct task_place place, size_t num_accesses,
                    const void *arguments, size_t arguments_size);
+
+/* Tells the recorder and the instruments, if there are any. */
+status task_observe(struct task *task, struct task_place place, const struct access *accesses);
 
 /* Tells the recorder, if there is one; record may be NULL, also where the task runs on another rank. */
 status task_record(struct starpullm_trace_task **record, int operation_number, struct task_place place,

@@ -9,6 +9,7 @@
 
 #include "data/exchange.h"
 #include "defects.h"
+#include "instrument/audit.h"
 
 enum { HUGE_PAGES_FROM = 4 << 20 }; /* bytes */
 
@@ -67,10 +68,15 @@ void data_forget(struct data *data)
 
 static status acquire(struct data *data, enum starpu_data_access_mode mode)
 {
+    /* While a task runs, an open buffer would hide what the task does to it. */
+    if (data->audit)
+        starpu_task_wait_for_all();
     int error = starpu_data_acquire(data->handle, mode);
     if (error)
         return fail(STARPULLM_RUNTIME_FAILURE, "%s: StarPU refused access from the application (error %d)", data->name,
                     error);
+    if (data->audit)
+        audit_open(data->audit, data->id);
     return STARPULLM_OK;
 }
 
@@ -90,6 +96,8 @@ status data_acquire_write(struct data *data, void **memory)
 
 void data_release(struct data *data)
 {
+    if (data->audit)
+        audit_close(data->audit, data->id);
     starpu_data_release(data->handle);
 }
 

@@ -148,6 +148,7 @@ static status create_gradients(struct handles *handles)
                     snprintf(part, sizeof part, o->reduction == STARPULLM_REDUCTION_TREE ? "#%d" : "/rank%d", i);
                 ADD_OWNED(handles, &(*indices)[l * number + i], owner, elements, sizeof(float), "grads/%s%s%s",
                           parameter_name(p), layer, part);
+                handles->all[(*indices)[l * number + i]].transient = true;
             }
     }
     return STARPULLM_OK;
@@ -171,6 +172,7 @@ static status create_activation(struct handles *handles, int **indices, const ch
                           s);
             else
                 ADD_OWNED(handles, index, home, elements, sizeof(float), "%s/%s#%d", group, activation_name(a), s);
+            handles->all[*index].transient = true;
         }
     return STARPULLM_OK;
 }
@@ -212,6 +214,7 @@ static status create_slots(struct handles *handles)
             ADD_OWNED(handles, &handles->targets[i], home, tokens, sizeof(int32_t), "targets@%d#%d", slot, s);
         }
         ADD_OWNED(handles, &handles->mean_losses[slot], 0, 1, sizeof(float), "mean_loss@%d", slot);
+        handles->all[handles->mean_losses[slot]].transient = true;
     }
     return STARPULLM_OK;
 }
@@ -327,7 +330,7 @@ int handles_count(const struct handles *handles)
     return handles->count;
 }
 
-const struct data *handles_at(const struct handles *handles, int index)
+struct data *handles_at(const struct handles *handles, int index)
 {
     return &handles->all[index];
 }

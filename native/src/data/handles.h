@@ -52,6 +52,6 @@ struct data *handles_targets(const struct handles *handles, int slot, int sub_ba
 struct data *handles_mean_loss(const struct handles *handles, int slot);
 
 int handles_count(const struct handles *handles);
-const struct data *handles_at(const struct handles *handles, int index);
+struct data *handles_at(const struct handles *handles, int index);
 
 #endif

@@ -1,0 +1,264 @@
+/* Page protection and the signal handler that opens a page at its first access. Called by instrument.c and data.c. */
+#include "instrument/audit.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "instrument/fault.h"
+
+enum { NUM_KINDS = 2 };
+static const int kinds[NUM_KINDS] = {AUDIT_READ, AUDIT_WRITE};
+
+/* First accesses of one kind to a region's pages. Written by the signal handler. */
+struct touch {
+    atomic_llong pages, offset;
+};
+
+struct region {
+    uintptr_t begin, end; /* of whole pages */
+    int32_t handle;
+    int declared;    /* by the running task */
+    atomic_bool hit; /* pages of it were opened by an access */
+    struct touch by_task[NUM_KINDS], outside[NUM_KINDS];
+};
+
+struct audit {
+    struct region *regions; /* sorted by address */
+    size_t count;
+    struct region **of_handle;
+    int32_t num_handles;
+    uintptr_t page;
+    atomic_bool in_task;
+    pthread_t worker; /* while in_task */
+};
+
+static _Atomic(struct audit *) the_audit;
+static struct sigaction previous;
+
+static void protect(const struct region *region, int protection)
+{
+    /* Can only fail for lack of mappings, and whole regions need few. */
+    (void)mprotect((void *)region->begin, region->end - region->begin, protection);
+}
+
+/* ---- In the signal handler: only what is safe there ---- */
+
+static struct region *find_region(const struct audit *audit, uintptr_t address)
+{
+    size_t low = 0, high = audit->count;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (address >= audit->regions[middle].end)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < audit->count && address >= audit->regions[low].begin ? &audit->regions[low] : NULL;
+}
+
+/* Opens the page; false: not one of ours, or it can't be opened. */
+static bool resolve(const struct audit *audit, uintptr_t address, bool is_write)
+{
+    struct region *region = find_region(audit, address);
+    if (!region)
+        return false;
+    const bool by_task = atomic_load(&audit->in_task) && pthread_equal(audit->worker, pthread_self());
+    struct touch *touch = (by_task ? region->by_task : region->outside) + is_write;
+    if (atomic_fetch_add(&touch->pages, 1) == 0)
+        atomic_store(&touch->offset, (long long)(address - region->begin));
+    atomic_store(&region->hit, true);
+    const int protection = is_write ? PROT_READ | PROT_WRITE : PROT_READ;
+    if (mprotect((void *)(address & ~(audit->page - 1)), audit->page, protection) == 0)
+        return true;
+    /* Too many mappings: the region as one. */
+    return mprotect((void *)region->begin, region->end - region->begin, PROT_READ | PROT_WRITE) == 0;
+}
+
+/* As if this handler weren't there. */
+static void pass_on(int number, siginfo_t *info, void *context)
+{
+    if (previous.sa_flags & SA_SIGINFO)
+        previous.sa_sigaction(number, info, context);
+    else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN)
+        previous.sa_handler(number);
+    else {
+        /* The access is repeated when this returns, and ends the process. */
+        const struct sigaction standard = {.sa_handler = SIG_DFL};
+        sigaction(number, &standard, NULL);
+    }
+}
+
+static void on_fault(int number, siginfo_t *info, void *context)
+{
+    const int error_number = errno;
+    const struct audit *audit = atomic_load(&the_audit);
+    /* A signal that was sent has no address. */
+    const bool ours =
+        audit && info->si_code == SEGV_ACCERR && resolve(audit, (uintptr_t)info->si_addr, fault_is_write(context));
+    errno = error_number;
+    if (!ours)
+        pass_on(number, info, context);
+}
+
+/* ---- Create and destroy ---- */
+
+static int compare_regions(const void *left, const void *right)
+{
+    const struct region *a = left, *b = right;
+    return (a->begin > b->begin) - (a->begin < b->begin);
+}
+
+static status make_regions(struct audit *audit, const struct audit_buffer *buffers, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (buffers[i].handle >= audit->num_handles)
+            audit->num_handles = buffers[i].handle + 1;
+    audit->regions = calloc(count + 1, sizeof *audit->regions);
+    audit->of_handle = calloc((size_t)audit->num_handles + 1, sizeof(struct region *));
+    if (!audit->regions || !audit->of_handle)
+        return fail(STARPULLM_OUT_OF_MEMORY, "a table of %zu audited buffers", count);
+    for (size_t i = 0; i < count; i++) {
+        const uintptr_t begin = (uintptr_t)buffers[i].begin, bytes = buffers[i].bytes;
+        audit->regions[i] = (struct region){.begin = begin,
+                                            .end = begin + (bytes + audit->page - 1) / audit->page * audit->page,
+                                            .handle = buffers[i].handle};
+    }
+    audit->count = count;
+    qsort(audit->regions, count, sizeof *audit->regions, compare_regions);
+    for (size_t i = 0; i < count; i++)
+        audit->of_handle[audit->regions[i].handle] = &audit->regions[i];
+    return STARPULLM_OK;
+}
+
+static status catch_faults(struct audit *audit)
+{
+    struct audit *none = NULL;
+    if (!atomic_compare_exchange_strong(&the_audit, &none, audit))
+        return fail(STARPULLM_INVALID_STATE, "another session of this process is audited, expected none: close it");
+    struct sigaction action = {.sa_flags = SA_SIGINFO | SA_ONSTACK};
+    action.sa_sigaction = on_fault;
+    sigemptyset(&action.sa_mask);
+    if (sigaction(SIGSEGV, &action, &previous) == 0)
+        return STARPULLM_OK;
+    const int error_number = errno;
+    atomic_store(&the_audit, NULL);
+    return fail_errno(STARPULLM_RUNTIME_FAILURE, error_number, "a handler of memory faults");
+}
+
+static void free_audit(struct audit *audit)
+{
+    free(audit->regions);
+    free(audit->of_handle);
+    free(audit);
+}
+
+status audit_create(const struct audit_buffer *buffers, size_t count, struct audit **created)
+{
+    if (!fault_supported())
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "instruments: found the audit, expected it on x86-64 or aarch64 only: memory faults of this "
+                    "processor can't be told apart");
+    struct audit *audit = calloc(1, sizeof *audit);
+    if (!audit)
+        return fail(STARPULLM_OUT_OF_MEMORY, "an audit");
+    audit->page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    status code = make_regions(audit, buffers, count);
+    if (code == STARPULLM_OK)
+        code = catch_faults(audit);
+    if (code != STARPULLM_OK) {
+        free_audit(audit);
+        return code;
+    }
+    for (size_t i = 0; i < count; i++)
+        protect(&audit->regions[i], PROT_NONE);
+    *created = audit;
+    return STARPULLM_OK;
+}
+
+void audit_destroy(struct audit *audit)
+{
+    if (!audit)
+        return;
+    for (size_t i = 0; i < audit->count; i++)
+        protect(&audit->regions[i], PROT_READ | PROT_WRITE);
+    /* Somebody may have come after us; our handler then stays in their chain, and passes everything on. */
+    struct sigaction present;
+    if (sigaction(SIGSEGV, NULL, &present) == 0 && (present.sa_flags & SA_SIGINFO) && present.sa_sigaction == on_fault)
+        sigaction(SIGSEGV, &previous, NULL);
+    atomic_store(&the_audit, NULL);
+    free_audit(audit);
+}
+
+/* ---- Around a task ---- */
+
+static void close_hit(struct region *region)
+{
+    if (atomic_exchange(&region->hit, false))
+        protect(region, PROT_NONE);
+}
+
+void audit_begin(struct audit *audit)
+{
+    /* What an access outside of tasks has opened. */
+    for (size_t i = 0; i < audit->count; i++)
+        close_hit(&audit->regions[i]);
+    audit->worker = pthread_self();
+    atomic_store(&audit->in_task, true);
+}
+
+void audit_declare(struct audit *audit, int32_t handle, int access)
+{
+    audit->of_handle[handle]->declared |= access;
+}
+
+static void report_touch(const struct region *region, int access, struct touch *touch, audit_report *report,
+                         void *argument)
+{
+    const struct audit_finding finding = {region->handle, access, atomic_load(&touch->offset),
+                                          atomic_exchange(&touch->pages, 0)};
+    report(argument, &finding);
+}
+
+void audit_end(struct audit *audit, audit_report *report, void *argument)
+{
+    atomic_store(&audit->in_task, false);
+    for (size_t i = 0; i < audit->count; i++) {
+        struct region *region = &audit->regions[i];
+        close_hit(region);
+        for (int k = 0; k < NUM_KINDS; k++) {
+            struct touch *touch = &region->by_task[k];
+            const bool happened = atomic_load(&touch->pages) > 0, declared = region->declared & kinds[k];
+            if (happened != declared)
+                report_touch(region, kinds[k], touch, report, argument);
+            atomic_store(&touch->pages, 0);
+        }
+        region->declared = 0;
+    }
+}
+
+void audit_outside(struct audit *audit, audit_report *report, void *argument)
+{
+    for (size_t i = 0; i < audit->count; i++)
+        for (int k = 0; k < NUM_KINDS; k++) {
+            struct touch *touch = &audit->regions[i].outside[k];
+            if (atomic_load(&touch->pages) > 0)
+                report_touch(&audit->regions[i], kinds[k], touch, report, argument);
+        }
+}
+
+void audit_open(struct audit *audit, int32_t handle)
+{
+    protect(audit->of_handle[handle], PROT_READ | PROT_WRITE);
+}
+
+void audit_close(struct audit *audit, int32_t handle)
+{
+    protect(audit->of_handle[handle], PROT_NONE);
+}

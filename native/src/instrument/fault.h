@@ -1,0 +1,14 @@
+/* What the processor says about a memory fault. Called by audit.c's signal handler; the build links the file of its
+ * processor. */
+#ifndef STARPULLM_FAULT_H
+#define STARPULLM_FAULT_H
+
+#include <stdbool.h>
+
+/* Whether this processor's faults can be told apart. */
+bool fault_supported(void);
+
+/* Whether it was a write that faulted, else a read; `context` as a signal handler gets it. */
+bool fault_is_write(const void *context);
+
+#endif

@@ -1,0 +1,202 @@
+/* The session's instruments in their order around a kernel, and their findings. Called by session.c, codelets/task.c
+ * and api.c. */
+#include "instrument/instrument.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "instrument/poison.h"
+
+struct instrument {
+    struct instrument_options options;
+    struct audit *audit; /* NULL: not audited */
+    pthread_mutex_t mutex;
+    struct starpullm_finding *findings;
+    size_t count, capacity;
+    bool lost; /* some, for want of memory */
+};
+
+status instrument_create(const struct instrument_options *options, const struct audit_buffer *buffers, size_t count,
+                         struct instrument **created)
+{
+    struct instrument *instrument = calloc(1, sizeof *instrument);
+    if (!instrument)
+        return fail(STARPULLM_OUT_OF_MEMORY, "the session's instruments");
+    instrument->options = *options;
+    pthread_mutex_init(&instrument->mutex, NULL);
+    if (options->instruments & STARPULLM_AUDIT) {
+        status code = audit_create(buffers, count, &instrument->audit);
+        if (code != STARPULLM_OK) {
+            instrument_destroy(instrument);
+            return code;
+        }
+    }
+    *created = instrument;
+    return STARPULLM_OK;
+}
+
+void instrument_destroy(struct instrument *instrument)
+{
+    if (!instrument)
+        return;
+    audit_destroy(instrument->audit);
+    pthread_mutex_destroy(&instrument->mutex);
+    free(instrument->findings);
+    free(instrument);
+}
+
+struct audit *instrument_audit(const struct instrument *instrument)
+{
+    return instrument->audit;
+}
+
+bool instrument_poisons(const struct instrument *instrument)
+{
+    return instrument->options.instruments & STARPULLM_POISON;
+}
+
+/* ---- Findings ---- */
+
+static void append(struct instrument *instrument, struct starpullm_finding finding)
+{
+    pthread_mutex_lock(&instrument->mutex);
+    if (instrument->count == instrument->capacity) {
+        const size_t capacity = instrument->capacity ? 2 * instrument->capacity : 64;
+        struct starpullm_finding *findings = realloc(instrument->findings, capacity * sizeof *findings);
+        if (findings) {
+            instrument->findings = findings;
+            instrument->capacity = capacity;
+        }
+    }
+    if (instrument->count < instrument->capacity)
+        instrument->findings[instrument->count++] = finding;
+    else
+        instrument->lost = true;
+    pthread_mutex_unlock(&instrument->mutex);
+}
+
+/* Whose accesses audit.c reports. */
+struct accessor {
+    struct instrument *instrument;
+    int64_t task;
+};
+
+static void report_access(void *argument, const struct audit_finding *found)
+{
+    const struct accessor *accessor = argument;
+    int32_t kind = found->access == AUDIT_READ ? STARPULLM_UNDECLARED_READ : STARPULLM_UNDECLARED_WRITE;
+    if (found->pages == 0)
+        kind = found->access == AUDIT_READ ? STARPULLM_READ_NEVER_HAPPENED : STARPULLM_WRITE_NEVER_HAPPENED;
+    append(accessor->instrument, (struct starpullm_finding){.task = accessor->task,
+                                                            .handle = found->handle,
+                                                            .kind = kind,
+                                                            .offset = found->pages ? found->offset : 0,
+                                                            .count = found->pages});
+}
+
+status instrument_findings(struct instrument *instrument, size_t *count)
+{
+    if (instrument->audit)
+        audit_outside(instrument->audit, report_access, &(struct accessor){instrument, -1});
+    if (instrument->lost)
+        return fail(STARPULLM_OUT_OF_MEMORY, "the findings after the first %zu", instrument->count);
+    *count = instrument->count;
+    return STARPULLM_OK;
+}
+
+void instrument_copy(const struct instrument *instrument, struct starpullm_finding *findings)
+{
+    if (instrument->count)
+        memcpy(findings, instrument->findings, instrument->count * sizeof *findings);
+}
+
+void instrument_clear(struct instrument *instrument)
+{
+    instrument->count = 0;
+    instrument->lost = false;
+}
+
+/* ---- Around a kernel ---- */
+
+/* splitmix64: one step of a generator whose state is its argument. */
+static uint64_t mix(uint64_t value)
+{
+    value += UINT64_C(0x9e3779b97f4a7c15);
+    value = (value ^ (value >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    value = (value ^ (value >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return value ^ (value >> 31);
+}
+
+static void delay(const struct instrument *instrument, int64_t task)
+{
+    const struct instrument_options *o = &instrument->options;
+    const uint64_t us = mix(mix(o->delay_seed) ^ (uint64_t)task) % ((uint64_t)o->max_delay_us + 1);
+    struct timespec left = {.tv_sec = (time_t)(us / 1000000), .tv_nsec = (long)(us % 1000000) * 1000};
+    while (nanosleep(&left, &left))
+        ;
+}
+
+static void fill(struct audit *audit, const struct watched_access *access, void *buffer)
+{
+    if (audit)
+        audit_open(audit, access->handle);
+    poison_fill(buffer, access->bytes);
+    if (audit)
+        audit_close(audit, access->handle);
+}
+
+void instrument_before(const struct watch *watch, void *const buffers[])
+{
+    struct instrument *instrument = watch->instrument;
+    struct audit *audit = instrument->audit;
+    if (instrument_poisons(instrument))
+        for (int i = 0; i < watch->num_accesses; i++)
+            if (watch->accesses[i].mode == STARPULLM_WRITE)
+                fill(audit, &watch->accesses[i], buffers[i]);
+    if (instrument->options.instruments & STARPULLM_DELAY)
+        delay(instrument, watch->task);
+    if (!audit)
+        return;
+    audit_begin(audit);
+    for (int i = 0; i < watch->num_accesses; i++)
+        audit_declare(audit, watch->accesses[i].handle,
+                      watch->accesses[i].mode == STARPULLM_READ    ? AUDIT_READ
+                      : watch->accesses[i].mode == STARPULLM_WRITE ? AUDIT_WRITE
+                                                                   : AUDIT_READ | AUDIT_WRITE);
+}
+
+static void find_poison(const struct watch *watch, const struct watched_access *access, const void *buffer)
+{
+    struct audit *audit = watch->instrument->audit;
+    if (audit)
+        audit_open(audit, access->handle);
+    const struct poison_found found = poison_find(buffer, access->bytes);
+    if (audit)
+        audit_close(audit, access->handle);
+    struct starpullm_finding finding = {.task = watch->task, .handle = access->handle};
+    if (found.left && access->mode == STARPULLM_WRITE) {
+        finding.kind = STARPULLM_NOT_WRITTEN;
+        finding.offset = found.first_left;
+        finding.count = found.left;
+        append(watch->instrument, finding);
+    }
+    if (found.spread) {
+        finding.kind = STARPULLM_POISON_SPREAD;
+        finding.offset = found.first_spread;
+        finding.count = found.spread;
+        append(watch->instrument, finding);
+    }
+}
+
+void instrument_after(const struct watch *watch, void *const buffers[])
+{
+    struct instrument *instrument = watch->instrument;
+    if (instrument->audit)
+        audit_end(instrument->audit, report_access, &(struct accessor){instrument, watch->task});
+    if (instrument_poisons(instrument))
+        for (int i = 0; i < watch->num_accesses; i++)
+            if (watch->accesses[i].mode != STARPULLM_READ)
+                find_poison(watch, &watch->accesses[i], buffers[i]);
+}

@@ -1,0 +1,397 @@
+/* Tests of instrument/: tasks that do other than they declare are found with page and offset, those that don't aren't.
+ * The kernels here are loops over real closed memory. Run by ctest. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "instrument/instrument.h"
+#include "instrument/poison.h"
+
+enum { NUM_BUFFERS = 3, PAGES = 4 };
+
+static int failures;
+static size_t page;
+static size_t bytes; /* of a buffer: its last page has a rest */
+static struct audit_buffer buffers[NUM_BUFFERS];
+
+static void check_at(int line, bool passed, const char *what)
+{
+    if (passed)
+        return;
+    failures++;
+    printf("test_instrument.c:%d: failed: %s\n    last error: %s\n", line, what, last_error());
+}
+#define CHECK(condition) check_at(__LINE__, (condition), #condition)
+#define WORKS(call) check_at(__LINE__, (call) == STARPULLM_OK, #call)
+
+static float *floats(int buffer)
+{
+    return buffers[buffer].begin;
+}
+
+static size_t count(void)
+{
+    return bytes / sizeof(float);
+}
+
+static void make_buffers(void)
+{
+    page = (size_t)sysconf(_SC_PAGESIZE);
+    bytes = PAGES * page - 64;
+    for (int i = 0; i < NUM_BUFFERS; i++) {
+        void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED)
+            exit(EXIT_FAILURE);
+        buffers[i] = (struct audit_buffer){i, memory, bytes};
+    }
+}
+
+static struct instrument *create(int instruments)
+{
+    const struct instrument_options options = {.instruments = instruments};
+    struct instrument *instrument = NULL;
+    WORKS(instrument_create(&options, buffers, NUM_BUFFERS, &instrument));
+    if (!instrument)
+        exit(EXIT_FAILURE);
+    return instrument;
+}
+
+/* ---- Kernels ---- */
+
+typedef void kernel(void);
+
+static volatile float sink;
+
+static void read_all(int buffer)
+{
+    for (size_t i = 0; i < count(); i++)
+        sink = floats(buffer)[i];
+}
+
+static void write_all(int buffer)
+{
+    for (size_t i = 0; i < count(); i++)
+        floats(buffer)[i] = (float)i;
+}
+
+static void add_one(int buffer)
+{
+    for (size_t i = 0; i < count(); i++)
+        floats(buffer)[i] += 1.0f;
+}
+
+static void copy_0_to_1(void)
+{
+    read_all(0);
+    write_all(1);
+}
+
+static void copy_0_to_1_and_read_2(void)
+{
+    copy_0_to_1();
+    sink = floats(2)[page / sizeof(float) + 5];
+    sink = floats(2)[2 * page / sizeof(float)];
+}
+
+static void copy_0_to_1_and_write_2(void)
+{
+    copy_0_to_1();
+    floats(2)[count() - 1] = 1.0f;
+}
+
+static void write_both(void)
+{
+    write_all(0);
+    write_all(1);
+}
+
+static void write_1(void)
+{
+    write_all(1);
+}
+
+static void read_0(void)
+{
+    read_all(0);
+}
+
+static void add_to_1(void)
+{
+    read_all(0);
+    add_one(1);
+}
+
+static void write_1_but_3(void)
+{
+    read_all(0);
+    const size_t from = page / sizeof(float) + 7;
+    for (size_t i = 0; i < count(); i++)
+        if (i < from || i >= from + 3)
+            floats(1)[i] = 1.0f;
+}
+
+static void copy_and_negate_one(void)
+{
+    write_all(1);
+    floats(1)[9] = -floats(0)[9];
+}
+
+static void beyond_the_end_of_0(void)
+{
+    copy_0_to_1();
+    sink = floats(0)[count()]; /* vectors may: it is the last page's rest */
+}
+
+/* ---- One task ---- */
+
+/* Runs a kernel as a task number 7 that declares the modes (0: not at all) of the buffers; gives its findings. */
+static size_t run_task(struct instrument *instrument, kernel *kernel, const int *modes,
+                       struct starpullm_finding found[8])
+{
+    struct watch *watch = malloc(sizeof *watch + NUM_BUFFERS * sizeof watch->accesses[0]);
+    if (!watch)
+        exit(EXIT_FAILURE);
+    void *declared[NUM_BUFFERS];
+    *watch = (struct watch){instrument, 7, 0};
+    for (int i = 0; i < NUM_BUFFERS; i++)
+        if (modes[i]) {
+            declared[watch->num_accesses] = buffers[i].begin;
+            watch->accesses[watch->num_accesses++] = (struct watched_access){i, modes[i], bytes};
+        }
+    instrument_clear(instrument);
+    instrument_before(watch, declared);
+    kernel();
+    instrument_after(watch, declared);
+    free(watch);
+    size_t number = 0;
+    WORKS(instrument_findings(instrument, &number));
+    CHECK(number <= 8);
+    instrument_copy(instrument, found);
+    return number;
+}
+
+enum { R = STARPULLM_READ, W = STARPULLM_WRITE, RW = STARPULLM_READ_WRITE, REDUX = STARPULLM_REDUX };
+
+struct lie {
+    const char *name;
+    kernel *kernel;
+    int modes[NUM_BUFFERS];
+    int32_t kind, handle; /* kind 0: nothing is to be found */
+    size_t offset, count;
+};
+
+static void check_lies(int instruments, const struct lie *lies, size_t number)
+{
+    struct instrument *instrument = create(instruments);
+    for (size_t i = 0; i < number; i++) {
+        const struct lie *lie = &lies[i];
+        struct starpullm_finding found[8] = {0};
+        const size_t findings = run_task(instrument, lie->kernel, lie->modes, found);
+        const bool right = lie->kind ? findings == 1 && found[0].task == 7 && found[0].kind == lie->kind &&
+                                           found[0].handle == lie->handle && found[0].offset == (int64_t)lie->offset &&
+                                           found[0].count == (int64_t)lie->count
+                                     : findings == 0;
+        if (!right)
+            printf("%s: %zu findings, the first: kind %d of %d at %lld, %lld times\n", lie->name, findings,
+                   found[0].kind, found[0].handle, (long long)found[0].offset, (long long)found[0].count);
+        CHECK(right);
+    }
+    instrument_destroy(instrument);
+    copy_0_to_1(); /* all is open again */
+}
+
+static void test_audit(void)
+{
+    const struct lie lies[] = {
+        {"as declared", copy_0_to_1, {R, W, 0}, 0, 0, 0, 0},
+        {"as declared", add_to_1, {R, RW, 0}, 0, 0, 0, 0},
+        {"as declared", add_to_1, {R, REDUX, 0}, 0, 0, 0, 0},
+        {"as declared, and beyond the end", beyond_the_end_of_0, {R, W, 0}, 0, 0, 0, 0},
+        {"reads what it doesn't declare",
+         copy_0_to_1_and_read_2,
+         {R, W, 0},
+         STARPULLM_UNDECLARED_READ,
+         2,
+         page + 20,
+         2},
+        {"writes what it doesn't declare",
+         copy_0_to_1_and_write_2,
+         {R, W, 0},
+         STARPULLM_UNDECLARED_WRITE,
+         2,
+         bytes - sizeof(float),
+         1},
+        {"reads what it declares to write", add_to_1, {R, W, 0}, STARPULLM_UNDECLARED_READ, 1, 0, PAGES},
+        {"writes what it declares to read", add_to_1, {R, R, 0}, STARPULLM_UNDECLARED_WRITE, 1, 0, PAGES},
+        {"a read that never happens", write_1, {R, W, 0}, STARPULLM_READ_NEVER_HAPPENED, 0, 0, 0},
+        {"a write that never happens", read_0, {R, W, 0}, STARPULLM_WRITE_NEVER_HAPPENED, 1, 0, 0},
+        {"an update that only writes", copy_0_to_1, {R, RW, 0}, STARPULLM_READ_NEVER_HAPPENED, 1, 0, 0},
+        {"an update that only reads", read_0, {RW, 0, 0}, STARPULLM_WRITE_NEVER_HAPPENED, 0, 0, 0},
+        {"after all that, as declared", copy_0_to_1, {R, W, 0}, 0, 0, 0, 0},
+    };
+    check_lies(STARPULLM_AUDIT, lies, sizeof lies / sizeof *lies);
+}
+
+static void test_two_findings_of_one_handle(void)
+{
+    struct instrument *instrument = create(STARPULLM_AUDIT);
+    struct starpullm_finding found[8] = {0};
+    CHECK(run_task(instrument, write_both, (const int[]){R, W, 0}, found) == 2);
+    CHECK(found[0].kind == STARPULLM_READ_NEVER_HAPPENED && found[0].handle == 0);
+    CHECK(found[1].kind == STARPULLM_UNDECLARED_WRITE && found[1].handle == 0 && found[1].count == PAGES);
+    instrument_destroy(instrument);
+}
+
+static const struct lie poison_lies[] = {
+    {"writes all", copy_0_to_1, {R, W, 0}, 0, 0, 0, 0},
+    {"adds", add_to_1, {R, RW, 0}, 0, 0, 0, 0},
+};
+
+static void test_poison(int instruments)
+{
+    check_lies(instruments, poison_lies, sizeof poison_lies / sizeof *poison_lies);
+    const struct lie lies[] = {
+        {"three elements are left", write_1_but_3, {R, W, 0}, STARPULLM_NOT_WRITTEN, 1, page + 7 * sizeof(float), 3}};
+    check_lies(instruments, lies, 1);
+}
+
+static void test_poison_spreads(void)
+{
+    const size_t all = count();
+    const struct lie lies[] = {
+        {"adds to what it declares to write", add_to_1, {R, W, 0}, STARPULLM_POISON_SPREAD, 1, 0, all}};
+    check_lies(STARPULLM_POISON, lies, 1);
+
+    /* Stale memory: one element, sign changed and then computed with. */
+    poison_fill(buffers[0].begin, bytes);
+    copy_and_negate_one();
+    struct poison_found found = poison_find(buffers[1].begin, bytes);
+    CHECK(found.left == 1 && found.first_left == 9 * sizeof(float) && found.spread == 0);
+    add_one(1);
+    found = poison_find(buffers[1].begin, bytes);
+    CHECK(found.left == 0 && found.spread == 1 && found.first_spread == 9 * sizeof(float));
+    /* Other NaNs are results. */
+    write_all(1);
+    floats(1)[3] = strtof("nan", NULL);
+    found = poison_find(buffers[1].begin, bytes);
+    CHECK(found.left == 0 && found.spread == 0);
+}
+
+static void test_access_outside_of_tasks(void)
+{
+    struct instrument *instrument = create(STARPULLM_AUDIT);
+    struct audit *audit = instrument_audit(instrument);
+    audit_open(audit, 0);
+    write_all(0); /* with a right to it */
+    audit_close(audit, 0);
+    floats(1)[2] = 1.0f;
+    sink = floats(1)[page / sizeof(float)];
+    struct starpullm_finding found[2] = {0};
+    size_t number = 0;
+    WORKS(instrument_findings(instrument, &number));
+    CHECK(number == 2);
+    instrument_copy(instrument, found);
+    CHECK(found[0].task == -1 && found[0].handle == 1 && found[0].kind == STARPULLM_UNDECLARED_READ);
+    CHECK(found[0].offset == (int64_t)page);
+    CHECK(found[1].task == -1 && found[1].handle == 1 && found[1].kind == STARPULLM_UNDECLARED_WRITE);
+    CHECK(found[1].offset == 8);
+    /* What it opened hides nothing from the next task. */
+    const struct lie lie = {"after it", copy_0_to_1, {R, 0, 0}, STARPULLM_UNDECLARED_WRITE, 1, 0, PAGES};
+    struct starpullm_finding in_task[8] = {0};
+    CHECK(run_task(instrument, lie.kernel, lie.modes, in_task) == 1);
+    CHECK(in_task[0].kind == lie.kind && in_task[0].count == PAGES);
+    instrument_destroy(instrument);
+}
+
+static void *touch_2(void *argument)
+{
+    (void)argument;
+    sink = floats(2)[0];
+    return NULL;
+}
+
+static void copy_while_another_thread_reads(void)
+{
+    pthread_t thread;
+    read_all(0);
+    if (pthread_create(&thread, NULL, touch_2, NULL) == 0)
+        pthread_join(thread, NULL);
+    write_all(1);
+}
+
+/* An access of another thread isn't the task's. */
+static void test_another_thread(void)
+{
+    struct instrument *instrument = create(STARPULLM_AUDIT);
+    struct starpullm_finding found[8] = {0};
+    CHECK(run_task(instrument, copy_while_another_thread_reads, (const int[]){R, W, 0}, found) == 1);
+    CHECK(found[0].task == -1 && found[0].handle == 2 && found[0].kind == STARPULLM_UNDECLARED_READ);
+    instrument_destroy(instrument);
+}
+
+static void test_one_at_a_time(void)
+{
+    struct instrument *first = create(STARPULLM_AUDIT), *second = NULL;
+    const struct instrument_options options = {.instruments = STARPULLM_AUDIT};
+    CHECK(instrument_create(&options, buffers, NUM_BUFFERS, &second) == STARPULLM_INVALID_STATE);
+    CHECK(strstr(last_error(), "another session") != NULL);
+    instrument_destroy(first);
+    instrument_destroy(create(STARPULLM_AUDIT));
+}
+
+static void leave_17(int number, siginfo_t *info, void *context)
+{
+    (void)number, (void)info, (void)context;
+    _exit(17);
+}
+
+/* How a child ends that touches memory which nobody audits, while others are audited. */
+static int foreign_fault(bool handled)
+{
+    const pid_t child = fork();
+    if (child == 0) {
+        struct sigaction action = {.sa_flags = handled ? SA_SIGINFO : 0};
+        if (handled)
+            action.sa_sigaction = leave_17;
+        else
+            action.sa_handler = SIG_DFL;
+        sigaction(SIGSEGV, &action, NULL);
+        struct instrument *instrument = create(STARPULLM_AUDIT);
+        volatile float *nobodys = mmap(NULL, page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        sink = nobodys[0];
+        instrument_destroy(instrument);
+        _exit(0);
+    }
+    int ending = 0;
+    waitpid(child, &ending, 0);
+    return ending;
+}
+
+static void test_foreign_faults_are_passed_on(void)
+{
+    const int handled = foreign_fault(true), not_handled = foreign_fault(false);
+    CHECK(WIFEXITED(handled) && WEXITSTATUS(handled) == 17);
+    CHECK(WIFSIGNALED(not_handled) && WTERMSIG(not_handled) == SIGSEGV);
+}
+
+int main(void)
+{
+    make_buffers();
+    test_audit();
+    test_two_findings_of_one_handle();
+    test_poison(STARPULLM_POISON);
+    test_poison(STARPULLM_AUDIT | STARPULLM_POISON);
+    test_poison_spreads();
+    test_access_outside_of_tasks();
+    test_another_thread();
+    test_one_at_a_time();
+    test_foreign_faults_are_passed_on();
+    printf("test_instrument: %d failures\n", failures);
+    return failures ? EXIT_FAILURE : EXIT_SUCCESS;
+}
