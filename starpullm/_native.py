@@ -120,6 +120,7 @@ class RuntimeOptions(_Sized):
         ("threads_per_worker", c_int32),
         ("scheduler", c_char_p),
         ("communicator", POINTER(c_int32)),
+        ("blas_library", c_char_p),
     ]
 
 
@@ -168,6 +169,7 @@ class TrainingStateInfo(_Sized):
         ("beta2", c_float),
         ("eps", c_float),
         ("weight_decay", c_float),
+        ("blas", c_int32),
     ]
 
 
@@ -334,6 +336,7 @@ _PROTOTYPES: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
     ("peak_gflops", _Status, (POINTER(c_double), c_int32, c_double)),
     ("float_environment", c_char_p, ()),
     ("runtime_create", _Status, (POINTER(RuntimeOptions), _OUT)),
+    ("blas", c_char_p, ()),
     ("runtime_destroy", _Status, (RuntimeHandle,)),
     ("runtime_threads", _Status, (RuntimeHandle, _THREADS, c_size_t)),
     ("session_create", _Status, (RuntimeHandle, POINTER(SessionOptions), _OUT)),

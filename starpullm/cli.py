@@ -59,7 +59,7 @@ from starpullm.ranks import (
     world,
 )
 from starpullm.records import SHIPPED_RECORDS, GoldenRecord, shipped_record, shipped_records
-from starpullm.runtime import DEFAULT_SCHEDULER, Partition, Runtime
+from starpullm.runtime import DEFAULT_SCHEDULER, MATMULS, Partition, Runtime
 from starpullm.trainer import REDUCTIONS, Trainer, TrainingState, training_state
 from starpullm.training import StepReport, encoding_for, generate, mean_loss, train
 
@@ -192,6 +192,16 @@ _reduction_option = click.option(
     show_default=True,
     help="Of gradients.",
 )
+_matmul_option = click.option(
+    "--matmul",
+    type=click.Choice(MATMULS),
+    default=MATMULS[0],
+    show_default=True,
+    help="Who computes matrix products; with a BLAS nothing is strict.",
+)
+_blas_library_option = click.option(
+    "--blas-library", metavar="PATH|NAME", help="A CBLAS: path, or name for pkg-config; by default one that is found."
+)
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for a program to read.")
 
 
@@ -244,7 +254,7 @@ def doctor(prove_libm: bool, every: int, as_json: bool) -> None:
             "vector functions",
             ", ".join(name for name, vector in machine.vector_libm.items() if vector.used) or "none",
         ),
-        ("BLAS", f"{machine.blas or 'none found'}; not used"),
+        ("BLAS", f"{machine.blas or 'none found'}; used only with --matmul blas"),
         ("MPI", f"{machine.mpirun or 'none found'}; this build has {'ranks' if machine.mpi else 'no ranks'}"),
         ("libm", "known: golden records are comparable" if machine.libm_known else "unknown"),
         ("float environment", machine.float_environment or "as the contract wants it"),
@@ -296,6 +306,8 @@ def _prove_libm(every: int, as_json: bool) -> None:
 @click.option("--sub-batches", type=int, default=1, show_default=True, help="S, independent parts of a batch.")
 @_reduction_option
 @_scheduler_option
+@_matmul_option
+@_blas_library_option
 @click.option("--learning-rate", type=float, default=3e-4, show_default=True)
 @click.option("--beta1", type=float, default=0.9, show_default=True)
 @click.option("--beta2", type=float, default=0.999, show_default=True)
@@ -319,6 +331,8 @@ def train_command(
     sub_batches: int,
     reduction: str,
     scheduler: str,
+    matmul: str,
+    blas_library: str | None,
     learning_rate: float,
     beta1: float,
     beta2: float,
@@ -346,6 +360,8 @@ def train_command(
         config = state.config
         if state.passed_over:
             _err.print(f"note: {state.passed_over}", markup=False)
+        if not state.strict:
+            _err.print(f"note: {state.path}: a BLAS computed matmuls of its steps: not strict", markup=False)
     elif checkpoint is not None and resume is None:
         config = checkpoint_config(checkpoint)
     else:
@@ -357,7 +373,12 @@ def train_command(
     first_step = state.step + 1 if state else 1
     if save_every and state_dir:
         _check_no_newer_states(state_dir, first_step - 1)
-    with _all_ranks() as comm, Runtime(partition, scheduler, comm) as runtime:
+    with (
+        _all_ranks() as comm,
+        Runtime(partition, scheduler, comm, matmul=matmul, blas_library=blas_library) as runtime,
+    ):
+        if runtime.matmul != "strict" and not as_json:
+            _out.print(f"matmuls by {runtime.matmul}: not strict", markup=False)
 
         def open_tokens(pattern: str) -> TokenLoader:
             return TokenLoader(
@@ -426,6 +447,7 @@ def train_command(
             {
                 "losses": [_json_number(report.loss) for report in reports],
                 "tokens_per_ms": reports[-1].tokens_per_ms,
+                "matmul": runtime.matmul,
                 "validation_losses": [_json_number(loss) for loss in validations],
                 "saved": str(save) if save else None,
             }
@@ -525,6 +547,8 @@ def generate_command(
 @_reduction_option
 @click.option("--scheduler", "schedulers", multiple=True, default=[DEFAULT_SCHEDULER], show_default=True)
 @click.option("--full", is_flag=True, help="Without RECORD: also the shipped record of the 124M model.")
+@_matmul_option
+@_blas_library_option
 @_json_option
 def parity(
     record_files: Sequence[Path],
@@ -533,6 +557,8 @@ def parity(
     reduction: str,
     schedulers: Sequence[str],
     full: bool,
+    matmul: str,
+    blas_library: str | None,
     as_json: bool,
 ) -> None:
     """Compare every tensor of every step with llm.c's golden records, bit for bit.
@@ -540,7 +566,8 @@ def parity(
     Without RECORD: the records shipped with the package. --partition and --scheduler may be repeated. Under mpirun the
     ranks share the record's batch; --sub-batches are those of one rank.
 
-    Exit status 0: all bits are equal; 1: some differ; 2: bad usage or input; 3: not comparable (another libm).
+    Exit status 0: all bits are equal; 1: some differ; 2: bad usage or input; 3: not comparable (another libm,
+    or matmuls by a BLAS).
     """
     if record_files:
         records = [GoldenRecord.load(path) for path in record_files]
@@ -565,7 +592,10 @@ def parity(
                 checkpoint = make_inputs(record, Path(directory))
                 for partition in partitions:
                     for scheduler in schedulers:
-                        with Runtime(partition, scheduler, comm) as runtime, _guarded(comm):
+                        with (
+                            Runtime(partition, scheduler, comm, matmul=matmul, blas_library=blas_library) as runtime,
+                            _guarded(comm),
+                        ):
                             for count in counts:
                                 result = check_parity(
                                     record,
@@ -607,7 +637,7 @@ def _parity_line(result: ParityResult) -> str:
         f"{f'ranks {result.ranks} ' if result.ranks > 1 else ''}sub-batches {result.sub_batches} {result.reduction}: "
     )
     if result.outcome is Outcome.NOT_COMPARABLE:
-        return f"{line}not comparable, this libm has another {', '.join(result.different_functions)}"
+        return f"{line}not comparable, {result.finding}"
     line += f"{result.num_tensors} tensors over {result.num_steps} steps, {len(result.differences)} differ"
     return f"{line}; first {result.differences[0]}" if result.differences else line
 
@@ -623,7 +653,7 @@ def _parity_lines(result: ParityResult) -> Iterator[str]:
 def _parity_summary(results: Sequence[ParityResult]) -> str:
     different = sum(len(result.differences) for result in results)
     if not different and any(result.outcome is Outcome.NOT_COMPARABLE for result in results):
-        return "parity: not comparable on this machine"
+        return "parity: not comparable" + ("" if any(of.matmul != "strict" for of in results) else " on this machine")
     tensors = sum(result.num_tensors for result in results)
     steps = sum(result.num_steps for result in results if result.outcome is not Outcome.NOT_COMPARABLE)
     return f"parity: {tensors} tensors over {steps} steps, {different} differ"
@@ -655,6 +685,8 @@ def _parity_summary(results: Sequence[ParityResult]) -> str:
 @click.option("--iterations", type=int, default=10, show_default=True, help="Steps that count.")
 @click.option("--warm-up", type=int, default=2, show_default=True, help="Steps before them.")
 @click.option("--time-limit", type=float, default=1800.0, show_default=True, help="Seconds per configuration.")
+@_matmul_option
+@_blas_library_option
 @_json_option
 def bench_command(
     model: str | None,
@@ -669,6 +701,8 @@ def bench_command(
     iterations: int,
     warm_up: int,
     time_limit: float,
+    matmul: str,
+    blas_library: str | None,
     as_json: bool,
 ) -> None:
     """Measure tokens per millisecond, beside what the processor could do at most and where the time goes.
@@ -694,6 +728,8 @@ def bench_command(
             ranks=ranks,
             iterations=iterations,
             warm_up=warm_up,
+            matmul=matmul,
+            blas_library=blas_library,
         )
         for ranks in rank_counts
         for partition in partitions
@@ -722,6 +758,8 @@ def bench_command(
         f"{scheduler}, {results[0].simd_level}",
         markup=False,
     )
+    if results[0].matmul != "strict":
+        _out.print(f"matmuls by {results[0].matmul}: not strict", markup=False)
     Console(highlight=False, width=max(_out.width, _BENCH_COLUMNS)).print(_bench_table(results))
     for result in results:
         low, high = result.matmul_limit_range

@@ -335,6 +335,8 @@ class TrainingState:
         What generated tokens follow from, an int64.
     data_id
         Fingerprint of the data, from 0 to 2^64 - 1; 0 if there is none.
+    blas
+        1 if a BLAS computed the matmuls of some of its steps, so that its bits aren't strict; else 0.
 
     Raises
     ------
@@ -358,6 +360,7 @@ class TrainingState:
     run: int = 0
     seed: int = 0
     data_id: int = 0
+    blas: int = 0
 
     def __post_init__(self) -> None:
         """Check the numbers' ranges and bring the arrays into the file's order."""
@@ -733,8 +736,9 @@ _STATE_RANGES: Final = (
     ("run", 0, 2**64),
     ("seed", -(2**63), 2**63),
     ("data_id", 0, 2**64),
+    ("blas", 0, 2),
 )
-_STATE_SHARED: Final = ("step", "run", "batches", "batch_size", "seq_len", "seed", "data_id", *_STATE_FLOATS)
+_STATE_SHARED: Final = ("step", "run", "batches", "batch_size", "seq_len", "seed", "data_id", *_STATE_FLOATS, "blas")
 _CONFIG_NAMES: Final = (
     "max_seq_len",
     "vocab_size",
@@ -752,11 +756,11 @@ _STATE_NAMES: Final[tuple[str, ...]] = (
     "tensors",
     *_STATE_SHARED,
 )
-_STATE_OFFSETS: Final[tuple[int, ...]] = (*range(0, 44, 4), *range(48, 104, 8), *range(104, 124, 4))
+_STATE_OFFSETS: Final[tuple[int, ...]] = (*range(0, 44, 4), *range(48, 104, 8), *range(104, 128, 4))
 _STATE_HEADER: Final = np.dtype(
     {
         "names": _STATE_NAMES,
-        "formats": ["<i4"] * 11 + ["<i8", "<u8", "<i8", "<i8", "<i8", "<i8", "<u8"] + ["<f4"] * 5,
+        "formats": ["<i4"] * 11 + ["<i8", "<u8", "<i8", "<i8", "<i8", "<i8", "<u8"] + ["<f4"] * 5 + ["<i4"],
         "offsets": _STATE_OFFSETS,
         "itemsize": HEADER_BYTES,
     }

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from starpullm import _native, records
 from starpullm._library import find_blas, find_library
+from starpullm.errors import MissingDependencyError
 
 __all__ = [
     "Finding",
@@ -174,7 +175,7 @@ def inspect_machine() -> Machine:
         vector_libm=vectors,
         mpi=bool(build.mpi),
         mpirun=_mpirun_version(),
-        blas=find_blas(),
+        blas=_blas(),
         float_environment=environment,
         libm_fingerprint=fingerprint,
         libm_known=not different,
@@ -191,6 +192,14 @@ def _partitions(machine: _native.MachineInfo) -> tuple[str, ...]:
         for workers in range(1, cores + 1)
         if cores % workers == 0 and (workers == cores or workers <= most)
     )
+
+
+def _blas() -> str:
+    """Return the BLAS that is used if none is named; empty: there is none."""
+    try:
+        return find_blas()
+    except MissingDependencyError:
+        return ""
 
 
 def _mpirun_version() -> str:
@@ -235,7 +244,11 @@ def _findings(
         yield Finding(False, "the topology is synthetic: threads aren't bound, and times say nothing")
     if not build.mpi:
         yield Finding(True, "several ranks don't work: this build has no MPI")
-    yield Finding(False, "BLAS isn't used: all matmuls are the library's own, in the order of the contract")
+    yield Finding(
+        False,
+        "a BLAS is used only when it is asked for (--matmul blas), and then no result is strict: all matmuls are "
+        "otherwise the library's own, in the order of the contract",
+    )
     if loaded == "1.4.10":
         yield Finding(
             False,

@@ -5,21 +5,24 @@ Users create one and give it to ``Trainer``; the command line does the same.
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from starpullm import _native
+from starpullm._library import find_blas
 from starpullm.errors import InvalidArgumentError
 from starpullm.resource import Resource
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
 
-__all__ = ["DEFAULT_SCHEDULER", "Partition", "Runtime", "ThreadPlace", "schedulers"]
+__all__ = ["DEFAULT_SCHEDULER", "MATMULS", "Partition", "Runtime", "ThreadPlace", "schedulers"]
 
 DEFAULT_SCHEDULER = "lws"
+MATMULS = ("strict", "blas")
 
 
 class Partition(NamedTuple):
@@ -74,12 +77,21 @@ class Runtime(Resource):
         One of ``schedulers()``.
     comm
         An mpi4py communicator; None, or one of a single rank: this process alone.
+    matmul
+        ``"strict"``: the library's own matrix products, with llm.c's bits. ``"blas"``: those of a BLAS, each thread's
+        part of the outputs by a sequential call. Then no result is strict: errors have their usual bounds, and bits
+        depend on the BLAS, the processor and the partition.
+    blas_library
+        With ``"blas"``: a CBLAS (OpenBLAS, MKL, BLIS, ...), by its path or its name for pkg-config or the dynamic
+        linker, such as ``openblas``; None: one that is found (``starpullm doctor`` says which).
 
     Raises
     ------
     InvalidArgumentError
-        If the partition can't be had on this machine, StarPU doesn't know the scheduler, or the library was built
-        without MPI.
+        If the partition can't be had on this machine, StarPU doesn't know the scheduler, the library was built
+        without MPI, or the BLAS can't serve.
+    MissingDependencyError
+        If no BLAS is found.
     StateError
         If a runtime is running in this process already.
     RuntimeFailureError
@@ -91,7 +103,17 @@ class Runtime(Resource):
         partition: str | Partition = "1x1",
         scheduler: str = DEFAULT_SCHEDULER,
         comm: Comm | None = None,
+        *,
+        matmul: str = MATMULS[0],
+        blas_library: str | os.PathLike[str] | None = None,
     ) -> None:
+        if matmul not in MATMULS:
+            raise InvalidArgumentError(f'matmul: found "{matmul}", expected one of {", ".join(MATMULS)}')
+        if matmul != "blas" and blas_library is not None:
+            raise InvalidArgumentError(
+                f'blas_library: found "{os.fspath(blas_library)}" with matmul "{matmul}", expected "blas"'
+            )
+        library = find_blas(blas_library) if matmul == "blas" else None
         self.partition = Partition.parse(partition) if isinstance(partition, str) else partition
         self.scheduler = scheduler
         self.comm = comm if comm is not None and comm.Get_size() > 1 else None
@@ -103,8 +125,12 @@ class Runtime(Resource):
             threads_per_worker=_native.integer("partition, threads per worker", self.partition.threads, 32),
             scheduler=_native.c_string("scheduler", scheduler),
             communicator=_native.communicator(self.comm.py2f() if self.comm else None),
+            blas_library=None if library is None else _native.c_string("blas_library", library),
         )
         _native.call("runtime_create", options, self._handle.address)
+        blas = _native.text(_native.call("blas"))
+        self.matmul = f"blas ({blas})" if blas else "strict"
+        """Who computes the matrix products: ``"strict"``, or ``"blas (...)"`` with the library's own words."""
 
     def threads(self) -> list[ThreadPlace]:
         """Ask every thread of every worker of this rank where it runs; no step may be unfinished.
@@ -124,4 +150,5 @@ class Runtime(Resource):
     def __repr__(self) -> str:
         state = "closed" if self.closed else "running"
         rank = f", rank {self.rank} of {self.ranks}" if self.comm else ""
-        return f"<Runtime {self.partition} {self.scheduler}{rank}, {state}>"
+        matmul = "" if self.matmul == "strict" else f", matmuls by {self.matmul}"
+        return f"<Runtime {self.partition} {self.scheduler}{rank}{matmul}, {state}>"

@@ -73,7 +73,8 @@ class TrainingState:
 
     ``step`` updates led to it; ``batches`` of ``batch_size`` sequences (all ranks together) of ``seq_len`` tokens had
     been taken; ``ranks`` wrote it; ``seed`` and ``data_id`` are the caller's. ``passed_over`` says what is wrong with
-    the newest of the newer states that aren't complete, "" if there is none.
+    the newest of the newer states that aren't complete, "" if there is none. ``strict`` is False if a BLAS computed the
+    matmuls of some of its steps.
     """
 
     path: Path
@@ -90,6 +91,7 @@ class TrainingState:
     betas: tuple[float, float]
     eps: float
     weight_decay: float
+    strict: bool
 
 
 def training_state(path: str | os.PathLike[str]) -> TrainingState:
@@ -119,6 +121,7 @@ def training_state(path: str | os.PathLike[str]) -> TrainingState:
         betas=(info.beta1, info.beta2),
         eps=info.eps,
         weight_decay=info.weight_decay,
+        strict=not info.blas,
     )
 
 
@@ -245,7 +248,9 @@ class Trainer(Resource):
             **_instrument_options(instruments or Instruments()),
         )
         if runtime.comm:
-            check_same_options(runtime.comm, _options_of_all_ranks(options, checkpoint, resume))
+            check_same_options(
+                runtime.comm, {**_options_of_all_ranks(options, checkpoint, resume), "matmul": runtime.matmul}
+            )
         report_phase("loading the model")
         _native.call("session_create", runtime._handle, options, self._handle.address)
         self.runtime = runtime

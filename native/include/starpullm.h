@@ -158,9 +158,16 @@ struct starpullm_runtime_options {
      * together: all make the same calls on runtime and session in the same order, with the same options but for the
      * partition. MPI must have been initialized for several threads. */
     const int32_t *communicator;
+    /* NULL: the matmuls are the library's own, with llm.c's bits. Else the shared library of a CBLAS, by its path or by
+     * the name that the dynamic linker knows: its matmuls are used until the runtime is destroyed, and no result is
+     * strict. */
+    const char *blas_library;
 };
 STARPULLM_API enum starpullm_status starpullm_runtime_create(const struct starpullm_runtime_options *options,
                                                              starpullm_runtime **runtime);
+
+/* The BLAS that computes the matmuls: file, name, version; "" while they are strict. */
+STARPULLM_API const char *starpullm_blas(void);
 
 /* STARPULLM_INVALID_STATE while sessions are open on it. */
 STARPULLM_API enum starpullm_status starpullm_runtime_destroy(starpullm_runtime *runtime);
@@ -310,6 +317,7 @@ struct starpullm_training_state_info {
     char passed_over[512]; /* what is wrong with the newest of the newer states that aren't complete; "" if there is
                               none */
     float learning_rate, beta1, beta2, eps, weight_decay;
+    int32_t blas; /* 1: a BLAS computed the matmuls of some of its steps: its bits aren't strict */
 };
 
 /* Of the newest complete state in a folder, or of the one whose folder it is. */

@@ -251,6 +251,11 @@ status starpullm_runtime_create(const struct starpullm_runtime_options *options,
     return runtime_create(options, runtime);
 }
 
+const char *starpullm_blas(void)
+{
+    return kernels_blas();
+}
+
 status starpullm_runtime_destroy(starpullm_runtime *runtime)
 {
     CHECK_POINTER(runtime);
@@ -397,6 +402,7 @@ status starpullm_training_state_info(const char *path, struct starpullm_training
         .beta2 = meta->beta2,
         .eps = meta->eps,
         .weight_decay = meta->weight_decay,
+        .blas = meta->blas,
     };
     const int length = snprintf(info->path, sizeof info->path, "%s", training_state_path(state));
     snprintf(info->passed_over, sizeof info->passed_over, "%s", training_state_passed_over(state));

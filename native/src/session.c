@@ -34,6 +34,7 @@ struct starpullm_session {
     int slots_ready;                /* submissions that were initialised */
     int64_t submitted;              /* submissions so far */
     int64_t updates;                /* steps among them */
+    bool blas;                      /* a BLAS computes, or has computed, matmuls of its steps */
     bool broken;                    /* a submission failed half way */
     struct failure failure;         /* of a task */
     struct saving *saving;          /* NULL: nothing has been saved yet */
@@ -194,6 +195,7 @@ static status open_session(struct starpullm_session *session, const struct starp
         TRY(recorder_create(&session->recorder));
     TRY(create_submissions(session, options->steps_in_flight));
     const struct runtime_layout *layout = runtime_layout();
+    session->blas = layout->blas || (state && training_state_meta(state)->blas);
     const int sub_batches = (int)options->sub_batches * layout->ranks;
     TRY(placement_create(&session->placement, &session->config, layout->rank, layout->ranks, sub_batches));
     TRY(create_handles(session, options));
@@ -665,6 +667,7 @@ status session_save_state(struct starpullm_session *session, const struct starpu
         .beta2 = adamw->beta2,
         .eps = adamw->eps,
         .weight_decay = adamw->weight_decay,
+        .blas = session->blas,
     };
     return saving_submit(session->saving, options->directory, &meta, options->keep);
 }

@@ -94,7 +94,8 @@ class ParityResult(CheckResult):
 
     ``reference`` says what it was compared with. ``differences`` stand in order of execution; ``first`` has the details
     of the first. ``different_functions`` are the libm functions whose bits aren't those that the record was made with:
-    then nothing was run, and the outcome is ``NOT_COMPARABLE``.
+    then nothing was run, and the outcome is ``NOT_COMPARABLE``. So it is if ``matmul``
+    isn't ``"strict"``.
     """
 
     record: str
@@ -104,6 +105,7 @@ class ParityResult(CheckResult):
     ranks: int
     sub_batches: int
     reduction: str
+    matmul: str
     num_steps: int
     num_tensors: int
     differences: tuple[TensorDifference, ...]
@@ -120,6 +122,7 @@ class ParityResult(CheckResult):
             "ranks": self.ranks,
             "sub_batches": self.sub_batches,
             "reduction": self.reduction,
+            "matmul": self.matmul,
             "outcome": self.outcome.value,
             "steps": self.num_steps,
             "tensors": self.num_tensors,
@@ -203,6 +206,9 @@ def check_parity(
     if different_functions:
         outcome, num_tensors = Outcome.NOT_COMPARABLE, 0
         finding = f"this libm has another {', '.join(different_functions)}"
+    elif runtime.matmul != "strict":
+        outcome, num_tensors = Outcome.NOT_COMPARABLE, 0
+        finding = f"matmuls by {runtime.matmul}, expected strict ones"
     else:
         num_tensors = sum(len(tensors) for step in record.steps for tensors in step.digests.values())
         differences, evidence = _run(record, runtime, checkpoint, sub_batches, reduction, progress)
@@ -216,7 +222,7 @@ def check_parity(
         name="parity",
         outcome=outcome,
         finding=finding,
-        measured=None if different_functions else len(differences),
+        measured=None if outcome is Outcome.NOT_COMPARABLE else len(differences),
         limit=0,
         record=record.name,
         reference=reference.name,
@@ -225,6 +231,7 @@ def check_parity(
         ranks=runtime.ranks,
         sub_batches=sub_batches,
         reduction=reduction,
+        matmul=runtime.matmul,
         num_steps=record.num_steps,
         num_tensors=num_tensors,
         differences=tuple(differences),

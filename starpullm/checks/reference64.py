@@ -41,7 +41,7 @@ UNIT_ROUNDOFF = 2.0**-24
 """u of binary32, round to nearest."""
 
 _UNIT_ROUNDOFF_64 = 2.0**-53
-_UNDERFLOW = 2.0**-150
+UNDERFLOW = 2.0**-150
 """The most by which rounding to a subnormal number errs: half of the smallest, 2^-149."""
 
 
@@ -146,7 +146,7 @@ def _matmul_weight(tensor: ReadTensor, inp: str, out: str, layer: int | None) ->
     """Sum inp[n,i]·dout[n,o] over n; a product of binary32 numbers is exact in float64."""
     x = _rows(tensor, "activations", inp, layer)
     dout = _rows(tensor, "activation_grads", out, layer)
-    return GradientReference(dout.T @ x, np.abs(dout).T @ np.abs(x), len(x), len(x) * _UNDERFLOW)
+    return GradientReference(dout.T @ x, np.abs(dout).T @ np.abs(x), len(x), len(x) * UNDERFLOW)
 
 
 def _matmul(
@@ -166,7 +166,7 @@ def _layernorm(
     dout = _rows(tensor, "activation_grads", name, layer)
     terms = (x - mean) * rstd * dout
     magnitude = np.abs(terms).sum(axis=0)
-    underflow = _UNDERFLOW * (len(dout) + np.abs(dout).sum(axis=0))
+    underflow = UNDERFLOW * (len(dout) + np.abs(dout).sum(axis=0))
     yield name + "w", layer, GradientReference(terms.sum(axis=0), magnitude, len(dout) + 2, underflow)
     yield name + "b", layer, _columns_summed(dout)
 

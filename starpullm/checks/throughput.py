@@ -71,6 +71,8 @@ class Configuration:
         Processes under mpirun; 1: a process alone.
     iterations, warm_up
         Steps that are measured, and steps before them that aren't.
+    matmul, blas_library
+        As ``Runtime``'s.
 
     Raises
     ------
@@ -88,6 +90,8 @@ class Configuration:
     ranks: int
     iterations: int
     warm_up: int
+    matmul: str = "strict"
+    blas_library: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "seq_len", "sub_batches", "ranks", "iterations"):
@@ -104,7 +108,8 @@ class Configuration:
 
     def __str__(self) -> str:
         ranks = f", {self.ranks} ranks" if self.ranks > 1 else ""
-        return f"{self.partition}{ranks}, S = {self.sub_batches}, {self.reduction}"
+        matmul = "" if self.matmul == "strict" else f", {self.matmul}"
+        return f"{self.partition}{ranks}, S = {self.sub_batches}, {self.reduction}{matmul}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +130,8 @@ class Throughput:
         What was run.
     simd_level
         Of its kernels.
+    matmul
+        ``Runtime.matmul``: ``"strict"``, or which BLAS.
     tokens_per_ms
         Of all ranks, over all iterations, submitted ahead.
     step_seconds, traced_step_seconds
@@ -156,6 +163,7 @@ class Throughput:
 
     configuration: Configuration
     simd_level: str
+    matmul: str
     tokens_per_ms: float
     step_seconds: float
     traced_step_seconds: float
@@ -318,7 +326,17 @@ def measure_throughput(
     partition = Partition.parse(configuration.partition)
     cores = partition.workers * partition.threads
     strict, fused = _measure_peaks(cores, comm)
-    with Runtime(partition, configuration.scheduler, comm) as runtime, guard():
+    with (
+        Runtime(
+            partition,
+            configuration.scheduler,
+            comm,
+            matmul=configuration.matmul,
+            blas_library=configuration.blas_library,
+        ) as runtime,
+        guard(),
+    ):
+        matmul = runtime.matmul
         timed = _run(configuration, checkpoint, runtime, guard, trace=False)
         peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         traced = _run(configuration, checkpoint, runtime, guard, trace=True)
@@ -331,6 +349,7 @@ def measure_throughput(
     return Throughput(
         configuration=configuration,
         simd_level=simd_level(),
+        matmul=matmul,
         tokens_per_ms=configuration.batch_size * configuration.seq_len / step_seconds / 1e3,
         step_seconds=step_seconds,
         traced_step_seconds=traced.seconds / configuration.iterations,

@@ -136,7 +136,7 @@ def test_train_json_on_another_partition(tiny_checkpoint: Path, tiny_tokens: Pat
     ).check()
     result = json.loads(run.stdout)
     direct = run_function(train_directly, tiny_checkpoint, tiny_tokens, 3)
-    assert result.keys() == {"losses", "tokens_per_ms", "validation_losses", "saved"}
+    assert result.keys() == {"losses", "tokens_per_ms", "matmul", "validation_losses", "saved"}
     assert result["losses"] == direct["losses"]
     assert result["tokens_per_ms"] > 0
     before, after = result["validation_losses"]
@@ -527,6 +527,7 @@ def test_parity_json() -> None:
             "ranks": 1,
             "sub_batches": 1,
             "reduction": "ordered",
+            "matmul": "strict",
             "outcome": "passed",
             "steps": 3,
             "tensors": 570,

@@ -88,6 +88,7 @@ def test_json() -> None:
     result = Throughput(
         configuration=CONFIGURATION,
         simd_level="ref",
+        matmul="strict",
         tokens_per_ms=2.0,
         step_seconds=0.016,
         traced_step_seconds=0.017,

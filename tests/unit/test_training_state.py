@@ -66,6 +66,7 @@ def some_state(step: int = 7, **changes: Any) -> TrainingState:
         run=0xFEDCBA9876543210,
         seed=-7,
         data_id=0x8000000000000001,
+        blas=1,
     )
     return replace(state, **changes)
 
@@ -101,6 +102,7 @@ def bytes_of(state: TrainingState, rank: int, num_ranks: int) -> bytes:
     header = struct.pack("<11i4x", 20261121, 1, *asdict(CONFIG).values(), rank, num_ranks, len(owned))
     header += struct.pack("<qQqqqqQ", *(getattr(state, name) for name in NUMBERS))
     header += struct.pack("<5f", *(getattr(state, name) for name in RATES))
+    header += struct.pack("<i", state.blas)
     header = header.ljust(1024, b"\0")
     position = len(padded(bytes(1024 + 40 * len(owned))))
     values = b""
@@ -255,7 +257,14 @@ def test_folder_of_another_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value", "position"),
-    [("run", 1, 56), ("batches", 2, 64), ("seed", 3, 88), ("beta2", 0.5, 112), ("weight_decay", 0.0, 120)],
+    [
+        ("run", 1, 56),
+        ("batches", 2, 64),
+        ("seed", 3, 88),
+        ("beta2", 0.5, 112),
+        ("weight_decay", 0.0, 120),
+        ("blas", 0, 124),
+    ],
 )
 def test_files_of_two_saves(tmp_path: Path, name: str, value: Any, position: int) -> None:
     write_training_state(tmp_path / "other", some_state(**{name: value}), num_ranks=2)

@@ -40,6 +40,7 @@ static const struct field {
     FIELD("beta2", 28, FLOAT32, SAVE, beta2),
     FIELD("eps", 29, FLOAT32, SAVE, eps),
     FIELD("weight decay", 30, FLOAT32, SAVE, weight_decay),
+    FIELD("matmuls by BLAS", 31, INT32, SAVE, blas),
 #undef FIELD
 };
 enum { NUM_FIELDS = sizeof fields / sizeof fields[0] };
@@ -157,6 +158,8 @@ status state_meta_check(const struct training_state_meta *meta, status code, con
         if (numbers[i].value < numbers[i].least)
             return fail(code, "%s: %s is %" PRId64 ", expected at least %" PRId64, where, numbers[i].name,
                         numbers[i].value, numbers[i].least);
+    if (meta->blas != 0 && meta->blas != 1)
+        return fail(code, "%s: matmuls by BLAS is %" PRId32 ", expected 0 or 1", where, meta->blas);
     if (meta->rank >= meta->num_ranks)
         return fail(code, "%s: rank is %" PRId32 ", expected less than the number of ranks (%" PRId32 ")", where,
                     meta->rank, meta->num_ranks);

@@ -16,6 +16,7 @@
 #ifndef STARPULLM_KERNELS_H
 #define STARPULLM_KERNELS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -101,6 +102,17 @@ struct kernels {
 
 /* The kernels of this machine, chosen at the first call (kernels/select.c). Safe from any thread. */
 const struct kernels *kernels(void);
+
+/* From now on the matmuls are those of a CBLAS, a shared library's path or name, and no longer strict: each thread of a
+ * team has its part of the outputs computed. false: the library can't serve, and `sentence` says why. Not while kernels
+ * run. */
+bool kernels_open_blas(char *sentence, size_t sentence_size, const char *library);
+
+/* From now on they are strict again. */
+void kernels_close_blas(void);
+
+/* What the BLAS is; "" while matmuls are strict. */
+const char *kernels_blas(void);
 
 /* Their level: "ref", "avx2", "avx512" or "neon"; the best that this machine and build have, unless STARPULLM_SIMD in
  * the environment names another. */

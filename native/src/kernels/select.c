@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/blas/blas.h"
 #include "kernels/ref/ref.h"
 #include "kernels/simd/simd.h"
 
@@ -23,6 +24,8 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct level levels[MAX_LEVELS]; /* from the portable one to the best */
 static size_t num_levels;
 static const struct level *chosen;
+static const struct kernels *current; /* the chosen level's, or with_blas */
+static struct kernels with_blas;
 static char requested[32]; /* by STARPULLM_SIMD; "" if it isn't set */
 
 static const struct kernels portable = {
@@ -57,7 +60,7 @@ static void add_level(const char *name, void (*override)(struct kernels *kernels
         override(&level->kernels);
 }
 
-static void choose(void)
+static void choose_level(void)
 {
     add_level("ref", NULL, NULL, &peak_ref);
 #if STARPULLM_HAS_NEON
@@ -89,6 +92,12 @@ static void choose(void)
     chosen = found ? found : &levels[0];
 }
 
+static void choose(void)
+{
+    choose_level();
+    current = &chosen->kernels;
+}
+
 const char *kernels_missing_level(void)
 {
     pthread_once(&once, choose);
@@ -98,7 +107,34 @@ const char *kernels_missing_level(void)
 const struct kernels *kernels(void)
 {
     pthread_once(&once, choose);
-    return &chosen->kernels;
+    return current;
+}
+
+bool kernels_open_blas(char *sentence, size_t sentence_size, const char *library)
+{
+    pthread_once(&once, choose);
+    if (!blas_open(sentence, sentence_size, library))
+        return false;
+    with_blas = chosen->kernels;
+    kernels_override_blas(&with_blas);
+    blas_make_sequential();
+    current = &with_blas;
+    return true;
+}
+
+void kernels_close_blas(void)
+{
+    pthread_once(&once, choose);
+    if (current != &with_blas)
+        return;
+    blas_restore_threads();
+    current = &chosen->kernels;
+}
+
+const char *kernels_blas(void)
+{
+    pthread_once(&once, choose);
+    return current == &with_blas ? blas_description() : "";
 }
 
 const char *kernels_level(void)

@@ -134,6 +134,14 @@ static status check_defect(void)
                : STARPULLM_OK;
 }
 
+static status open_blas(const char *library)
+{
+    char sentence[512];
+    if (!library || kernels_open_blas(sentence, sizeof sentence, library))
+        return STARPULLM_OK;
+    return fail(STARPULLM_INVALID_ARGUMENT, "blas_library: %s", sentence);
+}
+
 /* Several ranks on one machine: each binds its workers to cores of its own if there are enough, else to none. */
 static void choose_cores(struct starpu_conf *conf, bool *unbound, const struct topology *topology,
                          const struct ranks *ranks, int threads)
@@ -221,6 +229,7 @@ static status start(struct starpullm_runtime *runtime, const struct starpullm_ru
         .threads_per_worker = options->threads_per_worker,
         .rank = ranks->rank,
         .ranks = ranks->size,
+        .blas = options->blas_library != NULL,
     };
     status code = start_parallel_workers(runtime);
     if (code == STARPULLM_OK && ranks->size > 1)
@@ -246,8 +255,11 @@ static status create_locked(const struct starpullm_runtime_options *options)
     struct ranks ranks = {.size = 1, .local_size = 1};
     if (options->communicator)
         TRY(ranks_open(*options->communicator, &ranks));
-    status code = start(&the_runtime, options, &topology, &ranks);
+    status code = open_blas(options->blas_library);
+    if (code == STARPULLM_OK)
+        code = start(&the_runtime, options, &topology, &ranks);
     if (code != STARPULLM_OK) {
+        kernels_close_blas();
         ranks_close();
         return code;
     }
@@ -288,6 +300,7 @@ static status destroy_locked(struct starpullm_runtime *runtime)
         ranks_stop();
     stop_starpu(runtime);
     ranks_close();
+    kernels_close_blas();
     runtime->running = false;
     return STARPULLM_OK;
 }

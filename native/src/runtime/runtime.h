@@ -3,6 +3,8 @@
 #ifndef STARPULLM_RUNTIME_H
 #define STARPULLM_RUNTIME_H
 
+#include <stdbool.h>
+
 #include "status.h"
 
 status runtime_create(const struct starpullm_runtime_options *options, struct starpullm_runtime **runtime);
@@ -17,6 +19,7 @@ struct runtime_layout {
     int workers, threads_per_worker;
     int rank, ranks;
     unsigned context; /* the scheduling context that tasks are submitted to */
+    bool blas;        /* matmuls aren't strict */
 };
 const struct runtime_layout *runtime_layout(void);
 

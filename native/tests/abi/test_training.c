@@ -86,7 +86,7 @@ static void make_tokens(int step, int32_t *inputs, int32_t *targets)
 
 static starpullm_runtime *start(int workers)
 {
-    struct starpullm_runtime_options options = {sizeof options, workers, 1, "lws", NULL};
+    struct starpullm_runtime_options options = {sizeof options, workers, 1, "lws", NULL, NULL};
     starpullm_runtime *runtime = NULL;
     REQUIRE(starpullm_runtime_create(&options, &runtime) == STARPULLM_OK);
     return runtime;
@@ -191,16 +191,16 @@ static void test_training(const char *checkpoint, const char *saved)
 
 static void test_runtime_misuse(void)
 {
-    struct starpullm_runtime_options options = {sizeof options, 1, 1, "lws", NULL};
+    struct starpullm_runtime_options options = {sizeof options, 1, 1, "lws", NULL, NULL};
     starpullm_runtime *runtime = start(1), *second = NULL;
     EXPECT_ERROR(starpullm_runtime_create(&options, &second), STARPULLM_INVALID_STATE, "already in this process");
     EXPECT(starpullm_runtime_destroy(runtime) == STARPULLM_OK);
     EXPECT_ERROR(starpullm_runtime_create(NULL, &second), STARPULLM_INVALID_ARGUMENT, "options is NULL");
     options.size = 4;
     EXPECT_ERROR(starpullm_runtime_create(&options, &second), STARPULLM_INVALID_ARGUMENT, "size is 4");
-    options = (struct starpullm_runtime_options){sizeof options, 1, 1, "fastest", NULL};
+    options = (struct starpullm_runtime_options){sizeof options, 1, 1, "fastest", NULL, NULL};
     EXPECT_ERROR(starpullm_runtime_create(&options, &second), STARPULLM_INVALID_ARGUMENT, "\"fastest\" is unknown");
-    options = (struct starpullm_runtime_options){sizeof options, 100000, 1, "lws", NULL};
+    options = (struct starpullm_runtime_options){sizeof options, 100000, 1, "lws", NULL, NULL};
     EXPECT_ERROR(starpullm_runtime_create(&options, &second), STARPULLM_INVALID_ARGUMENT, "partition 100000x1");
     options.workers = 0;
     EXPECT_ERROR(starpullm_runtime_create(&options, &second), STARPULLM_INVALID_ARGUMENT, "partition 0x1");

@@ -294,7 +294,8 @@ static struct training_state_meta meta_of(const model_config *config, int64_t st
                                         .beta1 = 0.9f,
                                         .beta2 = 0.999f,
                                         .eps = 1e-8f,
-                                        .weight_decay = 0.01f};
+                                        .weight_decay = 0.01f,
+                                        .blas = 1};
 }
 
 /* Bits of all kinds, NaN and subnormals included, that depend on everything. */
@@ -525,6 +526,7 @@ static struct bytes make_file(const struct training_state_meta *meta)
         put(&bytes, 48 + 8 * i, longs[i], 8);
     for (size_t i = 0; i < sizeof floats / sizeof floats[0]; i++)
         put(&bytes, 104 + 4 * i, float_bits(floats[i]), 4);
+    put(&bytes, 124, (uint64_t)meta->blas, 4);
     size_t position = header;
     for (int t = 0; t < count; t++) {
         const int64_t elements = elements_of(&meta->config, tensors[t].parameter);
