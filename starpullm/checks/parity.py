@@ -94,8 +94,8 @@ class ParityResult(CheckResult):
 
     ``reference`` says what it was compared with. ``differences`` stand in order of execution; ``first`` has the details
     of the first. ``different_functions`` are the libm functions whose bits aren't those that the record was made with:
-    then nothing was run, and the outcome is ``NOT_COMPARABLE``. So it is if ``matmul``
-    isn't ``"strict"``.
+    then nothing was run, and the outcome is ``NOT_COMPARABLE``. So it is if ``matmul`` isn't
+    ``"strict"``.
     """
 
     record: str
