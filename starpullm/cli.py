@@ -30,7 +30,9 @@ import starpullm
 from starpullm import demo as demo_run
 from starpullm.bench import bench
 from starpullm.checks.libm import NUM_INPUTS, LibmResult, check_libm, vector_levels
+from starpullm.checks.llmc import LlmcReference, run_llmc
 from starpullm.checks.parity import ParityResult, check_parity, make_inputs
+from starpullm.checks.references import GoldenReference
 from starpullm.checks.result import Outcome
 from starpullm.checks.throughput import Configuration, Throughput
 from starpullm.data import TokenLoader, generate_checkpoint, initial_parameters, text_encoding
@@ -549,6 +551,11 @@ def generate_command(
 @click.option("--full", is_flag=True, help="Without RECORD: also the shipped record of the 124M model.")
 @_matmul_option
 @_blas_library_option
+@click.option(
+    "--llmc-lib",
+    type=_PATH,
+    help="Compare with llm.c itself, as this shared object, run on the records' models, tokens and settings.",
+)
 @_json_option
 def parity(
     record_files: Sequence[Path],
@@ -559,6 +566,7 @@ def parity(
     full: bool,
     matmul: str,
     blas_library: str | None,
+    llmc_lib: Path | None,
     as_json: bool,
 ) -> None:
     """Compare every tensor of every step with llm.c's golden records, bit for bit.
@@ -590,6 +598,7 @@ def parity(
             bar = progress.add_task("parity", total=steps)
             for record, counts in plan:
                 checkpoint = make_inputs(record, Path(directory))
+                reference = _llmc_on_all_ranks(comm, llmc_lib, record, checkpoint) if llmc_lib else None
                 for partition in partitions:
                     for scheduler in schedulers:
                         with (
@@ -598,11 +607,12 @@ def parity(
                         ):
                             for count in counts:
                                 result = check_parity(
-                                    record,
+                                    reference.record if reference else record,
                                     runtime,
                                     checkpoint,
                                     sub_batches=count,
                                     reduction=reduction,
+                                    reference=reference,
                                     progress=lambda: progress.advance(bar),
                                 )
                                 results.append(result)
@@ -621,6 +631,22 @@ def parity(
         sys.exit(EXIT_NOT_COMPARABLE)
 
 
+def _llmc_on_all_ranks(comm: Comm | None, library: Path, record: GoldenRecord, checkpoint: Path) -> LlmcReference:
+    """Run llm.c on rank 0, and say on all ranks what it computed."""
+    answer: LlmcReference | StarpullmError | None = None
+    if comm is None or comm.Get_rank() == 0:
+        try:
+            answer = run_llmc(library, record, checkpoint, checkpoint.parent)
+        except StarpullmError as error:
+            answer = error
+    if comm:
+        answer = comm.bcast(answer)
+    if isinstance(answer, StarpullmError):
+        raise answer
+    assert answer is not None
+    return answer
+
+
 def _sub_batch_counts(record: GoldenRecord, sub_batches: str, ranks: int) -> list[int]:
     if sub_batches == "all":
         own = record.batch_size // ranks
@@ -632,9 +658,11 @@ def _sub_batch_counts(record: GoldenRecord, sub_batches: str, ranks: int) -> lis
 
 
 def _parity_line(result: ParityResult) -> str:
+    live = result.reference != GoldenReference.name
     line = (
         f"{result.record} {result.partition} {result.scheduler} "
-        f"{f'ranks {result.ranks} ' if result.ranks > 1 else ''}sub-batches {result.sub_batches} {result.reduction}: "
+        f"{f'ranks {result.ranks} ' if result.ranks > 1 else ''}sub-batches {result.sub_batches} {result.reduction}"
+        f"{f' against {result.reference}' if live else ''}: "
     )
     if result.outcome is Outcome.NOT_COMPARABLE:
         return f"{line}not comparable, {result.finding}"

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,11 +54,7 @@ class GoldenReference:
 
     record: GoldenRecord
     checkpoint: Path
-
-    @property
-    def name(self) -> str:
-        """What it is."""
-        return "golden record"
+    name: ClassVar[str] = "golden record"
 
     def expected_values(self, step: int, group: str, tensor: str, found: str) -> ExpectedValues:
         """Return the record's own values; else those of a run on 1x1 with the ref kernels, if it has their digest."""

@@ -1,0 +1,190 @@
+"""A live llm.c as the reference: a shared object that a user names trains on a record's model, tokens and settings.
+
+The command line and ``runs.py`` call it; llm.c runs in a child process, which is this module's own command.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from starpullm._llmc import LlmcModel
+from starpullm.checks.bits import bits_of
+from starpullm.checks.references import ExpectedValues, split_layer
+from starpullm.data import generate_tokens
+from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StarpullmError
+from starpullm.formats import atomic_write
+from starpullm.launch import Completed, Job, run_job
+from starpullm.machine import libm_fingerprint
+from starpullm.progress import report_phase
+from starpullm.records import TENSOR_GROUPS, GoldenRecord, split_layers, tensor_digest
+
+__all__ = ["LlmcReference", "run_llmc"]
+
+LLMC_SECONDS = 900.0
+"""Time limit of one run of llm.c."""
+
+
+@dataclass(frozen=True)
+class LlmcReference:
+    """What llm.c computed here, and llm.c itself, which computes it again when values are asked for.
+
+    Parameters
+    ----------
+    library
+        The shared object.
+    case
+        The record whose model, tokens and settings were used.
+    checkpoint
+        Its model.
+    record
+        What llm.c made of them: like a golden record, of this machine's libm.
+    """
+
+    library: Path
+    case: GoldenRecord
+    checkpoint: Path
+    record: GoldenRecord
+
+    @property
+    def name(self) -> str:
+        """What it is."""
+        return f"llm.c in {self.library}"
+
+    def expected_values(self, step: int, group: str, tensor: str, found: str) -> ExpectedValues:
+        """Run llm.c again up to a step and return a tensor's values."""
+        with tempfile.TemporaryDirectory(prefix="starpullm-llmc-") as directory:
+            path = Path(directory, "values.npy")
+            wanted = {"step": step, "group": group, "tensor": tensor, "path": str(path)}
+            try:
+                _llmc(self.library, self.case, self.checkpoint, Path(directory, "record.json"), wanted)
+            except StarpullmError as error:
+                return ExpectedValues(None, f"{self.name}, run again for the values, failed: {error}")
+            values: NDArray[np.float32] = np.load(path)
+        digest = self.record.steps[step].digests[group][tensor]
+        if tensor_digest(values) != digest:
+            return ExpectedValues(None, f"{self.name} had other bits when it was run again, so it is no reference")
+        return ExpectedValues(values, f"{self.name}{self._doubt()}")
+
+    def _doubt(self) -> str:
+        """Say whether this llm.c has the golden record's bits, where that can be said."""
+        if self.case.different_functions(self.record.libm_fingerprint):
+            return ""
+        different = sum(
+            digest != ours.digests[group][tensor]
+            for golden, ours in zip(self.case.steps, self.record.steps, strict=True)
+            for group, tensors in golden.digests.items()
+            for tensor, digest in tensors.items()
+        )
+        if not different:
+            return ", which has the golden record's bits"
+        return f"; {different} of its tensors differ from the golden record's: was it built as docs/numerics.md says?"
+
+
+def run_llmc(library: Path, record: GoldenRecord, checkpoint: Path, directory: Path) -> LlmcReference:
+    """Train with llm.c as a record says, in a child process, and return what came out.
+
+    Parameters
+    ----------
+    library
+        Shared object with llm.c's functions; docs/validating.md says how to build it.
+    record
+        Model, tokens and settings.
+    checkpoint
+        The record's model, from ``make_inputs``.
+    directory
+        Keeps what llm.c computed: with the same library and record it isn't run again.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If the library can't be opened, lacks a function, or its model isn't laid out like llm.c's.
+    RuntimeFailureError
+        If llm.c ends its process, crashes or doesn't end.
+    """
+    if not library.is_file():
+        raise InvalidArgumentError(f"{library}: no such file, expected a shared object with llm.c's functions")
+    key = hashlib.sha256(library.read_bytes() + record.path.read_bytes()).hexdigest()[:16]
+    path = directory / f"llmc-{key}.json"
+    if not path.is_file():
+        _llmc(library, record, checkpoint, path, None)
+    return LlmcReference(library, record, checkpoint, GoldenRecord.load(path))
+
+
+def _llmc(library: Path, record: GoldenRecord, checkpoint: Path, path: Path, wanted: Mapping[str, Any] | None) -> None:
+    """Run llm.c in a child; with ``wanted`` up to that step, to write that tensor."""
+    with tempfile.TemporaryDirectory(prefix="starpullm-llmc-") as directory:
+        answer = Path(directory, "answer.json")
+        request = {
+            "library": library.absolute(),
+            "record": record.path,
+            "checkpoint": checkpoint,
+            "libm_fingerprint": libm_fingerprint(),
+            "path": path,
+            "answer": answer,
+            "wanted": wanted,
+        }
+        outcome = run_job(Job([sys.executable, "-P", "-m", __name__, json.dumps(request, default=str)], LLMC_SECONDS))
+        if not isinstance(outcome, Completed):
+            raise RuntimeFailureError(f"llm.c in {library}: {outcome}")
+        if not answer.is_file():
+            raise RuntimeFailureError(f"llm.c in {library}: ended its process before the end of its run: {outcome}")
+        refusal = json.loads(answer.read_text())["refusal"]
+        if refusal:
+            raise InvalidArgumentError(refusal)
+
+
+# ---- In the child ----
+
+
+def _train(request: Mapping[str, Any]) -> None:
+    """Train with llm.c, and write a record of it or the tensor that is wanted."""
+    record, wanted = GoldenRecord.load(request["record"]), request["wanted"]
+    model = LlmcModel(Path(request["library"]), Path(request["checkpoint"]))
+    steps = []
+    for number in range(wanted["step"] + 1 if wanted else record.num_steps):
+        batch = generate_tokens(record.seed, number, record.batch_size, record.seq_len, record.model.vocab_size)
+        loss = model.forward_backward(*batch)
+        model.update(record, number + 1)
+        report_phase("reading llm.c's tensors", number + 1)
+        if not wanted:
+            groups = {
+                group: {name: tensor_digest(values) for name, values in split_layers(dict(model.tensors(group)))}
+                for group in TENSOR_GROUPS
+            }
+            steps.append({"mean_loss": float(loss), "mean_loss_bits": bits_of(loss), **groups})
+    if wanted:
+        name, layer = split_layer(wanted["tensor"])
+        values = dict(model.tensors(wanted["group"]))[name]
+        np.save(wanted["path"], values if layer is None else values[layer])
+        return
+    content = {
+        **json.loads(record.path.read_text("utf-8")),
+        "libm_fingerprint": request["libm_fingerprint"],
+        "steps": steps,
+    }
+    with atomic_write(request["path"]) as file:
+        file.write(json.dumps(content).encode())
+
+
+def _be_llmc(request: Mapping[str, Any]) -> None:
+    """Be the child of ``_llmc``."""
+    try:
+        _train(request)
+        refusal = ""
+    except StarpullmError as error:
+        refusal = str(error)
+    Path(request["answer"]).write_text(json.dumps({"refusal": refusal}))
+
+
+if __name__ == "__main__":
+    _be_llmc(json.loads(sys.argv[1]))

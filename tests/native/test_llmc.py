@@ -1,0 +1,148 @@
+"""A live llm.c as the reference, with a stand-in that has its functions and its model's layout, compiled here.
+
+Collected by pytest; needs the checkout and a compiler. llm.c itself is no part of the project: docs/validating.md
+says how to run the same with it, and what came out.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from starpullm.records import shipped_record
+
+from .children import TWO_CORES, Finished, run_cli
+
+SOURCES = Path(__file__).parents[2] / "native" / "src"
+STAND_IN = Path(__file__).with_name("llmc_stand_in.c")
+
+StandIn = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> StandIn:
+    """Return a function from seeded defects to a library that has them."""
+    directory = tmp_path_factory.mktemp("llmc")
+    kernels = [path for path in sorted((SOURCES / "kernels" / "ref").glob("*.c")) if path.name != "peak.c"]
+
+    @cache
+    def compile_with(*defects: str) -> Path:
+        library = directory / f"{'-'.join(defects) or 'whole'}.so"
+        options = [
+            "-std=gnu11",
+            "-O2",
+            "-ffp-contract=off",
+            "-shared",
+            "-fPIC",
+            "-Wall",
+            "-Werror",
+            "-Wno-unused-function",
+        ]
+        macros = [f"-DSTAND_IN_{defect}" for defect in defects]
+        subprocess.run(
+            ["cc", *options, *macros, f"-I{SOURCES}", STAND_IN, *kernels, "-o", library, "-lm"], check=True, timeout=60
+        )
+        return library
+
+    return compile_with
+
+
+def parity(library: Path, *options: object) -> Finished:
+    """Compare tiny with it."""
+    return run_cli("parity", shipped_record("tiny").path, "--llmc-lib", library, *options, environment=TWO_CORES)
+
+
+@pytest.mark.parametrize("name", ["tiny", "odd"])
+def test_every_tensor_of_every_step(stand_in: StandIn, name: str) -> None:
+    record = shipped_record(name)
+    options = ("--partition", "2x1", "--sub-batches", record.batch_size)
+    run = run_cli("parity", record.path, "--llmc-lib", stand_in(), *options, environment=TWO_CORES).check()
+    tensors = sum(len(group) for step in record.steps for group in step.digests.values())
+    line, last = run.stdout.splitlines()
+    equal = f"{tensors} tensors over {record.num_steps} steps, 0 differ"
+    assert line == f"{name} 2x1 lws sub-batches {record.batch_size} ordered against llm.c in {stand_in()}: {equal}"
+    assert last == f"parity: {equal}"
+
+
+def test_comparable_on_any_libm(stand_in: StandIn, tmp_path: Path) -> None:
+    """Both are of this machine."""
+    content = json.loads(shipped_record("tiny").path.read_text())
+    content["libm_fingerprint"] = dict.fromkeys(("expf", "tanhf", "coshf", "logf", "powf"), "0" * 64)
+    path = tmp_path / "elsewhere.json"
+    path.write_text(json.dumps(content))
+    run_cli("parity", path).check(3)
+    run_cli("parity", path, "--llmc-lib", stand_in()).check()
+
+
+def test_other_bits_are_found_and_named(stand_in: StandIn) -> None:
+    """Two ULPs in one element of one gradient; what follows differs too; the golden record says who is off."""
+    library = stand_in("OTHER_BITS")
+    [result] = json.loads(parity(library, "--json").check(1).stdout)
+    assert result["outcome"] == "failed"
+    assert result["reference"] == f"llm.c in {library}"
+    differences = [(entry["step"], entry["group"], entry["tensor"]) for entry in result["differences"]]
+    assert differences[:3] == [(0, group, "fcprojb[1]") for group in ("grads", "m", "v")]
+    first = result["first"]
+    bits = first["bits"]
+    assert (bits["differing"], bits["position"], bits["ulps"]) == (1, [14], 2)
+    ours = shipped_record("tiny").raw_tensor(0, "grads", "fcprojb[1]")
+    assert ours is not None
+    assert bits["found_bits"] == f"{ours[14].view(np.uint32):08x}"
+    assert first["source"].startswith(f"llm.c in {library}; ")
+    assert first["source"].endswith(
+        "of its tensors differ from the golden record's: was it built as docs/numerics.md says?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("defects", "parts"),
+    [
+        (("WITHOUT_UPDATE",), ("found no gpt2_update", "expected llm.c's functions")),
+        (("OTHER_CONFIG",), ("isn't laid out like llm.c's: config.max_seq_len: found 61, expected 16",)),
+        (("LONGER",), ("memory behind the struct: found written to, expected untouched",)),
+        (("OTHER_VALUES",), ("params.ln2b: found others, expected the checkpoint's values",)),
+        (("OTHER_LOSS",), ("mean_loss: found 8.", "as the losses are")),
+    ],
+)
+def test_other_layouts_are_refused(stand_in: StandIn, defects: tuple[str, ...], parts: tuple[str, ...]) -> None:
+    library = stand_in(*defects)
+    run = parity(library).check(2)
+    assert run.stdout == ""
+    assert run.stderr.startswith(f"Error: {library}: ")
+    assert len(run.stderr.splitlines()) == 1
+    for part in parts:
+        assert part in run.stderr
+
+
+def test_a_library_that_exits(stand_in: StandIn) -> None:
+    """As llm.c does where something is wrong; what it wrote is shown."""
+    library = stand_in("EXITS=3")
+    run = parity(library).check(4)
+    assert run.stderr.startswith(f"Error: llm.c in {library}: the process ended with exit status 3 (")
+    assert "phase llm.c's backward" in run.stderr
+    assert "stand-in: no more" in run.stderr
+    run = parity(stand_in("EXITS=0")).check(4)
+    assert "ended its process before the end of its run: completed after" in run.stderr
+
+
+def test_a_library_that_crashes(stand_in: StandIn) -> None:
+    library = stand_in("CRASHES")
+    run = parity(library).check(4)
+    assert run.stderr.startswith(f"Error: llm.c in {library}: the process was ended by SIGSEGV (")
+    assert "phase llm.c's forward" in run.stderr
+
+
+def test_what_is_no_library(tmp_path: Path) -> None:
+    run = parity(tmp_path / "none.so").check(2)
+    assert (
+        run.stderr == f"Error: {tmp_path / 'none.so'}: no such file, expected a shared object with llm.c's functions\n"
+    )
+    text = tmp_path / "text.so"
+    text.write_text("no library")
+    assert parity(text).check(2).stderr.startswith(f"Error: {text}: could not be opened: ")
