@@ -145,7 +145,7 @@ def test_refusals(state: Path, tiny_checkpoint: Path, odd_checkpoint: Path) -> N
     for run, parts in (
         (compare(tiny_checkpoint, tiny_checkpoint), (str(tiny_checkpoint), "20240327", "20240326")),
         (compare(state, odd_checkpoint), (str(state), "bytes in all")),
-        (compare(state, tiny_checkpoint, "--sub-batches", 3), ("sub_batches", "3", "divisor of 4")),
+        (compare(state, tiny_checkpoint, "--sub-batches", 3), ("sub_batches", "3", "divisor of the batch size 4")),
     ):
         assert run.check(2).stdout == ""
         assert len(run.stderr.splitlines()) == 1
