@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,7 +39,7 @@ from starpullm.progress import report_phase
 from starpullm.runtime import Runtime
 from starpullm.stacks import native_stacks
 
-__all__ = ["Answer", "CheckReport", "Configuration", "Costs", "Pool", "machine_in_child"]
+__all__ = ["Answer", "CheckReport", "Child", "Configuration", "Costs", "Pool", "machine_in_child"]
 
 DEFAULT_TIME_LIMIT = 60.0
 """Seconds for one check."""
@@ -142,7 +142,7 @@ class Pool:
 
     def __init__(self, environment: Mapping[str, str] | None = None, *, sticky: bool = True) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="starpullm-checks-")
-        self._children: dict[Configuration, _Child] = {}
+        self._children: dict[Configuration, Child] = {}
         self._sticky = sticky
         self._environment = {"STARPU_HOME": self._directory.name} if "STARPU_HOME" not in os.environ else {}
         self._environment.update(environment or {})
@@ -183,12 +183,17 @@ class Pool:
         start = time.monotonic()
         child = self._children.get(configuration)
         if child is None:
-            child = _Child(configuration, Path(self._directory.name), self._environment)
+            child = Child(
+                str(configuration),
+                [*_COMMAND, "serve", configuration.partition, configuration.scheduler, self._directory.name],
+                Path(self._directory.name),
+                self._environment,
+            )
             self._children[configuration] = child
-            refusal = child.wait_started()
-            if refusal is not None:
+            hello = child.wait_started()
+            if isinstance(hello, str):
                 self._end(configuration)
-                return Answer(configuration, "lost", (), refusal, time.monotonic() - start)
+                return Answer(configuration, "lost", (), hello, time.monotonic() - start)
             self.costs.starts.append(time.monotonic() - start)
         self.costs.served += 1
         reply = child.ask(request, time_limit)
@@ -214,7 +219,7 @@ class Pool:
 
     def pids(self) -> dict[Configuration, int]:
         """Return the processes of the children that are there."""
-        return {configuration: child.pid for configuration, child in self._children.items()}
+        return {configuration: child.pids[0] for configuration, child in self._children.items()}
 
     def __enter__(self) -> Self:
         return self
@@ -258,13 +263,37 @@ def _place_of(function: Callable[..., object]) -> dict[str, str]:
     return {"module": module.__name__, "file": module.__file__, "function": function.__name__}
 
 
-class _Child:
-    """A child process and the job that it is."""
+class Child:
+    """A job that answers lines of JSON with lines of JSON, and is stopped while it isn't asked anything.
 
-    def __init__(self, configuration: Configuration, directory: Path, environment: Mapping[str, str]) -> None:
-        self.configuration = configuration
-        self.pid = 0
-        self._process: psutil.Process | None = None
+    It gets the address of a socket as its last argument, connects to it, and says ``{"pids": [...]}``, a process for
+    each of its ranks; then, when it is ready, what `wait_started` returns. It ends when the connection is closed.
+
+    Parameters
+    ----------
+    name
+        What messages call it.
+    command
+        Without the address.
+    directory
+        For the socket.
+    environment
+        Added to that of this process.
+    ranks
+        As of a ``Job``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        directory: Path,
+        environment: Mapping[str, str],
+        ranks: int | None = None,
+    ) -> None:
+        self.name = name
+        self.pids: tuple[int, ...] = ()
+        self._processes: list[psutil.Process] = []
         self._connection: socket.socket | None = None
         self._received = b""
         self._ending: Ending | Exception | None = None
@@ -273,12 +302,8 @@ class _Child:
             with socket.socket(socket.AF_UNIX) as listener:
                 listener.bind(address)
                 listener.listen(1)
-                job = Job(
-                    [*_COMMAND, "serve", address, configuration.partition, configuration.scheduler, str(directory)],
-                    _SESSION_SECONDS,
-                    environment=environment,
-                )
-                self._thread = threading.Thread(target=self._run, args=(job,), name=f"child {configuration}")
+                job = Job([*command, address], _SESSION_SECONDS, ranks=ranks, environment=environment)
+                self._thread = threading.Thread(target=self._run, args=(job,), name=f"child {name}")
                 self._thread.daemon = True
                 self._thread.start()
                 self._accept(listener)
@@ -288,12 +313,15 @@ class _Child:
         """Whether it is gone, by itself or not."""
         return not self._thread.is_alive()
 
-    def wait_started(self) -> str | None:
-        """Wait until its runtime is there; None, or why it isn't."""
-        hello = self._read(time.monotonic() + _START_SECONDS) if self._connection else None
+    def wait_started(self, time_limit: float = _START_SECONDS) -> dict[str, Any] | str:
+        """Wait until it is ready; what it says then, or in words why it isn't."""
+        hello = self._read(time.monotonic() + time_limit) if self._connection else None
         if hello is None:
-            return self._give_up("the start", _START_SECONDS)
-        return f"{self.configuration}: {hello['raised']}" if "raised" in hello else None
+            return self._give_up("the start", time_limit)
+        if "raised" in hello:
+            return f"{self.name}: {hello['raised']}"
+        self._signal(signal.SIGSTOP)
+        return hello
 
     def ask(self, request: str, time_limit: float) -> dict[str, Any] | str:
         """Return what it replies, or in words how it was lost."""
@@ -316,7 +344,7 @@ class _Child:
         self._kill()
         self._thread.join(_END_SECONDS)
         if self._thread.is_alive():
-            raise RuntimeFailureError(f"child {self.configuration}: process {self.pid} can't be ended")
+            raise RuntimeFailureError(f"child {self.name}: process {self.pids} can't be ended")
 
     def _run(self, job: Job) -> None:
         try:
@@ -333,9 +361,10 @@ class _Child:
         if self._connection is not None:
             first = self._read(deadline)
             if first is not None:
-                self.pid = first["pid"]
-                with suppress(psutil.Error):
-                    self._process = psutil.Process(self.pid)
+                self.pids = tuple(first["pids"])
+                for pid in self.pids:
+                    with suppress(psutil.Error):
+                        self._processes.append(psutil.Process(pid))
 
     def _read(self, deadline: float) -> dict[str, Any] | None:
         """Return the next line; None if it doesn't come before the deadline, or the child has ended."""
@@ -362,16 +391,15 @@ class _Child:
         stacks = ""
         timed_out = self._thread.is_alive()
         if timed_out:
-            if self.pid:
-                stacks = native_stacks(self.pid, _STACK_SECONDS)
+            stacks = "\n".join(native_stacks(pid, _STACK_SECONDS / len(self.pids)) for pid in self.pids)
             self._signal(signal.SIGABRT)  # Python's faulthandler then writes where every thread is
             self._thread.join(_END_SECONDS)
             self._kill()
             self._thread.join(_END_SECONDS)
-        lines = [f"{self.configuration}: {self._ending}"]
+        lines = [f"{self.name}: {self._ending}"]
         if timed_out:
             ended = f"{what} had not ended after {seconds:g} s, so its process was ended:"
-            lines = [f"{self.configuration}: {ended}", str(self._ending)]
+            lines = [f"{self.name}: {ended}", str(self._ending)]
         if stacks:
             lines += ["---- native stacks", stacks]
         return "\n".join(lines)
@@ -381,15 +409,15 @@ class _Child:
             self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
-        if self._process is not None:
+        for process in self._processes:
             with suppress(psutil.Error):  # which also knows whether the number is another process's by now
-                self._process.send_signal(number)
+                process.send_signal(number)
 
 
 # ---- In the child ----
 
 
-def _serve(address: str, partition: str, scheduler: str, directory: str) -> None:
+def _serve(partition: str, scheduler: str, directory: str, address: str) -> None:
     """Be a child: say the process's number, start the runtime, answer a line with a line until there are no more."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
@@ -399,7 +427,7 @@ def _serve(address: str, partition: str, scheduler: str, directory: str) -> None
                 stream.write(json.dumps(reply) + "\n")
                 stream.flush()
 
-            send({"pid": os.getpid()})
+            send({"pids": [os.getpid()]})
             report_phase("starting the runtime")
             try:
                 runtime = Runtime(partition, scheduler)
@@ -447,7 +475,7 @@ def _as_json(report: CheckReport) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> None:
-    """Be a child: ``serve ADDRESS PARTITION SCHEDULER DIRECTORY``, or ``machine``."""
+    """Be a child: ``serve PARTITION SCHEDULER DIRECTORY ADDRESS``, or ``machine``."""
     if arguments == ["machine"]:
         print(json.dumps(inspect_machine().as_json()))
     else:

@@ -4,7 +4,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum defect chosen_defect = NO_DEFECT;
 
@@ -50,18 +49,4 @@ void defect_flush_to_zero(void)
 #elif defined(__aarch64__)
     __asm__ volatile("msr fpcr, %0" : : "r"(1l << 24));
 #endif
-}
-
-static long long now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec * 1000000000ll + time.tv_nsec;
-}
-
-void defect_slow_down(long long begin_ns)
-{
-    const long long end = now();
-    while (now() < end + (end - begin_ns) / 5)
-        ;
 }

@@ -27,9 +27,6 @@ const char *choose_defect(void);
 /* Switches on in the calling thread what a library built with fast-math would. */
 void defect_flush_to_zero(void);
 
-/* Takes a fifth of the time since begin_ns, on the monotonic clock. */
-void defect_slow_down(long long begin_ns);
-
 #else
 
 #define DEFECT(name) 0
@@ -41,11 +38,6 @@ static inline const char *choose_defect(void)
 
 static inline void defect_flush_to_zero(void)
 {
-}
-
-static inline void defect_slow_down(long long begin_ns)
-{
-    (void)begin_ns;
 }
 
 #endif

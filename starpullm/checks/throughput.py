@@ -251,7 +251,7 @@ def attribute_time(trace: Trace, begin_ns: int, end_ns: int, *, workers: int, ra
     ends = tasks["end_ns"]
     predecessors = required_edges(tasks, trace.accesses).predecessors
     ready = np.array([max((ends[before] for before in row), default=begin_ns) for row in predecessors], np.int64)
-    kernel = _is_kernel(trace)
+    kernel = is_kernel(trace)
     last_end = ends[kernel].max(initial=begin_ns)
     capacity = (end_ns - begin_ns) * workers * ranks
     busy_time, runtime_time = 0, 0
@@ -282,7 +282,7 @@ def merge_ranks(trace: Trace, tasks_of_ranks: Sequence[NDArray[np.void]]) -> Tra
     A message between two ranks, which both have recorded, ends where it ends last.
     """
     tasks = trace.tasks.copy()
-    kernel = _is_kernel(trace)
+    kernel = is_kernel(trace)
     for rank, recorded in enumerate(tasks_of_ranks):
         own = kernel & (tasks["rank"] == rank)
         for name in ("worker", "submit_ns", "start_ns", "end_ns"):
@@ -325,7 +325,7 @@ def measure_throughput(
         raise InvalidArgumentError(f"ranks: found {ranks}, expected {configuration.ranks}")
     partition = Partition.parse(configuration.partition)
     cores = partition.workers * partition.threads
-    strict, fused = _measure_peaks(cores, comm)
+    strict, fused = measure_peaks(cores, comm)
     with (
         Runtime(
             partition,
@@ -337,15 +337,15 @@ def measure_throughput(
         guard(),
     ):
         matmul = runtime.matmul
-        timed = _run(configuration, checkpoint, runtime, guard, trace=False)
+        model, timed = _run(configuration, checkpoint, runtime, guard, trace=False)
         peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        traced = _run(configuration, checkpoint, runtime, guard, trace=True)
-    strict_after, fused_after = _measure_peaks(cores, comm)
+        _, traced = _run(configuration, checkpoint, runtime, guard, trace=True)
+    strict_after, fused_after = measure_peaks(cores, comm)
     assert traced.trace is not None
     spent = attribute_time(traced.trace, traced.begin_ns, traced.end_ns, workers=partition.workers, ranks=ranks)
     limit = statistics.median(strict + strict_after)
     step_seconds = timed.seconds / configuration.iterations
-    flops = matmul_flops(timed.model, configuration.batch_size, configuration.seq_len)
+    flops = matmul_flops(model, configuration.batch_size, configuration.seq_len)
     return Throughput(
         configuration=configuration,
         simd_level=simd_level(),
@@ -368,50 +368,97 @@ def measure_throughput(
             for operation, seconds in traced.trace.seconds_by_operation().items()
             if operation != _TRANSFER
         },
-        tasks_per_step=int(_is_kernel(traced.trace).sum()) / configuration.iterations,
-        peak_rss_bytes=sum(_all(comm, peak_rss)),
+        tasks_per_step=int(is_kernel(traced.trace).sum()) / configuration.iterations,
+        peak_rss_bytes=sum(all_values(comm, peak_rss)),
     )
 
 
-# ---- How it works ----
+# ---- What the interleaved measurement shares ----
 
 
-class _Run(NamedTuple):
+class Run(NamedTuple):
     """Iterations that were run on all ranks: when they began and ended, and what every rank recorded, if it did."""
 
-    model: ModelConfig
     begin_ns: int
     end_ns: int
     trace: Trace | None
 
     @property
     def seconds(self) -> float:
+        """From the first begin to the last end."""
         return (self.end_ns - self.begin_ns) * 1e-9
 
 
-def _all(comm: Comm | None, value: _Value) -> list[_Value]:
+def open_trainer(configuration: Configuration, checkpoint: Path, runtime: Runtime, *, trace: bool) -> Trainer:
+    """Return this rank's trainer of a configuration, not warmed up."""
+    return Trainer(
+        runtime,
+        checkpoint,
+        batch_size=configuration.batch_size // configuration.ranks,
+        seq_len=configuration.seq_len,
+        sub_batches=configuration.sub_batches,
+        reduction=configuration.reduction,
+        trace=trace,
+    )
+
+
+def make_batches(configuration: Configuration, trainer: Trainer, number: int) -> list[list[NDArray[np.int32]]]:
+    """Return this rank's inputs and targets of so many steps."""
+    batch_size = trainer.batch_size
+    own = slice(trainer.runtime.rank * batch_size, (trainer.runtime.rank + 1) * batch_size)
+    sizes = (configuration.batch_size, configuration.seq_len, trainer.config.vocab_size)
+    return [[part[own] for part in generate_tokens(_SEED, step, *sizes)] for step in range(number)]
+
+
+def run_steps(trainer: Trainer, batches: Sequence[Sequence[NDArray[np.int32]]], *, trace: bool) -> Run:
+    """Run steps that are submitted ahead, on all ranks from a barrier on, and return the same on each rank."""
+    comm = trainer.runtime.comm
+    if trace:
+        trainer.clear_trace()
+    if comm:
+        comm.Barrier()
+    begin = time.monotonic_ns()
+    for inputs, targets in batches:
+        trainer.submit(inputs, targets)
+    trainer.wait()
+    end = time.monotonic_ns()
+    # All ranks are on this machine, and have one clock.
+    begins, ends = zip(*all_values(comm, (begin, end)), strict=True)
+    recorded = None
+    if trace:
+        own_trace = trainer.trace()
+        recorded = merge_ranks(own_trace, all_values(comm, own_trace.tasks))
+    return Run(min(begins), max(ends), recorded)
+
+
+def measure_peaks(
+    cores: int, comm: Comm | None, repetitions: int = _PEAK_REPETITIONS
+) -> tuple[list[float], list[float]]:
+    """Return all ranks' strict and fused peaks of so many cores each, measured alternately."""
+    report_phase("measuring what the machine can do")
+    strict: list[float] = []
+    fused: list[float] = []
+    for _ in range(repetitions):
+        for is_fused, peaks in ((False, strict), (True, fused)):
+            if comm:
+                comm.Barrier()
+            peaks.append(sum(all_values(comm, peak_gflops(cores, fused=is_fused, seconds=_PEAK_SECONDS))))
+    return strict, fused
+
+
+def all_values(comm: Comm | None, value: _Value) -> list[_Value]:
     """Return every rank's value on every rank."""
     return comm.allgather(value) if comm else [value]
 
 
-def _is_kernel(trace: Trace) -> NDArray[np.bool_]:
+def is_kernel(trace: Trace) -> NDArray[np.bool_]:
     """Return which tasks a worker ran."""
     names = np.array([name != _TRANSFER for name in trace.operations], bool)
     kernels: NDArray[np.bool_] = names[trace.tasks["operation"]]
     return kernels
 
 
-def _measure_peaks(cores: int, comm: Comm | None) -> tuple[list[float], list[float]]:
-    """Return all ranks' strict and fused peaks of so many cores each, measured alternately."""
-    report_phase("measuring what the machine can do")
-    strict: list[float] = []
-    fused: list[float] = []
-    for _ in range(_PEAK_REPETITIONS):
-        for is_fused, peaks in ((False, strict), (True, fused)):
-            if comm:
-                comm.Barrier()
-            peaks.append(sum(_all(comm, peak_gflops(cores, fused=is_fused, seconds=_PEAK_SECONDS))))
-    return strict, fused
+# ---- How it works ----
 
 
 def _run(
@@ -421,43 +468,13 @@ def _run(
     guard: Callable[[], AbstractContextManager[None]],
     *,
     trace: bool,
-) -> _Run:
+) -> tuple[ModelConfig, Run]:
     report_phase("loading the model")
-    batch_size = configuration.batch_size // configuration.ranks
-    with (
-        Trainer(
-            runtime,
-            checkpoint,
-            batch_size=batch_size,
-            seq_len=configuration.seq_len,
-            sub_batches=configuration.sub_batches,
-            reduction=configuration.reduction,
-            trace=trace,
-        ) as trainer,
-        guard(),
-    ):
-        own = slice(runtime.rank * batch_size, (runtime.rank + 1) * batch_size)
-        sizes = (configuration.batch_size, configuration.seq_len, trainer.config.vocab_size)
-        steps = range(configuration.warm_up + configuration.iterations)
-        batches = [[part[own] for part in generate_tokens(_SEED, step, *sizes)] for step in steps]
+    with open_trainer(configuration, checkpoint, runtime, trace=trace) as trainer, guard():
+        batches = make_batches(configuration, trainer, configuration.warm_up + configuration.iterations)
         report_phase("warming up")
         for inputs, targets in batches[: configuration.warm_up]:
             trainer.submit(inputs, targets)
         trainer.wait()
-        if trace:
-            trainer.clear_trace()
-        if runtime.comm:
-            runtime.comm.Barrier()
         report_phase("running the iterations")
-        begin = time.monotonic_ns()
-        for inputs, targets in batches[configuration.warm_up :]:
-            trainer.submit(inputs, targets)
-        trainer.wait()
-        end = time.monotonic_ns()
-        # All ranks are on this machine, and have one clock.
-        begins, ends = zip(*_all(runtime.comm, (begin, end)), strict=True)
-        recorded = None
-        if trace:
-            own_trace = trainer.trace()
-            recorded = merge_ranks(own_trace, _all(runtime.comm, own_trace.tasks))
-        return _Run(trainer.config, min(begins), max(ends), recorded)
+        return trainer.config, run_steps(trainer, batches[configuration.warm_up :], trace=trace)

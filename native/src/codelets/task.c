@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "defects.h"
+#include "codelets/slowdown.h"
 #include "instrument/instrument.h"
 #include "runtime/runtime.h"
 #include "runtime/team.h"
@@ -36,10 +36,9 @@ void operation_cpu(void *interfaces[], void *argument)
     }
     if (task->watch)
         instrument_before(task->watch, buffers);
-    const int64_t begin = DEFECT(slow_matmul) ? recorder_now() : 0;
+    const int64_t begin = slowdown_begin();
     const int threads = team_run(layout->threads_per_worker, run_thread, &call);
-    if (DEFECT(slow_matmul) && strcmp(task->operation->codelet.name, "matmul_forward") == 0)
-        defect_slow_down(begin);
+    slowdown_end(task, begin);
     if (task->watch)
         instrument_after(task->watch, buffers);
     if (task->record)
