@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -26,6 +28,7 @@ __all__ = [
     "VectorLibm",
     "inspect_machine",
     "libm_fingerprint",
+    "machine_fingerprint",
     "peak_gflops",
     "simd_level",
     "vector_libm",
@@ -98,6 +101,13 @@ def peak_gflops(threads: int, *, fused: bool, seconds: float) -> float:
     with ThreadPoolExecutor(threads) as pool:
         peaks = [pool.submit(_native.peak_gflops, fused=fused, seconds=seconds) for _ in range(threads)]
         return sum(peak.result() for peak in peaks)
+
+
+def machine_fingerprint(machine: Mapping[str, Any]) -> str:
+    """Return a name for everything of ``Machine.as_json()`` that speeds of two runs must share to be comparable."""
+    names = ("processor", "cores", "processing_units", "numa_nodes", "synthetic_topology", "simd_level")
+    text = json.dumps({name: machine[name] for name in (*names, "starpu_version")}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)

@@ -23,17 +23,20 @@ from starpullm.pytest_plugin.fixtures import (
 from starpullm.pytest_plugin.items import FIXTURES, MARKERS
 from starpullm.pytest_plugin.options import pytest_addoption
 from starpullm.pytest_plugin.run import VALIDATION, Validation, validation_of
+from starpullm.pytest_plugin.throughput import Gate, choose_throughput_tests, starpullm_gate
 
 __all__ = [
     "FIXTURES",
     "MARKERS",
     "Checker",
+    "Gate",
     "Validation",
     "golden",
     "pytest_addoption",
     "starpu_runtime",
     "starpullm_check",
     "starpullm_configuration",
+    "starpullm_gate",
     "starpullm_validation",
     "task_trace",
     "trainer",
@@ -50,6 +53,11 @@ def pytest_configure(config: pytest.Config) -> None:
     validation.choose_library()
     if validation.has_options and not config.option.help:
         validation.check_options()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests of throughput unless they were asked for."""
+    choose_throughput_tests(config, items)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
@@ -126,19 +126,25 @@ class Checker:
             configuration, function, time_limit=self._validation.time_limit, **arguments
         )
         if answer.ending != "answered":
-            self._entry.failure = answer.failure
-            pytest.fail(answer.failure, pytrace=False)
+            self.give_up(answer.failure)
         return answer
 
-    def judge(self, report: CheckReport) -> None:
-        """Fail or skip the test unless the check passed."""
+    def judge(self, *reports: CheckReport) -> None:
+        """Fail or skip the test unless all these checks passed."""
         from starpullm.checks.result import Outcome
 
-        self._entry.results.append({**report.details, "name": report.name, "outcome": report.outcome.value})
-        if report.outcome is Outcome.PASSED:
-            return
-        more = len(report.lines) - MAX_LINES
-        text = "\n".join([*report.lines[:MAX_LINES], *([f"  … and {more} lines more"] if more > 0 else [])])
-        if report.outcome is Outcome.FAILED:
-            pytest.fail(text, pytrace=False)
-        pytest.skip(text)
+        texts = []
+        for report in sorted(reports, key=lambda report: report.outcome is not Outcome.FAILED):
+            self._entry.results.append({**report.details, "name": report.name, "outcome": report.outcome.value})
+            more = len(report.lines) - MAX_LINES
+            if report.outcome is not Outcome.PASSED:
+                texts += [*report.lines[:MAX_LINES], *([f"  … and {more} lines more"] if more > 0 else [])]
+        if any(report.outcome is Outcome.FAILED for report in reports):
+            pytest.fail("\n".join(texts), pytrace=False)
+        if texts:
+            pytest.skip("\n".join(texts))
+
+    def give_up(self, failure: str) -> NoReturn:
+        """Fail the test because the check had no result, with everything that is known of the reason."""
+        self._entry.failure = failure
+        pytest.fail(failure, pytrace=False)

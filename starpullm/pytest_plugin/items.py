@@ -16,14 +16,14 @@ MARKERS = {
     "parity": "every tensor has the bits of a golden record",
     "dependencies": "tasks run in the order that their accesses require",
     "reduction": "errors of sums are within their bounds, and bits as stable as promised",
-    "throughput": "training is as fast as a baseline",
+    "throughput": "training is as fast as a baseline; only with --benchmark",
     "mutation": "the checks catch a defect that was put into the library",
 }
 """Families of checks, in the order of the summary."""
 
 FIXTURES = frozenset(
     {"starpullm_configuration", "starpullm_check", "starpullm_validation", "starpu_runtime", "trainer", "golden"}
-    | {"task_trace"}
+    | {"starpullm_gate", "task_trace"}
 )
 """Whoever asks for one of them uses the plugin."""
 

@@ -18,6 +18,7 @@ __all__ = ["DEFAULT_TIME_LIMIT", "Options", "pytest_addoption"]
 
 DEFAULT_RECORDS = ("tiny", "odd", "small", "deep")
 DEFAULT_TIME_LIMIT = 60.0
+DEFAULT_THROUGHPUT_RECORD = "small"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,6 +48,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=DEFAULT_TIME_LIMIT,
         help=f"time limit of each check; {DEFAULT_TIME_LIMIT:g} by default",
     )
+    add(
+        "--benchmark",
+        action="store_true",
+        dest="starpullm_benchmark",
+        help="also run the tests of throughput; pytest-benchmark keeps their records",
+    )
+    add(
+        "--starpullm-baseline-lib",
+        metavar="PATH",
+        help="native library that throughput is compared with, turn by turn; without it: pytest-benchmark's records",
+    )
+    add("--starpullm-blocks", metavar="N", type=int, help="turns of each library; default 64")
+    add("--starpullm-budget", metavar="FRACTION", type=float, help="slowdown that is tolerated; default 0.02")
+    add("--starpullm-ranks", metavar="N,…", help="numbers of ranks that throughput is measured with; default 1")
     add("--starpullm-fresh", action="store_true", help="a fresh process for each check")
     add("--starpullm-report", metavar="PATH", help="write the results to a JSON file")
     add("--starpullm-strict", action="store_true", help="skipped, not comparable, inconclusive: each is a failure")
@@ -67,9 +82,10 @@ class Options:
     @property
     def has_options(self) -> bool:
         """Whether options were given that have to be checked before anything runs."""
-        names = ("lib", "partition", "schedulers", "sub_batches", "reductions", "records", "report", "timeout")
-        values = {name: getattr(self._config.option, f"starpullm_{name}") for name in names}
-        return values.pop("timeout") != DEFAULT_TIME_LIMIT or any(value is not None for value in values.values())
+        names = ("lib", "partition", "schedulers", "sub_batches", "reductions", "records", "report")
+        of_throughput = ("baseline_lib", "blocks", "budget", "ranks")
+        values = [getattr(self._config.option, f"starpullm_{name}") for name in (*names, *of_throughput)]
+        return self.benchmark or self.time_limit != DEFAULT_TIME_LIMIT or any(value is not None for value in values)
 
     @property
     def seed(self) -> int:
@@ -162,6 +178,70 @@ class Options:
                 )
         return [count for count in divisors if str(count) in chosen]
 
+    @property
+    def benchmark(self) -> bool:
+        """``--benchmark``."""
+        return bool(self._config.getoption("starpullm_benchmark"))
+
+    @property
+    def blocks(self) -> int:
+        """``--starpullm-blocks``."""
+        from starpullm.contest import BLOCKS
+
+        blocks: int | None = self._config.getoption("--starpullm-blocks")
+        return BLOCKS if blocks is None else blocks
+
+    @property
+    def budget(self) -> float:
+        """``--starpullm-budget``."""
+        from starpullm.checks.gate import BUDGET
+
+        budget: float | None = self._config.getoption("--starpullm-budget")
+        return BUDGET if budget is None else budget
+
+    @cached_property
+    def baseline_library(self) -> Path | None:
+        """``--starpullm-baseline-lib``, from the directory that pytest was called in."""
+        path: str | None = self._config.getoption("--starpullm-baseline-lib")
+        return None if path is None else Path(self._config.invocation_params.dir, path)
+
+    @cached_property
+    def throughput_records(self) -> list[str]:
+        """The chosen records, or the one that is large enough to be measured and small enough to be quick."""
+        return self.records if self._list("records") else [DEFAULT_THROUGHPUT_RECORD]
+
+    @cached_property
+    def rank_counts(self) -> list[int]:
+        """``--starpullm-ranks``."""
+        counts = self._list("ranks") or ["1"]
+        for text in counts:
+            if not text.isascii() or not text.isdigit() or int(text) < 1:
+                raise pytest.UsageError(
+                    f'--starpullm-ranks: found "{text}", expected positive numbers with commas between'
+                )
+        return [int(text) for text in counts]
+
+    def _check_throughput(self) -> None:
+        from starpullm.checks.gate import MIN_BLOCKS, RESOLUTION
+
+        if not self.benchmark:
+            for name in ("baseline-lib", "blocks", "budget", "ranks"):
+                if self._config.getoption(f"--starpullm-{name}") is not None:
+                    raise pytest.UsageError(f"--starpullm-{name}: expected --benchmark with it")
+            return
+        if not self._config.pluginmanager.hasplugin("benchmark"):
+            raise pytest.UsageError(
+                "--benchmark: pytest-benchmark isn't there, expected it for the records: pip install 'starpullm[test]'"
+            )
+        if self.blocks < MIN_BLOCKS:
+            raise pytest.UsageError(f"--starpullm-blocks: found {self.blocks}, expected at least {MIN_BLOCKS}")
+        if not 0 <= self.budget <= RESOLUTION:
+            raise pytest.UsageError(f"--starpullm-budget: found {self.budget:g}, expected 0 to {RESOLUTION:g}")
+        library = self.baseline_library
+        if library is not None and not library.is_file():
+            raise pytest.UsageError(f"--starpullm-baseline-lib: {library}: no such file")
+        assert self.rank_counts
+
     def check_options(self) -> None:
         """Raise a usage error for the first option that can't be served."""
         if not self.time_limit > 0:
@@ -170,6 +250,7 @@ class Options:
             raise pytest.UsageError(
                 "--starpullm-sub-batches: expected a number that divides the batch of one of the records"
             )
+        self._check_throughput()
         report = self.report_path
         if report is not None and not report.parent.is_dir():
             raise pytest.UsageError(f"--starpullm-report: {report}: there is no directory {report.parent}")

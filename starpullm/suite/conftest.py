@@ -6,13 +6,16 @@ pytest loads it for this directory's tests.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from starpullm.checks.reduction import PROMISES, Promise
+from starpullm.checks.runs import find_record
 from starpullm.pytest_plugin import Validation, validation_of
+from starpullm.runtime import Partition
 
 
 class Case(NamedTuple):
@@ -37,20 +40,34 @@ class SharedBits(NamedTuple):
         return f"{Path(self.record).stem}-{self.reduction}-{'_'.join(map(str, self.sub_batches))}"
 
 
+class SpeedCase(NamedTuple):
+    """A record, and how many ranks share its batch."""
+
+    record: str
+    ranks: int
+
+    def sub_batches(self, partition: str) -> int:
+        """Return one per worker where the batch has so many, as the command line's benchmark does."""
+        workers = Partition.parse(partition).workers
+        return workers if find_record(self.record).batch_size % (workers * self.ranks) == 0 else 1
+
+    def __str__(self) -> str:
+        return f"{Path(self.record).stem}-{self.ranks}"
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrise ``case``, ``bitwise_case``, ``audited_case`` and ``shared_bits``."""
+    """Parametrise ``case``, ``bitwise_case``, ``shared_bits`` and ``speed_case``."""
     validation = validation_of(metafunc.config)
     if "case" in metafunc.fixturenames:
         metafunc.parametrize("case", list(_cases(validation)), ids=str)
     if "bitwise_case" in metafunc.fixturenames:
         cases = [case for case in _cases(validation) if PROMISES[case.reduction] is Promise.BITWISE]
         metafunc.parametrize("bitwise_case", cases, ids=str)
-    if "audited_case" in metafunc.fixturenames:
-        # StarPU's reduction sums in buffers of its own, which aren't closed.
-        cases = [case for case in _cases(validation) if PROMISES[case.reduction] is not Promise.BOUNDED]
-        metafunc.parametrize("audited_case", cases, ids=str)
     if "shared_bits" in metafunc.fixturenames:
         metafunc.parametrize("shared_bits", list(_shared_bits(validation)), ids=str)
+    if "speed_case" in metafunc.fixturenames:
+        speed_cases = [SpeedCase(*of) for of in product(validation.throughput_records, validation.rank_counts)]
+        metafunc.parametrize("speed_case", speed_cases, ids=str)
 
 
 def _cases(validation: Validation) -> Iterator[Case]:

@@ -1,0 +1,102 @@
+"""What a step's task graph costs whatever the machine's speed: tasks, bytes between them and between ranks, its length.
+
+The throughput gate compares it exactly between two builds, or with a stored record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from starpullm.checks.dependencies import required_edges
+from starpullm.checks.result import CheckResult, Outcome
+from starpullm.trace import AccessMode, Trace
+
+__all__ = ["CostResult", "GraphCost", "check_cost", "graph_cost"]
+
+_TRANSFER = "transfer"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphCost:
+    """Numbers that follow from a step's tasks and accesses alone, so that they are the same in every run.
+
+    Parameters
+    ----------
+    tasks
+        Of all ranks, without messages.
+    bytes_between_tasks
+        What tasks read that other tasks of the step have written, or the step before: so much is moved if no two tasks
+        that share data run on the same worker, and never more. How much really is depends on the scheduler.
+    bytes_between_ranks
+        In messages.
+    path_tasks
+        Tasks on the longest chain in which each waits for the one before.
+    path_bytes
+        Bytes that the tasks of a chain read and write, of the chain that has most.
+    """
+
+    tasks: int
+    bytes_between_tasks: int
+    bytes_between_ranks: int
+    path_tasks: int
+    path_bytes: int
+
+
+def graph_cost(trace: Trace) -> GraphCost:
+    """Return the cost of the last step of a trace that has several, messages between ranks included."""
+    steps = trace.tasks["step"]
+    tasks = trace.tasks[steps == steps.max()]
+    sizes = np.array([handle.bytes for handle in trace.handles], np.int64)
+    moved, messages, touched = 0, 0, []
+    for task in tasks:
+        first = int(task["first_access"])
+        own = trace.accesses[first : first + int(task["num_accesses"])]
+        size = sizes[own["handle"]]
+        touched.append(int(size.sum()))
+        if trace.operations[int(task["operation"])] == _TRANSFER:
+            messages += int(size[own["mode"] != AccessMode.WRITE].sum())
+        else:
+            moved += int(size[own["mode"] != AccessMode.WRITE].sum())
+    kernel = np.array([trace.operations[number] != _TRANSFER for number in tasks["operation"]])
+    graph = required_edges(tasks, trace.accesses)
+    return GraphCost(
+        tasks=int(kernel.sum()),
+        bytes_between_tasks=moved,
+        bytes_between_ranks=messages,
+        path_tasks=graph.critical_path(kernel.astype(np.int64))[0],
+        path_bytes=graph.critical_path(np.array(touched, np.int64))[0],
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostResult(CheckResult):
+    """Two builds' costs; ``measured`` is how many of the numbers have grown, ``limit`` 0."""
+
+    now: GraphCost
+    baseline: GraphCost
+
+    def detail_lines(self) -> Iterator[str]:
+        """Yield a line for each number that differs."""
+        for field in fields(GraphCost):
+            now, before = getattr(self.now, field.name), getattr(self.baseline, field.name)
+            if now != before:
+                yield f"{field.name.replace('_', ' ')}: {now}, baseline {before} ({now - before:+d})"
+
+
+def check_cost(now: GraphCost, baseline: GraphCost) -> CostResult:
+    """Compare exactly: failed if any number has grown."""
+    differences = [getattr(now, field.name) - getattr(baseline, field.name) for field in fields(GraphCost)]
+    grown, shrunk = sum(of > 0 for of in differences), sum(of < 0 for of in differences)
+    finding = f"{grown} of {len(differences)} numbers have grown" if grown else "no number has grown"
+    return CostResult(
+        name="graph cost",
+        outcome=Outcome.FAILED if grown else Outcome.PASSED,
+        finding=f"{finding}, {shrunk} have shrunk" if shrunk else finding if grown else "the same graph",
+        measured=grown,
+        limit=0,
+        now=now,
+        baseline=baseline,
+    )

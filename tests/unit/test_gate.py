@@ -1,0 +1,277 @@
+"""The throughput gate's decisions on made-up measurements, whose truth is known.
+
+Collected by pytest; needs no native library.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from starpullm.checks.cost import GraphCost, check_cost
+from starpullm.checks.gate import (
+    BUDGET,
+    ERROR_RATE,
+    MIN_BLOCKS,
+    MIN_STORED,
+    RESOLUTION,
+    STEP,
+    ContestResult,
+    StoredResult,
+    Verdict,
+    _student,
+    compare_builds,
+    compare_with_stored,
+)
+from starpullm.checks.result import Outcome
+from starpullm.errors import InvalidArgumentError
+
+BLOCKS = 64
+OPERATIONS = {"matmul_forward": 3e-3, "attention_backward": 2e-3, "gelu_backward": 1e-3, "mean_loss": 1e-6}
+FASTER, UNCHANGED, SLOWER = Verdict.FASTER, Verdict.UNCHANGED, Verdict.SLOWER
+INCONCLUSIVE, NO_BASELINE = Verdict.INCONCLUSIVE, Verdict.NO_BASELINE
+
+Series = list[dict[str, float]]
+
+
+def measured(
+    seed: int,
+    slowdowns: dict[str, float] | None = None,
+    *,
+    noise: float = 0.01,
+    bursts: float = 0.1,
+    drift: float = 0.1,
+    blocks: int = BLOCKS,
+) -> tuple[Series, Series, Series]:
+    """A machine whose speed drifts, in waves and at random, and that does something else during some turns."""
+    random = np.random.default_rng(seed)
+    turns = 3 * blocks
+    wave = drift * np.sin(np.arange(turns) * 2 * np.pi * random.uniform(0.5, 6) / turns + random.uniform(0, 6))
+    walk = np.cumsum(random.normal(0, drift / 20, turns))
+    series: tuple[Series, Series, Series] = ([], [], [])
+    for block in range(blocks):
+        for place, who in enumerate(random.permutation(3).tolist()):
+            speed = math.exp(wave[3 * block + place] + walk[3 * block + place])
+            if random.random() < bursts:
+                speed *= 1 + random.exponential(0.5)
+            turn = {}
+            for name, seconds in OPERATIONS.items():
+                slow = 1 + (slowdowns or {}).get(name, 0) if who == 0 else 1
+                turn[name] = seconds * slow * speed * math.exp(random.normal(0, noise))
+            # Half of a second is lost to what isn't a kernel.
+            turn[STEP] = sum(turn.values()) * 1.5 * (1 + ((slowdowns or {}).get(STEP, 0) if who == 0 else 0))
+            series[who].append(turn)
+    return series
+
+
+def compare(series: tuple[Series, Series, Series]) -> ContestResult:
+    return compare_builds("here", *series, tokens=512, flops=10**9, limit_gflops=250.0)
+
+
+def named(result: ContestResult, verdict: Verdict) -> set[str]:
+    return {change.name for change in result.changes if change.verdict is verdict}
+
+
+# ---- Two builds ----
+
+
+def test_the_same_build_is_never_called_slower_whatever_the_drift() -> None:
+    """The rule's error rate is for a build at the edge of the budget; for the same build it is far lower."""
+    verdicts = Counter(compare(measured(seed)).verdict for seed in range(60))
+    assert verdicts[SLOWER] == 0
+    assert verdicts[UNCHANGED] + verdicts[FASTER] >= 57
+
+
+def test_a_slower_operation_is_seen_and_named() -> None:
+    """5 %, of an operation that is a sixth of the kernels' time and a ninth of the step's."""
+    results = [compare(measured(seed, {"gelu_backward": 0.05})) for seed in range(30)]
+    seen = [result for result in results if result.verdict is SLOWER]
+    assert len(seen) >= 28
+    for result in seen:
+        assert named(result, SLOWER) == {"gelu_backward"}
+        assert result.outcome is Outcome.FAILED
+        assert "gelu_backward +" in result.finding
+
+
+def test_at_the_edge_of_the_budget_the_error_rate_holds() -> None:
+    """Every quantity is slower by just the budget; each run may err in any of four."""
+    changes = dict.fromkeys(OPERATIONS, BUDGET)
+    wrong = sum(compare(measured(seed, changes, bursts=0.05)).verdict is SLOWER for seed in range(100))
+    # More than 11 of 100 have a probability below 1 % if the rate is kept.
+    assert wrong <= 11 == _largest_count(100, ERROR_RATE, 0.01)
+
+
+def test_a_slower_step_is_seen_although_no_kernel_is() -> None:
+    result = compare(measured(1, {STEP: 0.06}))
+    assert result.verdict is SLOWER
+    assert named(result, SLOWER) == {STEP}
+
+
+def test_a_faster_build() -> None:
+    result = compare(measured(1, dict.fromkeys(OPERATIONS, -0.1)))
+    assert result.verdict is FASTER
+    assert result.outcome is Outcome.PASSED
+    assert result.tokens_per_ms > result.baseline_tokens_per_ms
+
+
+def test_what_cannot_be_seen_is_inconclusive_not_slower() -> None:
+    """Turns differ by 60 % at random: neither a slowdown of 5 % nor its absence can be shown."""
+    for slowdown in (0.0, 0.05):
+        verdicts = {compare(measured(seed, {"gelu_backward": slowdown}, noise=0.6)).verdict for seed in range(10)}
+        assert verdicts == {INCONCLUSIVE}
+    result = compare(measured(0, noise=0.6))
+    assert result.outcome is Outcome.INCONCLUSIVE
+    assert result.visible > RESOLUTION
+    assert result.finding.startswith("a slowdown of 5.0% can't be excluded: step")
+
+
+def test_a_slower_operation_outweighs_a_faster_step() -> None:
+    result = compare(measured(1, {"matmul_forward": -0.3, "gelu_backward": 0.05}))
+    assert result.verdict is SLOWER
+    assert named(result, FASTER) >= {STEP, "matmul_forward"}
+
+
+def test_a_control_that_differs_widens_every_interval() -> None:
+    """Two processes of the same build that differ by 8 %: so could the new build's, and 5 % more shows nothing."""
+    new, baseline, control = measured(3, {"gelu_backward": 0.05})
+    for turn in control:
+        turn["gelu_backward"] *= 1.08
+    result = compare((new, baseline, control))
+    assert "gelu_backward" not in named(result, SLOWER)
+    [change] = [change for change in result.changes if change.name == "gelu_backward"]
+    assert change.control_low > 0.06
+    assert change.visible > 0.1
+    assert change.high - change.low > 2 * change.control_low
+
+
+def test_small_operations_are_shown_and_not_judged() -> None:
+    result = compare(measured(1, {"mean_loss": 3.0}))
+    assert result.verdict is UNCHANGED
+    [change] = [change for change in result.changes if change.name == "mean_loss"]
+    assert change.verdict is None
+    assert change.low > 1
+
+
+def test_an_operation_of_one_build_only_is_left_to_the_step() -> None:
+    new, baseline, control = measured(1)
+    for turn in new:
+        turn["gelu_fused"] = turn.pop("gelu_backward")
+    result = compare((new, baseline, control))
+    assert {change.name for change in result.changes} == {STEP, *OPERATIONS} - {"gelu_backward"}
+
+
+def test_the_same_measurements_have_the_same_result() -> None:
+    assert compare(measured(5)) == compare(measured(5))
+
+
+def test_refusals() -> None:
+    new, baseline, control = measured(1)
+    with pytest.raises(InvalidArgumentError, match="blocks: found 64, 64 and 63, expected the same number, at l"):
+        compare((new, baseline, control[1:]))
+    few = MIN_BLOCKS - 1
+    with pytest.raises(InvalidArgumentError, match="blocks: found 15, 15 and 15"):
+        compare((new[:few], baseline[:few], control[:few]))
+    with pytest.raises(InvalidArgumentError, match=r"budget: found 0\.1, expected 0 to 0\.05"):
+        compare_builds("here", new, baseline, control, tokens=1, flops=1, limit_gflops=1.0, budget=0.1)
+
+
+def test_contest_lines_and_json() -> None:
+    result = compare(measured(1, {"gelu_backward": 0.1}))
+    first, speed, slower, step, last = result.describe()
+    assert first.startswith("throughput: failed: slower: gelu_backward +")
+    assert "tokens/ms, baseline" in speed
+    assert "of the machine's 250 GFLOP/s" in speed
+    assert slower.startswith("  slower: gelu_backward: +")
+    assert "16.7% of the kernels' time; control" in slower
+    assert step.startswith("  step: +")
+    assert last.startswith("  64 turns each; a slowdown of ")
+    values = json.loads(json.dumps(result.as_json(), allow_nan=False))
+    assert values["verdict"] == "slower"
+    assert [change["name"] for change in values["changes"]][:2] == [STEP, "matmul_forward"]
+
+
+# ---- Stored runs ----
+
+
+def compare_stored(fraction: float, stored: list[float]) -> StoredResult:
+    return compare_with_stored("here", fraction, stored, tokens_per_ms=40.0, limit_gflops=250.0)
+
+
+@pytest.mark.parametrize(
+    ("fraction", "stored", "verdict"),
+    [
+        (0.30, [], NO_BASELINE),
+        (0.30, [0.3] * (MIN_STORED - 1), NO_BASELINE),
+        (0.300, [0.300, 0.301, 0.299, 0.300], UNCHANGED),
+        (0.270, [0.300, 0.301, 0.299, 0.300], SLOWER),
+        (0.330, [0.300, 0.301, 0.299, 0.300], FASTER),
+        (0.270, [0.25, 0.35, 0.28, 0.32], INCONCLUSIVE),
+        (0.300, [0.25, 0.35, 0.28, 0.32], INCONCLUSIVE),
+    ],
+)
+def test_stored_runs(fraction: float, stored: list[float], verdict: Verdict) -> None:
+    result = compare_stored(fraction, stored)
+    assert result.verdict is verdict
+    assert (result.measured is None) == (verdict is NO_BASELINE)
+    assert json.loads(json.dumps(result.as_json(), allow_nan=False))["verdict"] == verdict.value
+
+
+def test_runs_of_the_same_kind_are_rarely_called_slower() -> None:
+    """Runs that differ by 5 % by themselves: the interval is for one more of them."""
+    random = np.random.default_rng(1)
+    wrong = 0
+    for _ in range(1000):
+        *stored, now = np.exp(random.normal(math.log(0.3), 0.05, 6)).tolist()
+        wrong += compare_stored(now, stored).verdict is SLOWER
+    assert wrong <= _largest_count(1000, ERROR_RATE, 0.01)
+
+
+def test_no_baseline_says_how_many_are_missing() -> None:
+    result = compare_stored(0.3, [0.3])
+    assert result.outcome is Outcome.NOT_COMPARABLE
+    assert result.describe()[0] == (
+        "throughput: not comparable: no baseline: 1 stored runs of this configuration on this machine, expected at "
+        "least 3"
+    )
+
+
+@pytest.mark.parametrize(("degrees", "tail", "value"), [(1, 0.05, 6.3138), (2, 0.05, 2.92), (9, 0.01, 2.8214)])
+def test_student(degrees: int, tail: float, value: float) -> None:
+    """As in printed tables."""
+    assert _student(degrees, tail) == pytest.approx(value, abs=1e-3)
+
+
+# ---- Costs of the graph ----
+
+COST = GraphCost(tasks=169, bytes_between_tasks=10**6, bytes_between_ranks=0, path_tasks=89, path_bytes=5 * 10**5)
+
+
+def test_costs_are_compared_exactly() -> None:
+    assert check_cost(COST, COST).outcome is Outcome.PASSED
+    more = GraphCost(
+        tasks=170, bytes_between_tasks=10**6 - 4, bytes_between_ranks=0, path_tasks=89, path_bytes=5 * 10**5
+    )
+    result = check_cost(more, COST)
+    assert result.outcome is Outcome.FAILED
+    assert result.describe() == [
+        "graph cost: failed: 1 of 5 numbers have grown, 1 have shrunk",
+        "  tasks: 170, baseline 169 (+1)",
+        "  bytes between tasks: 999996, baseline 1000000 (-4)",
+    ]
+    less = check_cost(COST, more)
+    assert less.outcome is Outcome.FAILED  # its bytes have grown
+    assert check_cost(COST, GraphCost(**{**vars(COST), "tasks": 200})).outcome is Outcome.PASSED
+
+
+def _largest_count(trials: int, rate: float, tail: float) -> int:
+    """Return the smallest count that is exceeded with at most this probability."""
+    total, count = 0.0, 0
+    while True:
+        total += math.comb(trials, count) * rate**count * (1 - rate) ** (trials - count)
+        if 1 - total <= tail:
+            return count
+        count += 1
