@@ -29,6 +29,7 @@ from rich.table import Table
 import starpullm
 from starpullm import demo as demo_run
 from starpullm.bench import bench
+from starpullm.checks.debug_state import check_debug_state, expected_losses
 from starpullm.checks.libm import NUM_INPUTS, LibmResult, check_libm, vector_levels
 from starpullm.checks.llmc import LlmcReference, run_llmc
 from starpullm.checks.parity import ParityResult, check_parity, make_inputs
@@ -49,6 +50,7 @@ from starpullm.formats import (
     checkpoint_config,
     num_parameters,
     parameter_shapes,
+    read_debug_state,
     write_checkpoint,
     write_tokens,
 )
@@ -685,6 +687,59 @@ def _parity_summary(results: Sequence[ParityResult]) -> str:
     tensors = sum(result.num_tensors for result in results)
     steps = sum(result.num_steps for result in results if result.outcome is not Outcome.NOT_COMPARABLE)
     return f"parity: {tensors} tensors over {steps} steps, {different} differ"
+
+
+@main.command("debug-state")
+@click.argument("state_file", metavar="STATE.bin", type=_PATH)
+@click.option("--checkpoint", type=_PATH, required=True, help="The model that it belongs to.")
+@_partition_option
+@_scheduler_option
+@click.option("--sub-batches", type=int, default=1, show_default=True, help="Parts of each rank's batch.")
+@_reduction_option
+@_matmul_option
+@_blas_library_option
+@_json_option
+def debug_state_command(
+    state_file: Path,
+    checkpoint: Path,
+    partition: str,
+    scheduler: str,
+    sub_batches: int,
+    reduction: str,
+    matmul: str,
+    blas_library: str | None,
+    as_json: bool,
+) -> None:
+    """Compare a step with llm.c's debug state, within the tolerances of llm.c's own test.
+
+    Logits, loss and gradients; for the starter pack's gpt2_124M_debug_state.bin also ten steps' losses. That is no
+    comparison of bits: see parity.
+
+    Exit status 0: all within the tolerances; 1: some aren't; 2: bad usage or input.
+    """
+    with _all_ranks() as comm:
+        state = read_debug_state(state_file, checkpoint_config(checkpoint), mmap=True)
+        with (
+            Runtime(partition, scheduler, comm, matmul=matmul, blas_library=blas_library) as runtime,
+            _guarded(comm),
+            _progress(hidden=as_json) as progress,
+        ):
+            bar = progress.add_task("debug state", total=len(expected_losses(state)))
+            result = check_debug_state(
+                state,
+                runtime,
+                checkpoint,
+                sub_batches=sub_batches,
+                reduction=reduction,
+                progress=lambda: progress.advance(bar),
+            )
+        if as_json:
+            _print_json(result.as_json())
+        else:
+            for line in result.describe():
+                _out.print(line, markup=False)
+    if result.outcome is Outcome.FAILED:
+        sys.exit(EXIT_DIFFERENT)
 
 
 # ---- bench ----

@@ -43,6 +43,7 @@ __all__ = [
     "check_reuse",
     "check_runtime_graph",
     "required_edges",
+    "task_name",
     "typical_durations",
 ]
 
@@ -341,7 +342,8 @@ class Dependency:
         return f"{self.before} → {self.after}: {self.kind.value} of {self.handle}"
 
 
-def _task_name(trace: Trace, index: int) -> TaskName:
+def task_name(trace: Trace, index: int) -> TaskName:
+    """Return what a person calls the trace's index-th task."""
     task = trace.tasks[index]
     numbers = {name: int(task[name]) for name in ("id", "step", "sub_batch", "layer", "rank", "worker")}
     return TaskName(operation=trace.operations[int(task["operation"])], **numbers)
@@ -349,7 +351,7 @@ def _task_name(trace: Trace, index: int) -> TaskName:
 
 def _dependency(trace: Trace, edge: Edge) -> Dependency:
     return Dependency(
-        _task_name(trace, edge.before), _task_name(trace, edge.after), trace.handles[edge.handle].name, edge.kind
+        task_name(trace, edge.before), task_name(trace, edge.after), trace.handles[edge.handle].name, edge.kind
     )
 
 
@@ -539,7 +541,7 @@ def _superfluous(trace: Trace, flow: _Flow, before: int, after: int) -> Superflu
         for handle, mode in earlier.items()
         if handle in later
     )
-    return SuperfluousOrder(_task_name(trace, before), _task_name(trace, after), common)
+    return SuperfluousOrder(task_name(trace, before), task_name(trace, after), common)
 
 
 def _mode_name(mode: int) -> str:
@@ -611,7 +613,7 @@ def check_observed(trace: Trace) -> ObservedResult:
     compared = int(same_rank.sum())
     if len(backwards):
         outcome = Outcome.NOT_COMPARABLE
-        finding = f"{_task_name(trace, int(backwards[0]))}: found a time before the one it comes after"
+        finding = f"{task_name(trace, int(backwards[0]))}: found a time before the one it comes after"
     elif compared == 0:
         outcome, finding = Outcome.INCONCLUSIVE, "no two tasks of a rank have to be in order, so nothing was shown"
     else:

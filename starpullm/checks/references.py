@@ -21,7 +21,7 @@ from starpullm.launch import Job, run_job
 from starpullm.progress import report_phase
 from starpullm.records import GoldenRecord, tensor_digest
 from starpullm.runtime import Runtime
-from starpullm.trainer import Trainer
+from starpullm.trainer import Instruments, Trainer
 
 __all__ = ["ExpectedValues", "GoldenReference", "Reference", "record_trainer", "split_layer"]
 
@@ -85,6 +85,7 @@ def record_trainer(
     keep_activations: bool = True,
     steps_in_flight: int = 2,
     trace: bool = False,
+    instruments: Instruments | None = None,
 ) -> Trainer:
     """Return a trainer with a record's settings, at its initial state; over ranks with this rank's part of the batch.
 
@@ -96,7 +97,7 @@ def record_trainer(
         The settings.
     checkpoint
         The record's model.
-    sub_batches, reduction, keep_activations, steps_in_flight, trace
+    sub_batches, reduction, keep_activations, steps_in_flight, trace, instruments
         As ``Trainer``'s.
     """
     return Trainer(
@@ -113,6 +114,7 @@ def record_trainer(
         keep_activations=keep_activations,
         steps_in_flight=steps_in_flight,
         trace=trace,
+        instruments=instruments,
     )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from starpullm.checks.accesses import AccessesResult, check_accesses, check_poison
 from starpullm.checks.dependencies import (
     ObservedResult,
     ReuseResult,
@@ -28,15 +29,17 @@ from starpullm.data import generate_tokens
 from starpullm.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
 from starpullm.runtime import Runtime
 from starpullm.trace import Trace
-from starpullm.trainer import Trainer
+from starpullm.trainer import Instruments, Trainer
 
 __all__ = [
     "Place",
+    "accesses",
     "find_record",
     "gradients",
     "new_trainer",
     "observed_order",
     "parity",
+    "poison",
     "reuse",
     "trace_steps",
     "write_gradients",
@@ -84,6 +87,7 @@ def new_trainer(
     reduction: str = "ordered",
     keep_activations: bool = True,
     trace: bool = False,
+    instruments: Instruments | None = None,
 ) -> Trainer:
     """Return a trainer with the record's settings, at the record's initial state."""
     return record_trainer(
@@ -95,6 +99,7 @@ def new_trainer(
         keep_activations=keep_activations,
         steps_in_flight=STEPS - 2,
         trace=trace,
+        instruments=instruments,
     )
 
 
@@ -120,6 +125,20 @@ def reuse(place: Place, *, record: str, sub_batches: int, reduction: str, seed: 
     """Compare the critical path with that of the same flow in which every step has buffers of its own."""
     trace = _traced(place, record, sub_batches, reduction, seed)
     return check_reuse(trace, durations=typical_durations(trace))
+
+
+def accesses(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> AccessesResult:
+    """Compare what every task does to memory with what it declared; on 1x1."""
+    trainer = _instrumented(place, record, sub_batches, reduction, Instruments(audit=True))
+    with trainer:
+        return check_accesses(trace_steps(trainer, seed), trainer.findings())
+
+
+def poison(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> AccessesResult:
+    """Train with all memory poisoned that a task or a step mustn't read before it is written."""
+    trainer = _instrumented(place, record, sub_batches, reduction, Instruments(poison=True))
+    with trainer:
+        return check_poison(trace_steps(trainer, seed), trainer.findings())
 
 
 def gradients(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> GradientErrorResult:
@@ -148,6 +167,18 @@ def _traced(place: Place, record: str, sub_batches: int, reduction: str, seed: i
         place, golden, sub_batches=sub_batches, reduction=reduction, keep_activations=False, trace=True
     ) as trainer:
         return trace_steps(trainer, seed)
+
+
+def _instrumented(place: Place, record: str, sub_batches: int, reduction: str, instruments: Instruments) -> Trainer:
+    return new_trainer(
+        place,
+        find_record(record),
+        sub_batches=sub_batches,
+        reduction=reduction,
+        keep_activations=False,
+        trace=True,
+        instruments=instruments,
+    )
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Tasks run in the order that their accesses require, and buffers used again by the next step cost nothing.
+"""Tasks do what they declare, and run in the order that this requires; buffers used again cost nothing.
 
 Run by ``pytest --pyargs starpullm.suite``.
 """
@@ -8,11 +8,28 @@ from __future__ import annotations
 import pytest
 
 from starpullm.checks import runs
+from starpullm.isolation import Configuration
 from starpullm.pytest_plugin import Checker, Validation
 
 from .conftest import Case
 
 pytestmark = pytest.mark.dependencies
+
+
+def test_tasks_access_what_they_declare(
+    request: pytest.FixtureRequest, starpullm_validation: Validation, audited_case: Case
+) -> None:
+    """Memory is closed but to a task's declared accesses: on one worker of one thread, whatever the partitions."""
+    configuration = Configuration("1x1", starpullm_validation.configurations[0].scheduler)
+    checker = Checker(starpullm_validation, request.node, configuration)
+    checker(runs.accesses, **audited_case._asdict(), seed=starpullm_validation.seed)
+
+
+def test_nothing_is_read_before_it_is_written(
+    starpullm_check: Checker, case: Case, starpullm_validation: Validation
+) -> None:
+    """Memory that a task is to write, and what a step leaves, holds signalling NaNs: none stays, none spreads."""
+    starpullm_check(runs.poison, **case._asdict(), seed=starpullm_validation.seed)
 
 
 def test_run_keeps_the_required_order(starpullm_check: Checker, case: Case, starpullm_validation: Validation) -> None:

@@ -44,32 +44,32 @@ static void panels_of(float *panels, const float *b, size_t ldb, size_t count, s
 
 /* Rows t to t + rows of scores[t,t2] = ordered sum over i from 0 of from[t,i] * b[t2,i], b being `count` transposed
  * panels. Tiles that the causal edge cuts are computed whole; the caller overwrites what is past it. */
-static void scores_rows(float *scores, const float *from, size_t ldfrom, const float *panels, float *a, size_t t,
-                        size_t rows, size_t count, size_t T, size_t hs)
+static void scores_rows(float *scores, const float *from, size_t ldfrom, const float *panels, size_t t, size_t rows,
+                        size_t count, size_t T, size_t hs)
 {
     for (size_t i = 0; i < hs; i += TILE_DEPTH) {
         const size_t depth = smaller(TILE_DEPTH, hs - i);
-        SIMD_NAME(pack_rows)(a, from + t * ldfrom + i, ldfrom, rows, depth);
         for (size_t t2 = 0; t2 < t + rows; t2 += TILE_COLUMNS) {
             const size_t columns = smaller(TILE_COLUMNS, count - t2);
-            SIMD_NAME(tile_product)(scores + t * T + t2, T, i == 0 ? SIMD_NAME(tile_zeros) : NULL, a, PACKED_ROWS,
-                                    panels + t2 * hs + i * panel_width(columns), rows, columns, depth);
+            SIMD_NAME(tile_product)(scores + t * T + t2, T, i == 0 ? SIMD_NAME(tile_zeros) : NULL,
+                                    from + t * ldfrom + i, ldfrom, 1, panels + t2 * hs + i * panel_width(columns), rows,
+                                    columns, depth);
         }
     }
 }
 
 /* Rows t to t + rows of c[t,i] = ordered sum over t2 <= t from 0 of (scores[t,t2] * b[t2,i]) * scale, b being panels of
  * `count` steps. */
-static void sum_over_past(float *c, size_t ldc, const float *scores, const float *panels, float *a, float scale,
-                          size_t t, size_t rows, size_t count, size_t T, size_t hs)
+static void sum_over_past(float *c, size_t ldc, const float *scores, const float *panels, float scale, size_t t,
+                          size_t rows, size_t count, size_t T, size_t hs)
 {
     for (size_t t2 = 0; t2 < t; t2 += TILE_DEPTH) {
         const size_t depth = smaller(TILE_DEPTH, t - t2);
-        SIMD_NAME(pack_rows)(a, scores + t * T + t2, T, rows, depth);
         for (size_t i = 0; i < hs; i += TILE_COLUMNS) {
             const size_t columns = smaller(TILE_COLUMNS, hs - i);
-            SIMD_NAME(tile_product_scaled)(c + t * ldc + i, ldc, t2 == 0 ? SIMD_NAME(tile_zeros) : NULL, a, PACKED_ROWS,
-                                           panels + i * count + t2 * panel_width(columns), rows, columns, depth, scale);
+            SIMD_NAME(tile_product_scaled)(c + t * ldc + i, ldc, t2 == 0 ? SIMD_NAME(tile_zeros) : NULL,
+                                           scores + t * T + t2, T, 1, panels + i * count + t2 * panel_width(columns),
+                                           rows, columns, depth, scale);
         }
     }
     for (size_t i = 0; i < hs; i += TILE_COLUMNS) {
@@ -95,7 +95,7 @@ static void sum_over_future(float *c, size_t ldc, const float *scores, const flo
             SIMD_NAME(pack_steps)(a, scores + t * T + t2, T, rows, depth);
             for (size_t i = 0; i < hs; i += TILE_COLUMNS) {
                 const size_t columns = smaller(TILE_COLUMNS, hs - i);
-                SIMD_NAME(tile_product_scaled)(c + t2 * ldc + i, ldc, NULL, a, PACKED_STEPS,
+                SIMD_NAME(tile_product_scaled)(c + t2 * ldc + i, ldc, NULL, a, 1, TILE_ROWS,
                                                panels + i * T + t * panel_width(columns), rows, columns, depth, scale);
             }
         }
@@ -142,20 +142,20 @@ static void forward_rows(float *out, float *preatt, float *att, const float *q, 
                          float scale, size_t begin, size_t end, size_t T, size_t hs, size_t C)
 {
     const size_t key_room = rounded_up(end, TILE_COLUMNS) * hs, value_room = end * rounded_up(hs, TILE_COLUMNS);
-    float *keys = kernels_scratch(key_room + value_room + TILE_ROWS * TILE_DEPTH);
+    float *keys = kernels_scratch(key_room + value_room);
     if (!keys) {
         forward_unpacked(out, preatt, att, q, k, v, scale, begin, end, T, hs, C);
         return;
     }
-    float *values = keys + key_room, *a = values + value_room;
+    float *values = keys + key_room;
     transposed_panels(keys, k, 3 * C, end, hs);
     panels_of(values, v, 3 * C, end, hs);
     for (size_t t = begin; t < end; t += TILE_ROWS) {
         const size_t rows = smaller(TILE_ROWS, end - t);
-        scores_rows(preatt, q, 3 * C, keys, a, t, rows, end, T, hs);
+        scores_rows(preatt, q, 3 * C, keys, t, rows, end, T, hs);
         for (size_t r = t; r < t + rows; r++)
             softmax_row(preatt + r * T, att + r * T, scale, DEFECT(causal_edge) && r + 1 < T ? r + 1 : r, T);
-        sum_over_past(out, C, att, values, a, 1.0f, t, rows, end, T, hs);
+        sum_over_past(out, C, att, values, 1.0f, t, rows, end, T, hs);
     }
 }
 
@@ -307,7 +307,7 @@ static void backward_head(float *dq, float *dk, float *dv, float *dpreatt, float
     float *room = panels + panel_room, *a = room + softmax_room;
     transposed_panels(panels, v, 3 * C, T, hs);
     for (size_t t = 0; t < T; t += TILE_ROWS)
-        scores_rows(datt, d, C, panels, a, t, smaller(TILE_ROWS, T - t), T, T, hs);
+        scores_rows(datt, d, C, panels, t, smaller(TILE_ROWS, T - t), T, T, hs);
     panels_of(panels, d, C, T, hs);
     sum_over_future(dv, 3 * C, att, panels, a, 1.0f, T, hs);
     for (size_t t = 0; t < T; t += LANES)
@@ -318,7 +318,7 @@ static void backward_head(float *dq, float *dk, float *dv, float *dpreatt, float
     }
     panels_of(panels, k, 3 * C, T, hs);
     for (size_t t = 0; t < T; t += TILE_ROWS)
-        sum_over_past(dq, 3 * C, dpreatt, panels, a, scale, t, smaller(TILE_ROWS, T - t), T, T, hs);
+        sum_over_past(dq, 3 * C, dpreatt, panels, scale, t, smaller(TILE_ROWS, T - t), T, T, hs);
     panels_of(panels, q, 3 * C, T, hs);
     sum_over_future(dk, 3 * C, dpreatt, panels, a, scale, T, hs);
 }

@@ -13,13 +13,17 @@
 
 enum {
     BLOCK_ROWS = 8 * TILE_ROWS, /* rows of weight whose sums are turned over together, */
-    BLOCK_COLUMNS = 256,        /* with TILE_DEPTH steps of them, three quarters of a megabyte: a second-level cache */
-    PANELS = 1 << 20,           /* floats of inp packed at a time */
+    FORWARD_COLUMNS = 768,      /* rows of inp packed at a time, */
+    PANELS = 1 << 22,           /* but so many floats of it */
+    INPUT_COLUMNS = 128,        /* columns of weight packed at a time */
     WEIGHT_DEPTH = 384,         /* rows of inp between two stores of dweight's running sums */
     WEIGHT_COLUMNS = 768,       /* columns of inp packed at a time, */
+    GROUP_COLUMNS = 256,        /* of which so many meet a block of rows one after the other */
     PANELS_DEPTH = 1024,        /* and rows of it */
     BIAS_COLUMNS = 8 * LANES,
-    LINE = 16,         /* floats of a cache line */
+    LINE = 16, /* floats of a cache line */
+    CROWDED = 512,
+    SPREAD_ROW = TILE_DEPTH + LINE,
     FEW_PRODUCTS = 512 /* up to here packing takes longer than it saves; measured */
 };
 
@@ -64,18 +68,50 @@ static void ordered_row(float *out, size_t out_column, const float *initial, con
     }
 }
 
+/* Rows whose distance is a multiple of CROWDED floats meet in few sets of the first-level cache. These are copied to
+ * `room`, which has spread_room() floats, others are used where they are. */
+static size_t spread_room(size_t lda, size_t rows)
+{
+    return lda % CROWDED == 0 ? rows * SPREAD_ROW : 0;
+}
+
+static const float *spread_rows(float *room, size_t *lda, const float *from, size_t rows, size_t depth)
+{
+    if (*lda % CROWDED != 0)
+        return from;
+    for (size_t r = 0; r < rows; r++)
+        memcpy(room + r * SPREAD_ROW, from + r * *lda, depth * sizeof(float));
+    *lda = SPREAD_ROW;
+    return room;
+}
+
+/* Asks for this tile's share of what the block after this one will pack: rows of `length` floats, lda apart, asked for
+ * while `tiles` tiles are computed. The memory's latency passes meanwhile. */
+struct ahead {
+    const float *first;
+    size_t rows, lda, length, tiles, tile, row;
+};
+
+static inline void ask_ahead(struct ahead *next)
+{
+    const size_t end = ++next->tile * next->rows / next->tiles;
+    for (; next->row < end; next->row++)
+        for (size_t i = 0; i < next->length; i += LINE)
+            __builtin_prefetch(next->first + next->row * next->lda + i, 0, 2);
+}
+
 /* The sums of `columns` rows of inp and `rows` rows of weight: sums[o,n], so that a value of weight meets a vector of
  * inp, which is packed whole; then they are turned over into out. */
 static bool forward_rectangle(float *out, const float *inp, const float *weight, const float *bias, size_t rows,
                               size_t columns, size_t C, size_t OC)
 {
-    const size_t most = smaller(PANELS / C / TILE_COLUMNS * TILE_COLUMNS, BLOCK_COLUMNS);
+    const size_t most = smaller(PANELS / C / TILE_COLUMNS * TILE_COLUMNS, FORWARD_COLUMNS);
     const size_t part = even_part(columns, most ? most : TILE_COLUMNS, TILE_COLUMNS);
     const size_t ld = part + LINE; /* not a power of two, so that a column's values fall into different cache sets */
-    float *panels = kernels_scratch(part * C + TILE_ROWS * TILE_DEPTH + BLOCK_ROWS * ld);
+    float *panels = kernels_scratch(part * C + BLOCK_ROWS * ld + spread_room(C, BLOCK_ROWS));
     if (!panels)
         return false;
-    float *a = panels + part * C, *sums = a + TILE_ROWS * TILE_DEPTH;
+    float *sums = panels + part * C, *room = sums + BLOCK_ROWS * ld;
     const size_t depth_part = even_part(C, TILE_DEPTH, LANES);
     for (size_t n = 0; n < columns; n += part) {
         const size_t block_columns = smaller(part, columns - n);
@@ -86,21 +122,29 @@ static bool forward_rectangle(float *out, const float *inp, const float *weight,
             const size_t block_rows = smaller(BLOCK_ROWS, rows - o);
             for (size_t i = 0; i < C; i += depth_part) {
                 const size_t depth = smaller(depth_part, C - i);
-                for (size_t r = 0; r < block_rows; r += TILE_ROWS) {
-                    const size_t tile_rows = smaller(TILE_ROWS, block_rows - r);
-                    const float *initial = i > 0 ? NULL : bias ? bias + o + r : SIMD_NAME(tile_zeros);
-                    SIMD_NAME(pack_rows)(a, weight + (o + r) * C + i, C, tile_rows, depth);
-                    for (size_t j = 0; j < block_columns; j += TILE_COLUMNS) {
-                        const size_t width = panel_width(smaller(TILE_COLUMNS, block_columns - j));
-                        SIMD_NAME(tile_product)(sums + r * ld + j, ld, initial, a, PACKED_ROWS,
-                                                panels + j * C + i * width, tile_rows, width, depth);
+                const bool last = i + depth == C;
+                size_t lda = C;
+                const float *a = spread_rows(room, &lda, weight + o * C + i, block_rows, depth);
+                struct ahead next = {.first = last ? weight + (o + block_rows) * C : weight + o * C + i + depth,
+                                     .rows = last ? smaller(BLOCK_ROWS, rows - o - block_rows) : block_rows,
+                                     .lda = C,
+                                     .length = last ? depth_part : smaller(depth_part, C - i - depth),
+                                     .tiles = ((block_rows + TILE_ROWS - 1) / TILE_ROWS) *
+                                              ((block_columns + TILE_COLUMNS - 1) / TILE_COLUMNS)};
+                for (size_t j = 0; j < block_columns; j += TILE_COLUMNS) {
+                    const size_t tile_columns = smaller(TILE_COLUMNS, block_columns - j);
+                    const size_t width = panel_width(tile_columns);
+                    for (size_t r = 0; r < block_rows; r += TILE_ROWS) {
+                        const float *initial = i > 0 ? NULL : bias ? bias + o + r : SIMD_NAME(tile_zeros);
+                        SIMD_NAME(tile_product)(sums + r * ld + j, ld, initial, a + r * lda, lda, 1,
+                                                panels + j * C + i * width, smaller(TILE_ROWS, block_rows - r), width,
+                                                depth);
+                        ask_ahead(&next);
                     }
+                    if (last)
+                        SIMD_NAME(transpose)(out + (n + j) * OC + o, OC, sums + j, ld, block_rows, tile_columns);
                 }
             }
-            /* A cache line of every o at a time. */
-            for (size_t j = 0; j < block_columns; j += LINE)
-                SIMD_NAME(transpose)(out + (n + j) * OC + o, OC, sums + j, ld, block_rows,
-                                     smaller(LINE, block_columns - j));
         }
     }
     return true;
@@ -122,29 +166,38 @@ void SIMD_NAME(matmul_forward)(float *out /* (N,OC) */, const float *inp /* (N,C
             ordered_row(out + o, OC, bias ? bias + o : SIMD_NAME(tile_zeros), weight + o * C, 1, inp, 1, C, columns, C);
 }
 
-/* `rows` rows of dinp and `columns` columns. The part of dout is packed whole, the weight panel by panel. */
+/* `rows` rows of dinp and `columns` columns. The weight is packed a block of panels at a time, all rows of dout meet
+ * them. */
 static bool backward_input_rectangle(float *dinp, const float *dout, const float *weight, size_t rows, size_t columns,
                                      size_t C, size_t OC, enum sum_start start)
 {
-    const size_t part = even_part(rows, BLOCK_COLUMNS, TILE_ROWS);
-    float *a = kernels_scratch(part * TILE_DEPTH + TILE_DEPTH * TILE_COLUMNS);
-    if (!a)
+    const size_t depth_part = even_part(OC, TILE_DEPTH, LANES), part = even_part(columns, INPUT_COLUMNS, TILE_COLUMNS);
+    float *panels = kernels_scratch(depth_part * part + spread_room(OC, rows));
+    if (!panels)
         return false;
-    float *panel = a + part * TILE_DEPTH;
-    const size_t depth_part = even_part(OC, TILE_DEPTH, LANES);
-    for (size_t n = 0; n < rows; n += part) {
-        const size_t block_rows = smaller(part, rows - n);
-        for (size_t o = 0; o < OC; o += depth_part) {
-            const size_t depth = smaller(depth_part, OC - o);
-            const float *initial = o == 0 && start == SUM_FROM_ZERO ? SIMD_NAME(tile_zeros) : NULL;
-            SIMD_NAME(pack_rows)(a, dout + n * OC + o, OC, block_rows, depth);
-            for (size_t i = 0; i < columns; i += TILE_COLUMNS) {
-                const size_t width = smaller(TILE_COLUMNS, columns - i);
-                SIMD_NAME(panel_copy)(panel, weight + o * C + i, C, depth, width);
-                for (size_t r = 0; r < block_rows; r += TILE_ROWS) {
-                    SIMD_NAME(tile_product)(dinp + (n + r) * C + i, C, initial, a + r * TILE_DEPTH, PACKED_ROWS, panel,
-                                            smaller(TILE_ROWS, block_rows - r), width, depth);
+    for (size_t o = 0; o < OC; o += depth_part) {
+        const size_t depth = smaller(depth_part, OC - o);
+        const float *initial = o == 0 && start == SUM_FROM_ZERO ? SIMD_NAME(tile_zeros) : NULL;
+        size_t lda = OC;
+        const float *a = spread_rows(panels + depth_part * part, &lda, dout + o, rows, depth);
+        for (size_t i = 0; i < columns; i += part) {
+            const size_t block_columns = smaller(part, columns - i);
+            for (size_t j = 0; j < block_columns; j += TILE_COLUMNS)
+                SIMD_NAME(panel_copy)(panels + j * depth, weight + o * C + i + j, C, depth,
+                                      smaller(TILE_COLUMNS, block_columns - j));
+            const bool last = i + part >= columns;
+            struct ahead next = {.first = last ? weight + (o + depth) * C : weight + o * C + i + part,
+                                 .rows = last ? smaller(depth_part, OC - o - depth) : depth,
+                                 .lda = C,
+                                 .length = last ? part : smaller(part, columns - i - part),
+                                 .tiles = (rows + TILE_ROWS - 1) / TILE_ROWS};
+            for (size_t r = 0; r < rows; r += TILE_ROWS) {
+                for (size_t j = 0; j < block_columns; j += TILE_COLUMNS) {
+                    const size_t width = smaller(TILE_COLUMNS, block_columns - j);
+                    SIMD_NAME(tile_product)(dinp + r * C + i + j, C, initial, a + r * lda, lda, 1, panels + j * depth,
+                                            smaller(TILE_ROWS, rows - r), width, depth);
                 }
+                ask_ahead(&next);
             }
         }
     }
@@ -196,14 +249,25 @@ static bool backward_weight_rectangle(float *dweight, const float *dout, const f
                     const size_t depth = smaller(depth_part, all_depth - n);
                     const float *initial = begin + n == 0 && start == SUM_FROM_ZERO ? SIMD_NAME(tile_zeros) : NULL;
                     SIMD_NAME(pack_steps)(a, dout + (begin + n) * OC + o, OC, block_rows, depth);
+                    struct ahead next = {.first = dout + (begin + n) * OC + o + block_rows,
+                                         .rows = o + block_rows < rows ? depth : 0,
+                                         .lda = OC,
+                                         .length = smaller(BLOCK_ROWS, rows - o - block_rows),
+                                         .tiles = (block_columns + GROUP_COLUMNS - 1) / GROUP_COLUMNS *
+                                                  ((block_rows + TILE_ROWS - 1) / TILE_ROWS)};
                     /* Neighbouring columns one after the other: rows of dweight often lie whole pages apart, and the
-                     * processor takes a read for one of what it has just written at the same place of a page. */
-                    for (size_t r = 0; r < block_rows; r += TILE_ROWS)
-                        for (size_t j = 0; j < block_columns; j += TILE_COLUMNS) {
-                            const size_t width = smaller(TILE_COLUMNS, block_columns - j);
-                            SIMD_NAME(tile_product)(dweight + (o + r) * C + i + j, C, initial, a + r * TILE_DEPTH,
-                                                    PACKED_STEPS, panels + j * all_depth + n * panel_width(width),
-                                                    smaller(TILE_ROWS, block_rows - r), width, depth);
+                     * processor takes a read for one of what it has just written at the same place of a page. But
+                     * only as many columns as the second-level cache holds. */
+                    for (size_t group = 0; group < block_columns; group += GROUP_COLUMNS)
+                        for (size_t r = 0; r < block_rows; r += TILE_ROWS) {
+                            for (size_t j = group; j < smaller(group + GROUP_COLUMNS, block_columns);
+                                 j += TILE_COLUMNS) {
+                                const size_t width = smaller(TILE_COLUMNS, block_columns - j);
+                                SIMD_NAME(tile_product)(dweight + (o + r) * C + i + j, C, initial, a + r * TILE_DEPTH,
+                                                        1, TILE_ROWS, panels + j * all_depth + n * panel_width(width),
+                                                        smaller(TILE_ROWS, block_rows - r), width, depth);
+                            }
+                            ask_ahead(&next);
                         }
                 }
             }

@@ -24,12 +24,14 @@ static inline __attribute__((always_inline)) void tile(float *restrict c, size_t
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < vectors; v++)
             sum[r][v] = initial ? vector_of(initial[r]) : vector_load(c + (size_t)r * ldc + v * LANES);
-    for (size_t k = 0; k < depth; k++) {
+    /* Rows at any distance: few enough pointers for the registers, their neighbours one and three distances further. */
+    const float *bases[3] = {a, a + 4 * a_row, a + 8 * a_row};
+    for (size_t k = 0; k < depth; k++, bases[0] += a_step, bases[1] += a_step, bases[2] += a_step) {
         vector step[TILE_VECTORS];
         for (int v = 0; v < vectors; v++)
             step[v] = vector_load(b + k * (size_t)(vectors * LANES) + v * LANES);
         for (int r = 0; r < rows; r++) {
-            const vector factor = vector_of(a[(size_t)r * a_row + k * a_step]);
+            const vector factor = vector_of(bases[r / 4][(size_t)(r % 4) * a_row]);
             for (int v = 0; v < vectors; v++) {
                 vector term = factor * step[v];
                 if (scaled)
@@ -43,20 +45,20 @@ static inline __attribute__((always_inline)) void tile(float *restrict c, size_t
             vector_store(c + (size_t)r * ldc + v * LANES, sum[r][v]);
 }
 
-typedef void tile_function(float *c, size_t ldc, const float *initial, const float *a, const float *b, size_t depth,
-                           float scale);
+typedef void tile_function(float *c, size_t ldc, const float *initial, const float *a, size_t lda, const float *b,
+                           size_t depth, float scale);
 
-#define TILE(name, rows, vectors, a_row, a_step, scaled)                                                              \
-    static void name##_##rows##_##vectors(float *c, size_t ldc, const float *initial, const float *a, const float *b, \
-                                          size_t depth, float scale)                                                  \
-    {                                                                                                                 \
-        tile(c, ldc, initial, a, a_row, a_step, b, depth, rows, vectors, scaled, scale);                              \
+#define TILE(name, rows, vectors, a_row, a_step, scaled)                                                          \
+    static void name##_##rows##_##vectors(float *c, size_t ldc, const float *initial, const float *a, size_t lda, \
+                                          const float *b, size_t depth, float scale)                              \
+    {                                                                                                             \
+        tile(c, ldc, initial, a, a_row, a_step, b, depth, rows, vectors, scaled, scale);                          \
     }
-#define TILES_OF_ROWS(rows, vectors)                         \
-    TILE(by_rows, rows, vectors, TILE_DEPTH, 1, false)       \
-    TILE(by_rows_scaled, rows, vectors, TILE_DEPTH, 1, true) \
-    TILE(by_steps, rows, vectors, 1, TILE_ROWS, false)       \
-    TILE(by_steps_scaled, rows, vectors, 1, TILE_ROWS, true)
+#define TILES_OF_ROWS(rows, vectors)                  \
+    TILE(by_rows, rows, vectors, lda, 1, false)       \
+    TILE(by_rows_scaled, rows, vectors, lda, 1, true) \
+    TILE(by_steps, rows, vectors, 1, lda, false)      \
+    TILE(by_steps_scaled, rows, vectors, 1, lda, true)
 #define TILES(rows) TILES_OF_ROWS(rows, 1) TILES_OF_ROWS(rows, 2) TILES_OF_ROWS(rows, 3)
 TILES(1)
 TILES(2)
@@ -75,17 +77,20 @@ TILES(12)
 #define ALL_NAMES(name)                                                                                \
     {NAMES(name, 1), NAMES(name, 2), NAMES(name, 3), NAMES(name, 4),  NAMES(name, 5),  NAMES(name, 6), \
      NAMES(name, 7), NAMES(name, 8), NAMES(name, 9), NAMES(name, 10), NAMES(name, 11), NAMES(name, 12)}
-static tile_function *const tiles[2][2][12][3] = {[PACKED_ROWS] = {ALL_NAMES(by_rows), ALL_NAMES(by_rows_scaled)},
-                                                  [PACKED_STEPS] = {ALL_NAMES(by_steps), ALL_NAMES(by_steps_scaled)}};
+static tile_function *const tiles[2][2][12][3] = {{ALL_NAMES(by_rows), ALL_NAMES(by_rows_scaled)},
+                                                  {ALL_NAMES(by_steps), ALL_NAMES(by_steps_scaled)}};
 _Static_assert(TILE_ROWS <= 12 && TILE_VECTORS <= 3, "every tile has a function");
 
-void SIMD_NAME(tile_product_scaled)(float *c, size_t ldc, const float *initial, const float *a, enum packed packed,
-                                    const float *b, size_t rows, size_t columns, size_t depth, float scale)
+void SIMD_NAME(tile_product_scaled)(float *c, size_t ldc, const float *initial, const float *a, size_t a_row,
+                                    size_t a_step, const float *b, size_t rows, size_t columns, size_t depth,
+                                    float scale)
 {
     const size_t vectors = (columns + LANES - 1) / LANES;
-    tile_function *const product = tiles[packed][scale != 1.0f][rows - 1][vectors - 1];
+    const bool by_steps = a_step != 1;
+    const size_t lda = by_steps ? a_step : a_row;
+    tile_function *const product = tiles[by_steps][scale != 1.0f][rows - 1][vectors - 1];
     if (columns == vectors * LANES) {
-        product(c, ldc, initial, a, b, depth, scale);
+        product(c, ldc, initial, a, lda, b, depth, scale);
         return;
     }
     float part[TILE_ROWS][TILE_COLUMNS]; /* what the unused columns come to is dropped */
@@ -93,15 +98,15 @@ void SIMD_NAME(tile_product_scaled)(float *c, size_t ldc, const float *initial, 
     if (!initial)
         for (size_t r = 0; r < rows; r++)
             memcpy(part[r], c + r * ldc, columns * sizeof(float));
-    product(part[0], TILE_COLUMNS, initial, a, b, depth, scale);
+    product(part[0], TILE_COLUMNS, initial, a, lda, b, depth, scale);
     for (size_t r = 0; r < rows - DEFECT(tile_row); r++)
         memcpy(c + r * ldc, part[r], columns * sizeof(float));
 }
 
-void SIMD_NAME(tile_product)(float *c, size_t ldc, const float *initial, const float *a, enum packed packed,
+void SIMD_NAME(tile_product)(float *c, size_t ldc, const float *initial, const float *a, size_t a_row, size_t a_step,
                              const float *b, size_t rows, size_t columns, size_t depth)
 {
-    SIMD_NAME(tile_product_scaled)(c, ldc, initial, a, packed, b, rows, columns, depth, 1.0f);
+    SIMD_NAME(tile_product_scaled)(c, ldc, initial, a, a_row, a_step, b, rows, columns, depth, 1.0f);
 }
 
 /* One row of a triangle, `vectors` (constant) vectors of it. */
@@ -167,17 +172,15 @@ enum { TURNED = 64 };
 void SIMD_NAME(panel_transpose)(float *panel, const float *bt, size_t ldbt, size_t depth, size_t columns)
 {
     const size_t width = panel_width(columns);
-    for (size_t k = 0; k < depth; k += TURNED) /* few enough rows of the panel for the first-level cache */
+    for (size_t k = 0; k < depth; k += TURNED) { /* few enough rows of the panel for the first-level cache */
+        for (size_t j = 0; j < columns; j++)     /* rows far apart are too many streams for the processor to foresee */
+            for (size_t i = k + TURNED; i < smaller(k + 2 * TURNED, depth); i += 16)
+                __builtin_prefetch(bt + j * ldbt + i, 0, 2);
         SIMD_NAME(transpose)(panel + k * width, width, bt + k, ldbt, columns, smaller(TURNED, depth - k));
+    }
     for (size_t k = 0; columns < width && k < depth; k++)
         for (size_t j = columns; j < width; j++)
             panel[k * width + j] = 0.0f;
-}
-
-void SIMD_NAME(pack_rows)(float *a, const float *from, size_t ldfrom, size_t rows, size_t depth)
-{
-    for (size_t r = 0; r < rows; r++)
-        memcpy(a + r * TILE_DEPTH, from + r * ldfrom, depth * sizeof(float));
 }
 
 void SIMD_NAME(pack_steps)(float *a, const float *from, size_t ldfrom, size_t rows, size_t depth)
@@ -193,36 +196,38 @@ void SIMD_NAME(pack_steps)(float *a, const float *from, size_t ldfrom, size_t ro
     }
 }
 
-typedef float four __attribute__((vector_size(16)));
-typedef float four_unaligned __attribute__((vector_size(16), aligned(4), may_alias));
-
-static inline four four_load(const float *x)
+/* One turn of the halves brings the values of a column next to each other by twos, the next by fours, and so on. */
+static inline void turn_halves(vector to[LANES], const vector from[LANES])
 {
-    return *(const four_unaligned *)x;
+    for (int i = 0; i < LANES / 2; i++) {
+        to[2 * i] = vector_interleave_low(from[i], from[i + LANES / 2]);
+        to[2 * i + 1] = vector_interleave_high(from[i], from[i + LANES / 2]);
+    }
 }
 
-static inline void four_store(float *x, four v)
+/* A square of LANES by LANES in registers: whole cache lines are read and written, wherever the rows lie. */
+static inline void transpose_square(float *restrict out, size_t ldout, const float *restrict in, size_t ldin)
 {
-    *(four_unaligned *)x = v;
-}
-
-static inline void transpose_4x4(float *out, size_t ldout, const float *in, size_t ldin)
-{
-    const four a = four_load(in), b = four_load(in + ldin), c = four_load(in + 2 * ldin), d = four_load(in + 3 * ldin);
-    const four ab01 = __builtin_shufflevector(a, b, 0, 4, 1, 5), ab23 = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-    const four cd01 = __builtin_shufflevector(c, d, 0, 4, 1, 5), cd23 = __builtin_shufflevector(c, d, 2, 6, 3, 7);
-    four_store(out, __builtin_shufflevector(ab01, cd01, 0, 1, 4, 5));
-    four_store(out + ldout, __builtin_shufflevector(ab01, cd01, 2, 3, 6, 7));
-    four_store(out + 2 * ldout, __builtin_shufflevector(ab23, cd23, 0, 1, 4, 5));
-    four_store(out + 3 * ldout, __builtin_shufflevector(ab23, cd23, 2, 3, 6, 7));
+    vector x[LANES], y[LANES];
+    for (int i = 0; i < LANES; i++)
+        x[i] = vector_load(in + (size_t)i * ldin);
+    turn_halves(y, x);
+    turn_halves(x, y);
+    if (LANES >= 8) {
+        turn_halves(y, x);
+        if (LANES == 16)
+            turn_halves(x, y);
+    }
+    for (int i = 0; i < LANES; i++)
+        vector_store(out + (size_t)i * ldout, LANES == 8 ? y[i] : x[i]);
 }
 
 void SIMD_NAME(transpose)(float *out, size_t ldout, const float *in, size_t ldin, size_t rows, size_t columns)
 {
-    const size_t whole_rows = rows - rows % 4, whole_columns = columns - columns % 4;
-    for (size_t i = 0; i < whole_rows; i += 4)
-        for (size_t j = 0; j < whole_columns; j += 4)
-            transpose_4x4(out + j * ldout + i, ldout, in + i * ldin + j, ldin);
+    const size_t whole_rows = rows - rows % LANES, whole_columns = columns - columns % LANES;
+    for (size_t i = 0; i < whole_rows; i += LANES)
+        for (size_t j = 0; j < whole_columns; j += LANES)
+            transpose_square(out + j * ldout + i, ldout, in + i * ldin + j, ldin);
     for (size_t i = 0; i < rows; i++)
         for (size_t j = i < whole_rows ? whole_columns : 0; j < columns; j++)
             out[j * ldout + i] = in[i * ldin + (DEFECT(tile_edge) && j > 0 ? j - 1 : j)];

@@ -2,8 +2,8 @@
  * vector registers, each lane one output, while its terms are added one after the other. matmul.c and attention.c build
  * every matrix product from it.
  *
- * A tile is c[r,j] = sum over k ascending of a[r,k] * b[k,j]: rows r meet one value of a, columns j are lanes. Both
- * operands are packed, so that the loop over k reads memory in order. */
+ * A tile is c[r,j] = sum over k ascending of a[r,k] * b[k,j]: rows r meet one value of a, columns j are lanes. b is
+ * packed, so that the loop over k reads it in order; of a, so few values are read that they may lie anywhere. */
 #ifndef STARPULLM_SIMD_TILE_H
 #define STARPULLM_SIMD_TILE_H
 
@@ -23,25 +23,21 @@ enum {
                         cache while panels come from the second */
 };
 
-/* Where a's packed value of row r and step k is. */
-enum packed {
-    PACKED_ROWS,  /* a[r * TILE_DEPTH + k] */
-    PACKED_STEPS, /* a[k * TILE_ROWS + r], one tile's rows */
-};
-
-/* c (rows,columns) of at most a tile, starting from initial[r], or from c's present value if initial is NULL. b is
+/* c (rows,columns) of at most a tile, starting from initial[r], or from c's present value if initial is NULL. a's value
+ * of row r and step k is a[r * a_row + k * a_step], and one of the two distances is 1. b is
  * (depth,panel_width(columns)). */
-void SIMD_NAME(tile_product)(float *c, size_t ldc, const float *initial, const float *a, enum packed packed,
+void SIMD_NAME(tile_product)(float *c, size_t ldc, const float *initial, const float *a, size_t a_row, size_t a_step,
                              const float *b, size_t rows, size_t columns, size_t depth);
 
 /* The same with terms (a[r,k] * b[k,j]) * scale. Scale 1 changes nothing and costs nothing. */
-void SIMD_NAME(tile_product_scaled)(float *c, size_t ldc, const float *initial, const float *a, enum packed packed,
-                                    const float *b, size_t rows, size_t columns, size_t depth, float scale);
+void SIMD_NAME(tile_product_scaled)(float *c, size_t ldc, const float *initial, const float *a, size_t a_row,
+                                    size_t a_step, const float *b, size_t rows, size_t columns, size_t depth,
+                                    float scale);
 
 /* Which k < rows row r's sum has. */
 enum triangle { STEPS_UP_TO_ROW /* k <= r */, STEPS_FROM_ROW /* k >= r */ };
 
-/* The same over a triangle of steps; a's value of row r and step k is a[r * a_row + k * a_step]. */
+/* The same over a triangle of steps, at any two distances. */
 void SIMD_NAME(tile_triangle)(float *c, size_t ldc, const float *initial, const float *a, size_t a_row, size_t a_step,
                               const float *b, size_t rows, size_t columns, enum triangle triangle, float scale);
 
@@ -56,9 +52,6 @@ void SIMD_NAME(panel_copy)(float *panel, const float *b, size_t ldb, size_t dept
 
 /* The same of bt (columns,depth), its rows ldbt apart. */
 void SIMD_NAME(panel_transpose)(float *panel, const float *bt, size_t ldbt, size_t depth, size_t columns);
-
-/* a (rows,TILE_DEPTH) = from (rows,depth), its rows ldfrom apart. */
-void SIMD_NAME(pack_rows)(float *a, const float *from, size_t ldfrom, size_t rows, size_t depth);
 
 /* The tiles of a, each (TILE_DEPTH,TILE_ROWS) = from's transpose, from (depth,rows), its rows ldfrom apart. */
 void SIMD_NAME(pack_steps)(float *a, const float *from, size_t ldfrom, size_t rows, size_t depth);

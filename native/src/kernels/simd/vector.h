@@ -37,4 +37,27 @@ static inline vector vector_of(float x)
     return x - (vector){0};
 }
 
+/* The values of the lower, or the upper, halves of a and b in turn. The compilers want the lanes' numbers as constants.
+ */
+#if SIMD_BYTES == 64
+#define SIMD_LOW_LANES 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define SIMD_HIGH_LANES 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#elif SIMD_BYTES == 32
+#define SIMD_LOW_LANES 0, 8, 1, 9, 2, 10, 3, 11
+#define SIMD_HIGH_LANES 4, 12, 5, 13, 6, 14, 7, 15
+#else
+#define SIMD_LOW_LANES 0, 4, 1, 5
+#define SIMD_HIGH_LANES 2, 6, 3, 7
+#endif
+
+static inline vector vector_interleave_low(vector a, vector b)
+{
+    return __builtin_shufflevector(a, b, SIMD_LOW_LANES);
+}
+
+static inline vector vector_interleave_high(vector a, vector b)
+{
+    return __builtin_shufflevector(a, b, SIMD_HIGH_LANES);
+}
+
 #endif

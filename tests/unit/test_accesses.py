@@ -1,0 +1,80 @@
+"""Tests of the judgement on the instruments' findings: each kind fails its own check, with a sentence that names it.
+
+Collected by pytest; the instruments themselves are tested by native/tests/instrument and tests/native.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from starpullm._native import TRACE_ACCESS, TRACE_TASK
+from starpullm.checks.accesses import MAX_LISTED, check_accesses, check_poison
+from starpullm.checks.result import Outcome
+from starpullm.trace import AccessMode, Finding, FindingKind, HandleInfo, Trace
+
+QKV, ATT = HandleInfo(0, "activations/qkv[3]#1", 8192), HandleInfo(1, "activations/att[3]#1", 4096)
+
+AUDIT = [kind for kind in FindingKind if kind < FindingKind.NOT_WRITTEN]
+POISON = [kind for kind in FindingKind if kind >= FindingKind.NOT_WRITTEN]
+
+
+def two_tasks(*, worker: int = 0) -> Trace:
+    accesses: list[tuple[int, int]] = [(0, AccessMode.WRITE), (1, AccessMode.WRITE), (0, AccessMode.READ)]
+    tasks = np.zeros(2, TRACE_TASK)
+    tasks["id"], tasks["operation"], tasks["worker"] = [0, 1], [0, 1], worker
+    tasks["step"], tasks["sub_batch"], tasks["layer"] = 2, 1, 3
+    tasks["first_access"], tasks["num_accesses"] = [0, 1], [1, 2]
+    operations = ("matmul_forward", "attention_forward")
+    return Trace(tasks, np.array(accesses, TRACE_ACCESS), operations, (QKV, ATT))
+
+
+def found(kind: FindingKind, *, task: int | None = 1) -> Finding:
+    return Finding(task, QKV, kind, 4096, 2)
+
+
+@pytest.mark.parametrize("check", [check_accesses, check_poison])
+def test_no_finding_passes(check: type) -> None:
+    result = check(two_tasks(), [])
+    assert result.outcome is Outcome.PASSED
+    assert (result.measured, result.limit, result.num_tasks, result.num_accesses) == (0, 0, 2, 3)
+    assert result.findings == ()
+
+
+@pytest.mark.parametrize("kind", FindingKind)
+def test_every_kind_fails_its_own_check_alone(kind: FindingKind) -> None:
+    results = {check: check(two_tasks(), [found(kind)]) for check in (check_accesses, check_poison)}
+    failed = [check for check, result in results.items() if result.outcome is Outcome.FAILED]
+    assert failed == [check_accesses if kind in AUDIT else check_poison]
+    (finding,) = results[failed[0]].findings
+    sentence = str(finding)
+    assert sentence.startswith("attention_forward (step 2, sub-batch 1, layer 3) ")
+    assert "activations/qkv[3]#1" in sentence
+    happened = kind not in (FindingKind.READ_NEVER_HAPPENED, FindingKind.WRITE_NEVER_HAPPENED)
+    assert ("4096" in sentence) == happened
+    assert ("2 pages" in sentence or "2 elements" in sentence) == happened
+    json.dumps(results[failed[0]].as_json())
+
+
+def test_who_is_no_task_is_named_so() -> None:
+    result = check_accesses(two_tasks(), [found(FindingKind.UNDECLARED_WRITE, task=None)])
+    assert str(result.findings[0]).startswith("not a task wrote activations/qkv[3]#1")
+    assert result.by_operation == {"not a task": 1}
+
+
+def test_many_findings_are_counted_and_some_listed() -> None:
+    findings = [found(kind, task=task) for kind, task in itertools.product(AUDIT, (0, 1)) for _ in range(10)]
+    result = check_accesses(two_tasks(), findings)
+    assert result.measured == len(findings) > len(result.findings) == MAX_LISTED
+    assert result.by_operation == {"matmul_forward": 40, "attention_forward": 40}
+    lines: Sequence[str] = result.describe()
+    assert lines[-1].endswith("80 in all, by operation: matmul_forward 40, attention_forward 40")
+
+
+@pytest.mark.parametrize("check", [check_accesses, check_poison])
+def test_what_did_not_run_shows_nothing(check: type) -> None:
+    assert check(two_tasks(worker=-1), []).outcome is Outcome.INCONCLUSIVE
