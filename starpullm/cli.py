@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 import numpy as np
@@ -28,6 +28,7 @@ from rich.table import Table
 
 import starpullm
 from starpullm import demo as demo_run
+from starpullm.against.compare import OPPONENTS, STRICT, Comparison, compare
 from starpullm.bench import bench
 from starpullm.checks.debug_state import check_debug_state, expected_losses
 from starpullm.checks.libm import NUM_INPUTS, LibmResult, check_libm, vector_levels
@@ -748,7 +749,9 @@ def debug_state_command(
 @main.command("bench")
 @click.option("--model", type=click.Choice(SHIPPED_RECORDS), help="A generated model with a shipped record's sizes.")
 @click.option("--checkpoint", type=_PATH, help="Or a model of your own.")
-@click.option("--batch-size", type=int, help="B of all ranks together; by default the record's, or 4.")
+@click.option(
+    "--batch-size", "batch_sizes", multiple=True, type=int, help="B of all ranks; by default the record's, or 4."
+)
 @click.option("--seq-len", type=int, help="T; by default the record's, or 64.")
 @click.option("--partition", "partitions", multiple=True, default=["1x1"], show_default=True, metavar="WxT")
 @click.option(
@@ -770,11 +773,18 @@ def debug_state_command(
 @click.option("--time-limit", type=float, default=1800.0, show_default=True, help="Seconds per configuration.")
 @_matmul_option
 @_blas_library_option
+@click.option(
+    "--against",
+    "opponents",
+    multiple=True,
+    type=click.Choice(OPPONENTS),
+    help="Run by turns with matmuls by a BLAS, or with PyTorch, and print ratios; may be repeated.",
+)
 @_json_option
 def bench_command(
     model: str | None,
     checkpoint: Path | None,
-    batch_size: int | None,
+    batch_sizes: Sequence[int],
     seq_len: int | None,
     partitions: Sequence[str],
     sub_batch_counts: Sequence[int],
@@ -786,12 +796,17 @@ def bench_command(
     time_limit: float,
     matmul: str,
     blas_library: str | None,
+    opponents: Sequence[str],
     as_json: bool,
 ) -> None:
     """Measure tokens per millisecond, beside what the processor could do at most and where the time goes.
 
-    --partition, --sub-batches, --reduction and --ranks may be repeated: every combination is measured, each in
-    processes of its own, one after the other. Nothing else should be running.
+    --batch-size, --partition, --sub-batches, --reduction and --ranks may be repeated: every combination is measured,
+    each in processes of its own, one after the other. Nothing else should be running. `starpullm plot` draws what
+    --json prints.
+
+    With --against, contenders take turns, --iterations of them, and ratios are taken within each round. "strict is":
+    how many times as fast as the contender the strict run is.
 
     "of limit": the matrix products' operations per second, of what the same cores do in registers in this arithmetic.
     Idle time of workers is "StarPU" while the data of a task are there, else "waiting": the graph has none.
@@ -802,7 +817,7 @@ def bench_command(
     configurations = [
         Configuration(
             model=record.name if record else str(checkpoint),
-            batch_size=batch_size if batch_size is not None else record.batch_size if record else 4,
+            batch_size=batch_size,
             seq_len=seq_len if seq_len is not None else record.seq_len if record else 64,
             partition=partition,
             scheduler=scheduler,
@@ -812,42 +827,81 @@ def bench_command(
             iterations=iterations,
             warm_up=warm_up,
             matmul=matmul,
-            blas_library=blas_library,
+            blas_library=None if opponents else blas_library,
         )
+        for batch_size in batch_sizes or [record.batch_size if record else 4]
         for ranks in rank_counts
         for partition in partitions
         for sub_batches in sub_batch_counts or [Partition.parse(partition).workers]
         for reduction in reductions
     ]
     results: list[Throughput] = []
+    comparisons: list[Comparison] = []
     with (
+        _ended_by_sigterm(),
         tempfile.TemporaryDirectory(prefix="starpullm-bench-") as directory,
         _progress(hidden=as_json) as progress,
     ):
-        bar = progress.add_task("bench", total=len(configurations))
+        bar = progress.add_task("bench", total=len(configurations) * (iterations if opponents else 1))
         if checkpoint is None:
             assert record is not None
             checkpoint = Path(directory, "model.bin")
             generate_checkpoint(checkpoint, record.model, record.seed)
         for configuration in configurations:
-            results.append(bench(configuration, checkpoint.absolute(), time_limit))
-            progress.advance(bar)
+            if opponents:
+                comparison = compare(
+                    configuration,
+                    checkpoint.absolute(),
+                    opponents,
+                    blas_library=blas_library,
+                    time_limit=time_limit,
+                    progress=lambda: progress.advance(bar),
+                )
+                comparisons.append(comparison)
+            else:
+                results.append(bench(configuration, checkpoint.absolute(), time_limit))
+                progress.advance(bar)
     if as_json:
-        _print_json([result.as_json() for result in results])
-        return
+        _print_json([result.as_json() for result in comparisons or results])
+    elif opponents:
+        _print_comparisons(comparisons)
+    else:
+        _print_throughputs(results)
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the command as an exception, so that children are ended and generated files removed.
+
+    Only where nothing native keeps Python from noticing the signal.
+    """
+
+    def leave(number: int, frame: object) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _print_throughputs(results: Sequence[Throughput]) -> None:
     first = results[0].configuration
+    sizes = {result.configuration.batch_size for result in results}
     _out.print(
-        f"{first.model}, B = {first.batch_size}, T = {first.seq_len}, {iterations} iterations after {warm_up}, "
-        f"{scheduler}, {results[0].simd_level}",
+        f"{first.model}, B = {first.batch_size if len(sizes) == 1 else 'as given'}, T = {first.seq_len}, "
+        f"{first.iterations} iterations after {first.warm_up}, {first.scheduler}, {results[0].simd_level}",
         markup=False,
     )
     if results[0].matmul != "strict":
         _out.print(f"matmuls by {results[0].matmul}: not strict", markup=False)
-    Console(highlight=False, width=max(_out.width, _BENCH_COLUMNS)).print(_bench_table(results))
+    _print_table(_bench_table(results))
     for result in results:
         low, high = result.matmul_limit_range
         busy = f"; limit between {low:.4g} and {high:.4g}: something else was running" if high > _QUIET * low else ""
-        _out.print(f"{result.configuration}: {_operation_shares(result)}{busy}", markup=False)
+        _out.print(f"{_bench_row(result, results)}: {_operation_shares(result)}{busy}", markup=False)
 
 
 _BENCH_COLUMNS = 110
@@ -861,7 +915,7 @@ def _bench_table(results: Sequence[Throughput]) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     for result in results:
         table.add_row(
-            str(result.configuration),
+            _bench_row(result, results),
             f"{result.tokens_per_ms:.4g}",
             f"{result.matmul_gflops:.4g}",
             f"{result.matmul_limit_gflops:.4g}",
@@ -875,12 +929,52 @@ def _bench_table(results: Sequence[Throughput]) -> Table:
     return table
 
 
+def _bench_row(result: Throughput, results: Sequence[Throughput]) -> str:
+    """Return what tells a result from the others."""
+    several = len({of.configuration.batch_size for of in results}) > 1
+    batch = f"B = {result.configuration.batch_size}, " if several else ""
+    return f"{batch}{result.configuration}"
+
+
+def _print_table(table: Table) -> None:
+    Console(highlight=False, width=max(_out.width, _BENCH_COLUMNS)).print(table)
+
+
 def _operation_shares(result: Throughput) -> str:
     total = sum(result.seconds_by_operation.values())
     longest = list(result.seconds_by_operation.items())[:_NUM_OPERATIONS]
     shares = [f"{operation} {seconds / total:.1%}" for operation, seconds in longest]
     others = total - sum(seconds for _, seconds in longest)
     return ", ".join([*shares, f"others {others / total:.1%}"])
+
+
+def _print_comparisons(comparisons: Sequence[Comparison]) -> None:
+    for comparison in comparisons:
+        configuration = comparison.configuration
+        _out.print(
+            f"{configuration.model}, B = {configuration.batch_size}, T = {configuration.seq_len}, {configuration}, "
+            f"{configuration.iterations} rounds",
+            markup=False,
+        )
+        table = Table("contender", box=None, pad_edge=False)
+        for column in ("tokens/ms", "least", "most", "strict is", "least", "most"):
+            table.add_column(column, justify="right", no_wrap=True)
+        for contender in comparison.contenders:
+            speed, slower = contender.tokens_per_ms, contender.times_slower
+            ratios = (f"{slower.median:.2f} x", f"{slower.low:.2f}", f"{slower.high:.2f}")
+            table.add_row(
+                contender.name,
+                f"{speed.median:.4g}",
+                f"{speed.low:.4g}",
+                f"{speed.high:.4g}",
+                *(ratios if contender.name != STRICT else ("", "", "")),
+            )
+        _print_table(table)
+        for contender in comparison.contenders[1:]:
+            _out.print(f"{contender.name}: {contender.description}", markup=False)
+        for name, reason in comparison.left_out.items():
+            _out.print(f"{name}: left out: {reason}", markup=False)
+        _out.print(f"losses of the first steps differ by at most {comparison.loss_difference:.2g}")
 
 
 # ---- checkpoint, tokenize ----

@@ -1,0 +1,129 @@
+"""``starpullm bench --against``: contenders train the same, take turns, and leave nothing behind.
+
+Collected by pytest; every command is a child process. No speed is expected of any machine.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .children import TWO_CORES, cli_command, finish, run_cli, started
+
+BLAS = ("--against", "blas", "--blas-library", "scipy-openblas32")
+TIMEOUT = 110
+
+
+def against(*args: object, timeout: float = TIMEOUT) -> dict[str, Any]:
+    run = run_cli("bench", *args, "--json", timeout=timeout, environment=TWO_CORES).check()
+    assert run.stderr == "", run
+    (comparison,) = json.loads(run.stdout)
+    assert isinstance(comparison, dict)
+    return comparison
+
+
+def assert_consistent(comparison: dict[str, Any], rounds: int) -> None:
+    strict, *others = comparison["contenders"]
+    assert strict["name"] == strict["description"] == "strict"
+    assert strict["times_slower"] == {"median": 1, "low": 1, "high": 1}
+    assert comparison["configuration"]["iterations"] == rounds
+    assert len({len(contender["losses"]) for contender in comparison["contenders"]}) == 1
+    differences = [
+        abs(loss - expected)
+        for contender in others
+        for loss, expected in zip(contender["losses"], strict["losses"], strict=True)
+    ]
+    assert comparison["loss_difference"] == pytest.approx(max(differences))
+    for contender in comparison["contenders"]:
+        for spread in (contender["tokens_per_ms"], contender["times_slower"]):
+            assert 0 < spread["low"] <= spread["median"] <= spread["high"]
+        assert comparison["steps_per_turn"][contender["name"]] >= 1
+    for contender in others:
+        slower, own, strict_speed = contender["times_slower"], contender["tokens_per_ms"], strict["tokens_per_ms"]
+        assert strict_speed["low"] / own["high"] <= slower["low"] * (1 + 1e-9)
+        assert slower["high"] <= strict_speed["high"] / own["low"] * (1 + 1e-9)
+
+
+def test_blas() -> None:
+    comparison = against("--model", "small", "--partition", "2x1", *BLAS, "--iterations", 3)
+    assert_consistent(comparison, 3)
+    assert [contender["name"] for contender in comparison["contenders"]] == ["strict", "blas"]
+    assert comparison["contenders"][1]["description"].startswith("blas (libscipy_openblas.so, OpenBLAS")
+
+
+def test_text() -> None:
+    run = run_cli("bench", "--model", "tiny", *BLAS, "--iterations", 2, timeout=TIMEOUT, environment=TWO_CORES).check()
+    title, header, strict, blas, description, losses = run.stdout.splitlines()
+    assert title == "tiny, B = 2, T = 8, 1x1, S = 1, ordered, 2 rounds"
+    assert header.split() == "contender tokens/ms least most strict is least most".split()
+    assert len(strict.split()) == 4
+    assert strict.split()[0] == "strict"
+    assert blas.split()[0] == "blas"
+    assert blas.split()[5] == "x"
+    assert description.startswith("blas: blas (libscipy_openblas.so, OpenBLAS")
+    assert losses.startswith("losses of the first steps differ by at most ")
+    assert run.stderr == ""
+
+
+def test_no_torch(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('there is none')")
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    run = run_cli(
+        "bench", "--model", "tiny", "--against", "torch", environment={**TWO_CORES, "PYTHONPATH": path}
+    ).check(2)
+    assert run.stderr == (
+        "Error: torch eager: torch: can't be imported (there is none), expected it for a comparison: pip install "
+        "'starpullm[torch]'\n"
+    )
+    assert run.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (("--against", "blas", "--blas-library", "no-such-blas"), 'blas: blas_library: found "no-such-blas"'),
+        ((*BLAS, "--ranks", 2), "against: expected a strict configuration of one rank"),
+        ((*BLAS, "--matmul", "blas"), "against: expected a strict configuration of one rank"),
+        ((*BLAS, "--seq-len", 99), "strict: seq_len: found 99, expected 1 to 16"),
+        ((*BLAS, "--time-limit", 0), "time_limit: found 0, expected a positive number of seconds"),
+    ],
+)
+def test_what_cannot_be_compared(args: tuple[object, ...], sentence: str) -> None:
+    run = run_cli("bench", "--model", "tiny", *args, timeout=TIMEOUT, environment=TWO_CORES).check(2)
+    assert sentence in run.stderr.splitlines()[-1]
+    assert "Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize("args", [(), BLAS])
+def test_sigterm_leaves_nothing_behind(tmp_path: Path, args: tuple[object, ...]) -> None:
+    """Neither the generated model nor a process."""
+    command = cli_command("bench", "--model", "tiny", "--iterations", 100000, *args)
+    with started(command, timeout=TIMEOUT, environment={**TWO_CORES, "TMPDIR": str(tmp_path)}) as process:
+        deadline = time.monotonic() + TIMEOUT / 2
+        while not list(tmp_path.glob("starpullm-bench-*/model.bin")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert list(tmp_path.glob("starpullm-bench-*/model.bin")), "no model was generated"
+        time.sleep(3)  # children have started
+        process.send_signal(signal.SIGTERM)
+        finished = finish(process)
+    finished.check(128 + signal.SIGTERM)
+    assert list(tmp_path.iterdir()) == []
+    assert finished.stderr == ""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch isn't installed")
+def test_torch() -> None:
+    """Both kinds have the strict run's losses after an update."""
+    comparison = against("--model", "tiny", "--against", "torch", "--iterations", 2, "--partition", "1x2")
+    assert_consistent(comparison, 2)
+    names = [contender["name"] for contender in comparison["contenders"]]
+    assert [*names, *comparison["left_out"]] == ["strict", "torch eager", "torch compiled"]
+    assert all(contender["description"].startswith("PyTorch 2") for contender in comparison["contenders"][1:])
+    assert comparison["loss_difference"] < 1e-4

@@ -1,0 +1,57 @@
+"""When a comparison with another way of training is one, and what its numbers are. Collected by pytest."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from starpullm.against.compare import LOSS_TOLERANCE, Spread, check_losses, compare
+from starpullm.checks.throughput import Configuration
+from starpullm.errors import InvalidArgumentError, RuntimeFailureError
+
+CONFIGURATION = Configuration(
+    model="tiny",
+    batch_size=2,
+    seq_len=8,
+    partition="1x1",
+    scheduler="lws",
+    sub_batches=1,
+    reduction="ordered",
+    ranks=1,
+    iterations=3,
+    warm_up=2,
+)
+
+
+def test_spread() -> None:
+    assert Spread.of([3.0, 1.0, 2.0, 10.0]) == Spread(2.5, 1.0, 10.0)
+
+
+def test_losses_that_agree() -> None:
+    losses = {"strict": [11.0, 10.5], "blas": [11.0 + LOSS_TOLERANCE / 2, 10.5], "torch eager": [11.0, 10.5 - 1e-5]}
+    assert check_losses(losses) == pytest.approx(LOSS_TOLERANCE / 2)
+
+
+@pytest.mark.parametrize("second", [10.5 + 2 * LOSS_TOLERANCE, 10.5 - 2 * LOSS_TOLERANCE, math.nan, math.inf])
+def test_losses_that_do_not(second: float) -> None:
+    """An opponent that does something else after the first forward pass."""
+    with pytest.raises(
+        RuntimeFailureError, match=r"^torch eager: step 1: its loss is .*, expected the strict run's 10\.5"
+    ):
+        check_losses({"strict": [11.0, 10.5], "torch eager": [11.0, second]})
+
+
+@pytest.mark.parametrize(
+    ("changes", "opponents", "sentence"),
+    [
+        ({}, ["jax"], 'against: found "jax", expected blas or torch'),
+        ({"ranks": 2}, ["blas"], "expected a strict configuration of one rank"),
+        ({"matmul": "blas"}, ["blas"], "expected a strict configuration of one rank"),
+    ],
+)
+def test_what_cannot_be_compared(changes: dict[str, object], opponents: list[str], sentence: str) -> None:
+    configuration = Configuration(**{**vars(CONFIGURATION), **changes})
+    with pytest.raises(InvalidArgumentError, match=sentence):
+        compare(configuration, Path("none.bin"), opponents)
