@@ -18,13 +18,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.checks.throughput import Configuration
+from starpullm.checks.throughput import Configuration, open_trainer
 from starpullm.data import generate_tokens
 from starpullm.errors import MissingDependencyError, StarpullmError
 from starpullm.formats import checkpoint_config
 from starpullm.progress import report_phase
 from starpullm.runtime import Partition, Runtime
-from starpullm.trainer import Trainer
 
 __all__ = ["COMPILED", "EAGER"]
 
@@ -47,14 +46,7 @@ def _own(configuration: Configuration, checkpoint: Path) -> Iterator[tuple[str, 
             matmul=configuration.matmul,
             blas_library=configuration.blas_library,
         ) as runtime,
-        Trainer(
-            runtime,
-            checkpoint,
-            batch_size=configuration.batch_size,
-            seq_len=configuration.seq_len,
-            sub_batches=configuration.sub_batches,
-            reduction=configuration.reduction,
-        ) as trainer,
+        open_trainer(configuration, checkpoint, runtime, trace=False) as trainer,
     ):
 
         def steps(batches: Sequence[_Batch]) -> list[float]:
