@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
 
 import pytest
+
+CHECKOUT = Path(__file__).parent
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -15,3 +20,22 @@ def starpu_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         if "STARPU_HOME" not in os.environ:
             patch.setenv("STARPU_HOME", str(tmp_path_factory.mktemp("starpu")))
         yield
+
+
+@pytest.fixture(scope="session")
+def llmc_stand_in(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return a function from seeded defects to a shared object that stands in for llm.c's and has them."""
+    directory = tmp_path_factory.mktemp("llmc")
+    sources = CHECKOUT / "native" / "src"
+    kernels = [path for path in sorted((sources / "kernels" / "ref").glob("*.c")) if path.name != "peak.c"]
+    options = "-std=gnu11 -O2 -ffp-contract=off -shared -fPIC -Wall -Werror -Wno-unused-function".split()
+
+    @cache
+    def compile_with(*defects: str) -> Path:
+        library = directory / f"{'-'.join(defects) or 'whole'}.so"
+        macros = [f"-DSTAND_IN_{defect}" for defect in defects]
+        files = [CHECKOUT / "tests" / "native" / "llmc_stand_in.c", *kernels]
+        subprocess.run(["cc", *options, *macros, f"-I{sources}", *files, "-o", library, "-lm"], check=True, timeout=60)
+        return library
+
+    return compile_with

@@ -32,7 +32,7 @@ from starpullm.against.compare import OPPONENTS, STRICT, Comparison, compare
 from starpullm.bench import bench
 from starpullm.checks.debug_state import check_debug_state, expected_losses
 from starpullm.checks.libm import NUM_INPUTS, LibmResult, check_libm, vector_levels
-from starpullm.checks.llmc import LlmcReference, run_llmc
+from starpullm.checks.llmc import run_llmc
 from starpullm.checks.parity import ParityResult, check_parity, make_inputs
 from starpullm.checks.references import GoldenReference
 from starpullm.checks.result import Outcome
@@ -601,7 +601,7 @@ def parity(
             bar = progress.add_task("parity", total=steps)
             for record, counts in plan:
                 checkpoint = make_inputs(record, Path(directory))
-                reference = _llmc_on_all_ranks(comm, llmc_lib, record, checkpoint) if llmc_lib else None
+                reference = run_llmc(llmc_lib, record, checkpoint, Path(directory), comm) if llmc_lib else None
                 for partition in partitions:
                     for scheduler in schedulers:
                         with (
@@ -632,22 +632,6 @@ def parity(
         sys.exit(EXIT_DIFFERENT)
     if Outcome.NOT_COMPARABLE in outcomes:
         sys.exit(EXIT_NOT_COMPARABLE)
-
-
-def _llmc_on_all_ranks(comm: Comm | None, library: Path, record: GoldenRecord, checkpoint: Path) -> LlmcReference:
-    """Run llm.c on rank 0, and say on all ranks what it computed."""
-    answer: LlmcReference | StarpullmError | None = None
-    if comm is None or comm.Get_rank() == 0:
-        try:
-            answer = run_llmc(library, record, checkpoint, checkpoint.parent)
-        except StarpullmError as error:
-            answer = error
-    if comm:
-        answer = comm.bcast(answer)
-    if isinstance(answer, StarpullmError):
-        raise answer
-    assert answer is not None
-    return answer
 
 
 def _sub_batch_counts(record: GoldenRecord, sub_batches: str, ranks: int) -> list[int]:

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,9 @@ from starpullm.launch import Completed, Job, run_job
 from starpullm.machine import libm_fingerprint
 from starpullm.progress import report_phase
 from starpullm.records import TENSOR_GROUPS, GoldenRecord, split_layers, tensor_digest
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Comm
 
 __all__ = ["LlmcReference", "run_llmc"]
 
@@ -60,7 +63,7 @@ class LlmcReference:
         """What it is."""
         return f"llm.c in {self.library}"
 
-    def expected_values(self, step: int, group: str, tensor: str, found: str) -> ExpectedValues:
+    def expected_values(self, step: int, group: str, tensor: str, found: str = "") -> ExpectedValues:
         """Run llm.c again up to a step and return a tensor's values."""
         with tempfile.TemporaryDirectory(prefix="starpullm-llmc-") as directory:
             path = Path(directory, "values.npy")
@@ -90,8 +93,12 @@ class LlmcReference:
         return f"; {different} of its tensors differ from the golden record's: was it built as docs/numerics.md says?"
 
 
-def run_llmc(library: Path, record: GoldenRecord, checkpoint: Path, directory: Path) -> LlmcReference:
+def run_llmc(
+    library: Path, record: GoldenRecord, checkpoint: Path, directory: Path, comm: Comm | None = None
+) -> LlmcReference:
     """Train with llm.c as a record says, in a child process, and return what came out.
+
+    Over ranks every rank calls it; rank 0 runs llm.c, and every rank gets the same result or the same exception.
 
     Parameters
     ----------
@@ -103,6 +110,8 @@ def run_llmc(library: Path, record: GoldenRecord, checkpoint: Path, directory: P
         The record's model, from ``make_inputs``.
     directory
         Keeps what llm.c computed: with the same library and record it isn't run again.
+    comm
+        The ranks, if there are several.
 
     Raises
     ------
@@ -111,6 +120,21 @@ def run_llmc(library: Path, record: GoldenRecord, checkpoint: Path, directory: P
     RuntimeFailureError
         If llm.c ends its process, crashes or doesn't end.
     """
+    answer: LlmcReference | StarpullmError | None = None
+    if comm is None or comm.Get_rank() == 0:
+        try:
+            answer = _reference(library, record, checkpoint, directory)
+        except StarpullmError as error:
+            answer = error
+    if comm:
+        answer = comm.bcast(answer)
+    if not isinstance(answer, LlmcReference):
+        assert answer is not None
+        raise answer
+    return answer
+
+
+def _reference(library: Path, record: GoldenRecord, checkpoint: Path, directory: Path) -> LlmcReference:
     if not library.is_file():
         raise InvalidArgumentError(f"{library}: no such file, expected a shared object with llm.c's functions")
     key = hashlib.sha256(library.read_bytes() + record.path.read_bytes()).hexdigest()[:16]

@@ -44,8 +44,20 @@ class Reference(Protocol):
     def name(self) -> str:
         """What it is, for messages and reports."""
 
-    def expected_values(self, step: int, group: str, tensor: str, found: str) -> ExpectedValues:
-        """Return a tensor's values; ``tensor`` is named like ``qkvw[1]``, ``found`` is the digest of what was found."""
+    @property
+    def record(self) -> GoldenRecord:
+        """What llm.c computed."""
+
+    def expected_values(self, step: int, group: str, tensor: str, found: str = "") -> ExpectedValues:
+        """Return a tensor's values after a step, from 0.
+
+        Parameters
+        ----------
+        step, group, tensor
+            As in a record; a tensor is named like ``qkvw[1]``.
+        found
+            The digest of what was found, for the message if the values aren't known.
+        """
 
 
 @dataclass(frozen=True)
@@ -56,7 +68,7 @@ class GoldenReference:
     checkpoint: Path
     name: ClassVar[str] = "golden record"
 
-    def expected_values(self, step: int, group: str, tensor: str, found: str) -> ExpectedValues:
+    def expected_values(self, step: int, group: str, tensor: str, found: str = "") -> ExpectedValues:
         """Return the record's own values; else those of a run on 1x1 with the ref kernels, if it has their digest."""
         digest = self.record.steps[step].digests[group][tensor]
         values = self.record.raw_tensor(step, group, tensor)

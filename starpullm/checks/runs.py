@@ -22,6 +22,7 @@ from starpullm.checks.dependencies import (
     check_reuse,
     typical_durations,
 )
+from starpullm.checks.llmc import run_llmc
 from starpullm.checks.parity import ParityResult, check_parity, execution_order, make_inputs
 from starpullm.checks.reduction import GradientErrorResult, check_gradients
 from starpullm.checks.references import record_trainer
@@ -39,6 +40,7 @@ __all__ = [
     "new_trainer",
     "observed_order",
     "parity",
+    "parity_with_llmc",
     "poison",
     "reuse",
     "trace_steps",
@@ -114,6 +116,21 @@ def parity(place: Place, *, record: str, sub_batches: int, reduction: str) -> Pa
     """Compare every tensor of every step with a record."""
     golden = find_record(record)
     return check_parity(golden, place.runtime, place.checkpoint(golden), sub_batches=sub_batches, reduction=reduction)
+
+
+def parity_with_llmc(place: Place, *, library: str, record: str, sub_batches: int, reduction: str) -> ParityResult:
+    """Compare every tensor of every step with llm.c, run here as a record says."""
+    case = find_record(record)
+    checkpoint = place.checkpoint(case)
+    reference = run_llmc(Path(library), case, checkpoint, place.directory, place.runtime.comm)
+    return check_parity(
+        reference.record,
+        place.runtime,
+        checkpoint,
+        sub_batches=sub_batches,
+        reduction=reduction,
+        reference=reference,
+    )
 
 
 def observed_order(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> ObservedResult:

@@ -13,6 +13,7 @@ import pytest
 from starpullm.pytest_plugin.fixtures import (
     Checker,
     golden,
+    reference,
     starpu_runtime,
     starpullm_check,
     starpullm_configuration,
@@ -33,6 +34,7 @@ __all__ = [
     "Validation",
     "golden",
     "pytest_addoption",
+    "reference",
     "starpu_runtime",
     "starpullm_check",
     "starpullm_configuration",

@@ -17,6 +17,7 @@ from starpullm.pytest_plugin.run import Validation, validation_of
 
 if TYPE_CHECKING:
     from starpullm import Runtime, Trainer
+    from starpullm.checks.references import Reference
     from starpullm.checks.result import CheckResult
     from starpullm.isolation import Answer, CheckReport, Configuration
     from starpullm.records import GoldenRecord
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Checker",
     "golden",
+    "reference",
     "starpu_runtime",
     "starpullm_check",
     "starpullm_configuration",
@@ -82,6 +84,21 @@ def golden(request: pytest.FixtureRequest) -> GoldenRecord:
     from starpullm.checks.runs import find_record
 
     return find_record(request.param)
+
+
+@pytest.fixture
+def reference(
+    starpullm_validation: Validation, golden: GoldenRecord, tmp_path_factory: pytest.TempPathFactory
+) -> Reference:
+    """Give what is to be compared with, and its values: llm.c if ``--llmc-lib`` names it, else ``golden``."""
+    from starpullm.checks.llmc import run_llmc
+    from starpullm.checks.parity import make_inputs
+    from starpullm.checks.references import GoldenReference
+
+    directory = tmp_path_factory.mktemp("reference")
+    checkpoint = make_inputs(golden, directory)
+    library = starpullm_validation.llmc_library
+    return run_llmc(library, golden, checkpoint, directory) if library else GoldenReference(golden, checkpoint)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ MARKERS = {
 
 FIXTURES = frozenset(
     {"starpullm_configuration", "starpullm_check", "starpullm_validation", "starpu_runtime", "trainer", "golden"}
-    | {"starpullm_gate", "task_trace"}
+    | {"reference", "starpullm_gate", "task_trace"}
 )
 """Whoever asks for one of them uses the plugin."""
 

@@ -40,6 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="RECORD,…",
         help=f"golden records, by name or file; {','.join(DEFAULT_RECORDS)} by default",
     )
+    add("--llmc-lib", metavar="PATH", help="llm.c as a shared object, to compare with beside the golden records")
     add("--starpullm-seed", metavar="N", type=int, default=1, help="seed of generated batches and of StarPU; default 1")
     add(
         "--starpullm-timeout",
@@ -85,6 +86,7 @@ class Options:
         names = ("lib", "partition", "schedulers", "sub_batches", "reductions", "records", "report")
         of_throughput = ("baseline_lib", "blocks", "budget", "ranks")
         values = [getattr(self._config.option, f"starpullm_{name}") for name in (*names, *of_throughput)]
+        values.append(self._config.option.llmc_lib)
         return self.benchmark or self.time_limit != DEFAULT_TIME_LIMIT or any(value is not None for value in values)
 
     @property
@@ -98,6 +100,12 @@ class Options:
         """``--starpullm-timeout``."""
         seconds: float = self._config.getoption("--starpullm-timeout")
         return seconds
+
+    @property
+    def llmc_library(self) -> Path | None:
+        """``--llmc-lib``, from the directory that pytest was called in."""
+        path: str | None = self._config.getoption("--llmc-lib")
+        return None if path is None else Path(self._config.invocation_params.dir, path)
 
     @property
     def report_path(self) -> Path | None:
@@ -250,6 +258,8 @@ class Options:
             raise pytest.UsageError(
                 "--starpullm-sub-batches: expected a number that divides the batch of one of the records"
             )
+        if self.llmc_library is not None and not self.llmc_library.is_file():
+            raise pytest.UsageError(f"--llmc-lib: {self.llmc_library}: no such file")
         self._check_throughput()
         report = self.report_path
         if report is not None and not report.parent.is_dir():

@@ -56,13 +56,16 @@ class SpeedCase(NamedTuple):
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrise ``case``, ``bitwise_case``, ``audited_case``, ``shared_bits`` and ``speed_case``."""
+    """Parametrise ``case``, ``bitwise_case``, ``llmc_case``, ``audited_case``, ``shared_bits`` and ``speed_case``."""
     validation = validation_of(metafunc.config)
     if "case" in metafunc.fixturenames:
         metafunc.parametrize("case", list(_cases(validation)), ids=str)
     if "bitwise_case" in metafunc.fixturenames:
         cases = [case for case in _cases(validation) if PROMISES[case.reduction] is Promise.BITWISE]
         metafunc.parametrize("bitwise_case", cases, ids=str)
+    if "llmc_case" in metafunc.fixturenames:
+        cases = [case for case in _cases(validation) if PROMISES[case.reduction] is Promise.BITWISE]
+        metafunc.parametrize("llmc_case", cases if validation.llmc_library else [None], ids=str)
     if "audited_case" in metafunc.fixturenames:
         # StarPU's reduction sums in buffers of its own, which aren't closed.
         cases = [case for case in _cases(validation) if PROMISES[case.reduction] is not Promise.BOUNDED]

@@ -7,9 +7,7 @@ says how to run the same with it, and what came out.
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -19,38 +17,7 @@ from starpullm.records import shipped_record
 
 from .children import TWO_CORES, Finished, run_cli
 
-SOURCES = Path(__file__).parents[2] / "native" / "src"
-STAND_IN = Path(__file__).with_name("llmc_stand_in.c")
-
 StandIn = Callable[..., Path]
-
-
-@pytest.fixture(scope="module")
-def stand_in(tmp_path_factory: pytest.TempPathFactory) -> StandIn:
-    """Return a function from seeded defects to a library that has them."""
-    directory = tmp_path_factory.mktemp("llmc")
-    kernels = [path for path in sorted((SOURCES / "kernels" / "ref").glob("*.c")) if path.name != "peak.c"]
-
-    @cache
-    def compile_with(*defects: str) -> Path:
-        library = directory / f"{'-'.join(defects) or 'whole'}.so"
-        options = [
-            "-std=gnu11",
-            "-O2",
-            "-ffp-contract=off",
-            "-shared",
-            "-fPIC",
-            "-Wall",
-            "-Werror",
-            "-Wno-unused-function",
-        ]
-        macros = [f"-DSTAND_IN_{defect}" for defect in defects]
-        subprocess.run(
-            ["cc", *options, *macros, f"-I{SOURCES}", STAND_IN, *kernels, "-o", library, "-lm"], check=True, timeout=60
-        )
-        return library
-
-    return compile_with
 
 
 def parity(library: Path, *options: object) -> Finished:
@@ -59,30 +26,30 @@ def parity(library: Path, *options: object) -> Finished:
 
 
 @pytest.mark.parametrize("name", ["tiny", "odd"])
-def test_every_tensor_of_every_step(stand_in: StandIn, name: str) -> None:
+def test_every_tensor_of_every_step(llmc_stand_in: StandIn, name: str) -> None:
     record = shipped_record(name)
     options = ("--partition", "2x1", "--sub-batches", record.batch_size)
-    run = run_cli("parity", record.path, "--llmc-lib", stand_in(), *options, environment=TWO_CORES).check()
+    run = run_cli("parity", record.path, "--llmc-lib", llmc_stand_in(), *options, environment=TWO_CORES).check()
     tensors = sum(len(group) for step in record.steps for group in step.digests.values())
     line, last = run.stdout.splitlines()
     equal = f"{tensors} tensors over {record.num_steps} steps, 0 differ"
-    assert line == f"{name} 2x1 lws sub-batches {record.batch_size} ordered against llm.c in {stand_in()}: {equal}"
+    assert line == f"{name} 2x1 lws sub-batches {record.batch_size} ordered against llm.c in {llmc_stand_in()}: {equal}"
     assert last == f"parity: {equal}"
 
 
-def test_comparable_on_any_libm(stand_in: StandIn, tmp_path: Path) -> None:
+def test_comparable_on_any_libm(llmc_stand_in: StandIn, tmp_path: Path) -> None:
     """Both are of this machine."""
     content = json.loads(shipped_record("tiny").path.read_text())
     content["libm_fingerprint"] = dict.fromkeys(("expf", "tanhf", "coshf", "logf", "powf"), "0" * 64)
     path = tmp_path / "elsewhere.json"
     path.write_text(json.dumps(content))
     run_cli("parity", path).check(3)
-    run_cli("parity", path, "--llmc-lib", stand_in()).check()
+    run_cli("parity", path, "--llmc-lib", llmc_stand_in()).check()
 
 
-def test_other_bits_are_found_and_named(stand_in: StandIn) -> None:
+def test_other_bits_are_found_and_named(llmc_stand_in: StandIn) -> None:
     """Two ULPs in one element of one gradient; what follows differs too; the golden record says who is off."""
-    library = stand_in("OTHER_BITS")
+    library = llmc_stand_in("OTHER_BITS")
     [result] = json.loads(parity(library, "--json").check(1).stdout)
     assert result["outcome"] == "failed"
     assert result["reference"] == f"llm.c in {library}"
@@ -110,8 +77,8 @@ def test_other_bits_are_found_and_named(stand_in: StandIn) -> None:
         (("OTHER_LOSS",), ("mean_loss: found 8.", "as the losses are")),
     ],
 )
-def test_other_layouts_are_refused(stand_in: StandIn, defects: tuple[str, ...], parts: tuple[str, ...]) -> None:
-    library = stand_in(*defects)
+def test_other_layouts_are_refused(llmc_stand_in: StandIn, defects: tuple[str, ...], parts: tuple[str, ...]) -> None:
+    library = llmc_stand_in(*defects)
     run = parity(library).check(2)
     assert run.stdout == ""
     assert run.stderr.startswith(f"Error: {library}: ")
@@ -120,19 +87,19 @@ def test_other_layouts_are_refused(stand_in: StandIn, defects: tuple[str, ...], 
         assert part in run.stderr
 
 
-def test_a_library_that_exits(stand_in: StandIn) -> None:
+def test_a_library_that_exits(llmc_stand_in: StandIn) -> None:
     """As llm.c does where something is wrong; what it wrote is shown."""
-    library = stand_in("EXITS=3")
+    library = llmc_stand_in("EXITS=3")
     run = parity(library).check(4)
     assert run.stderr.startswith(f"Error: llm.c in {library}: the process ended with exit status 3 (")
     assert "phase llm.c's backward" in run.stderr
     assert "stand-in: no more" in run.stderr
-    run = parity(stand_in("EXITS=0")).check(4)
+    run = parity(llmc_stand_in("EXITS=0")).check(4)
     assert "ended its process before the end of its run: completed after" in run.stderr
 
 
-def test_a_library_that_crashes(stand_in: StandIn) -> None:
-    library = stand_in("CRASHES")
+def test_a_library_that_crashes(llmc_stand_in: StandIn) -> None:
+    library = llmc_stand_in("CRASHES")
     run = parity(library).check(4)
     assert run.stderr.startswith(f"Error: llm.c in {library}: the process was ended by SIGSEGV (")
     assert "phase llm.c's forward" in run.stderr

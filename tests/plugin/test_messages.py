@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,51 @@ def test_differing_bits_name_the_first_tensor_in_execution_order(run: Run, tampe
         ]
     )
     assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+LLMC = (*SUITE, "-k", "test_parity_with_llmc", "--starpullm-records", "tiny", "--starpullm-sub-batches", "2")
+
+
+def test_differing_from_llmc_names_the_element_and_the_task(run: Run, llmc_stand_in: Callable[..., Path]) -> None:
+    run(*LLMC, "--llmc-lib", str(llmc_stand_in())).assert_outcomes(passed=1)
+    result = run(*LLMC, "--llmc-lib", str(llmc_stand_in("OTHER_BITS")))
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "parity: failed: 570 tensors over 3 steps, * differ",
+            "  first: step 0, grads/fcprojb[[]1[]]",
+            "    1 of 16 elements (16,) differ (6.25 %)",
+            "    the first is element 14, [[]14[]]",
+            "    expected 0x* (*), found 0x* (*), 2 ULP off",
+            "    elements by ULPs off: 2 to 3: 1; zeros of other sign: 0; NaNs: 0",
+            "    expected values: llm.c in *OTHER_BITS.so; * of its tensors differ from the golden record's: was it *",
+            "    written last by matmul_backward_weight (step 0, sub-batch 1, layer 1) on worker 0 of rank 0",
+            "  then: step 0, m/fcprojb[[]1[]]",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("defect", "sentence"),
+    [
+        ("OTHER_CONFIG", "InvalidArgumentError: *: its model isn't laid out like llm.c's: config.max_seq_len: *"),
+        ("CRASHES", "RuntimeFailureError: llm.c in *: the process was ended by SIGSEGV (*, phase llm.c's forward)"),
+        ("EXITS=1", "RuntimeFailureError: llm.c in *: the process ended with exit status 1 (*, phase llm.c's back*)"),
+    ],
+)
+def test_an_llmc_that_is_no_reference(run: Run, llmc_stand_in: Callable[..., Path], defect: str, sentence: str) -> None:
+    result = run(*LLMC, "--llmc-lib", str(llmc_stand_in(defect)))
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([sentence])
+
+
+def test_strict_wants_an_llmc(run: Run) -> None:
+    run(*LLMC).assert_outcomes(skipped=1)
+    result = run(*LLMC, "--starpullm-strict")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["no llm.c to compare with, expected --llmc-lib", "--starpullm-strict: expected a result, not a skip"]
+    )
 
 
 def test_exitfirst_stops_after_the_first_failure(run: Run, tampered: Path) -> None:
@@ -211,6 +257,7 @@ def test_lost_children_fail_one_test_each(run: Run, pytester: pytest.Pytester) -
         (("--starpullm-sub-batches", "two"), '--starpullm-sub-batches: found "two", expected positive numbers *'),
         (("--starpullm-sub-batches", "7"), "--starpullm-sub-batches: expected a number that divides the batch *"),
         (("--starpullm-timeout", "0"), "--starpullm-timeout: found 0, expected a positive number"),
+        (("--llmc-lib", "nowhere.so"), "--llmc-lib: *nowhere.so: no such file"),
         (("--starpullm-lib", "nowhere.so"), "--starpullm-lib: *nowhere.so: no such file"),
         (("--starpullm-report", "no/where.json"), "--starpullm-report: *where.json: there is no directory *no"),
     ],
