@@ -163,6 +163,10 @@ class Turns:
         for contestant in self._contestants:
             contestant.peaks += self._ask(contestant, "peaks")["peaks"]
 
+    def pids(self, contestant: Contestant) -> tuple[int, ...]:
+        """Return a contestant's processes, one per rank."""
+        return self._children[contestant.name].pids
+
     def _start(self, contestant: Contestant, directory: Path) -> None:
         configuration = self.configuration
         command = (sys.executable, "-P", "-m", "starpullm.turns", json.dumps(asdict(configuration)), self._checkpoint)

@@ -48,6 +48,8 @@ def choose_throughput_tests(config: pytest.Config, items: list[pytest.Item]) -> 
     if validation_of(config).benchmark:
         for item in own:
             item.add_marker(pytest.mark.benchmark(timer=_CLOCK))
+            # A test that fails before its first turn has its own reason for that.
+            item.add_marker(pytest.mark.filterwarnings("ignore:Benchmark fixture was not used"))
             if config.pluginmanager.hasplugin("timeout"):
                 item.add_marker(pytest.mark.timeout(0))  # every turn has a time limit of its own, and there are many
     elif own:

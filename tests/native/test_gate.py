@@ -1,0 +1,152 @@
+"""The throughput gate on real runs: turns of two builds, over ranks too, and what it makes of them.
+
+Collected by pytest; contests run in child processes. No speed is expected of any machine.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from starpullm.checks.gate import BUDGET, Verdict
+from starpullm.checks.result import json_value
+from starpullm.checks.throughput import Configuration
+from starpullm.contest import open_contest, open_series
+from starpullm.data import generate_checkpoint
+from starpullm.errors import RuntimeFailureError
+from starpullm.records import shipped_record
+from starpullm.turns import Contestant
+
+from .children import TWO_CORES, Reply, attempt, run_function
+
+TIMEOUT = 110
+RECORD = shipped_record("odd")
+
+
+def configuration(ranks: int = 1, **changes: Any) -> Configuration:
+    values = {
+        "model": RECORD.name,
+        "batch_size": RECORD.batch_size * ranks,
+        "seq_len": RECORD.seq_len,
+        "partition": "1x1",
+        "scheduler": "lws",
+        "sub_batches": 1,
+        "reduction": "ordered",
+        "ranks": ranks,
+        "iterations": 1,
+        "warm_up": 1,
+    }
+    return Configuration(**{**values, **changes})
+
+
+def contest(directory: str, environment: dict[str, str], blocks: int) -> dict[str, Any]:
+    checkpoint = Path(directory) / "model.bin"
+    generate_checkpoint(checkpoint, RECORD.model, RECORD.seed)
+    new, baseline = Contestant("new", None, environment), Contestant("baseline")
+    with open_contest(configuration(), checkpoint, new, baseline) as opened:
+        for _ in range(blocks):
+            assert opened.block() == opened.new.seconds[-1]["step"] > 0
+        result = opened.decide(BUDGET)
+        return {"result": result.as_json(), "costs": opened.costs().as_json(), "peaks": len(new.peaks)}
+
+
+def test_portable_kernels_are_slower_than_vectors(tmp_path: Path) -> None:
+    """A real slowdown, of many times, in the operations whose kernels differ; the graph is the same."""
+    if run_function(level) == "ref":
+        pytest.skip("this processor has no vector kernels")
+    told = run_function(contest, tmp_path, {"STARPULLM_SIMD": "ref"}, 16, timeout=TIMEOUT, environment=TWO_CORES)
+    result = told["result"]
+    slower = {change["name"] for change in result["changes"] if change["verdict"] == Verdict.SLOWER.value}
+    assert result["verdict"] == Verdict.SLOWER.value
+    assert result["outcome"] == "failed"
+    assert {"step", "matmul_forward"} <= slower
+    assert told["costs"]["outcome"] == "passed"
+    assert told["costs"]["now"] == told["costs"]["baseline"]
+    assert told["costs"]["now"]["tasks"] > told["costs"]["now"]["path_tasks"] > 0
+    assert told["peaks"] == 4
+
+
+def level() -> str:
+    from starpullm.machine import simd_level
+
+    return simd_level()
+
+
+def test_a_build_against_itself_isn_t_slower(tmp_path: Path) -> None:
+    told = run_function(contest, tmp_path, {}, 16, timeout=TIMEOUT, environment=TWO_CORES)
+    assert told["result"]["verdict"] != Verdict.SLOWER.value, told["result"]
+    assert told["result"]["outcome"] in {"passed", "inconclusive"}
+
+
+def series(directory: str, ranks: int) -> dict[str, Any]:
+    checkpoint = Path(directory) / "model.bin"
+    generate_checkpoint(checkpoint, RECORD.model, RECORD.seed)
+    with open_series(configuration(ranks), checkpoint, Contestant("own")) as opened:
+        steps = [opened.take() for _ in range(3)]
+        limit, fraction = opened.finish()
+        assert opened.contestant.cost is not None
+        return {
+            "steps": steps,
+            "seconds": json_value(opened.seconds),
+            "limit": limit,
+            "fraction": fraction,
+            "cost": asdict(opened.contestant.cost),
+        }
+
+
+def test_over_ranks(tmp_path: Path) -> None:
+    """Two ranks have messages, and the operations of both; every number of the graph is the same in another run."""
+    alone, first, second = (
+        run_function(series, tmp_path, ranks, timeout=TIMEOUT, environment=TWO_CORES) for ranks in (1, 2, 2)
+    )
+    assert alone["cost"]["bytes_between_ranks"] == 0
+    assert first["cost"]["bytes_between_ranks"] > 0
+    assert first["cost"]["tasks"] > alone["cost"]["tasks"]
+    assert first["cost"] == second["cost"]
+    for told in (alone, first):
+        assert [of["step"] for of in told["seconds"]] == told["steps"]
+        assert all(seconds > 0 for of in told["seconds"] for seconds in of.values())
+        assert 0 < told["fraction"] < 1
+        assert set(told["seconds"][0]) >= {"step", "matmul_forward", "adamw_update"}
+        assert "transfer" not in told["seconds"][0]
+
+
+def impossible(directory: str) -> Reply:
+    checkpoint = Path(directory) / "model.bin"
+    generate_checkpoint(checkpoint, RECORD.model, RECORD.seed)
+
+    def run() -> None:
+        with open_series(configuration(scheduler="none"), checkpoint, Contestant("own")):
+            pass
+
+    return attempt(run)
+
+
+def test_what_cannot_be_run_says_who_and_why(tmp_path: Path) -> None:
+    reply = run_function(impossible, tmp_path, timeout=TIMEOUT, environment=TWO_CORES)
+    assert reply["raised"] == RuntimeFailureError.__name__
+    assert reply["text"].startswith('own, 1x1, S = 1, ordered: InvalidArgumentError: scheduler: "none" is unknown')
+
+
+def killed(directory: str) -> Reply:
+    checkpoint = Path(directory) / "model.bin"
+    generate_checkpoint(checkpoint, RECORD.model, RECORD.seed)
+
+    def run() -> None:
+        with open_series(configuration(), checkpoint, Contestant("own")) as opened:
+            opened.take()
+            [pid] = opened.turns.pids(opened.contestant)
+            os.kill(pid, 9)
+            opened.take()
+
+    return attempt(run)
+
+
+def test_a_process_that_dies_is_named(tmp_path: Path) -> None:
+    reply = run_function(killed, tmp_path, timeout=TIMEOUT, environment=TWO_CORES)
+    assert reply["raised"] == RuntimeFailureError.__name__
+    assert "own, 1x1, S = 1, ordered: the process was ended by SIGKILL" in reply["text"]

@@ -1,0 +1,183 @@
+"""Throughput in pytest: left out unless asked for, what each outcome tells a user, and what pytest-benchmark keeps.
+
+Collected by pytest; each test runs another pytest in a child process. No speed is expected of any machine.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from starpullm._library import find_library
+
+from .conftest import Run
+
+SUITE = ("--pyargs", "starpullm.suite")
+BLOCKS = 16
+GATE = (*SUITE, "-m", "throughput", "--benchmark", "--starpullm-records", "tiny", "--starpullm-blocks", str(BLOCKS))
+
+
+@pytest.fixture
+def stored(run: Run, tmp_path: Path) -> Path:
+    """The folder of pytest-benchmark's records, with one of a real run; that test had no baseline and was skipped."""
+    storage = tmp_path / "records"
+    result = run(*GATE, "--benchmark-storage", f"file://{storage}", "--benchmark-save", "first", "-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*throughput: not comparable: no baseline: 0 stored runs of this configuration on this machine, expected *",
+            "  * tokens/ms; * of the machine's * GFLOP/s",
+        ]
+    )
+    return storage
+
+
+def store_more(storage: Path, factors: list[float], changes: dict[str, Any] | None = None) -> None:
+    """Add records like the first, of runs that had so many times its speed."""
+    [first] = storage.glob("*/0001_first.json")
+    for number, factor in enumerate(factors):
+        content = json.loads(first.read_text())
+        [benchmark] = content["benchmarks"]
+        told = benchmark["extra_info"]["starpullm"]
+        told["fraction_of_limit"] *= factor
+        told.update(changes or {})
+        (first.parent / f"{number + 2:04}_more.json").write_text(json.dumps(content))
+
+
+def test_left_out_unless_asked_for(run: Run) -> None:
+    result = run(*SUITE, "--starpullm-records", "tiny", "--collect-only", "-q")
+    result.stdout.no_fnmatch_line("*test_no_slower*")
+    result.stdout.fnmatch_lines(["*1 deselected*"])
+    result = run(*SUITE, "--starpullm-records", "tiny", "--collect-only", "-q", "--benchmark", partition="all")
+    result.stdout.fnmatch_lines(["*test_throughput.py::test_no_slower_than_the_baseline[[]tiny-1-1x1-lws[]]"])
+    result.stdout.no_fnmatch_line("*deselected*")
+
+
+def test_the_record_has_steps_and_what_a_later_run_compares(stored: Path) -> None:
+    [path] = stored.glob("*/0001_first.json")
+    [benchmark] = json.loads(path.read_text())["benchmarks"]
+    told = benchmark["extra_info"]["starpullm"]
+    assert told["configuration"]["model"] == "tiny"
+    assert 0 < told["fraction_of_limit"] < 1
+    assert told["matmul_limit_gflops"] > 0
+    assert set(told["cost"]) == {
+        "tasks",
+        "bytes_between_tasks",
+        "bytes_between_ranks",
+        "path_tasks",
+        "path_bytes",
+    }
+    assert benchmark["stats"]["rounds"] == BLOCKS
+    tokens = told["configuration"]["batch_size"] * told["configuration"]["seq_len"]
+    assert told["tokens_per_ms"] == pytest.approx(tokens / benchmark["stats"]["median"] / 1e3)
+
+
+def test_slower_than_stored_runs_fails(run: Run, stored: Path) -> None:
+    """As if the machine had had the same code at ten times the speed."""
+    store_more(stored, [10.0, 10.1, 9.9, 10.0])
+    [first] = stored.glob("*/0001_first.json")
+    first.unlink()
+    result = run(*GATE, "--benchmark-storage", f"file://{stored}")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*FAILURES*",
+            "throughput: failed: slower: +* of the time of 4 stored runs",
+            "  * tokens/ms; * of the machine's * GFLOP/s",
+            "  stored runs of this machine: 4, * to *; a slowdown of * would have been seen",
+        ]
+    )
+
+
+def test_a_graph_that_has_grown_fails(run: Run, stored: Path) -> None:
+    """Exactly, and however much the times of stored runs differ."""
+    [first] = stored.glob("*/0001_first.json")
+    [benchmark] = json.loads(first.read_text())["benchmarks"]
+    cost = benchmark["extra_info"]["starpullm"]["cost"]
+    fewer = {**cost, "tasks": cost["tasks"] - 1}
+    store_more(stored, [0.01, 100.0, 1.0], {"cost": fewer})
+    result = run(*GATE, "--benchmark-storage", f"file://{stored}")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "graph cost: failed: 1 of 5 numbers have grown",
+            f"  tasks: {cost['tasks']}, baseline {fewer['tasks']} (+1)",
+            "throughput: inconclusive: *",
+        ]
+    )
+
+
+def test_records_of_another_machine_are_no_baseline(run: Run, stored: Path, tmp_path: Path) -> None:
+    """And under --starpullm-strict no baseline is a failure; the report says which."""
+    store_more(stored, [1.0, 1.0, 1.0], {"fingerprint": "0123456789abcdef"})
+    report = tmp_path / "report.json"
+    options = ("--benchmark-storage", f"file://{stored}", "--starpullm-strict", "--starpullm-report", str(report))
+    result = run(*GATE, *options)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "throughput: not comparable: no baseline: 1 stored runs of this configuration on this machine, expected *",
+            "--starpullm-strict: expected a result, not a skip",
+        ]
+    )
+    [test] = json.loads(report.read_text())["tests"]
+    assert [of["name"] for of in test["results"]] == ["throughput", "graph cost"]
+    assert [of["outcome"] for of in test["results"]] == ["not comparable", "passed"]
+    assert test["results"][0]["verdict"] == "no baseline"
+
+
+def test_a_library_against_itself_is_never_slower(run: Run, tmp_path: Path) -> None:
+    """With few turns of a tiny model hardly anything can be seen, and it says so."""
+    report = tmp_path / "report.json"
+    library = str(find_library())
+    result = run(*GATE, "--starpullm-baseline-lib", library, "--starpullm-report", str(report), "-rs")
+    assert result.parseoutcomes().keys() <= {"passed", "skipped", "deselected"}
+    [test] = json.loads(report.read_text())["tests"]
+    speed, cost = sorted(test["results"], key=lambda of: of["name"] != "throughput")
+    assert cost["outcome"] == "passed"
+    assert speed["verdict"] in {"unchanged", "faster", "inconclusive"}
+    assert speed["blocks"] == BLOCKS
+    assert speed["visible"] > 0.02
+    assert speed["changes"][0]["name"] == "step"
+    if speed["verdict"] == "inconclusive":
+        result.stdout.fnmatch_lines(
+            ["*throughput: inconclusive: a slowdown of 5.0% can't be excluded: *", "*inconclusive: *; control *"]
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--starpullm-baseline-lib", "x"), "--starpullm-baseline-lib: expected --benchmark with it"),
+        (("--starpullm-ranks", "2"), "--starpullm-ranks: expected --benchmark with it"),
+        (("--benchmark", "--starpullm-baseline-lib", "none.so"), "--starpullm-baseline-lib: *none.so: no such file"),
+        (("--benchmark", "--starpullm-blocks", "3"), "--starpullm-blocks: found 3, expected at least 16"),
+        (("--benchmark", "--starpullm-budget", "0.2"), "--starpullm-budget: found 0.2, expected 0 to 0.05"),
+        (("--benchmark", "--starpullm-ranks", "1,x"), '--starpullm-ranks: found "x", expected positive numbers *'),
+        (("--benchmark", "-p", "no:benchmark"), "--benchmark: pytest-benchmark isn't there, expected it *"),
+    ],
+)
+def test_refusals(run: Run, arguments: tuple[str, ...], sentence: str) -> None:
+    result = run(*SUITE, *arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {sentence}"])
+
+
+def test_pytest_benchmarks_own_options_stay_its_own(run: Run) -> None:
+    """--benchmark-disable isn't taken for --benchmark, and a test that has no record to write says so."""
+    result = run(*SUITE, "--benchmark-disable", "--collect-only", "-q", "--starpullm-records", "tiny")
+    result.stdout.fnmatch_lines(["*1 deselected*"])
+    result = run(*GATE, "--benchmark-disable", "-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["*pytest-benchmark is disabled*"])
+
+
+def test_a_crash_fails_the_test(run: Run, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.so"
+    broken.write_bytes(b"not a library")
+    result = run(*GATE, "--starpullm-baseline-lib", str(broken))
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["baseline, 1x1, S = 1, ordered: LibraryNotFoundError: *broken.so*"])
