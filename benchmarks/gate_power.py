@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from starpullm.checks.gate import BUDGET, ContestResult, Verdict
+from starpullm.checks.gate import BUDGET, STEP, ContestResult, Verdict
 from starpullm.checks.throughput import Configuration
 from starpullm.contest import BLOCKS, open_contest
 from starpullm.data import generate_checkpoint
@@ -76,10 +76,16 @@ def line(name: str, runs: list[dict[str, Any]]) -> str:
     seen = sum(map(is_seen, runs))
     low, high = clopper_pearson(seen, len(runs))
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in Counter(of["verdict"] for of in runs).items())
-    visible, seconds, loads = ([of[key] for of in runs] for key in ("visible", "seconds", "load"))
+    operations, steps = [], []
+    for of in runs:
+        visible = {change["name"]: change["visible"] for change in of["changes"] if change["verdict"]}
+        steps.append(visible.pop(STEP))
+        operations.append(max(visible.values()))
+    seconds, loads = ([of[key] for of in runs] for key in ("seconds", "load"))
     return (
-        f"| {name} | {seen} of {len(runs)} | {low:.0%} to {high:.0%} | {verdicts} | {min(visible):.1%} to "
-        f"{max(visible):.1%} | {statistics.median(seconds):.0f} s | {min(loads):.1f} to {max(loads):.1f} |"
+        f"| {name} | {seen} of {len(runs)} | {low:.0%} to {high:.0%} | {verdicts} | "
+        f"{min(operations):.1%} to {max(operations):.1%} | {min(steps):.1%} to {max(steps):.1%} | "
+        f"{statistics.median(seconds):.0f} s | {min(loads):.1f} to {max(loads):.1f} |"
     )
 
 
@@ -134,9 +140,10 @@ def main(
         values = json.loads(text)
         of_case.setdefault(f"{values['configuration']}, {values['slow'] or 'nothing'}", []).append(values)
     click.echo(
-        "| configuration, slowed | called slower, and named | 95 % interval | verdicts | visible | a run | load |"
+        "| configuration, slowed | called slower, and named | 95 % interval | verdicts | visible in any operation "
+        "| in the step | a run | load |"
     )
-    click.echo("|---|---|---|---|---|---|---|")
+    click.echo("|---|---|---|---|---|---|---|---|")
     for name, of_name in of_case.items():
         click.echo(line(name, of_name))
 

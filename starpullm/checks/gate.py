@@ -149,7 +149,7 @@ class ContestResult(CheckResult):
     blocks
         Turns of each of the three.
     visible
-        The smallest slowdown that would have been called slower, in whichever quantity.
+        The smallest slowdown of any judged operation that would have been called slower; the step's is in its change.
     changes
         The step first, then the operations, longest first.
     """
@@ -174,7 +174,10 @@ class ContestResult(CheckResult):
             yield from (f"{verdict.value}: {change}" for change in self.changes if change.verdict is verdict)
         if self.changes[0].verdict not in (Verdict.SLOWER, Verdict.INCONCLUSIVE):
             yield str(self.changes[0])
-        yield f"{self.blocks} turns each; a slowdown of {self.visible:.1%} would have been seen in any judged operation"
+        yield (
+            f"{self.blocks} turns each; a slowdown of {self.changes[0].visible:.1%} of the step would have been seen, "
+            f"and of {self.visible:.1%} of any judged operation"
+        )
 
 
 def compare_builds(
@@ -241,7 +244,7 @@ def compare_builds(
     counted = [of for of in changes if of.verdict is not None]
     verdict = _together(counted)
     step_seconds = math.exp(float(np.median(logs[0][:, names.index(STEP)])))
-    visible = max(of.visible for of in counted)
+    visible = max(of.visible for of in counted if of.name != STEP)
     return ContestResult(
         name="throughput",
         outcome=_OUTCOMES[verdict],

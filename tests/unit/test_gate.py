@@ -189,6 +189,7 @@ def test_contest_lines_and_json() -> None:
     assert "16.7% of the kernels' time; control" in slower
     assert step.startswith("  step: +")
     assert last.startswith("  64 turns each; a slowdown of ")
+    assert last.endswith("% of any judged operation")
     values = json.loads(json.dumps(result.as_json(), allow_nan=False))
     assert values["verdict"] == "slower"
     assert [change["name"] for change in values["changes"]][:2] == [STEP, "matmul_forward"]
