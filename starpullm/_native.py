@@ -312,6 +312,7 @@ _TOKENS = _Array(np.int32, writable=False)
 _TASKS = _Array(TRACE_TASK, writable=True)
 _ACCESSES = _Array(TRACE_ACCESS, writable=True)
 _THREADS = _Array(THREAD_INFO, writable=True)
+_EDGES = _Array(np.int64, writable=True)
 _FINDINGS = _Array(FINDING, writable=True)
 
 
@@ -365,6 +366,9 @@ _PROTOTYPES: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
     ("session_trace_size", _Status, (SessionHandle, POINTER(c_size_t), POINTER(c_size_t))),
     ("session_trace_read", _Status, (SessionHandle, _TASKS, c_size_t, _ACCESSES, c_size_t)),
     ("session_trace_clear", _Status, (SessionHandle,)),
+    ("session_hold", _Status, (SessionHandle,)),
+    ("session_release", _Status, (SessionHandle, POINTER(c_size_t))),
+    ("session_runtime_edges", _Status, (SessionHandle, _EDGES, c_size_t)),
     ("session_findings_size", _Status, (SessionHandle, POINTER(c_size_t))),
     ("session_findings_read", _Status, (SessionHandle, _FINDINGS, c_size_t)),
     ("session_handle_count", c_int32, (SessionHandle,)),
@@ -523,6 +527,15 @@ def trace_size(session: Handle) -> tuple[int, int]:
     tasks, accesses = c_size_t(), c_size_t()
     call("session_trace_size", session, tasks, accesses)
     return tasks.value, accesses.value
+
+
+def release(session: Handle) -> NDArray[np.int64]:
+    """Let held tasks go; return the pairs (E, 2) of them that wait for each other."""
+    count = c_size_t()
+    call("session_release", session, count)
+    edges = np.empty((count.value, 2), np.int64)
+    call("session_runtime_edges", session, edges, count.value)
+    return edges
 
 
 def findings_size(session: Handle) -> int:

@@ -436,6 +436,34 @@ class Trainer(Resource):
         _native.call("session_trace_read", self._handle, task_table, len(task_table), access_table, len(access_table))
         return Trace(task_table, access_table, tuple(_native.names("operation_name")), self._read_handles())
 
+    def hold(self) -> None:
+        """Wait for everything that was submitted, and hold back the tasks of the next ``steps_in_flight`` submissions.
+
+        None runs before ``release``, so don't wait for a loss until then.
+
+        Raises
+        ------
+        StateError
+            If the trainer can't: it was made without ``trace``, over ranks, or with ``audit`` or ``poison``; or it
+            holds tasks already.
+        """
+        _native.call("session_hold", self._handle)
+
+    def release(self) -> NDArray[np.int64]:
+        """Ask StarPU which of the held tasks wait for which, let them go, and return what it said.
+
+        Returns
+        -------
+        Integers (E, 2): the id in the trace of a task, and of one that waits for it. Ids below 0 are tasks that StarPU
+        added itself.
+
+        Raises
+        ------
+        StateError
+            If no tasks are held.
+        """
+        return _native.release(self._handle)
+
     def findings(self) -> list[Finding]:
         """Wait for everything that was submitted and return what the instruments found since the last ``clear_trace``.
 

@@ -392,6 +392,22 @@ STARPULLM_API int32_t starpullm_session_handle_count(const starpullm_session *se
 STARPULLM_API enum starpullm_status starpullm_session_handle_info(const starpullm_session *session, int32_t index,
                                                                   struct starpullm_handle_info *info);
 
+/* ---- The graph that StarPU made ---- */
+
+/* Waits for everything that was submitted. Tasks submitted from now on, of at most steps_in_flight submissions, don't
+ * run before starpullm_session_release(); until then their losses don't arrive, and what would wait for tasks is
+ * STARPULLM_INVALID_STATE, but for starpullm_session_wait() and closing, which let them go. On one rank, with trace,
+ * without STARPULLM_AUDIT and STARPULLM_POISON. */
+STARPULLM_API enum starpullm_status starpullm_session_hold(starpullm_session *session);
+
+/* Asks StarPU which of the held tasks wait for which, then lets them go; gives the number of such pairs. */
+STARPULLM_API enum starpullm_status starpullm_session_release(starpullm_session *session, size_t *num_edges);
+
+/* The pairs that the last release found: numbers in the trace of a task and of one that waits for it. Numbers below 0
+ * are tasks of StarPU's own. */
+STARPULLM_API enum starpullm_status
+starpullm_session_runtime_edges(starpullm_session *session, int64_t *edges /* (num_edges, 2) */, size_t num_edges);
+
 /* ---- Findings of the instruments ---- */
 
 enum starpullm_finding_kind {

@@ -478,6 +478,26 @@ status starpullm_session_handle_info(const starpullm_session *session, int32_t i
     return session_handle_info(session, index, info);
 }
 
+status starpullm_session_hold(starpullm_session *session)
+{
+    CHECK_POINTER(session);
+    return session_hold(session);
+}
+
+status starpullm_session_release(starpullm_session *session, size_t *num_edges)
+{
+    CHECK_POINTER(session);
+    CHECK_POINTER(num_edges);
+    return session_release(session, num_edges);
+}
+
+status starpullm_session_runtime_edges(starpullm_session *session, int64_t *edges, size_t num_edges)
+{
+    CHECK_POINTER(session);
+    CHECK_POINTER(edges);
+    return session_copy_edges(session, edges, num_edges);
+}
+
 status starpullm_session_findings_size(starpullm_session *session, size_t *count)
 {
     CHECK_POINTER(session);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "codelets/hold.h"
 #include "data/exchange.h"
 #include "defects.h"
 #include "graph/graph.h"
@@ -28,6 +29,10 @@ struct starpullm_session {
     struct handles *handles;
     struct recorder *recorder;
     struct instrument *instrument; /* NULL: none */
+    struct hold *hold;             /* NULL: tasks may run */
+    int64_t held_from;             /* submissions before it */
+    struct hold_edge *edges;       /* of the last hold */
+    size_t num_edges;
     struct graph graph;
     int slots;
     struct submission *submissions; /* [slot] */
@@ -227,8 +232,19 @@ static status open_from_files(struct starpullm_session *session, const struct st
     return code;
 }
 
+static status let_go(struct starpullm_session *session)
+{
+    struct hold *hold = session->hold;
+    session->hold = NULL;
+    for (int slot = 0; slot < session->slots_ready; slot++)
+        session->submissions[slot].hold = NULL;
+    return hold_let_go(hold);
+}
+
+/* Tasks that are held would never end. */
 static void wait_for_all(struct starpullm_session *session)
 {
+    (void)let_go(session);
     for (int slot = 0; slot < session->slots_ready; slot++)
         submission_wait(&session->submissions[slot]);
 }
@@ -244,6 +260,7 @@ static void close_session(struct starpullm_session *session)
         submission_destroy(&session->submissions[slot]);
     free(session->submissions);
     recorder_destroy(session->recorder);
+    free(session->edges);
     failure_destroy(&session->failure);
     free(session);
 }
@@ -341,6 +358,9 @@ static status begin(struct starpullm_session *session, const int32_t *inputs, co
         TRY(check_tokens(session, "targets", targets));
     const int slot = (int)(session->submitted % session->slots);
     struct submission *submission = &session->submissions[slot];
+    if (session->hold && session->submitted - session->held_from >= session->slots)
+        return fail(STARPULLM_INVALID_STATE, "the session holds %d submissions, expected a release before the next",
+                    session->slots);
     submission_wait(submission);
     if (session->instrument && instrument_poisons(session->instrument))
         TRY(poison_transient(session));
@@ -406,6 +426,63 @@ status session_wait(struct starpullm_session *session)
 {
     wait_for_all(session);
     return failure_check(&session->failure);
+}
+
+/* ---- Hold ---- */
+
+status session_hold(struct starpullm_session *session)
+{
+    if (!session->recorder)
+        return fail(STARPULLM_INVALID_STATE, "hold: the session isn't traced, expected one created with trace");
+    if (session->placement.ranks > 1)
+        return fail(STARPULLM_INVALID_STATE, "hold: found %d ranks, expected one: transfers aren't tasks",
+                    session->placement.ranks);
+    if (session->instrument && (instrument_audit(session->instrument) || instrument_poisons(session->instrument)))
+        return fail(STARPULLM_INVALID_STATE, "hold: the session is audited or poisoned, expected neither: both wait "
+                                             "for all tasks before a submission");
+    if (session->hold)
+        return fail(STARPULLM_INVALID_STATE, "hold: the session holds its tasks already, expected a release");
+    TRY(session_wait(session));
+    TRY(hold_create(&session->hold));
+    session->held_from = session->submitted;
+    for (int slot = 0; slot < session->slots; slot++)
+        session->submissions[slot].hold = session->hold;
+    return STARPULLM_OK;
+}
+
+status session_release(struct starpullm_session *session, size_t *num_edges)
+{
+    if (!session->hold)
+        return fail(STARPULLM_INVALID_STATE, "release: the session holds no tasks, expected a hold before");
+    free(session->edges);
+    session->edges = NULL;
+    session->num_edges = 0;
+    const status asked = hold_edges(session->hold, &session->edges, &session->num_edges);
+    if (asked != STARPULLM_OK) {
+        wait_for_all(session);
+        return asked;
+    }
+    *num_edges = session->num_edges;
+    return let_go(session);
+}
+
+status session_copy_edges(const struct starpullm_session *session, int64_t *edges, size_t num_edges)
+{
+    if (num_edges != session->num_edges)
+        return fail(STARPULLM_INVALID_ARGUMENT, "edges: room for %zu, expected %zu", num_edges, session->num_edges);
+    for (size_t i = 0; i < num_edges; i++) {
+        edges[2 * i] = session->edges[i].before;
+        edges[2 * i + 1] = session->edges[i].after;
+    }
+    return STARPULLM_OK;
+}
+
+/* What waits for tasks, and would do so for ever. */
+static status check_running(const struct starpullm_session *session)
+{
+    if (!session->hold)
+        return STARPULLM_OK;
+    return fail(STARPULLM_INVALID_STATE, "the session holds its tasks, expected a release first");
 }
 
 /* ---- Read back ---- */
@@ -498,6 +575,7 @@ static status read_activation(struct starpullm_session *session, int32_t group, 
 status session_read_tensor(struct starpullm_session *session, int32_t group, int32_t index, int32_t layer,
                            int64_t offset, int64_t count, float *values)
 {
+    TRY(check_running(session));
     struct starpullm_tensor_info info = {.size = sizeof info};
     TRY(session_tensor_info(session, group, index, &info));
     if (layer < 0 || layer >= info.instances)
@@ -541,6 +619,7 @@ static status gather_activation(struct starpullm_session *session, enum activati
 
 status session_gather(struct starpullm_session *session)
 {
+    TRY(check_running(session));
     if (session->placement.ranks == 1)
         return STARPULLM_OK;
     TRY(gather_parameters(session));
@@ -601,6 +680,7 @@ static void release_saved(void *context, enum parameter p, int layer)
 /* Rank 0 writes. Every rank hands over what it owns first, so that nobody waits for a rank 0 that can't write. */
 status session_save_checkpoint(struct starpullm_session *session, const char *path)
 {
+    TRY(check_running(session));
     for (int p = 0; p < NUM_PARAMETERS; p++)
         for (int l = 0; l < parameter_instances(&session->config, p); l++)
             TRY(exchange_to(parameter_data(session, p, l), 0));
@@ -641,6 +721,7 @@ static status load_state(struct starpullm_session *session, const struct trainin
 
 status session_save_state(struct starpullm_session *session, const struct starpullm_save_options *options)
 {
+    TRY(check_running(session));
     if (options->keep < 1)
         return fail(STARPULLM_INVALID_ARGUMENT, "keep: found %d, expected at least 1", options->keep);
     if (session->broken)

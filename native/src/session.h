@@ -16,6 +16,10 @@ status session_submit_step(struct starpullm_session *session, const int32_t *inp
 status session_submit_evaluation(struct starpullm_session *session, const int32_t *inputs, const int32_t *targets,
                                  struct starpullm_loss **loss);
 status session_submit_forward(struct starpullm_session *session, const int32_t *inputs);
+/* See the exported functions of these names; _copy_edges is starpullm_session_runtime_edges(). */
+status session_hold(struct starpullm_session *session);
+status session_release(struct starpullm_session *session, size_t *num_edges);
+status session_copy_edges(const struct starpullm_session *session, int64_t *edges, size_t num_edges);
 /* Waits for everything that was submitted; the first failure of a task, if there was one. */
 status session_wait(struct starpullm_session *session);
 

@@ -18,8 +18,10 @@ from starpullm.checks.accesses import AccessesResult, check_accesses, check_pois
 from starpullm.checks.dependencies import (
     ObservedResult,
     ReuseResult,
+    RuntimeGraphResult,
     check_observed,
     check_reuse,
+    check_runtime_graph,
     typical_durations,
 )
 from starpullm.checks.llmc import run_llmc
@@ -43,6 +45,7 @@ __all__ = [
     "parity_with_llmc",
     "poison",
     "reuse",
+    "runtime_graph",
     "trace_steps",
     "write_gradients",
 ]
@@ -133,6 +136,23 @@ def parity_with_llmc(place: Place, *, library: str, record: str, sub_batches: in
     )
 
 
+def runtime_graph(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> RuntimeGraphResult:
+    """Compare the graph that StarPU made of two steps, which are held back until it has been asked, with the order."""
+    golden = find_record(record)
+    with new_trainer(
+        place, golden, sub_batches=sub_batches, reduction=reduction, keep_activations=False, trace=True
+    ) as trainer:
+        first, *held = (_batch(golden, seed, number) for number in range(STEPS - 1))
+        trainer.submit(*first)
+        trainer.wait()
+        trainer.clear_trace()
+        trainer.hold()
+        for batch in held:
+            trainer.submit(*batch)
+        edges = trainer.release()
+        return check_runtime_graph(trainer.trace(), edges)
+
+
 def observed_order(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> ObservedResult:
     """Compare a run's intervals with the order that its accesses require."""
     return check_observed(_traced(place, record, sub_batches, reduction, seed))
@@ -162,7 +182,7 @@ def gradients(place: Place, *, record: str, sub_batches: int, reduction: str, se
     """Compare every gradient of a step with its sum in float64."""
     golden = find_record(record)
     with _one_step(place, golden, sub_batches, reduction, seed) as trainer:
-        inputs, _ = _first_batch(golden, seed)
+        inputs, _ = _batch(golden, seed, 0)
         return check_gradients(trainer.tensor, trainer.config, inputs, sub_batches=sub_batches)
 
 
@@ -201,9 +221,9 @@ def _instrumented(place: Place, record: str, sub_batches: int, reduction: str, i
 @contextmanager
 def _one_step(place: Place, record: GoldenRecord, sub_batches: int, reduction: str, seed: int) -> Iterator[Trainer]:
     with new_trainer(place, record, sub_batches=sub_batches, reduction=reduction) as trainer:
-        trainer.step(*_first_batch(record, seed))
+        trainer.step(*_batch(record, seed, 0))
         yield trainer
 
 
-def _first_batch(record: GoldenRecord, seed: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    return generate_tokens(seed, 0, record.batch_size, record.seq_len, record.model.vocab_size)
+def _batch(record: GoldenRecord, seed: int, number: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    return generate_tokens(seed, number, record.batch_size, record.seq_len, record.model.vocab_size)

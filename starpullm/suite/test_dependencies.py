@@ -16,13 +16,18 @@ from .conftest import Case
 pytestmark = pytest.mark.dependencies
 
 
-def test_tasks_access_what_they_declare(
-    request: pytest.FixtureRequest, starpullm_validation: Validation, audited_case: Case
-) -> None:
-    """Memory is closed but to a task's declared accesses: on one worker of one thread, whatever the partitions."""
+@pytest.fixture
+def check_on_one_worker(request: pytest.FixtureRequest, starpullm_validation: Validation) -> Checker:
+    """Run a check once, on 1x1, whatever the partitions."""
     configuration = Configuration("1x1", starpullm_validation.configurations[0].scheduler)
-    checker = Checker(starpullm_validation, request.node, configuration)
-    checker(runs.accesses, **audited_case._asdict(), seed=starpullm_validation.seed)
+    return Checker(starpullm_validation, request.node, configuration)
+
+
+def test_tasks_access_what_they_declare(
+    check_on_one_worker: Checker, audited_case: Case, starpullm_validation: Validation
+) -> None:
+    """Memory is closed but to a task's declared accesses."""
+    check_on_one_worker(runs.accesses, **audited_case._asdict(), seed=starpullm_validation.seed)
 
 
 def test_nothing_is_read_before_it_is_written(
@@ -30,6 +35,13 @@ def test_nothing_is_read_before_it_is_written(
 ) -> None:
     """Memory that a task is to write, and what a step leaves, holds signalling NaNs: none stays, none spreads."""
     starpullm_check(runs.poison, **case._asdict(), seed=starpullm_validation.seed)
+
+
+def test_runtime_s_graph_is_the_required_order(
+    check_on_one_worker: Checker, case: Case, starpullm_validation: Validation
+) -> None:
+    """StarPU lets tasks wait for all that their declared accesses require, and for nothing else; wherever they run."""
+    check_on_one_worker(runs.runtime_graph, **case._asdict(), seed=starpullm_validation.seed)
 
 
 def test_run_keeps_the_required_order(starpullm_check: Checker, case: Case, starpullm_validation: Validation) -> None:

@@ -1,4 +1,4 @@
-"""The dependency checks on traces of real runs: the order is kept, and handles reused by the next step cost nothing.
+"""The dependency checks on real runs: StarPU's graph and the run keep the order, and reused handles cost nothing.
 
 Collected by pytest; the runs are in child processes. Faults that the checks must find are in
 tests/unit/test_dependencies.py.
@@ -7,19 +7,21 @@ tests/unit/test_dependencies.py.
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from starpullm import Runtime, Trainer
-from starpullm.checks.dependencies import check_observed, check_reuse, typical_durations
+from starpullm.checks.dependencies import check_observed, check_reuse, check_runtime_graph, typical_durations
 from starpullm.data import generate_checkpoint, generate_tokens
 from starpullm.formats import ModelConfig
 from starpullm.trace import Trace
 from starpullm.trainer import REDUCTIONS
 
-from .children import TWO_CORES, run_function
+from .children import TWO_CORES, attempt, run_function
 
 STEPS = 6
 
@@ -70,6 +72,59 @@ def test_run_keeps_the_required_order(tmp_path: Path, scheduler: str, sub_batche
     # Otherwise nothing would have been shown.
     assert result["num_overtaken"] > 0
     assert result["max_parallel"] <= 2
+
+
+def runtime_graphs(directory: str, partition: str, sub_batches: int, reduction: str) -> Any:
+    """The check's result with StarPU's edges as they are, without those into one task, and with one too many."""
+    config = ModelConfig(max_seq_len=32, vocab_size=61, num_layers=2, num_heads=2, channels=48, padded_vocab_size=64)
+    checkpoint = Path(directory) / "model.bin"
+    generate_checkpoint(checkpoint, config, 1)
+    with (
+        Runtime(partition) as runtime,
+        Trainer(
+            runtime, checkpoint, batch_size=4, seq_len=32, sub_batches=sub_batches, reduction=reduction, trace=True
+        ) as trainer,
+    ):
+        trainer.hold()
+        losses = [trainer.submit(*generate_tokens(1, step, 4, 32, 61)) for step in range(2)]
+        time.sleep(0.2)
+        assert not any(loss.ready for loss in losses)
+        refused = [
+            attempt(trainer.hold),
+            attempt(trainer.gather),
+            attempt(trainer.tensor, "params", "wte"),
+            attempt(trainer.submit, *generate_tokens(1, 2, 4, 32, 61)),
+        ]
+        edges = trainer.release()
+        trace = trainer.trace()
+        assert all(loss.ready for loss in losses)
+        refused.append(attempt(trainer.release))
+    update = next(task.id for task in trace if task.operation == "adamw_update")
+    encoders = [task.id for task in trace if task.operation == "encoder_forward"]
+    return {
+        "as it is": check_runtime_graph(trace, edges).as_json(),
+        "an update that waits for nothing": check_runtime_graph(trace, edges[edges[:, 1] != update]).as_json(),
+        "sub-batches in order": check_runtime_graph(trace, np.vstack([edges, [encoders[:2]]])).as_json(),
+        "refused": [reply["text"] for reply in refused],
+    }
+
+
+@pytest.mark.parametrize(("partition", "sub_batches"), [("1x1", 2), ("2x1", 4), ("1x2", 2)])
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_runtime_s_graph_is_the_required_order(
+    tmp_path: Path, partition: str, sub_batches: int, reduction: str
+) -> None:
+    found = run_function(runtime_graphs, tmp_path, partition, sub_batches, reduction, environment=TWO_CORES)
+    graph = found["as it is"]
+    assert graph["outcome"] == "passed", graph
+    assert graph["num_runtime"] >= graph["num_required"] > graph["num_tasks"] > 200
+    fewer, more = found["an update that waits for nothing"], found["sub-batches in order"]
+    assert (fewer["outcome"], fewer["num_superfluous"]) == ("failed", 0)
+    assert {entry["dependency"]["after"]["operation"] for entry in fewer["missing"]} == {"adamw_update"}
+    assert (more["outcome"], more["num_missing"], more["num_superfluous"]) == ("failed", 0, 1)
+    words = ["holds its tasks already", *["expected a release"] * 3, "holds no tasks"]
+    for sentence, expected in zip(found["refused"], words, strict=True):
+        assert expected in sentence
 
 
 def reuse(directory: str, sub_batches: int, keep_activations: bool) -> Any:

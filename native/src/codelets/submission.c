@@ -47,6 +47,7 @@ status submission_init(struct submission *submission, struct recorder *recorder,
     submission->number = -1;
     submission->recorder = recorder;
     submission->instrument = NULL;
+    submission->hold = NULL;
     submission->failure = failure;
     atomic_init(&submission->unfinished, 0);
     if (pthread_mutex_init(&submission->mutex, NULL))

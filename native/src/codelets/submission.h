@@ -24,7 +24,8 @@ status failure_check(struct failure *failure);
 struct submission {
     int64_t number;                /* from 0 */
     struct recorder *recorder;     /* NULL: not traced */
-    struct instrument *instrument; /* NULL: none; then traced too */
+    struct instrument *instrument; /* NULL: none; else traced too */
+    struct hold *hold;             /* NULL: tasks may run; else traced too */
     struct failure *failure;
     atomic_int unfinished; /* tasks, and one for the submitter while it is submitting */
     pthread_mutex_t mutex;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "codelets/hold.h"
 #include "codelets/slowdown.h"
 #include "instrument/instrument.h"
 #include "runtime/runtime.h"
@@ -126,6 +127,13 @@ void task_done(void *task)
     submission_task_done(((struct task *)task)->submission);
 }
 
+/* One that wasn't submitted; with its argument. */
+static void discard(struct starpu_task *task)
+{
+    task->destroy = 0;
+    starpu_task_destroy(task);
+}
+
 status task_submit(struct task *task, struct operation *operation, const struct access *accesses)
 {
     struct starpu_task *starpu_task = starpu_task_create();
@@ -144,12 +152,16 @@ status task_submit(struct task *task, struct operation *operation, const struct 
     starpu_task->callback_arg = task;
 
     struct submission *submission = task->submission;
+    status code = submission->hold ? hold_task(submission->hold, starpu_task, task->record->id) : STARPULLM_OK;
+    if (code != STARPULLM_OK) {
+        discard(starpu_task);
+        return code;
+    }
     submission_add_task(submission);
     int error = starpu_task_submit(starpu_task);
     if (error) {
         submission_task_done(submission);
-        starpu_task->destroy = 0;
-        starpu_task_destroy(starpu_task);
+        discard(starpu_task);
         return fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused a task of %s (error %d)", operation->codelet.name,
                     error);
     }
