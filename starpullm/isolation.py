@@ -1,7 +1,8 @@
 """Runs checks in child processes, one per runtime configuration, that keep their runtime from check to check.
 
 The pytest plugin calls it. A child that crashes, gives up or hangs is an answer that says so, and the next check of
-its configuration gets a fresh one. A child that isn't asked anything is stopped: idle StarPU workers poll.
+its configuration gets a fresh one. A child that isn't asked anything is stopped: idle StarPU workers poll. One of
+several ranks is a job of mpirun's, in which every rank runs the check.
 
 What passes between checks is the runtime alone. Every check makes a trainer of its own from the record's model, whose
 hash is compared before each use; so every check begins at the initial state.
@@ -22,10 +23,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TextIO
 
 import psutil
 
@@ -35,9 +36,14 @@ from starpullm.errors import InvalidArgumentError, RuntimeFailureError, Starpull
 from starpullm.launch import Job, run_job
 from starpullm.launch import Outcome as Ending
 from starpullm.machine import inspect_machine
+from starpullm.machine_lock import machine_lock
 from starpullm.progress import report_phase
+from starpullm.ranks import guarded, meet, rank_list, world
 from starpullm.runtime import Runtime
 from starpullm.stacks import native_stacks
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Comm
 
 __all__ = ["Answer", "CheckReport", "Child", "Configuration", "Costs", "Pool", "machine_in_child"]
 
@@ -57,9 +63,15 @@ class Configuration(NamedTuple):
 
     partition: str
     scheduler: str
+    ranks: int = 1
+
+    @property
+    def id(self) -> str:
+        """As part of a test's name."""
+        return str(self).replace(" ", "-")
 
     def __str__(self) -> str:
-        return f"{self.partition} {self.scheduler}"
+        return f"{self.partition} {self.scheduler}" + (f" {self.ranks} ranks" if self.ranks > 1 else "")
 
 
 @dataclass(frozen=True)
@@ -122,6 +134,9 @@ class Costs:
         """Seconds that one process for each call would have cost in addition."""
         return max(self.served - len(self.starts), 0) * self.per_process
 
+    def __add__(self, other: Costs) -> Costs:
+        return Costs(self.starts + other.starts, self.ends + other.ends, self.served + other.served)
+
     def __str__(self) -> str:
         return (
             f"{len(self.starts)} processes served {self.served} checks; starting and ending one takes "
@@ -130,7 +145,7 @@ class Costs:
 
 
 class Pool:
-    """The children; a context manager. One of them runs at a time.
+    """The children; a context manager. One of them runs at a time, of all pools of this user on this machine.
 
     Parameters
     ----------
@@ -174,20 +189,44 @@ class Pool:
         ------
         InvalidArgumentError
             If the time limit isn't positive, or the child couldn't find the function.
+        FileError
+            If the machine can't be locked.
         RuntimeFailureError
             If the child can't be ended.
         """
         if time_limit <= 0:
             raise InvalidArgumentError(f"time_limit: found {time_limit:g}, expected a positive number of seconds")
         request = json.dumps({**_place_of(function), "arguments": arguments}) + "\n"
+        with machine_lock():
+            return self._call(configuration, request, time_limit)
+
+    def close(self) -> None:
+        """End all children; may be called twice."""
+        for configuration in list(self._children):
+            with machine_lock():
+                self._end(configuration)
+        self._directory.cleanup()
+
+    def pids(self) -> dict[Configuration, int]:
+        """Return the processes of the children that are there: their rank 0."""
+        return {configuration: child.pids[0] for configuration, child in self._children.items()}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _call(self, configuration: Configuration, request: str, time_limit: float) -> Answer:
         start = time.monotonic()
         child = self._children.get(configuration)
         if child is None:
             child = Child(
                 str(configuration),
-                [*_COMMAND, "serve", configuration.partition, configuration.scheduler, self._directory.name],
+                [*_COMMAND, "serve", self._directory.name, *map(str, configuration)],
                 Path(self._directory.name),
                 self._environment,
+                ranks=configuration.ranks if configuration.ranks > 1 else None,
             )
             self._children[configuration] = child
             hello = child.wait_started()
@@ -210,22 +249,6 @@ class Pool:
             for report in reply["reports"]
         )
         return Answer(configuration, "answered", reports, "", seconds)
-
-    def close(self) -> None:
-        """End all children; may be called twice."""
-        for configuration in list(self._children):
-            self._end(configuration)
-        self._directory.cleanup()
-
-    def pids(self) -> dict[Configuration, int]:
-        """Return the processes of the children that are there."""
-        return {configuration: child.pids[0] for configuration, child in self._children.items()}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _end(self, configuration: Configuration) -> None:
         child = self._children.pop(configuration)
@@ -344,7 +367,7 @@ class Child:
         self._kill()
         self._thread.join(_END_SECONDS)
         if self._thread.is_alive():
-            raise RuntimeFailureError(f"child {self.name}: process {self.pids} can't be ended")
+            raise RuntimeFailureError(f"child {self.name}: processes {self.pids} can't be ended")
 
     def _run(self, job: Job) -> None:
         try:
@@ -388,10 +411,14 @@ class Child:
     def _give_up(self, what: str, seconds: float) -> str:
         """End a child that has crashed, or whose time is over, and return everything that is known of it."""
         self._thread.join(_POLL_SECONDS * 5)
-        stacks = ""
+        stacks: list[str] = []
         timed_out = self._thread.is_alive()
         if timed_out:
-            stacks = "\n".join(native_stacks(pid, _STACK_SECONDS / len(self.pids)) for pid in self.pids)
+            deadline = time.monotonic() + _STACK_SECONDS
+            for rank, pid in enumerate(self.pids):
+                of_rank = f" of rank {rank}" if len(self.pids) > 1 else ""
+                text = native_stacks(pid, max(deadline - time.monotonic(), 0))
+                stacks += [f"---- native stacks{of_rank}", text] if text else []
             self._signal(signal.SIGABRT)  # Python's faulthandler then writes where every thread is
             self._thread.join(_END_SECONDS)
             self._kill()
@@ -400,9 +427,7 @@ class Child:
         if timed_out:
             ended = f"{what} had not ended after {seconds:g} s, so its process was ended:"
             lines = [f"{self.name}: {ended}", str(self._ending)]
-        if stacks:
-            lines += ["---- native stacks", stacks]
-        return "\n".join(lines)
+        return "\n".join([*lines, *stacks])
 
     def _kill(self) -> None:
         if self._thread.is_alive():
@@ -417,33 +442,61 @@ class Child:
 # ---- In the child ----
 
 
-def _serve(partition: str, scheduler: str, directory: str, address: str) -> None:
-    """Be a child: say the process's number, start the runtime, answer a line with a line until there are no more."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(address)
-        with connection.makefile("rw", encoding="utf-8", newline="\n") as stream:
+def _serve(directory: str, partition: str, scheduler: str, ranks: str, address: str) -> None:
+    """Be a child: say the processes' numbers, start the runtime, answer a line with a line until there are no more.
 
-            def send(reply: Mapping[str, Any]) -> None:
+    Rank 0 talks with the parent.
+    """
+    comm = world() if int(ranks) > 1 else None
+    rank = comm.Get_rank() if comm else 0
+    with ExitStack() as stack:
+        stream = stack.enter_context(_connected(address)) if rank == 0 else None
+
+        def send(reply: Mapping[str, Any]) -> None:
+            if stream is not None:
                 stream.write(json.dumps(reply) + "\n")
                 stream.flush()
 
-            send({"pids": [os.getpid()]})
-            report_phase("starting the runtime")
-            try:
-                runtime = Runtime(partition, scheduler)
-            except StarpullmError as error:
-                send({"raised": f"{type(error).__name__}: {error}"})
-                return
-            with runtime:
-                send({})
-                for line in stream:
-                    reply = _answer(Place(runtime, Path(directory)), json.loads(line))
-                    report_phase("waiting for a check")  # first: with the reply sent this process is stopped
-                    send(reply)
+        send({"pids": (comm.gather(os.getpid()) if comm else None) or [os.getpid()]})
+        report_phase("starting the runtime")
+        try:
+            runtime = Runtime(partition, scheduler, comm)
+        except StarpullmError as error:
+            send({"raised": f"{type(error).__name__}: {error}"})
+            return
+        with runtime:
+            send({})
+            place = Place(runtime, Path(directory, str(rank)) if comm else Path(directory))
+            place.directory.mkdir(exist_ok=True)
+            for line in _requests(stream, comm):
+                request = json.loads(line)
+                report_phase(f"running {request['function']}")
+                reply = _answer_of_ranks(comm, place, request) if comm else _answer(place, request)
+                report_phase("waiting for a check")  # first: with the reply sent this process is stopped
+                send(reply)
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[TextIO]:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(address)
+        with connection.makefile("rw", encoding="utf-8", newline="\n") as stream:
+            yield stream
+
+
+def _requests(stream: TextIO | None, comm: Comm | None) -> Iterator[str]:
+    """Yield what the parent asks, on every rank."""
+    while True:
+        line = stream.readline() if stream is not None else ""
+        if comm is not None:
+            meet(comm)  # the others sleep until there is something
+            line = comm.bcast(line)
+        if not line:
+            return
+        yield line
 
 
 def _answer(place: Place, request: Mapping[str, Any]) -> dict[str, Any]:
-    report_phase(f"running {request['function']}")
     try:
         result = _function(request)(place, **request["arguments"])
         return {"reports": [_as_json(report) for report in _reports(result)]}
@@ -451,6 +504,25 @@ def _answer(place: Place, request: Mapping[str, Any]) -> dict[str, Any]:
         return {"raised": f"{type(error).__name__}: {error}"}
     except Exception:
         return {"raised": traceback.format_exc()}
+
+
+def _answer_of_ranks(comm: Comm, place: Place, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return rank 0's answer, or if another rank's is worse, that; a rank that raises ends them all and is named."""
+    with guarded(comm):
+        result = _function(request)(place, **request["arguments"])
+        reports = comm.allgather([_as_json(report) for report in _reports(result)])
+    return {"reports": [_worst(of_ranks) for of_ranks in zip(*reports, strict=True)]}
+
+
+_OUTCOMES = [Outcome.FAILED, Outcome.INCONCLUSIVE, Outcome.NOT_COMPARABLE, Outcome.PASSED]
+
+
+def _worst(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the worst of the ranks' reports of one check, the first of them; it says which ranks have the same."""
+    worst = min(reports, key=lambda report: _OUTCOMES.index(Outcome(report["outcome"])))
+    same = [rank for rank, report in enumerate(reports) if report["lines"] == worst["lines"]]
+    told = [] if len(same) == len(reports) else [f"on {rank_list(same)} of {len(reports)}:"]
+    return {**worst, "lines": [*told, *worst["lines"]], "details": {**worst["details"], "of_ranks": same}}
 
 
 def _function(request: Mapping[str, Any]) -> Callable[..., CheckResult | None]:
@@ -475,7 +547,7 @@ def _as_json(report: CheckReport) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> None:
-    """Be a child: ``serve PARTITION SCHEDULER DIRECTORY ADDRESS``, or ``machine``."""
+    """Be a child: ``serve DIRECTORY PARTITION SCHEDULER RANKS ADDRESS``, or ``machine``."""
     if arguments == ["machine"]:
         print(json.dumps(inspect_machine().as_json()))
     else:

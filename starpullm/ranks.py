@@ -31,8 +31,10 @@ __all__ = [
     "check_same_options",
     "default_exit_status",
     "guarded",
+    "meet",
     "option_differences",
     "rank_and_size_from_environment",
+    "rank_list",
     "world",
 ]
 
@@ -176,6 +178,22 @@ def rank_list(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(texts)}"
 
 
+def meet(comm: Comm, seconds: float | None = None) -> bool:
+    """Wait for all ranks, asleep, with handlers of signals running; False if the time is over first."""
+    # Whoever arrives first may end the others' output, were it not written yet.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    deadline = None if seconds is None else time.monotonic() + seconds
+    request = comm.Ibarrier()
+    pause = 0.0005
+    while not request.Test():
+        if deadline is not None and time.monotonic() > deadline:
+            return False
+        time.sleep(pause)
+        pause = min(2 * pause, 0.02)
+    return True
+
+
 # ---- How it works ----
 
 
@@ -210,7 +228,7 @@ def _left_together(comm: Comm, watch: _SignalWatch, reason: _Reason) -> bool:
     with suppress(StarpullmError):  # that there is no place for reports any more isn't what the user has to know
         progress.report_failure(reason.status, reason.sentence)
     try:
-        if not _meet(comm, AGREEMENT_SECONDS):
+        if not meet(comm, AGREEMENT_SECONDS):
             return False
         sentences = comm.allgather(reason.sentence)
     except Exception:  # it may be MPI that has failed
@@ -223,24 +241,8 @@ def _left_together(comm: Comm, watch: _SignalWatch, reason: _Reason) -> bool:
 
 def _leave_regularly(comm: Comm) -> None:
     progress.report_phase("waiting for the other ranks to end")
-    _meet(comm)
+    meet(comm)
     comm.allgather("")
-
-
-def _meet(comm: Comm, seconds: float | None = None) -> bool:
-    """Wait for all ranks, with handlers of signals running; False if the time is over first."""
-    # Whoever arrives first may end the others' output, were it not written yet.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    deadline = None if seconds is None else time.monotonic() + seconds
-    request = comm.Ibarrier()
-    pause = 0.0005
-    while not request.Test():
-        if deadline is not None and time.monotonic() > deadline:
-            return False
-        time.sleep(pause)
-        pause = min(2 * pause, 0.02)
-    return True
 
 
 def _abort(comm: Comm, watch: _SignalWatch, reason: _Reason) -> NoReturn:

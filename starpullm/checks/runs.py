@@ -1,15 +1,17 @@
 """Checks from a record's name to a result: each trains on a runtime that is there already, from the record's model.
 
+Over ranks every rank calls them; the ranks share the record's batch, and sub-batches are those of one rank.
 ``isolation.py`` calls them in a child process, by name; programs can call them with a ``Place`` of their own.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +28,18 @@ from starpullm.checks.dependencies import (
 )
 from starpullm.checks.llmc import run_llmc
 from starpullm.checks.parity import ParityResult, check_parity, execution_order, make_inputs
-from starpullm.checks.reduction import GradientErrorResult, check_gradients
+from starpullm.checks.reduction import (
+    BitStabilityResult,
+    GradientErrorResult,
+    Promise,
+    check_bit_stability,
+    check_gradients,
+)
+from starpullm.checks.reference64 import ReadTensor
 from starpullm.checks.references import record_trainer
 from starpullm.data import generate_tokens
+from starpullm.errors import InvalidArgumentError
+from starpullm.ranks import guarded
 from starpullm.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
 from starpullm.runtime import Runtime
 from starpullm.trace import Trace
@@ -39,8 +50,10 @@ __all__ = [
     "accesses",
     "find_record",
     "gradients",
+    "losses_of_ranks",
     "new_trainer",
     "observed_order",
+    "own_batch",
     "parity",
     "parity_with_llmc",
     "poison",
@@ -49,6 +62,8 @@ __all__ = [
     "trace_steps",
     "write_gradients",
 ]
+
+R = TypeVar("R")
 
 STEPS = 4
 """Steps of a traced run: the first has nothing to reuse, and two more than may be in flight have to wait."""
@@ -84,6 +99,7 @@ def find_record(name: str) -> GoldenRecord:
     return shipped_record(name) if name in SHIPPED_RECORDS else GoldenRecord.load(name)
 
 
+@contextmanager
 def new_trainer(
     place: Place,
     record: GoldenRecord,
@@ -93,10 +109,21 @@ def new_trainer(
     keep_activations: bool = True,
     trace: bool = False,
     instruments: Instruments | None = None,
-) -> Trainer:
-    """Return a trainer with the record's settings, at the record's initial state."""
-    return record_trainer(
-        place.runtime,
+) -> Iterator[Trainer]:
+    """Give a trainer with the record's settings, at the record's initial state; over ranks with a rank's own batch.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If the ranks, or a rank's sub-batches, don't divide the record's batch.
+    """
+    runtime = place.runtime
+    if record.batch_size % runtime.ranks:
+        raise InvalidArgumentError(
+            f"{record.name}: its batch of {record.batch_size} can't be spread over {runtime.ranks} ranks"
+        )
+    trainer = record_trainer(
+        runtime,
         record,
         place.checkpoint(record),
         sub_batches=sub_batches,
@@ -106,12 +133,25 @@ def new_trainer(
         trace=trace,
         instruments=instruments,
     )
+    # The guard is inside: a trainer that is closed waits for the other ranks.
+    with trainer, guarded(runtime.comm) if runtime.comm else nullcontext():
+        yield trainer
+
+
+def own_batch(trainer: Trainer, seed: int, number: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return inputs and targets (B, T) of a rank, from the generated batch of all ranks with that number."""
+    runtime = trainer.runtime
+    inputs, targets = generate_tokens(
+        seed, number, runtime.ranks * trainer.batch_size, trainer.seq_len, trainer.config.vocab_size
+    )
+    own = slice(runtime.rank * trainer.batch_size, (runtime.rank + 1) * trainer.batch_size)
+    return inputs[own], targets[own]
 
 
 def trace_steps(trainer: Trainer, seed: int) -> Trace:
     """Submit `STEPS` steps of generated tokens without waiting in between, and return what ran."""
     for number in range(STEPS):
-        trainer.submit(*generate_tokens(seed, number, trainer.batch_size, trainer.seq_len, trainer.config.vocab_size))
+        trainer.submit(*own_batch(trainer, seed, number))
     return trainer.trace()
 
 
@@ -142,7 +182,7 @@ def runtime_graph(place: Place, *, record: str, sub_batches: int, reduction: str
     with new_trainer(
         place, golden, sub_batches=sub_batches, reduction=reduction, keep_activations=False, trace=True
     ) as trainer:
-        first, *held = (_batch(golden, seed, number) for number in range(STEPS - 1))
+        first, *held = (own_batch(trainer, seed, number) for number in range(STEPS - 1))
         trainer.submit(*first)
         trainer.wait()
         trainer.clear_trace()
@@ -166,15 +206,13 @@ def reuse(place: Place, *, record: str, sub_batches: int, reduction: str, seed: 
 
 def accesses(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> AccessesResult:
     """Compare what every task does to memory with what it declared; on 1x1."""
-    trainer = _instrumented(place, record, sub_batches, reduction, Instruments(audit=True))
-    with trainer:
+    with _instrumented(place, record, sub_batches, reduction, Instruments(audit=True)) as trainer:
         return check_accesses(trace_steps(trainer, seed), trainer.findings())
 
 
 def poison(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> AccessesResult:
     """Train with all memory poisoned that a task or a step mustn't read before it is written."""
-    trainer = _instrumented(place, record, sub_batches, reduction, Instruments(poison=True))
-    with trainer:
+    with _instrumented(place, record, sub_batches, reduction, Instruments(poison=True)) as trainer:
         return check_poison(trace_steps(trainer, seed), trainer.findings())
 
 
@@ -182,8 +220,23 @@ def gradients(place: Place, *, record: str, sub_batches: int, reduction: str, se
     """Compare every gradient of a step with its sum in float64."""
     golden = find_record(record)
     with _one_step(place, golden, sub_batches, reduction, seed) as trainer:
-        inputs, _ = _batch(golden, seed, 0)
-        return check_gradients(trainer.tensor, trainer.config, inputs, sub_batches=sub_batches)
+        inputs, _ = generate_tokens(seed, 0, golden.batch_size, golden.seq_len, golden.model.vocab_size)
+        return _on_rank_0(
+            trainer,
+            lambda tensor: check_gradients(
+                tensor, trainer.config, inputs, sub_batches=place.runtime.ranks * sub_batches
+            ),
+        )
+
+
+def losses_of_ranks(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> BitStabilityResult:
+    """Compare the mean losses of `STEPS` steps between ranks: each computes them from all ranks' losses."""
+    golden = find_record(record)
+    with new_trainer(place, golden, sub_batches=sub_batches, reduction=reduction, keep_activations=False) as trainer:
+        losses = [trainer.step(*own_batch(trainer, seed, number)) for number in range(STEPS)]
+        of_ranks = place.runtime.comm.allgather(losses) if place.runtime.comm else [losses]
+    runs = {f"rank {rank}": {"mean_loss": np.array(values)} for rank, values in enumerate(of_ranks)}
+    return check_bit_stability(runs, Promise.FIXED_BITS)
 
 
 def write_gradients(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int, path: str) -> None:
@@ -195,7 +248,8 @@ def write_gradients(place: Place, *, record: str, sub_batches: int, reduction: s
             for group, name, layer in execution_order(golden.model.num_layers)
             if group == "grads"
         }
-    np.savez(path, allow_pickle=False, **tensors)
+    if place.runtime.rank == 0:
+        np.savez(path, allow_pickle=False, **tensors)
 
 
 def _traced(place: Place, record: str, sub_batches: int, reduction: str, seed: int) -> Trace:
@@ -206,7 +260,9 @@ def _traced(place: Place, record: str, sub_batches: int, reduction: str, seed: i
         return trace_steps(trainer, seed)
 
 
-def _instrumented(place: Place, record: str, sub_batches: int, reduction: str, instruments: Instruments) -> Trainer:
+def _instrumented(
+    place: Place, record: str, sub_batches: int, reduction: str, instruments: Instruments
+) -> AbstractContextManager[Trainer]:
     return new_trainer(
         place,
         find_record(record),
@@ -221,9 +277,28 @@ def _instrumented(place: Place, record: str, sub_batches: int, reduction: str, i
 @contextmanager
 def _one_step(place: Place, record: GoldenRecord, sub_batches: int, reduction: str, seed: int) -> Iterator[Trainer]:
     with new_trainer(place, record, sub_batches=sub_batches, reduction=reduction) as trainer:
-        trainer.step(*_batch(record, seed, 0))
+        trainer.step(*own_batch(trainer, seed, 0))
         yield trainer
 
 
-def _batch(record: GoldenRecord, seed: int, number: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    return generate_tokens(seed, number, record.batch_size, record.seq_len, record.model.vocab_size)
+def _on_rank_0(trainer: Trainer, check: Callable[[ReadTensor], R]) -> R:
+    """Return a check's result on every rank; rank 0 computes it, the others read with it, as every read needs all."""
+    comm = trainer.runtime.comm
+    if comm is None:
+        return check(trainer.tensor)
+    trainer.gather()
+    if comm.Get_rank() > 0:
+        while True:
+            what, told = comm.bcast(None)
+            if what == "result":
+                result: R = told
+                return result
+            trainer.tensor(*told)
+
+    def tensor(group: str, name: str, layer: int | None) -> NDArray[np.float32]:
+        comm.bcast(("tensor", (group, name, layer)))
+        return trainer.tensor(group, name, layer)
+
+    result = check(tensor)
+    comm.bcast(("result", result))
+    return result

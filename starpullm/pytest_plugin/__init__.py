@@ -21,8 +21,9 @@ from starpullm.pytest_plugin.fixtures import (
     task_trace,
     trainer,
 )
-from starpullm.pytest_plugin.items import FIXTURES, MARKERS
+from starpullm.pytest_plugin.items import FIXTURES, MARKERS, RANK_MARKERS
 from starpullm.pytest_plugin.options import pytest_addoption
+from starpullm.pytest_plugin.ranks import RankedRun, be_another_s_worker, rank_and_size
 from starpullm.pytest_plugin.run import VALIDATION, Validation, validation_of
 from starpullm.pytest_plugin.throughput import Gate, choose_throughput_tests, starpullm_gate
 
@@ -46,15 +47,34 @@ __all__ = [
 ]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Say before plugins are configured that rank 0 is the one who writes."""
+    rank, _ = rank_and_size(config.option)
+    if rank > 0:
+        be_another_s_worker(config, rank)
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers, and refuse options that can't be served."""
-    for name, meaning in MARKERS.items():
+    """Register the markers, meet the other ranks, and refuse options that can't be served."""
+    for name, meaning in {**MARKERS, **RANK_MARKERS}.items():
         config.addinivalue_line("markers", f"{name}: {meaning} (starpullm)")
     validation = config.stash[VALIDATION] = Validation(config)
     config.pluginmanager.register(validation, "starpullm-validation")
-    validation.choose_library()
-    if validation.has_options and not config.option.help:
-        validation.check_options()
+    ranked = RankedRun(config) if validation.ranks > 1 else None
+    refusal = None
+    try:
+        validation.choose_library()
+        if validation.has_options and not config.option.help:
+            validation.check_options()
+    except pytest.UsageError as error:
+        refusal = error
+    if ranked is not None:
+        ranked.refuse_together(refusal)
+        config.pluginmanager.register(ranked, "starpullm-ranks")  # after the other, whose reports it compares
+    if refusal is not None:
+        raise refusal
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -71,17 +91,19 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrise the fixtures by the options; tests with the same runtime come one after the other."""
     validation = validation_of(metafunc.config)
+    ranks = validation.ranks_of(metafunc.definition)
     if "starpullm_configuration" in metafunc.fixturenames:
-        configurations = validation.configurations
+        configurations = validation.configurations_on(ranks)
         metafunc.parametrize(
             "starpullm_configuration",
             configurations,
             indirect=True,
             scope="session",
-            ids=["-".join(configuration) for configuration in configurations],
+            ids=[configuration.id for configuration in configurations],
         )
     if "golden" in metafunc.fixturenames:
-        metafunc.parametrize("golden", validation.records, indirect=True, scope="session", ids=_record_id)
+        records = [record for record in validation.records if validation.sub_batches(record, ranks)]
+        metafunc.parametrize("golden", records, indirect=True, scope="session", ids=_record_id)
 
 
 def _record_id(record: str) -> str:

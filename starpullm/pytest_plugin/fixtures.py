@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
 from starpullm.pytest_plugin.items import ENTRY, Entry
+from starpullm.pytest_plugin.ranks import runs_on_every_rank
 from starpullm.pytest_plugin.run import Validation, validation_of
 
 if TYPE_CHECKING:
@@ -68,13 +70,20 @@ def starpullm_check(
 def starpu_runtime(
     starpullm_configuration: Configuration, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Runtime]:
-    """Start a ``Runtime`` in pytest's own process, one after the other for each partition and scheduler."""
-    from starpullm import Runtime
+    """Start a ``Runtime`` in pytest's own process, one after the other for each partition and scheduler.
 
-    with pytest.MonkeyPatch.context() as patch:
+    In a test marked ``mpi`` it is over all ranks.
+    """
+    from starpullm import Runtime
+    from starpullm.machine_lock import machine_lock
+    from starpullm.ranks import world
+
+    partition, scheduler, ranks = starpullm_configuration
+    comm = world() if ranks > 1 else None
+    with pytest.MonkeyPatch.context() as patch, machine_lock() if not (comm and comm.Get_rank()) else nullcontext():
         if "STARPU_HOME" not in os.environ:
             patch.setenv("STARPU_HOME", str(tmp_path_factory.mktemp("starpu")))
-        with Runtime(starpullm_configuration.partition, starpullm_configuration.scheduler) as runtime:
+        with Runtime(partition, scheduler, comm) as runtime:
             yield runtime
 
 
@@ -123,6 +132,12 @@ class Checker:
 
     def __init__(self, validation: Validation, node: pytest.Item, configuration: Configuration | None) -> None:
         self.configuration = configuration
+        if runs_on_every_rank(node) and validation.ranks > 1:
+            pytest.fail(
+                f"{node.nodeid}: its check has processes of its own, so the test can't run on every rank as well: mark "
+                "it over_ranks instead of mpi",
+                pytrace=False,
+            )
         self._validation = validation
         self._entry = node.stash.setdefault(ENTRY, Entry())
         self._entry.configuration = str(configuration) if configuration else "all"

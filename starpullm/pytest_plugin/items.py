@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["ENTRY", "FIXTURES", "MARKERS", "Entry", "configuration_of", "family_of", "uses_plugin"]
+__all__ = ["ENTRY", "FIXTURES", "MARKERS", "RANK_MARKERS", "Entry", "configuration_of", "family_of", "uses_plugin"]
 
 MARKERS = {
     "parity": "every tensor has the bits of a golden record",
@@ -20,6 +20,11 @@ MARKERS = {
     "mutation": "the checks catch a defect that was put into the library",
 }
 """Families of checks, in the order of the summary."""
+
+RANK_MARKERS = {
+    "mpi": "with --with-mpi the test runs on every rank, in pytest's own processes",
+    "over_ranks": "with --with-mpi the test runs on rank 0, and its checks in a job of as many ranks",
+}
 
 FIXTURES = frozenset(
     {"starpullm_configuration", "starpullm_check", "starpullm_validation", "starpu_runtime", "trainer", "golden"}

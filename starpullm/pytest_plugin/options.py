@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from starpullm.pytest_plugin.items import RANK_MARKERS
+from starpullm.pytest_plugin.ranks import add_mpi_option, rank_and_size
+
 if TYPE_CHECKING:
     from starpullm.isolation import Configuration
 
@@ -21,7 +24,7 @@ DEFAULT_TIME_LIMIT = 60.0
 DEFAULT_THROUGHPUT_RECORD = "small"
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     """Add the options."""
     group = parser.getgroup("starpullm", "validation of starpullm")
     add = group.addoption
@@ -64,8 +67,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--starpullm-budget", metavar="FRACTION", type=float, help="slowdown that is tolerated; default 0.02")
     add("--starpullm-ranks", metavar="N,…", help="numbers of ranks that throughput is measured with; default 1")
     add("--starpullm-fresh", action="store_true", help="a fresh process for each check")
-    add("--starpullm-report", metavar="PATH", help="write the results to a JSON file")
+    add("--starpullm-report", metavar="PATH", help="JSON file of the results; by default in pytest's cache")
     add("--starpullm-strict", action="store_true", help="skipped, not comparable, inconclusive: each is a failure")
+    add_mpi_option(group, pluginmanager)
 
 
 class Options:
@@ -79,6 +83,7 @@ class Options:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
+        self.rank, self.ranks = rank_and_size(config.option)
 
     @property
     def has_options(self) -> bool:
@@ -124,13 +129,24 @@ class Options:
         except StarpullmError as error:
             raise pytest.UsageError(f"starpullm: this machine can't be inspected: {error}") from error
 
+    def ranks_of(self, test: pytest.Item) -> int:
+        """Return how many ranks a test is about: all of this run's, if it is marked so."""
+        marked = any(test.get_closest_marker(name) for name in RANK_MARKERS)
+        return self.ranks if marked else 1
+
     @cached_property
     def configurations(self) -> list[Configuration]:
-        """Partitions with schedulers, the partition's changing slowest."""
+        """Those without ranks."""
+        return self.configurations_on(1)
+
+    def configurations_on(self, ranks: int) -> list[Configuration]:
+        """Return partitions with schedulers, the partition's changing slowest."""
         from starpullm.isolation import Configuration
 
         return [
-            Configuration(partition, scheduler) for partition in self._partitions() for scheduler in self._schedulers()
+            Configuration(partition, scheduler, ranks)
+            for partition in self._partitions(ranks)
+            for scheduler in self._schedulers()
         ]
 
     @cached_property
@@ -168,11 +184,13 @@ class Options:
                 )
         return chosen
 
-    def sub_batches(self, record: str) -> list[int]:
-        """Return the numbers of sub-batches for a record: those chosen that divide its batch."""
+    def sub_batches(self, record: str, ranks: int = 1) -> list[int]:
+        """Return the numbers of a rank's sub-batches for a record: those chosen that divide its batch."""
         from starpullm.checks.runs import find_record
 
-        batch_size = find_record(record).batch_size
+        batch_size, rest = divmod(find_record(record).batch_size, ranks)
+        if rest:
+            return []
         chosen = self._list("sub_batches")
         if not chosen:
             return sorted({1, batch_size})
@@ -260,6 +278,11 @@ class Options:
             )
         if self.llmc_library is not None and not self.llmc_library.is_file():
             raise pytest.UsageError(f"--llmc-lib: {self.llmc_library}: no such file")
+        if not any(self.sub_batches(record, self.ranks) for record in self.records):
+            raise pytest.UsageError(
+                f"--with-mpi: found {self.ranks} ranks, which with these sub-batches divide the batch of none of the "
+                f"records: {', '.join(self.records)}"
+            )
         self._check_throughput()
         report = self.report_path
         if report is not None and not report.parent.is_dir():
@@ -276,7 +299,7 @@ class Options:
             raise pytest.UsageError(f"--starpullm-{option.replace('_', '-')}: found nothing")
         return parts
 
-    def _partitions(self) -> list[str]:
+    def _partitions(self, ranks: int) -> list[str]:
         from starpullm.errors import StarpullmError
         from starpullm.runtime import Partition
 
@@ -284,8 +307,9 @@ class Options:
         chosen = []
         for text in self._config.getoption("--starpullm-partition") or ["all"]:
             if text == "all":
-                divisors = [count for count in range(cores, 0, -1) if cores % count == 0]
-                chosen += ["1x1", *(f"{workers}x{cores // workers}" for workers in divisors)]
+                own = max(cores // ranks, 1)
+                divisors = [count for count in range(own, 0, -1) if own % count == 0]
+                chosen += ["1x1", *(f"{workers}x{own // workers}" for workers in divisors)]
                 continue
             try:
                 workers, threads = Partition.parse(text)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 from collections import Counter
@@ -34,6 +35,11 @@ class Report:
 
     def __bool__(self) -> bool:
         return bool(self._tests or self.notes)
+
+    @property
+    def has_tests(self) -> bool:
+        """Whether there are any."""
+        return bool(self._tests)
 
     def add(self, report: pytest.TestReport) -> None:
         """Take what is told of a test, if it is one that uses the plugin."""
@@ -72,7 +78,9 @@ class Report:
             lines.append(f"isolation: {costs}")
         return lines + self.notes
 
-    def write(self, path: Path, *, environment: Mapping[str, Any] | None, seed: int, costs: Costs | None) -> None:
+    def write(
+        self, path: Path, *, environment: Mapping[str, Any] | None, ranks: int, seed: int, costs: Costs | None
+    ) -> None:
         """Write a JSON file, whole or not at all.
 
         Raises
@@ -84,6 +92,7 @@ class Report:
             "version": REPORT_VERSION,
             "time": self._start,
             "environment": environment,
+            "ranks": ranks,
             "seed": seed,
             "isolation": {
                 "processes": len(costs.starts),
@@ -95,6 +104,8 @@ class Report:
             else None,
             "tests": list(self._tests.values()),
         }
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise FileExistsError(errno.EEXIST, "expected a regular file", str(path))  # a rename would replace it
         unfinished = path.with_name(f"{path.name}.unfinished")
         unfinished.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n", "utf-8")
         unfinished.rename(path)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,7 +16,7 @@ from starpullm.pytest_plugin.options import Options
 from starpullm.pytest_plugin.report import Report, message_of
 
 if TYPE_CHECKING:
-    from starpullm.isolation import Pool
+    from starpullm.isolation import Costs, Pool
 
 __all__ = ["VALIDATION", "Validation", "validation_of"]
 
@@ -29,7 +29,9 @@ class Validation(Options):
         self._patch = pytest.MonkeyPatch()
         self._pool: Pool | None = None
         self._report = Report()
-        self._used = False
+        self._costs: Costs | None = None
+        """Of this process's checks, and of those of its workers under pytest-xdist."""
+        self._environment_shown = False
 
     def choose_library(self) -> None:
         """Let this process and its children open the library that the user named."""
@@ -60,16 +62,10 @@ class Validation(Options):
 
     def pytest_report_collectionfinish(self, config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
         """Show the environment, if a test uses the plugin."""
-        self._used = any(uses_plugin(item) for item in items)
-        if not self._used or config.option.collectonly:
+        if hasattr(config, "workerinput") or config.option.collectonly or not any(map(uses_plugin, items)):
             return []
-        machine = self.machine
-        known = "known" if machine["libm_known"] else "unknown: golden records aren't comparable"
-        return [
-            f"starpullm: {machine['version']}, {machine['library']}",
-            f"starpullm: StarPU {machine['starpu_version']}, kernels {machine['simd_level']}, libm {known}, "
-            f"{machine['cores']} cores, {machine['processor']}",
-        ]
+        self._environment_shown = True
+        return [f"starpullm: {line}" for line in self._environment_lines()]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -101,23 +97,73 @@ class Validation(Options):
         """End the processes, and write the report."""
         if self._pool is not None:
             self._pool.close()
-        path = self.report_path
-        if path is not None and not hasattr(self._config, "workerinput"):
-            costs = self._pool.costs if self._pool is not None else None
-            try:
-                self._report.write(path, environment=self.machine if self._used else None, seed=self.seed, costs=costs)
-            except OSError as error:
-                self._report.notes.append(f"--starpullm-report: {path} can't be written: {error.strerror}")
-                session.exitstatus = pytest.ExitCode.USAGE_ERROR
+            self._add_costs(self._pool.costs)
+        if not hasattr(self._config, "workerinput"):
+            self._write_report(session)
+        elif self._costs is not None and hasattr(self._config, "workeroutput"):
+            self._config.workeroutput["starpullm_costs"] = vars(self._costs)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take over what the checks of a worker of pytest-xdist cost."""
+        told = getattr(node, "workeroutput", {}).get("starpullm_costs")
+        if told is not None:
+            from starpullm.isolation import Costs
+
+            self._add_costs(Costs(**told))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, object, object]:
         """Write a line for each family and configuration, before pytest shows the failures."""
         if self._report:
             terminalreporter.section("starpullm", "=")
-            for line in self._report.lines(self._pool.costs if self._pool is not None else None):
+            environment = [] if self._environment_shown else self._environment_lines()
+            for line in [*environment, *self._report.lines(self._costs)]:
                 terminalreporter.line(line)
         return (yield)
+
+    # How it works
+
+    def _environment_lines(self) -> list[str]:
+        machine = self.machine
+        known = "known" if machine["libm_known"] else "unknown: golden records aren't comparable"
+        return [
+            f"{machine['version']}, {machine['library']}",
+            f"StarPU {machine['starpu_version']}, kernels {machine['simd_level']}, libm {known}, "
+            f"{machine['cores']} cores, {machine['processor']}",
+        ]
+
+    def _add_costs(self, costs: Costs) -> None:
+        self._costs = costs if self._costs is None else self._costs + costs
+
+    def _write_report(self, session: pytest.Session) -> None:
+        """Write the JSON file where the user wants it, else into pytest's cache if a test has used the plugin."""
+        path = self.report_path
+        if path is None and not self._report.has_tests:
+            return
+        try:
+            if path is None:
+                cache = self._config.cache if self._config.pluginmanager.has_plugin("cacheprovider") else None
+                if cache is None:
+                    self._report.notes.append(
+                        "report: not written: pytest's cache is switched off, and there is no --starpullm-report"
+                    )
+                    return
+                path = cache.mkdir("starpullm") / "report.json"
+            self._report.write(
+                path,
+                environment=self.machine if self._report.has_tests else None,
+                ranks=self.ranks,
+                seed=self.seed,
+                costs=self._costs,
+            )
+        except OSError as error:
+            where = "--starpullm-report" if self.report_path is not None else "report"
+            self._report.notes.append(f"{where}: {path or error.filename} can't be written: {error.strerror}")
+            if self.report_path is not None:
+                session.exitstatus = pytest.ExitCode.USAGE_ERROR
+        else:
+            self._report.notes.append(f"report: {path}")
 
 
 VALIDATION = pytest.StashKey[Validation]()

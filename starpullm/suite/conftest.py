@@ -19,7 +19,7 @@ from starpullm.runtime import Partition
 
 
 class Case(NamedTuple):
-    """A record, and how its batch is cut and its gradients summed."""
+    """A record, and how a rank's batch is cut and the gradients summed."""
 
     record: str
     sub_batches: int
@@ -55,41 +55,56 @@ class SpeedCase(NamedTuple):
         return f"{Path(self.record).stem}-{self.ranks}"
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out what is about ranks alone if there are none."""
+    return True if collection_path.name == "test_ranks.py" and validation_of(config).ranks == 1 else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Under ranks leave out what has nothing to do with them."""
+    if validation_of(config).ranks > 1:
+        here = Path(__file__).parent
+        left_out = [item for item in items if item.path.parent == here and not item.get_closest_marker("over_ranks")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrise ``case``, ``bitwise_case``, ``llmc_case``, ``audited_case``, ``shared_bits`` and ``speed_case``."""
     validation = validation_of(metafunc.config)
+    ranks = validation.ranks_of(metafunc.definition)
     if "case" in metafunc.fixturenames:
-        metafunc.parametrize("case", list(_cases(validation)), ids=str)
+        metafunc.parametrize("case", list(_cases(validation, ranks)), ids=str)
     if "bitwise_case" in metafunc.fixturenames:
-        cases = [case for case in _cases(validation) if PROMISES[case.reduction] is Promise.BITWISE]
+        cases = [case for case in _cases(validation, ranks) if PROMISES[case.reduction] is Promise.BITWISE]
         metafunc.parametrize("bitwise_case", cases, ids=str)
     if "llmc_case" in metafunc.fixturenames:
-        cases = [case for case in _cases(validation) if PROMISES[case.reduction] is Promise.BITWISE]
+        cases = [case for case in _cases(validation, ranks) if PROMISES[case.reduction] is Promise.BITWISE]
         metafunc.parametrize("llmc_case", cases if validation.llmc_library else [None], ids=str)
     if "audited_case" in metafunc.fixturenames:
         # StarPU's reduction sums in buffers of its own, which aren't closed.
-        cases = [case for case in _cases(validation) if PROMISES[case.reduction] is not Promise.BOUNDED]
+        cases = [case for case in _cases(validation, ranks) if PROMISES[case.reduction] is not Promise.BOUNDED]
         metafunc.parametrize("audited_case", cases, ids=str)
     if "shared_bits" in metafunc.fixturenames:
-        metafunc.parametrize("shared_bits", list(_shared_bits(validation)), ids=str)
+        metafunc.parametrize("shared_bits", list(_shared_bits(validation, ranks)), ids=str)
     if "speed_case" in metafunc.fixturenames:
         speed_cases = [SpeedCase(*of) for of in product(validation.throughput_records, validation.rank_counts)]
         metafunc.parametrize("speed_case", speed_cases, ids=str)
 
 
-def _cases(validation: Validation) -> Iterator[Case]:
+def _cases(validation: Validation, ranks: int) -> Iterator[Case]:
     for record in validation.records:
-        for sub_batches in validation.sub_batches(record):
+        for sub_batches in validation.sub_batches(record, ranks):
             # The sum of one sub-batch is that of any reduction.
-            modes = validation.reductions if sub_batches > 1 else validation.reductions[:1]
+            modes = validation.reductions if ranks * sub_batches > 1 else validation.reductions[:1]
             yield from (Case(record, sub_batches, reduction) for reduction in modes)
 
 
-def _shared_bits(validation: Validation) -> Iterator[SharedBits]:
+def _shared_bits(validation: Validation, ranks: int) -> Iterator[SharedBits]:
     for record in validation.records:
-        counts = validation.sub_batches(record)
+        counts = validation.sub_batches(record, ranks)
         for reduction in validation.reductions:
             if PROMISES[reduction] is Promise.BITWISE and counts:
                 yield SharedBits(record, reduction, tuple(counts))
             elif PROMISES[reduction] is Promise.FIXED_BITS:
-                yield from (SharedBits(record, reduction, (count,)) for count in counts if count > 1)
+                yield from (SharedBits(record, reduction, (count,)) for count in counts if ranks * count > 1)

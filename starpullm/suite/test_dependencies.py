@@ -44,6 +44,7 @@ def test_runtime_s_graph_is_the_required_order(
     check_on_one_worker(runs.runtime_graph, **case._asdict(), seed=starpullm_validation.seed)
 
 
+@pytest.mark.over_ranks
 def test_run_keeps_the_required_order(starpullm_check: Checker, case: Case, starpullm_validation: Validation) -> None:
     """Every task started after the end of each task that its declared accesses make it wait for."""
     starpullm_check(runs.observed_order, **case._asdict(), seed=starpullm_validation.seed)

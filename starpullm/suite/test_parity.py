@@ -12,7 +12,7 @@ from starpullm.pytest_plugin import Checker, Validation
 
 from .conftest import Case
 
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.over_ranks]
 
 
 def test_every_tensor_has_the_record_s_bits(starpullm_check: Checker, bitwise_case: Case) -> None:

@@ -18,7 +18,7 @@ from starpullm.pytest_plugin import Checker, Validation
 
 from .conftest import Case, SharedBits
 
-pytestmark = pytest.mark.reduction
+pytestmark = [pytest.mark.reduction, pytest.mark.over_ranks]
 
 
 def test_gradients_are_within_their_bounds(
@@ -31,22 +31,27 @@ def test_gradients_are_within_their_bounds(
 def test_bits_are_the_same_everywhere(
     request: pytest.FixtureRequest, starpullm_validation: Validation, shared_bits: SharedBits, tmp_path: Path
 ) -> None:
-    """Over partitions and schedulers; ``ordered`` also over the numbers of sub-batches."""
+    """Over partitions, schedulers and ranks; ``ordered`` also over the numbers of sub-batches."""
     checker = Checker(starpullm_validation, request.node, None)
+    ranks = starpullm_validation.ranks_of(request.node)
+    configurations = starpullm_validation.configurations_on(ranks)
+    places = [(configuration, count) for configuration in configurations for count in shared_bits.sub_batches]
+    if ranks > 1:  # one process with as many sub-batches as all ranks have
+        alone = starpullm_validation.configurations
+        places += [(configuration, ranks * count) for configuration in alone for count in shared_bits.sub_batches]
     tensors: dict[str, dict[str, NDArray[np.float32]]] = {}
-    for configuration in starpullm_validation.configurations:
-        for sub_batches in shared_bits.sub_batches:
-            path = tmp_path / f"{len(tensors)}.npz"
-            checker.run(
-                configuration,
-                runs.write_gradients,
-                record=shared_bits.record,
-                sub_batches=sub_batches,
-                reduction=shared_bits.reduction,
-                seed=starpullm_validation.seed,
-                path=str(path),
-            )
-            with np.load(path) as arrays:
-                tensors[f"{configuration}, sub-batches {sub_batches}"] = dict(arrays)
-            path.unlink()
+    for configuration, sub_batches in places:
+        path = tmp_path / f"{len(tensors)}.npz"
+        checker.run(
+            configuration,
+            runs.write_gradients,
+            record=shared_bits.record,
+            sub_batches=sub_batches,
+            reduction=shared_bits.reduction,
+            seed=starpullm_validation.seed,
+            path=str(path),
+        )
+        with np.load(path) as arrays:
+            tensors[f"{configuration}, sub-batches {sub_batches}"] = dict(arrays)
+        path.unlink()
     checker.judge(CheckReport.of(check_bit_stability(tensors, Promise.FIXED_BITS)))

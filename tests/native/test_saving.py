@@ -1,6 +1,6 @@
 """Training states: a run that was saved and resumed has the bits of one that wasn't, and saving disturbs nothing.
 
-Collected by pytest; the runs are in child processes. Resuming on several ranks is in tests/mpi.
+Collected by pytest; the runs are in child processes. Resuming on several ranks is in tests/ranks.
 """
 
 from __future__ import annotations

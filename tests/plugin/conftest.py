@@ -6,12 +6,16 @@ pytest loads it for this directory's tests.
 from __future__ import annotations
 
 import importlib.metadata
+import os
+import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from starpullm import launch
+from starpullm.machine_lock import LOCK_VARIABLE
 
 pytest_plugins = ["pytester"]
 
@@ -19,23 +23,46 @@ Run = Callable[..., pytest.RunResult]
 
 
 @pytest.fixture
-def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Return a function that runs pytest in a process of its own, on one partition unless told otherwise."""
+def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Let pytest's processes see two cores and the installed package; afterwards none of them is left."""
     name = f"test-{uuid.uuid4().hex}"
     monkeypatch.setenv(launch.JOB_VARIABLE, name)
     # Neither the current directory nor the checkout may hide the installed package.
     monkeypatch.setenv("PYTHONSAFEPATH", "1")
     monkeypatch.setenv("HWLOC_SYNTHETIC", "numa:1 core:2 pu:1")
-    # The checkout's starpullm, if PYTHONPATH names it, isn't there to be found by its entry point.
-    plugins = {entry.value for entry in importlib.metadata.entry_points(group="pytest11")}
-    load = () if "starpullm.pytest_plugin" in plugins else ("-p", "starpullm.pytest_plugin")
+    # The run that this test is part of may hold the lock.
+    monkeypatch.setenv(LOCK_VARIABLE, str(tmp_path / "lock"))
+    yield
+    assert launch.processes_of(name) == []
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester, job: None) -> Run:
+    """Return a function that runs pytest in a process of its own, on one partition unless told otherwise."""
 
     def run_pytest(*arguments: str, partition: str | None = "1x1", timeout: float = 90) -> pytest.RunResult:
         chosen = () if partition is None else ("--starpullm-partition", partition)
-        result = pytester.runpytest_subprocess(
-            *load, "-p", "no:cacheprovider", "-W", "error", *chosen, *arguments, timeout=timeout
-        )
-        assert launch.processes_of(name) == []
-        return result
+        return pytester.runpytest_subprocess(*_options(), *chosen, *arguments, timeout=timeout)
 
     return run_pytest
+
+
+@pytest.fixture
+def run_ranks(pytester: pytest.Pytester, job: None) -> Run:
+    """Return a function that runs pytest on two ranks, each of which has one core."""
+    mpirun = ("mpirun", "-n", "2", "--oversubscribe", "--bind-to", "none")
+    root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
+
+    def run_pytest(*arguments: str, timeout: float = 90) -> pytest.RunResult:
+        options = (*_options(), f"--basetemp={pytester.path / 'base'}", "--color=no", "--with-mpi")
+        command = (*mpirun, *root, sys.executable, "-m", "pytest", *options, *arguments)
+        return pytester.run(*command, timeout=timeout)
+
+    return run_pytest
+
+
+def _options() -> tuple[str, ...]:
+    # The checkout's starpullm, if PYTHONPATH names it, isn't there to be found by its entry point.
+    plugins = {entry.value for entry in importlib.metadata.entry_points(group="pytest11")}
+    load = () if "starpullm.pytest_plugin" in plugins else ("-p", "starpullm.pytest_plugin")
+    return (*load, "-p", "no:cacheprovider", "-W", "error")

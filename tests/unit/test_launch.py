@@ -1,6 +1,6 @@
 """Tests of jobs of one process, of how mpirun is called, and of the texts of outcomes.
 
-pytest runs them; they need neither the native library nor MPI. Jobs of several ranks are in tests/mpi.
+pytest runs them; they need neither the native library nor MPI. Jobs of several ranks are in tests/ranks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tests of what ranks do without MPI: who they are, how differences and ranks are worded, what an exception means.
 
-pytest runs them; they need no native library. What they do with MPI is in tests/mpi.
+pytest runs them; they need no native library. What they do with MPI is in tests/ranks.
 """
 
 from __future__ import annotations

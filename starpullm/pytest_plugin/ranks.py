@@ -1,0 +1,292 @@
+"""pytest under mpirun, on every rank: the same tests, one outcome for each, one rank that speaks.
+
+The plugin registers a ``RankedRun`` if pytest was started with ``--with-mpi`` on several ranks. A test marked ``mpi``
+runs on all of them, in pytest's own processes. Every other test runs on rank 0, and the others take its reports; if it
+is marked ``over_ranks``, the processes of its checks are a job of as many ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import io
+import os
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from starpullm.pytest_plugin.report import message_of
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Comm
+
+__all__ = ["RankedRun", "add_mpi_option", "be_another_s_worker", "rank_and_size", "runs_on_every_rank"]
+
+_PAUSE_SECONDS = 0.02
+_SEVERITY = ("passed", "skipped", "failed")
+
+
+def add_mpi_option(group: pytest.OptionGroup, plugins: pytest.PytestPluginManager) -> None:
+    """Add ``--with-mpi`` unless pytest-mpi is there, whose option it is."""
+    if importlib.util.find_spec("pytest_mpi") is None or plugins.is_blocked("pytest_mpi"):
+        group.addoption("--with-mpi", action="store_true", help="under mpirun: one run of pytest over all ranks")
+
+
+def rank_and_size(options: argparse.Namespace) -> tuple[int, int]:
+    """Return this process's rank and how many there are; 0 and 1 without ``--with-mpi``, which asks for ranks."""
+    if not getattr(options, "with_mpi", False):
+        return 0, 1
+    from starpullm.ranks import rank_and_size_from_environment
+
+    return rank_and_size_from_environment()
+
+
+def runs_on_every_rank(item: pytest.Item) -> bool:
+    """Return whether a test's body runs on all ranks, rather than on rank 0 alone."""
+    return item.get_closest_marker("mpi") is not None and item.get_closest_marker("over_ranks") is None
+
+
+class RankedRun:
+    """One rank of a run of pytest over several; registered as a plugin."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        from starpullm.errors import StarpullmError
+        from starpullm.ranks import world
+
+        if config.getoption("dist", "no") != "no":
+            raise pytest.UsageError("--with-mpi: found pytest-xdist's -n beside it, expected one of the two")
+        try:
+            self.comm = world()
+        except StarpullmError as error:
+            raise pytest.UsageError(f"--with-mpi: {error}") from error
+        self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
+        self._config = config
+        self._exchange = _Exchange(self.comm.Dup())
+        self._limit: float = config.getoption("--starpullm-timeout")
+        if self.rank > 0:
+            self._be_silent()
+
+    def refuse_together(self, error: pytest.UsageError | None) -> None:
+        """Raise a usage error on all ranks if one of them has found one; every rank calls it."""
+        told = self._exchange("options", str(error) if error else "")
+        found = {rank: text for rank, text in told.items() if text}
+        if not found:
+            return
+        if self.rank > 0:
+            raise pytest.UsageError  # in silence: rank 0 says it
+        texts = [text if len(found) == self.size else f"rank {rank}: {text}" for rank, text in found.items()]
+        raise pytest.UsageError(texts[0] if len(found) == self.size else "; ".join(texts))
+
+    # What pytest asks for
+
+    def pytest_report_header(self) -> str:
+        """Say that there are ranks."""
+        return f"starpullm: {self.size} ranks; tests marked mpi run on all of them, the others on rank 0"
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Put the tests that run on every rank after the others: their fixtures can't be there at the same time."""
+        items.sort(key=runs_on_every_rank)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Refuse the run unless all ranks have collected the same tests."""
+        tests = [item.nodeid for item in session.items]
+        told = self._agree("collection", (tests, session.testsfailed))
+        differences = list(_collection_differences({rank: of_rank[0] for rank, of_rank in told.items()}))
+        failed = [rank for rank, (_, errors) in told.items() if errors]
+        if failed and len(failed) < self.size:
+            differences.append(f"{_ranks(failed)} had errors, which are on that rank's standard output alone")
+        if differences:
+            if self.rank > 0:
+                raise pytest.UsageError
+            raise pytest.UsageError(f"the ranks have collected different tests: {'; '.join(differences)}")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+        """Run a test where it has to run, and log the same reports on all ranks."""
+        everywhere = runs_on_every_rank(item)
+        if nextitem is not None and runs_on_every_rank(nextitem) != everywhere:
+            nextitem = None  # all fixtures end before the other kind begins
+        hook = item.ihook
+        hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        if everywhere:
+            reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        else:
+            own = []
+            if self.rank == 0:
+                own = runtestprotocol(item, log=False, nextitem=nextitem)
+            sent = [hook.pytest_report_to_serializable(config=self._config, report=report) for report in own]
+            of_first = self._agree(f"reports of {item.nodeid}", sent)[0]
+            reports = own or [
+                hook.pytest_report_from_serializable(config=self._config, data=report) for report in of_first
+            ]
+        for report in reports:
+            hook.pytest_runtest_logreport(report=report)
+        hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Make the worst outcome of a test's phase on any rank that of all."""
+        report = yield
+        if runs_on_every_rank(item):
+            own = _Told(report.outcome, hasattr(report, "wasxfail"), message_of(report), _captured(report))
+            place = f"{report.when} of {item.nodeid}"
+            try:
+                _merge(report, self._agree(place, own, self._limit), self.size)
+            except _NotThereError as error:
+                self._end_all(place, own, error.ranks)
+        return report
+
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_timeout_set_timer(self, item: pytest.Item) -> bool | None:
+        """Leave the time limit of a test that runs on rank 0 to rank 0."""
+        return True if self.rank > 0 and not runs_on_every_rank(item) else None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """Wait for the other ranks; those that are elsewhere learn that this one has ended."""
+        with suppress(_ElsewhereError):  # they are told, and end too
+            self._exchange("end of the run", int(exitstatus))
+
+    # How it works
+
+    def _agree(self, place: str, value: Any, seconds: float | None = None) -> Mapping[int, Any]:
+        try:
+            return self._exchange(place, value, seconds)
+        except _ElsewhereError as error:
+            pytest.exit(str(error), pytest.ExitCode.INTERRUPTED)
+
+    def _end_all(self, place: str, own: _Told, missing: Sequence[int]) -> NoReturn:
+        """End the job: ranks that wait in MPI for something that doesn't come can't be reached otherwise."""
+        lines = [f"rank {self.rank} of {self.size}: {place}: {own.outcome} here; {_ranks(missing)} hadn't ended it "]
+        lines[0] += f"{self._limit:g} s later (--starpullm-timeout), so the job is ended"
+        os.write(2, "\n".join([*lines, own.message, ""]).encode(errors="replace"))
+        self.comm.Abort(pytest.ExitCode.TESTS_FAILED)
+        os._exit(pytest.ExitCode.TESTS_FAILED)
+
+    def _be_silent(self) -> None:
+        """Print nothing: rank 0 does."""
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            self._config.pluginmanager.unregister(reporter)
+            quiet = pytest.TerminalReporter(self._config, io.StringIO())
+            self._config.pluginmanager.register(quiet, "terminalreporter")
+
+
+def be_another_s_worker(config: pytest.Config, rank: int) -> None:
+    """Let this rank write neither cache nor reports, and no temporary files where another does.
+
+    Plugins leave reports to whoever has no ``workerinput``.
+    """
+    vars(config)["workerinput"] = {"workerid": f"rank{rank}"}
+    if config.option.basetemp is not None:
+        config.option.basetemp += f"-rank{rank}"
+
+
+class _Told(NamedTuple):
+    """What a rank tells the others of a test's phase."""
+
+    outcome: str
+    expected: bool
+    message: str
+    captured: str
+
+
+class _NotThereError(Exception):
+    """Some ranks haven't come in time."""
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        super().__init__(_ranks(ranks))
+        self.ranks = ranks
+
+
+class _ElsewhereError(Exception):
+    """A rank has come from another place of the run: it was interrupted, or a plugin has failed there."""
+
+
+class _Exchange:
+    """Every rank gives a value to all others; none of them waits in MPI, so that signals and time limits work."""
+
+    def __init__(self, comm: Comm) -> None:
+        self._comm = comm
+        self._over = False
+
+    def __call__(self, place: str, value: Any, seconds: float | None = None) -> dict[int, Any]:
+        """Return the values by rank; at the end of a run that has come apart, nobody's but its own."""
+        rank, size = self._comm.Get_rank(), self._comm.Get_size()
+        if self._over:
+            return {rank: value}
+        others = [other for other in range(size) if other != rank]
+        requests = [self._comm.isend((place, value), other) for other in others]
+        deadline = None if seconds is None else time.monotonic() + seconds
+        told: dict[int, tuple[str, Any]] = {rank: (place, value)}
+        while missing := [other for other in others if other not in told]:
+            for other in missing:
+                message = self._comm.improbe(other)
+                if message is not None:
+                    told[other] = message.recv()
+            if len(told) == size:
+                break
+            if deadline is not None and time.monotonic() > deadline:
+                raise _NotThereError(missing)
+            time.sleep(_PAUSE_SECONDS)
+        for request in requests:
+            request.wait()
+        places = {other: where for other, (where, _) in sorted(told.items())}
+        if len(set(places.values())) > 1:
+            self._over = True
+            texts = (f"rank {other}: {where}" for other, where in places.items())
+            raise _ElsewhereError(f"the ranks aren't at the same place of the run: {'; '.join(texts)}")
+        return {other: told[other][1] for other in sorted(told)}
+
+
+def _merge(report: pytest.TestReport, told: Mapping[int, _Told], size: int) -> None:
+    """Give a report the worst outcome, and name the ranks that it comes from."""
+    worst = max((of_rank.outcome for of_rank in told.values()), key=_SEVERITY.index)
+    if worst == "passed" or (worst == "skipped" and len({of_rank.outcome for of_rank in told.values()}) == 1):
+        return
+    groups: dict[tuple[str, str], list[int]] = {}
+    for rank, of_rank in told.items():
+        if of_rank.outcome == worst:
+            groups.setdefault((of_rank.message, of_rank.captured if rank > 0 else ""), []).append(rank)
+    those = [rank for ranks in groups.values() for rank in ranks]
+    lines = [f"{worst} on {_ranks(sorted(those))} of {size}"]
+    for (message, captured), ranks in groups.items():
+        lines += [f"---- {_ranks(ranks)}", message, *([captured] if captured else [])]
+    report.outcome = worst  # type: ignore[assignment]
+    if worst == "skipped":
+        report.longrepr = (str(report.fspath), report.location[1] or 0, f"Skipped: {' '.join(lines)}")
+    else:
+        report.longrepr = "\n".join(lines)
+
+
+def _captured(report: pytest.TestReport) -> str:
+    return "\n".join(f"---- {title}\n{text}" for title, text in report.sections)
+
+
+def _collection_differences(tests: Mapping[int, Sequence[str]]) -> Iterator[str]:
+    """Yield a text for each set of tests that some ranks have and others haven't."""
+    where: dict[str, list[int]] = {}
+    for rank, of_rank in tests.items():
+        for test in of_rank:
+            where.setdefault(test, []).append(rank)
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for test, ranks in where.items():
+        if len(ranks) < len(tests):
+            groups.setdefault(tuple(ranks), []).append(test)
+    for those, only in groups.items():
+        more = f" and {len(only) - 1} more" if len(only) > 1 else ""
+        yield f"{only[0]}{more} on {_ranks(those)} only"
+    if not groups and len({tuple(of_rank) for of_rank in tests.values()}) > 1:
+        yield "the same ones in another order"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    from starpullm.ranks import rank_list
+
+    return rank_list(ranks)

@@ -1,0 +1,22 @@
+"""What is said of all ranks is the same on each.
+
+Run by ``mpirun -n 4 pytest --with-mpi --pyargs starpullm.suite``; not collected without ranks.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from starpullm.checks import runs
+from starpullm.pytest_plugin import Checker, Validation
+
+from .conftest import Case
+
+pytestmark = [pytest.mark.reduction, pytest.mark.over_ranks]
+
+
+def test_losses_are_the_same_on_all_ranks(
+    starpullm_check: Checker, case: Case, starpullm_validation: Validation
+) -> None:
+    """Each rank computes the mean loss of every step from the losses of all."""
+    starpullm_check(runs.losses_of_ranks, **case._asdict(), seed=starpullm_validation.seed)

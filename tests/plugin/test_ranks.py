@@ -1,0 +1,292 @@
+"""pytest under mpirun: the same tests on all ranks, one outcome for each, and no rank that waits for ever.
+
+Collected by pytest; each test runs another pytest on ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import Run
+
+SUITE = ("--pyargs", "starpullm.suite", "--starpullm-records", "tiny")
+
+
+def test_suite(run_ranks: Run, pytester: pytest.Pytester, llmc_stand_in: Callable[..., Path]) -> None:
+    """Only rank 0 prints and writes."""
+    options = ("--llmc-lib", str(llmc_stand_in()), "--starpullm-report", "report.json", "--starpullm-strict")
+    result = run_ranks(*SUITE, *options)
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(
+        [
+            "starpullm: 2 ranks; tests marked mpi run on all of them, the others on rank 0",
+            "parity *1x1 lws 2 ranks *2 passed *",
+            "dependencies *1x1 lws 2 ranks *3 passed *",
+            "reduction *1x1 lws 2 ranks *6 passed *",
+            "reduction *all *2 passed *",
+            "isolation: 4 processes served * checks; *",
+            "report: *report.json",
+        ]
+    )
+    text = result.stdout.str()
+    assert text.count("test session starts") == text.count("= starpullm =") == 1
+    report = json.loads((pytester.path / "report.json").read_text())
+    assert report["ranks"] == 2
+    assert {tuple(check["of_ranks"]) for test in report["tests"] for check in test["results"] if "of_ranks" in check}
+    assert [path.name for path in pytester.path.iterdir() if path.suffix == ".json"] == ["report.json"]
+
+
+LOST = """
+import os
+import signal
+import time
+
+import pytest
+
+from starpullm.checks import runs
+
+pytestmark = pytest.mark.over_ranks
+
+
+def stumble(place, record):
+    with runs.new_trainer(place, runs.find_record(record)) as trainer:
+        if place.runtime.rank == 1:
+            raise ValueError("stumbled")
+        trainer.step(*runs.own_batch(trainer, 1, 0))
+
+
+def crash(place, record):
+    if place.runtime.rank == 1:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    place.runtime.comm.barrier()
+
+
+def hang(place, record):
+    while place.runtime.rank == 1:
+        time.sleep(0.1)
+    place.runtime.comm.barrier()
+
+
+@pytest.mark.parametrize("function", [stumble, crash, hang])
+def test_lost(starpullm_check, function):
+    starpullm_check(function, record="tiny")
+
+
+def test_next(starpullm_check):
+    starpullm_check(runs.parity, record="tiny", sub_batches=1, reduction="ordered")
+"""
+
+
+def test_a_rank_of_a_check_that_is_lost_fails_one_test(run_ranks: Run, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(LOST)
+    result = run_ranks("--starpullm-timeout", "8")
+    result.assert_outcomes(passed=1, failed=3)
+    result.stdout.fnmatch_lines(
+        [
+            "*_ test_lost*stumble* _*",
+            "1x1 lws 2 ranks: rank 1 of 2 ended with exit status 1 (*): ValueError: stumbled",
+            "*_ test_lost*crash* _*",
+            "1x1 lws 2 ranks: rank 1 of 2 was ended by SIGSEGV (*, phase running crash)",
+            "*in crash",
+            "*_ test_lost*hang* _*",
+            "1x1 lws 2 ranks: the check had not ended after 8 s, so its process was ended:",
+            "*in hang",
+            "---- native stacks of rank 0",
+            "---- native stacks of rank 1",
+        ]
+    )
+
+
+WRONG = """
+import dataclasses
+
+import pytest
+
+from starpullm.checks import runs
+from starpullm.checks.result import CheckResult, Outcome
+
+
+def other_outcome(place):
+    outcome = Outcome.FAILED if place.runtime.rank == 1 else Outcome.PASSED
+    return CheckResult(name="sums", outcome=outcome, finding="one is wrong", measured=None, limit=None)
+
+
+@pytest.mark.over_ranks
+def test_wrong(starpullm_check):
+    starpullm_check(other_outcome)
+"""
+
+
+def test_a_rank_with_another_result_is_named(run_ranks: Run, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(WRONG)
+    result = run_ranks()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["on rank 1 of 2:", "sums: failed: one is wrong"])
+
+
+EVERYWHERE = """
+import pytest
+from mpi4py import MPI
+
+COMM = MPI.COMM_WORLD
+pytestmark = pytest.mark.mpi
+
+
+def test_collective():
+    assert COMM.allreduce(1) == 2
+
+
+def test_fails_on_one():
+    print("said before")
+    assert COMM.Get_rank() == 0
+
+
+@pytest.fixture
+def broken_on_one():
+    assert COMM.Get_rank() == 0
+
+
+def test_setup_fails_on_one(broken_on_one):
+    COMM.barrier()
+
+
+def test_skipped_on_one():
+    if COMM.Get_rank() == 1:
+        pytest.skip("not here")
+
+
+@pytest.mark.mpi(min_size=3)
+def test_needs_more():
+    raise AssertionError("not reached")
+
+
+def test_trains(trainer, golden):
+    from starpullm.checks.runs import own_batch
+
+    assert trainer.runtime.ranks == 2
+    losses = COMM.allgather(trainer.step(*own_batch(trainer, golden.seed, 0)))
+    assert losses[0] == losses[1]
+"""
+
+
+def test_tests_on_every_rank(run_ranks: Run, pytester: pytest.Pytester) -> None:
+    """Also beside one on rank 0 alone, which has a runtime of its own."""
+    pytester.makepyfile(
+        test_everywhere=EVERYWHERE,
+        test_alone="def test_alone(starpu_runtime):\n    assert starpu_runtime.ranks == 1\n",
+    )
+    result = run_ranks("--starpullm-records", "tiny", "-rs")
+    result.assert_outcomes(passed=5, failed=1, skipped=2, errors=1)
+    result.stdout.fnmatch_lines(
+        [
+            "failed on rank 1 of 2",
+            "*assert COMM.Get_rank() == 0",
+            "---- Captured stdout call",
+            "said before",
+            "*skipped on rank 1 of 2*not here",
+        ]
+    )
+
+
+@pytest.mark.parametrize("blocked", [(), ("-p", "no:pytest_mpi")])
+def test_with_and_without_pytest_mpi(run_ranks: Run, pytester: pytest.Pytester, blocked: tuple[str, ...]) -> None:
+    pytester.makepyfile(
+        "import pytest\nfrom mpi4py import MPI\n\n@pytest.mark.mpi\ndef test_it():\n"
+        "    assert MPI.COMM_WORLD.allreduce(1) == 2\n"
+    )
+    result = run_ranks(*blocked)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["starpullm: 2 ranks*"])
+
+
+def test_other_tests_on_a_rank(run_ranks: Run, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        "import os\nimport pytest\n\n@pytest.mark.parametrize('rank', [os.environ['OMPI_COMM_WORLD_RANK']])\n"
+        "def test_it(rank):\n    pass\n"
+    )
+    result = run_ranks()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        [
+            "ERROR: the ranks have collected different tests: *::test_it[[]0[]] on rank 0 only; "
+            "*::test_it[[]1[]] on rank 1 only"
+        ]
+    )
+    assert result.stderr.str().count("ERROR") == 1
+
+
+def test_a_usage_error_is_said_once(run_ranks: Run) -> None:
+    result = run_ranks(*SUITE, "--starpullm-reductions", "best")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert result.stderr.str().count('--starpullm-reductions: found "best", expected one of') == 1
+
+
+def test_records_that_ranks_cannot_share(run_ranks: Run) -> None:
+    result = run_ranks("--pyargs", "starpullm.suite", "--starpullm-records", "odd")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --with-mpi: found 2 ranks, which * divide the batch of none *: odd"])
+
+
+def test_checks_have_ranks_of_their_own(run_ranks: Run, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("import pytest\n\n@pytest.mark.mpi\ndef test_it(starpullm_check):\n    pass\n")
+    result = run_ranks()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*::test_it*mark it over_ranks instead of mpi"])
+
+
+STUCK = """
+import os
+import signal
+
+import pytest
+from mpi4py import MPI
+
+
+@pytest.mark.mpi
+def test_stuck():
+    if MPI.COMM_WORLD.Get_rank() == 1:
+        {action}
+    MPI.COMM_WORLD.recv(source=1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("action", "lines"),
+    [
+        (
+            "raise ValueError('not sent')",
+            [
+                "rank 1 of 2: call of *::test_stuck: failed here; rank 0 hadn't ended it 2 s later (*), so the job *",
+                "*ValueError: not sent",
+            ],
+        ),
+        ("os.kill(os.getpid(), signal.SIGKILL)", ["*rank 1*on signal 9*"]),
+    ],
+)
+def test_a_rank_that_others_wait_for_in_vain(
+    run_ranks: Run, pytester: pytest.Pytester, action: str, lines: list[str]
+) -> None:
+    """It can't be undone, but it ends."""
+    pytester.makepyfile(STUCK.format(action=action))
+    start = time.monotonic()
+    result = run_ranks("--starpullm-timeout", "2")
+    assert time.monotonic() - start < 30
+    assert result.ret != 0
+    pytest.LineMatcher([*result.errlines, *result.outlines]).fnmatch_lines(lines)
+
+
+def test_a_rank_that_leaves(run_ranks: Run, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        "import pytest\nfrom mpi4py import MPI\n\n@pytest.mark.mpi\ndef test_it():\n"
+        "    if MPI.COMM_WORLD.Get_rank() == 1:\n        pytest.exit('enough')\n"
+    )
+    result = run_ranks()
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(
+        ["*Exit: the ranks aren't at the same place of the run: rank 0: call of *::test_it; rank 1: end of the run*"]
+    )
