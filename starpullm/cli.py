@@ -28,6 +28,7 @@ from rich.table import Table
 
 import starpullm
 from starpullm import demo as demo_run
+from starpullm import plots
 from starpullm.against.compare import OPPONENTS, STRICT, Comparison, compare
 from starpullm.bench import bench
 from starpullm.checks.debug_state import check_debug_state, expected_losses
@@ -959,6 +960,22 @@ def _print_comparisons(comparisons: Sequence[Comparison]) -> None:
         for name, reason in comparison.left_out.items():
             _out.print(f"{name}: left out: {reason}", markup=False)
         _out.print(f"losses of the first steps differ by at most {comparison.loss_difference:.2g}")
+
+
+@main.command("plot")
+@click.argument("kind", type=click.Choice(plots.KINDS))
+@click.argument("results", nargs=-1, required=True, metavar="RESULTS.json...", type=_PATH)
+@click.option(
+    "--output", required=True, type=_PATH, help="Picture, in the format that its suffix names: png, svg, pdf."
+)
+def plot_command(kind: str, results: Sequence[Path], output: Path) -> None:
+    """Draw what `bench --json` printed: strong or weak scaling, or partitions by batch size.
+
+    strong: tokens per millisecond by cores, with the batch the same. weak: with the batch per core the same.
+    partitions: by batch size. The dotted line is where the matmuls alone would take all that the cores can do.
+    """
+    plots.save(plots.draw(kind, plots.read_results(results)), output)
+    _out.print(f"saved {output}", markup=False)
 
 
 # ---- checkpoint, tokenize ----

@@ -30,6 +30,7 @@ __all__ = [
     "libm_fingerprint",
     "machine_fingerprint",
     "peak_gflops",
+    "processor",
     "simd_level",
     "vector_libm",
 ]
@@ -69,6 +70,14 @@ def vector_libm() -> dict[str, VectorLibm]:
     """Return what is known of the vector versions of libm's functions, by function."""
     known = {name: _native.vector_libm(name) for name in _native.names("vector_libm_name")}
     return {name: VectorLibm(used, f"{fingerprint:016x}") for name, (used, fingerprint) in known.items()}
+
+
+def processor() -> str:
+    """Return the processor's name and the number of cores, for people."""
+    machine = _native.MachineInfo()
+    _native.call("machine_info", machine)
+    cores = f"{machine.cores} cores" + (" (HWLOC_SYNTHETIC)" if machine.synthetic else "")
+    return f"{_native.text(machine.processor) or 'unknown processor'}, {cores}"
 
 
 def simd_level() -> str:

@@ -24,7 +24,7 @@ from starpullm.checks.result import json_value
 from starpullm.data import generate_tokens
 from starpullm.errors import InvalidArgumentError
 from starpullm.formats import ModelConfig
-from starpullm.machine import peak_gflops, simd_level
+from starpullm.machine import peak_gflops, processor, simd_level
 from starpullm.progress import report_phase
 from starpullm.runtime import Partition, Runtime
 from starpullm.trace import Trace
@@ -128,6 +128,8 @@ class Throughput:
     ----------
     configuration
         What was run.
+    processor
+        Its name, and how many cores the machine has.
     simd_level
         Of its kernels.
     matmul
@@ -162,6 +164,7 @@ class Throughput:
     """
 
     configuration: Configuration
+    processor: str
     simd_level: str
     matmul: str
     tokens_per_ms: float
@@ -348,6 +351,7 @@ def measure_throughput(
     flops = matmul_flops(model, configuration.batch_size, configuration.seq_len)
     return Throughput(
         configuration=configuration,
+        processor=processor(),
         simd_level=simd_level(),
         matmul=matmul,
         tokens_per_ms=configuration.batch_size * configuration.seq_len / step_seconds / 1e3,

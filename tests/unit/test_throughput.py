@@ -87,6 +87,7 @@ def test_json() -> None:
     """A result is the same after a way through JSON, with the keys that programs rely on."""
     result = Throughput(
         configuration=CONFIGURATION,
+        processor="some processor, 2 cores",
         simd_level="ref",
         matmul="strict",
         tokens_per_ms=2.0,
