@@ -169,6 +169,7 @@ class Pool:
         function: Callable[..., CheckResult | None],
         *,
         time_limit: float = DEFAULT_TIME_LIMIT,
+        fresh: bool = False,
         **arguments: object,
     ) -> Answer:
         """Call a module-level function in the child of a configuration.
@@ -182,6 +183,8 @@ class Pool:
             from its file.
         time_limit
             Seconds. After them the child is ended.
+        fresh
+            In a child that has served nothing yet.
         arguments
             Keyword arguments that JSON can write.
 
@@ -198,7 +201,7 @@ class Pool:
             raise InvalidArgumentError(f"time_limit: found {time_limit:g}, expected a positive number of seconds")
         request = json.dumps({**_place_of(function), "arguments": arguments}) + "\n"
         with machine_lock():
-            return self._call(configuration, request, time_limit)
+            return self._call(configuration, request, time_limit, fresh=fresh)
 
     def close(self) -> None:
         """End all children; may be called twice."""
@@ -217,8 +220,10 @@ class Pool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _call(self, configuration: Configuration, request: str, time_limit: float) -> Answer:
+    def _call(self, configuration: Configuration, request: str, time_limit: float, *, fresh: bool) -> Answer:
         start = time.monotonic()
+        if fresh and configuration in self._children:
+            self._end(configuration)
         child = self._children.get(configuration)
         if child is None:
             child = Child(

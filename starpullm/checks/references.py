@@ -98,6 +98,7 @@ def record_trainer(
     steps_in_flight: int = 2,
     trace: bool = False,
     instruments: Instruments | None = None,
+    resume: Path | None = None,
 ) -> Trainer:
     """Return a trainer with a record's settings, at its initial state; over ranks with this rank's part of the batch.
 
@@ -111,10 +112,13 @@ def record_trainer(
         The record's model.
     sub_batches, reduction, keep_activations, steps_in_flight, trace, instruments
         As ``Trainer``'s.
+    resume
+        Training states to start from, instead of the model.
     """
     return Trainer(
         runtime,
-        checkpoint,
+        checkpoint if resume is None else None,
+        resume=resume,
         batch_size=record.batch_size // runtime.ranks,
         seq_len=record.seq_len,
         sub_batches=sub_batches,

@@ -109,8 +109,11 @@ def new_trainer(
     keep_activations: bool = True,
     trace: bool = False,
     instruments: Instruments | None = None,
+    resume: Path | None = None,
 ) -> Iterator[Trainer]:
     """Give a trainer with the record's settings, at the record's initial state; over ranks with a rank's own batch.
+
+    ``resume`` names training states to start from instead.
 
     Raises
     ------
@@ -132,6 +135,7 @@ def new_trainer(
         steps_in_flight=STEPS - 2,
         trace=trace,
         instruments=instruments,
+        resume=resume,
     )
     # The guard is inside: a trainer that is closed waits for the other ranks.
     with trainer, guarded(runtime.comm) if runtime.comm else nullcontext():
@@ -217,10 +221,10 @@ def poison(place: Place, *, record: str, sub_batches: int, reduction: str, seed:
 
 
 def gradients(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> GradientErrorResult:
-    """Compare every gradient of a step with its sum in float64."""
+    """Compare every gradient of the second step with its sum in float64."""
     golden = find_record(record)
-    with _one_step(place, golden, sub_batches, reduction, seed) as trainer:
-        inputs, _ = generate_tokens(seed, 0, golden.batch_size, golden.seq_len, golden.model.vocab_size)
+    with _two_steps(place, golden, sub_batches, reduction, seed) as trainer:
+        inputs, _ = generate_tokens(seed, 1, golden.batch_size, golden.seq_len, golden.model.vocab_size)
         return _on_rank_0(
             trainer,
             lambda tensor: check_gradients(
@@ -240,9 +244,9 @@ def losses_of_ranks(place: Place, *, record: str, sub_batches: int, reduction: s
 
 
 def write_gradients(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int, path: str) -> None:
-    """Write every gradient of a step to an array file (.npz), by names like ``qkvw[1]``."""
+    """Write every gradient of the second step to an array file (.npz), by names like ``qkvw[1]``."""
     golden = find_record(record)
-    with _one_step(place, golden, sub_batches, reduction, seed) as trainer:
+    with _two_steps(place, golden, sub_batches, reduction, seed) as trainer:
         tensors = {
             name if layer is None else f"{name}[{layer}]": trainer.tensor(group, name, layer)
             for group, name, layer in execution_order(golden.model.num_layers)
@@ -275,9 +279,11 @@ def _instrumented(
 
 
 @contextmanager
-def _one_step(place: Place, record: GoldenRecord, sub_batches: int, reduction: str, seed: int) -> Iterator[Trainer]:
+def _two_steps(place: Place, record: GoldenRecord, sub_batches: int, reduction: str, seed: int) -> Iterator[Trainer]:
+    """Two: the first one's gradients must not be in the second's."""
     with new_trainer(place, record, sub_batches=sub_batches, reduction=reduction) as trainer:
-        trainer.step(*own_batch(trainer, seed, 0))
+        for number in range(2):
+            trainer.step(*own_batch(trainer, seed, number))
         yield trainer
 
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -151,7 +151,7 @@ class Checker:
         self.judge(answer.reports[0])
 
     def run(
-        self, configuration: Configuration, function: Callable[..., CheckResult | None], **arguments: object
+        self, configuration: Configuration, function: Callable[..., CheckResult | None], **arguments: Any
     ) -> Answer:
         """Call a function in the process of a configuration; fail the test if it doesn't answer."""
         answer = self._validation.pool.call(

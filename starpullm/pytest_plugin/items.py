@@ -16,6 +16,7 @@ MARKERS = {
     "parity": "every tensor has the bits of a golden record",
     "dependencies": "tasks run in the order that their accesses require",
     "reduction": "errors of sums are within their bounds, and bits as stable as promised",
+    "memory": "nothing grows with the number of steps",
     "throughput": "training is as fast as a baseline; only with --benchmark",
     "mutation": "the checks catch a defect that was put into the library",
 }

@@ -14,6 +14,7 @@ import pytest
 
 from starpullm.checks.reduction import PROMISES, Promise
 from starpullm.checks.runs import find_record
+from starpullm.formats import num_parameters
 from starpullm.pytest_plugin import Validation, validation_of
 from starpullm.runtime import Partition
 
@@ -70,7 +71,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrise ``case``, ``bitwise_case``, ``llmc_case``, ``audited_case``, ``shared_bits`` and ``speed_case``."""
+    """Parametrise ``case``, those that are like it, ``shared_bits`` and ``speed_case``."""
     validation = validation_of(metafunc.config)
     ranks = validation.ranks_of(metafunc.definition)
     if "case" in metafunc.fixturenames:
@@ -81,6 +82,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "llmc_case" in metafunc.fixturenames:
         cases = [case for case in _cases(validation, ranks) if PROMISES[case.reduction] is Promise.BITWISE]
         metafunc.parametrize("llmc_case", cases if validation.llmc_library else [None], ids=str)
+    if "light_case" in metafunc.fixturenames:
+        metafunc.parametrize("light_case", [case for case in _cases(validation, ranks) if _is_light(case)], ids=str)
     if "audited_case" in metafunc.fixturenames:
         # StarPU's reduction sums in buffers of its own, which aren't closed.
         cases = [case for case in _cases(validation, ranks) if PROMISES[case.reduction] is not Promise.BOUNDED]
@@ -90,6 +93,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "speed_case" in metafunc.fixturenames:
         speed_cases = [SpeedCase(*of) for of in product(validation.throughput_records, validation.rank_counts)]
         metafunc.parametrize("speed_case", speed_cases, ids=str)
+
+
+def _is_light(case: Case) -> bool:
+    """Return whether all tensors of two runs fit into memory, and their bits don't vary."""
+    model = find_record(case.record).model
+    return PROMISES[case.reduction] is not Promise.BOUNDED and num_parameters(model) <= _LIGHT
+
+
+_LIGHT = 10**7
 
 
 def _cases(validation: Validation, ranks: int) -> Iterator[Case]:

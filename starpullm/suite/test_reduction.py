@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from starpullm.checks import runs
 from starpullm.checks.reduction import Promise, check_bit_stability
+from starpullm.checks.underflow import underflow
 from starpullm.isolation import CheckReport
 from starpullm.pytest_plugin import Checker, Validation
 
@@ -26,6 +27,13 @@ def test_gradients_are_within_their_bounds(
 ) -> None:
     """Every parameter's gradient against its sum in float64."""
     starpullm_check(runs.gradients, **case._asdict(), seed=starpullm_validation.seed)
+
+
+def test_denormal_gradients_are_within_their_bounds(
+    starpullm_check: Checker, light_case: Case, starpullm_validation: Validation
+) -> None:
+    """Likewise, in a model whose gradients flush-to-zero would make 0."""
+    starpullm_check(underflow, **light_case._asdict(), seed=starpullm_validation.seed)
 
 
 def test_bits_are_the_same_everywhere(

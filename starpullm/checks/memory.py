@@ -1,0 +1,66 @@
+"""Memory: what is resident doesn't grow with what is repeated.
+
+``runs.py`` repeats steps, and whole trainers; programs can repeat what they like.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from starpullm.checks.result import CheckResult, Outcome
+
+__all__ = ["ALLOWED_GROWTH_BYTES", "GrowthResult", "check_growth"]
+
+ALLOWED_GROWTH_BYTES = 1 << 19
+"""Without a leak up to 40 KB were measured; the allocator and Python are allowed more for their own purposes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrowthResult(CheckResult):
+    """How much resident memory grew; ``measured`` and ``limit`` are bytes, ``repetitions`` those that were measured."""
+
+    repeated: str
+    repetitions: int
+
+    def detail_lines(self) -> Iterator[str]:
+        """Yield the growth per repetition."""
+        assert self.measured is not None
+        yield f"{self.measured / self.repetitions:.0f} bytes for each of {self.repetitions} {self.repeated}"
+
+
+def check_growth(repeated: str, repeat: Callable[[int], None], *, warm_up: int, repetitions: int) -> GrowthResult:
+    """Compare the resident memory of this process before and after repetitions.
+
+    Parameters
+    ----------
+    repeated
+        What is repeated, for people.
+    repeat
+        Is called with a number of repetitions, and makes them.
+    warm_up
+        Repetitions that aren't measured: what is made once is made in them.
+    repetitions
+        So many that a leak of each would add up to more than the allowance.
+    """
+    repeat(warm_up)
+    before = _resident_bytes()
+    repeat(repetitions)
+    growth = _resident_bytes() - before
+    return GrowthResult(
+        name="memory growth",
+        outcome=Outcome.FAILED if growth > ALLOWED_GROWTH_BYTES else Outcome.PASSED,
+        finding=f"{growth} bytes over {repetitions} {repeated}",
+        measured=growth,
+        limit=ALLOWED_GROWTH_BYTES,
+        repeated=repeated,
+        repetitions=repetitions,
+    )
+
+
+def _resident_bytes() -> int:
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,35 @@
+"""Underflow: gradients stay within their bounds where they are denormal, which flush-to-zero would make 0.
+
+Called as those of ``runs.py``. The golden records' values are all too large to show it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from starpullm.checks.reduction import GradientErrorResult, check_gradients
+from starpullm.checks.references import record_trainer
+from starpullm.checks.runs import Place, find_record
+from starpullm.data import generate_parameters, generate_tokens
+from starpullm.formats import Checkpoint, write_checkpoint
+
+__all__ = ["underflow"]
+
+_SCALE = np.float32(1e-19)
+"""Of the parameters: products of two are then below the smallest normal number, about 1e-38."""
+
+
+def underflow(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> GradientErrorResult:
+    """Compare every gradient of the first step with its sum in float64, in a model of very small parameters."""
+    golden = find_record(record)
+    parameters = {name: array * _SCALE for name, array in generate_parameters(golden.model, seed)}
+    inputs, targets = generate_tokens(seed, 0, golden.batch_size, golden.seq_len, golden.model.vocab_size)
+    with tempfile.TemporaryDirectory(dir=place.directory) as directory:
+        checkpoint = Path(directory, "small.bin")
+        write_checkpoint(checkpoint, Checkpoint(golden.model, parameters))
+        with record_trainer(place.runtime, golden, checkpoint, sub_batches=sub_batches, reduction=reduction) as trainer:
+            trainer.step(inputs, targets)
+            return check_gradients(trainer.tensor, trainer.config, inputs, sub_batches=sub_batches)

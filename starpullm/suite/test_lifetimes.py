@@ -1,0 +1,29 @@
+"""Bits are the same with buffers that blocks share, and in a run that was resumed.
+
+Run by ``pytest --pyargs starpullm.suite``.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from starpullm.checks import lifetimes
+from starpullm.pytest_plugin import Checker, Validation
+
+from .conftest import Case
+
+pytestmark = pytest.mark.parity
+
+
+def test_shared_buffers_move_no_bit(
+    starpullm_check: Checker, light_case: Case, starpullm_validation: Validation
+) -> None:
+    """Trainings let blocks share buffers; the records' comparison keeps each its own, to read it."""
+    starpullm_check(lifetimes.shared_buffers, **light_case._asdict(), seed=starpullm_validation.seed)
+
+
+def test_resumed_run_has_the_bits_of_one_that_was_not_stopped(
+    starpullm_check: Checker, light_case: Case, starpullm_validation: Validation
+) -> None:
+    """Saved after half of its steps, closed and resumed."""
+    starpullm_check(lifetimes.resumed, **light_case._asdict(), seed=starpullm_validation.seed)
