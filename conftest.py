@@ -13,6 +13,16 @@ import pytest
 CHECKOUT = Path(__file__).parent
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of tests/mutation: pytest takes them from this file only."""
+    group = parser.getgroup("mutation", "seeded defects")
+    group.addoption("--mutation-table", metavar="PATH", help="write the table of defects as a page")
+    group.addoption("--mutation-results", metavar="PATH", help="add the results to those in a JSON file")
+    group.addoption(
+        "--mutation-repetitions", metavar="N", type=int, default=1, help="of all checks without a defect; default 1"
+    )
+
+
 @pytest.fixture(scope="session", autouse=True)
 def starpu_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep StarPU's calibration files out of the user's home."""

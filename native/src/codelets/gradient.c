@@ -36,7 +36,7 @@ static void start_thread(void *argument, struct team team)
     const struct reduction *r = argument;
     const struct share share = team_share(team, r->count, 16);
     for (size_t i = share.begin; i < share.end; i++)
-        r->sum[i] = DEFECT(redux_start) ? 1.0f : 0.0f;
+        r->sum[i] = DEFECT(redux_from_one) ? 1.0f : 0.0f;
 }
 
 static void add_thread(void *argument, struct team team)

@@ -43,7 +43,7 @@ void exchange_drop(struct data *data)
 
 status exchange_reduce(struct data *data)
 {
-    if (alone() || DEFECT(ranks_not_reduced))
+    if (alone())
         return STARPULLM_OK;
     const int error = starpu_mpi_redux_data_tree(ranks_communicator(), data->handle, 2);
     if (error)

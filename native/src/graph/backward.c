@@ -71,15 +71,16 @@ status submit_backward(const struct flow *flow, int s)
     const struct graph *g = flow->graph;
     const size_t N = g->B * g->T, C = (size_t)g->config.channels;
     const size_t V = (size_t)g->config.vocab_size, Vp = (size_t)g->config.padded_vocab_size;
-    const int last = g->config.num_layers - 1;
+    const int last = g->config.num_layers - 1, S = g->sub_batches;
     const struct task_place place = place_of(flow, s, -1);
     struct data *dlogits = act_grad(flow, ACT_LOGITS, 0, s), *dlnf = act_grad(flow, ACT_LNF, 0, s);
+    const int targets = DEFECT(targets_of_next_rank) ? (s + S / g->placement->ranks) % S : s;
     struct contribution dwte;
 
     TRY(gradient_contribution(flow, PARAM_WTE, 0, s, FIRST_PASS, &dwte));
-    TRY(submit_crossentropy_softmax_backward(place, dlogits, act_grad(flow, ACT_LOSSES, 0, s),
-                                             act(flow, ACT_PROBS, 0, s), handles_targets(g->handles, flow->slot, s), N,
-                                             V, Vp, SUM_FROM_ZERO));
+    TRY(submit_crossentropy_softmax_backward(
+        place, dlogits, act_grad(flow, ACT_LOSSES, 0, s), act(flow, ACT_PROBS, 0, s),
+        handles_targets(g->handles, flow->slot, targets), N, V, Vp, SUM_FROM_ZERO));
     TRY(submit_matmul_backward_input(place, dlnf, dlogits, param(flow, PARAM_WTE, 0), N, C, Vp, SUM_FROM_ZERO));
     TRY(submit_matmul_backward_weight(place, dwte.data, NULL, dlogits, act(flow, ACT_LNF, 0, s), N, C, Vp,
                                       dwte.accumulation));

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "defects.h"
 #include "io/file.h"
 
 enum { HEADER_NUM_TOKENS = 2, TOKEN_BYTES = 2 };
@@ -194,8 +193,7 @@ status tokens_next(struct starpullm_tokens *tokens, int32_t *inputs, int32_t *ta
         return result;
 
     int64_t count = tokens->rank_tokens + 1;
-    int64_t position =
-        tokens->step * tokens->step_tokens + (DEFECT(tokens_of_rank_0) ? 0 : tokens->rank) * tokens->rank_tokens;
+    int64_t position = tokens->step * tokens->step_tokens + tokens->rank * tokens->rank_tokens;
     int64_t offset = FILE_HEADER_BYTES + TOKEN_BYTES * position;
     result = input_read(&tokens->file, tokens->buffer, TOKEN_BYTES, count, offset);
     if (result != STARPULLM_OK)

@@ -52,7 +52,7 @@ void crossentropy_softmax_backward_ref(float *dlogits /* (N,Vp) */, const float 
         accumulate(d, p, 0.0f, dlosses[n], target, start);
         accumulate(d + target, p + target, 1.0f, dlosses[n], 1, start);
         accumulate(d + after, p + after, 0.0f, dlosses[n], V - after, start);
-        if (start == SUM_FROM_ZERO)
+        if (start == SUM_FROM_ZERO && !DEFECT(padding_not_zeroed))
             memset(d + V, 0, (Vp - V) * sizeof(float));
     }
 }

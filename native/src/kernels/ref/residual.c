@@ -2,8 +2,6 @@
  * kernels/select.c offers them to the residual codelets. */
 #include "ref.h"
 
-#include "defects.h"
-
 void residual_forward_ref(float *restrict out /* (count) */, const float *restrict a /* (count) */,
                           const float *restrict b /* (count) */, size_t count, struct team team)
 {
@@ -19,7 +17,7 @@ void residual_backward_ref(float *restrict da /* (count) */, float *restrict db 
     const struct share part = team_share(team, count, FLOATS_PER_LINE);
     if (start == SUM_FROM_ZERO) {
         for (size_t i = part.begin; i < part.end; i++)
-            da[i] = db[i] = DEFECT(plain_store) ? dout[i] : 0.0f + dout[i];
+            da[i] = db[i] = 0.0f + dout[i];
     } else {
         for (size_t i = part.begin; i < part.end; i++) {
             da[i] += dout[i];

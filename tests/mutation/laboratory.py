@@ -1,0 +1,309 @@
+"""The project's checks in the order of their cost, and which of them is the first to catch a library with a defect.
+
+test_defects.py and test_alarms.py call it. Everything runs in child processes that have the library and the defect in
+their environment.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from starpullm.checks import lifetimes, runs, throughput
+from starpullm.checks.reduction import Promise, check_bit_stability
+from starpullm.checks.result import CheckResult, Outcome
+from starpullm.checks.underflow import underflow
+from starpullm.contest import open_contest
+from starpullm.data import generate_checkpoint, generate_tokens
+from starpullm.formats import write_tokens
+from starpullm.isolation import CheckReport, Configuration, Pool
+from starpullm.launch import Completed, Job, TimedOut, run_job
+from starpullm.records import shipped_record
+from starpullm.turns import Contestant
+
+__all__ = ["CHECKS", "REPEATED", "TIME_LIMIT_CATCH", "Catch", "Hunt", "Laboratory", "hunt"]
+
+ONE, TWO, TEAM = (Configuration(partition, "lws") for partition in ("1x1", "2x1", "1x2"))
+
+RANKS = Configuration("1x1", "lws", 2)
+
+SEED = 1
+TIME_LIMIT = 30.0
+"""Seconds for one call; the longest, memory growth, takes 5 on a quiet machine with two cores."""
+
+TIME_LIMIT_CATCH = "time limit"
+"""What catches a defect by which a check doesn't end."""
+
+
+@dataclass(frozen=True)
+class Catch:
+    """A check that raised the alarm, and what it said in one line."""
+
+    check: str
+    finding: str
+
+
+class Laboratory:
+    """A library, perhaps with a defect, and processes that it is checked in; a context manager.
+
+    Parameters
+    ----------
+    library
+        The shared library.
+    defect
+        Its name; None: none is chosen.
+    directory
+        For files.
+    only_tiny
+        Leave out what takes longer because it trains larger models.
+    """
+
+    def __init__(self, library: Path, defect: str | None, directory: Path, *, only_tiny: bool = False) -> None:
+        self.directory = directory
+        self.only_tiny = only_tiny
+        # Two cores on any machine.
+        self.environment = {
+            "STARPULLM_LIB": str(library),
+            "STARPULLM_DEFECT": defect or "",
+            "HWLOC_SYNTHETIC": "numa:1 core:2 pu:1",
+            "STARPU_HOME": str(directory),
+            "STARPU_RAND_SEED": str(SEED),
+        }
+        self._pool = Pool(self.environment)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.close()
+
+    def call(
+        self, name: str, configuration: Configuration, function: Callable[..., CheckResult | None], **arguments: Any
+    ) -> Iterator[Catch]:
+        """Yield what a check in a child has found; a child that hangs or dies is caught by that."""
+        answer = self._pool.call(configuration, function, time_limit=TIME_LIMIT, **arguments)
+        if answer.ending != "answered":
+            hung = "had not ended after" in answer.failure.splitlines()[0]
+            yield Catch(TIME_LIMIT_CATCH if hung else name, answer.failure.splitlines()[0])
+        for report in answer.reports:
+            yield from judge(name, report, str(configuration))
+
+    def job(self, ranks: int | None, *command: str) -> Any:
+        """Run Python with this library, on ranks if that is a number."""
+        return run_job(Job([sys.executable, *command], TIME_LIMIT, ranks, environment=self.environment))
+
+
+def judge(name: str, report: CheckReport, where: str) -> Iterator[Catch]:
+    """Yield a failure; what isn't comparable here proves nothing, and is an error."""
+    if report.outcome is Outcome.FAILED:
+        yield Catch(name, f"{where}: {report.finding}")
+    elif report.outcome is not Outcome.PASSED:
+        raise AssertionError(f"{where}: {report.lines}")
+
+
+ALL = ("ordered", "tree", "redux")
+
+Check = Callable[[Laboratory, str], Iterator[Catch]]
+
+
+def parity(laboratory: Laboratory, name: str) -> Iterator[Catch]:
+    """Golden records: whole and odd tiles, small and larger heads, one sub-batch and several, threads and workers."""
+    for configuration, record, sub_batches in (
+        (ONE, "tiny", 1),
+        (TWO, "tiny", 2),
+        (TEAM, "tiny", 1),
+        (TWO, "odd", 3),
+        (TWO, "small", 4),
+        (TEAM, "odd", 1),
+    ):
+        if laboratory.only_tiny and record != "tiny":
+            continue
+        yield from laboratory.call(
+            name, configuration, runs.parity, record=record, sub_batches=sub_batches, reduction="ordered"
+        )
+
+
+def each_reduction(function: Callable[..., CheckResult], reductions: tuple[str, ...], **more: object) -> Check:
+    """Return a check of tiny's two sub-batches on two workers, with several reductions."""
+
+    def check(laboratory: Laboratory, name: str) -> Iterator[Catch]:
+        for reduction in reductions:
+            yield from laboratory.call(
+                name, TWO, function, record="tiny", sub_batches=2, reduction=reduction, seed=SEED, **more
+            )
+
+    return check
+
+
+def accesses(laboratory: Laboratory, name: str) -> Iterator[Catch]:
+    """What tasks declare, on the one worker that memory can be closed for."""
+    for reduction in ("ordered", "tree"):
+        yield from laboratory.call(
+            name, ONE, runs.accesses, record="tiny", sub_batches=2, reduction=reduction, seed=SEED
+        )
+
+
+def bit_stability(laboratory: Laboratory, name: str) -> Iterator[Catch]:
+    """The tree's gradients on three partitions."""
+    record, sub_batches = ("tiny", 2) if laboratory.only_tiny else ("odd", 3)
+    tensors = {}
+    for configuration in (ONE, TWO, TEAM):
+        path = laboratory.directory / "gradients.npz"
+        failed = list(
+            laboratory.call(
+                name,
+                configuration,
+                runs.write_gradients,
+                record=record,
+                sub_batches=sub_batches,
+                reduction="tree",
+                seed=SEED,
+                path=str(path),
+            )
+        )
+        if failed:
+            yield from failed
+            return
+        with np.load(path) as arrays:
+            tensors[str(configuration)] = dict(arrays)
+    yield from judge(name, CheckReport.of(check_bit_stability(tensors, Promise.FIXED_BITS)), f"{record}, tree")
+
+
+def parity_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
+    """Golden records again, a sub-batch or two on each of two ranks."""
+    for record, sub_batches in (("tiny", 1), ("small", 2)):
+        if not (laboratory.only_tiny and record != "tiny"):
+            yield from laboratory.call(
+                name, RANKS, runs.parity, record=record, sub_batches=sub_batches, reduction="ordered"
+            )
+
+
+def gradients_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
+    """Each reduction's."""
+    for reduction in ALL:
+        yield from laboratory.call(
+            name, RANKS, runs.gradients, record="tiny", sub_batches=1, reduction=reduction, seed=SEED
+        )
+
+
+def training_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
+    """Two ranks that train from files have the losses and the model of one process."""
+    record = shipped_record("tiny")
+    tokens, model = laboratory.directory / "tokens.bin", laboratory.directory / "model.bin"
+    write_tokens(tokens, generate_tokens(SEED, 0, 1, 100, record.model.vocab_size)[0].reshape(-1))
+    made = laboratory.job(None, "-c", GENERATE, str(model)).completed()
+    assert not made.stdout
+    results = []
+    for ranks in (None, 2):
+        saved = laboratory.directory / f"trained{ranks}.bin"
+        batch = str(2 // (ranks or 1))
+        options = f"--checkpoint {model} --tokens {tokens} --seq-len 8 --steps 4 --json --save {saved}".split()
+        command = ["-m", "starpullm.cli", "train", *options, "--batch-size", batch, "--sub-batches", batch]
+        outcome = laboratory.job(ranks, *command)
+        if not isinstance(outcome, Completed):
+            yield Catch(TIME_LIMIT_CATCH if isinstance(outcome, TimedOut) else name, outcome.sentence)
+            return
+        results.append((json.loads(outcome.reports[0].stdout)["losses"], saved.read_bytes()))
+    if results[0][0] != results[1][0]:
+        yield Catch(name, f"losses of one process {results[0][0]}, of two ranks {results[1][0]}")
+    elif results[0][1] != results[1][1]:
+        yield Catch(name, "the trained models differ")
+
+
+BLOCKS = 16
+"""Turns of each build: enough for 20 %."""
+
+BUDGET = 0.05
+"""A smaller slowdown is none."""
+
+
+def speed(laboratory: Laboratory, name: str) -> Iterator[Catch]:
+    """Turn by turn with the same library without the defect."""
+    record = shipped_record("small")
+    model = laboratory.directory / "speed.bin"
+    generate_checkpoint(model, record.model, record.seed)
+    new = Contestant("library", environment=laboratory.environment)
+    baseline = Contestant("without the defect", environment={**laboratory.environment, "STARPULLM_DEFECT": ""})
+    configuration = throughput.Configuration(
+        model=record.name,
+        batch_size=record.batch_size,
+        seq_len=record.seq_len,
+        partition="1x1",
+        scheduler="lws",
+        sub_batches=1,
+        reduction="ordered",
+        ranks=1,
+        iterations=1,
+        warm_up=1,
+    )
+    with open_contest(configuration, model, new, baseline) as contest:
+        for _ in range(BLOCKS):
+            contest.block()
+        results = contest.decide(BUDGET), contest.costs()
+    for result in results:  # a machine that is too noisy to tell says so: that is no alarm
+        if result.outcome is Outcome.FAILED:
+            yield Catch(name, result.finding)
+
+
+GENERATE = """
+import sys
+from pathlib import Path
+from starpullm.data import generate_checkpoint
+from starpullm.records import shipped_record
+from starpullm.turns import Contestant
+record = shipped_record("tiny")
+generate_checkpoint(Path(sys.argv[1]), record.model, record.seed)
+"""
+
+CHECKS: Mapping[str, Check] = {
+    "parity": parity,
+    "observed order": each_reduction(runs.observed_order, ALL),
+    "reuse": each_reduction(runs.reuse, ("ordered",)),
+    "accesses": accesses,
+    "runtime graph": each_reduction(runs.runtime_graph, ("ordered", "tree")),
+    "poison": each_reduction(runs.poison, ("ordered",)),
+    "gradient error": each_reduction(runs.gradients, ALL),
+    "underflow": each_reduction(underflow, ("ordered",)),
+    "bit stability": bit_stability,
+    "shared buffers": each_reduction(lifetimes.shared_buffers, ("ordered", "tree")),
+    "resumed run": each_reduction(lifetimes.resumed, ("ordered",)),
+    "parity over ranks": parity_over_ranks,
+    "gradient error over ranks": gradients_over_ranks,
+    "training over ranks": training_over_ranks,
+    "memory growth": each_reduction(lifetimes.step_growth, ("ordered",), fresh=True),
+    "memory growth, trainers": each_reduction(lifetimes.trainer_growth, ("ordered",), fresh=True),
+    "throughput": speed,
+}
+"""By name, the cheapest first."""
+
+REPEATED = tuple(CHECKS)[: tuple(CHECKS).index("parity over ranks")]
+"""Those that take well below a second once their processes are there."""
+
+
+@dataclass(frozen=True)
+class Hunt:
+    """What became of one defect."""
+
+    first: Catch | None
+    seconds: float
+    by_expected: bool
+
+
+def hunt(laboratory: Laboratory, expected: str) -> Hunt:
+    """Run the checks until one catches the defect, and then the expected one, if that was another."""
+    start = time.monotonic()
+    first = next((caught for name, check in CHECKS.items() for caught in check(laboratory, name)), None)
+    seconds = time.monotonic() - start
+    if first is None or first.check == expected or expected not in CHECKS:
+        return Hunt(first, seconds, first is not None and first.check == expected)
+    return Hunt(first, seconds, next(CHECKS[expected](laboratory, expected), None) is not None)
