@@ -10,6 +10,7 @@ Makes sure that the build tools, MPI, hwloc and a usable StarPU are there. With 
 environment with tox and starpullm in it, and runs COMMAND there (for tox: without starpullm, which tox installs itself).
 
   ci/bootstrap.sh starpullm demo
+  ci/bootstrap.sh pytest
   ci/bootstrap.sh tox
 
 It can be run again at any time and does only what is missing. On Debian and Ubuntu, as root or with passwordless sudo, it
@@ -129,7 +130,7 @@ project_current() {
 install_project() {
     local hash
     hash=$(project_hash)
-    "$VENV/bin/python" -m pip install "${ROOT}[mpi]"
+    "$VENV/bin/python" -m pip install "${ROOT}[mpi,test]"
     echo "$hash" >"$VENV/project-hash"
 }
 

@@ -92,7 +92,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrise the fixtures by the options; tests with the same runtime come one after the other."""
     validation = validation_of(metafunc.config)
     ranks = validation.ranks_of(metafunc.definition)
-    if "starpullm_configuration" in metafunc.fixturenames:
+    if _is_ours(metafunc, "starpullm_configuration"):
         configurations = validation.configurations_on(ranks)
         metafunc.parametrize(
             "starpullm_configuration",
@@ -101,9 +101,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             scope="session",
             ids=[configuration.id for configuration in configurations],
         )
-    if "golden" in metafunc.fixturenames:
+    if _is_ours(metafunc, "golden"):
         records = [record for record in validation.records if validation.sub_batches(record, ranks)]
         metafunc.parametrize("golden", records, indirect=True, scope="session", ids=_record_id)
+
+
+def _is_ours(metafunc: pytest.Metafunc, fixture: str) -> bool:
+    """Return whether a test asks for a fixture and doesn't itself say what it is."""
+    marks = metafunc.definition.iter_markers("parametrize")
+    named = [mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0] for mark in marks if mark.args]
+    return fixture in metafunc.fixturenames and not any(fixture == name.strip() for names in named for name in names)
 
 
 def _record_id(record: str) -> str:

@@ -293,6 +293,14 @@ def test_a_run_without_it_sees_nothing_of_it(run: Run, pytester: pytest.Pytester
     assert not re.search("^=+ starpullm =+$", result.stdout.str(), re.MULTILINE)
 
 
+def test_a_parameter_that_has_a_fixture_s_name(run: Run, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        "import pytest\n\n@pytest.mark.parametrize(('golden', 'other'), [(1, 2)])\n"
+        "def test_own(golden, other):\n    assert golden == 1\n"
+    )
+    run(partition=None).assert_outcomes(passed=1)
+
+
 def test_header_and_summary(run: Run, llmc_stand_in: Callable[..., Path]) -> None:
     options = ("--starpullm-records", "tiny", "--starpullm-strict", "--llmc-lib", str(llmc_stand_in()))
     result = run(*SUITE, *options, partition="all", timeout=110)
