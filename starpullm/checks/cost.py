@@ -28,8 +28,8 @@ class GraphCost:
     tasks
         Of all ranks, without messages.
     bytes_between_tasks
-        What tasks read that other tasks of the step have written, or the step before: so much is moved if no two tasks
-        that share data run on the same worker, and never more. How much really is depends on the scheduler.
+        What tasks read: so much is moved if each runs on another worker than those that wrote it, and never more. How
+        much really is moved depends on the scheduler.
     bytes_between_ranks
         In messages.
     path_tasks

@@ -81,16 +81,16 @@ def named(result: ContestResult, verdict: Verdict) -> set[str]:
 
 def test_the_same_build_is_never_called_slower_whatever_the_drift() -> None:
     """The rule's error rate is for a build at the edge of the budget; for the same build it is far lower."""
-    verdicts = Counter(compare(measured(seed)).verdict for seed in range(60))
+    verdicts = Counter(compare(measured(seed)).verdict for seed in range(30))
     assert verdicts[SLOWER] == 0
-    assert verdicts[UNCHANGED] + verdicts[FASTER] >= 57
+    assert verdicts[UNCHANGED] + verdicts[FASTER] >= 28
 
 
 def test_a_slower_operation_is_seen_and_named() -> None:
     """5 %, of an operation that is a sixth of the kernels' time and a ninth of the step's."""
-    results = [compare(measured(seed, {"gelu_backward": 0.05})) for seed in range(30)]
+    results = [compare(measured(seed, {"gelu_backward": 0.05})) for seed in range(20)]
     seen = [result for result in results if result.verdict is SLOWER]
-    assert len(seen) >= 28
+    assert len(seen) >= 18
     for result in seen:
         assert named(result, SLOWER) == {"gelu_backward"}
         assert result.outcome is Outcome.FAILED
@@ -100,9 +100,22 @@ def test_a_slower_operation_is_seen_and_named() -> None:
 def test_at_the_edge_of_the_budget_the_error_rate_holds() -> None:
     """Every quantity is slower by just the budget; each run may err in any of four."""
     changes = dict.fromkeys(OPERATIONS, BUDGET)
-    wrong = sum(compare(measured(seed, changes, bursts=0.05)).verdict is SLOWER for seed in range(100))
-    # More than 11 of 100 have a probability below 1 % if the rate is kept.
-    assert wrong <= 11 == _largest_count(100, ERROR_RATE, 0.01)
+    wrong = sum(compare(measured(seed, changes, bursts=0.05)).verdict is SLOWER for seed in range(60))
+    assert wrong <= _largest_count(60, ERROR_RATE, 0.01)
+
+
+def test_few_blocks_and_wild_noise_keep_the_error_rate() -> None:
+    """The least number of blocks, turns with a tail so heavy that it has no variance."""
+    wrong = 0
+    for seed in range(60):
+        random = np.random.default_rng(seed)
+        series: tuple[Series, Series, Series] = ([], [], [])
+        for _ in range(MIN_BLOCKS):
+            for turns in series:
+                turn = {name: of * math.exp(0.1 * random.standard_t(2)) for name, of in OPERATIONS.items()}
+                turns.append({**turn, STEP: 1e-2 * math.exp(0.1 * random.standard_t(2))})
+        wrong += compare(series).verdict is SLOWER
+    assert wrong <= _largest_count(60, ERROR_RATE, 0.01)
 
 
 def test_a_slower_step_is_seen_although_no_kernel_is() -> None:
