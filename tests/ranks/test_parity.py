@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 from starpullm.data import generate_checkpoint, generate_tokens
 from starpullm.formats import write_tokens
-from starpullm.launch import Completed, Job, run_job
+from starpullm.launch import Completed, ExitedWith, Job, run_job
 from starpullm.records import shipped_record
 
 TIME_LIMIT = 110.0
@@ -45,6 +46,47 @@ def test_golden_records(ranks: int, names: tuple[str, ...], sub_batches: int, la
     run = run_cli(ranks, "parity", "--sub-batches", sub_batches, *records)
     assert run.reports[0].stdout.splitlines()[-1] == last_line
     assert [report.stdout for rank, report in run.reports.items() if rank > 0] == [""] * (ranks - 1)
+
+
+def test_a_difference_names_the_rank_that_wrote_it() -> None:
+    """A sum in another order; what owns the end of the tree has written the gradient, and its worker is known."""
+    command = [sys.executable, "-m", "starpullm.cli", "parity", "--json", "--sub-batches", "2", "--reduction", "tree"]
+    outcome = run_job(Job([*command, str(shipped_record("small").path)], TIME_LIMIT, 2))
+    assert isinstance(outcome, ExitedWith), outcome
+    assert outcome.status == 1
+    [result] = json.loads(outcome.reports[0].stdout)
+    first = result["first"]
+    assert (first["difference"]["group"], first["difference"]["tensor"]) == ("grads", "lnfw")
+    assert first["bits"]["ulps"] > 0
+    assert first["source"] == "from a run on 1x1 with the ref kernels, which has the record's digest"
+    [writer] = first["writers"]
+    assert (writer["operation"], writer["rank"], writer["worker"]) == ("gradient_add", 0, 0)
+
+
+def test_a_live_llmc(llmc_stand_in: Callable[..., Path]) -> None:
+    """Rank 0 runs it; what it refuses is said once, and all ranks leave."""
+    options = ("parity", "--sub-batches", 1, shipped_record("odd").path, "--llmc-lib")
+    run = run_cli(3, *options, llmc_stand_in())
+    assert run.reports[0].stdout.splitlines()[-1] == "parity: 1080 tensors over 4 steps, 0 differ"
+    library = llmc_stand_in("OTHER_CONFIG")
+    command = [sys.executable, "-m", "starpullm.cli", *map(str, options), str(library)]
+    outcome = run_job(Job(command, TIME_LIMIT, 3))
+    assert isinstance(outcome, ExitedWith), outcome
+    assert outcome.status == 2
+    assert outcome.stderr.count("isn't laid out like llm.c's: config.max_seq_len: found 83, expected 48") == 1
+
+
+def test_the_worker_is_that_of_the_rank_that_wrote(tmp_path: Path) -> None:
+    """Of activations each rank writes its sequences; without values the writers of all parts are named."""
+    content: dict[str, Any] = json.loads(shipped_record("small").path.read_text())
+    content["steps"][0]["activations"]["att[2]"] = "0" * 32
+    path = tmp_path / "tampered.json"
+    path.write_text(json.dumps(content))
+    command = [sys.executable, "-m", "starpullm.cli", "parity", "--json", "--sub-batches", "2", str(path)]
+    outcome = run_job(Job(command, TIME_LIMIT, 2))
+    [result] = json.loads(outcome.reports[0].stdout)
+    writers = [(entry["rank"], entry["sub_batch"], entry["worker"]) for entry in result["first"]["writers"]]
+    assert writers == [(0, 0, 0), (0, 1, 0), (1, 2, 0), (1, 3, 0)]
 
 
 @pytest.fixture
