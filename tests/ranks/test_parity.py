@@ -73,7 +73,7 @@ def test_a_live_llmc(llmc_stand_in: Callable[..., Path]) -> None:
     outcome = run_job(Job(command, TIME_LIMIT, 3))
     assert isinstance(outcome, ExitedWith), outcome
     assert outcome.status == 2
-    assert outcome.stderr.count("isn't laid out like llm.c's: config.max_seq_len: found 83, expected 48") == 1
+    assert outcome.stderr.count("isn't laid out like llm.c's: config.max_seq_len: found 97, expected 24") == 1
 
 
 def test_the_worker_is_that_of_the_rank_that_wrote(tmp_path: Path) -> None:
