@@ -134,12 +134,18 @@ static bool forward_rectangle(float *out, const float *inp, const float *weight,
                 for (size_t j = 0; j < block_columns; j += TILE_COLUMNS) {
                     const size_t tile_columns = smaller(TILE_COLUMNS, block_columns - j);
                     const size_t width = panel_width(tile_columns);
+                    struct ahead turned = {.first = out + (n + j) * OC + o,
+                                           .rows = last ? tile_columns : 0,
+                                           .lda = OC,
+                                           .length = block_rows,
+                                           .tiles = (block_rows + TILE_ROWS - 1) / TILE_ROWS};
                     for (size_t r = 0; r < block_rows; r += TILE_ROWS) {
                         const float *initial = i > 0 ? NULL : bias ? bias + o + r : SIMD_NAME(tile_zeros);
                         SIMD_NAME(tile_product)(sums + r * ld + j, ld, initial, a + r * lda, lda, 1,
                                                 panels + j * C + i * width, smaller(TILE_ROWS, block_rows - r), width,
                                                 depth);
                         ask_ahead(&next);
+                        ask_ahead(&turned);
                     }
                     if (last)
                         SIMD_NAME(transpose)(out + (n + j) * OC + o, OC, sums + j, ld, block_rows, tile_columns);
