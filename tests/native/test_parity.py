@@ -16,8 +16,15 @@ from starpullm.data import generate_tokens
 from starpullm.records import shipped_record
 from starpullm.runtime import Runtime
 
-from .children import TWO_CORES, run_cli, run_function
+from .children import TWO_CORES, run_cli, run_function, run_python
 
+LEVELS = """
+from starpullm.checks.libm import vector_levels
+
+print("ref", *vector_levels())
+"""
+
+EIGHT_CORES = {"HWLOC_SYNTHETIC": "core:8 pu:1"}
 SMALL_RECORDS = "parity: 33020 tensors over 66 steps, 0 differ"
 
 
@@ -39,6 +46,21 @@ def test_synthetic_topologies(topology: str, partitions: tuple[str, str]) -> Non
     run = run_cli("parity", *options, "--sub-batches", "all", timeout=110, environment={"HWLOC_SYNTHETIC": topology})
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.splitlines()[-1] == "parity: 66040 tensors over 132 steps, 0 differ"
+
+
+@pytest.mark.parametrize("level", ["ref", "avx2", "avx512", "neon"])
+def test_every_simd_level(level: str) -> None:
+    """The kernels of each level that this machine has, and teams of 1 to 8 threads, which cut the tiles elsewhere."""
+    if level not in run_python(LEVELS).stdout.split():
+        pytest.skip(f"this machine has no {level}")
+    run = run_cli("parity", "--partition", "1x2", timeout=60, environment={"STARPULLM_SIMD": level, **TWO_CORES})
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.splitlines()[-1] == "parity: 7070 tensors over 17 steps, 0 differ"
+    teams = [option for threads in range(1, 9) for option in ("--partition", f"1x{threads}")]
+    odd = shipped_record("odd").path
+    run = run_cli("parity", odd, *teams, timeout=60, environment={"STARPULLM_SIMD": level, **EIGHT_CORES})
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert re.fullmatch(r"parity: \d+ tensors over 32 steps, 0 differ", run.stdout.splitlines()[-1])
 
 
 @pytest.mark.timeout(300)
