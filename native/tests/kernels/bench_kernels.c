@@ -1,6 +1,7 @@
 /* Times one level's kernels against another's at GPT-2's sizes and small ones; a measurement, not a test. Run by hand:
- * bench_kernels [--level LEVEL] [--against LEVEL] [--threads COUNT] [--json] [OPERATION]; by default the best level
- * against ref, one thread. Level "plain" is the plain reading of docs/numerics.md, built with the same flags.
+ * bench_kernels [--level LEVEL] [--against LEVEL | --blas LIBRARY] [--threads COUNT] [--json] [OPERATION]; by default
+ * the best level against ref, one thread, every operation whose name begins so. Level "plain" is the plain reading of
+ * docs/numerics.md, built with the same flags; a BLAS, which only has the matmuls, is not held to the contract.
  *
  * The two run in turn, so that whatever else the machine does meets both; the ratio is the median of the pairs'. */
 #include <pthread.h>
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "kernels/kernels.h"
@@ -18,7 +20,7 @@
 
 /* ---- Buffers: every operation takes what it needs from one pool, filled with values as they occur in training ---- */
 
-enum { PAGE = 4096 }; /* where the library's buffers begin */
+enum { HUGE_PAGE = 2 << 20 }; /* bytes */
 
 static float *pool;
 static size_t pool_used, pool_size;
@@ -214,14 +216,17 @@ static const struct sizes rows[] = {
 static const struct sizes elements[] = {
     {.B = 1, .T = 64, .C = 16}, {.B = 2, .T = 32, .C = 48}, {.B = 1, .T = 64, .C = 3072}, {.B = 4, .T = 64, .C = 3072}};
 static const struct sizes matmuls[] = {
-    {.B = 1, .T = 1, .C = 768, .OC = 768},    {.B = 1, .T = 5, .C = 16, .OC = 16},
-    {.B = 1, .T = 64, .C = 16, .OC = 16},     {.B = 1, .T = 64, .C = 16, .OC = 48},
-    {.B = 1, .T = 64, .C = 48, .OC = 192},    {.B = 2, .T = 32, .C = 64, .OC = 64},
-    {.B = 1, .T = 64, .C = 64, .OC = 509},    {.B = 1, .T = 64, .C = 768, .OC = 768},
-    {.B = 1, .T = 64, .C = 768, .OC = 2304},  {.B = 1, .T = 64, .C = 768, .OC = 3072},
-    {.B = 4, .T = 64, .C = 768, .OC = 768},   {.B = 4, .T = 64, .C = 768, .OC = 2304},
-    {.B = 4, .T = 64, .C = 768, .OC = 3072},  {.B = 4, .T = 64, .C = 3072, .OC = 768},
-    {.B = 1, .T = 64, .C = 768, .OC = 50304}, {.B = 4, .T = 64, .C = 768, .OC = 50304},
+    {.B = 1, .T = 1, .C = 768, .OC = 768},     {.B = 1, .T = 5, .C = 16, .OC = 16},
+    {.B = 1, .T = 64, .C = 16, .OC = 16},      {.B = 1, .T = 64, .C = 16, .OC = 48},
+    {.B = 1, .T = 64, .C = 48, .OC = 192},     {.B = 2, .T = 32, .C = 64, .OC = 64},
+    {.B = 1, .T = 64, .C = 64, .OC = 509},     {.B = 1, .T = 64, .C = 768, .OC = 768},
+    {.B = 1, .T = 64, .C = 768, .OC = 2304},   {.B = 1, .T = 64, .C = 768, .OC = 3072},
+    {.B = 4, .T = 64, .C = 768, .OC = 768},    {.B = 4, .T = 64, .C = 768, .OC = 2304},
+    {.B = 4, .T = 64, .C = 768, .OC = 3072},   {.B = 4, .T = 64, .C = 3072, .OC = 768},
+    {.B = 12, .T = 64, .C = 768, .OC = 768},   {.B = 12, .T = 64, .C = 768, .OC = 2304},
+    {.B = 12, .T = 64, .C = 768, .OC = 3072},  {.B = 12, .T = 64, .C = 3072, .OC = 768},
+    {.B = 1, .T = 64, .C = 768, .OC = 50304},  {.B = 4, .T = 64, .C = 768, .OC = 50304},
+    {.B = 12, .T = 64, .C = 768, .OC = 50304},
 };
 static const struct sizes heads[] = {
     {.B = 4, .T = 16, .C = 16, .NH = 4},     {.B = 4, .T = 64, .C = 16, .NH = 2},
@@ -418,16 +423,28 @@ static void measure(const struct operation *o, struct contestant ours, struct co
     fflush(stdout);
 }
 
+static struct contestant blas(const char *library)
+{
+    char sentence[512];
+    if (!kernels_open_blas(sentence, sizeof sentence, library)) {
+        fprintf(stderr, "bench_kernels: %s\n", sentence);
+        exit(2);
+    }
+    return (struct contestant){"blas", kernels()};
+}
+
 static int usage(const char *program)
 {
-    fprintf(stderr, "usage: %s [--level LEVEL] [--against LEVEL] [--threads COUNT] [--json] [OPERATION]\n", program);
+    fprintf(stderr,
+            "usage: %s [--level LEVEL] [--against LEVEL | --blas LIBRARY] [--threads COUNT] [--json] [OPERATION]\n",
+            program);
     return 2;
 }
 
 int main(int argc, char **argv)
 {
     bool json = false, first = true;
-    const char *only = NULL, *level = "ref", *against = "ref";
+    const char *only = NULL, *level = "ref", *against = "ref", *library = NULL;
     for (size_t i = 0; kernels_level_name(i); i++)
         level = kernels_level_name(i);
     for (int i = 1; i < argc; i++) {
@@ -437,6 +454,8 @@ int main(int argc, char **argv)
             level = argv[++i];
         else if (strcmp(argv[i], "--against") == 0 && i + 1 < argc)
             against = argv[++i];
+        else if (strcmp(argv[i], "--blas") == 0 && i + 1 < argc)
+            library = argv[++i];
         else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc)
             crew.threads = atoi(argv[++i]);
         else if (*argv[i] != '-' && !only)
@@ -448,22 +467,25 @@ int main(int argc, char **argv)
         fprintf(stderr, "bench_kernels: found %d threads, expected 1 to %d\n", crew.threads, MAX_THREADS);
         return 2;
     }
-    const struct contestant ours = contestant(level), other = contestant(against);
-    pool_size = (size_t)64 << 20; /* the largest: the logits' matmul */
-    pool = aligned_alloc(PAGE, pool_size * sizeof *pool);
+    const struct contestant ours = contestant(level), other = library ? blas(library) : contestant(against);
+    if (library && !only)
+        only = "matmul";
+    pool_size = (size_t)80 << 20; /* the largest: the logits' matmul */
+    pool = aligned_alloc(HUGE_PAGE, pool_size * sizeof *pool);
     if (!pool) {
         fprintf(stderr, "bench_kernels: out of memory\n");
         return 1;
     }
+    (void)madvise(pool, pool_size * sizeof *pool, MADV_HUGEPAGE); /* as the library's large buffers */
     start_crew();
     if (json)
-        printf("{\"level\": \"%s\", \"against\": \"%s\", \"threads\": %d, \"measurements\": [", level, against,
+        printf("{\"level\": \"%s\", \"against\": \"%s\", \"threads\": %d, \"measurements\": [", level, other.name,
                crew.threads);
     else
-        printf("%-30s %-24s %14s %14s %9s  (threads: %d)\n", "operation", "sizes", against, level, "ratio",
+        printf("%-30s %-24s %14s %14s %9s  (threads: %d)\n", "operation", "sizes", other.name, level, "ratio",
                crew.threads);
     for (size_t i = 0; i < NUM_OPERATIONS; i++) {
-        if (only && strcmp(only, operations[i].name) != 0)
+        if (only && strncmp(only, operations[i].name, strlen(only)) != 0)
             continue;
         for (size_t j = 0; j < operations[i].num_sizes; j++) {
             s = operations[i].sizes[j];
