@@ -60,6 +60,7 @@ __all__ = [
     "reuse",
     "runtime_graph",
     "trace_steps",
+    "write_disturbed",
     "write_gradients",
 ]
 
@@ -254,6 +255,35 @@ def write_gradients(place: Place, *, record: str, sub_batches: int, reduction: s
         }
     if place.runtime.rank == 0:
         np.savez(path, allow_pickle=False, **tensors)
+
+
+def write_disturbed(
+    place: Place,
+    *,
+    record: str,
+    sub_batches: int,
+    reduction: str,
+    seed: int,
+    max_delay_us: int,
+    delay_seed: int,
+    path: str,
+) -> ObservedResult:
+    """Write what `STEPS` steps with delays leave to an array file (.npz), by names like ``params/qkvw[1]``.
+
+    Returns
+    -------
+    Whether the run kept the required order.
+    """
+    instruments = Instruments(max_delay_us=max_delay_us, delay_seed=delay_seed)
+    with _instrumented(place, record, sub_batches, reduction, instruments) as trainer:
+        trace = trace_steps(trainer, seed)
+        tensors = {
+            f"{group}/{name}" if layer is None else f"{group}/{name}[{layer}]": trainer.tensor(group, name, layer)
+            for group, name, layer in execution_order(trainer.config.num_layers)
+            if group in ("grads", "m", "v", "params")
+        }
+    np.savez(path, allow_pickle=False, **tensors)
+    return check_observed(trace)
 
 
 def _traced(place: Place, record: str, sub_batches: int, reduction: str, seed: int) -> Trace:

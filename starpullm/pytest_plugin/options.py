@@ -21,6 +21,7 @@ __all__ = ["DEFAULT_TIME_LIMIT", "Options", "pytest_addoption"]
 
 DEFAULT_RECORDS = ("tiny", "odd", "small", "deep")
 DEFAULT_TIME_LIMIT = 60.0
+DISTURBING = ("eager", "random", "lws", "prio", "dmda", "ws")
 DEFAULT_THROUGHPUT_RECORD = "small"
 
 
@@ -267,6 +268,17 @@ class Options:
         if library is not None and not library.is_file():
             raise pytest.UsageError(f"--starpullm-baseline-lib: {library}: no such file")
         assert self.rank_counts
+
+    @cached_property
+    def disturbing_configurations(self) -> list[Configuration]:
+        """The partition with the most workers, with the chosen schedulers, or else with each of `DISTURBING`."""
+        from starpullm.isolation import Configuration
+        from starpullm.runtime import Partition
+
+        partition = max(self._partitions(1), key=lambda text: Partition.parse(text).workers)
+        known = self.machine["schedulers"]
+        schedulers = self._schedulers() if self._list("schedulers") else [name for name in DISTURBING if name in known]
+        return [Configuration(partition, scheduler) for scheduler in schedulers]
 
     def check_options(self) -> None:
         """Raise a usage error for the first option that can't be served."""

@@ -18,6 +18,9 @@ from starpullm.formats import num_parameters
 from starpullm.pytest_plugin import Validation, validation_of
 from starpullm.runtime import Partition
 
+DISTURBED_RECORDS = 2
+"""So many records are run with delays, which multiply with schedulers and tasks."""
+
 
 class Case(NamedTuple):
     """A record, and how a rank's batch is cut and the gradients summed."""
@@ -90,6 +93,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("audited_case", cases, ids=str)
     if "shared_bits" in metafunc.fixturenames:
         metafunc.parametrize("shared_bits", list(_shared_bits(validation, ranks)), ids=str)
+    if "disturbed_case" in metafunc.fixturenames:
+        _parametrize_disturbances(metafunc, validation, ranks)
     if "speed_case" in metafunc.fixturenames:
         speed_cases = [SpeedCase(*of) for of in product(validation.throughput_records, validation.rank_counts)]
         metafunc.parametrize("speed_case", speed_cases, ids=str)
@@ -102,6 +107,27 @@ def _is_light(case: Case) -> bool:
 
 
 _LIGHT = 10**7
+
+
+def _parametrize_disturbances(metafunc: pytest.Metafunc, validation: Validation, ranks: int) -> None:
+    """The first records with their largest number of sub-batches, where most runs at a time; a seed per reduction."""
+    largest = {case.record: case.sub_batches for case in _cases(validation, ranks)}
+    reductions = [name for name in validation.reductions if PROMISES[name] is not Promise.BOUNDED]
+    seeds = {name: validation.seed + number for number, name in enumerate(reductions)}
+    cases = [
+        case
+        for case in _cases(validation, ranks)
+        if case.record in validation.records[:DISTURBED_RECORDS]
+        and case.sub_batches == largest[case.record]
+        and case.reduction in reductions
+    ]
+    metafunc.parametrize(
+        ("disturbed_case", "delay_seed"),
+        [(case, seeds[case.reduction]) for case in cases],
+        ids=[f"{case}-delays{seeds[case.reduction]}" for case in cases],
+    )
+    configurations = validation.disturbing_configurations
+    metafunc.parametrize("disturbing_configuration", configurations, ids=[entry.id for entry in configurations])
 
 
 def _cases(validation: Validation, ranks: int) -> Iterator[Case]:

@@ -1,0 +1,69 @@
+"""Neither the scheduler nor random delays in tasks move a bit.
+
+Run by ``pytest --pyargs starpullm.suite``. A test's name has its scheduler and the seed of its delays, so ``-k`` or
+``--lf`` with the same ``--starpullm-seed`` repeats it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from starpullm.checks import runs
+from starpullm.checks.perturbation import Disturbance, check_perturbed
+from starpullm.isolation import CheckReport, Configuration
+from starpullm.pytest_plugin import Checker, Validation
+
+from .conftest import Case
+
+pytestmark = pytest.mark.dependencies
+
+MAX_DELAY_US = 200
+"""Longer than most tasks of the small records, so that delays decide what runs beside what."""
+
+Tensors = dict[str, NDArray[np.float32]]
+
+
+@pytest.fixture(scope="module")
+def plain_runs() -> dict[Case, Tensors]:
+    """Give what undisturbed runs left, by their case; filled by the tests."""
+    return {}
+
+
+def test_disturbed_run_has_the_bits_of_a_plain_one(
+    request: pytest.FixtureRequest,
+    starpullm_validation: Validation,
+    plain_runs: dict[Case, Tensors],
+    disturbing_configuration: Configuration,
+    delay_seed: int,
+    disturbed_case: Case,
+    tmp_path: Path,
+) -> None:
+    """After four steps parameters, gradients, m and v are those of a run on 1x1 eager, and the order was kept."""
+    seed = starpullm_validation.seed
+    if disturbed_case not in plain_runs:
+        plain = Checker(starpullm_validation, request.node, Configuration("1x1", "eager"))
+        plain_runs[disturbed_case] = _run(plain, disturbed_case, seed, 0, 0, tmp_path / "plain.npz")
+    checker = Checker(starpullm_validation, request.node, disturbing_configuration)
+    found = _run(checker, disturbed_case, seed, MAX_DELAY_US, delay_seed, tmp_path / "disturbed.npz")
+    disturbance = Disturbance(
+        disturbing_configuration.partition, disturbing_configuration.scheduler, delay_seed, MAX_DELAY_US
+    )
+    checker.judge(CheckReport.of(check_perturbed(disturbance, found, plain_runs[disturbed_case])))
+
+
+def _run(checker: Checker, case: Case, seed: int, max_delay_us: int, delay_seed: int, path: Path) -> Tensors:
+    """Return what a run left; fail if it didn't keep the order."""
+    checker(
+        runs.write_disturbed,
+        **case._asdict(),
+        seed=seed,
+        max_delay_us=max_delay_us,
+        delay_seed=delay_seed,
+        path=str(path),
+    )
+    with np.load(path) as arrays:
+        return dict(arrays)
