@@ -87,7 +87,7 @@ static bool recognise_mkl(char *name, size_t size)
     get_version(version, sizeof version - 1);
     snprintf(name, size, "%s", version);
     const char *layer = getenv("MKL_INTERFACE_LAYER");
-    blas.ilp64 = blas.ilp64 || (layer && strncmp(layer, "ILP64", strlen("ILP64")) == 0);
+    blas.ilp64 = blas.ilp64 || (layer && strstr(layer, "ILP64"));
     FIND_FUNCTION(blas.set_threads, "MKL_Set_Num_Threads");
     FIND_FUNCTION(blas.get_threads, "MKL_Get_Max_Threads");
     return true;
