@@ -33,7 +33,7 @@ import psutil
 from starpullm.checks.result import CheckResult, Outcome
 from starpullm.checks.runs import Place
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StarpullmError
-from starpullm.launch import Job, run_job
+from starpullm.launch import Crashed, Job, run_job
 from starpullm.launch import Outcome as Ending
 from starpullm.machine import inspect_machine
 from starpullm.machine_lock import machine_lock
@@ -325,6 +325,7 @@ class Child:
         self._connection: socket.socket | None = None
         self._received = b""
         self._ending: Ending | Exception | None = None
+        self._oom_kills = _oom_kills()
         with tempfile.TemporaryDirectory(prefix="c", dir=directory) as place:
             address = str(Path(place) / "s")
             with socket.socket(socket.AF_UNIX) as listener:
@@ -429,6 +430,10 @@ class Child:
             self._kill()
             self._thread.join(_END_SECONDS)
         lines = [f"{self.name}: {self._ending}"]
+        if isinstance(self._ending, Crashed) and self._ending.signal == signal.SIGKILL:
+            killed = _oom_kills() - self._oom_kills
+            if killed:
+                lines.append(f"meanwhile the kernel has killed {killed} of this machine's processes to get memory")
         if timed_out:
             ended = f"{what} had not ended after {seconds:g} s, so its process was ended:"
             lines = [f"{self.name}: {ended}", str(self._ending)]
@@ -442,6 +447,16 @@ class Child:
         for process in self._processes:
             with suppress(psutil.Error):  # which also knows whether the number is another process's by now
                 process.send_signal(number)
+
+
+def _oom_kills() -> int:
+    """Return how many processes the kernel has killed for their memory since it was started; 0 if it doesn't say."""
+    with suppress(OSError):
+        for line in Path("/proc/vmstat").read_text("ascii").splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+    return 0
 
 
 # ---- In the child ----

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_TIME_LIMIT", "Options", "pytest_addoption"]
 
 DEFAULT_RECORDS = ("tiny", "odd", "small", "deep")
+DEFAULT_RECORDS_OF_RANKS = ("tiny", "odd", "small")
+"""One of them can be cut for each number of ranks from 2 to 4 and for 8; few, as ranks often share cores."""
 DEFAULT_TIME_LIMIT = 60.0
 DISTURBING = ("eager", "random", "lws", "prio", "dmda", "ws")
 DEFAULT_THROUGHPUT_RECORD = "small"
@@ -157,7 +159,7 @@ class Options:
         from starpullm.errors import StarpullmError
         from starpullm.records import SHIPPED_RECORDS
 
-        names = self._list("records") or list(DEFAULT_RECORDS)
+        names = self._list("records") or list(DEFAULT_RECORDS if self.ranks == 1 else DEFAULT_RECORDS_OF_RANKS)
         found = []
         for name in names:
             path = Path(self._config.invocation_params.dir, name)

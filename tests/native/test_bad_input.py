@@ -570,6 +570,9 @@ TRAINER_CALLS: dict[str, Callable[[Trainer, str], object]] = {
     "gather": lambda trainer, path: trainer.gather(),
     "trace": lambda trainer, path: trainer.trace(),
     "clear_trace": lambda trainer, path: trainer.clear_trace(),
+    "findings": lambda trainer, path: trainer.findings(),
+    "hold": lambda trainer, path: trainer.hold(),
+    "release": lambda trainer, path: trainer.release(),
 }
 
 # These only look at what the trainer remembers.

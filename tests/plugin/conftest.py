@@ -40,9 +40,11 @@ def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 def run(pytester: pytest.Pytester, job: None) -> Run:
     """Return a function that runs pytest in a process of its own, on one partition unless told otherwise."""
 
-    def run_pytest(*arguments: str, partition: str | None = "1x1", timeout: float = 90) -> pytest.RunResult:
+    def run_pytest(
+        *arguments: str, partition: str | None = "1x1", cache: bool = False, timeout: float = 90
+    ) -> pytest.RunResult:
         chosen = () if partition is None else ("--starpullm-partition", partition)
-        return pytester.runpytest_subprocess(*_options(), *chosen, *arguments, timeout=timeout)
+        return pytester.runpytest_subprocess(*_options(cache), *chosen, *arguments, timeout=timeout)
 
     return run_pytest
 
@@ -61,8 +63,8 @@ def run_ranks(pytester: pytest.Pytester, job: None) -> Run:
     return run_pytest
 
 
-def _options() -> tuple[str, ...]:
+def _options(cache: bool = False) -> tuple[str, ...]:
     # The checkout's starpullm, if PYTHONPATH names it, isn't there to be found by its entry point.
     plugins = {entry.value for entry in importlib.metadata.entry_points(group="pytest11")}
     load = () if "starpullm.pytest_plugin" in plugins else ("-p", "starpullm.pytest_plugin")
-    return (*load, "-p", "no:cacheprovider", "-W", "error")
+    return (*load, *(() if cache else ("-p", "no:cacheprovider")), "-W", "error")

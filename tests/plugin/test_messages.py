@@ -6,8 +6,11 @@ Collected by pytest; each test runs another pytest in a child process.
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +247,199 @@ def test_lost_children_fail_one_test_each(run: Run, pytester: pytest.Pytester) -
             "ValueError: stumbled",
         ]
     )
+
+
+INSIDE_STARPU = """
+import ctypes
+from pathlib import Path
+
+
+def call_from_outside_a_worker(place):
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    [library] = {line.split()[-1] for line in lines if "/libstarpu-1" in line}
+    ctypes.CDLL(library)._starpu_worker_get_id_check(b"test", 1)
+
+
+def test_abort(starpullm_check):
+    starpullm_check(call_from_outside_a_worker)
+"""
+
+
+def test_an_abort_inside_starpu_shows_its_assertion(run: Run, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(INSIDE_STARPU)
+    result = run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "1x1 lws: the process was ended by SIGABRT (*, phase running call_from_outside_a_worker)",
+            "[[]starpu[]]*assert failure[]]*Cannot be called from outside a worker*",
+            "*in call_from_outside_a_worker",
+        ]
+    )
+
+
+MEMORY = """
+import os
+from pathlib import Path
+
+from starpullm.checks import runs
+
+
+def eat(place, group):
+    Path(group, "cgroup.procs").write_text(str(os.getpid()))
+    blocks = []
+    while True:
+        blocks.append(b"x" * 2**24)
+
+
+def test_memory(starpullm_check):
+    starpullm_check(eat, group={group!r})
+
+
+def test_next(starpullm_check):
+    starpullm_check(runs.parity, record="tiny", sub_batches=1, reduction="ordered")
+"""
+
+
+@pytest.fixture
+def memory_group() -> Iterator[Path]:
+    """A control group of the kernel's with 400 MB, for whoever enters it; skips where nobody may make one."""
+    name = f"starpullm-{uuid.uuid4().hex}"
+    for group, limit in (
+        (Path("/sys/fs/cgroup/memory", name), "memory.limit_in_bytes"),
+        (Path("/sys/fs/cgroup", name), "memory.max"),
+    ):
+        with suppress(OSError):
+            group.mkdir()
+            try:
+                if (group / limit).exists():
+                    (group / limit).write_text(str(400 * 2**20))
+                    yield group
+                    return
+            finally:
+                group.rmdir()
+    pytest.skip("can't make a control group with a memory limit here")
+
+
+def test_a_kill_for_memory_says_so(run: Run, pytester: pytest.Pytester, memory_group: Path) -> None:
+    pytester.makepyfile(MEMORY.format(group=str(memory_group)))
+    result = run()
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "1x1 lws: the process was ended by SIGKILL (*, phase running eat)",
+            "meanwhile the kernel has killed 1 of this machine's processes to get memory",
+        ]
+    )
+
+
+WRONG_ORDER = """
+import dataclasses
+
+import numpy as np
+
+from starpullm.checks import runs
+from starpullm.checks.dependencies import check_observed
+from starpullm.checks.reduction import check_gradients
+from starpullm.data import generate_tokens
+
+
+def overlap(place, record):
+    with runs.new_trainer(place, runs.find_record(record), trace=True) as trainer:
+        trace = runs.trace_steps(trainer, 1)
+    tasks = trace.tasks.copy()
+    tasks["start_ns"][1] = tasks["start_ns"][0]  # it reads what the first writes
+    return check_observed(dataclasses.replace(trace, tasks=tasks))
+
+
+def one_element(place, record):
+    golden = runs.find_record(record)
+    inputs, targets = generate_tokens(1, 0, golden.batch_size, golden.seq_len, golden.model.vocab_size)
+    with runs.new_trainer(place, golden) as trainer:
+        trainer.step(inputs, targets)
+
+        def tensor(group, name, layer=None):
+            values = trainer.tensor(group, name, layer)
+            if (group, name, layer) == ("grads", "qkvw", 1):
+                values[3, 5] *= np.float32(1.001)
+            return values
+
+        return check_gradients(tensor, trainer.config, inputs)
+
+
+def test_order(starpullm_check):
+    starpullm_check(overlap, record="tiny")
+
+
+def test_bound(starpullm_check):
+    starpullm_check(one_element, record="tiny")
+"""
+
+
+def test_order_and_bounds(run: Run, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(WRONG_ORDER)
+    result = run()
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "observed order: failed: * required edges compared, 1 violated",
+            "gradient error: failed: * gradients, 1 beyond their limit; *",
+            "*qkvw[[]1[]][[]3, 5[]]: *expected*of its limit; 1 of * elements beyond it",
+        ]
+    )
+
+
+def test_report_is_in_the_cache_unless_told_otherwise(run: Run, pytester: pytest.Pytester) -> None:
+    options = ("--starpullm-records", "tiny", "--starpullm-sub-batches", "1")
+    result = run(*PARITY, *options, f"--rootdir={pytester.path}", cache=True)
+    [path] = pytester.path.glob(".pytest_cache/**/report.json")
+    result.stdout.fnmatch_lines([f"report: {path}"])
+    assert [test["outcome"] for test in json.loads(path.read_text())["tests"]] == ["passed"]
+    result = run(*PARITY, *options)
+    result.stdout.fnmatch_lines(["report: not written: pytest's cache is switched off, *--starpullm-report"])
+
+
+def test_report_that_would_replace_a_device(run: Run, pytester: pytest.Pytester) -> None:
+    os.mkfifo(pytester.path / "pipe")
+    options = ("--starpullm-records", "tiny", "--starpullm-sub-batches", "1", "--starpullm-report", "pipe")
+    result = run(*PARITY, *options)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stdout.fnmatch_lines(["--starpullm-report: *pipe can't be written: expected a regular file"])
+    assert (pytester.path / "pipe").is_fifo()
+
+
+def test_xdist(run: Run, pytester: pytest.Pytester) -> None:
+    """One report, one summary with what all workers' processes cost, and one StarPU at a time."""
+    pytester.makepyfile(TURNS)
+    result = run("-p", "xdist", "-n", "2", "--starpullm-report", "report.json", "--starpullm-timeout", "20")
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines(
+        ["StarPU 1.4.*", "other *1x1 lws *4 passed*", "isolation: 2 processes served 4 checks; *"]
+    )
+    report = json.loads((pytester.path / "report.json").read_text())
+    assert len(report["tests"]) == report["isolation"]["served"] == 4
+    assert report["environment"]["starpu_version"].startswith("1.4.")
+
+
+TURNS = """
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+
+def alone(place, directory):
+    file = Path(directory, "here")
+    os.close(os.open(file, os.O_CREAT | os.O_EXCL))
+    time.sleep(0.5)
+    file.unlink()
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_turns(starpullm_check, request, number):
+    starpullm_check.run(starpullm_check.configuration, alone, directory=str(request.config.rootpath))
+"""
 
 
 @pytest.mark.parametrize(
