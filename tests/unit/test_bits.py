@@ -107,7 +107,8 @@ def test_every_different_element_is_counted_once(left: NDArray[np.uint32], right
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False), st.integers(1, 40))
 def test_ulps_are_steps_of_nextafter(start: float, steps: int) -> None:
     first = value = np.float32(start)
-    for _ in range(steps):
-        value = np.nextafter(value, np.float32(math.inf))
+    with np.errstate(over="ignore"):  # from the largest number on
+        for _ in range(steps):
+            value = np.nextafter(value, np.float32(math.inf))
     if np.isfinite(value):
         assert ulps_between(np.array([first]), np.array([value])).tolist() == [steps]
