@@ -64,7 +64,7 @@ MIN_STORED = 3
 STEP = "step"
 """The name of the quantity that isn't an operation."""
 
-_RESAMPLES = 20_000
+_RESAMPLES = 10_000
 _RESAMPLES_AT_ONCE = 2_000  # memory
 _SEED = 1  # of the bootstrap: the same measurements have the same verdict
 
