@@ -34,6 +34,7 @@ from starpullm.checks.throughput import (
 )
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StarpullmError
 from starpullm.isolation import Child
+from starpullm.machine_lock import machine_lock
 from starpullm.progress import report_phase
 from starpullm.ranks import guarded, rank_and_size_from_environment, world
 from starpullm.runtime import Partition, Runtime
@@ -93,7 +94,7 @@ class Contestant:
 
 
 class Turns:
-    """The processes of all contestants; a context manager.
+    """The processes of all contestants; a context manager that has the machine to itself, as far as that is known.
 
     Parameters
     ----------
@@ -108,6 +109,8 @@ class Turns:
 
     Raises
     ------
+    FileError
+        If the machine can't be locked.
     RuntimeFailureError
         If one doesn't start, with everything that is known of the reason.
     """
@@ -130,8 +133,9 @@ class Turns:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="starpullm-turns-")))
         try:
+            self._stack.enter_context(machine_lock())
+            directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="starpullm-turns-")))
             for contestant in self._contestants:
                 self._start(contestant, directory)
         except BaseException:

@@ -436,7 +436,7 @@ def _reason(verdict: Verdict, changes: Sequence[Change], budget: float, resoluti
     own = [change for change in changes if change.verdict is verdict]
     if verdict is Verdict.SLOWER:
         names = ", ".join(f"{change.name} {change.change:+.1%}" for change in own)
-        return f"{names}, more than {budget:.1%} are shown"
+        return f"{names}: shown to be more than {budget:.1%}"
     if verdict is Verdict.INCONCLUSIVE:
         names = ", ".join(change.name for change in own)
         return f"a slowdown of {resolution:.1%} can't be excluded: {names}"
