@@ -510,7 +510,7 @@ def test_header_and_summary(run: Run, llmc_stand_in: Callable[..., Path]) -> Non
             "dependencies *2x1 lws * passed *s",
             "reduction *1x2 lws *4 passed *s",
             "reduction *all *2 passed *s",
-            "isolation: 3 processes served * checks; *",
+            "isolation: * processes served * checks; *",
         ]
     )
 
