@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from starpullm.machine_lock import machine_lock
+
 from .expected import EXPECTED, SPREAD
 from .table import Table
 from .test_alarms import QUICK_PART
@@ -37,7 +39,7 @@ def is_quick(item: pytest.Item) -> bool:
     """Whether a test is for every run."""
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     return (
-        item.name != "test_repeated_suite"
+        "families" not in parameters
         and parameters.get("defect", SPREAD[0]) in SPREAD
         and parameters.get("part", QUICK_PART) == QUICK_PART
     )
@@ -53,7 +55,10 @@ def defective_library(request: pytest.FixtureRequest) -> Path:
         ["cmake", "--preset", "defects"],
         ["cmake", "--build", "--preset", "defects", "--target", "starpullm", "--parallel", "2"],
     ):
-        run = subprocess.run(command, cwd=NATIVE, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
+        with machine_lock():  # two at a time would write the same files
+            run = subprocess.run(
+                command, cwd=NATIVE, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False
+            )
         assert run.returncode == 0, f"{' '.join(command)}\n{run.stdout}{run.stderr}"
     return NATIVE.parent / ".cache" / "build" / "defects" / "libstarpullm.so"
 
@@ -66,13 +71,11 @@ def table(request: pytest.FixtureRequest) -> Table:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    table = config.stash[TABLE]
-    if table.is_empty:
-        return
-    terminalreporter.section("seeded defects", "=")
-    for line in table.lines():
-        terminalreporter.line(line)
-    results = config.getoption("--mutation-results")
+    table, results = config.stash[TABLE], config.getoption("--mutation-results")
+    if not table.is_empty:
+        terminalreporter.section("seeded defects", "=")
+        for line in table.lines():
+            terminalreporter.line(line)
     if results is not None:
         table = table.merged_into(Path(config.invocation_params.dir, results))
     page = config.getoption("--mutation-table")

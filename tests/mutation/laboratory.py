@@ -93,6 +93,7 @@ class Laboratory:
         """Yield what a check in a child has found; a child that hangs or dies is caught by that."""
         answer = self._pool.call(configuration, function, time_limit=TIME_LIMIT, **arguments)
         if answer.ending != "answered":
+            assert "LibraryNotFoundError" not in answer.failure, answer.failure  # nothing was tried
             hung = "had not ended after" in answer.failure.splitlines()[0]
             yield Catch(TIME_LIMIT_CATCH if hung else name, answer.failure.splitlines()[0])
         for report in answer.reports:

@@ -150,7 +150,9 @@ pytest tests/mutation -m mutation --mutation-repetitions 200 --mutation-results 
 
 which can be split with `-k`: results are added to the file. Without `-m mutation` a spread of eight defects is tried.
 
-**{summary}.** Seconds are those until the first check caught it, its processes' start included, on {cores} cores
+**{summary}.**
+
+Seconds are those until the first check caught it, its processes' start included, on {cores} cores
 ({processor}) that were doing other things as well.
 
 | defect | kind | what is wrong | to be caught by | caught first by | caught | seconds |

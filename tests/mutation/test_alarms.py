@@ -5,6 +5,7 @@ Collected by pytest; ``--mutation-repetitions`` says how often.
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -54,22 +55,30 @@ def test_repeated_checks(
     assert alarms == []
 
 
-def test_repeated_suite(table: Table, tmp_path: Path) -> None:
+@pytest.mark.parametrize("repetition", range(1, SUITE_REPETITIONS + 1))
+@pytest.mark.parametrize("families", ["parity", "dependencies", "reduction or memory"])
+def test_repeated_suite(families: str, repetition: int, table: Table, tmp_path: Path) -> None:
     """The whole suite on the installed library."""
-    alarms, checks, start = 0, 0, time.monotonic()
-    for repetition in range(SUITE_REPETITIONS):
-        report = tmp_path / f"{repetition}.json"
-        command = ["-m", "pytest", "--pyargs", "starpullm.suite", "-q", "-p", "no:cacheprovider"]
-        subprocess.run(
-            [sys.executable, *command, "--starpullm-report", str(report)],
-            capture_output=True,
-            text=True,
-            timeout=SUITE_SECONDS,
-            check=False,
-            cwd=tmp_path,
-        )
-        tests = json.loads(report.read_text())["tests"]
-        checks += len(tests)
-        alarms += sum(test["outcome"] == "failed" for test in tests)
-    table.add(Alarms("`pytest --pyargs starpullm.suite`", SUITE_REPETITIONS, checks, alarms, time.monotonic() - start))
-    assert alarms == 0
+    report = tmp_path / "report.json"
+    plugins = [] if "starpullm.pytest_plugin" in installed_plugins() else ["-p", "starpullm.pytest_plugin"]
+    start = time.monotonic()
+    command = [sys.executable, "-m", "pytest", *plugins, "-p", "no:cacheprovider", "-q", "--pyargs", "starpullm.suite"]
+    run = subprocess.run(
+        [*command, "-m", families, "--starpullm-report", str(report)],
+        capture_output=True,
+        text=True,
+        timeout=SUITE_SECONDS,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert report.exists(), run.stdout + run.stderr
+    tests = json.loads(report.read_text())["tests"]
+    failed = [test["test"] for test in tests if test["outcome"] == "failed"]
+    table.add(Alarms(f"suite, {families}, library installed", 1, len(tests), len(failed), time.monotonic() - start))
+    assert tests
+    assert failed == []
+
+
+def installed_plugins() -> set[str]:
+    """Return the modules that pytest loads by itself."""
+    return {entry.value for entry in importlib.metadata.entry_points(group="pytest11")}
