@@ -1,8 +1,8 @@
 /* Matrix products with a weight: forward, and the gradients of its input, weight and bias.
  * override.c offers them.
  *
- * A thread computes a rectangle of the outputs. Of a tile's two operands the activations are packed whole, or in few
- * large parts; the weight, or its gradient's other factor, a block at a time, just before it is used. */
+ * A thread computes a rectangle of the outputs. Of a tile's two operands the one whose values are vectors is packed,
+ * the other is read where it lies; blocks are as large as the caches allow. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -21,8 +21,8 @@ enum {
     GROUP_COLUMNS = 256,        /* of which so many meet a block of rows one after the other */
     PANELS_DEPTH = 1024,        /* and rows of it */
     BIAS_COLUMNS = 8 * LANES,
-    LINE = 16, /* floats of a cache line */
-    CROWDED = 512,
+    LINE = 16,     /* floats of a cache line */
+    CROWDED = 512, /* floats between rows that fall into few of the first-level cache's sets */
     SPREAD_ROW = TILE_DEPTH + LINE,
     FEW_PRODUCTS = 512 /* up to here packing takes longer than it saves; measured */
 };
@@ -68,13 +68,13 @@ static void ordered_row(float *out, size_t out_column, const float *initial, con
     }
 }
 
-/* Rows whose distance is a multiple of CROWDED floats meet in few sets of the first-level cache. These are copied to
- * `room`, which has spread_room() floats, others are used where they are. */
+/* How many floats spread_rows() needs. */
 static size_t spread_room(size_t lda, size_t rows)
 {
     return lda % CROWDED == 0 ? rows * SPREAD_ROW : 0;
 }
 
+/* Rows that are crowded are copied to `room`, and *lda becomes their distance there; others are used where they are. */
 static const float *spread_rows(float *room, size_t *lda, const float *from, size_t rows, size_t depth)
 {
     if (*lda % CROWDED != 0)
@@ -85,13 +85,14 @@ static const float *spread_rows(float *room, size_t *lda, const float *from, siz
     return room;
 }
 
-/* Asks for this tile's share of what the block after this one will pack: rows of `length` floats, lda apart, asked for
- * while `tiles` tiles are computed. The memory's latency passes meanwhile. */
+/* What the memory is asked for while `tiles` tiles are computed, so that its latency passes meanwhile: rows of `length`
+ * floats, lda apart. */
 struct ahead {
     const float *first;
     size_t rows, lda, length, tiles, tile, row;
 };
 
+/* Asks for one tile's share. */
 static inline void ask_ahead(struct ahead *next)
 {
     const size_t end = ++next->tile * next->rows / next->tiles;
@@ -134,18 +135,18 @@ static bool forward_rectangle(float *out, const float *inp, const float *weight,
                 for (size_t j = 0; j < block_columns; j += TILE_COLUMNS) {
                     const size_t tile_columns = smaller(TILE_COLUMNS, block_columns - j);
                     const size_t width = panel_width(tile_columns);
-                    struct ahead turned = {.first = out + (n + j) * OC + o,
-                                           .rows = last ? tile_columns : 0,
-                                           .lda = OC,
-                                           .length = block_rows,
-                                           .tiles = (block_rows + TILE_ROWS - 1) / TILE_ROWS};
+                    struct ahead written = {.first = out + (n + j) * OC + o,
+                                            .rows = last ? tile_columns : 0,
+                                            .lda = OC,
+                                            .length = block_rows,
+                                            .tiles = (block_rows + TILE_ROWS - 1) / TILE_ROWS};
                     for (size_t r = 0; r < block_rows; r += TILE_ROWS) {
                         const float *initial = i > 0 ? NULL : bias ? bias + o + r : SIMD_NAME(tile_zeros);
                         SIMD_NAME(tile_product)(sums + r * ld + j, ld, initial, a + r * lda, lda, 1,
                                                 panels + j * C + i * width, smaller(TILE_ROWS, block_rows - r), width,
                                                 depth);
                         ask_ahead(&next);
-                        ask_ahead(&turned);
+                        ask_ahead(&written);
                     }
                     if (last)
                         SIMD_NAME(transpose)(out + (n + j) * OC + o, OC, sums + j, ld, block_rows, tile_columns);
