@@ -506,10 +506,11 @@ def test_header_and_summary(run: Run, llmc_stand_in: Callable[..., Path]) -> Non
             "starpullm: *libstarpullm.so",
             "starpullm: StarPU 1.4.*, kernels *, libm known, 2 cores, *",
             "*= starpullm =*",
-            "parity *1x1 lws *4 passed *s",
+            "parity *1x1 lws *10 passed *s",
             "dependencies *2x1 lws * passed *s",
-            "reduction *1x2 lws *4 passed *s",
+            "reduction *1x2 lws *7 passed *s",
             "reduction *all *2 passed *s",
+            "memory *2x1 lws *2 passed *s",
             "isolation: * processes served * checks; *",
         ]
     )
