@@ -153,7 +153,7 @@ which can be split with `-k`: results are added to the file. Without `-m mutatio
 **{summary}.**
 
 Seconds are those until the first check caught it, its processes' start included, on {cores} cores
-({processor}) that were doing other things as well.
+({processor}) with nothing else to do.
 
 | defect | kind | what is wrong | to be caught by | caught first by | caught | seconds |
 |---|---|---|---|---|---|---|
