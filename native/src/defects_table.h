@@ -52,7 +52,7 @@ DEFECT_ENTRY(split_sum, "arithmetic", "the softmax's sum is made of one partial 
 DEFECT_ENTRY(fused_update, "arithmetic", "adamw_update computes m with a fused multiplication and addition")
 DEFECT_ENTRY(fused_layernorm, "arithmetic", "layernorm_forward adds the bias with a fused multiplication and addition")
 DEFECT_ENTRY(padding_in_softmax, "arithmetic", "the softmax goes over the padded vocabulary")
-DEFECT_ENTRY(tile_edge, "arithmetic", "a transposition takes the wrong columns past its last tile of four")
+DEFECT_ENTRY(tile_edge, "arithmetic", "a transposition takes the wrong columns past its last whole square")
 DEFECT_ENTRY(tile_row, "arithmetic", "of a tile that is narrower than its vectors the last row isn't stored")
 DEFECT_ENTRY(softmax_maximum, "arithmetic", "the softmax doesn't take the largest logit away")
 DEFECT_ENTRY(layernorm_epsilon, "arithmetic", "layernorm_forward adds 1e-6 to the variance")
