@@ -51,9 +51,9 @@ static void scores_rows(float *scores, const float *from, size_t ldfrom, const f
         const size_t depth = smaller(TILE_DEPTH, hs - i);
         for (size_t t2 = 0; t2 < t + rows; t2 += TILE_COLUMNS) {
             const size_t columns = smaller(TILE_COLUMNS, count - t2);
-            SIMD_NAME(tile_product)(scores + t * T + t2, T, i == 0 ? SIMD_NAME(tile_zeros) : NULL,
-                                    from + t * ldfrom + i, ldfrom, 1, panels + t2 * hs + i * panel_width(columns), rows,
-                                    columns, depth);
+            SIMD_NAME(tile_product_scaled)(scores + t * T + t2, T, i == 0 ? SIMD_NAME(tile_zeros) : NULL,
+                                           from + t * ldfrom + i, ldfrom, 1,
+                                           panels + t2 * hs + i * panel_width(columns), rows, columns, depth, 1.0f);
         }
     }
 }

@@ -1,8 +1,8 @@
 /* Matrix products with a weight: forward, and the gradients of its input, weight and bias.
  * override.c offers them.
  *
- * A thread computes a rectangle of the outputs. Of a tile's two operands the one whose values are vectors is packed,
- * the other is read where it lies; blocks are as large as the caches allow. */
+ * A thread computes a rectangle of the outputs. A tile's operands are read where they lie, if they lie well, or else
+ * packed. Blocks are as large as the caches allow, and the memory is asked for each before its turn. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -21,9 +21,8 @@ enum {
     GROUP_COLUMNS = 256,        /* of which so many meet a block of rows one after the other */
     PANELS_DEPTH = 1024,        /* and rows of it */
     BIAS_COLUMNS = 8 * LANES,
-    LINE = 16,     /* floats of a cache line */
     CROWDED = 512, /* floats between rows that fall into few of the first-level cache's sets */
-    SPREAD_ROW = TILE_DEPTH + LINE,
+    SPREAD_ROW = TILE_DEPTH + FLOATS_PER_LINE,
     FEW_PRODUCTS = 512 /* up to here packing takes longer than it saves; measured */
 };
 
@@ -85,20 +84,54 @@ static const float *spread_rows(float *room, size_t *lda, const float *from, siz
     return room;
 }
 
-/* What the memory is asked for while `tiles` tiles are computed, so that its latency passes meanwhile: rows of `length`
- * floats, lda apart. */
-struct ahead {
+/* A tile's b: where it lies, or if it doesn't lie well its copy in `panel`. */
+struct columns {
     const float *first;
-    size_t rows, lda, length, tiles, tile, row;
+    size_t ld;
 };
 
-/* Asks for one tile's share. */
-static inline void ask_ahead(struct ahead *next)
+static inline bool lies_well(size_t ldb, size_t columns)
 {
-    const size_t end = ++next->tile * next->rows / next->tiles;
-    for (; next->row < end; next->row++)
-        for (size_t i = 0; i < next->length; i += LINE)
-            __builtin_prefetch(next->first + next->row * next->lda + i, 0, 2);
+    return ldb % CROWDED != 0 && columns % LANES == 0;
+}
+
+static inline struct columns columns_of(const float *b, size_t ldb, const float *panel, size_t columns)
+{
+    return lies_well(ldb, columns) ? (struct columns){b, ldb} : (struct columns){panel, panel_width(columns)};
+}
+
+/* A block of rows of `length` floats, lda apart, that is needed when so many tiles have been computed. */
+struct block {
+    const float *first;
+    size_t rows, lda, length, tiles, tile;
+};
+
+/* What the next tile asks for: of some tiles each as many lines as it has steps, of the others nothing, so that its
+ * loop's branches are foreseen. */
+static inline struct lines next_lines(struct block *block, size_t depth)
+{
+    const size_t per_row = (block->length + FLOATS_PER_LINE - 1) / FLOATS_PER_LINE, all = block->rows * per_row;
+    const size_t parts = (all + depth - 1) / depth;
+    const size_t part = block->tile * parts / block->tiles, following = ++block->tile * parts / block->tiles;
+    if (part == following)
+        return (struct lines){0};
+    const size_t begin = part * depth;
+    const float *row = block->first + begin / per_row * block->lda;
+    return (struct lines){.first = row + begin % per_row * FLOATS_PER_LINE,
+                          .row_end = row + block->length,
+                          .count = smaller(depth, all - begin),
+                          .length = block->length,
+                          .lda = block->lda};
+}
+
+/* All of a few rows. */
+static inline struct lines lines_of(const float *first, size_t rows, size_t length, size_t lda)
+{
+    return (struct lines){.first = first,
+                          .row_end = first + length,
+                          .count = rows * ((length + FLOATS_PER_LINE - 1) / FLOATS_PER_LINE),
+                          .length = length,
+                          .lda = lda};
 }
 
 /* The sums of `columns` rows of inp and `rows` rows of weight: sums[o,n], so that a value of weight meets a vector of
@@ -108,7 +141,8 @@ static bool forward_rectangle(float *out, const float *inp, const float *weight,
 {
     const size_t most = smaller(PANELS / C / TILE_COLUMNS * TILE_COLUMNS, FORWARD_COLUMNS);
     const size_t part = even_part(columns, most ? most : TILE_COLUMNS, TILE_COLUMNS);
-    const size_t ld = part + LINE; /* not a power of two, so that a column's values fall into different cache sets */
+    /* Not a power of two, so that a column's values fall into different cache sets. */
+    const size_t ld = part + FLOATS_PER_LINE;
     float *panels = kernels_scratch(part * C + BLOCK_ROWS * ld + spread_room(C, BLOCK_ROWS));
     if (!panels)
         return false;
@@ -126,7 +160,7 @@ static bool forward_rectangle(float *out, const float *inp, const float *weight,
                 const bool last = i + depth == C;
                 size_t lda = C;
                 const float *a = spread_rows(room, &lda, weight + o * C + i, block_rows, depth);
-                struct ahead next = {.first = last ? weight + (o + block_rows) * C : weight + o * C + i + depth,
+                struct block next = {.first = last ? weight + (o + block_rows) * C : weight + o * C + i + depth,
                                      .rows = last ? smaller(BLOCK_ROWS, rows - o - block_rows) : block_rows,
                                      .lda = C,
                                      .length = last ? depth_part : smaller(depth_part, C - i - depth),
@@ -135,18 +169,17 @@ static bool forward_rectangle(float *out, const float *inp, const float *weight,
                 for (size_t j = 0; j < block_columns; j += TILE_COLUMNS) {
                     const size_t tile_columns = smaller(TILE_COLUMNS, block_columns - j);
                     const size_t width = panel_width(tile_columns);
-                    struct ahead written = {.first = out + (n + j) * OC + o,
-                                            .rows = last ? tile_columns : 0,
-                                            .lda = OC,
-                                            .length = block_rows,
-                                            .tiles = (block_rows + TILE_ROWS - 1) / TILE_ROWS};
+                    const size_t share = (tile_columns * TILE_ROWS + block_rows - 1) / block_rows; /* of out's rows */
                     for (size_t r = 0; r < block_rows; r += TILE_ROWS) {
                         const float *initial = i > 0 ? NULL : bias ? bias + o + r : SIMD_NAME(tile_zeros);
+                        struct lines ahead = next_lines(&next, depth);
+                        const size_t written = r / TILE_ROWS * share;
+                        if (last && ahead.count == 0 && written < tile_columns)
+                            ahead = lines_of(out + (n + j + written) * OC + o, smaller(share, tile_columns - written),
+                                             block_rows, OC);
                         SIMD_NAME(tile_product)(sums + r * ld + j, ld, initial, a + r * lda, lda, 1,
-                                                panels + j * C + i * width, smaller(TILE_ROWS, block_rows - r), width,
-                                                depth);
-                        ask_ahead(&next);
-                        ask_ahead(&written);
+                                                panels + j * C + i * width, width, smaller(TILE_ROWS, block_rows - r),
+                                                width, depth, &ahead);
                     }
                     if (last)
                         SIMD_NAME(transpose)(out + (n + j) * OC + o, OC, sums + j, ld, block_rows, tile_columns);
@@ -189,23 +222,26 @@ static bool backward_input_rectangle(float *dinp, const float *dout, const float
         const float *a = spread_rows(panels + depth_part * part, &lda, dout + o, rows, depth);
         for (size_t i = 0; i < columns; i += part) {
             const size_t block_columns = smaller(part, columns - i);
-            for (size_t j = 0; j < block_columns; j += TILE_COLUMNS)
-                SIMD_NAME(panel_copy)(panels + j * depth, weight + o * C + i + j, C, depth,
-                                      smaller(TILE_COLUMNS, block_columns - j));
+            for (size_t j = 0; j < block_columns; j += TILE_COLUMNS) {
+                const size_t width = smaller(TILE_COLUMNS, block_columns - j);
+                if (!lies_well(C, width))
+                    SIMD_NAME(panel_copy)(panels + j * depth, weight + o * C + i + j, C, depth, width);
+            }
             const bool last = i + part >= columns;
-            struct ahead next = {.first = last ? weight + (o + depth) * C : weight + o * C + i + part,
+            struct block next = {.first = last ? weight + (o + depth) * C : weight + o * C + i + part,
                                  .rows = last ? smaller(depth_part, OC - o - depth) : depth,
                                  .lda = C,
                                  .length = last ? part : smaller(part, columns - i - part),
-                                 .tiles = (rows + TILE_ROWS - 1) / TILE_ROWS};
-            for (size_t r = 0; r < rows; r += TILE_ROWS) {
+                                 .tiles = ((rows + TILE_ROWS - 1) / TILE_ROWS) *
+                                          ((block_columns + TILE_COLUMNS - 1) / TILE_COLUMNS)};
+            for (size_t r = 0; r < rows; r += TILE_ROWS)
                 for (size_t j = 0; j < block_columns; j += TILE_COLUMNS) {
                     const size_t width = smaller(TILE_COLUMNS, block_columns - j);
-                    SIMD_NAME(tile_product)(dinp + r * C + i + j, C, initial, a + r * lda, lda, 1, panels + j * depth,
-                                            smaller(TILE_ROWS, rows - r), width, depth);
+                    const struct columns b = columns_of(weight + o * C + i + j, C, panels + j * depth, width);
+                    const struct lines ahead = next_lines(&next, depth);
+                    SIMD_NAME(tile_product)(dinp + r * C + i + j, C, initial, a + r * lda, lda, 1, b.first, b.ld,
+                                            smaller(TILE_ROWS, rows - r), width, depth, &ahead);
                 }
-                ask_ahead(&next);
-            }
         }
     }
     return true;
@@ -232,6 +268,31 @@ void SIMD_NAME(matmul_backward_input)(float *dinp /* (N,C) */, const float *dout
                         weight, C, 1, columns, OC);
 }
 
+/* c (rows,columns), rows C apart, from the tiles of a and from steps n to n + depth of panels that have all_depth. */
+static void weight_block(float *c, size_t C, const float *initial, const float *a, const float *panels,
+                         size_t all_depth, size_t n, size_t rows, size_t columns, size_t depth, struct block *next)
+{
+    /* Neighbouring columns one after the other: rows of dweight often lie whole pages apart, and the processor takes a
+     * read for one of what it has just written at the same place of a page. But only as many columns as the
+     * second-level cache holds. */
+    for (size_t group = 0; group < columns; group += GROUP_COLUMNS) {
+        const size_t end = smaller(group + GROUP_COLUMNS, columns);
+        for (size_t r = 0; r < rows; r += TILE_ROWS)
+            for (size_t j = group; j < end; j += TILE_COLUMNS) {
+                const size_t width = smaller(TILE_COLUMNS, end - j);
+                const bool row_ends = j + width == end;
+                const size_t next_r = row_ends ? r + TILE_ROWS : r, next_j = row_ends ? group : j + width;
+                struct lines ahead = next_lines(next, depth);
+                if (ahead.count == 0 && !initial && next_r < rows)
+                    ahead = lines_of(c + next_r * C + next_j, smaller(TILE_ROWS, rows - next_r),
+                                     smaller(TILE_COLUMNS, end - next_j), C);
+                SIMD_NAME(tile_product)(c + r * C + j, C, initial, a + r * TILE_DEPTH, 1, TILE_ROWS,
+                                        panels + j * all_depth + n * panel_width(width), panel_width(width),
+                                        smaller(TILE_ROWS, rows - r), width, depth, &ahead);
+            }
+    }
+}
+
 /* `rows` rows of dweight and `columns` columns. The part of inp is packed whole, dout a block of rows at a time. */
 static bool backward_weight_rectangle(float *dweight, const float *dout, const float *inp, size_t rows, size_t columns,
                                       size_t N, size_t C, size_t OC, enum sum_start start)
@@ -256,26 +317,14 @@ static bool backward_weight_rectangle(float *dweight, const float *dout, const f
                     const size_t depth = smaller(depth_part, all_depth - n);
                     const float *initial = begin + n == 0 && start == SUM_FROM_ZERO ? SIMD_NAME(tile_zeros) : NULL;
                     SIMD_NAME(pack_steps)(a, dout + (begin + n) * OC + o, OC, block_rows, depth);
-                    struct ahead next = {.first = dout + (begin + n) * OC + o + block_rows,
+                    struct block next = {.first = dout + (begin + n) * OC + o + block_rows,
                                          .rows = o + block_rows < rows ? depth : 0,
                                          .lda = OC,
                                          .length = smaller(BLOCK_ROWS, rows - o - block_rows),
-                                         .tiles = (block_columns + GROUP_COLUMNS - 1) / GROUP_COLUMNS *
+                                         .tiles = ((block_columns + TILE_COLUMNS - 1) / TILE_COLUMNS) *
                                                   ((block_rows + TILE_ROWS - 1) / TILE_ROWS)};
-                    /* Neighbouring columns one after the other: rows of dweight often lie whole pages apart, and the
-                     * processor takes a read for one of what it has just written at the same place of a page. But
-                     * only as many columns as the second-level cache holds. */
-                    for (size_t group = 0; group < block_columns; group += GROUP_COLUMNS)
-                        for (size_t r = 0; r < block_rows; r += TILE_ROWS) {
-                            for (size_t j = group; j < smaller(group + GROUP_COLUMNS, block_columns);
-                                 j += TILE_COLUMNS) {
-                                const size_t width = smaller(TILE_COLUMNS, block_columns - j);
-                                SIMD_NAME(tile_product)(dweight + (o + r) * C + i + j, C, initial, a + r * TILE_DEPTH,
-                                                        1, TILE_ROWS, panels + j * all_depth + n * panel_width(width),
-                                                        smaller(TILE_ROWS, block_rows - r), width, depth);
-                            }
-                            ask_ahead(&next);
-                        }
+                    weight_block(dweight + o * C + i, C, initial, a, panels, all_depth, n, block_rows, block_columns,
+                                 depth, &next);
                 }
             }
         }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "defects.h"
+#include "kernels/team.h"
 
 const float SIMD_NAME(tile_zeros)[TILE_ROWS] = {0};
 
@@ -15,21 +16,34 @@ const float SIMD_NAME(tile_zeros)[TILE_ROWS] = {0};
  * function to itself. */
 static inline __attribute__((always_inline)) void tile(float *restrict c, size_t ldc, const float *initial,
                                                        const float *restrict a, size_t a_row, size_t a_step,
-                                                       const float *restrict b, size_t depth, int rows, int vectors,
-                                                       bool scaled, float scale)
+                                                       const float *restrict b, size_t ldb, size_t depth,
+                                                       const struct lines *ahead, int rows, int vectors, bool scaled,
+                                                       float scale)
 {
     vector sum[TILE_ROWS][TILE_VECTORS];
     if (rows > TILE_ROWS || vectors > TILE_VECTORS)
         return; /* not of this level */
-    for (int r = 0; r < rows; r++)
+    UNROLLED
+    for (int r = 0; r < rows; r++) {
+        UNROLLED
         for (int v = 0; v < vectors; v++)
             sum[r][v] = initial ? vector_of(initial[r]) : vector_load(c + (size_t)r * ldc + v * LANES);
+    }
     /* Rows at any distance: few enough pointers for the registers, their neighbours one and three distances further. */
     const float *bases[3] = {a, a + 4 * a_row, a + 8 * a_row};
+    const float *line = ahead->first, *row_end = ahead->row_end;
+    const size_t lines = ahead->count, gap = ahead->lda - ahead->length, lda = ahead->lda;
     for (size_t k = 0; k < depth; k++, bases[0] += a_step, bases[1] += a_step, bases[2] += a_step) {
+        if (k < lines) {
+            __builtin_prefetch(line, 0, 2);
+            line += FLOATS_PER_LINE;
+            const bool ended = line >= row_end;
+            line += ended ? gap : 0;
+            row_end += ended ? lda : 0;
+        }
         vector step[TILE_VECTORS];
         for (int v = 0; v < vectors; v++)
-            step[v] = vector_load(b + k * (size_t)(vectors * LANES) + v * LANES);
+            step[v] = vector_load(b + k * ldb + v * LANES);
         for (int r = 0; r < rows; r++) {
             const vector factor = vector_of(bases[r / 4][(size_t)(r % 4) * a_row]);
             for (int v = 0; v < vectors; v++) {
@@ -40,19 +54,23 @@ static inline __attribute__((always_inline)) void tile(float *restrict c, size_t
             }
         }
     }
-    for (int r = 0; r < rows; r++)
+    UNROLLED
+    for (int r = 0; r < rows; r++) {
+        UNROLLED
         for (int v = 0; v < vectors; v++)
             vector_store(c + (size_t)r * ldc + v * LANES, sum[r][v]);
+    }
 }
 
 typedef void tile_function(float *c, size_t ldc, const float *initial, const float *a, size_t lda, const float *b,
-                           size_t depth, float scale);
+                           size_t ldb, size_t depth, const struct lines *ahead, float scale);
 
 #define TILE(name, rows, vectors, a_row, a_step, scaled)                                                          \
     static void name##_##rows##_##vectors(float *c, size_t ldc, const float *initial, const float *a, size_t lda, \
-                                          const float *b, size_t depth, float scale)                              \
+                                          const float *b, size_t ldb, size_t depth, const struct lines *ahead,    \
+                                          float scale)                                                            \
     {                                                                                                             \
-        tile(c, ldc, initial, a, a_row, a_step, b, depth, rows, vectors, scaled, scale);                          \
+        tile(c, ldc, initial, a, a_row, a_step, b, ldb, depth, ahead, rows, vectors, scaled, scale);              \
     }
 #define TILES_OF_ROWS(rows, vectors)                  \
     TILE(by_rows, rows, vectors, lda, 1, false)       \
@@ -81,16 +99,16 @@ static tile_function *const tiles[2][2][12][3] = {{ALL_NAMES(by_rows), ALL_NAMES
                                                   {ALL_NAMES(by_steps), ALL_NAMES(by_steps_scaled)}};
 _Static_assert(TILE_ROWS <= 12 && TILE_VECTORS <= 3, "every tile has a function");
 
-void SIMD_NAME(tile_product_scaled)(float *c, size_t ldc, const float *initial, const float *a, size_t a_row,
-                                    size_t a_step, const float *b, size_t rows, size_t columns, size_t depth,
-                                    float scale)
+static void product(float *c, size_t ldc, const float *initial, const float *a, size_t a_row, size_t a_step,
+                    const float *b, size_t ldb, size_t rows, size_t columns, size_t depth, const struct lines *ahead,
+                    float scale)
 {
     const size_t vectors = (columns + LANES - 1) / LANES;
     const bool by_steps = a_step != 1;
     const size_t lda = by_steps ? a_step : a_row;
-    tile_function *const product = tiles[by_steps][scale != 1.0f][rows - 1][vectors - 1];
+    tile_function *const function = tiles[by_steps][scale != 1.0f][rows - 1][vectors - 1];
     if (columns == vectors * LANES) {
-        product(c, ldc, initial, a, lda, b, depth, scale);
+        function(c, ldc, initial, a, lda, b, ldb, depth, ahead, scale);
         return;
     }
     float part[TILE_ROWS][TILE_COLUMNS]; /* what the unused columns come to is dropped */
@@ -98,15 +116,24 @@ void SIMD_NAME(tile_product_scaled)(float *c, size_t ldc, const float *initial, 
     if (!initial)
         for (size_t r = 0; r < rows; r++)
             memcpy(part[r], c + r * ldc, columns * sizeof(float));
-    product(part[0], TILE_COLUMNS, initial, a, lda, b, depth, scale);
+    function(part[0], TILE_COLUMNS, initial, a, lda, b, ldb, depth, ahead, scale);
     for (size_t r = 0; r < rows - DEFECT(tile_row); r++)
         memcpy(c + r * ldc, part[r], columns * sizeof(float));
 }
 
 void SIMD_NAME(tile_product)(float *c, size_t ldc, const float *initial, const float *a, size_t a_row, size_t a_step,
-                             const float *b, size_t rows, size_t columns, size_t depth)
+                             const float *b, size_t ldb, size_t rows, size_t columns, size_t depth,
+                             const struct lines *ahead)
 {
-    SIMD_NAME(tile_product_scaled)(c, ldc, initial, a, a_row, a_step, b, rows, columns, depth, 1.0f);
+    product(c, ldc, initial, a, a_row, a_step, b, ldb, rows, columns, depth, ahead, 1.0f);
+}
+
+void SIMD_NAME(tile_product_scaled)(float *c, size_t ldc, const float *initial, const float *a, size_t a_row,
+                                    size_t a_step, const float *b, size_t rows, size_t columns, size_t depth,
+                                    float scale)
+{
+    static const struct lines nothing;
+    product(c, ldc, initial, a, a_row, a_step, b, panel_width(columns), rows, columns, depth, &nothing, scale);
 }
 
 /* One row of a triangle, `vectors` (constant) vectors of it. */

@@ -2,8 +2,9 @@
  * vector registers, each lane one output, while its terms are added one after the other. matmul.c and attention.c build
  * every matrix product from it.
  *
- * A tile is c[r,j] = sum over k ascending of a[r,k] * b[k,j]: rows r meet one value of a, columns j are lanes. b is
- * packed, so that the loop over k reads it in order; of a, so few values are read that they may lie anywhere. */
+ * A tile is c[r,j] = sum over k ascending of a[r,k] * b[k,j]: rows r meet one value of a, columns j are lanes. Of a,
+ * so few values are read that they may lie anywhere. b's may lie apart too; where they don't lie well, they are packed
+ * into a panel, which the loop over k reads in order. */
 #ifndef STARPULLM_SIMD_TILE_H
 #define STARPULLM_SIMD_TILE_H
 
@@ -20,16 +21,25 @@ enum {
     TILE_VECTORS = SIMD_BYTES == 16 ? 3 : 2,
     TILE_COLUMNS = TILE_VECTORS * LANES,
     TILE_DEPTH = 768 /* most steps between two stores of the running sums: a tile's rows of a stay in the first-level
-                        cache while panels come from the second */
+                        cache while b comes from the second */
+};
+
+/* Cache lines that are asked for while a tile is computed, one with each of its first steps: `count` of them in rows of
+ * `length` floats, lda apart, from `first`, whose row ends at row_end. The memory forgets what it is asked for at once.
+ */
+struct lines {
+    const float *first, *row_end;
+    size_t count, length, lda;
 };
 
 /* c (rows,columns) of at most a tile, starting from initial[r], or from c's present value if initial is NULL. a's value
- * of row r and step k is a[r * a_row + k * a_step], and one of the two distances is 1. b is
- * (depth,panel_width(columns)). */
+ * of row r and step k is a[r * a_row + k * a_step], and one of the two distances is 1. b's is b[k * ldb + j], and there
+ * are whole vectors of them. */
 void SIMD_NAME(tile_product)(float *c, size_t ldc, const float *initial, const float *a, size_t a_row, size_t a_step,
-                             const float *b, size_t rows, size_t columns, size_t depth);
+                             const float *b, size_t ldb, size_t rows, size_t columns, size_t depth,
+                             const struct lines *ahead);
 
-/* The same with terms (a[r,k] * b[k,j]) * scale. Scale 1 changes nothing and costs nothing. */
+/* The same with terms (a[r,k] * b[k,j]) * scale, b a panel. Scale 1 changes nothing and costs nothing. */
 void SIMD_NAME(tile_product_scaled)(float *c, size_t ldc, const float *initial, const float *a, size_t a_row,
                                     size_t a_step, const float *b, size_t rows, size_t columns, size_t depth,
                                     float scale);

@@ -31,6 +31,13 @@ static inline void vector_store(float *x, vector v)
     *(vector_unaligned *)x = v;
 }
 
+/* Before a loop over an array of vectors, its bounds constants: unrolled so early that the array is registers only. */
+#ifdef __clang__
+#define UNROLLED _Pragma("unroll")
+#else
+#define UNROLLED _Pragma("GCC unroll 16")
+#endif
+
 /* x in every lane; taking away +0 changes no value, not even -0. */
 static inline vector vector_of(float x)
 {
