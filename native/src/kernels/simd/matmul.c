@@ -100,38 +100,48 @@ static inline struct columns columns_of(const float *b, size_t ldb, const float 
     return lies_well(ldb, columns) ? (struct columns){b, ldb} : (struct columns){panel, panel_width(columns)};
 }
 
-/* A block of rows of `length` floats, lda apart, that is needed when so many tiles have been computed. */
-struct block {
-    const float *first;
-    size_t rows, lda, length, tiles, tile;
-};
-
-/* What the next tile asks for: of some tiles each as many lines as it has steps, of the others nothing, so that its
- * loop's branches are foreseen. */
-static inline struct lines next_lines(struct block *block, size_t depth)
+static inline size_t lines_per_row(size_t length)
 {
-    const size_t per_row = (block->length + FLOATS_PER_LINE - 1) / FLOATS_PER_LINE, all = block->rows * per_row;
-    const size_t parts = (all + depth - 1) / depth;
-    const size_t part = block->tile * parts / block->tiles, following = ++block->tile * parts / block->tiles;
-    if (part == following)
-        return (struct lines){0};
-    const size_t begin = part * depth;
-    const float *row = block->first + begin / per_row * block->lda;
-    return (struct lines){.first = row + begin % per_row * FLOATS_PER_LINE,
-                          .row_end = row + block->length,
-                          .count = smaller(depth, all - begin),
-                          .length = block->length,
-                          .lda = block->lda};
+    return (length + FLOATS_PER_LINE - 1) / FLOATS_PER_LINE;
 }
 
-/* All of a few rows. */
 static inline struct lines lines_of(const float *first, size_t rows, size_t length, size_t lda)
 {
-    return (struct lines){.first = first,
-                          .row_end = first + length,
-                          .count = rows * ((length + FLOATS_PER_LINE - 1) / FLOATS_PER_LINE),
-                          .length = length,
-                          .lda = lda};
+    return (struct lines){
+        .first = first, .row_end = first + length, .count = rows * lines_per_row(length), .length = length, .lda = lda};
+}
+
+static inline size_t tiles_of(size_t rows, size_t columns)
+{
+    return (rows + TILE_ROWS - 1) / TILE_ROWS * ((columns + TILE_COLUMNS - 1) / TILE_COLUMNS);
+}
+
+/* Rows that are needed when so many tiles have been computed. Some of those tiles each ask for as many lines as they
+ * have steps, the others for nothing, so that the branches of their loops are foreseen. */
+struct block {
+    struct lines rows; /* all of them */
+    size_t tiles, depth, asking /* tiles */, due, asked /* lines */;
+};
+
+static struct block block_of(struct lines rows, size_t tiles, size_t depth)
+{
+    return (struct block){.rows = rows, .tiles = tiles, .depth = depth, .asking = (rows.count + depth - 1) / depth};
+}
+
+/* What the next tile asks for. */
+static inline struct lines next_lines(struct block *block)
+{
+    block->due += block->asking;
+    if (block->due < block->tiles)
+        return (struct lines){0};
+    block->due -= block->tiles;
+    struct lines lines = block->rows;
+    const size_t per_row = lines_per_row(lines.length), row = block->asked / per_row;
+    lines.first += row * lines.lda + block->asked % per_row * FLOATS_PER_LINE;
+    lines.row_end += row * lines.lda;
+    lines.count = smaller(block->depth, lines.count - block->asked);
+    block->asked += lines.count;
+    return lines;
 }
 
 /* The sums of `columns` rows of inp and `rows` rows of weight: sums[o,n], so that a value of weight meets a vector of
@@ -160,19 +170,18 @@ static bool forward_rectangle(float *out, const float *inp, const float *weight,
                 const bool last = i + depth == C;
                 size_t lda = C;
                 const float *a = spread_rows(room, &lda, weight + o * C + i, block_rows, depth);
-                struct block next = {.first = last ? weight + (o + block_rows) * C : weight + o * C + i + depth,
-                                     .rows = last ? smaller(BLOCK_ROWS, rows - o - block_rows) : block_rows,
-                                     .lda = C,
-                                     .length = last ? depth_part : smaller(depth_part, C - i - depth),
-                                     .tiles = ((block_rows + TILE_ROWS - 1) / TILE_ROWS) *
-                                              ((block_columns + TILE_COLUMNS - 1) / TILE_COLUMNS)};
+                struct block next = block_of(
+                    last ? lines_of(weight + (o + block_rows) * C, smaller(BLOCK_ROWS, rows - o - block_rows),
+                                    depth_part, C)
+                         : lines_of(weight + o * C + i + depth, block_rows, smaller(depth_part, C - i - depth), C),
+                    tiles_of(block_rows, block_columns), depth);
                 for (size_t j = 0; j < block_columns; j += TILE_COLUMNS) {
                     const size_t tile_columns = smaller(TILE_COLUMNS, block_columns - j);
                     const size_t width = panel_width(tile_columns);
                     const size_t share = (tile_columns * TILE_ROWS + block_rows - 1) / block_rows; /* of out's rows */
                     for (size_t r = 0; r < block_rows; r += TILE_ROWS) {
                         const float *initial = i > 0 ? NULL : bias ? bias + o + r : SIMD_NAME(tile_zeros);
-                        struct lines ahead = next_lines(&next, depth);
+                        struct lines ahead = next_lines(&next);
                         const size_t written = r / TILE_ROWS * share;
                         if (last && ahead.count == 0 && written < tile_columns)
                             ahead = lines_of(out + (n + j + written) * OC + o, smaller(share, tile_columns - written),
@@ -228,17 +237,15 @@ static bool backward_input_rectangle(float *dinp, const float *dout, const float
                     SIMD_NAME(panel_copy)(panels + j * depth, weight + o * C + i + j, C, depth, width);
             }
             const bool last = i + part >= columns;
-            struct block next = {.first = last ? weight + (o + depth) * C : weight + o * C + i + part,
-                                 .rows = last ? smaller(depth_part, OC - o - depth) : depth,
-                                 .lda = C,
-                                 .length = last ? part : smaller(part, columns - i - part),
-                                 .tiles = ((rows + TILE_ROWS - 1) / TILE_ROWS) *
-                                          ((block_columns + TILE_COLUMNS - 1) / TILE_COLUMNS)};
+            struct block next =
+                block_of(last ? lines_of(weight + (o + depth) * C, smaller(depth_part, OC - o - depth), part, C)
+                              : lines_of(weight + o * C + i + part, depth, smaller(part, columns - i - part), C),
+                         tiles_of(rows, block_columns), depth);
             for (size_t r = 0; r < rows; r += TILE_ROWS)
                 for (size_t j = 0; j < block_columns; j += TILE_COLUMNS) {
                     const size_t width = smaller(TILE_COLUMNS, block_columns - j);
                     const struct columns b = columns_of(weight + o * C + i + j, C, panels + j * depth, width);
-                    const struct lines ahead = next_lines(&next, depth);
+                    const struct lines ahead = next_lines(&next);
                     SIMD_NAME(tile_product)(dinp + r * C + i + j, C, initial, a + r * lda, lda, 1, b.first, b.ld,
                                             smaller(TILE_ROWS, rows - r), width, depth, &ahead);
                 }
@@ -282,7 +289,7 @@ static void weight_block(float *c, size_t C, const float *initial, const float *
                 const size_t width = smaller(TILE_COLUMNS, end - j);
                 const bool row_ends = j + width == end;
                 const size_t next_r = row_ends ? r + TILE_ROWS : r, next_j = row_ends ? group : j + width;
-                struct lines ahead = next_lines(next, depth);
+                struct lines ahead = next_lines(next);
                 if (ahead.count == 0 && !initial && next_r < rows)
                     ahead = lines_of(c + next_r * C + next_j, smaller(TILE_ROWS, rows - next_r),
                                      smaller(TILE_COLUMNS, end - next_j), C);
@@ -317,12 +324,9 @@ static bool backward_weight_rectangle(float *dweight, const float *dout, const f
                     const size_t depth = smaller(depth_part, all_depth - n);
                     const float *initial = begin + n == 0 && start == SUM_FROM_ZERO ? SIMD_NAME(tile_zeros) : NULL;
                     SIMD_NAME(pack_steps)(a, dout + (begin + n) * OC + o, OC, block_rows, depth);
-                    struct block next = {.first = dout + (begin + n) * OC + o + block_rows,
-                                         .rows = o + block_rows < rows ? depth : 0,
-                                         .lda = OC,
-                                         .length = smaller(BLOCK_ROWS, rows - o - block_rows),
-                                         .tiles = ((block_columns + TILE_COLUMNS - 1) / TILE_COLUMNS) *
-                                                  ((block_rows + TILE_ROWS - 1) / TILE_ROWS)};
+                    struct block next = block_of(lines_of(dout + (begin + n) * OC + o + block_rows, depth,
+                                                          smaller(BLOCK_ROWS, rows - o - block_rows), OC),
+                                                 tiles_of(block_rows, block_columns), depth);
                     weight_block(dweight + o * C + i, C, initial, a, panels, all_depth, n, block_rows, block_columns,
                                  depth, &next);
                 }
