@@ -10,10 +10,13 @@
 #include "data/data.h"
 #include "kernels/kernels.h"
 
-/* Where in the algorithm a task stands (-1 where there is no sub-batch or layer), and the rank that runs it. */
+/* Where in the algorithm a task stands (-1 where there is no sub-batch or layer), and the rank that runs it. Of the
+ * tasks that could run, a scheduler that heeds priorities takes those of the highest. */
+enum { PRIORITY_LATER = -1, PRIORITY_DEFAULT = 0 };
+
 struct task_place {
     struct submission *submission;
-    int sub_batch, layer, rank;
+    int sub_batch, layer, rank, priority;
 };
 
 /* How a task adds to a parameter's gradient: as the first link of a chain, as a later one, or as one of the

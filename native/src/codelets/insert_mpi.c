@@ -28,8 +28,9 @@ static status insert_over_ranks(struct task *task, struct operation *operation, 
         submission_add_task(place.submission);
     int error = starpu_mpi_task_insert(ranks_communicator(), &operation->codelet, STARPU_DATA_MODE_ARRAY, descriptors,
                                        (int)num_accesses, STARPU_EXECUTE_ON_NODE, place.rank, STARPU_SCHED_CTX,
-                                       runtime_layout()->context, STARPU_NAME, operation->codelet.name, STARPU_CL_ARGS,
-                                       task, task->size, STARPU_CALLBACK_WITH_ARG_NFREE, task_done, task, 0);
+                                       runtime_layout()->context, STARPU_PRIORITY, place.priority, STARPU_NAME,
+                                       operation->codelet.name, STARPU_CL_ARGS, task, task->size,
+                                       STARPU_CALLBACK_WITH_ARG_NFREE, task_done, task, 0);
     if (!here)
         free(task);
     if (!error)

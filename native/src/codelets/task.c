@@ -72,6 +72,7 @@ status task_create(struct task **created, const struct operation *operation, str
     task->record = NULL;
     task->watch = NULL;
     task->num_buffers = (int)num_accesses;
+    task->priority = place.priority;
     task->size = size;
     memcpy(task->arguments, arguments, arguments_size);
     if (place.submission->instrument)
@@ -140,6 +141,7 @@ status task_submit(struct task *task, struct operation *operation, const struct 
     starpu_task->cl = &operation->codelet;
     starpu_task->name = operation->codelet.name;
     starpu_task->sched_ctx = runtime_layout()->context;
+    starpu_task->priority = task->priority;
     starpu_task->nbuffers = task->num_buffers;
     for (int i = 0; i < task->num_buffers; i++) {
         starpu_task->handles[i] = accesses[i].data->handle;

@@ -11,7 +11,7 @@ struct task {
     struct submission *submission;
     struct starpullm_trace_task *record; /* NULL: not traced */
     struct watch *watch;                 /* NULL: no instruments; else in this block, behind the arguments */
-    int num_buffers;
+    int num_buffers, priority;
     size_t size; /* of the whole block */
     max_align_t arguments[];
 };

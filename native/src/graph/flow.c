@@ -4,12 +4,12 @@
 
 struct task_place place_of(const struct flow *flow, int s, int layer)
 {
-    return (struct task_place){flow->submission, s, layer, home_of(flow->graph->placement, s)};
+    return (struct task_place){flow->submission, s, layer, home_of(flow->graph->placement, s), PRIORITY_DEFAULT};
 }
 
 struct task_place place_on(const struct flow *flow, int rank, int layer)
 {
-    return (struct task_place){flow->submission, -1, layer, rank};
+    return (struct task_place){flow->submission, -1, layer, rank, PRIORITY_DEFAULT};
 }
 
 struct data *param(const struct flow *flow, enum parameter p, int layer)

@@ -1,5 +1,8 @@
 /* The update of all parameters as a task flow: one task per tensor and layer, in the order in which the next forward
- * pass needs them. Called by graph/step.c. */
+ * pass needs them. Called by graph/step.c.
+ *
+ * Blocks' updates give way to whatever else could run: until the next forward pass nothing waits for them, and wte's,
+ * the longest task of all, which the next step begins with, needs others beside it. */
 #include "data/exchange.h"
 #include "graph/graph.h"
 
@@ -9,8 +12,10 @@ static status submit_tensor(const struct flow *flow, enum parameter p, int layer
     const size_t count = (size_t)tensor_elements(parameter_shape(&g->config, p));
     struct data *grads = gradient_of_batch(g, p, layer);
     TRY(submit_reduction(flow, p, layer));
-    TRY(submit_adamw_update(place_on(flow, owner_of(g->placement, p, layer), parameter_layered(p) ? layer : -1),
-                            param(flow, p, layer), handles_parameter(g->handles, STARPULLM_M, p, layer),
+    struct task_place place = place_on(flow, owner_of(g->placement, p, layer), parameter_layered(p) ? layer : -1);
+    if (parameter_layered(p))
+        place.priority = PRIORITY_LATER;
+    TRY(submit_adamw_update(place, param(flow, p, layer), handles_parameter(g->handles, STARPULLM_M, p, layer),
                             handles_parameter(g->handles, STARPULLM_V, p, layer), grads, count, &g->adamw, update));
     exchange_drop(grads);
     return STARPULLM_OK;
