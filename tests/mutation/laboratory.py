@@ -6,18 +6,21 @@ their environment.
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from starpullm.checks import lifetimes, runs, throughput
+from starpullm.checks.perturbation import Disturbance, check_perturbed
 from starpullm.checks.reduction import Promise, check_bit_stability
 from starpullm.checks.result import CheckResult, Outcome
 from starpullm.checks.underflow import underflow
@@ -26,6 +29,7 @@ from starpullm.data import generate_checkpoint, generate_tokens
 from starpullm.formats import write_tokens
 from starpullm.isolation import CheckReport, Configuration, Pool
 from starpullm.launch import Completed, Job, TimedOut, run_job
+from starpullm.pytest_plugin.options import DISTURBING
 from starpullm.records import shipped_record
 from starpullm.turns import Contestant
 
@@ -78,6 +82,7 @@ class Laboratory:
             "STARPU_RAND_SEED": str(SEED),
         }
         self._pool = Pool(self.environment)
+        self._seeds = itertools.count(SEED)
 
     def __enter__(self) -> Self:
         return self
@@ -86,6 +91,10 @@ class Laboratory:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._pool.close()
+
+    def next_seed(self) -> int:
+        """Return another one each time."""
+        return next(self._seeds)
 
     def call(
         self, name: str, configuration: Configuration, function: Callable[..., CheckResult | None], **arguments: Any
@@ -113,6 +122,8 @@ def judge(name: str, report: CheckReport, where: str) -> Iterator[Catch]:
 
 
 ALL = ("ordered", "tree", "redux")
+
+Tensors = dict[str, NDArray[np.float32]]
 
 Check = Callable[[Laboratory, str], Iterator[Catch]]
 
@@ -159,25 +170,61 @@ def bit_stability(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     record, sub_batches = ("tiny", 2) if laboratory.only_tiny else ("odd", 3)
     tensors = {}
     for configuration in (ONE, TWO, TEAM):
-        path = laboratory.directory / "gradients.npz"
-        failed = list(
-            laboratory.call(
-                name,
-                configuration,
-                runs.write_gradients,
-                record=record,
-                sub_batches=sub_batches,
-                reduction="tree",
-                seed=SEED,
-                path=str(path),
-            )
+        written = yield from written_tensors(
+            laboratory, name, configuration, runs.write_gradients, record=record, sub_batches=sub_batches
         )
-        if failed:
-            yield from failed
+        if written is None:
             return
-        with np.load(path) as arrays:
-            tensors[str(configuration)] = dict(arrays)
+        tensors[str(configuration)] = written
     yield from judge(name, CheckReport.of(check_bit_stability(tensors, Promise.FIXED_BITS)), f"{record}, tree")
+
+
+MAX_DELAY_US = 200
+"""As the suite's."""
+
+
+def perturbation(laboratory: Laboratory, name: str) -> Iterator[Catch]:
+    """What a run on one worker leaves, and disturbed ones on two by each scheduler, every time with other delays."""
+    delay_seed = laboratory.next_seed()
+    plain = None
+    for configuration, max_delay_us in [
+        (Configuration("1x1", "eager"), 0),
+        *((Configuration("2x1", scheduler), MAX_DELAY_US) for scheduler in DISTURBING),
+    ]:
+        found = yield from written_tensors(
+            laboratory,
+            name,
+            configuration,
+            runs.write_disturbed,
+            record="tiny",
+            sub_batches=2,
+            max_delay_us=max_delay_us,
+            delay_seed=delay_seed,
+        )
+        if found is None:
+            return
+        plain = plain or found
+        disturbance = Disturbance(configuration.partition, configuration.scheduler, delay_seed, max_delay_us)
+        yield from judge(name, CheckReport.of(check_perturbed(disturbance, found, plain)), "tiny, tree")
+
+
+def written_tensors(
+    laboratory: Laboratory,
+    name: str,
+    configuration: Configuration,
+    function: Callable[..., CheckResult | None],
+    **arguments: Any,
+) -> Generator[Catch, None, Tensors | None]:
+    """Return the tensors that a run with the tree writes to a file; None if that already is caught."""
+    path = laboratory.directory / "tensors.npz"
+    caught = list(
+        laboratory.call(name, configuration, function, reduction="tree", seed=SEED, path=str(path), **arguments)
+    )
+    if caught:
+        yield from caught
+        return None
+    with np.load(path) as arrays:
+        return dict(arrays)
 
 
 def parity_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
@@ -278,6 +325,7 @@ CHECKS: Mapping[str, Check] = {
     "bit stability": bit_stability,
     "shared buffers": each_reduction(lifetimes.shared_buffers, ("ordered", "tree")),
     "resumed run": each_reduction(lifetimes.resumed, ("ordered",)),
+    "perturbation": perturbation,
     "parity over ranks": parity_over_ranks,
     "gradient error over ranks": gradients_over_ranks,
     "training over ranks": training_over_ranks,
