@@ -42,6 +42,13 @@ struct audit {
 static _Atomic(struct audit *) the_audit;
 static struct sigaction previous;
 
+/* A page of no region, to learn whether faults can be told apart, and what its last one was taken for. */
+static struct {
+    _Atomic(char *) page;
+    size_t bytes;
+    atomic_bool is_write;
+} probe;
+
 static void protect(const struct region *region, int protection)
 {
     /* Can only fail for lack of mappings, and whole regions need few. */
@@ -81,6 +88,15 @@ static bool resolve(const struct audit *audit, uintptr_t address, bool is_write)
     return mprotect((void *)region->begin, region->end - region->begin, PROT_READ | PROT_WRITE) == 0;
 }
 
+static bool resolve_probe(void *address, bool is_write)
+{
+    char *page = atomic_load(&probe.page);
+    if (!page || address != page)
+        return false;
+    atomic_store(&probe.is_write, is_write);
+    return mprotect(page, probe.bytes, PROT_READ | PROT_WRITE) == 0;
+}
+
 /* As if this handler weren't there. */
 static void pass_on(int number, siginfo_t *info, void *context)
 {
@@ -100,8 +116,9 @@ static void on_fault(int number, siginfo_t *info, void *context)
     const int error_number = errno;
     const struct audit *audit = atomic_load(&the_audit);
     /* A signal that was sent has no address. */
-    const bool ours =
-        audit && info->si_code == SEGV_ACCERR && resolve(audit, (uintptr_t)info->si_addr, fault_is_write(context));
+    const bool is_write = fault_is_write(context);
+    const bool ours = audit && info->si_code == SEGV_ACCERR &&
+                      (resolve(audit, (uintptr_t)info->si_addr, is_write) || resolve_probe(info->si_addr, is_write));
     errno = error_number;
     if (!ours)
         pass_on(number, info, context);
@@ -137,6 +154,40 @@ static status make_regions(struct audit *audit, const struct audit_buffer *buffe
     return STARPULLM_OK;
 }
 
+/* A read and a write of a closed page, as the handler sees them. */
+static status try_faults(size_t bytes)
+{
+    char *page = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED)
+        return fail(STARPULLM_OUT_OF_MEMORY, "a page to try memory faults on");
+    probe.bytes = bytes;
+    atomic_store(&probe.page, page);
+    volatile char *first = page;
+    (void)*first;
+    const bool read_known = !atomic_load(&probe.is_write);
+    const bool closed = mprotect(page, bytes, PROT_NONE) == 0;
+    *first = 1;
+    const bool write_known = closed && atomic_load(&probe.is_write);
+    atomic_store(&probe.page, NULL);
+    munmap(page, bytes);
+    if (read_known && write_known)
+        return STARPULLM_OK;
+    return fail(
+        STARPULLM_INVALID_ARGUMENT,
+        "instruments: found the audit, expected it where a memory fault is known to be a read or a write (Linux "
+        "on x86-64 or aarch64): here a %s is taken for a %s",
+        read_known ? "write" : "read", read_known ? "read" : "write");
+}
+
+static void let_faults_go(void)
+{
+    /* Somebody may have come after us; our handler then stays in their chain, and passes everything on. */
+    struct sigaction present;
+    if (sigaction(SIGSEGV, NULL, &present) == 0 && (present.sa_flags & SA_SIGINFO) && present.sa_sigaction == on_fault)
+        sigaction(SIGSEGV, &previous, NULL);
+    atomic_store(&the_audit, NULL);
+}
+
 static status catch_faults(struct audit *audit)
 {
     struct audit *none = NULL;
@@ -161,10 +212,6 @@ static void free_audit(struct audit *audit)
 
 status audit_create(const struct audit_buffer *buffers, size_t count, struct audit **created)
 {
-    if (!fault_supported())
-        return fail(STARPULLM_INVALID_ARGUMENT,
-                    "instruments: found the audit, expected it on x86-64 or aarch64 only: memory faults of this "
-                    "processor can't be told apart");
     struct audit *audit = calloc(1, sizeof *audit);
     if (!audit)
         return fail(STARPULLM_OUT_OF_MEMORY, "an audit");
@@ -172,6 +219,11 @@ status audit_create(const struct audit_buffer *buffers, size_t count, struct aud
     status code = make_regions(audit, buffers, count);
     if (code == STARPULLM_OK)
         code = catch_faults(audit);
+    if (code == STARPULLM_OK) {
+        code = try_faults(audit->page);
+        if (code != STARPULLM_OK)
+            let_faults_go();
+    }
     if (code != STARPULLM_OK) {
         free_audit(audit);
         return code;
@@ -188,11 +240,7 @@ void audit_destroy(struct audit *audit)
         return;
     for (size_t i = 0; i < audit->count; i++)
         protect(&audit->regions[i], PROT_READ | PROT_WRITE);
-    /* Somebody may have come after us; our handler then stays in their chain, and passes everything on. */
-    struct sigaction present;
-    if (sigaction(SIGSEGV, NULL, &present) == 0 && (present.sa_flags & SA_SIGINFO) && present.sa_sigaction == on_fault)
-        sigaction(SIGSEGV, &previous, NULL);
-    atomic_store(&the_audit, NULL);
+    let_faults_go();
     free_audit(audit);
 }
 

@@ -5,10 +5,8 @@
 
 #include <stdbool.h>
 
-/* Whether this processor's faults can be told apart. */
-bool fault_supported(void);
-
-/* Whether it was a write that faulted, else a read; `context` as a signal handler gets it. */
+/* Whether it was a write that faulted, else a read; `context` as a signal handler gets it. False too where neither the
+ * processor nor the kernel says so, which audit.c finds out. */
 bool fault_is_write(const void *context);
 
 #endif

@@ -6,11 +6,6 @@
 
 enum { WRITE_NOT_READ_BIT = 1 << 6 }; /* of a data abort's syndrome (Arm ARM, ESR_EL1, "WnR") */
 
-bool fault_supported(void)
-{
-    return true;
-}
-
 bool fault_is_write(const void *context)
 {
     const ucontext_t *user = context;

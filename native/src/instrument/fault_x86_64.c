@@ -5,11 +5,6 @@
 
 enum { WRITE_BIT = 2 }; /* of the page fault's error code (Intel SDM 3A, "Page-Fault Exception") */
 
-bool fault_supported(void)
-{
-    return true;
-}
-
 bool fault_is_write(const void *context)
 {
     const ucontext_t *user = context;
