@@ -12,14 +12,14 @@
 #include "kernels/simd/tile.h"
 
 enum {
-    BLOCK_ROWS = 8 * TILE_ROWS, /* rows of weight whose sums are turned over together, */
-    FORWARD_COLUMNS = 768,      /* rows of inp packed at a time, */
-    PANELS = 1 << 22,           /* but so many floats of it */
-    INPUT_COLUMNS = 128,        /* columns of weight packed at a time */
-    WEIGHT_DEPTH = 384,         /* rows of inp between two stores of dweight's running sums */
-    WEIGHT_COLUMNS = 768,       /* columns of inp packed at a time, */
-    GROUP_COLUMNS = 256,        /* of which so many meet a block of rows one after the other */
-    PANELS_DEPTH = 1024,        /* and rows of it */
+    BLOCK_ROWS = 8 * TILE_ROWS,                        /* rows of weight whose sums are turned over together, */
+    FORWARD_COLUMNS = 768,                             /* rows of inp packed at a time, */
+    PANELS = 1 << 22,                                  /* but so many floats of it */
+    INPUT_COLUMNS = 128,                               /* columns of weight packed at a time */
+    WEIGHT_DEPTH = 384,                                /* rows of inp between two stores of dweight's running sums */
+    WEIGHT_COLUMNS = 768,                              /* columns of inp packed at a time, */
+    GROUP_COLUMNS = 256 / TILE_COLUMNS * TILE_COLUMNS, /* of which so many meet a block of rows one after the other */
+    PANELS_DEPTH = 1024,                               /* and rows of it */
     BIAS_COLUMNS = 8 * LANES,
     CROWDED = 512, /* floats between rows that fall into few of the first-level cache's sets */
     SPREAD_ROW = TILE_DEPTH + FLOATS_PER_LINE,
