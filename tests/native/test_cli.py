@@ -269,7 +269,8 @@ def test_interrupted_training(
     saved = tmp_path / "model.bin"
     saved.write_bytes(b"old")
     files = ("--checkpoint", tiny_checkpoint, "--tokens", tiny_tokens, "--save", saved)
-    command = cli_command("train", *files, *SIZES, "--steps", 10**9, *placement)
+    # A shell's jobs in the background ignore Ctrl-C, and their children inherit that.
+    command = ["env", "--default-signal=INT", *cli_command("train", *files, *SIZES, "--steps", 10**9, *placement)]
     with started(command, timeout=30, environment=TWO_CORES) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith(b"step 1/")
