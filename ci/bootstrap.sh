@@ -209,6 +209,8 @@ main() {
     # The command must not keep the lock: tox calls this script again.
     exec 9>&-
     export VIRTUAL_ENV=$VENV PATH=$VENV/bin:$PATH
+    # In a container everything runs as root; Open MPI's mpirun wants to be told that this is meant.
+    ((EUID == 0)) && export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     exec "$@"
 }
 
