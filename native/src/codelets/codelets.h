@@ -10,10 +10,10 @@
 #include "data/data.h"
 #include "kernels/kernels.h"
 
-/* Where in the algorithm a task stands (-1 where there is no sub-batch or layer), and the rank that runs it. Of the
- * tasks that could run, a scheduler that heeds priorities takes those of the highest. */
+/* Of the tasks that could run, a scheduler that heeds priorities takes those of the highest. */
 enum { PRIORITY_LATER = -1, PRIORITY_DEFAULT = 0 };
 
+/* Where in the algorithm a task stands (-1 where there is no sub-batch or layer), and the rank that runs it. */
 struct task_place {
     struct submission *submission;
     int sub_batch, layer, rank, priority;

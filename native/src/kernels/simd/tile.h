@@ -24,9 +24,9 @@ enum {
                         cache while b comes from the second */
 };
 
-/* Cache lines that are asked for while a tile is computed, one with each of its first steps: `count` of them in rows of
- * `length` floats, lda apart, from `first`, whose row ends at row_end. The memory forgets what it is asked for at once.
- */
+/* Cache lines that are asked for while a tile is computed, one with each of its first steps, since of many at one time
+ * the processor forgets most: `count` of them in rows of `length` floats, lda apart, from `first`, whose row ends at
+ * row_end. */
 struct lines {
     const float *first, *row_end;
     size_t count, length, lda;
