@@ -15,7 +15,10 @@ from starpullm.checks.bits import BitDifference, compare_bits
 from starpullm.checks.result import CheckResult, Outcome
 from starpullm.errors import InvalidArgumentError
 
-__all__ = ["Disturbance", "PerturbationResult", "TensorDifference", "check_perturbed"]
+__all__ = ["MAX_DELAY_US", "Disturbance", "PerturbationResult", "TensorDifference", "check_perturbed"]
+
+MAX_DELAY_US = 200
+"""Longer than most tasks of the small records, so that delays decide what runs beside what."""
 
 MAX_LISTED = 10
 """So many tensors that differ are described one by one; their number is always the whole number."""

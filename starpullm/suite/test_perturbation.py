@@ -13,16 +13,13 @@ import pytest
 from numpy.typing import NDArray
 
 from starpullm.checks import runs
-from starpullm.checks.perturbation import Disturbance, check_perturbed
+from starpullm.checks.perturbation import MAX_DELAY_US, Disturbance, check_perturbed
 from starpullm.isolation import CheckReport, Configuration
 from starpullm.pytest_plugin import Checker, Validation
 
 from .conftest import Case
 
 pytestmark = pytest.mark.dependencies
-
-MAX_DELAY_US = 200
-"""Longer than most tasks of the small records, so that delays decide what runs beside what."""
 
 Tensors = dict[str, NDArray[np.float32]]
 

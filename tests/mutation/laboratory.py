@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.checks import lifetimes, runs, throughput
-from starpullm.checks.perturbation import Disturbance, check_perturbed
+from starpullm.checks.perturbation import MAX_DELAY_US, Disturbance, check_perturbed
 from starpullm.checks.reduction import Promise, check_bit_stability
 from starpullm.checks.result import CheckResult, Outcome
 from starpullm.checks.underflow import underflow
@@ -179,10 +179,6 @@ def bit_stability(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     yield from judge(name, CheckReport.of(check_bit_stability(tensors, Promise.FIXED_BITS)), f"{record}, tree")
 
 
-MAX_DELAY_US = 200
-"""As the suite's."""
-
-
 def perturbation(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     """What a run on one worker leaves, and disturbed ones on two by each scheduler, every time with other delays."""
     delay_seed = laboratory.next_seed()
@@ -203,7 +199,9 @@ def perturbation(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         )
         if found is None:
             return
-        plain = plain or found
+        if plain is None:
+            plain = found
+            continue
         disturbance = Disturbance(configuration.partition, configuration.scheduler, delay_seed, max_delay_us)
         yield from judge(name, CheckReport.of(check_perturbed(disturbance, found, plain)), "tiny, tree")
 

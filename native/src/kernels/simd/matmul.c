@@ -15,7 +15,7 @@ enum {
     BLOCK_ROWS = 8 * TILE_ROWS,                        /* rows of weight whose sums are turned over together, */
     FORWARD_COLUMNS = 768,                             /* rows of inp packed at a time, */
     PANELS = 1 << 22,                                  /* but so many floats of it */
-    INPUT_COLUMNS = 128,                               /* columns of weight packed at a time */
+    INPUT_COLUMNS = 128,                               /* columns of weight that dout meets at a time */
     WEIGHT_DEPTH = 384,                                /* rows of inp between two stores of dweight's running sums */
     WEIGHT_COLUMNS = 768,                              /* columns of inp packed at a time, */
     GROUP_COLUMNS = 256 / TILE_COLUMNS * TILE_COLUMNS, /* of which so many meet a block of rows one after the other */
@@ -215,8 +215,8 @@ void SIMD_NAME(matmul_forward)(float *out /* (N,OC) */, const float *inp /* (N,C
             ordered_row(out + o, OC, bias ? bias + o : SIMD_NAME(tile_zeros), weight + o * C, 1, inp, 1, C, columns, C);
 }
 
-/* `rows` rows of dinp and `columns` columns. The weight is packed a block of panels at a time, all rows of dout meet
- * them. */
+/* `rows` rows of dinp and `columns` columns. All rows of dout meet a block of the weight, which is packed only where it
+ * doesn't lie well. */
 static bool backward_input_rectangle(float *dinp, const float *dout, const float *weight, size_t rows, size_t columns,
                                      size_t C, size_t OC, enum sum_start start)
 {
