@@ -80,7 +80,7 @@ def line(name: str, runs: list[dict[str, Any]]) -> str:
     for of in runs:
         visible = {change["name"]: change["visible"] for change in of["changes"] if change["verdict"]}
         steps.append(visible.pop(STEP))
-        operations.append(max(visible.values()))
+        operations.append(max(visible.values(), default=math.nan))
     seconds, loads = ([of[key] for of in runs] for key in ("seconds", "load"))
     return (
         f"| {name} | {seen} of {len(runs)} | {low:.0%} to {high:.0%} | {verdicts} | "

@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import permutations
 from pathlib import Path
 
 from starpullm.checks.cost import CostResult, check_cost
@@ -73,12 +74,14 @@ class Contest:
     baseline: Series
     control: Series
     _random: random.Random = field(default_factory=lambda: random.Random(_SEED))
+    _orders: list[tuple[Series, ...]] = field(default_factory=list)
 
     def block(self) -> float:
-        """Run a block in random order; return the seconds of the new build's step."""
-        order = [self.new, self.baseline, self.control]
-        self._random.shuffle(order)
-        for series in order:
+        """Run a block, in each six all orders at random; return the seconds of the new build's step."""
+        if not self._orders:
+            self._orders = list(permutations((self.new, self.baseline, self.control)))
+            self._random.shuffle(self._orders)
+        for series in self._orders.pop():
             series.take()
         return self.new.seconds[-1][STEP]
 
@@ -89,6 +92,7 @@ class Contest:
         return compare_builds(
             str(self.turns.configuration),
             *(of.seconds for of in series),
+            tasks=self.baseline.contestant.tasks,
             tokens=self.new.tokens,
             flops=self.new.contestant.flops,
             limit_gflops=statistics.median(peak for of in series for peak in of.contestant.peaks),

@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass
@@ -87,6 +88,8 @@ class Contestant:
             self.environment["STARPULLM_LIB"] = str(library)
         self.flops = 0
         """``matmul_flops`` of a step."""
+        self.tasks: dict[str, int] = {}
+        """Of a step, by operation."""
         self.cost: GraphCost | None = None
         """Of a step; the same in every run."""
         self.peaks: list[float] = []
@@ -190,6 +193,7 @@ class Turns:
         contestant.peaks = hello["peaks"]
         first = self._ask(contestant, "first")
         self._operations[contestant.name] = np.array(first["operations"])
+        contestant.tasks = dict(Counter(first["operations"]))
         contestant.flops = first["flops"]
         contestant.cost = GraphCost(**first["cost"])
 

@@ -49,14 +49,17 @@ BUDGET = 0.02
 RESOLUTION = 0.05
 """A slowdown of so much must be excluded before a build is called unchanged."""
 
-ERROR_RATE = 0.05
+ERROR_RATE = 0.01
 """How often at most a build that is just as much slower as the budget allows is called slower: in any quantity."""
 
 MIN_SHARE = 0.01
 """An operation is judged if it has this part of the kernels' time at least."""
 
+MIN_TASK_SECONDS = 1e-6
+"""An operation is judged if its tasks take so long on average: `BUDGET` of it is what one look at the clock takes."""
+
 MIN_BLOCKS = 16
-"""With fewer the bootstrap's tails mean nothing."""
+"""With fewer the bootstrap's error means nothing."""
 
 MIN_STORED = 3
 """So many stored runs are needed to know how much runs differ by themselves."""
@@ -64,7 +67,7 @@ MIN_STORED = 3
 STEP = "step"
 """The name of the quantity that isn't an operation."""
 
-_RESAMPLES = 10_000
+_RESAMPLES = 4_000
 _RESAMPLES_AT_ONCE = 2_000  # memory
 _SEED = 1  # of the bootstrap: the same measurements have the same verdict
 
@@ -108,7 +111,7 @@ class Change:
         The smallest slowdown that would have been called slower with the control's disturbance.
     verdict
         ``SLOWER``: more than the budget. ``INCONCLUSIVE``: a slowdown of the resolution isn't excluded. None: the
-        operation's share is too small to be judged.
+        operation's share, or its tasks, are too small to be judged.
     """
 
     name: str
@@ -149,7 +152,8 @@ class ContestResult(CheckResult):
     blocks
         Turns of each of the three.
     visible
-        The smallest slowdown of any judged operation that would have been called slower; the step's is in its change.
+        The smallest slowdown of any judged operation that would have been called slower, None if none is judged; the
+        step's is in its change.
     changes
         The step first, then the operations, longest first.
     """
@@ -161,7 +165,7 @@ class ContestResult(CheckResult):
     matmul_limit_gflops: float
     fraction_of_limit: float
     blocks: int
-    visible: float
+    visible: float | None
     changes: tuple[Change, ...]
 
     def detail_lines(self) -> Iterator[str]:
@@ -174,9 +178,14 @@ class ContestResult(CheckResult):
             yield from (f"{verdict.value}: {change}" for change in self.changes if change.verdict is verdict)
         if self.changes[0].verdict not in (Verdict.SLOWER, Verdict.INCONCLUSIVE):
             yield str(self.changes[0])
+        operations = (
+            "no operation is large enough to be judged"
+            if self.visible is None
+            else f"and of {self.visible:.1%} of any judged operation"
+        )
         yield (
             f"{self.blocks} turns each; a slowdown of {self.changes[0].visible:.1%} of the step would have been seen, "
-            f"and of {self.visible:.1%} of any judged operation"
+            f"{operations}"
         )
 
 
@@ -186,6 +195,7 @@ def compare_builds(
     baseline: Sequence[Mapping[str, float]],
     control: Sequence[Mapping[str, float]],
     *,
+    tasks: Mapping[str, int],
     tokens: int,
     flops: int,
     limit_gflops: float,
@@ -200,6 +210,8 @@ def compare_builds(
         In words, for messages.
     new, baseline, control
         By block: seconds by quantity, one of which is ``STEP``. The i-th of each were measured next to each other.
+    tasks
+        By operation: the baseline's tasks of a step.
     tokens, flops
         Of a step.
     limit_gflops
@@ -224,7 +236,11 @@ def compare_builds(
     logs = [np.log([[block[name] for name in names] for block in series]) for series in (new, baseline, control)]
     seconds = dict(zip(names, np.exp((np.median(logs[1], axis=0) + np.median(logs[2], axis=0)) / 2), strict=True))
     kernels = sum(of for name, of in seconds.items() if name != STEP)
-    judged = [name for name in names if name == STEP or seconds[name] >= MIN_SHARE * kernels]
+
+    def is_judged(name: str) -> bool:
+        return name == STEP or seconds[name] >= max(MIN_SHARE * kernels, MIN_TASK_SECONDS * tasks[name])
+
+    judged = [name for name in names if is_judged(name)]
     tail = ERROR_RATE / len(judged)
     change = _interval(logs[0] - (logs[1] + logs[2]) / 2, tail)
     aa = _interval(logs[2] - logs[1], tail)
@@ -244,7 +260,7 @@ def compare_builds(
     counted = [of for of in changes if of.verdict is not None]
     verdict = _together(counted)
     step_seconds = math.exp(float(np.median(logs[0][:, names.index(STEP)])))
-    visible = max(of.visible for of in counted if of.name != STEP)
+    visible = max((of.visible for of in counted if of.name != STEP), default=None)
     return ContestResult(
         name="throughput",
         outcome=_OUTCOMES[verdict],
@@ -374,12 +390,12 @@ def _interval(values: NDArray[np.float64], tail: float) -> NDArray[np.float64]:
         chosen = values[random.integers(0, blocks, (_RESAMPLES_AT_ONCE, blocks))]
         parts.append(_middle(chosen))
     middle = _middle(values)
-    # A resample of n has the variance (n - 1)/n of a sample's. And a trimmed mean's error is Student's with the degrees
-    # of freedom of what was left (Yuen 1974), where a bootstrap's tails are nearly normal.
-    left = blocks - 2 * (blocks // 4)
-    wider = math.sqrt(blocks / (blocks - 1)) * _student(left - 1, tail) / statistics.NormalDist().inv_cdf(1 - tail)
-    low, high = np.quantile(np.concatenate(parts), [tail, 1 - tail], axis=0)
-    return np.stack([middle, middle + (low - middle) * wider, middle + (high - middle) * wider])
+    # The bootstrap's own quantiles so far out would rest on a few resamples, so its standard error is what counts. A
+    # resample of n has the variance (n - 1)/n of a sample's. And a trimmed mean's error is Student's with the degrees
+    # of freedom of what was left (Yuen 1974).
+    error = np.concatenate(parts).std(axis=0) * math.sqrt(blocks / (blocks - 1))
+    half = error * _student(blocks - 2 * (blocks // 4) - 1, tail)
+    return np.stack([middle, middle - half, middle + half])
 
 
 def _middle(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -32,6 +33,7 @@ from starpullm.errors import InvalidArgumentError
 
 BLOCKS = 64
 OPERATIONS = {"matmul_forward": 3e-3, "attention_backward": 2e-3, "gelu_backward": 1e-3, "mean_loss": 1e-6}
+TASKS = {"matmul_forward": 17, "attention_backward": 4, "gelu_backward": 4, "mean_loss": 1}
 FASTER, UNCHANGED, SLOWER = Verdict.FASTER, Verdict.UNCHANGED, Verdict.SLOWER
 INCONCLUSIVE, NO_BASELINE = Verdict.INCONCLUSIVE, Verdict.NO_BASELINE
 
@@ -68,8 +70,8 @@ def measured(
     return series
 
 
-def compare(series: tuple[Series, Series, Series]) -> ContestResult:
-    return compare_builds("here", *series, tokens=512, flops=10**9, limit_gflops=250.0)
+def compare(series: tuple[Series, Series, Series], tasks: Mapping[str, int] = TASKS) -> ContestResult:
+    return compare_builds("here", *series, tasks=tasks, tokens=512, flops=10**9, limit_gflops=250.0)
 
 
 def named(result: ContestResult, verdict: Verdict) -> set[str]:
@@ -138,6 +140,7 @@ def test_what_cannot_be_seen_is_inconclusive_not_slower() -> None:
         assert verdicts == {INCONCLUSIVE}
     result = compare(measured(0, noise=0.6))
     assert result.outcome is Outcome.INCONCLUSIVE
+    assert result.visible is not None
     assert result.visible > RESOLUTION
     assert result.finding.startswith("a slowdown of 5.0% can't be excluded: step")
 
@@ -169,6 +172,22 @@ def test_small_operations_are_shown_and_not_judged() -> None:
     assert change.low > 1
 
 
+def test_operations_of_tasks_too_short_for_the_clock_are_not_judged() -> None:
+    """Some nanoseconds are several percent of them, whichever build it is; the step counts them."""
+    series = measured(1, {"gelu_backward": 0.1})
+    result = compare(series, {**TASKS, "gelu_backward": 1200})  # 0.8 us each
+    assert "gelu_backward" not in named(result, SLOWER)
+    assert {change.name for change in result.changes if change.verdict is None} == {"gelu_backward", "mean_loss"}
+    result = compare(series, {**TASKS, "gelu_backward": 800})
+    assert named(result, SLOWER) >= {"gelu_backward"}
+    result = compare(series, dict.fromkeys(TASKS, 10**5))
+    assert result.visible is None
+    assert result.describe()[-1].endswith(
+        " of the step would have been seen, no operation is large enough to be judged"
+    )
+    assert [change.name for change in result.changes if change.verdict] == [STEP]
+
+
 def test_an_operation_of_one_build_only_is_left_to_the_step() -> None:
     new, baseline, control = measured(1)
     for turn in new:
@@ -189,7 +208,7 @@ def test_refusals() -> None:
     with pytest.raises(InvalidArgumentError, match="blocks: found 15, 15 and 15"):
         compare((new[:few], baseline[:few], control[:few]))
     with pytest.raises(InvalidArgumentError, match=r"budget: found 0\.1, expected 0 to 0\.05"):
-        compare_builds("here", new, baseline, control, tokens=1, flops=1, limit_gflops=1.0, budget=0.1)
+        compare_builds("here", new, baseline, control, tasks=TASKS, tokens=1, flops=1, limit_gflops=1.0, budget=0.1)
 
 
 def test_contest_lines_and_json() -> None:
