@@ -1,8 +1,8 @@
 /* The update of all parameters as a task flow: one task per tensor and layer, in the order in which the next forward
  * pass needs them. Called by graph/step.c.
  *
- * Blocks' updates give way to whatever else could run: until the next forward pass nothing waits for them, and wte's,
- * the longest task of all, which the next step begins with, needs others beside it. */
+ * An update takes as long as the memory takes to bring its operands. Directly after the gradient's last contribution
+ * the gradient and the weight, which the gradient of the input has just been made with, are still in a cache. */
 #include "data/exchange.h"
 #include "graph/graph.h"
 
@@ -13,8 +13,7 @@ static status submit_tensor(const struct flow *flow, enum parameter p, int layer
     struct data *grads = gradient_of_batch(g, p, layer);
     TRY(submit_reduction(flow, p, layer));
     struct task_place place = place_on(flow, owner_of(g->placement, p, layer), parameter_layered(p) ? layer : -1);
-    if (parameter_layered(p))
-        place.priority = PRIORITY_LATER;
+    place.priority = PRIORITY_AT_ONCE;
     TRY(submit_adamw_update(place, param(flow, p, layer), handles_parameter(g->handles, STARPULLM_M, p, layer),
                             handles_parameter(g->handles, STARPULLM_V, p, layer), grads, count, &g->adamw, update));
     exchange_drop(grads);

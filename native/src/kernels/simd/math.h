@@ -50,6 +50,36 @@ static const uint64_t exp2_table[32] = {
     0x3fefa4afa2a490da, 0x3fefd0765b6e4540,
 };
 
+/* power = the table's values at the lowest five bits of k. */
+#if SIMD_BYTES == 64 && !defined(__clang__)
+/* The whole table in registers: two lookups among sixteen values, and the fifth bit chooses. */
+typedef uint64_t vector_eight __attribute__((vector_size(64), aligned(8), may_alias));
+
+SIMD_INLINE vector_eight exp2_eight(vector_eight k)
+{
+    const vector_eight *const table = (const vector_eight *)exp2_table;
+    const vector_eight lower = __builtin_shuffle(table[0], table[1], k),
+                       upper = __builtin_shuffle(table[2], table[3], k);
+    const vector_eight is_upper = (vector_eight)((k & 16) != 0);
+    return (is_upper & upper) | (~is_upper & lower);
+}
+
+SIMD_INLINE void exp2_look_up(vector_wide_bits *power, const vector_wide_bits *k)
+{
+    vector_eight halves[2];
+    memcpy(halves, k, sizeof halves);
+    halves[0] = exp2_eight(halves[0]);
+    halves[1] = exp2_eight(halves[1]);
+    memcpy(power, halves, sizeof halves);
+}
+#else
+SIMD_INLINE void exp2_look_up(vector_wide_bits *power, const vector_wide_bits *k)
+{
+    for (int i = 0; i < LANES; i++)
+        (*power)[i] = exp2_table[(*k)[i] & 31];
+}
+#endif
+
 /* e^x = 2^(k/32) * 2^(r/32), k whole and |r| <= 1/2, in double; the second factor is a cubic polynomial of r.
  *
  * glibc has an expf with fused multiply-add and one without, chosen by CPU, whose results differ for two x; this is the
@@ -66,8 +96,7 @@ SIMD_INLINE vector vector_expf(vector x)
     const vector_wide r = (quotient - (shifted - shift)) + wide * per_ln2_low;
     const vector_wide_bits k = (vector_wide_bits)shifted;
     vector_wide_bits power;
-    for (int i = 0; i < LANES; i++)
-        power[i] = exp2_table[k[i] & 31];
+    exp2_look_up(&power, &k);
     power += k << 47;
     const vector_wide y = (((c3 * r + c2) * r + c1) * r + 1.0) * (vector_wide)power;
     const vector e = __builtin_convertvector(y, vector);
