@@ -144,6 +144,29 @@ static inline struct lines next_lines(struct block *block)
     return lines;
 }
 
+/* sums (rows,columns), rows ld apart, from rows of weight over the steps i to i + depth of panels that have C. Where
+ * these steps are the last, the sums are turned over into out; else it is NULL. */
+static void forward_block(float *sums, size_t ld, const float *bias, const float *a, size_t lda, const float *panels,
+                          size_t C, size_t i, size_t rows, size_t columns, size_t depth, float *out, size_t OC,
+                          struct block *next)
+{
+    for (size_t j = 0; j < columns; j += TILE_COLUMNS) {
+        const size_t tile_columns = smaller(TILE_COLUMNS, columns - j), width = panel_width(tile_columns);
+        const size_t share = (tile_columns * TILE_ROWS + rows - 1) / rows; /* of out's rows */
+        for (size_t r = 0; r < rows; r += TILE_ROWS) {
+            const float *initial = i > 0 ? NULL : bias ? bias + r : SIMD_NAME(tile_zeros);
+            struct lines ahead = next_lines(next);
+            const size_t written = r / TILE_ROWS * share;
+            if (out && ahead.count == 0 && written < tile_columns)
+                ahead = lines_of(out + (j + written) * OC, smaller(share, tile_columns - written), rows, OC);
+            SIMD_NAME(tile_product)(sums + r * ld + j, ld, initial, a + r * lda, lda, 1, panels + j * C + i * width,
+                                    width, smaller(TILE_ROWS, rows - r), width, depth, &ahead);
+        }
+        if (out)
+            SIMD_NAME(transpose)(out + j * OC, OC, sums + j, ld, rows, tile_columns);
+    }
+}
+
 /* The sums of `columns` rows of inp and `rows` rows of weight: sums[o,n], so that a value of weight meets a vector of
  * inp, which is packed whole; then they are turned over into out. */
 static bool forward_rectangle(float *out, const float *inp, const float *weight, const float *bias, size_t rows,
@@ -175,24 +198,8 @@ static bool forward_rectangle(float *out, const float *inp, const float *weight,
                                     depth_part, C)
                          : lines_of(weight + o * C + i + depth, block_rows, smaller(depth_part, C - i - depth), C),
                     tiles_of(block_rows, block_columns), depth);
-                for (size_t j = 0; j < block_columns; j += TILE_COLUMNS) {
-                    const size_t tile_columns = smaller(TILE_COLUMNS, block_columns - j);
-                    const size_t width = panel_width(tile_columns);
-                    const size_t share = (tile_columns * TILE_ROWS + block_rows - 1) / block_rows; /* of out's rows */
-                    for (size_t r = 0; r < block_rows; r += TILE_ROWS) {
-                        const float *initial = i > 0 ? NULL : bias ? bias + o + r : SIMD_NAME(tile_zeros);
-                        struct lines ahead = next_lines(&next);
-                        const size_t written = r / TILE_ROWS * share;
-                        if (last && ahead.count == 0 && written < tile_columns)
-                            ahead = lines_of(out + (n + j + written) * OC + o, smaller(share, tile_columns - written),
-                                             block_rows, OC);
-                        SIMD_NAME(tile_product)(sums + r * ld + j, ld, initial, a + r * lda, lda, 1,
-                                                panels + j * C + i * width, width, smaller(TILE_ROWS, block_rows - r),
-                                                width, depth, &ahead);
-                    }
-                    if (last)
-                        SIMD_NAME(transpose)(out + (n + j) * OC + o, OC, sums + j, ld, block_rows, tile_columns);
-                }
+                forward_block(sums, ld, bias ? bias + o : NULL, a, lda, panels, C, i, block_rows, block_columns, depth,
+                              last ? out + n * OC + o : NULL, OC, &next);
             }
         }
     }
