@@ -4,9 +4,11 @@
 
 A comparison of two builds has three series of turns: the new build's, the baseline's, and again the baseline's from a
 process of its own, which is the A/A control. A block holds one turn of each, in random order. The quantities are the
-step and every operation's kernels. Per block, a quantity's change is the logarithm of the new build's time less the
-mean of the logarithms of the baseline's two; over blocks, the mean of the middle half of these counts, because what
-else the machine does can only disturb single turns by much. Its interval is a bootstrap's over blocks. All intervals
+step and every operation's kernels. Per block, the new build's time is compared with each of the baseline's two, by
+logarithms; over blocks, the mean of the middle half of these counts, because what else the machine does can only
+disturb single turns by much, and a quantity's change is the mean of the two comparisons. (Compared with the mean of the
+baseline's two instead, a build on a busy machine looks faster than itself: disturbances only slow down, and of two
+turns one is disturbed more often.) The interval is Student's, with a bootstrap's standard error. All intervals
 together miss with the probability `ERROR_RATE` to either side at most, each with an equal part of it; the number of
 blocks is fixed before the first of them is run, so there is no second look that would cost some more.
 
@@ -242,8 +244,8 @@ def compare_builds(
 
     judged = [name for name in names if is_judged(name)]
     tail = ERROR_RATE / len(judged)
-    change = _interval(logs[0] - (logs[1] + logs[2]) / 2, tail)
-    aa = _interval(logs[2] - logs[1], tail)
+    change = _interval([logs[0] - logs[1], logs[0] - logs[2]], tail)
+    aa = _interval([logs[2] - logs[1]], tail)
     bias = np.maximum(np.maximum(aa[1], -aa[2]), 0)
     changes = [
         _change(
@@ -381,15 +383,23 @@ def compare_with_stored(
 # ---- How it works ----
 
 
-def _interval(values: NDArray[np.float64], tail: float) -> NDArray[np.float64]:
-    """Return estimates (columns), and the lower and upper ends that miss with probability `tail` each: (3, columns)."""
+def _interval(differences: Sequence[NDArray[np.float64]], tail: float) -> NDArray[np.float64]:
+    """Return the mean of the differences' estimates, and the ends that miss with probability `tail` each: (3, columns).
+
+    Each of `differences` is (blocks, columns).
+    """
+    values = np.concatenate(differences, axis=1)
     blocks = len(values)
+
+    def estimate(of: NDArray[np.float64]) -> NDArray[np.float64]:
+        means: NDArray[np.float64] = _middle(of).reshape(*of.shape[:-2], len(differences), -1).mean(axis=-2)
+        return means
+
     random = np.random.default_rng(_SEED)
     parts = []
     for _ in range(_RESAMPLES // _RESAMPLES_AT_ONCE):
-        chosen = values[random.integers(0, blocks, (_RESAMPLES_AT_ONCE, blocks))]
-        parts.append(_middle(chosen))
-    middle = _middle(values)
+        parts.append(estimate(values[random.integers(0, blocks, (_RESAMPLES_AT_ONCE, blocks))]))
+    middle = estimate(values)
     # The bootstrap's own quantiles so far out would rest on a few resamples, so its standard error is what counts. A
     # resample of n has the variance (n - 1)/n of a sample's. And a trimmed mean's error is Student's with the degrees
     # of freedom of what was left (Yuen 1974).

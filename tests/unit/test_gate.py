@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections import Counter
 from collections.abc import Mapping
 
@@ -86,6 +87,12 @@ def test_the_same_build_is_never_called_slower_whatever_the_drift() -> None:
     verdicts = Counter(compare(measured(seed)).verdict for seed in range(30))
     assert verdicts[SLOWER] == 0
     assert verdicts[UNCHANGED] + verdicts[FASTER] >= 28
+
+
+def test_disturbances_do_not_make_a_build_look_faster_than_itself() -> None:
+    """They only slow down; the estimate has to treat the new build's turns and the baseline's alike."""
+    changes = [compare(measured(seed, bursts=0.4)).changes[0].change for seed in range(30)]
+    assert abs(statistics.fmean(changes)) < 3 * statistics.stdev(changes) / math.sqrt(len(changes))
 
 
 def test_a_slower_operation_is_seen_and_named() -> None:
