@@ -11,7 +11,7 @@
 #include "kernels/kernels.h"
 
 /* Of the tasks that could run, a scheduler that heeds priorities takes those of the highest. */
-enum { PRIORITY_DEFAULT, PRIORITY_AT_ONCE };
+enum { PRIORITY_LATER = -1, PRIORITY_DEFAULT, PRIORITY_AT_ONCE };
 
 /* Where in the algorithm a task stands (-1 where there is no sub-batch or layer), and the rank that runs it. */
 struct task_place {

@@ -16,6 +16,8 @@ static status submit_matmul_backward(const struct flow *flow, struct task_place 
     TRY(gradient_contribution(flow, weight, l, s, FIRST_PASS, &dweight));
     TRY(gradient_contribution(flow, bias, l, s, FIRST_PASS, &dbias));
     TRY(submit_matmul_backward_input(place, dinp, dout, param(flow, weight, l), N, C, OC, SUM_FROM_ZERO));
+    if (l == 0) /* all that the other workers have to do while one updates wte, before the next forward pass */
+        place.priority = PRIORITY_LATER;
     return submit_matmul_backward_weight(place, dweight.data, dbias.data, dout, inp, N, C, OC, dweight.accumulation);
 }
 
