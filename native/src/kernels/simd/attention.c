@@ -25,6 +25,28 @@ static size_t rounded_up(size_t x, size_t grain)
     return (x + grain - 1) / grain * grain;
 }
 
+/* ---- Memory ---- */
+
+/* GCC 12 takes a function that only asks for memory for one without effect, and leaves out its calls. */
+#define ASKING static inline __attribute__((always_inline)) void
+
+/* Rows begin to end of x, each `length` floats, ld apart, are asked for. A head's rows lie a page or more apart, so the
+ * processor doesn't foresee that the next head's will be needed. */
+ASKING ask_for_rows(const float *x, size_t length, size_t ld, size_t begin, size_t end)
+{
+    for (size_t t = begin; t < end; t++)
+        for (size_t i = 0; i < length; i += FLOATS_PER_LINE)
+            __builtin_prefetch(x + t * ld + i, 0, 2);
+}
+
+/* The same of a head's queries, keys and values, or of their gradients. */
+ASKING ask_for_qkv(const float *qkv, size_t begin, size_t end, size_t hs, size_t C)
+{
+    for (size_t t = begin; t < end; t++)
+        for (size_t i = 0; i < 3; i++)
+            ask_for_rows(qkv + i * C, hs, 3 * C, t, t + 1);
+}
+
 /* ---- Panels and products of a head ---- */
 
 /* Panels of b's transpose, b (count,hs): every t2 a column, every i a step. Takes rounded_up(count, TILE_COLUMNS) * hs
@@ -117,6 +139,29 @@ static void softmax_row(float *preatt, float *att, float scale, size_t t, size_t
     memset(att + t + 1, 0, (T - t - 1) * sizeof(float));
 }
 
+/* One head of one sequence. */
+struct forward_head {
+    float *out, *preatt, *att;
+    const float *qkv; /* NULL: there is none */
+};
+
+static struct forward_head forward_head(struct forward_head first, size_t bh, size_t T, size_t C, size_t NH)
+{
+    const size_t b = bh / NH, h = bh % NH, hs = C / NH;
+    return (struct forward_head){first.out + b * T * C + h * hs, first.preatt + bh * T * T, first.att + bh * T * T,
+                                 first.qkv + b * T * 3 * C + h * hs};
+}
+
+ASKING ask_for_forward(struct forward_head head, size_t t, size_t T, size_t hs, size_t C)
+{
+    if (!head.qkv)
+        return;
+    ask_for_qkv(head.qkv, t, t + 1, hs, C);
+    ask_for_rows(head.preatt, T, T, t, t + 1);
+    ask_for_rows(head.att, T, T, t, t + 1);
+    ask_for_rows(head.out, hs, C, t, t + 1);
+}
+
 /* Rows begin to end of one head where there is no memory to pack: every sum as numerics.md writes it. */
 static void forward_unpacked(float *restrict out, float *restrict preatt, float *restrict att, const float *restrict q,
                              const float *restrict k, const float *restrict v, float scale, size_t begin, size_t end,
@@ -138,9 +183,11 @@ static void forward_unpacked(float *restrict out, float *restrict preatt, float 
     }
 }
 
-static void forward_rows(float *out, float *preatt, float *att, const float *q, const float *k, const float *v,
-                         float scale, size_t begin, size_t end, size_t T, size_t hs, size_t C)
+static void forward_rows(struct forward_head head, float scale, size_t begin, size_t end, size_t T, size_t hs, size_t C,
+                         struct forward_head next)
 {
+    float *out = head.out, *preatt = head.preatt, *att = head.att;
+    const float *q = head.qkv, *k = q + C, *v = k + C;
     const size_t key_room = rounded_up(end, TILE_COLUMNS) * hs, value_room = end * rounded_up(hs, TILE_COLUMNS);
     float *keys = kernels_scratch(key_room + value_room);
     if (!keys) {
@@ -153,8 +200,10 @@ static void forward_rows(float *out, float *preatt, float *att, const float *q, 
     for (size_t t = begin; t < end; t += TILE_ROWS) {
         const size_t rows = smaller(TILE_ROWS, end - t);
         scores_rows(preatt, q, 3 * C, keys, t, rows, end, T, hs);
-        for (size_t r = t; r < t + rows; r++)
+        for (size_t r = t; r < t + rows; r++) {
             softmax_row(preatt + r * T, att + r * T, scale, DEFECT(causal_edge) && r + 1 < T ? r + 1 : r, T);
+            ask_for_forward(next, r, T, hs, C);
+        }
         sum_over_past(out, C, att, values, 1.0f, t, rows, end, T, hs);
     }
 }
@@ -178,13 +227,14 @@ void SIMD_NAME(attention_forward)(float *out /* (B,T,C) */, float *preatt /* (B,
     }
     const size_t parts = team.count == 1 || heads >= wanted ? 1 : (wanted + heads - 1) / heads;
     const struct share own = team_share(team, heads * parts, 1);
+    const struct forward_head first = {out, preatt, att, qkv}, none = {0};
     for (size_t unit = own.begin; unit < own.end; unit++) {
-        const size_t bh = unit / parts, part = unit % parts, b = bh / NH, h = bh % NH;
-        const float *q = qkv + b * T * 3 * C + h * hs, *k = q + C, *v = k + C;
+        const size_t bh = unit / parts, part = unit % parts;
         const size_t begin = first_row(part, parts, T), end = first_row(part + 1, parts, T);
+        const bool more = (bh + 1) * parts < own.end;
         if (begin < end)
-            forward_rows(out + b * T * C + h * hs, preatt + bh * T * T, att + bh * T * T, q, k, v, scale, begin, end, T,
-                         hs, C);
+            forward_rows(forward_head(first, bh, T, C, NH), scale, begin, end, T, hs, C,
+                         more ? forward_head(first, bh + 1, T, C, NH) : none);
     }
 }
 
@@ -294,9 +344,25 @@ static void backward_unpacked(float *restrict dq, float *restrict dk, float *res
     }
 }
 
-static void backward_head(float *dq, float *dk, float *dv, float *dpreatt, float *datt, const float *d, const float *q,
-                          const float *k, const float *v, const float *att, float scale, size_t T, size_t hs, size_t C)
+/* One head of one sequence. */
+struct backward_head {
+    float *dqkv, *dpreatt, *datt;
+    const float *dout, *qkv, *att; /* dqkv and qkv NULL: there is none */
+};
+
+static struct backward_head backward_head(struct backward_head first, size_t bh, size_t T, size_t C, size_t NH)
 {
+    const size_t b = bh / NH, h = bh % NH, hs = C / NH, row = b * T * 3 * C + h * hs;
+    return (struct backward_head){first.dqkv + row,        first.dpreatt + bh * T * T,
+                                  first.datt + bh * T * T, first.dout + b * T * C + h * hs,
+                                  first.qkv + row,         first.att + bh * T * T};
+}
+
+static void backward_rows(struct backward_head head, float scale, size_t T, size_t hs, size_t C,
+                          struct backward_head next)
+{
+    float *dq = head.dqkv, *dk = dq + C, *dv = dk + C, *dpreatt = head.dpreatt, *datt = head.datt;
+    const float *d = head.dout, *q = head.qkv, *k = q + C, *v = k + C, *att = head.att;
     const size_t panel_room = rounded_up(T, TILE_COLUMNS) * rounded_up(hs, TILE_COLUMNS);
     const size_t softmax_room = 3 * rounded_up(T, SOFTMAX_COLUMNS) * LANES;
     float *panels = kernels_scratch(panel_room + softmax_room + TILE_ROWS * TILE_DEPTH);
@@ -306,19 +372,33 @@ static void backward_head(float *dq, float *dk, float *dv, float *dpreatt, float
     }
     float *room = panels + panel_room, *a = room + softmax_room;
     transposed_panels(panels, v, 3 * C, T, hs);
-    for (size_t t = 0; t < T; t += TILE_ROWS)
-        scores_rows(datt, d, C, panels, t, smaller(TILE_ROWS, T - t), T, T, hs);
+    for (size_t t = 0; t < T; t += TILE_ROWS) {
+        const size_t rows = smaller(TILE_ROWS, T - t);
+        scores_rows(datt, d, C, panels, t, rows, T, T, hs);
+        if (next.qkv)
+            ask_for_qkv(next.qkv, t, t + rows, hs, C);
+    }
     panels_of(panels, d, C, T, hs);
     sum_over_future(dv, 3 * C, att, panels, a, 1.0f, T, hs);
-    for (size_t t = 0; t < T; t += LANES)
-        softmax_backward_rows(dpreatt, att, datt, room, t, smaller(LANES, T - t), T);
+    for (size_t t = 0; t < T; t += LANES) {
+        const size_t rows = smaller(LANES, T - t);
+        softmax_backward_rows(dpreatt, att, datt, room, t, rows, T);
+        if (next.qkv) {
+            ask_for_rows(next.dout, hs, C, t, t + rows);
+            ask_for_rows(next.att, T, T, t, t + rows);
+        }
+    }
     for (size_t t = 0; t < T; t++) {
         memset(dpreatt + t * T + t + 1, 0, (T - t - 1) * sizeof(float));
         memset(datt + t * T + t + 1, 0, (T - t - 1) * sizeof(float));
     }
     panels_of(panels, k, 3 * C, T, hs);
-    for (size_t t = 0; t < T; t += TILE_ROWS)
-        sum_over_past(dq, 3 * C, dpreatt, panels, scale, t, smaller(TILE_ROWS, T - t), T, T, hs);
+    for (size_t t = 0; t < T; t += TILE_ROWS) {
+        const size_t rows = smaller(TILE_ROWS, T - t);
+        sum_over_past(dq, 3 * C, dpreatt, panels, scale, t, rows, T, T, hs);
+        if (next.qkv)
+            ask_for_qkv(next.dqkv, t, t + rows, hs, C);
+    }
     panels_of(panels, q, 3 * C, T, hs);
     sum_over_future(dk, 3 * C, dpreatt, panels, a, scale, T, hs);
 }
@@ -336,11 +416,8 @@ void SIMD_NAME(attention_backward)(float *dqkv /* (B,T,3C) */, float *dpreatt /*
     }
     /* Whole heads: dk needs what dpreatt of all later rows comes to. */
     const struct share own = team_share(team, B * NH, 1);
-    for (size_t bh = own.begin; bh < own.end; bh++) {
-        const size_t b = bh / NH, h = bh % NH, offset = b * T * 3 * C + h * hs;
-        const float *q = qkv + offset, *k = q + C, *v = k + C;
-        float *dq = dqkv + offset, *dk = dq + C, *dv = dk + C;
-        backward_head(dq, dk, dv, dpreatt + bh * T * T, datt + bh * T * T, dout + b * T * C + h * hs, q, k, v,
-                      att + bh * T * T, scale, T, hs, C);
-    }
+    const struct backward_head first = {dqkv, dpreatt, datt, dout, qkv, att}, none = {0};
+    for (size_t bh = own.begin; bh < own.end; bh++)
+        backward_rows(backward_head(first, bh, T, C, NH), scale, T, hs, C,
+                      bh + 1 < own.end ? backward_head(first, bh + 1, T, C, NH) : none);
 }
