@@ -84,20 +84,24 @@ static const float *spread_rows(float *room, size_t *lda, const float *from, siz
     return room;
 }
 
-/* A tile's b: where it lies, or if it doesn't lie well its copy in `panel`. */
-struct columns {
-    const float *first;
-    size_t ld;
-};
-
 static inline bool lies_well(size_t ldb, size_t columns)
 {
     return ldb % CROWDED != 0 && columns % LANES == 0;
 }
 
-static inline struct columns columns_of(const float *b, size_t ldb, const float *panel, size_t columns)
+/* to (depth,panel_width(columns)), its rows ldto apart, = b (depth,columns), unused columns 0. Row by row, and each
+ * asks for the next: narrower panels one after the other would come back to every row, pages apart, when the processor
+ * has forgotten it. */
+static void copy_rows(float *to, size_t ldto, const float *b, size_t ldb, size_t depth, size_t columns)
 {
-    return lies_well(ldb, columns) ? (struct columns){b, ldb} : (struct columns){panel, panel_width(columns)};
+    const size_t width = panel_width(columns);
+    for (size_t k = 0; k < depth; k++, to += ldto, b += ldb) {
+        for (size_t j = 0; k + 1 < depth && j < columns; j += FLOATS_PER_LINE)
+            __builtin_prefetch(b + ldb + j, 0, 2);
+        memcpy(to, b, columns * sizeof(float));
+        for (size_t j = columns; j < width; j++)
+            to[j] = 0.0f;
+    }
 }
 
 static inline size_t lines_per_row(size_t length)
@@ -222,27 +226,27 @@ void SIMD_NAME(matmul_forward)(float *out /* (N,OC) */, const float *inp /* (N,C
             ordered_row(out + o, OC, bias ? bias + o : SIMD_NAME(tile_zeros), weight + o * C, 1, inp, 1, C, columns, C);
 }
 
-/* `rows` rows of dinp and `columns` columns. All rows of dout meet a block of the weight, which is packed only where it
+/* `rows` rows of dinp and `columns` columns. All rows of dout meet a block of the weight, which is copied only where it
  * doesn't lie well. */
 static bool backward_input_rectangle(float *dinp, const float *dout, const float *weight, size_t rows, size_t columns,
                                      size_t C, size_t OC, enum sum_start start)
 {
     const size_t depth_part = even_part(OC, TILE_DEPTH, LANES), part = even_part(columns, INPUT_COLUMNS, TILE_COLUMNS);
-    float *panels = kernels_scratch(depth_part * part + spread_room(OC, rows));
-    if (!panels)
+    float *copy = kernels_scratch(depth_part * part + spread_room(OC, rows));
+    if (!copy)
         return false;
     for (size_t o = 0; o < OC; o += depth_part) {
         const size_t depth = smaller(depth_part, OC - o);
         const float *initial = o == 0 && start == SUM_FROM_ZERO ? SIMD_NAME(tile_zeros) : NULL;
         size_t lda = OC;
-        const float *a = spread_rows(panels + depth_part * part, &lda, dout + o, rows, depth);
+        const float *a = spread_rows(copy + depth_part * part, &lda, dout + o, rows, depth);
         for (size_t i = 0; i < columns; i += part) {
             const size_t block_columns = smaller(part, columns - i);
-            for (size_t j = 0; j < block_columns; j += TILE_COLUMNS) {
-                const size_t width = smaller(TILE_COLUMNS, block_columns - j);
-                if (!lies_well(C, width))
-                    SIMD_NAME(panel_copy)(panels + j * depth, weight + o * C + i + j, C, depth, width);
-            }
+            const bool copied = !lies_well(C, block_columns);
+            if (copied)
+                copy_rows(copy, part, weight + o * C + i, C, depth, block_columns);
+            const float *b = copied ? copy : weight + o * C + i;
+            const size_t ldb = copied ? part : C;
             const bool last = i + part >= columns;
             struct block next =
                 block_of(last ? lines_of(weight + (o + depth) * C, smaller(depth_part, OC - o - depth), part, C)
@@ -251,9 +255,8 @@ static bool backward_input_rectangle(float *dinp, const float *dout, const float
             for (size_t r = 0; r < rows; r += TILE_ROWS)
                 for (size_t j = 0; j < block_columns; j += TILE_COLUMNS) {
                     const size_t width = smaller(TILE_COLUMNS, block_columns - j);
-                    const struct columns b = columns_of(weight + o * C + i + j, C, panels + j * depth, width);
                     const struct lines ahead = next_lines(&next);
-                    SIMD_NAME(tile_product)(dinp + r * C + i + j, C, initial, a + r * lda, lda, 1, b.first, b.ld,
+                    SIMD_NAME(tile_product)(dinp + r * C + i + j, C, initial, a + r * lda, lda, 1, b + j, ldb,
                                             smaller(TILE_ROWS, rows - r), width, depth, &ahead);
                 }
         }
