@@ -170,5 +170,17 @@ VALIDATION = pytest.StashKey[Validation]()
 
 
 def validation_of(config: pytest.Config) -> Validation:
-    """Return the run that a configuration of pytest belongs to."""
-    return config.stash[VALIDATION]
+    """Return the run that a configuration of pytest belongs to.
+
+    Raises
+    ------
+    pytest.UsageError
+        If pytest runs without the plugin.
+    """
+    validation = config.stash.get(VALIDATION, None)
+    if validation is None:
+        raise pytest.UsageError(
+            "starpullm: the suite needs starpullm's plugin, which this pytest has not loaded: expected starpullm to be "
+            "installed where pytest is and no -p no:starpullm, or else -p starpullm.pytest_plugin"
+        )
+    return validation

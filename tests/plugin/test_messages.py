@@ -408,6 +408,13 @@ def test_report_that_would_replace_a_device(run: Run, pytester: pytest.Pytester)
     assert (pytester.path / "pipe").is_fifo()
 
 
+def test_the_suite_without_its_plugin(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest_subprocess("-p", "no:starpullm", "--pyargs", "starpullm.suite", timeout=60)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: starpullm: the suite needs starpullm's plugin, *"])
+    result.stdout.no_fnmatch_line("INTERNALERROR*")
+
+
 def test_xdist(run: Run, pytester: pytest.Pytester) -> None:
     """One report, one summary with what all workers' processes cost, and one StarPU at a time."""
     pytester.makepyfile(TURNS)
