@@ -131,7 +131,7 @@ static void softmax_row(float *preatt, float *att, float scale, size_t t, size_t
 {
     for (size_t t2 = 0; t2 <= t; t2++)
         preatt[t2] *= scale;
-    const float z = SIMD_NAME(softmax_exponentials)(att, preatt, t + 1);
+    const float z = SIMD_NAME(softmax_exponentials)(att, preatt, t + 1, NULL);
     const float r = z == 0.0f ? 0.0f : 1.0f / z;
     for (size_t t2 = 0; t2 <= t; t2++)
         att[t2] *= r;

@@ -56,11 +56,13 @@ static inline float sum_after(float sum, const float *e, size_t count)
     return DEFECT(split_sum) ? sum + z : z;
 }
 
-static float exponentials(float *e, const float *x, float mx, size_t count)
+static float exponentials(float *e, const float *x, float mx, size_t count, const float *next)
 {
     float z = 0.0f;
     size_t i = 0;
     for (; i + LANES <= count; i += LANES) {
+        if (next)
+            __builtin_prefetch(next + i, 0, 2);
         vector_store(e + i, vector_expf(vector_load(x + i) - mx));
         z = sum_after(z, e + i, LANES);
     }
@@ -83,10 +85,10 @@ static float platform_exponentials(float *e, const float *x, float mx, size_t co
     return sum_after(0.0f, e, count);
 }
 
-float SIMD_NAME(softmax_exponentials)(float *e, const float *x, size_t count)
+float SIMD_NAME(softmax_exponentials)(float *e, const float *x, size_t count, const float *next)
 {
     const float mx = DEFECT(softmax_maximum) ? 0.0f : largest(x, count);
-    return libm_is_proven(LIBM_EXPF) ? exponentials(e, x, mx, count) : platform_exponentials(e, x, mx, count);
+    return libm_is_proven(LIBM_EXPF) ? exponentials(e, x, mx, count, next) : platform_exponentials(e, x, mx, count);
 }
 
 void SIMD_NAME(softmax_forward)(float *probs /* (N,Vp) */, const float *logits /* (N,Vp) */, size_t N, size_t V,
@@ -95,7 +97,8 @@ void SIMD_NAME(softmax_forward)(float *probs /* (N,Vp) */, const float *logits /
     const struct share rows = team_share(team, N - (DEFECT(thread_share) && team.count > 1), 1);
     for (size_t n = rows.begin; n < rows.end; n++) {
         float *p = probs + n * Vp;
-        const float z = SIMD_NAME(softmax_exponentials)(p, logits + n * Vp, V);
+        const float *row = logits + n * Vp;
+        const float z = SIMD_NAME(softmax_exponentials)(p, row, V, n + 1 < rows.end ? row + Vp : NULL);
         for (size_t v = 0; v < V; v++)
             p[v] = p[v] / z;
         memset(p + V, 0, (Vp - V) * sizeof *p);

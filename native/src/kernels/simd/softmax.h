@@ -7,7 +7,8 @@
 #include "kernels/simd/vector.h"
 
 /* e[i] = expf(x[i] - mx), mx being the largest of x and -10000. Returns the ordered sum of e from 0. e and x
- * don't overlap. */
-float SIMD_NAME(softmax_exponentials)(float *e /* (count) */, const float *x /* (count) */, size_t count);
+ * don't overlap. Meanwhile the memory is asked for `next` (count), if it isn't NULL. */
+float SIMD_NAME(softmax_exponentials)(float *e /* (count) */, const float *x /* (count) */, size_t count,
+                                      const float *next);
 
 #endif
