@@ -20,7 +20,7 @@ enum {
     WEIGHT_COLUMNS = 768,                              /* columns of inp packed at a time, */
     GROUP_COLUMNS = 256 / TILE_COLUMNS * TILE_COLUMNS, /* of which so many meet a block of rows one after the other */
     PANELS_DEPTH = 1024,                               /* and rows of it */
-    BIAS_COLUMNS = 8 * LANES,
+    BIAS_COLUMNS = BLOCK_ROWS,
     CROWDED = 512, /* floats between rows that fall into few of the first-level cache's sets */
     SPREAD_ROW = TILE_DEPTH + FLOATS_PER_LINE,
     FEW_PRODUCTS = 512 /* up to here packing takes longer than it saves; measured */
@@ -67,28 +67,6 @@ static void ordered_row(float *out, size_t out_column, const float *initial, con
     }
 }
 
-/* How many floats spread_rows() needs. */
-static size_t spread_room(size_t lda, size_t rows)
-{
-    return lda % CROWDED == 0 ? rows * SPREAD_ROW : 0;
-}
-
-/* Rows that are crowded are copied to `room`, and *lda becomes their distance there; others are used where they are. */
-static const float *spread_rows(float *room, size_t *lda, const float *from, size_t rows, size_t depth)
-{
-    if (*lda % CROWDED != 0)
-        return from;
-    for (size_t r = 0; r < rows; r++)
-        memcpy(room + r * SPREAD_ROW, from + r * *lda, depth * sizeof(float));
-    *lda = SPREAD_ROW;
-    return room;
-}
-
-static inline bool lies_well(size_t ldb, size_t columns)
-{
-    return ldb % CROWDED != 0 && columns % LANES == 0;
-}
-
 /* to (depth,panel_width(columns)), its rows ldto apart, = b (depth,columns), unused columns 0. Row by row, and each
  * asks for the next: narrower panels one after the other would come back to every row, pages apart, when the processor
  * has forgotten it. */
@@ -102,6 +80,51 @@ static void copy_rows(float *to, size_t ldto, const float *b, size_t ldb, size_t
         for (size_t j = columns; j < width; j++)
             to[j] = 0.0f;
     }
+}
+
+/* How many floats spread_rows() needs. */
+static size_t spread_room(size_t lda, size_t rows)
+{
+    return lda % CROWDED == 0 ? rows * SPREAD_ROW : 0;
+}
+
+/* Rows that are crowded are copied to `room`, and *lda becomes their distance there; others are used where they are.
+ * asked: the memory has been asked for them. */
+static const float *spread_rows(float *room, size_t *lda, const float *from, size_t rows, size_t depth, bool asked)
+{
+    if (*lda % CROWDED != 0)
+        return from;
+    if (!asked)
+        copy_rows(room, SPREAD_ROW, from, *lda, rows, depth);
+    for (size_t r = 0; asked && r < rows; r++)
+        memcpy(room + r * SPREAD_ROW, from + r * *lda, depth * sizeof(float));
+    *lda = SPREAD_ROW;
+    return room;
+}
+
+static inline bool lies_well(size_t ldb, size_t columns)
+{
+    return ldb % CROWDED != 0 && columns % LANES == 0;
+}
+
+/* The panels of b (depth,columns), one after the other, each panel_depth deep. */
+static void copy_panels(float *panels, size_t panel_depth, const float *b, size_t ldb, size_t depth, size_t columns)
+{
+    for (size_t k = 0; k < depth; k++, b += ldb)
+        for (size_t j = 0; j < columns; j += TILE_COLUMNS) {
+            const size_t part = smaller(TILE_COLUMNS, columns - j), width = panel_width(part);
+            float *to = panels + j * panel_depth + k * width;
+            for (size_t i = 0; k + 1 < depth && i < part; i += FLOATS_PER_LINE)
+                __builtin_prefetch(b + ldb + j + i, 0, 2);
+            if (part == TILE_COLUMNS)
+                for (size_t v = 0; v < TILE_COLUMNS; v += LANES)
+                    vector_store(to + v, vector_load(b + j + v));
+            else {
+                memcpy(to, b + j, part * sizeof(float));
+                for (size_t i = part; i < width; i++)
+                    to[i] = 0.0f;
+            }
+        }
 }
 
 static inline size_t lines_per_row(size_t length)
@@ -157,7 +180,15 @@ static void forward_block(float *sums, size_t ld, const float *bias, const float
     for (size_t j = 0; j < columns; j += TILE_COLUMNS) {
         const size_t tile_columns = smaller(TILE_COLUMNS, columns - j), width = panel_width(tile_columns);
         const size_t share = (tile_columns * TILE_ROWS + rows - 1) / rows; /* of out's rows */
+        size_t turned = 0;
         for (size_t r = 0; r < rows; r += TILE_ROWS) {
+            /* Rows whose sums are long complete, a few before each tile: at the end of all tiles the last ones' sums
+             * would be waited for, and so many lines be written at one time. */
+            const size_t ready = r / LANES * LANES;
+            if (out && ready > turned)
+                SIMD_NAME(transpose)(out + j * OC + turned, OC, sums + turned * ld + j, ld, ready - turned,
+                                     tile_columns);
+            turned = ready;
             const float *initial = i > 0 ? NULL : bias ? bias + r : SIMD_NAME(tile_zeros);
             struct lines ahead = next_lines(next);
             const size_t written = r / TILE_ROWS * share;
@@ -167,7 +198,7 @@ static void forward_block(float *sums, size_t ld, const float *bias, const float
                                     width, smaller(TILE_ROWS, rows - r), width, depth, &ahead);
         }
         if (out)
-            SIMD_NAME(transpose)(out + j * OC, OC, sums + j, ld, rows, tile_columns);
+            SIMD_NAME(transpose)(out + j * OC + turned, OC, sums + turned * ld + j, ld, rows - turned, tile_columns);
     }
 }
 
@@ -196,7 +227,7 @@ static bool forward_rectangle(float *out, const float *inp, const float *weight,
                 const size_t depth = smaller(depth_part, C - i);
                 const bool last = i + depth == C;
                 size_t lda = C;
-                const float *a = spread_rows(room, &lda, weight + o * C + i, block_rows, depth);
+                const float *a = spread_rows(room, &lda, weight + o * C + i, block_rows, depth, true);
                 struct block next = block_of(
                     last ? lines_of(weight + (o + block_rows) * C, smaller(BLOCK_ROWS, rows - o - block_rows),
                                     depth_part, C)
@@ -239,7 +270,7 @@ static bool backward_input_rectangle(float *dinp, const float *dout, const float
         const size_t depth = smaller(depth_part, OC - o);
         const float *initial = o == 0 && start == SUM_FROM_ZERO ? SIMD_NAME(tile_zeros) : NULL;
         size_t lda = OC;
-        const float *a = spread_rows(copy + depth_part * part, &lda, dout + o, rows, depth);
+        const float *a = spread_rows(copy + depth_part * part, &lda, dout + o, rows, depth, false);
         for (size_t i = 0; i < columns; i += part) {
             const size_t block_columns = smaller(part, columns - i);
             const bool copied = !lies_well(C, block_columns);
@@ -310,42 +341,6 @@ static void weight_block(float *c, size_t C, const float *initial, const float *
     }
 }
 
-/* `rows` rows of dweight and `columns` columns. The part of inp is packed whole, dout a block of rows at a time. */
-static bool backward_weight_rectangle(float *dweight, const float *dout, const float *inp, size_t rows, size_t columns,
-                                      size_t N, size_t C, size_t OC, enum sum_start start)
-{
-    const size_t depth_part = even_part(N, WEIGHT_DEPTH, LANES);
-    const size_t panels_depth = smaller(N, PANELS_DEPTH / depth_part * depth_part);
-    const size_t part = even_part(columns, WEIGHT_COLUMNS, TILE_COLUMNS);
-    float *panels = kernels_scratch(part * panels_depth + BLOCK_ROWS * TILE_DEPTH);
-    if (!panels)
-        return false;
-    float *a = panels + part * panels_depth;
-    for (size_t i = 0; i < columns; i += part) {
-        const size_t block_columns = smaller(part, columns - i);
-        for (size_t begin = 0; begin < N; begin += panels_depth) {
-            const size_t all_depth = smaller(panels_depth, N - begin);
-            for (size_t j = 0; j < block_columns; j += TILE_COLUMNS)
-                SIMD_NAME(panel_copy)(panels + j * all_depth, inp + begin * C + i + j, C, all_depth,
-                                      smaller(TILE_COLUMNS, block_columns - j));
-            for (size_t o = 0; o < rows; o += BLOCK_ROWS) {
-                const size_t block_rows = smaller(BLOCK_ROWS, rows - o);
-                for (size_t n = 0; n < all_depth; n += depth_part) {
-                    const size_t depth = smaller(depth_part, all_depth - n);
-                    const float *initial = begin + n == 0 && start == SUM_FROM_ZERO ? SIMD_NAME(tile_zeros) : NULL;
-                    SIMD_NAME(pack_steps)(a, dout + (begin + n) * OC + o, OC, block_rows, depth);
-                    struct block next = block_of(lines_of(dout + (begin + n) * OC + o + block_rows, depth,
-                                                          smaller(BLOCK_ROWS, rows - o - block_rows), OC),
-                                                 tiles_of(block_rows, block_columns), depth);
-                    weight_block(dweight + o * C + i, C, initial, a, panels, all_depth, n, block_rows, block_columns,
-                                 depth, &next);
-                }
-            }
-        }
-    }
-    return true;
-}
-
 /* dbias[o] accumulates, over n ascending, dout[n,o]. */
 static void backward_bias(float *dbias, const float *dout, size_t rows, size_t N, size_t OC, enum sum_start start)
 {
@@ -366,6 +361,43 @@ static void backward_bias(float *dbias, const float *dout, size_t rows, size_t N
     }
 }
 
+/* `rows` rows of dweight and `columns` columns. The part of inp is packed whole, dout a block of rows at a time. */
+static bool backward_weight_rectangle(float *dweight, float *dbias, const float *dout, const float *inp, size_t rows,
+                                      size_t columns, size_t N, size_t C, size_t OC, enum sum_start start)
+{
+    const size_t depth_part = even_part(N, WEIGHT_DEPTH, LANES);
+    const size_t panels_depth = smaller(N, PANELS_DEPTH / depth_part * depth_part);
+    const size_t part = even_part(columns, WEIGHT_COLUMNS, TILE_COLUMNS);
+    float *panels = kernels_scratch(part * panels_depth + BLOCK_ROWS * TILE_DEPTH);
+    if (!panels)
+        return false;
+    float *a = panels + part * panels_depth;
+    for (size_t i = 0; i < columns; i += part) {
+        const size_t block_columns = smaller(part, columns - i);
+        for (size_t begin = 0; begin < N; begin += panels_depth) {
+            const size_t all_depth = smaller(panels_depth, N - begin);
+            copy_panels(panels, all_depth, inp + begin * C + i, C, all_depth, block_columns);
+            for (size_t o = 0; o < rows; o += BLOCK_ROWS) {
+                const size_t block_rows = smaller(BLOCK_ROWS, rows - o);
+                for (size_t n = 0; n < all_depth; n += depth_part) {
+                    const size_t depth = smaller(depth_part, all_depth - n);
+                    const float *initial = begin + n == 0 && start == SUM_FROM_ZERO ? SIMD_NAME(tile_zeros) : NULL;
+                    SIMD_NAME(pack_steps)(a, dout + (begin + n) * OC + o, OC, block_rows, depth);
+                    if (dbias && i == 0) /* while this part of dout is in a cache */
+                        backward_bias(dbias + o, dout + (begin + n) * OC + o, block_rows, depth, OC,
+                                      initial ? SUM_FROM_ZERO : SUM_CONTINUES);
+                    struct block next = block_of(lines_of(dout + (begin + n) * OC + o + block_rows, depth,
+                                                          smaller(BLOCK_ROWS, rows - o - block_rows), OC),
+                                                 tiles_of(block_rows, block_columns), depth);
+                    weight_block(dweight + o * C + i, C, initial, a, panels, all_depth, n, block_rows, block_columns,
+                                 depth, &next);
+                }
+            }
+        }
+    }
+    return true;
+}
+
 void SIMD_NAME(matmul_backward_weight)(float *dweight /* (OC,C) */, float *dbias /* (OC) */,
                                        const float *dout /* (N,OC) */, const float *inp /* (N,C) */, size_t N, size_t C,
                                        size_t OC, enum sum_start start, struct team team)
@@ -377,10 +409,13 @@ void SIMD_NAME(matmul_backward_weight)(float *dweight /* (OC,C) */, float *dbias
     inp += own.columns.begin;
     if (rows == 0 || columns == 0)
         return;
-    if (dbias && own.columns.begin == 0)
-        backward_bias(dbias + own.rows.begin, dout, rows, N, OC, start);
-    if (N * C * OC <= FEW_PRODUCTS || !backward_weight_rectangle(dweight, dout, inp, rows, columns, N, C, OC, start))
-        for (size_t o = 0; o < rows; o++)
-            ordered_row(dweight + o * C, 1, start == SUM_FROM_ZERO ? SIMD_NAME(tile_zeros) : NULL, dout + o, OC, inp, C,
-                        1, columns, N);
+    dbias = dbias && own.columns.begin == 0 ? dbias + own.rows.begin : NULL;
+    if (N * C * OC > FEW_PRODUCTS &&
+        backward_weight_rectangle(dweight, dbias, dout, inp, rows, columns, N, C, OC, start))
+        return;
+    for (size_t o = 0; o < rows; o++)
+        ordered_row(dweight + o * C, 1, start == SUM_FROM_ZERO ? SIMD_NAME(tile_zeros) : NULL, dout + o, OC, inp, C, 1,
+                    columns, N);
+    if (dbias)
+        backward_bias(dbias, dout, rows, N, OC, start);
 }

@@ -223,30 +223,45 @@ void SIMD_NAME(pack_steps)(float *a, const float *from, size_t ldfrom, size_t ro
     }
 }
 
-/* One turn of the halves brings the values of a column next to each other by twos, the next by fours, and so on. */
-static inline void turn_halves(vector to[LANES], const vector from[LANES])
-{
-    for (int i = 0; i < LANES / 2; i++) {
-        to[2 * i] = vector_interleave_low(from[i], from[i + LANES / 2]);
-        to[2 * i + 1] = vector_interleave_high(from[i], from[i + LANES / 2]);
-    }
-}
-
 /* A square of LANES by LANES in registers: whole cache lines are read and written, wherever the rows lie. */
 static inline void transpose_square(float *restrict out, size_t ldout, const float *restrict in, size_t ldin)
 {
-    vector x[LANES], y[LANES];
+    vector row[LANES], half[4], quad[LANES];
+    UNROLLED
     for (int i = 0; i < LANES; i++)
-        x[i] = vector_load(in + (size_t)i * ldin);
-    turn_halves(y, x);
-    turn_halves(x, y);
-    if (LANES >= 8) {
-        turn_halves(y, x);
-        if (LANES == 16)
-            turn_halves(x, y);
+        row[i] = vector_load(in + (size_t)i * ldin);
+    /* quad[i + c]: of each quad of columns its c-th, of rows i to i + 3 */
+    UNROLLED
+    for (int i = 0; i < LANES; i += 4) {
+        half[0] = __builtin_shufflevector(row[i], row[i + 1], SIMD_VALUES_01);
+        half[1] = __builtin_shufflevector(row[i], row[i + 1], SIMD_VALUES_23);
+        half[2] = __builtin_shufflevector(row[i + 2], row[i + 3], SIMD_VALUES_01);
+        half[3] = __builtin_shufflevector(row[i + 2], row[i + 3], SIMD_VALUES_23);
+        quad[i] = __builtin_shufflevector(half[0], half[2], SIMD_PAIRS_01);
+        quad[i + 1] = __builtin_shufflevector(half[0], half[2], SIMD_PAIRS_23);
+        quad[i + 2] = __builtin_shufflevector(half[1], half[3], SIMD_PAIRS_01);
+        quad[i + 3] = __builtin_shufflevector(half[1], half[3], SIMD_PAIRS_23);
     }
-    for (int i = 0; i < LANES; i++)
-        vector_store(out + (size_t)i * ldout, LANES == 8 ? y[i] : x[i]);
+    UNROLLED
+    for (int c = 0; c < 4; c++) {
+#if SIMD_BYTES == 16
+        vector_store(out + (size_t)c * ldout, quad[c]);
+#else
+        const vector even = __builtin_shufflevector(quad[c], quad[c + 4], SIMD_EVEN_QUADS);
+        const vector odd = __builtin_shufflevector(quad[c], quad[c + 4], SIMD_ODD_QUADS);
+#if SIMD_BYTES == 32
+        vector_store(out + (size_t)c * ldout, even);
+        vector_store(out + (size_t)(c + 4) * ldout, odd);
+#else
+        const vector more_even = __builtin_shufflevector(quad[c + 8], quad[c + 12], SIMD_EVEN_QUADS);
+        const vector more_odd = __builtin_shufflevector(quad[c + 8], quad[c + 12], SIMD_ODD_QUADS);
+        vector_store(out + (size_t)c * ldout, __builtin_shufflevector(even, more_even, SIMD_EVEN_QUADS));
+        vector_store(out + (size_t)(c + 4) * ldout, __builtin_shufflevector(odd, more_odd, SIMD_EVEN_QUADS));
+        vector_store(out + (size_t)(c + 8) * ldout, __builtin_shufflevector(even, more_even, SIMD_ODD_QUADS));
+        vector_store(out + (size_t)(c + 12) * ldout, __builtin_shufflevector(odd, more_odd, SIMD_ODD_QUADS));
+#endif
+#endif
+    }
 }
 
 void SIMD_NAME(transpose)(float *out, size_t ldout, const float *in, size_t ldin, size_t rows, size_t columns)
