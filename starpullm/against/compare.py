@@ -38,7 +38,8 @@ than a wrong gradient, learning rate or mask.
 """
 
 _LEAD_STEPS = 2  # at least, before any is timed: the second loss shows the first one's gradients and update
-_TURN_SECONDS = 0.25  # at least: waking up and cold caches cost nothing against it
+_TURN_SECONDS = 0.25  # at least: waking up costs nothing against it
+_MIN_TURN_STEPS = 5  # the first finds cold caches, and the last has no next one to go on with: both count
 _MAX_TURN_STEPS = 1000
 
 
@@ -171,7 +172,7 @@ def compare(
         for turn in turns:
             seconds, more = turn.take(lead - 1)
             losses[turn.name] += more
-            turn.steps = min(max(math.ceil(_TURN_SECONDS * (lead - 1) / seconds), 1), _MAX_TURN_STEPS)
+            turn.steps = min(max(math.ceil(_TURN_SECONDS * (lead - 1) / seconds), _MIN_TURN_STEPS), _MAX_TURN_STEPS)
         difference = check_losses(losses)
         speeds: dict[str, list[float]] = {turn.name: [] for turn in turns}
         for round_number in range(configuration.iterations):
