@@ -94,10 +94,11 @@ static const float *spread_rows(float *room, size_t *lda, const float *from, siz
 {
     if (*lda % CROWDED != 0)
         return from;
-    if (!asked)
+    if (asked)
+        for (size_t r = 0; r < rows; r++)
+            memcpy(room + r * SPREAD_ROW, from + r * *lda, depth * sizeof(float));
+    else
         copy_rows(room, SPREAD_ROW, from, *lda, rows, depth);
-    for (size_t r = 0; asked && r < rows; r++)
-        memcpy(room + r * SPREAD_ROW, from + r * *lda, depth * sizeof(float));
     *lda = SPREAD_ROW;
     return room;
 }
@@ -107,7 +108,7 @@ static inline bool lies_well(size_t ldb, size_t columns)
     return ldb % CROWDED != 0 && columns % LANES == 0;
 }
 
-/* The panels of b (depth,columns), one after the other, each panel_depth deep. */
+/* The panels of b (depth,columns), one after the other, each panel_depth deep; row by row, as copy_rows() does. */
 static void copy_panels(float *panels, size_t panel_depth, const float *b, size_t ldb, size_t depth, size_t columns)
 {
     for (size_t k = 0; k < depth; k++, b += ldb)
