@@ -57,13 +57,6 @@ static void transposed_panels(float *panels, const float *b, size_t ldb, size_t 
         SIMD_NAME(panel_transpose)(panels + t2 * hs, b + t2 * ldb, ldb, hs, smaller(TILE_COLUMNS, count - t2));
 }
 
-/* Panels of b (count,hs): every i a column, every t2 a step. Takes count * rounded_up(hs, TILE_COLUMNS) floats. */
-static void panels_of(float *panels, const float *b, size_t ldb, size_t count, size_t hs)
-{
-    for (size_t i = 0; i < hs; i += TILE_COLUMNS)
-        SIMD_NAME(panel_copy)(panels + i * count, b + i, ldb, count, smaller(TILE_COLUMNS, hs - i));
-}
-
 /* Rows t to t + rows of scores[t,t2] = ordered sum over i from 0 of from[t,i] * b[t2,i], b being `count` transposed
  * panels. Tiles that the causal edge cuts are computed whole; the caller overwrites what is past it. */
 static void scores_rows(float *scores, const float *from, size_t ldfrom, const float *panels, size_t t, size_t rows,
@@ -196,7 +189,7 @@ static void forward_rows(struct forward_head head, float scale, size_t begin, si
     }
     float *values = keys + key_room;
     transposed_panels(keys, k, 3 * C, end, hs);
-    panels_of(values, v, 3 * C, end, hs);
+    SIMD_NAME(panels_copy)(values, v, 3 * C, end, hs);
     for (size_t t = begin; t < end; t += TILE_ROWS) {
         const size_t rows = smaller(TILE_ROWS, end - t);
         scores_rows(preatt, q, 3 * C, keys, t, rows, end, T, hs);
@@ -378,7 +371,7 @@ static void backward_rows(struct backward_head head, float scale, size_t T, size
         if (next.qkv)
             ask_for_qkv(next.qkv, t, t + rows, hs, C);
     }
-    panels_of(panels, d, C, T, hs);
+    SIMD_NAME(panels_copy)(panels, d, C, T, hs);
     sum_over_future(dv, 3 * C, att, panels, a, 1.0f, T, hs);
     for (size_t t = 0; t < T; t += LANES) {
         const size_t rows = smaller(LANES, T - t);
@@ -392,14 +385,14 @@ static void backward_rows(struct backward_head head, float scale, size_t T, size
         memset(dpreatt + t * T + t + 1, 0, (T - t - 1) * sizeof(float));
         memset(datt + t * T + t + 1, 0, (T - t - 1) * sizeof(float));
     }
-    panels_of(panels, k, 3 * C, T, hs);
+    SIMD_NAME(panels_copy)(panels, k, 3 * C, T, hs);
     for (size_t t = 0; t < T; t += TILE_ROWS) {
         const size_t rows = smaller(TILE_ROWS, T - t);
         sum_over_past(dq, 3 * C, dpreatt, panels, scale, t, rows, T, T, hs);
         if (next.qkv)
             ask_for_qkv(next.dqkv, t, t + rows, hs, C);
     }
-    panels_of(panels, q, 3 * C, T, hs);
+    SIMD_NAME(panels_copy)(panels, q, 3 * C, T, hs);
     sum_over_future(dk, 3 * C, dpreatt, panels, a, scale, T, hs);
 }
 

@@ -108,26 +108,6 @@ static inline bool lies_well(size_t ldb, size_t columns)
     return ldb % CROWDED != 0 && columns % LANES == 0;
 }
 
-/* The panels of b (depth,columns), one after the other, each panel_depth deep; row by row, as copy_rows() does. */
-static void copy_panels(float *panels, size_t panel_depth, const float *b, size_t ldb, size_t depth, size_t columns)
-{
-    for (size_t k = 0; k < depth; k++, b += ldb)
-        for (size_t j = 0; j < columns; j += TILE_COLUMNS) {
-            const size_t part = smaller(TILE_COLUMNS, columns - j), width = panel_width(part);
-            float *to = panels + j * panel_depth + k * width;
-            for (size_t i = 0; k + 1 < depth && i < part; i += FLOATS_PER_LINE)
-                __builtin_prefetch(b + ldb + j + i, 0, 2);
-            if (part == TILE_COLUMNS)
-                for (size_t v = 0; v < TILE_COLUMNS; v += LANES)
-                    vector_store(to + v, vector_load(b + j + v));
-            else {
-                memcpy(to, b + j, part * sizeof(float));
-                for (size_t i = part; i < width; i++)
-                    to[i] = 0.0f;
-            }
-        }
-}
-
 static inline size_t lines_per_row(size_t length)
 {
     return (length + FLOATS_PER_LINE - 1) / FLOATS_PER_LINE;
@@ -362,7 +342,8 @@ static void backward_bias(float *dbias, const float *dout, size_t rows, size_t N
     }
 }
 
-/* `rows` rows of dweight and `columns` columns. The part of inp is packed whole, dout a block of rows at a time. */
+/* `rows` rows of dweight and `columns` columns, and dbias unless it is NULL. The part of inp is packed whole, dout a
+ * block of rows at a time. */
 static bool backward_weight_rectangle(float *dweight, float *dbias, const float *dout, const float *inp, size_t rows,
                                       size_t columns, size_t N, size_t C, size_t OC, enum sum_start start)
 {
@@ -377,7 +358,7 @@ static bool backward_weight_rectangle(float *dweight, float *dbias, const float 
         const size_t block_columns = smaller(part, columns - i);
         for (size_t begin = 0; begin < N; begin += panels_depth) {
             const size_t all_depth = smaller(panels_depth, N - begin);
-            copy_panels(panels, all_depth, inp + begin * C + i, C, all_depth, block_columns);
+            SIMD_NAME(panels_copy)(panels, inp + begin * C + i, C, all_depth, block_columns);
             for (size_t o = 0; o < rows; o += BLOCK_ROWS) {
                 const size_t block_rows = smaller(BLOCK_ROWS, rows - o);
                 for (size_t n = 0; n < all_depth; n += depth_part) {

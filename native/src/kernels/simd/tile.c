@@ -179,18 +179,22 @@ void SIMD_NAME(tile_triangle)(float *c, size_t ldc, const float *initial, const 
 
 /* ---- Packing ---- */
 
-void SIMD_NAME(panel_copy)(float *panel, const float *b, size_t ldb, size_t depth, size_t columns)
+void SIMD_NAME(panels_copy)(float *panels, const float *b, size_t ldb, size_t depth, size_t columns)
 {
-    const size_t width = panel_width(columns);
-    if (columns == TILE_COLUMNS)
-        for (size_t k = 0; k < depth; k++)
-            for (size_t v = 0; v < TILE_VECTORS; v++)
-                vector_store(panel + k * TILE_COLUMNS + v * LANES, vector_load(b + k * ldb + v * LANES));
-    else
-        for (size_t k = 0; k < depth; k++) {
-            memcpy(panel + k * width, b + k * ldb, columns * sizeof(float));
-            for (size_t j = columns; j < width; j++)
-                panel[k * width + j] = 0.0f;
+    for (size_t k = 0; k < depth; k++, b += ldb)
+        for (size_t j = 0; j < columns; j += TILE_COLUMNS) {
+            const size_t part = smaller(TILE_COLUMNS, columns - j), width = panel_width(part);
+            float *to = panels + j * depth + k * width;
+            for (size_t i = 0; k + 1 < depth && i < part; i += FLOATS_PER_LINE)
+                __builtin_prefetch(b + ldb + j + i, 0, 2);
+            if (part == TILE_COLUMNS)
+                for (size_t v = 0; v < TILE_VECTORS; v++)
+                    vector_store(to + v * LANES, vector_load(b + j + v * LANES));
+            else {
+                memcpy(to, b + j, part * sizeof(float));
+                for (size_t i = part; i < width; i++)
+                    to[i] = 0.0f;
+            }
         }
 }
 

@@ -57,10 +57,13 @@ static inline size_t panel_width(size_t columns)
     return (columns + LANES - 1) / LANES * LANES;
 }
 
-/* panel (depth,panel_width(columns)) = b (depth,columns), its rows ldb apart; unused columns are 0. */
-void SIMD_NAME(panel_copy)(float *panel, const float *b, size_t ldb, size_t depth, size_t columns);
+/* The panels of b (depth,columns), its rows ldb apart, one after the other: each (depth,panel_width) of at most
+ * TILE_COLUMNS columns, unused ones 0. Row by row, and each asks for the next: one panel after the other would come
+ * back to every row, pages apart, when the processor has forgotten it. */
+void SIMD_NAME(panels_copy)(float *panels, const float *b, size_t ldb, size_t depth, size_t columns);
 
-/* The same of bt (columns,depth), its rows ldbt apart. */
+/* panel (depth,panel_width(columns)) = bt's transpose, bt (columns,depth), its rows ldbt apart; unused columns are 0.
+ */
 void SIMD_NAME(panel_transpose)(float *panel, const float *bt, size_t ldbt, size_t depth, size_t columns);
 
 /* The tiles of a, each (TILE_DEPTH,TILE_ROWS) = from's transpose, from (depth,rows), its rows ldfrom apart. */
