@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "defects.h"
 #include "io/writer.h"
 
 enum { NUM_SAVED_GROUPS = 3 };
@@ -24,7 +23,7 @@ struct piece {
 };
 
 struct saving {
-    const struct graph *graph;
+    const struct graph_options *graph;
     struct writer *thread;
     struct training_state_tensor *tensors; /* those that this rank owns */
     int num_tensors;
@@ -43,7 +42,7 @@ struct saving {
 
 static status list_tensors(struct saving *saving)
 {
-    const struct graph *g = saving->graph;
+    const struct graph_options *g = saving->graph;
     int total = 0;
     for (int p = 0; p < NUM_PARAMETERS; p++)
         total += parameter_instances(&g->config, p);
@@ -67,7 +66,7 @@ static status list_tensors(struct saving *saving)
     return STARPULLM_OK;
 }
 
-status saving_create(const struct graph *graph, struct saving **created)
+status saving_create(const struct graph_options *graph, struct saving **created)
 {
     struct saving *saving = calloc(1, sizeof *saving);
     if (!saving)
@@ -118,7 +117,7 @@ static status write_piece(struct writer_job *job)
     struct piece *piece = (struct piece *)job;
     struct saving *saving = piece->saving;
     status code = STARPULLM_OK;
-    if (!saving->failed && !(DEFECT(state_without_v) && piece->group == STARPULLM_V))
+    if (!saving->failed)
         code = training_state_write(saving->file, piece->index, piece->group, piece->data->buffer);
     if (code != STARPULLM_OK)
         saving->failed = true;

@@ -9,7 +9,7 @@
 struct saving;
 
 /* Of a session's handles, which must stay. Owner ranks save what they own. */
-status saving_create(const struct graph *graph, struct saving **saving);
+status saving_create(const struct graph_options *graph, struct saving **saving);
 
 /* Waits for the save before, then submits this one, after the updates submitted so far; returns while it is under way.
  * The first failure since the last call is reported, whichever save it was of; after that of an earlier one nothing has

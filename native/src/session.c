@@ -10,7 +10,6 @@
 
 #include "codelets/hold.h"
 #include "data/exchange.h"
-#include "defects.h"
 #include "graph/graph.h"
 #include "instrument/instrument.h"
 #include "instrument/poison.h"
@@ -33,16 +32,16 @@ struct starpullm_session {
     int64_t held_from;             /* submissions before it */
     struct hold_edge *edges;       /* of the last hold */
     size_t num_edges;
-    struct graph graph;
+    struct graph_options graph_options;
     int slots;
-    struct submission *submissions; /* [slot] */
-    int slots_ready;                /* submissions that were initialised */
-    int64_t submitted;              /* submissions so far */
-    int64_t updates;                /* steps among them */
-    bool blas;                      /* a BLAS computes, or has computed, matmuls of its steps */
-    bool broken;                    /* a submission failed half way */
-    struct failure failure;         /* of a task */
-    struct saving *saving;          /* NULL: nothing has been saved yet */
+    struct iteration *iterations; /* [slot] */
+    int slots_ready;              /* submissions that were initialised */
+    int64_t submitted;            /* submissions so far */
+    int64_t updates;              /* steps among them */
+    bool blas;                    /* a BLAS computes, or has computed, matmuls of its steps */
+    bool broken;                  /* a submission failed half way */
+    struct failure failure;       /* of a task */
+    struct saving *saving;        /* NULL: nothing has been saved yet */
 };
 
 /* ---- Create and destroy ---- */
@@ -121,14 +120,14 @@ static status check_options(const struct starpullm_session_options *o, const mod
     return activations_check(config, ranks * o->batch_size, o->seq_len);
 }
 
-static status create_submissions(struct starpullm_session *session, int slots)
+static status create_iterations(struct starpullm_session *session, int slots)
 {
     session->slots = slots;
-    session->submissions = calloc((size_t)slots, sizeof *session->submissions);
-    if (!session->submissions)
+    session->iterations = calloc((size_t)slots, sizeof *session->iterations);
+    if (!session->iterations)
         return fail(STARPULLM_OUT_OF_MEMORY, "a table of %d submissions", slots);
     for (; session->slots_ready < slots; session->slots_ready++)
-        TRY(submission_init(&session->submissions[session->slots_ready], session->recorder, &session->failure));
+        TRY(iteration_init(&session->iterations[session->slots_ready], session->recorder, &session->failure));
     return STARPULLM_OK;
 }
 
@@ -178,7 +177,7 @@ static status create_instrument(struct starpullm_session *session, const struct 
     for (int i = 0; i < count; i++)
         handles_at(session->handles, i)->audit = instrument_audit(session->instrument);
     for (int slot = 0; slot < session->slots; slot++)
-        session->submissions[slot].instrument = session->instrument;
+        session->iterations[slot].instrument = session->instrument;
     return STARPULLM_OK;
 }
 
@@ -198,13 +197,13 @@ static status open_session(struct starpullm_session *session, const struct starp
     session->seq_len = options->seq_len;
     if (options->trace)
         TRY(recorder_create(&session->recorder));
-    TRY(create_submissions(session, options->steps_in_flight));
+    TRY(create_iterations(session, options->steps_in_flight));
     const struct runtime_layout *layout = runtime_layout();
     session->blas = layout->blas || (state && training_state_meta(state)->blas);
     const int sub_batches = (int)options->sub_batches * layout->ranks;
     TRY(placement_create(&session->placement, &session->config, layout->rank, layout->ranks, sub_batches));
     TRY(create_handles(session, options));
-    session->graph = (struct graph){
+    session->graph_options = (struct graph_options){
         .handles = session->handles,
         .config = session->config,
         .B = (size_t)(options->batch_size / options->sub_batches),
@@ -237,7 +236,7 @@ static status let_go(struct starpullm_session *session)
     struct hold *hold = session->hold;
     session->hold = NULL;
     for (int slot = 0; slot < session->slots_ready; slot++)
-        session->submissions[slot].hold = NULL;
+        session->iterations[slot].hold = NULL;
     return hold_let_go(hold);
 }
 
@@ -246,7 +245,7 @@ static void wait_for_all(struct starpullm_session *session)
 {
     (void)let_go(session);
     for (int slot = 0; slot < session->slots_ready; slot++)
-        submission_wait(&session->submissions[slot]);
+        iteration_wait(&session->iterations[slot]);
 }
 
 static void close_session(struct starpullm_session *session)
@@ -257,8 +256,8 @@ static void close_session(struct starpullm_session *session)
     handles_destroy(session->handles);
     placement_destroy(&session->placement);
     for (int slot = 0; slot < session->slots_ready; slot++)
-        submission_destroy(&session->submissions[slot]);
-    free(session->submissions);
+        iteration_destroy(&session->iterations[slot]);
+    free(session->iterations);
     recorder_destroy(session->recorder);
     free(session->edges);
     failure_destroy(&session->failure);
@@ -318,7 +317,7 @@ static status copy_tokens(const struct starpullm_session *session, int slot, con
                           struct data *(*data_of)(const struct handles *, int, int))
 {
     const char *next = (const char *)tokens;
-    for (int s = 0; s < session->graph.sub_batches; s++) {
+    for (int s = 0; s < session->graph_options.sub_batches; s++) {
         if (home_of(&session->placement, s) != session->placement.rank)
             continue;
         struct data *data = data_of(session->handles, slot, s);
@@ -347,8 +346,9 @@ static status poison_transient(struct starpullm_session *session)
     return STARPULLM_OK;
 }
 
-/* Checks, waits for a free slot, copies the tokens into it and opens its submission. targets may be NULL. */
-static status begin(struct starpullm_session *session, const int32_t *inputs, const int32_t *targets, struct flow *flow)
+/* Checks, waits for a free slot, copies the tokens into it and opens its iteration. targets may be NULL. */
+static status begin(struct starpullm_session *session, const int32_t *inputs, const int32_t *targets,
+                    struct graph_context *context)
 {
     if (session->broken)
         return fail(STARPULLM_INVALID_STATE, "the session is unusable since a submission failed half way");
@@ -357,25 +357,25 @@ static status begin(struct starpullm_session *session, const int32_t *inputs, co
     if (targets)
         TRY(check_tokens(session, "targets", targets));
     const int slot = (int)(session->submitted % session->slots);
-    struct submission *submission = &session->submissions[slot];
+    struct iteration *iteration = &session->iterations[slot];
     if (session->hold && session->submitted - session->held_from >= session->slots)
         return fail(STARPULLM_INVALID_STATE, "the session holds %d submissions, expected a release before the next",
                     session->slots);
-    submission_wait(submission);
+    iteration_wait(iteration);
     if (session->instrument && instrument_poisons(session->instrument))
         TRY(poison_transient(session));
     TRY(copy_tokens(session, slot, inputs, handles_inputs));
     if (targets)
         TRY(copy_tokens(session, slot, targets, handles_targets));
-    submission_open(submission, session->submitted);
-    *flow = (struct flow){&session->graph, submission, slot};
+    iteration_open(iteration, session->submitted);
+    *context = (struct graph_context){&session->graph_options, iteration, slot};
     return STARPULLM_OK;
 }
 
-/* Closes the submission; `code` says how submitting its tasks went. */
-static status end(struct starpullm_session *session, const struct flow *flow, status code)
+/* Closes the iteration; `code` says how submitting its tasks went. */
+static status end(struct starpullm_session *session, const struct graph_context *context, status code)
 {
-    submission_task_done(flow->submission);
+    iteration_task_done(context->iteration);
     session->submitted++;
     if (code != STARPULLM_OK)
         session->broken = true;
@@ -385,17 +385,17 @@ static status end(struct starpullm_session *session, const struct flow *flow, st
 static status submit_with_loss(struct starpullm_session *session, const int32_t *inputs, const int32_t *targets,
                                bool update, struct starpullm_loss **loss)
 {
-    struct flow flow;
-    TRY(begin(session, inputs, targets, &flow));
+    struct graph_context context;
+    TRY(begin(session, inputs, targets, &context));
     struct starpullm_loss *promised = loss_create();
     status code;
     if (!promised)
         code = fail(STARPULLM_OUT_OF_MEMORY, "a loss");
     else if (update)
-        code = graph_submit_step(&flow, promised, ++session->updates);
+        code = graph_add_step(&context, promised, ++session->updates);
     else
-        code = graph_submit_evaluation(&flow, promised);
-    code = end(session, &flow, code);
+        code = graph_add_evaluation(&context, promised);
+    code = end(session, &context, code);
     if (code == STARPULLM_OK)
         *loss = promised;
     else
@@ -417,9 +417,9 @@ status session_submit_evaluation(struct starpullm_session *session, const int32_
 
 status session_submit_forward(struct starpullm_session *session, const int32_t *inputs)
 {
-    struct flow flow;
-    TRY(begin(session, inputs, NULL, &flow));
-    return end(session, &flow, graph_submit_forward(&flow));
+    struct graph_context context;
+    TRY(begin(session, inputs, NULL, &context));
+    return end(session, &context, graph_add_forward(&context));
 }
 
 status session_wait(struct starpullm_session *session)
@@ -446,7 +446,7 @@ status session_hold(struct starpullm_session *session)
     TRY(hold_create(&session->hold));
     session->held_from = session->submitted;
     for (int slot = 0; slot < session->slots; slot++)
-        session->submissions[slot].hold = session->hold;
+        session->iterations[slot].hold = session->hold;
     return STARPULLM_OK;
 }
 
@@ -554,7 +554,7 @@ static status read_activation(struct starpullm_session *session, int32_t group, 
 {
     TRY(check_kept(session, group, index));
     const int64_t piece =
-        tensor_elements(activation_shape(&session->config, index, (int64_t)session->graph.B, session->seq_len));
+        tensor_elements(activation_shape(&session->config, index, (int64_t)session->graph_options.B, session->seq_len));
     while (count > 0) {
         const int s = (int)(offset / piece);
         const int64_t from = offset % piece;
@@ -587,7 +587,7 @@ status session_read_tensor(struct starpullm_session *session, int32_t group, int
         return fail(STARPULLM_INVALID_ARGUMENT, "%s: found %lld elements from %lld on, expected a part of %lld",
                     info.name, (long long)count, (long long)offset, (long long)elements);
     if (group == STARPULLM_GRADS)
-        return copy_out(gradient_of_batch(&session->graph, index, layer), offset, count, values);
+        return copy_out(gradient_of_batch(&session->graph_options, index, layer), offset, count, values);
     if (is_parameter_group(group))
         return copy_out(handles_parameter(session->handles, group, index, layer), offset, count, values);
     return read_activation(session, group, index, layer, offset, count, values);
@@ -597,7 +597,7 @@ static status gather_parameters(struct starpullm_session *session)
 {
     for (int p = 0; p < NUM_PARAMETERS; p++)
         for (int l = 0; l < parameter_instances(&session->config, p); l++) {
-            TRY(exchange_to_all(gradient_of_batch(&session->graph, p, l)));
+            TRY(exchange_to_all(gradient_of_batch(&session->graph_options, p, l)));
             TRY(exchange_to_all(handles_parameter(session->handles, STARPULLM_PARAMS, p, l)));
             TRY(exchange_to_all(handles_parameter(session->handles, STARPULLM_M, p, l)));
             TRY(exchange_to_all(handles_parameter(session->handles, STARPULLM_V, p, l)));
@@ -624,7 +624,7 @@ status session_gather(struct starpullm_session *session)
         return STARPULLM_OK;
     TRY(gather_parameters(session));
     for (int a = 0; a < NUM_ACTIVATIONS; a++)
-        for (int s = 0; s < session->graph.sub_batches; s++)
+        for (int s = 0; s < session->graph_options.sub_batches; s++)
             TRY(gather_activation(session, a, s));
     return STARPULLM_OK;
 }
@@ -715,7 +715,7 @@ static void release_state(void *context, enum starpullm_group group, enum parame
 static status load_state(struct starpullm_session *session, const struct training_state *state)
 {
     const struct training_state_destination destination = {session, acquire_state, release_state};
-    session->updates = DEFECT(state_step) ? 0 : training_state_meta(state)->step;
+    session->updates = training_state_meta(state)->step;
     return training_state_read(state, &session->config, &destination);
 }
 
@@ -730,8 +730,8 @@ status session_save_state(struct starpullm_session *session, const struct starpu
         return fail(STARPULLM_INVALID_STATE, "the session is audited, expected one that isn't: a state is written "
                                              "while tasks run, from memory that is closed to all but them");
     if (!session->saving)
-        TRY(saving_create(&session->graph, &session->saving));
-    const struct adamw_options *adamw = &session->graph.adamw;
+        TRY(saving_create(&session->graph_options, &session->saving));
+    const struct adamw_options *adamw = &session->graph_options.adamw;
     const struct training_state_meta meta = {
         .config = session->config,
         .rank = session->placement.rank,

@@ -6,7 +6,7 @@
 #ifndef STARPULLM_CODELETS_H
 #define STARPULLM_CODELETS_H
 
-#include "codelets/submission.h"
+#include "codelets/iteration.h"
 #include "data/data.h"
 #include "kernels/kernels.h"
 
@@ -15,7 +15,7 @@ enum { PRIORITY_LATER = -1, PRIORITY_DEFAULT, PRIORITY_AT_ONCE };
 
 /* Where in the algorithm a task stands (-1 where there is no sub-batch or layer), and the rank that runs it. */
 struct task_place {
-    struct submission *submission;
+    struct iteration *iteration;
     int sub_batch, layer, rank, priority;
 };
 

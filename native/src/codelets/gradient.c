@@ -1,7 +1,6 @@
 /* Codelets that combine contributions to a gradient: the sum of two, and the pair that StarPU's own reduction calls.
  * Submitted by graph/reduce.c; session.c makes gradients reducible. */
 #include "codelets/operation.h"
-#include "defects.h"
 #include "runtime/runtime.h"
 #include "runtime/team.h"
 
@@ -36,7 +35,7 @@ static void start_thread(void *argument, struct team team)
     const struct reduction *r = argument;
     const struct share share = team_share(team, r->count, 16);
     for (size_t i = share.begin; i < share.end; i++)
-        r->sum[i] = DEFECT(redux_from_one) ? 1.0f : 0.0f;
+        r->sum[i] = 0.0f;
 }
 
 static void add_thread(void *argument, struct team team)

@@ -2,14 +2,11 @@
  * submit_<operation>(). */
 #include <stdlib.h>
 
-#include "codelets/lies.h"
 #include "codelets/task.h"
 
 status insert_task(struct operation *operation, struct task_place place, const struct access *accesses,
                    size_t num_accesses, const void *arguments, size_t arguments_size)
 {
-    struct access lied[STARPU_NMAXBUFS];
-    accesses = lie_about(lied, operation, accesses, num_accesses);
     struct task *task;
     TRY(task_create(&task, operation, place, num_accesses, arguments, arguments_size));
     status code = task_observe(task, place, accesses);

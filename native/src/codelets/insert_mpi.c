@@ -1,20 +1,11 @@
 /* The one place that inserts a task, in a build with MPI: on the rank that the task's place names. Every rank calls it
  * for every task, in the same order; StarPU moves the data that the task's rank lacks. Called by every
  * submit_<operation>(). */
-#include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "codelets/lies.h"
 #include "codelets/task.h"
 #include "runtime/ranks_mpi.h"
 #include "runtime/runtime.h"
-
-/* Whether the other ranks aren't told that the task writes something: a defect. */
-static bool keeps_result(const struct operation *operation, struct task_place place)
-{
-    return DEFECT(broadcast_skipped) && place.rank == 0 && strcmp(operation->codelet.name, "adamw_update") == 0;
-}
 
 /* A task that runs here keeps `task`; elsewhere only StarPU's transfers are submitted. */
 static status insert_over_ranks(struct task *task, struct operation *operation, struct task_place place,
@@ -25,7 +16,7 @@ static status insert_over_ranks(struct task *task, struct operation *operation, 
         descriptors[i] = (struct starpu_data_descr){accesses[i].data->handle, accesses[i].mode};
     const bool here = place.rank == runtime_layout()->rank;
     if (here)
-        submission_add_task(place.submission);
+        iteration_add_task(place.iteration);
     int error = starpu_mpi_task_insert(ranks_communicator(), &operation->codelet, STARPU_DATA_MODE_ARRAY, descriptors,
                                        (int)num_accesses, STARPU_EXECUTE_ON_NODE, place.rank, STARPU_SCHED_CTX,
                                        runtime_layout()->context, STARPU_PRIORITY, place.priority, STARPU_NAME,
@@ -36,7 +27,7 @@ static status insert_over_ranks(struct task *task, struct operation *operation, 
     if (!error)
         return STARPULLM_OK;
     if (here)
-        submission_task_done(place.submission);
+        iteration_task_done(place.iteration);
     return fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused a task of %s on rank %d (error %d)", operation->codelet.name,
                 place.rank, error);
 }
@@ -44,8 +35,6 @@ static status insert_over_ranks(struct task *task, struct operation *operation, 
 status insert_task(struct operation *operation, struct task_place place, const struct access *accesses,
                    size_t num_accesses, const void *arguments, size_t arguments_size)
 {
-    struct access lied[STARPU_NMAXBUFS];
-    accesses = lie_about(lied, operation, accesses, num_accesses);
     struct task *task;
     TRY(task_create(&task, operation, place, num_accesses, arguments, arguments_size));
     status code = task_observe(task, place, accesses);
@@ -53,19 +42,14 @@ status insert_task(struct operation *operation, struct task_place place, const s
         free(task);
         return code;
     }
-    const int me = runtime_layout()->rank;
-    if (runtime_layout()->ranks == 1 || (keeps_result(operation, place) && me == place.rank))
+    if (runtime_layout()->ranks == 1)
         return task_submit(task, operation, accesses);
-    if (keeps_result(operation, place)) {
-        free(task);
-        return STARPULLM_OK;
-    }
     return insert_over_ranks(task, operation, place, accesses, num_accesses);
 }
 
 /* One end of a transfer, as its callback sees it. */
 struct transfer {
-    struct submission *submission;
+    struct iteration *iteration;
     struct starpullm_trace_task *record; /* NULL: not traced */
 };
 
@@ -74,7 +58,7 @@ static void transfer_done(void *argument)
     struct transfer *transfer = argument;
     if (transfer->record)
         transfer->record->end_ns = recorder_now();
-    submission_task_done(transfer->submission);
+    iteration_task_done(transfer->iteration);
     free(transfer);
 }
 
@@ -89,10 +73,10 @@ status submit_transfer(struct task_place place, struct data *destination, struct
     struct transfer *transfer = malloc(sizeof *transfer);
     if (!transfer)
         return fail(STARPULLM_OUT_OF_MEMORY, "a transfer from %s to %s", source->name, destination->name);
-    *transfer = (struct transfer){place.submission, record};
+    *transfer = (struct transfer){place.iteration, record};
     if (record)
         record->start_ns = recorder_now();
-    submission_add_task(place.submission);
+    iteration_add_task(place.iteration);
     const int error = me == source->owner
                           ? starpu_mpi_isend_detached(source->handle, destination->owner, destination->id,
                                                       ranks_communicator(), transfer_done, transfer)
@@ -100,7 +84,7 @@ status submit_transfer(struct task_place place, struct data *destination, struct
                                                       ranks_communicator(), transfer_done, transfer);
     if (!error)
         return STARPULLM_OK;
-    submission_task_done(place.submission);
+    iteration_task_done(place.iteration);
     free(transfer);
     return fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused the transfer from %s to %s (error %d)", source->name,
                 destination->name, error);

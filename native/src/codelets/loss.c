@@ -1,7 +1,6 @@
 /* Codelets of the loss: softmax, cross-entropy, the mean over all sub-batches, and their common gradient. Submitted by
  * graph/forward.c and graph/backward.c. */
 #include "codelets/operation.h"
-#include "defects.h"
 
 struct rows {
     size_t N, V, Vp;
@@ -11,7 +10,7 @@ struct rows {
 static void run_softmax_forward(void *const buffers[], const void *arguments, struct team team)
 {
     const struct rows *a = arguments;
-    kernels()->softmax_forward(buffers[0], buffers[1], a->N, DEFECT(padding_in_softmax) ? a->Vp : a->V, a->Vp, team);
+    kernels()->softmax_forward(buffers[0], buffers[1], a->N, a->V, a->Vp, team);
 }
 
 DEFINE_OPERATION(softmax_forward, run_softmax_forward);
@@ -100,7 +99,7 @@ DEFINE_OPERATION(report_loss, run_report_loss);
 status submit_report_loss(struct task_place place, struct data *mean, struct starpullm_loss *loss)
 {
     const struct access accesses[] = {{mean, STARPU_R}};
-    const struct report arguments = {loss, place.submission->failure};
+    const struct report arguments = {loss, place.iteration->failure};
     status code = INSERT_TASK(operation_report_loss, place, accesses, arguments);
     if (code != STARPULLM_OK && loss)
         loss_release(loss);

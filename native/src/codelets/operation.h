@@ -6,7 +6,6 @@
 #include <starpu.h>
 
 #include "codelets/codelets.h"
-#include "defects.h"
 
 /* Unwraps buffers (in the order of the accesses) and arguments, and makes one kernel call. Called by each thread of the
  * team. */
@@ -53,7 +52,7 @@ static inline enum starpu_data_access_mode sum_access(enum sum_start start)
 static inline enum starpu_data_access_mode accumulation_access(enum accumulation accumulation)
 {
     return accumulation == ACCUMULATION_STARTS      ? STARPU_W
-           : accumulation == ACCUMULATION_CONTINUES ? STARPU_RW | (DEFECT(commuting_gradients) ? STARPU_COMMUTE : 0)
+           : accumulation == ACCUMULATION_CONTINUES ? STARPU_RW
                                                     : STARPU_REDUX;
 }
 

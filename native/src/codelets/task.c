@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "codelets/hold.h"
-#include "codelets/slowdown.h"
 #include "instrument/instrument.h"
 #include "runtime/runtime.h"
 #include "runtime/team.h"
@@ -37,15 +36,13 @@ void operation_cpu(void *interfaces[], void *argument)
     }
     if (task->watch)
         instrument_before(task->watch, buffers);
-    const int64_t begin = slowdown_begin();
     const int threads = team_run(layout->threads_per_worker, run_thread, &call);
-    slowdown_end(task, begin);
     if (task->watch)
         instrument_after(task->watch, buffers);
     if (task->record)
         task->record->end_ns = recorder_now();
     if (threads != layout->threads_per_worker)
-        failure_set(task->submission->failure, STARPULLM_RUNTIME_FAILURE,
+        failure_set(task->iteration->failure, STARPULLM_RUNTIME_FAILURE,
                     "%s: OpenMP gave %d threads, expected the partition's %d (is OMP_THREAD_LIMIT or OMP_DYNAMIC set?)",
                     task->operation->codelet.name, threads, layout->threads_per_worker);
 }
@@ -61,21 +58,21 @@ status task_create(struct task **created, const struct operation *operation, str
                    size_t num_accesses, const void *arguments, size_t arguments_size)
 {
     size_t size = sizeof(struct task) + arguments_size;
-    if (place.submission->instrument)
+    if (place.iteration->instrument)
         size = sizeof(struct task) + watch_offset(arguments_size) + sizeof(struct watch) +
                num_accesses * sizeof(struct watched_access);
     struct task *task = malloc(size);
     if (!task)
         return fail(STARPULLM_OUT_OF_MEMORY, "a task of %s", operation->codelet.name);
     task->operation = operation;
-    task->submission = place.submission;
+    task->iteration = place.iteration;
     task->record = NULL;
     task->watch = NULL;
     task->num_buffers = (int)num_accesses;
     task->priority = place.priority;
     task->size = size;
     memcpy(task->arguments, arguments, arguments_size);
-    if (place.submission->instrument)
+    if (place.iteration->instrument)
         task->watch = (struct watch *)((char *)task->arguments + watch_offset(arguments_size));
     *created = task;
     return STARPULLM_OK;
@@ -92,20 +89,20 @@ status task_record(struct starpullm_trace_task **record, int operation_number, s
                    const struct access *accesses, size_t num_accesses)
 {
     *record = NULL;
-    if (!place.submission->recorder)
+    if (!place.iteration->recorder)
         return STARPULLM_OK;
     struct starpullm_trace_access trace_accesses[STARPU_NMAXBUFS];
     for (size_t i = 0; i < num_accesses; i++)
         trace_accesses[i] = (struct starpullm_trace_access){accesses[i].data->id, trace_mode(accesses[i].mode)};
     struct starpullm_trace_task trace_task = {
-        .step = place.submission->number,
+        .step = place.iteration->number,
         .operation = operation_number,
         .sub_batch = place.sub_batch,
         .layer = place.layer,
         .rank = place.rank,
         .worker = -1,
     };
-    return recorder_append(place.submission->recorder, &trace_task, trace_accesses, num_accesses, record);
+    return recorder_append(place.iteration->recorder, &trace_task, trace_accesses, num_accesses, record);
 }
 
 status task_observe(struct task *task, struct task_place place, const struct access *accesses)
@@ -114,7 +111,7 @@ status task_observe(struct task *task, struct task_place place, const struct acc
     struct watch *watch = task->watch;
     if (!watch)
         return STARPULLM_OK;
-    watch->instrument = place.submission->instrument;
+    watch->instrument = place.iteration->instrument;
     watch->task = task->record->id;
     watch->num_accesses = task->num_buffers;
     for (int i = 0; i < task->num_buffers; i++)
@@ -125,7 +122,7 @@ status task_observe(struct task *task, struct task_place place, const struct acc
 
 void task_done(void *task)
 {
-    submission_task_done(((struct task *)task)->submission);
+    iteration_task_done(((struct task *)task)->iteration);
 }
 
 /* One that wasn't submitted; with its argument. */
@@ -149,20 +146,20 @@ status task_submit(struct task *task, struct operation *operation, const struct 
     }
     starpu_task->cl_arg = task;
     starpu_task->cl_arg_size = task->size;
-    starpu_task->cl_arg_free = !DEFECT(argument_leak);
+    starpu_task->cl_arg_free = 1;
     starpu_task->callback_func = task_done;
     starpu_task->callback_arg = task;
 
-    struct submission *submission = task->submission;
-    status code = submission->hold ? hold_task(submission->hold, starpu_task, task->record->id) : STARPULLM_OK;
+    struct iteration *iteration = task->iteration;
+    status code = iteration->hold ? hold_task(iteration->hold, starpu_task, task->record->id) : STARPULLM_OK;
     if (code != STARPULLM_OK) {
         discard(starpu_task);
         return code;
     }
-    submission_add_task(submission);
+    iteration_add_task(iteration);
     int error = starpu_task_submit(starpu_task);
     if (error) {
-        submission_task_done(submission);
+        iteration_task_done(iteration);
         discard(starpu_task);
         return fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused a task of %s (error %d)", operation->codelet.name,
                     error);

@@ -8,7 +8,7 @@
 /* A task's argument: freed by StarPU with the task. */
 struct task {
     const struct operation *operation;
-    struct submission *submission;
+    struct iteration *iteration;
     struct starpullm_trace_task *record; /* NULL: not traced */
     struct watch *watch;                 /* NULL: no instruments; else in this block, behind the arguments */
     int num_buffers, priority;

@@ -8,7 +8,6 @@
 #include <sys/mman.h>
 
 #include "data/exchange.h"
-#include "defects.h"
 #include "instrument/audit.h"
 
 static status allocate(struct data *data)
@@ -50,7 +49,7 @@ status data_create(struct data *data, int32_t id, int owner, bool present, size_
 
 void data_destroy(struct data *data)
 {
-    if (data->handle && !DEFECT(handle_leak))
+    if (data->handle)
         starpu_data_unregister(data->handle);
     if (data->buffer)
         munmap(data->buffer, data->bytes);

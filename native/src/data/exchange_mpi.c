@@ -1,7 +1,6 @@
 /* Data over ranks, through StarPU-MPI. Called by data.c and session.c. */
 #include "data/exchange.h"
 
-#include "defects.h"
 #include "runtime/ranks_mpi.h"
 #include "runtime/runtime.h"
 
@@ -12,9 +11,8 @@ static bool alone(void)
 
 void exchange_register(struct data *data)
 {
-    const int owner = DEFECT(wrong_owner) && data->id == 0 ? 1 - data->owner : data->owner;
     if (!alone())
-        starpu_mpi_data_register_comm(data->handle, data->id, owner, ranks_communicator());
+        starpu_mpi_data_register_comm(data->handle, data->id, data->owner, ranks_communicator());
 }
 
 status exchange_to(struct data *data, int rank)

@@ -8,8 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "defects.h"
-
 struct handles {
     struct handles_options options;
     struct data *all;
@@ -26,7 +24,7 @@ struct handles {
 
 static bool activation_shared(enum activation a)
 {
-    return a == ACT_PREATT || a == ACT_ATTPROJ || a == ACT_FCPROJ || (DEFECT(buffer_shared) && a == ACT_LN2);
+    return a == ACT_PREATT || a == ACT_ATTPROJ || a == ACT_FCPROJ;
 }
 
 static bool has_gradient(enum activation a)
@@ -194,7 +192,7 @@ static status create_loss_gradient(struct handles *handles)
         ADD_OWNED(handles, *indices + s, home, rows, sizeof(float), "activation_grads/losses#%d", s);
         float *values = handles->all[(*indices)[s]].buffer;
         for (int64_t n = 0; values && n < rows; n++)
-            values[n] = 1.0f / (float)(DEFECT(loss_scale) ? rows : rows * S);
+            values[n] = 1.0f / (float)(rows * S);
     }
     return STARPULLM_OK;
 }

@@ -6,7 +6,7 @@
 #include "codelets/codelets.h"
 #include "data/handles.h"
 
-struct graph {
+struct graph_options {
     const struct handles *handles;
     model_config config;
     size_t B, T;     /* of one sub-batch */
@@ -17,30 +17,30 @@ struct graph {
 };
 
 /* One submission: which of the slots of tokens and mean loss it uses, and what counts its tasks. */
-struct flow {
-    const struct graph *graph;
-    struct submission *submission;
+struct graph_context {
+    const struct graph_options *options;
+    struct iteration *iteration;
     int slot;
 };
 
 /* step.c */
 
 /* Forward up to the probabilities. */
-status graph_submit_forward(const struct flow *flow);
+status graph_add_forward(const struct graph_context *context);
 /* Forward and loss. Takes over the task's hold on `loss`. */
-status graph_submit_evaluation(const struct flow *flow, struct starpullm_loss *loss);
+status graph_add_evaluation(const struct graph_context *context, struct starpullm_loss *loss);
 /* Forward, loss, backward and update number `update` (from 1). Takes over the task's hold on `loss`. */
-status graph_submit_step(const struct flow *flow, struct starpullm_loss *loss, int64_t update);
+status graph_add_step(const struct graph_context *context, struct starpullm_loss *loss, int64_t update);
 
 /* forward.c, backward.c: one sub-batch. The encoder's backward is apart: wte takes all sub-batches' logits
  * contributions before the first of the encoder's. */
-status submit_forward(const struct flow *flow, int s);
-status submit_losses(const struct flow *flow, int s);
-status submit_backward(const struct flow *flow, int s);
-status submit_backward_encoder(const struct flow *flow, int s);
+status forward_pass(const struct graph_context *context, int s);
+status loss_pass(const struct graph_context *context, int s);
+status backward_pass(const struct graph_context *context, int s);
+status encoder_backward_pass(const struct graph_context *context, int s);
 
 /* update.c: all parameters. */
-status submit_update(const struct flow *flow, int64_t update);
+status update_parameters(const struct graph_context *context, int64_t update);
 
 /* reduce.c: the buffer that sub-batch s adds its contribution to a parameter's gradient to, and how. wte has two
  * passes over the sub-batches, the logits' contributions and the encoder's; the others have the first alone. */
@@ -49,17 +49,17 @@ struct contribution {
     struct data *data;
     enum accumulation accumulation;
 };
-status gradient_contribution(const struct flow *flow, enum parameter p, int layer, int s, enum pass pass,
+status gradient_contribution(const struct graph_context *context, enum parameter p, int layer, int s, enum pass pass,
                              struct contribution *contribution);
 /* Combines the contributions; the whole batch's gradient is then in gradient_of_batch(). */
-status submit_reduction(const struct flow *flow, enum parameter p, int layer);
-struct data *gradient_of_batch(const struct graph *graph, enum parameter p, int layer);
+status reduce_gradient(const struct graph_context *context, enum parameter p, int layer);
+struct data *gradient_of_batch(const struct graph_options *graph, enum parameter p, int layer);
 
-/* flow.c */
-struct task_place place_of(const struct flow *flow, int s, int layer); /* on the sub-batch's home */
-struct task_place place_on(const struct flow *flow, int rank, int layer);
-struct data *param(const struct flow *flow, enum parameter p, int layer);
-struct data *act(const struct flow *flow, enum activation a, int layer, int s);
-struct data *act_grad(const struct flow *flow, enum activation a, int layer, int s);
+/* context.c */
+struct task_place place_of(const struct graph_context *context, int s, int layer); /* on the sub-batch's home */
+struct task_place place_on(const struct graph_context *context, int rank, int layer);
+struct data *param(const struct graph_context *context, enum parameter p, int layer);
+struct data *act(const struct graph_context *context, enum activation a, int layer, int s);
+struct data *act_grad(const struct graph_context *context, enum activation a, int layer, int s);
 
 #endif

@@ -10,84 +10,83 @@
 #include "graph/graph.h"
 
 #include "data/exchange.h"
-#include "defects.h"
 
-static struct data *gradient(const struct flow *flow, enum parameter p, int layer, int index)
+static struct data *gradient(const struct graph_context *context, enum parameter p, int layer, int index)
 {
-    return handles_gradient(flow->graph->handles, p, layer, index);
+    return handles_gradient(context->options->handles, p, layer, index);
 }
 
 /* The running value moves to `rank`, unless it is there. */
-static status move_running_value(const struct flow *flow, enum parameter p, int layer, int rank, int previous)
+static status move_running_value(const struct graph_context *context, enum parameter p, int layer, int rank,
+                                 int previous)
 {
-    if (rank == previous || DEFECT(chain_not_moved))
+    if (rank == previous)
         return STARPULLM_OK;
-    return submit_transfer(place_on(flow, rank, parameter_layered(p) ? layer : -1), gradient(flow, p, layer, rank),
-                           gradient(flow, p, layer, previous));
+    return submit_transfer(place_on(context, rank, parameter_layered(p) ? layer : -1),
+                           gradient(context, p, layer, rank), gradient(context, p, layer, previous));
 }
 
-static status continue_chain(const struct flow *flow, enum parameter p, int layer, int s, enum pass pass,
+static status continue_chain(const struct graph_context *context, enum parameter p, int layer, int s, enum pass pass,
                              struct contribution *contribution)
 {
-    const struct placement *placement = flow->graph->placement;
-    const int S = flow->graph->sub_batches, home = home_of(placement, s);
+    const struct placement *placement = context->options->placement;
+    const int S = context->options->sub_batches, home = home_of(placement, s);
     const int link = pass == FIRST_PASS ? s : S + s;
     if (link > 0)
-        TRY(move_running_value(flow, p, layer, home, home_of(placement, (link - 1) % S)));
-    contribution->data = gradient(flow, p, layer, home);
-    contribution->accumulation =
-        link == 0 && !DEFECT(gradient_not_restarted) ? ACCUMULATION_STARTS : ACCUMULATION_CONTINUES;
+        TRY(move_running_value(context, p, layer, home, home_of(placement, (link - 1) % S)));
+    contribution->data = gradient(context, p, layer, home);
+    contribution->accumulation = link == 0 ? ACCUMULATION_STARTS : ACCUMULATION_CONTINUES;
     return STARPULLM_OK;
 }
 
-status gradient_contribution(const struct flow *flow, enum parameter p, int layer, int s, enum pass pass,
+status gradient_contribution(const struct graph_context *context, enum parameter p, int layer, int s, enum pass pass,
                              struct contribution *contribution)
 {
-    switch (flow->graph->reduction) {
+    switch (context->options->reduction) {
     case STARPULLM_REDUCTION_ORDERED:
-        return continue_chain(flow, p, layer, s, pass, contribution);
+        return continue_chain(context, p, layer, s, pass, contribution);
     case STARPULLM_REDUCTION_TREE:
-        *contribution = (struct contribution){gradient(flow, p, layer, s),
+        *contribution = (struct contribution){gradient(context, p, layer, s),
                                               pass == FIRST_PASS ? ACCUMULATION_STARTS : ACCUMULATION_CONTINUES};
         return STARPULLM_OK;
     default:
-        *contribution = (struct contribution){gradient(flow, p, layer, 0), ACCUMULATION_REDUCES};
+        *contribution = (struct contribution){gradient(context, p, layer, 0), ACCUMULATION_REDUCES};
         /* The last step's value is no contribution to this step's. */
-        if (pass == FIRST_PASS && s == 0 && !DEFECT(redux_not_forgotten))
+        if (pass == FIRST_PASS && s == 0)
             data_forget(contribution->data);
         return STARPULLM_OK;
     }
 }
 
-static status submit_tree(const struct flow *flow, enum parameter p, int layer)
+static status submit_tree(const struct graph_context *context, enum parameter p, int layer)
 {
-    const struct graph *g = flow->graph;
+    const struct graph_options *g = context->options;
     const size_t count = (size_t)tensor_elements(parameter_shape(&g->config, p));
     for (int stride = 1; stride < g->sub_batches; stride *= 2)
-        for (int s = 0; s + stride < g->sub_batches - DEFECT(tree_drops_last); s += 2 * stride) {
-            struct data *term = gradient(flow, p, layer, s + stride);
-            TRY(submit_gradient_add(place_of(flow, s, parameter_layered(p) ? layer : -1), gradient(flow, p, layer, s),
-                                    term, count));
+        for (int s = 0; s + stride < g->sub_batches; s += 2 * stride) {
+            struct data *term = gradient(context, p, layer, s + stride);
+            TRY(submit_gradient_add(place_of(context, s, parameter_layered(p) ? layer : -1),
+                                    gradient(context, p, layer, s), term, count));
             exchange_drop(term);
         }
     return STARPULLM_OK;
 }
 
-status submit_reduction(const struct flow *flow, enum parameter p, int layer)
+status reduce_gradient(const struct graph_context *context, enum parameter p, int layer)
 {
-    const struct graph *g = flow->graph;
+    const struct graph_options *g = context->options;
     switch (g->reduction) {
     case STARPULLM_REDUCTION_ORDERED:
-        return move_running_value(flow, p, layer, owner_of(g->placement, p, layer),
+        return move_running_value(context, p, layer, owner_of(g->placement, p, layer),
                                   home_of(g->placement, g->sub_batches - 1));
     case STARPULLM_REDUCTION_TREE:
-        return submit_tree(flow, p, layer);
+        return submit_tree(context, p, layer);
     default:
-        return exchange_reduce(gradient(flow, p, layer, 0));
+        return exchange_reduce(gradient(context, p, layer, 0));
     }
 }
 
-struct data *gradient_of_batch(const struct graph *graph, enum parameter p, int layer)
+struct data *gradient_of_batch(const struct graph_options *graph, enum parameter p, int layer)
 {
     const int index = graph->reduction == STARPULLM_REDUCTION_ORDERED ? owner_of(graph->placement, p, layer) : 0;
     return handles_gradient(graph->handles, p, layer, index);

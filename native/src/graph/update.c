@@ -6,28 +6,28 @@
 #include "data/exchange.h"
 #include "graph/graph.h"
 
-static status submit_tensor(const struct flow *flow, enum parameter p, int layer, int64_t update)
+static status submit_tensor(const struct graph_context *context, enum parameter p, int layer, int64_t update)
 {
-    const struct graph *g = flow->graph;
+    const struct graph_options *g = context->options;
     const size_t count = (size_t)tensor_elements(parameter_shape(&g->config, p));
     struct data *grads = gradient_of_batch(g, p, layer);
-    TRY(submit_reduction(flow, p, layer));
-    struct task_place place = place_on(flow, owner_of(g->placement, p, layer), parameter_layered(p) ? layer : -1);
+    TRY(reduce_gradient(context, p, layer));
+    struct task_place place = place_on(context, owner_of(g->placement, p, layer), parameter_layered(p) ? layer : -1);
     place.priority = PRIORITY_AT_ONCE;
-    TRY(submit_adamw_update(place, param(flow, p, layer), handles_parameter(g->handles, STARPULLM_M, p, layer),
+    TRY(submit_adamw_update(place, param(context, p, layer), handles_parameter(g->handles, STARPULLM_M, p, layer),
                             handles_parameter(g->handles, STARPULLM_V, p, layer), grads, count, &g->adamw, update));
     exchange_drop(grads);
     return STARPULLM_OK;
 }
 
-status submit_update(const struct flow *flow, int64_t update)
+status update_parameters(const struct graph_context *context, int64_t update)
 {
-    TRY(submit_tensor(flow, PARAM_WTE, 0, update));
-    TRY(submit_tensor(flow, PARAM_WPE, 0, update));
-    for (int l = 0; l < flow->graph->config.num_layers; l++)
+    TRY(submit_tensor(context, PARAM_WTE, 0, update));
+    TRY(submit_tensor(context, PARAM_WPE, 0, update));
+    for (int l = 0; l < context->options->config.num_layers; l++)
         for (int p = 0; p < NUM_PARAMETERS; p++)
             if (parameter_layered(p))
-                TRY(submit_tensor(flow, p, l, update));
-    TRY(submit_tensor(flow, PARAM_LNFW, 0, update));
-    return submit_tensor(flow, PARAM_LNFB, 0, update);
+                TRY(submit_tensor(context, p, l, update));
+    TRY(submit_tensor(context, PARAM_LNFW, 0, update));
+    return submit_tensor(context, PARAM_LNFB, 0, update);
 }

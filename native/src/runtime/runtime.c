@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "defects.h"
 #include "kernels/kernels.h"
 #include "runtime/ranks.h"
 #include "runtime/team.h"
@@ -126,14 +125,6 @@ static status check_kernels(void)
                 names);
 }
 
-static status check_defect(void)
-{
-    const char *unknown = choose_defect();
-    return unknown
-               ? fail(STARPULLM_INVALID_ARGUMENT, "STARPULLM_DEFECT: found \"%s\", expected a seeded defect", unknown)
-               : STARPULLM_OK;
-}
-
 static status open_blas(const char *library)
 {
     char sentence[512];
@@ -248,7 +239,6 @@ static status create_locked(const struct starpullm_runtime_options *options)
                     "StarPU has been started by somebody else in this process, expected not to be running");
     TRY(check_scheduler(options->scheduler));
     TRY(check_kernels());
-    TRY(check_defect());
     struct topology topology;
     TRY(topology_read(&topology));
     TRY(check_partition(options, &topology));

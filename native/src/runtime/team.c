@@ -4,15 +4,11 @@
 #include <fenv.h>
 #include <omp.h>
 
-#include "defects.h"
-
 int team_run(int threads, void (*function)(void *argument, struct team team), void *argument)
 {
     /* Threads inherit their creator's environment, and any library may have changed that. */
     if (threads == 1) {
         fesetenv(FE_DFL_ENV);
-        if (DEFECT(flush_to_zero))
-            defect_flush_to_zero();
         function(argument, team_of_one);
         return 1;
     }

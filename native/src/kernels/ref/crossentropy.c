@@ -5,8 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "defects.h"
-
 void crossentropy_forward_ref(float *losses /* (N) */, const float *probs /* (N,Vp) */,
                               const int32_t *targets /* (N) */, size_t N, size_t Vp, struct team team)
 {
@@ -22,7 +20,7 @@ void mean_loss_ref(float *mean /* (1) */, const float *losses /* (N) */, size_t 
         return;
     float sum = start == SUM_FROM_ZERO ? 0.0f : *mean;
     for (size_t n = 0; n < N; n++)
-        sum += losses[DEFECT(threads_in_sum) && team.count > 1 ? N - 1 - n : n];
+        sum += losses[n];
     *mean = divisor != 0.0f ? sum / divisor : sum;
 }
 
@@ -52,7 +50,7 @@ void crossentropy_softmax_backward_ref(float *dlogits /* (N,Vp) */, const float 
         accumulate(d, p, 0.0f, dlosses[n], target, start);
         accumulate(d + target, p + target, 1.0f, dlosses[n], 1, start);
         accumulate(d + after, p + after, 0.0f, dlosses[n], V - after, start);
-        if (start == SUM_FROM_ZERO && !DEFECT(padding_not_zeroed))
+        if (start == SUM_FROM_ZERO)
             memset(d + V, 0, (Vp - V) * sizeof(float));
     }
 }

@@ -4,8 +4,6 @@
 
 #include <string.h>
 
-#include "defects.h"
-
 void encoder_forward_ref(float *restrict out /* (B,T,C) */, const int32_t *tokens /* (B,T) */,
                          const float *restrict wte /* (V,C) */, const float *restrict wpe /* (maxT,C) */, size_t B,
                          size_t T, size_t C, struct team team)
@@ -42,7 +40,7 @@ void encoder_backward_ref(float *restrict dwte /* (V,C) */, float *restrict dwpe
                 }
             }
         }
-    if (dwpe_start == SUM_FROM_ZERO && !DEFECT(positions_not_zeroed))
+    if (dwpe_start == SUM_FROM_ZERO)
         for (size_t t = T; t < maxT; t++)
             memset(dwpe + t * C + columns.begin, 0, (columns.end - columns.begin) * sizeof(float));
 }

@@ -7,7 +7,6 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "defects.h"
 #include "kernels/ref/ref.h"
 #include "kernels/simd/kernels_simd.h"
 #include "kernels/simd/scratch.h"
@@ -194,7 +193,7 @@ static void forward_rows(struct forward_head head, float scale, size_t begin, si
         const size_t rows = smaller(TILE_ROWS, end - t);
         scores_rows(preatt, q, 3 * C, keys, t, rows, end, T, hs);
         for (size_t r = t; r < t + rows; r++) {
-            softmax_row(preatt + r * T, att + r * T, scale, DEFECT(causal_edge) && r + 1 < T ? r + 1 : r, T);
+            softmax_row(preatt + r * T, att + r * T, scale, r, T);
             ask_for_forward(next, r, T, hs, C);
         }
         sum_over_past(out, C, att, values, 1.0f, t, rows, end, T, hs);

@@ -7,7 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "defects.h"
 #include "kernels/simd/kernels_simd.h"
 #include "kernels/simd/tile.h"
 
@@ -57,11 +56,11 @@ static inline __attribute__((always_inline)) void forward_rows(float *restrict o
             }
     }
     for (int r = 0; r < groups * LANES; r++)
-        s.values[r] = 1.0f / sqrtf(sum.values[r] / (float)C + (DEFECT(layernorm_epsilon) ? 1e-6f : 1e-5f));
+        s.values[r] = 1.0f / sqrtf(sum.values[r] / (float)C + 1e-5f);
     for (size_t r = 0; r < rows; r++) {
         for (size_t c = 0; c < C; c++) {
             const float normal = s.values[r] * (inp[r * C + c] - m.values[r]);
-            out[r * C + c] = DEFECT(fused_layernorm) ? fmaf(normal, weight[c], bias[c]) : normal * weight[c] + bias[c];
+            out[r * C + c] = normal * weight[c] + bias[c];
         }
         mean[r] = m.values[r];
         rstd[r] = s.values[r];

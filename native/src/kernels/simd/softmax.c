@@ -7,7 +7,6 @@
 
 #include <math.h>
 
-#include "defects.h"
 #include "kernels/libm.h"
 #include "kernels/simd/kernels_simd.h"
 #include "kernels/simd/math.h"
@@ -50,10 +49,10 @@ static float largest(const float *x, size_t count)
 
 static inline float sum_after(float sum, const float *e, size_t count)
 {
-    float z = DEFECT(split_sum) ? 0.0f : sum;
+    float z = sum;
     for (size_t i = 0; i < count; i++)
         z += e[i];
-    return DEFECT(split_sum) ? sum + z : z;
+    return z;
 }
 
 static float exponentials(float *e, const float *x, float mx, size_t count, const float *next)
@@ -87,14 +86,14 @@ static float platform_exponentials(float *e, const float *x, float mx, size_t co
 
 float SIMD_NAME(softmax_exponentials)(float *e, const float *x, size_t count, const float *next)
 {
-    const float mx = DEFECT(softmax_maximum) ? 0.0f : largest(x, count);
+    const float mx = largest(x, count);
     return libm_is_proven(LIBM_EXPF) ? exponentials(e, x, mx, count, next) : platform_exponentials(e, x, mx, count);
 }
 
 void SIMD_NAME(softmax_forward)(float *probs /* (N,Vp) */, const float *logits /* (N,Vp) */, size_t N, size_t V,
                                 size_t Vp, struct team team)
 {
-    const struct share rows = team_share(team, N - (DEFECT(thread_share) && team.count > 1), 1);
+    const struct share rows = team_share(team, N, 1);
     for (size_t n = rows.begin; n < rows.end; n++) {
         float *p = probs + n * Vp;
         const float *row = logits + n * Vp;

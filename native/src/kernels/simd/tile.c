@@ -5,7 +5,6 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "defects.h"
 #include "kernels/team.h"
 
 const float SIMD_NAME(tile_zeros)[TILE_ROWS] = {0};
@@ -117,7 +116,7 @@ static void product(float *c, size_t ldc, const float *initial, const float *a, 
         for (size_t r = 0; r < rows; r++)
             memcpy(part[r], c + r * ldc, columns * sizeof(float));
     function(part[0], TILE_COLUMNS, initial, a, lda, b, ldb, depth, ahead, scale);
-    for (size_t r = 0; r < rows - DEFECT(tile_row); r++)
+    for (size_t r = 0; r < rows; r++)
         memcpy(c + r * ldc, part[r], columns * sizeof(float));
 }
 
@@ -276,5 +275,5 @@ void SIMD_NAME(transpose)(float *out, size_t ldout, const float *in, size_t ldin
             transpose_square(out + j * ldout + i, ldout, in + i * ldin + j, ldin);
     for (size_t i = 0; i < rows; i++)
         for (size_t j = i < whole_rows ? whole_columns : 0; j < columns; j++)
-            out[j * ldout + i] = in[i * ldin + (DEFECT(tile_edge) && j > 0 ? j - 1 : j)];
+            out[j * ldout + i] = in[i * ldin + j];
 }

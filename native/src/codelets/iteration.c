@@ -1,12 +1,10 @@
 /* Counting a submission's tasks, and losses that arrive later. Called by session.c, api.c and codelets/. */
-#include "codelets/submission.h"
+#include "codelets/iteration.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "defects.h"
 
 void failure_init(struct failure *failure)
 {
@@ -42,55 +40,55 @@ status failure_check(struct failure *failure)
     return code == STARPULLM_OK ? STARPULLM_OK : fail(code, "%s", failure->sentence);
 }
 
-status submission_init(struct submission *submission, struct recorder *recorder, struct failure *failure)
+status iteration_init(struct iteration *iteration, struct recorder *recorder, struct failure *failure)
 {
-    submission->number = -1;
-    submission->recorder = recorder;
-    submission->instrument = NULL;
-    submission->hold = NULL;
-    submission->failure = failure;
-    atomic_init(&submission->unfinished, 0);
-    if (pthread_mutex_init(&submission->mutex, NULL))
+    iteration->number = -1;
+    iteration->recorder = recorder;
+    iteration->instrument = NULL;
+    iteration->hold = NULL;
+    iteration->failure = failure;
+    atomic_init(&iteration->unfinished, 0);
+    if (pthread_mutex_init(&iteration->mutex, NULL))
         return fail(STARPULLM_OUT_OF_MEMORY, "a mutex");
-    if (pthread_cond_init(&submission->finished, NULL)) {
-        pthread_mutex_destroy(&submission->mutex);
+    if (pthread_cond_init(&iteration->finished, NULL)) {
+        pthread_mutex_destroy(&iteration->mutex);
         return fail(STARPULLM_OUT_OF_MEMORY, "a condition variable");
     }
     return STARPULLM_OK;
 }
 
-void submission_destroy(struct submission *submission)
+void iteration_destroy(struct iteration *iteration)
 {
-    pthread_cond_destroy(&submission->finished);
-    pthread_mutex_destroy(&submission->mutex);
+    pthread_cond_destroy(&iteration->finished);
+    pthread_mutex_destroy(&iteration->mutex);
 }
 
-void submission_open(struct submission *submission, int64_t number)
+void iteration_open(struct iteration *iteration, int64_t number)
 {
-    submission->number = number;
-    atomic_store(&submission->unfinished, 1);
+    iteration->number = number;
+    atomic_store(&iteration->unfinished, 1);
 }
 
-void submission_add_task(struct submission *submission)
+void iteration_add_task(struct iteration *iteration)
 {
-    atomic_fetch_add(&submission->unfinished, 1);
+    atomic_fetch_add(&iteration->unfinished, 1);
 }
 
-void submission_task_done(struct submission *submission)
+void iteration_task_done(struct iteration *iteration)
 {
     /* The last decrement under the mutex: the waiter may reuse the submission as soon as it sees zero. */
-    pthread_mutex_lock(&submission->mutex);
-    if (atomic_fetch_sub(&submission->unfinished, 1) == 1 && !DEFECT(lost_wakeup))
-        pthread_cond_broadcast(&submission->finished);
-    pthread_mutex_unlock(&submission->mutex);
+    pthread_mutex_lock(&iteration->mutex);
+    if (atomic_fetch_sub(&iteration->unfinished, 1) == 1)
+        pthread_cond_broadcast(&iteration->finished);
+    pthread_mutex_unlock(&iteration->mutex);
 }
 
-void submission_wait(struct submission *submission)
+void iteration_wait(struct iteration *iteration)
 {
-    pthread_mutex_lock(&submission->mutex);
-    while (atomic_load(&submission->unfinished) > 0)
-        pthread_cond_wait(&submission->finished, &submission->mutex);
-    pthread_mutex_unlock(&submission->mutex);
+    pthread_mutex_lock(&iteration->mutex);
+    while (atomic_load(&iteration->unfinished) > 0)
+        pthread_cond_wait(&iteration->finished, &iteration->mutex);
+    pthread_mutex_unlock(&iteration->mutex);
 }
 
 struct starpullm_loss {
@@ -108,7 +106,7 @@ struct starpullm_loss *loss_create(void)
     struct starpullm_loss *loss = calloc(1, sizeof *loss);
     if (!loss)
         return NULL;
-    atomic_init(&loss->holders, 2 + DEFECT(loss_leak));
+    atomic_init(&loss->holders, 2);
     pthread_mutex_init(&loss->mutex, NULL);
     pthread_cond_init(&loss->arrived, NULL);
     return loss;
@@ -122,8 +120,7 @@ void loss_set(struct starpullm_loss *loss, float value, struct failure *failure)
     loss->code = failure->code;
     memcpy(loss->sentence, failure->sentence, sizeof loss->sentence);
     loss->ready = 1;
-    if (!DEFECT(lost_loss))
-        pthread_cond_broadcast(&loss->arrived);
+    pthread_cond_broadcast(&loss->arrived);
     pthread_mutex_unlock(&loss->mutex);
     pthread_mutex_unlock(&failure->mutex);
 }

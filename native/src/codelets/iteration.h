@@ -1,7 +1,7 @@
 /* One submission (a step, an evaluation, a forward pass): counts its unfinished tasks and tells who waits.
  * session.c opens, closes and waits; codelets/insert_*.c counts tasks in and out. */
-#ifndef STARPULLM_SUBMISSION_H
-#define STARPULLM_SUBMISSION_H
+#ifndef STARPULLM_ITERATION_H
+#define STARPULLM_ITERATION_H
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -21,7 +21,7 @@ void failure_set(struct failure *failure, status code, const char *format, ...) 
 /* STARPULLM_OK if there was none. */
 status failure_check(struct failure *failure);
 
-struct submission {
+struct iteration {
     int64_t number;                /* from 0 */
     struct recorder *recorder;     /* NULL: not traced */
     struct instrument *instrument; /* NULL: none; else traced too */
@@ -32,13 +32,13 @@ struct submission {
     pthread_cond_t finished;
 };
 
-status submission_init(struct submission *submission, struct recorder *recorder, struct failure *failure);
-void submission_destroy(struct submission *submission);
+status iteration_init(struct iteration *iteration, struct recorder *recorder, struct failure *failure);
+void iteration_destroy(struct iteration *iteration);
 
-void submission_open(struct submission *submission, int64_t number);
-void submission_add_task(struct submission *submission);
-void submission_task_done(struct submission *submission); /* also closes, for the submitter */
-void submission_wait(struct submission *submission);
+void iteration_open(struct iteration *iteration, int64_t number);
+void iteration_add_task(struct iteration *iteration);
+void iteration_task_done(struct iteration *iteration); /* also closes, for the submitter */
+void iteration_wait(struct iteration *iteration);
 
 /* What a submission's caller is promised: a value that one of its tasks will set. Shared by task and caller. */
 struct starpullm_loss *loss_create(void);
