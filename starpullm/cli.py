@@ -27,17 +27,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import starpullm
-from starpullm import demo as demo_run
-from starpullm import plots
-from starpullm.against.compare import OPPONENTS, STRICT, Comparison, compare
-from starpullm.bench import bench
 from starpullm.checks.debug_state import check_debug_state, expected_losses
 from starpullm.checks.libm import NUM_INPUTS, LibmResult, check_libm, vector_levels
 from starpullm.checks.llmc import run_llmc
 from starpullm.checks.parity import ParityResult, check_parity, make_inputs
 from starpullm.checks.references import GoldenReference
 from starpullm.checks.result import Outcome
-from starpullm.checks.throughput import Configuration, Throughput
 from starpullm.data import TokenLoader, generate_checkpoint, initial_parameters, text_encoding
 from starpullm.errors import (
     FileError,
@@ -56,18 +51,23 @@ from starpullm.formats import (
     write_checkpoint,
     write_tokens,
 )
+from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_record, shipped_records
 from starpullm.machine import inspect_machine, vector_libm
-from starpullm.ranks import (
+from starpullm.processes.ranks import (
     check_same_options,
     default_exit_status,
     guarded,
     rank_and_size_from_environment,
     world,
 )
-from starpullm.records import SHIPPED_RECORDS, GoldenRecord, shipped_record, shipped_records
 from starpullm.runtime import DEFAULT_SCHEDULER, MATMULS, Partition, Runtime
+from starpullm.speed import plots
+from starpullm.speed.measure import bench
+from starpullm.speed.peers.compare import OPPONENTS, STRICT, Comparison, compare
+from starpullm.speed.throughput import Configuration, Throughput
 from starpullm.trainer import REDUCTIONS, Trainer, TrainingState, training_state
-from starpullm.training import StepReport, encoding_for, generate, mean_loss, train
+from starpullm.training import demo as demo_run
+from starpullm.training.loop import StepReport, encoding_for, generate, mean_loss, train
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm

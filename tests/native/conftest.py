@@ -14,7 +14,7 @@ import pytest
 
 from starpullm.data import byte_encoding, generate_checkpoint, generate_tokens, initial_parameters
 from starpullm.formats import Checkpoint, ModelConfig, write_checkpoint, write_tokens
-from starpullm.records import shipped_record
+from starpullm.golden.records import shipped_record
 
 from .children import run_command
 

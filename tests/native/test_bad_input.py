@@ -26,8 +26,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from starpullm import _native
-from starpullm._library import find_library
+from starpullm.binding import prototypes
+from starpullm.binding.library import find_library
 from starpullm.data import generate_tokens
 from starpullm.errors import (
     FileError,
@@ -40,7 +40,7 @@ from starpullm.errors import (
     TokenRangeError,
 )
 from starpullm.formats import HEADER_BYTES, Checkpoint, parameter_shapes, read_checkpoint, write_checkpoint
-from starpullm.records import activation_shapes, shipped_record
+from starpullm.golden.records import activation_shapes, shipped_record
 from starpullm.runtime import Partition, Runtime, schedulers
 from starpullm.trainer import Trainer
 
@@ -865,7 +865,7 @@ def test_library_without_our_functions(tmp_path: Path) -> None:
 
 
 def test_library_of_another_abi(tmp_path: Path) -> None:
-    functions = {f"starpullm_{name}": 0 for name, *_ in _native._PROTOTYPES}
+    functions = {f"starpullm_{name}": 0 for name, *_ in prototypes._PROTOTYPES}
     path = compiled(tmp_path / "newer.so", {**functions, "starpullm_abi_version": 3})
     assert_refused(reply_with_library(path), LibraryNotFoundError, str(path), "ABI version is 3", "expected 2")
 

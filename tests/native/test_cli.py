@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 from starpullm.data import TokenLoader, byte_encoding
-from starpullm.demo import NUM_STEPS
 from starpullm.formats import (
     ModelConfig,
     checkpoint_config,
@@ -29,10 +28,11 @@ from starpullm.formats import (
     token_count,
     write_tokens,
 )
-from starpullm.records import shipped_record, tensor_digest
+from starpullm.golden.records import shipped_record, tensor_digest
 from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
-from starpullm.training import generate
+from starpullm.training.demo import NUM_STEPS
+from starpullm.training.loop import generate
 
 from .children import TWO_CORES, Finished, cli_command, finish, names_in, run_cli, run_function, started
 from .conftest import SmallDisk

@@ -15,7 +15,7 @@ import pytest
 from starpullm import Runtime, Trainer
 from starpullm.checks.parity import execution_order
 from starpullm.data import generate_tokens
-from starpullm.records import tensor_digest
+from starpullm.golden.records import tensor_digest
 from starpullm.trainer import Instruments
 
 from .children import TWO_CORES, Reply, attempt, run_function

@@ -46,7 +46,7 @@ import resource, sys
 from pathlib import Path
 from starpullm import Runtime, Trainer
 from starpullm.data import generate_checkpoint, generate_tokens
-from starpullm.records import shipped_record
+from starpullm.golden.records import shipped_record
 
 record = shipped_record("gpt2-124m")
 checkpoint = Path(sys.argv[1]) / "model.bin"

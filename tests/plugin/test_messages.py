@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from starpullm.records import shipped_record
+from starpullm.golden.records import shipped_record
 
 from .conftest import Run
 

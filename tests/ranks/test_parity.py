@@ -16,8 +16,8 @@ import pytest
 
 from starpullm.data import generate_checkpoint, generate_tokens
 from starpullm.formats import write_tokens
-from starpullm.launch import Completed, ExitedWith, Job, run_job
-from starpullm.records import shipped_record
+from starpullm.golden.records import shipped_record
+from starpullm.processes.job import Completed, ExitedWith, Job, run_job
 
 TIME_LIMIT = 110.0
 STEPS = 5

@@ -56,7 +56,7 @@ from starpullm.formats import (
     write_tokenizer,
     write_tokens,
 )
-from starpullm.records import SHIPPED_RECORDS, shipped_record
+from starpullm.golden.records import SHIPPED_RECORDS, shipped_record
 
 # ---- Token batches ----
 
@@ -355,7 +355,7 @@ def test_gpt2_round_trip(small_encoding: TextEncoding, text: str) -> None:
 @pytest.mark.parametrize("name", ["bytes", "gpt2"])
 def test_sonnets_round_trip(name: str, request: pytest.FixtureRequest) -> None:
     """The shipped text comes back from both encodings."""
-    text = (resources.files("starpullm") / "texts" / "sonnets.txt").read_text("ascii")
+    text = (resources.files("starpullm.training") / "sonnets.txt").read_text("ascii")
     encoding = byte_encoding() if name == "bytes" else request.getfixturevalue("small_encoding")
     ids = encoding.encode(text)
     assert encoding.name == name

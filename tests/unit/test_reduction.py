@@ -33,7 +33,7 @@ from starpullm.checks.result import Outcome
 from starpullm.data import generate_parameters, generate_tokens
 from starpullm.errors import InvalidArgumentError
 from starpullm.formats import ModelConfig, parameter_shapes
-from starpullm.records import shipped_record
+from starpullm.golden.records import shipped_record
 
 from .strict_reference import AdamW, StrictModel
 

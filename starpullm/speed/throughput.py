@@ -1,6 +1,6 @@
 """Throughput: tokens per millisecond, beside what the machine could do at most and where the time goes.
 
-``starpullm.bench`` calls it, in a process or in ranks of its own for each configuration.
+``starpullm.speed.measure`` calls it, in a process or in ranks of its own for each configuration.
 
 Size letters: B batch, T sequence length, C channels, L layers, Vp padded vocabulary.
 """
@@ -25,7 +25,7 @@ from starpullm.data import generate_tokens
 from starpullm.errors import InvalidArgumentError
 from starpullm.formats import ModelConfig
 from starpullm.machine import peak_gflops, processor, simd_level
-from starpullm.progress import report_phase
+from starpullm.processes.progress import report_phase
 from starpullm.runtime import Partition, Runtime
 from starpullm.trace import Trace
 from starpullm.trainer import Trainer

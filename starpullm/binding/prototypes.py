@@ -1,6 +1,6 @@
 """The C ABI in Python: structs, one prototype line per function, and the error check that every status goes through.
 
-``runtime.py``, ``trainer.py`` and ``machine.py`` call it; it and ``_library.py`` are the only files that use ctypes.
+``runtime.py``, ``trainer.py`` and ``machine.py`` call it; only this room uses ctypes, beside ``golden/llmc.py``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm._library import open_library
+from starpullm.binding.library import open_library
 from starpullm.errors import (
     FileError,
     FormatError,

@@ -25,10 +25,10 @@ from typing import NamedTuple
 
 import psutil
 
-from starpullm import _keeper
 from starpullm.errors import InvalidArgumentError, MissingDependencyError, RuntimeFailureError
-from starpullm.progress import DIRECTORY_VARIABLE, Failure, Phase, read_failures, read_phases
-from starpullm.stacks import native_stacks
+from starpullm.processes import keeper
+from starpullm.processes.progress import DIRECTORY_VARIABLE, Failure, Phase, read_failures, read_phases
+from starpullm.processes.stacks import native_stacks
 
 __all__ = [
     "Completed",
@@ -300,7 +300,7 @@ def run_job(job: Job) -> Outcome:
             part.mkdir()
         environment = job_environment(job, os.environ, name, directory, memory)
         places = os.pathsep.join((str(directory), str(memory)))
-        command = [sys.executable, "-I", "-S", _keeper.__file__, str(ranks), str(os.getpid()), places, *job.command]
+        command = [sys.executable, "-I", "-S", keeper.__file__, str(ranks), str(os.getpid()), places, *job.command]
         if job.ranks is not None:
             command = [*_mpirun(job, environment), *command]
         start = time.monotonic()

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
-from starpullm._native import Handle
+from starpullm.binding.prototypes import Handle
 
 __all__ = ["Resource"]
 

@@ -1,6 +1,6 @@
 """Finds and opens the shared library, on first use; importing starpullm never does.
 
-Called by ``_native.py``; ``runtime.py`` and ``machine.py`` ask it for a BLAS.
+``prototypes.py`` opens it; ``runtime.py`` and ``machine.py`` ask for a BLAS.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def find_library() -> Path:
         if not path.is_file():
             raise LibraryNotFoundError(f"{path}: no such file, expected the library that {ENVIRONMENT_VARIABLE} names")
         return path
-    path = Path(__file__).parent / "lib" / _FILE_NAME
+    path = Path(__file__).parents[1] / "lib" / _FILE_NAME
     if not path.is_file():
         raise LibraryNotFoundError(
             f"{path}: not found, expected the native library there (is the package installed, or imported "

@@ -15,7 +15,7 @@ import numpy as np
 from starpullm.data import TextEncoding, TokenLoader, XorShift, byte_encoding, gpt2_encoding, sample
 from starpullm.errors import InvalidArgumentError
 from starpullm.formats import ModelConfig, StrPath
-from starpullm.progress import report_phase
+from starpullm.processes.progress import report_phase
 from starpullm.trainer import Loss, Trainer
 
 __all__ = ["StepReport", "encoding_for", "generate", "mean_loss", "train"]

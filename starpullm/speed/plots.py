@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from starpullm.checks.throughput import Configuration, Throughput
 from starpullm.errors import FileError, FormatError, InvalidArgumentError, MissingDependencyError
 from starpullm.runtime import Partition
+from starpullm.speed.throughput import Configuration, Throughput
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from starpullm.errors import InvalidArgumentError
 from starpullm.formats import ModelConfig, parameter_shapes, read_checkpoint
-from starpullm.progress import report_phase
-from starpullm.records import GoldenRecord, activation_shapes
+from starpullm.golden.records import GoldenRecord, activation_shapes
+from starpullm.processes.progress import report_phase
 
 __all__ = ["LlmcModel"]
 

@@ -1,6 +1,6 @@
 """GPT-2's training step in PyTorch, on the same model files: what ``starpullm bench --against torch`` measures.
 
-``against/serve.py`` calls it in a process of its own; nothing else imports PyTorch. It is written as one would write it
+``serve.py`` calls it in a process of its own; nothing else imports PyTorch. It is written as one would write it
 for PyTorch's sake: fused attention, fused AdamW, binary32 throughout.
 
 Size letters: B batch, T sequence length, C channels, NH heads, L layers, V vocabulary.

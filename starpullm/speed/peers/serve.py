@@ -1,6 +1,6 @@
 """One contender in a process of its own: it loads the model, then answers each request for steps with their time.
 
-``against/compare.py`` starts it with ``isolation.Child``, which stops it while it isn't its turn.
+``compare.py`` starts it with ``isolation.Child``, which stops it while it isn't its turn.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.checks.throughput import Configuration, open_trainer
 from starpullm.data import generate_tokens
 from starpullm.errors import MissingDependencyError, StarpullmError
 from starpullm.formats import checkpoint_config
-from starpullm.progress import report_phase
+from starpullm.processes.progress import report_phase
 from starpullm.runtime import Partition, Runtime
+from starpullm.speed.throughput import Configuration, open_trainer
 
 __all__ = ["COMPILED", "EAGER"]
 
@@ -62,7 +62,7 @@ def _torch(configuration: Configuration, checkpoint: Path, *, compiled: bool) ->
     # Workers that compile in parallel would go on while this process is stopped.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     try:
-        from starpullm.against import torch_gpt2
+        from starpullm.speed.peers import torch_gpt2
     except ImportError as error:
         raise MissingDependencyError(
             f"torch: can't be imported ({error}), expected it for a comparison: pip install 'starpullm[torch]'"

@@ -19,11 +19,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from starpullm.against.serve import COMPILED, EAGER
+from starpullm.checks.isolation import Child
 from starpullm.checks.result import json_value
-from starpullm.checks.throughput import Configuration
 from starpullm.errors import InvalidArgumentError, MissingDependencyError, RuntimeFailureError, StarpullmError
-from starpullm.isolation import Child
+from starpullm.speed.peers.serve import COMPILED, EAGER
+from starpullm.speed.throughput import Configuration
 
 __all__ = ["OPPONENTS", "STRICT", "Comparison", "Contender", "Spread", "check_losses", "compare"]
 
@@ -262,7 +262,7 @@ class _Turns:
         self.description = ""
         self.steps = 1
         self._time_limit = time_limit
-        command = [sys.executable, "-P", "-m", "starpullm.against.serve"]
+        command = [sys.executable, "-P", "-m", "starpullm.speed.peers.serve"]
         arguments = [name, json.dumps(asdict(configuration)), str(checkpoint)]
         self._child = Child(name, [*command, *arguments], directory, {})
 

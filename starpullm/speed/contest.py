@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from itertools import permutations
 from pathlib import Path
 
-from starpullm.checks.cost import CostResult, check_cost
-from starpullm.checks.gate import STEP, ContestResult, compare_builds
-from starpullm.checks.throughput import Configuration
-from starpullm.turns import Contestant, Turns
+from starpullm.speed.cost import CostResult, check_cost
+from starpullm.speed.gate import STEP, ContestResult, compare_builds
+from starpullm.speed.throughput import Configuration
+from starpullm.speed.turns import Contestant, Turns
 
 __all__ = ["BLOCKS", "Contest", "Series", "open_contest", "open_series"]
 

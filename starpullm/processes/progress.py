@@ -1,6 +1,6 @@
 """Where each process of a job is: it reports its phase and its last finished step; others read that from outside.
 
-The training loop reports; ``launch.py`` reads, after a crash too; messages about a rank end with what it reported last.
+The training loop reports; ``job.py`` reads, after a crash too; messages about a rank end with what it reported last.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from starpullm._keeper import rank_and_size_from_environment
 from starpullm.errors import FileError
+from starpullm.processes.keeper import rank_and_size_from_environment
 
 __all__ = [
     "DIRECTORY_VARIABLE",

@@ -1,6 +1,6 @@
 """Where the threads of another process are: their native stacks, as far as this machine lets one see them.
 
-``launch.py`` asks it about ranks whose time is over, before it ends them.
+``job.py`` asks it about ranks whose time is over, before it ends them.
 """
 
 from __future__ import annotations

@@ -33,14 +33,14 @@ import psutil
 from starpullm.checks.result import CheckResult, Outcome
 from starpullm.checks.runs import Place
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StarpullmError
-from starpullm.launch import Crashed, Job, run_job
-from starpullm.launch import Outcome as Ending
 from starpullm.machine import inspect_machine
-from starpullm.machine_lock import machine_lock
-from starpullm.progress import report_phase
-from starpullm.ranks import guarded, meet, rank_list, world
+from starpullm.processes.job import Crashed, Job, run_job
+from starpullm.processes.job import Outcome as Ending
+from starpullm.processes.lock import machine_lock
+from starpullm.processes.progress import report_phase
+from starpullm.processes.ranks import guarded, meet, rank_list, world
+from starpullm.processes.stacks import native_stacks
 from starpullm.runtime import Runtime
-from starpullm.stacks import native_stacks
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
@@ -280,7 +280,7 @@ def machine_in_child(environment: Mapping[str, str] | None = None) -> dict[str, 
 # ---- In the parent ----
 
 # -P: the current directory may have a starpullm without a shared library.
-_COMMAND = (sys.executable, "-P", "-m", "starpullm.isolation")
+_COMMAND = (sys.executable, "-P", "-m", "starpullm.checks.isolation")
 
 
 def _place_of(function: Callable[..., object]) -> dict[str, str]:
@@ -547,7 +547,7 @@ def _worst(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def _function(request: Mapping[str, Any]) -> Callable[..., CheckResult | None]:
     name = request["module"]
-    if name not in sys.modules and name.partition(".")[0] != __package__:
+    if name not in sys.modules and name.partition(".")[0] != __package__.partition(".")[0]:
         spec = importlib.util.spec_from_file_location(name, request["file"])
         if spec is None or spec.loader is None:
             raise InvalidArgumentError(f"{request['file']}: expected a Python file")

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, NoReturn, Self
 
 import click
 
-from starpullm import progress
-from starpullm._keeper import rank_and_size_from_environment
 from starpullm.errors import InvalidArgumentError, MissingDependencyError, StarpullmError
+from starpullm.processes import progress
+from starpullm.processes.keeper import rank_and_size_from_environment
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from starpullm import launch, stacks
 from starpullm.errors import InvalidArgumentError, MissingDependencyError, RuntimeFailureError
-from starpullm.launch import (
+from starpullm.processes import job, stacks
+from starpullm.processes.job import (
     Completed,
     Crashed,
     ExitedWith,
@@ -31,7 +31,7 @@ from starpullm.launch import (
     processes_of,
     run_job,
 )
-from starpullm.progress import Phase
+from starpullm.processes.progress import Phase
 
 TIME_LIMIT = 60.0
 
@@ -42,9 +42,9 @@ def job_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     name = f"test-{uuid.uuid4().hex}"
     files = tmp_path / "files"
     files.mkdir()
-    monkeypatch.setenv(launch.JOB_VARIABLE, name)
+    monkeypatch.setenv(job.JOB_VARIABLE, name)
     monkeypatch.setattr(tempfile, "tempdir", str(files))
-    monkeypatch.setattr(launch, "_MEMORY", files)
+    monkeypatch.setattr(job, "_MEMORY", files)
     yield name
     assert processes_of(name) == []
     assert list(files.iterdir()) == []
@@ -78,7 +78,7 @@ def test_exit_status() -> None:
 def test_crash() -> None:
     outcome = run_job(
         python(
-            "import os, signal; from starpullm.progress import report_phase; report_phase('forward', 4)\n"
+            "import os, signal; from starpullm.processes.progress import report_phase; report_phase('forward', 4)\n"
             "os.kill(os.getpid(), signal.SIGKILL)"
         )
     )
@@ -96,7 +96,7 @@ def test_crash_has_pythons_stack() -> None:
 
 def test_time_limit() -> None:
     code = (
-        "import time; from starpullm.progress import report_phase; report_phase('sleeping', 4)\n"
+        "import time; from starpullm.processes.progress import report_phase; report_phase('sleeping', 4)\n"
         "print('begins', flush=True)\n"
         "def sleep(): time.sleep(1000)\n"
         "sleep()"
@@ -149,7 +149,7 @@ def test_a_process_that_ends_just_after_the_job_is_not_left_behind() -> None:
 
 def test_a_job_inside_a_job_ends_with_it() -> None:
     inner = (
-        "import sys; from starpullm.launch import Job, run_job\n"
+        "import sys; from starpullm.processes.job import Job, run_job\n"
         "run_job(Job([sys.executable, '-c', 'import time; time.sleep(1000)'], 1000))"
     )
     assert isinstance(run_job(python(inner, time_limit=3)), TimedOut)
@@ -159,7 +159,7 @@ def test_an_exception_in_the_launcher_ends_the_job(monkeypatch: pytest.MonkeyPat
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(launch, "_wait", interrupt)
+    monkeypatch.setattr(job, "_wait", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run_job(python("import time; time.sleep(1000)"))
 
@@ -228,7 +228,7 @@ def fake_mpirun(directory: Path, script: str) -> dict[str, str]:
 
 def test_ranks_as_mpich_numbers_them(tmp_path: Path) -> None:
     script = 'n=$2; shift 2\nfor rank in $(seq 0 $((n - 1))); do PMI_RANK=$rank PMI_SIZE=$n "$@" & done; wait'
-    code = "from starpullm.progress import *; report_phase('start'); print(current_phase().rank)"
+    code = "from starpullm.processes.progress import *; report_phase('start'); print(current_phase().rank)"
     job = Job([sys.executable, "-c", code], TIME_LIMIT, ranks=3, environment=fake_mpirun(tmp_path, script))
     outcome = run_job(job).completed()
     assert outcome.stdout == "0\n1\n2\n"
@@ -247,7 +247,7 @@ def test_a_failure_of_mpirun_itself(tmp_path: Path) -> None:
 
 def test_ranks_that_go_on_after_a_failure_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever mpirun does about it, here nothing."""
-    monkeypatch.setattr(launch, "FAILURE_SECONDS", 1.0)
+    monkeypatch.setattr(job, "FAILURE_SECONDS", 1.0)
     script = 'shift 2\nfor rank in 0 1; do PMI_RANK=$rank PMI_SIZE=2 "$@" & done; wait'
     code = "import os, sys, time\nif os.environ['PMI_RANK'] == '1': sys.exit(7)\ntime.sleep(1000)"
     environment = fake_mpirun(tmp_path, script)

@@ -1,6 +1,6 @@
 """Stays beside one process of a job: output goes to files, and how it ended is noted before anybody else hears of it.
 
-``launch.py`` has it started, by path, for every rank. It imports nothing of the package: it has to be there at once.
+``job.py`` has it started, by path, for every rank. It imports nothing of the package: it has to be there at once.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _end_with(launcher: int, process: subprocess.Popen[bytes], places: list[str]
         process.wait()
         for place in places:
             shutil.rmtree(place, ignore_errors=True)  # the keepers of other ranks do the same
-        # mpirun gives each rank a group, and so does launch.py; in anybody else's this process isn't first.
+        # mpirun gives each rank a group, and so does job.py; in anybody else's this process isn't first.
         if os.getpgrp() == os.getpid():
             os.killpg(os.getpgrp(), signal.SIGKILL)
         os._exit(EXIT_LAUNCHER_GONE)

@@ -18,7 +18,7 @@ from starpullm.data import TokenLoader, byte_encoding, initial_parameters
 from starpullm.formats import Checkpoint, ModelConfig, read_checkpoint, write_checkpoint, write_tokens
 from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
-from starpullm.training import StepReport, generate, train
+from starpullm.training.loop import StepReport, generate, train
 
 __all__ = ["CONFIG", "NUM_STEPS", "DemoRun", "encode_text", "new_model", "run", "sample_text"]
 
@@ -46,7 +46,7 @@ class DemoRun:
 
 def encode_text(directory: Path) -> Path:
     """Write the embedded sonnets as a token file, one token per byte, and return its path."""
-    text = resources.files("starpullm").joinpath("texts/sonnets.txt").read_text(encoding="utf-8")
+    text = resources.files("starpullm.training").joinpath("sonnets.txt").read_text(encoding="utf-8")
     path = directory / "sonnets.tokens.bin"
     write_tokens(path, byte_encoding().encode(text))
     return path

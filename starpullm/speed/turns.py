@@ -23,8 +23,14 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.checks.cost import GraphCost, graph_cost
-from starpullm.checks.throughput import (
+from starpullm.checks.isolation import Child
+from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StarpullmError
+from starpullm.processes.lock import machine_lock
+from starpullm.processes.progress import report_phase
+from starpullm.processes.ranks import guarded, rank_and_size_from_environment, world
+from starpullm.runtime import Partition, Runtime
+from starpullm.speed.cost import GraphCost, graph_cost
+from starpullm.speed.throughput import (
     Configuration,
     is_kernel,
     make_batches,
@@ -33,12 +39,6 @@ from starpullm.checks.throughput import (
     open_trainer,
     run_steps,
 )
-from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StarpullmError
-from starpullm.isolation import Child
-from starpullm.machine_lock import machine_lock
-from starpullm.progress import report_phase
-from starpullm.ranks import guarded, rank_and_size_from_environment, world
-from starpullm.runtime import Partition, Runtime
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
@@ -176,7 +176,14 @@ class Turns:
 
     def _start(self, contestant: Contestant, directory: Path) -> None:
         configuration = self.configuration
-        command = (sys.executable, "-P", "-m", "starpullm.turns", json.dumps(asdict(configuration)), self._checkpoint)
+        command = (
+            sys.executable,
+            "-P",
+            "-m",
+            "starpullm.speed.turns",
+            json.dumps(asdict(configuration)),
+            self._checkpoint,
+        )
         environment = {"STARPU_HOME": str(directory)} if "STARPU_HOME" not in os.environ else {}
         child = Child(
             f"{contestant.name}, {configuration}",

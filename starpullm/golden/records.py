@@ -52,7 +52,7 @@ _UNLAYERED: Final = frozenset(
 )
 """The parameters and activations that there aren't one per layer of."""
 
-_GOLDEN: Final = Path(__file__).parent / "golden"
+_GOLDEN: Final = Path(__file__).parent
 _DIGEST_DIGITS: Final = 32
 _SHA256_DIGITS: Final = 64
 

@@ -1,6 +1,6 @@
 """Benchmarks: the throughput of configurations, each measured in a process or in ranks of its own.
 
-``starpullm bench`` calls it; ``python -m starpullm.bench`` is what each of those processes runs.
+``starpullm bench`` calls it; ``python -m starpullm.speed.measure`` is what each of those processes runs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 
-from starpullm.checks.throughput import Configuration, Throughput, measure_throughput
 from starpullm.errors import (
     FormatError,
     InvalidArgumentError,
@@ -19,9 +18,10 @@ from starpullm.errors import (
     RuntimeFailureError,
     StarpullmError,
 )
-from starpullm.launch import ExitedWith, Job, run_job
-from starpullm.progress import report_failure
-from starpullm.ranks import default_exit_status, guarded, rank_and_size_from_environment, world
+from starpullm.processes.job import ExitedWith, Job, run_job
+from starpullm.processes.progress import report_failure
+from starpullm.processes.ranks import default_exit_status, guarded, rank_and_size_from_environment, world
+from starpullm.speed.throughput import Configuration, Throughput, measure_throughput
 
 __all__ = ["bench"]
 
@@ -53,7 +53,7 @@ def bench(configuration: Configuration, checkpoint: Path, time_limit: float) -> 
     """
     outcome = run_job(
         Job(
-            (sys.executable, "-P", "-m", "starpullm.bench", json.dumps(asdict(configuration)), str(checkpoint)),
+            (sys.executable, "-P", "-m", "starpullm.speed.measure", json.dumps(asdict(configuration)), str(checkpoint)),
             time_limit=time_limit,
             ranks=configuration.ranks if configuration.ranks > 1 else None,
         )
