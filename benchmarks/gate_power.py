@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from starpullm.data import generate_checkpoint
+from starpullm.data.generator import generate_checkpoint
 from starpullm.golden.records import SHIPPED_RECORDS, shipped_record
 from starpullm.runtime import Partition
 from starpullm.speed.contest import BLOCKS, open_contest

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import click
 
-from starpullm.data import generate_checkpoint, generate_tokens
+from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.golden.records import shipped_records
 from starpullm.machine import inspect_machine
 from starpullm.processes.job import Job, run_job

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from starpullm import Runtime, Trainer
-from starpullm.data import generate_checkpoint, generate_tokens
+from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.golden.records import shipped_record
 from starpullm.processes import ranks
 from starpullm.processes.job import Job, run_job

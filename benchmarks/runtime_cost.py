@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from starpullm import Runtime, Trainer
-from starpullm.data import generate_checkpoint, generate_tokens
+from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
 
 

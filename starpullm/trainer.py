@@ -19,7 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 from starpullm.binding import prototypes
 from starpullm.binding.resource import Resource
 from starpullm.errors import InvalidArgumentError, TokenRangeError
-from starpullm.formats import ModelConfig, checkpoint_config
+from starpullm.files.checkpoint import checkpoint_config
+from starpullm.files.model import ModelConfig
 from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import check_same_options
 from starpullm.runtime import Runtime

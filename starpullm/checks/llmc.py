@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from starpullm.checks.bits import bits_of
 from starpullm.checks.references import ExpectedValues, split_layer
-from starpullm.data import generate_tokens
+from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StarpullmError
-from starpullm.formats import atomic_write
+from starpullm.files.atomic import atomic_write
 from starpullm.golden.llmc import LlmcModel
 from starpullm.golden.records import TENSOR_GROUPS, GoldenRecord, split_layers, tensor_digest
 from starpullm.machine import libm_fingerprint

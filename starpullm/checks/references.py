@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.data import generate_tokens
+from starpullm.data.generator import generate_tokens
 from starpullm.errors import StarpullmError
 from starpullm.golden.records import GoldenRecord, tensor_digest
 from starpullm.processes.job import Job, run_job

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.errors import InvalidArgumentError
-from starpullm.formats import ModelConfig, parameter_shapes, read_checkpoint
+from starpullm.files.checkpoint import read_checkpoint
+from starpullm.files.model import ModelConfig, parameter_shapes
 from starpullm.golden.records import GoldenRecord, activation_shapes
 from starpullm.processes.progress import report_phase
 

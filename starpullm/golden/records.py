@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.errors import FileError, FormatError, InvalidArgumentError
-from starpullm.formats import ModelConfig, StrPath, parameter_shapes
+from starpullm.files.header import StrPath
+from starpullm.files.model import ModelConfig, parameter_shapes
 
 __all__ = [
     "LIBM_FUNCTIONS",

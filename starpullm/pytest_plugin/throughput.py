@@ -91,7 +91,7 @@ class Gate:
             Each with the test's partition; the batch is that of all together.
         """
         from starpullm.checks.runs import find_record
-        from starpullm.data import generate_checkpoint
+        from starpullm.data.generator import generate_checkpoint
         from starpullm.errors import StarpullmError
         from starpullm.speed.throughput import Configuration
 

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from starpullm.checks.dependencies import required_edges
 from starpullm.checks.result import json_value
-from starpullm.data import generate_tokens
+from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError
-from starpullm.formats import ModelConfig
+from starpullm.files.model import ModelConfig
 from starpullm.machine import peak_gflops, processor, simd_level
 from starpullm.processes.progress import report_phase
 from starpullm.runtime import Partition, Runtime

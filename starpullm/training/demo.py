@@ -14,11 +14,16 @@ from pathlib import Path
 
 import numpy as np
 
-from starpullm.data import TokenLoader, byte_encoding, initial_parameters
-from starpullm.formats import Checkpoint, ModelConfig, read_checkpoint, write_checkpoint, write_tokens
+from starpullm.data.generator import initial_parameters
+from starpullm.data.loader import TokenLoader
+from starpullm.data.text import byte_encoding
+from starpullm.files.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from starpullm.files.model import ModelConfig
+from starpullm.files.tokens import write_tokens
 from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
-from starpullm.training.loop import StepReport, generate, train
+from starpullm.training.generate import generate
+from starpullm.training.loop import StepReport, train
 
 __all__ = ["CONFIG", "NUM_STEPS", "DemoRun", "encode_text", "new_model", "run", "sample_text"]
 

@@ -1,7 +1,4 @@
-"""The training loop and sampling that the command line and the demo share.
-
-Both keep the runtime fed: a step's loss is read only after the next ones have been submitted.
-"""
+"""The training loop, which keeps the runtime fed: a step's loss is read after the next ones have been submitted."""
 
 from __future__ import annotations
 
@@ -12,13 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from starpullm.data import TextEncoding, TokenLoader, XorShift, byte_encoding, gpt2_encoding, sample
-from starpullm.errors import InvalidArgumentError
-from starpullm.formats import ModelConfig, StrPath
+from starpullm.data.loader import TokenLoader
 from starpullm.processes.progress import report_phase
 from starpullm.trainer import Loss, Trainer
 
-__all__ = ["StepReport", "encoding_for", "generate", "mean_loss", "train"]
+__all__ = ["StepReport", "mean_loss", "train"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,60 +83,3 @@ def mean_loss(trainer: Trainer, tokens: TokenLoader, num_batches: int) -> float:
     tokens.reset()
     losses = [float(trainer.evaluate(*tokens.next())) for _ in range(num_batches)]
     return sum(losses) / len(losses)
-
-
-def encoding_for(config: ModelConfig, tokenizer_file: StrPath | None = None) -> TextEncoding:
-    """Return the encoding whose vocabulary a model has: bytes for V = 257, else GPT-2's.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If the model's vocabulary is of another size.
-    FileError, FormatError, MissingDependencyError
-        If it needs GPT-2's vocabulary and that can't be had.
-    """
-    encoding = byte_encoding()
-    if config.vocab_size != encoding.vocab_size:
-        encoding = gpt2_encoding(tokenizer_file)
-    if config.vocab_size != encoding.vocab_size:
-        raise InvalidArgumentError(
-            f"text: the model has {config.vocab_size} tokens, expected {byte_encoding().vocab_size} (bytes) or "
-            f"{encoding.vocab_size} ({encoding.name})"
-        )
-    return encoding
-
-
-def generate(trainer: Trainer, prompt: list[int], end_of_text: int, num_tokens: int, seed: int) -> Iterator[int]:
-    """Yield sampled token ids one by one, as llm.c does: after an end of text and the prompt, with its random numbers.
-
-    Parameters
-    ----------
-    trainer
-        A model with batch size 1 and room for 1 + prompt + num_tokens - 1 tokens in its sequence length.
-    prompt
-        Token ids.
-    end_of_text
-        Id that the sequence begins and is filled with.
-    num_tokens
-        How many to sample.
-    seed
-        State of the xorshift generator; llm.c's is 1337.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If the sequence length is too short.
-    """
-    known = [end_of_text, *prompt]
-    needed = len(known) + num_tokens - 1
-    if needed > trainer.seq_len:
-        raise InvalidArgumentError(f"seq_len: found {trainer.seq_len}, expected at least {needed} for these tokens")
-    random = XorShift(seed)
-    sequence = np.full((1, trainer.seq_len), end_of_text, np.int32)
-    sequence[0, : len(known)] = known
-    for position in range(len(known) - 1, needed):
-        probabilities = trainer.probabilities(sequence, 0, position)
-        token = sample(probabilities, random.random_f32())
-        if position + 1 < trainer.seq_len:
-            sequence[0, position + 1] = token
-        yield token

@@ -25,8 +25,8 @@ from starpullm.checks.perturbation import MAX_DELAY_US, Disturbance, check_pertu
 from starpullm.checks.reduction import Promise, check_bit_stability
 from starpullm.checks.result import CheckResult, Outcome
 from starpullm.checks.underflow import underflow
-from starpullm.data import generate_checkpoint, generate_tokens
-from starpullm.formats import write_tokens
+from starpullm.data.generator import generate_checkpoint, generate_tokens
+from starpullm.files.tokens import write_tokens
 from starpullm.golden.records import shipped_record
 from starpullm.processes.job import Completed, Job, TimedOut, run_job
 from starpullm.pytest_plugin.options import DISTURBING
@@ -255,7 +255,7 @@ def training_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         saved = laboratory.directory / f"trained{ranks}.bin"
         batch = str(2 // (ranks or 1))
         options = f"--checkpoint {model} --tokens {tokens} --seq-len 8 --steps 4 --json --save {saved}".split()
-        command = ["-m", "starpullm.cli", "train", *options, "--batch-size", batch, "--sub-batches", batch]
+        command = ["-m", "starpullm.commands", "train", *options, "--batch-size", batch, "--sub-batches", batch]
         outcome = laboratory.job(ranks, *command)
         if not isinstance(outcome, Completed):
             yield Catch(TIME_LIMIT_CATCH if isinstance(outcome, TimedOut) else name, outcome.sentence)
@@ -305,7 +305,7 @@ def speed(laboratory: Laboratory, name: str) -> Iterator[Catch]:
 GENERATE = """
 import sys
 from pathlib import Path
-from starpullm.data import generate_checkpoint
+from starpullm.data.generator import generate_checkpoint
 from starpullm.golden.records import shipped_record
 from starpullm.speed.turns import Contestant
 record = shipped_record("tiny")

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from starpullm.binding import prototypes
 from starpullm.binding.library import find_library
-from starpullm.data import generate_tokens
+from starpullm.data.generator import generate_tokens
 from starpullm.errors import (
     FileError,
     FormatError,
@@ -39,7 +39,9 @@ from starpullm.errors import (
     StateError,
     TokenRangeError,
 )
-from starpullm.formats import HEADER_BYTES, Checkpoint, parameter_shapes, read_checkpoint, write_checkpoint
+from starpullm.files.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from starpullm.files.header import HEADER_BYTES
+from starpullm.files.model import parameter_shapes
 from starpullm.golden.records import activation_shapes, shipped_record
 from starpullm.runtime import Partition, Runtime, schedulers
 from starpullm.trainer import Trainer

@@ -18,7 +18,7 @@ import pytest
 from starpullm import Runtime, Trainer
 from starpullm.binding.library import find_blas
 from starpullm.checks.products import check_products
-from starpullm.data import generate_tokens
+from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError
 from starpullm.golden.records import shipped_record
 from starpullm.trainer import training_state

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from starpullm.checks.result import json_value
-from starpullm.data import generate_checkpoint
+from starpullm.data.generator import generate_checkpoint
 from starpullm.errors import RuntimeFailureError
 from starpullm.golden.records import shipped_record
 from starpullm.speed.contest import open_contest, open_series

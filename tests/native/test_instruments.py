@@ -14,7 +14,7 @@ import pytest
 
 from starpullm import Runtime, Trainer
 from starpullm.checks.parity import execution_order
-from starpullm.data import generate_tokens
+from starpullm.data.generator import generate_tokens
 from starpullm.golden.records import tensor_digest
 from starpullm.trainer import Instruments
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from starpullm import Runtime, Trainer
-from starpullm.data import generate_tokens
+from starpullm.data.generator import generate_tokens
 from starpullm.errors import RuntimeFailureError
 from starpullm.golden.records import shipped_record
 

@@ -16,7 +16,7 @@ import pytest
 from starpullm.checks import runs
 from starpullm.checks.isolation import Answer, Configuration, Pool
 from starpullm.checks.result import CheckResult, Outcome
-from starpullm.data import generate_tokens
+from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError
 
 ONE, TWO = Configuration("1x1", "lws"), Configuration("2x1", "eager")

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starpullm import Runtime, Trainer
-from starpullm.data import TokenLoader, generate_tokens
+from starpullm.data.generator import generate_tokens
+from starpullm.data.loader import TokenLoader
 from starpullm.processes import ranks
 from starpullm.processes.progress import report_phase
 from starpullm.trainer import training_state

@@ -20,7 +20,7 @@ import pytest
 from numpy.typing import NDArray
 
 from starpullm.errors import FileError, FormatError, InvalidArgumentError
-from starpullm.formats import ModelConfig, parameter_shapes
+from starpullm.files.model import ModelConfig, parameter_shapes
 from starpullm.golden import records
 from starpullm.golden.records import (
     LIBM_FUNCTIONS,

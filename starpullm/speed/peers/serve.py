@@ -18,9 +18,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.data import generate_tokens
+from starpullm.data.generator import generate_tokens
 from starpullm.errors import MissingDependencyError, StarpullmError
-from starpullm.formats import checkpoint_config
+from starpullm.files.checkpoint import checkpoint_config
 from starpullm.processes.progress import report_phase
 from starpullm.runtime import Partition, Runtime
 from starpullm.speed.throughput import Configuration, open_trainer

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from starpullm.formats import Checkpoint, read_checkpoint
+from starpullm.files.checkpoint import Checkpoint, read_checkpoint
 
 __all__ = ["TorchTrainer", "describe"]
 
