@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.binding import prototypes
+from starpullm.binding import prototypes, structs
 from starpullm.binding.library import find_blas, find_library
 from starpullm.errors import MissingDependencyError
 from starpullm.golden import records
@@ -75,7 +75,7 @@ def vector_libm() -> dict[str, VectorLibm]:
 
 def processor() -> str:
     """Return the processor's name and the number of cores, for people."""
-    machine = prototypes.MachineInfo()
+    machine = structs.MachineInfo()
     prototypes.call("machine_info", machine)
     cores = f"{machine.cores} cores" + (" (HWLOC_SYNTHETIC)" if machine.synthetic else "")
     return f"{prototypes.text(machine.processor) or 'unknown processor'}, {cores}"
@@ -83,7 +83,7 @@ def processor() -> str:
 
 def simd_level() -> str:
     """Return the SIMD level of the kernels in use."""
-    machine = prototypes.MachineInfo()
+    machine = structs.MachineInfo()
     prototypes.call("machine_info", machine)
     return prototypes.text(machine.simd_level)
 
@@ -165,7 +165,7 @@ def inspect_machine() -> Machine:
     LibraryNotFoundError
         If the native library can't be opened.
     """
-    build, machine = prototypes.BuildInfo(), prototypes.MachineInfo()
+    build, machine = structs.BuildInfo(), structs.MachineInfo()
     prototypes.call("build_info", build)
     prototypes.call("machine_info", machine)
     fingerprint = libm_fingerprint()
@@ -203,7 +203,7 @@ def inspect_machine() -> Machine:
     )
 
 
-def _partitions(machine: prototypes.MachineInfo) -> tuple[str, ...]:
+def _partitions(machine: structs.MachineInfo) -> tuple[str, ...]:
     """Return the partitions that use all cores; a worker of several threads takes one of StarPU's contexts."""
     cores = int(machine.cores)
     most = machine.starpu_max_contexts - 2 if machine.starpu_parallel_workers else 0
@@ -234,8 +234,8 @@ def _mpirun_version() -> str:
 
 
 def _findings(
-    build: prototypes.BuildInfo,
-    machine: prototypes.MachineInfo,
+    build: structs.BuildInfo,
+    machine: structs.MachineInfo,
     different: list[str],
     environment: str,
     vectors: dict[str, VectorLibm],

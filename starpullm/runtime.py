@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from starpullm.binding import prototypes
+from starpullm.binding import prototypes, structs
 from starpullm.binding.library import find_blas
 from starpullm.binding.resource import Resource
 from starpullm.errors import InvalidArgumentError
@@ -119,8 +119,8 @@ class Runtime(Resource):
         self.comm = comm if comm is not None and comm.Get_size() > 1 else None
         self.rank = self.comm.Get_rank() if self.comm else 0
         self.ranks = self.comm.Get_size() if self.comm else 1
-        self._handle = prototypes.RuntimeHandle()
-        options = prototypes.RuntimeOptions(
+        self._handle = structs.RuntimeHandle()
+        options = structs.RuntimeOptions(
             workers=prototypes.integer("partition, workers", self.partition.workers, 32),
             threads_per_worker=prototypes.integer("partition, threads per worker", self.partition.threads, 32),
             scheduler=prototypes.c_string("scheduler", scheduler),
@@ -140,7 +140,7 @@ class Runtime(Resource):
         StateError
             If the runtime is closed.
         """
-        places = np.empty(self.partition.workers * self.partition.threads, prototypes.THREAD_INFO)
+        places = np.empty(self.partition.workers * self.partition.threads, structs.THREAD_INFO)
         prototypes.call("runtime_threads", self._handle, places, len(places))
         return [ThreadPlace(*place.tolist()) for place in places]
 

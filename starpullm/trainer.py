@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from starpullm.binding import prototypes
+from starpullm.binding import prototypes, structs
 from starpullm.binding.resource import Resource
 from starpullm.errors import InvalidArgumentError, TokenRangeError
 from starpullm.files.checkpoint import checkpoint_config
@@ -35,7 +35,7 @@ REDUCTIONS = ("ordered", "tree", "redux")
 class Loss:
     """A mean loss that arrives when its tasks have run."""
 
-    def __init__(self, handle: prototypes.LossHandle) -> None:
+    def __init__(self, handle: structs.LossHandle) -> None:
         self._handle = handle
         self._value: np.float32 | None = None
 
@@ -60,7 +60,7 @@ class Loss:
 
     def _release(self) -> None:
         # Given up before it is destroyed: an interrupt in between then leaks it instead of destroying it twice.
-        handle, self._handle = self._handle, prototypes.LossHandle()
+        handle, self._handle = self._handle, structs.LossHandle()
         if handle:
             prototypes.call("loss_destroy", handle)
 
@@ -105,7 +105,7 @@ def training_state(path: str | os.PathLike[str]) -> TrainingState:
     FileError
         If the folder can't be read.
     """
-    info = prototypes.TrainingStateInfo()
+    info = structs.TrainingStateInfo()
     prototypes.call("training_state_info", prototypes.c_string("path", path), info)
     return TrainingState(
         path=Path(os.fsdecode(info.path)),
@@ -126,7 +126,7 @@ def training_state(path: str | os.PathLike[str]) -> TrainingState:
     )
 
 
-def _model_config(struct: prototypes.ModelConfigStruct) -> ModelConfig:
+def _model_config(struct: structs.ModelConfigStruct) -> ModelConfig:
     return ModelConfig(**{field.name: getattr(struct, field.name) for field in fields(ModelConfig)})
 
 
@@ -226,12 +226,12 @@ class Trainer(Resource):
         trace: bool = False,
         instruments: Instruments | None = None,
     ) -> None:
-        self._handle = prototypes.SessionHandle()
+        self._handle = structs.SessionHandle()
         if reduction not in REDUCTIONS:
             raise InvalidArgumentError(f'reduction: found "{reduction}", expected one of {", ".join(REDUCTIONS)}')
         if len(betas) != 2:
             raise InvalidArgumentError(f"betas: found {len(betas)} numbers, expected 2")
-        options = prototypes.SessionOptions(
+        options = structs.SessionOptions(
             checkpoint=None if checkpoint is None else prototypes.c_string("checkpoint", checkpoint),
             resume=None if resume is None else prototypes.c_string("resume", resume),
             batch_size=prototypes.integer("batch_size", batch_size, 64),
@@ -403,7 +403,7 @@ class Trainer(Resource):
         InvalidArgumentError
             If ``keep`` isn't positive.
         """
-        options = prototypes.SaveOptions(
+        options = structs.SaveOptions(
             directory=prototypes.c_string("directory", directory),
             run=self._run,
             batches=prototypes.integer("batches", batches, 64),
@@ -432,8 +432,8 @@ class Trainer(Resource):
             If the trainer was made without ``trace=True``.
         """
         tasks, accesses = prototypes.trace_size(self._handle)
-        task_table = np.empty(tasks, prototypes.TRACE_TASK)
-        access_table = np.empty(accesses, prototypes.TRACE_ACCESS)
+        task_table = np.empty(tasks, structs.TRACE_TASK)
+        access_table = np.empty(accesses, structs.TRACE_ACCESS)
         prototypes.call(
             "session_trace_read", self._handle, task_table, len(task_table), access_table, len(access_table)
         )
@@ -475,7 +475,7 @@ class Trainer(Resource):
         StateError
             If the trainer was made without instruments.
         """
-        table = np.empty(prototypes.findings_size(self._handle), prototypes.FINDING)
+        table = np.empty(prototypes.findings_size(self._handle), structs.FINDING)
         prototypes.call("session_findings_read", self._handle, table, len(table))
         handles = self._read_handles()
         return [
@@ -489,7 +489,7 @@ class Trainer(Resource):
 
     def _destroy(self) -> None:
         # Given up first, as a loss is.
-        handle, self._handle = self._handle, prototypes.SessionHandle()
+        handle, self._handle = self._handle, structs.SessionHandle()
         prototypes.call("session_destroy", handle)
 
     def __del__(self) -> None:
@@ -499,7 +499,7 @@ class Trainer(Resource):
             self.close()
 
     def _submit(self, function: str, inputs: ArrayLike, targets: ArrayLike) -> Loss:
-        loss = prototypes.LossHandle()
+        loss = structs.LossHandle()
         prototypes.call(
             function,
             self._handle,
@@ -530,13 +530,13 @@ class Trainer(Resource):
         return np.ascontiguousarray(array, np.int32)
 
     def _read_config(self) -> ModelConfig:
-        struct = prototypes.ModelConfigStruct()
+        struct = structs.ModelConfigStruct()
         prototypes.call("session_config", self._handle, struct)
         return _model_config(struct)
 
     def _read_tensor_table(self, group: int) -> dict[str, _Tensor]:
         table: dict[str, _Tensor] = {}
-        info = prototypes.TensorInfo()
+        info = structs.TensorInfo()
         for index in range(prototypes.call("tensor_count", group)):
             prototypes.call("session_tensor_info", self._handle, group, index, info)
             name = prototypes.text(info.name)
@@ -545,7 +545,7 @@ class Trainer(Resource):
 
     def _read_handles(self) -> tuple[HandleInfo, ...]:
         handles = []
-        info = prototypes.HandleInfo()
+        info = structs.HandleInfo()
         for index in range(prototypes.call("session_handle_count", self._handle)):
             prototypes.call("session_handle_info", self._handle, index, info)
             handles.append(HandleInfo(index, prototypes.text(info.name), int(info.bytes)))
@@ -587,7 +587,7 @@ def _instrument_options(instruments: Instruments) -> dict[str, int]:
 
 
 def _options_of_all_ranks(
-    options: prototypes.SessionOptions,
+    options: structs.SessionOptions,
     checkpoint: str | os.PathLike[str] | None,
     resume: str | os.PathLike[str] | None,
 ) -> dict[str, object]:

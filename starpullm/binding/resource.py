@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
-from starpullm.binding.prototypes import Handle
+from starpullm.binding.structs import Handle
 
 __all__ = ["Resource"]
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from starpullm.binding.prototypes import TRACE_ACCESS, TRACE_TASK
+from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK
 from starpullm.errors import InvalidArgumentError
 from starpullm.golden.records import shipped_record
 from starpullm.speed.throughput import (
