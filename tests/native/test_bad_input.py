@@ -896,7 +896,7 @@ def tensor_tables(checkpoint: str, batch_size: int, seq_len: int) -> dict[str, l
 
 
 def test_tensor_tables_agree(odd_checkpoint: Path) -> None:
-    """Names, order, shapes and which tensors have layers: formats.py and records.py against the native library."""
+    """Names, order, shapes and which tensors have layers: the package against the native library."""
     odd = shipped_record("odd")
     tables = run_function(tensor_tables, odd_checkpoint, odd.batch_size, odd.seq_len)
     layered = {name.partition("[")[0] for group in odd.steps[0].digests.values() for name in group if "[" in name}
