@@ -1,7 +1,6 @@
 """The project's checks in the order of their cost, and which of them is the first to catch a library with a defect.
 
-test_defects.py and test_alarms.py call it. Everything runs in child processes that have the library and the defect in
-their environment.
+Everything runs in child processes whose environment names the library.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -44,39 +43,41 @@ TIME_LIMIT = 30.0
 """Seconds for one call; the longest, memory growth, takes 5 on a quiet machine with two cores."""
 
 TIME_LIMIT_CATCH = "time limit"
-"""What catches a defect by which a check doesn't end."""
+"""What catches a defect that keeps a check from ending. No check is credited with it."""
 
 
 @dataclass(frozen=True)
 class Catch:
-    """A check that raised the alarm, and what it said in one line."""
+    """A check that failed, or the time limit, and one line of what was found."""
 
     check: str
     finding: str
 
 
 class Laboratory:
-    """A library, perhaps with a defect, and processes that it is checked in; a context manager.
+    """A library, perhaps with a defect, and the processes that check it; a context manager.
 
     Parameters
     ----------
     library
         The shared library.
-    defect
-        Its name; None: none is chosen.
     directory
         For files.
+    without_defect
+        What the speed is compared with; None: the library itself.
     only_tiny
         Leave out what takes longer because it trains larger models.
     """
 
-    def __init__(self, library: Path, defect: str | None, directory: Path, *, only_tiny: bool = False) -> None:
+    def __init__(
+        self, library: Path, directory: Path, *, without_defect: Path | None = None, only_tiny: bool = False
+    ) -> None:
         self.directory = directory
+        self.without_defect = without_defect or library
         self.only_tiny = only_tiny
         # Two cores on any machine.
         self.environment = {
             "STARPULLM_LIB": str(library),
-            "STARPULLM_DEFECT": defect or "",
             "HWLOC_SYNTHETIC": "numa:1 core:2 pu:1",
             "STARPU_HOME": str(directory),
             "STARPU_RAND_SEED": str(SEED),
@@ -99,7 +100,7 @@ class Laboratory:
     def call(
         self, name: str, configuration: Configuration, function: Callable[..., CheckResult | None], **arguments: Any
     ) -> Iterator[Catch]:
-        """Yield what a check in a child has found; a child that hangs or dies is caught by that."""
+        """Yield what a check in a child has found: that it failed, that the child died, or that it took too long."""
         answer = self._pool.call(configuration, function, time_limit=TIME_LIMIT, **arguments)
         if answer.ending != "answered":
             assert "LibraryNotFoundError" not in answer.failure, answer.failure  # nothing was tried
@@ -267,19 +268,21 @@ def training_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
 
 
 BLOCKS = 16
-"""Turns of each build: enough for 20 %."""
+"""Turns of each build: enough to see a slowdown of 20 %."""
 
 BUDGET = 0.05
-"""A smaller slowdown is none."""
+"""A smaller slowdown is allowed."""
 
 
 def speed(laboratory: Laboratory, name: str) -> Iterator[Catch]:
-    """Turn by turn with the same library without the defect."""
+    """The library and the one without the defect run by turns."""
     record = shipped_record("small")
     model = laboratory.directory / "speed.bin"
     generate_checkpoint(model, record.model, record.seed)
     new = Contestant("library", environment=laboratory.environment)
-    baseline = Contestant("without the defect", environment={**laboratory.environment, "STARPULLM_DEFECT": ""})
+    baseline = Contestant(
+        "without the defect", environment={**laboratory.environment, "STARPULLM_LIB": str(laboratory.without_defect)}
+    )
     configuration = throughput.Configuration(
         model=record.name,
         batch_size=record.batch_size,
@@ -296,7 +299,7 @@ def speed(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         for _ in range(BLOCKS):
             contest.block()
         results = contest.decide(BUDGET), contest.costs()
-    for result in results:  # a machine that is too noisy to tell says so: that is no alarm
+    for result in results:  # "inconclusive", on a busy machine, is no alarm
         if result.outcome is Outcome.FAILED:
             yield Catch(name, result.finding)
 
@@ -311,7 +314,7 @@ record = shipped_record("tiny")
 generate_checkpoint(Path(sys.argv[1]), record.model, record.seed)
 """
 
-CHECKS: Mapping[str, Check] = {
+CHECKS: dict[str, Check] = {
     "parity": parity,
     "observed order": each_reduction(runs.observed_order, ALL),
     "reuse": each_reduction(runs.reuse, ("ordered",)),
@@ -339,10 +342,23 @@ REPEATED = tuple(CHECKS)[: tuple(CHECKS).index("parity over ranks")]
 
 @dataclass(frozen=True)
 class Hunt:
-    """What became of one defect."""
+    """What the checks found of one defect.
+
+    Parameters
+    ----------
+    first
+        What was found first, by whichever check or by the time limit; None: nothing.
+    seconds
+        Until then.
+    expected
+        What the check found that must catch the defect; None: nothing.
+    by_expected
+        Whether it is that check's own finding: if it did not end, it caught nothing.
+    """
 
     first: Catch | None
     seconds: float
+    expected: Catch | None
     by_expected: bool
 
 
@@ -351,6 +367,7 @@ def hunt(laboratory: Laboratory, expected: str) -> Hunt:
     start = time.monotonic()
     first = next((caught for name, check in CHECKS.items() for caught in check(laboratory, name)), None)
     seconds = time.monotonic() - start
-    if first is None or first.check == expected or expected not in CHECKS:
-        return Hunt(first, seconds, first is not None and first.check == expected)
-    return Hunt(first, seconds, next(CHECKS[expected](laboratory, expected), None) is not None)
+    caught = first
+    if first is not None and first.check != expected and expected in CHECKS:
+        caught = next(CHECKS[expected](laboratory, expected), None)
+    return Hunt(first, seconds, caught, caught is not None and caught.check == expected)
