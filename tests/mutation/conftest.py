@@ -67,7 +67,10 @@ def quick_or_broken(path: Path) -> bool:
 @pytest.fixture
 def patch(patch_path: Path) -> Patch:
     """One of the patches."""
-    return read_patch(patch_path)
+    try:
+        return read_patch(patch_path)
+    except PatchError as error:
+        pytest.fail(str(error), pytrace=False)
 
 
 @pytest.fixture(scope="session")

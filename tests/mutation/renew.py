@@ -14,6 +14,8 @@ from pathlib import Path
 
 from .patches import CHECKOUT, SHIPPED, Patch, PatchError, apply_patch, find_patches, read_patch
 
+__all__ = ["renew", "write"]
+
 
 def renew(path: Path, moved: Iterable[tuple[str, str]]) -> str:
     """Write a patch anew if it does not apply as it stands; return what became of it."""
@@ -32,7 +34,7 @@ def renew(path: Path, moved: Iterable[tuple[str, str]]) -> str:
             return "applies"
     except PatchError:
         pass
-    command = ["patch", "-p1", "--fuzz=3", "--no-backup-if-mismatch", "--batch"]
+    command = ["patch", "-p1", "--fuzz=3", "--no-backup-if-mismatch", "--force"]
     run = subprocess.run(command, cwd=directory / "b", input=diff, capture_output=True, text=True, check=False)
     if run.returncode != 0:
         return f"does not apply; make the change in {directory}/b, then use --from {directory}\n{run.stdout}"
@@ -58,14 +60,17 @@ def _main() -> None:
     parser.add_argument("--moved", action="append", default=[], metavar="OLD=NEW", help="a file's old and new path")
     parser.add_argument("--from", dest="directory", type=Path, help="take the patch from a directory edited by hand")
     options = parser.parse_args()
-    if options.directory is not None:
-        if len(options.patches) != 1:
-            parser.error("--from needs exactly one patch")
-        write(read_patch(options.patches[0]), options.directory)
-        return
-    moved = [tuple(pair.split("=", 1)) for pair in options.moved]
-    for path in options.patches or find_patches(SHIPPED):
-        print(f"{path.stem}: {renew(path, moved)}")
+    if options.directory is not None and len(options.patches) != 1:
+        parser.error("--from needs exactly one patch")
+    try:
+        if options.directory is not None:
+            write(read_patch(options.patches[0]), options.directory)
+            return
+        moved = [tuple(pair.split("=", 1)) for pair in options.moved]
+        for path in options.patches or find_patches(SHIPPED):
+            print(f"{path.stem}: {renew(path, moved)}")
+    except PatchError as error:
+        parser.exit(1, f"{error}\n")
 
 
 if __name__ == "__main__":

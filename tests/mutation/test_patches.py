@@ -9,6 +9,7 @@ import pytest
 
 from .laboratory import CHECKS, TIME_LIMIT_CATCH
 from .patches import CHECKOUT, SHIPPED, Patch, PatchError, apply_patch, find_patches, read_patch
+from .renew import renew
 
 HEADER = "Kind: k\nDefect: d\nShows: s\nCaught-by: parity\n"
 DIFF = """
@@ -32,7 +33,10 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_patch_applies(patch: Patch, sources: Path) -> None:
-    apply_patch(patch, sources, check_only=True)
+    try:
+        apply_patch(patch, sources, check_only=True)
+    except PatchError as error:
+        pytest.fail(str(error), pytrace=False)
 
 
 def test_header_names_a_check(patch: Patch) -> None:
@@ -62,6 +66,22 @@ def test_broken_headers_are_refused(text: str, sentence: str, tmp_path: Path) ->
     with pytest.raises(PatchError, match=sentence) as caught:
         read_patch(path)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.skipif(shutil.which("patch") is None, reason="needs the program patch")
+def test_renewing_changes_the_context_and_keeps_the_header(sources: Path, tmp_path: Path) -> None:
+    path = tmp_path / "stale.patch"
+    text = (SHIPPED / "state_step.patch").read_text()
+    context = next(line for line in reversed(text.splitlines()) if line.startswith(" ") and line.strip())
+    path.write_text(text.replace(context, " /* something else */"))
+    before = read_patch(path)
+    with pytest.raises(PatchError, match="does not apply"):
+        apply_patch(before, sources, check_only=True)
+    assert renew(path, []).startswith("written anew")
+    after = read_patch(path)
+    assert after.header == before.header
+    apply_patch(after, sources, check_only=True)
+    assert renew(path, []) == "applies"
 
 
 def test_what_does_not_apply_names_patch_file_and_hunk(tmp_path: Path) -> None:
