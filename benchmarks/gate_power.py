@@ -33,8 +33,8 @@ from starpullm.turns import Contestant
 CONFIDENCE = 0.95
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-CONSTANT_BYTES = 8
-"""The size of the fraction, a double."""
+ALIKE_BYTES = 8 + 20
+"""What may differ: the fraction, a double, and the linker's build ID, which is a hash of the library."""
 
 PATCH = CHECKOUT / "tests" / "mutation" / "defects" / "slow_matmul.patch"
 
@@ -77,14 +77,14 @@ def build_slowed(operation: str, fraction: float, directory: Path) -> Path:
 
 
 def build_pair(operation: str, fraction: float, directory: Path) -> tuple[Path, Path]:
-    """Return the baseline and the slowed library; they differ in the constant only."""
+    """Return the baseline and the slowed library, which have the same code."""
     baseline, slowed = (build_slowed(operation, of, directory) for of in (0.0, fraction))
     before, after = baseline.read_bytes(), slowed.read_bytes()
     differing = sum(a != b for a, b in zip(before, after, strict=False))
-    if len(before) != len(after) or differing > CONSTANT_BYTES:
+    if len(before) != len(after) or differing > ALIKE_BYTES:
         raise click.ClickException(
             f"{baseline} and {slowed}: found {differing} bytes that differ, and {len(before)} and {len(after)} bytes, "
-            f"expected libraries of one size that differ in {CONSTANT_BYTES} bytes at most"
+            f"expected libraries of one size that differ in {ALIKE_BYTES} bytes at most"
         )
     return baseline, slowed
 
@@ -162,13 +162,18 @@ def main(
     with tempfile.TemporaryDirectory() as directory, results.open("a") as file:
         checkpoint = Path(directory) / "model.bin"
         generate_checkpoint(checkpoint, record.model, record.seed)
-        same = build_slowed(operations[0] if operations else "matmul_forward", 0.0, Path(directory))
-        libraries: dict[str | None, tuple[Path, Path]] = {None: (same, same)}
-        for operation in operations:
-            libraries[f"{operation}:{fraction:g}"] = build_pair(operation, fraction, Path(directory))
+        libraries: dict[str | None, tuple[Path, Path]] = {
+            f"{operation}:{fraction:g}": build_pair(operation, fraction, Path(directory))
+            for operation in operations or ("matmul_forward",)
+        }
+        baseline = next(iter(libraries.values()))[0]
+        libraries[None] = baseline, baseline
         for slow in cases:
             start = time.monotonic()
             result, turns = run(configuration, checkpoint, libraries[slow], blocks)
+            judged = {change.name for change in result.changes}
+            if slow and slow.partition(":")[0] not in judged:
+                raise click.ClickException(f"--slow {slow}: expected one of the operations {', '.join(sorted(judged))}")
             told = {"slow": slow, "seconds": time.monotonic() - start, "load": os.getloadavg()[0]}
             file.write(json.dumps({**told, **result.as_json(), "turns": turns}) + "\n")
             file.flush()

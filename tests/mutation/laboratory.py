@@ -104,7 +104,8 @@ class Laboratory:
         answer = self._pool.call(configuration, function, time_limit=TIME_LIMIT, **arguments)
         if answer.ending != "answered":
             assert "LibraryNotFoundError" not in answer.failure, answer.failure  # nothing was tried
-            hung = "had not ended after" in answer.failure.splitlines()[0]
+            # A job whose ranks have crashed may take a moment to end, and then reads as if it had hung.
+            hung = "had not ended after" in answer.failure.splitlines()[0] and answer.seconds >= TIME_LIMIT
             yield Catch(TIME_LIMIT_CATCH if hung else name, answer.failure.splitlines()[0])
         for report in answer.reports:
             yield from judge(name, report, str(configuration))

@@ -169,7 +169,7 @@ pytest tests/mutation -m mutation       # all defects
 
 ## Results
 
-{summary}. On {cores} cores ({processor}), with no other load.
+{summary}. Measured on {cores} cores ({processor}).
 
 "Seconds" is the time until the first check failed, the start of its processes included. "Build" is the CPU time of
 compiling the changed objects and linking the library; the other objects come from one build without a defect, which
@@ -197,6 +197,9 @@ pytest tests/mutation -m mutation --mutation-repetitions 200 --mutation-results 
 ```
 
 The command can be split with `-k`: each run adds its results to the JSON file.
+
+`--starpullm-lib PATH` names a library that is checked in place of the installed one. Libraries with a defect are always
+built from the checkout's sources.
 
 ## Your own patches
 
