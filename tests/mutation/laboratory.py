@@ -94,7 +94,7 @@ class Laboratory:
         self._pool.close()
 
     def next_seed(self) -> int:
-        """Return another one each time."""
+        """Return a seed that was not returned before."""
         return next(self._seeds)
 
     def call(
@@ -111,12 +111,12 @@ class Laboratory:
             yield from judge(name, report, str(configuration))
 
     def job(self, ranks: int | None, *command: str) -> Any:
-        """Run Python with this library, on ranks if that is a number."""
+        """Run Python with this library: in one process if `ranks` is None, else under mpirun."""
         return run_job(Job([sys.executable, *command], TIME_LIMIT, ranks, environment=self.environment))
 
 
 def judge(name: str, report: CheckReport, where: str) -> Iterator[Catch]:
-    """Yield a failure; what isn't comparable here proves nothing, and is an error."""
+    """Yield a failure; a check that could not compare anything is an error."""
     if report.outcome is Outcome.FAILED:
         yield Catch(name, f"{where}: {report.finding}")
     elif report.outcome is not Outcome.PASSED:
@@ -131,7 +131,7 @@ Check = Callable[[Laboratory, str], Iterator[Catch]]
 
 
 def parity(laboratory: Laboratory, name: str) -> Iterator[Catch]:
-    """Golden records: whole and odd tiles, small and larger heads, one sub-batch and several, threads and workers."""
+    """Compare with golden records: several models, partitions and numbers of sub-batches."""
     for configuration, record, sub_batches in (
         (ONE, "tiny", 1),
         (TWO, "tiny", 2),
@@ -148,7 +148,7 @@ def parity(laboratory: Laboratory, name: str) -> Iterator[Catch]:
 
 
 def each_reduction(function: Callable[..., CheckResult], reductions: tuple[str, ...], **more: object) -> Check:
-    """Return a check of tiny's two sub-batches on two workers, with several reductions."""
+    """Return a check that runs on tiny with two sub-batches and two workers, once for each reduction."""
 
     def check(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         for reduction in reductions:
@@ -160,7 +160,7 @@ def each_reduction(function: Callable[..., CheckResult], reductions: tuple[str, 
 
 
 def accesses(laboratory: Laboratory, name: str) -> Iterator[Catch]:
-    """What tasks declare, on the one worker that memory can be closed for."""
+    """Compare declared with actual accesses; on one worker, as memory is closed for the whole process."""
     for reduction in ("ordered", "tree"):
         yield from laboratory.call(
             name, ONE, runs.accesses, record="tiny", sub_batches=2, reduction=reduction, seed=SEED
@@ -168,7 +168,7 @@ def accesses(laboratory: Laboratory, name: str) -> Iterator[Catch]:
 
 
 def bit_stability(laboratory: Laboratory, name: str) -> Iterator[Catch]:
-    """The tree's gradients on three partitions."""
+    """Compare the gradients of the tree reduction on three partitions."""
     record, sub_batches = ("tiny", 2) if laboratory.only_tiny else ("odd", 3)
     tensors = {}
     for configuration in (ONE, TWO, TEAM):
@@ -182,7 +182,7 @@ def bit_stability(laboratory: Laboratory, name: str) -> Iterator[Catch]:
 
 
 def perturbation(laboratory: Laboratory, name: str) -> Iterator[Catch]:
-    """What a run on one worker leaves, and disturbed ones on two by each scheduler, every time with other delays."""
+    """Compare a run on one worker with runs on two, with random delays, by each scheduler; each call has its own delays."""
     delay_seed = laboratory.next_seed()
     plain = None
     for configuration, max_delay_us in [
@@ -215,7 +215,7 @@ def written_tensors(
     function: Callable[..., CheckResult | None],
     **arguments: Any,
 ) -> Generator[Catch, None, Tensors | None]:
-    """Return the tensors that a run with the tree writes to a file; None if that already is caught."""
+    """Return the tensors that a run with the tree reduction writes to a file; None if the run itself is caught."""
     path = laboratory.directory / "tensors.npz"
     caught = list(
         laboratory.call(name, configuration, function, reduction="tree", seed=SEED, path=str(path), **arguments)
@@ -228,7 +228,7 @@ def written_tensors(
 
 
 def parity_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
-    """Golden records again, a sub-batch or two on each of two ranks."""
+    """Compare with golden records on two ranks."""
     for record, sub_batches in (("tiny", 1), ("small", 2)):
         if not (laboratory.only_tiny and record != "tiny"):
             yield from laboratory.call(
@@ -237,7 +237,7 @@ def parity_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
 
 
 def gradients_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
-    """Each reduction's."""
+    """Compare gradients on two ranks with their error bounds, for each reduction."""
     for reduction in ALL:
         yield from laboratory.call(
             name, RANKS, runs.gradients, record="tiny", sub_batches=1, reduction=reduction, seed=SEED
@@ -245,7 +245,7 @@ def gradients_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
 
 
 def training_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
-    """Two ranks that train from files have the losses and the model of one process."""
+    """Compare the losses and the trained model of two ranks with those of one process."""
     record = shipped_record("tiny")
     tokens, model = laboratory.directory / "tokens.bin", laboratory.directory / "model.bin"
     write_tokens(tokens, generate_tokens(SEED, 0, 1, 100, record.model.vocab_size)[0].reshape(-1))
@@ -276,7 +276,7 @@ BUDGET = 0.05
 
 
 def speed(laboratory: Laboratory, name: str) -> Iterator[Catch]:
-    """The library and the one without the defect run by turns."""
+    """Compare with the speed of the library without the defect."""
     record = shipped_record("small")
     model = laboratory.directory / "speed.bin"
     generate_checkpoint(model, record.model, record.seed)
@@ -338,7 +338,7 @@ CHECKS: dict[str, Check] = {
 """By name, the cheapest first."""
 
 REPEATED = tuple(CHECKS)[: tuple(CHECKS).index("parity over ranks")]
-"""Those that take well below a second once their processes are there."""
+"""The checks that take well below a second once their processes have started."""
 
 
 @dataclass(frozen=True)
