@@ -182,7 +182,7 @@ def bit_stability(laboratory: Laboratory, name: str) -> Iterator[Catch]:
 
 
 def perturbation(laboratory: Laboratory, name: str) -> Iterator[Catch]:
-    """Compare a run on one worker with runs on two, with random delays, by each scheduler; each call has its own delays."""
+    """Compare a run on one worker with runs on two, with random delays, by each scheduler; every call delays anew."""
     delay_seed = laboratory.next_seed()
     plain = None
     for configuration, max_delay_us in [
