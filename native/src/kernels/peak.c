@@ -1,5 +1,4 @@
-/* The measurement of what a core can do at most.
- * api.c calls it, in as many threads at once as a partition has. */
+/* The measurement of what a core can do at most. */
 #include "kernels/peak.h"
 
 #include <time.h>

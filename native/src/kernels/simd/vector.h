@@ -1,12 +1,14 @@
 /* The vector type of the level that a file of this folder is being compiled for, in the compiler's own vector
- * extensions. Every file here is compiled once per level (native/CMakeLists.txt), with SIMD_LEVEL its name and
- * SIMD_BYTES its width; SIMD_NAME(f) is f's name at this level. Lanes go across outputs, never along a sum
- * (docs/numerics.md, Rules). */
+ * extensions. Every file here is compiled once per level (native/CMakeLists.txt), with SIMD_LEVEL the level's name,
+ * SIMD_BYTES the width of a vector and SIMD_REGISTERS the number of vector registers; SIMD_NAME(f) is f's name at this
+ * level. Lanes go across outputs, never along a sum (docs/numerics.md, Rules). */
 #ifndef STARPULLM_VECTOR_H
 #define STARPULLM_VECTOR_H
 
 #include <stdint.h>
 #include <string.h>
+
+#include "kernels/arithmetic.h"
 
 #define SIMD_JOIN_(name, level) name##_##level
 #define SIMD_JOIN(name, level) SIMD_JOIN_(name, level)
