@@ -1,6 +1,6 @@
 /* Compares the kernels of every level bit for bit with the reference kernels in one thread, over random shapes, values
  * and teams; level ref is so compared with itself in several threads. That the reference kernels themselves have the
- * bits of docs/numerics.md is tested elsewhere (tests/native/test_reference_kernels.py and test_parity.py). ctest runs
+ * bits of docs/numerics.md is tested elsewhere (tests/unit/test_reference_kernels.py, tests/native/test_parity.py). ctest runs
  * it whole; by hand: test_kernels --list, test_kernels [--level LEVEL] [OPERATION].
  *
  * Every case is made from a seed of its own, so a failing case is the same alone as in the whole run, and at every

@@ -28,9 +28,10 @@ void crossentropy_softmax_backward_ref(float *restrict dlogits, const float *res
     const struct share rows = team_share(team, N, 1);
     for (size_t n = rows.begin; n < rows.end; n++) {
         float *d = dlogits + n * Vp;
-        for (size_t v = 0; v < V; v++) {
-            const float indicator = (int32_t)v == targets[n] ? 1.0f : 0.0f;
-            d[v] = present(start, &d[v]) + (probs[n * Vp + v] - indicator) * dlosses[n];
+        const float *p = probs + n * Vp;
+        for (int32_t v = 0; v < (int32_t)V; v++) {
+            const float indicator = v == targets[n] ? 1.0f : 0.0f;
+            d[v] = present(start, &d[v]) + (p[v] - indicator) * dlosses[n];
         }
         for (size_t v = V; v < Vp; v++)
             d[v] = present(start, &d[v]);

@@ -17,9 +17,12 @@ void encoder_backward_ref(float *restrict dwte, float *restrict dwpe, const floa
     for (size_t t = 0; t < maxT; t++)
         for (size_t c = columns.begin; c < columns.end; c++)
             dwpe[t * C + c] = present(dwpe_start, &dwpe[t * C + c]);
-    for (size_t n = 0; n < B * T; n++)
-        for (size_t c = columns.begin; c < columns.end; c++) {
-            dwte[(size_t)tokens[n] * C + c] += dout[n * C + c];
-            dwpe[n % T * C + c] += dout[n * C + c];
+    for (size_t b = 0; b < B; b++)
+        for (size_t t = 0; t < T; t++) {
+            const size_t n = b * T + t;
+            for (size_t c = columns.begin; c < columns.end; c++) {
+                dwte[(size_t)tokens[n] * C + c] += dout[n * C + c];
+                dwpe[t * C + c] += dout[n * C + c];
+            }
         }
 }
