@@ -216,12 +216,14 @@ def test_attention_forward(kernel: Callable[[str], Kernel], values: Values) -> N
 def test_attention_backward(kernel: Callable[[str], Kernel], values: Values) -> None:
     dout, qkv, att = values(B, T, C), values(B, T, 3 * C), values(B, NH, T, T)
     att[..., ~np.tri(T, dtype=bool)] = np.nan  # must not be read
-    outputs = garbage(B, T, 3 * C), garbage(B, NH, T, T), garbage(B, NH, T, T)
-    kernel("attention_backward")(*outputs, dout, qkv, att, B, T, C, NH)
-    expected = tuple(np.zeros_like(output) for output in outputs)
-    strict.attention_backward(*expected, dout, qkv, att)
-    for found, right in zip(outputs, expected, strict=True):
-        assert_same(found, right)
+    dqkv, expected_dqkv = sums(Start.FROM_ZERO, values, B, T, 3 * C)
+    dpreatt, expected_dpreatt = sums(Start.FROM_ZERO, values, B, NH, T, T)
+    datt, expected_datt = sums(Start.FROM_ZERO, values, B, NH, T, T)
+    kernel("attention_backward")(dqkv, dpreatt, datt, dout, qkv, att, B, T, C, NH)
+    strict.attention_backward(expected_dqkv, expected_dpreatt, expected_datt, dout, qkv, att)
+    assert_same(dqkv, expected_dqkv)
+    assert_same(dpreatt, expected_dpreatt)
+    assert_same(datt, expected_datt)
 
 
 def test_gelu(kernel: Callable[[str], Kernel], values: Values, start: Start) -> None:

@@ -1,7 +1,7 @@
 /* Compares the kernels of every level bit for bit with the reference kernels in one thread, over random shapes, values
- * and teams; level ref is so compared with itself in several threads. That the reference kernels themselves have the
- * bits of docs/numerics.md is tested elsewhere (tests/unit/test_reference_kernels.py, tests/native/test_parity.py). ctest runs
- * it whole; by hand: test_kernels --list, test_kernels [--level LEVEL] [OPERATION].
+ * and teams; so level ref is compared with itself in several threads. Other tests show that the reference kernels have
+ * the bits of docs/numerics.md: tests/unit/test_reference_kernels.py, tests/native/test_parity.py. ctest runs all
+ * cases; by hand: test_kernels --list, test_kernels [--level LEVEL] [OPERATION].
  *
  * Every case is made from a seed of its own, so a failing case is the same alone as in the whole run, and at every
  * level. A team's threads run one after the other, each on buffers as they were at the start, and what they compute is

@@ -6,8 +6,8 @@
 #include "kernels/peak.h"
 #include "kernels/simd/vector.h"
 
-/* Enough sums to hide what a multiplication and an addition take one after the other (6 to 8 cycles, two pairs begun in
- * each), few enough that they and two factors fit the registers. */
+/* Enough sums to hide the latency of a multiplication and an addition (6 to 8 cycles, in each of which two pairs can
+ * start), few enough that they and the two operands fit the registers. */
 enum { PEAK_SUMS = 12, PEAK_GROUPS = SIMD_REGISTERS / 16, PEAK_OPERATIONS = 2 * PEAK_GROUPS * PEAK_SUMS * LANES };
 
 peak_loop SIMD_NAME(peak_fused);
