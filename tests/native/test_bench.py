@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from starpullm.checks.throughput import matmul_flops
+from starpullm.golden.records import shipped_record
 from starpullm.machine import peak_gflops
-from starpullm.records import shipped_record
+from starpullm.speed.throughput import matmul_flops
 
 from .children import TWO_CORES, Reply, attempt, run_cli, run_function
 

@@ -10,14 +10,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from starpullm.checks.gate import BUDGET, Verdict
 from starpullm.checks.result import json_value
-from starpullm.checks.throughput import Configuration
-from starpullm.contest import open_contest, open_series
-from starpullm.data import generate_checkpoint
+from starpullm.data.generator import generate_checkpoint
 from starpullm.errors import RuntimeFailureError
-from starpullm.records import shipped_record
-from starpullm.turns import Contestant
+from starpullm.golden.records import shipped_record
+from starpullm.speed.contest import open_contest, open_series
+from starpullm.speed.gate import BUDGET, Verdict
+from starpullm.speed.throughput import Configuration
+from starpullm.speed.turns import Contestant
 
 from .children import TWO_CORES, Reply, attempt, run_function
 

@@ -24,7 +24,7 @@ print(*vector_levels())
 
 MISUSE = """
 import sys
-from starpullm import _native
+from starpullm.binding import prototypes
 from starpullm.errors import InvalidArgumentError
 
 [level, *_] = [*sys.argv[1:], "avx2"]
@@ -37,7 +37,7 @@ for name, arguments in (
     ("prove_libm", (level, "expf", 0, 2**32 + 1)),
 ):
     try:
-        found = getattr(_native, name)(*arguments)
+        found = getattr(prototypes, name)(*arguments)
     except InvalidArgumentError as error:
         print(error)
     else:

@@ -12,8 +12,8 @@ import pytest
 
 from starpullm.checks.parity import execution_order
 from starpullm.checks.references import record_trainer
-from starpullm.data import generate_tokens
-from starpullm.records import shipped_record
+from starpullm.data.generator import generate_tokens
+from starpullm.golden.records import shipped_record
 from starpullm.runtime import Runtime
 
 from .children import TWO_CORES, run_cli, run_function, run_python
