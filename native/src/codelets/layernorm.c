@@ -1,5 +1,5 @@
-/* Codelets of layernorm: forward, and backward in two tasks so that only the weights' gradient is in the chain over
- * sub-batches. Submitted by graph/forward.c and graph/backward.c. */
+/* Codelets of layernorm. Its backward is two tasks, so that only the one of weight and bias waits for the sub-batch
+ * before it. */
 #include "codelets/operation.h"
 
 struct forward {
