@@ -22,23 +22,26 @@ struct hold {
     struct task_list tasks;
 };
 
-/* Room for one more entry of a list. */
-static status grow(void **entries, size_t count, size_t *capacity, size_t entry_size)
+/* Gives the list room for one more entry; NULL if there is no memory, and the list stays as it was. */
+static void *grow(void *entries, size_t count, size_t *capacity, size_t entry_size)
 {
     if (count < *capacity)
-        return STARPULLM_OK;
+        return entries;
     const size_t larger = *capacity ? 2 * *capacity : 1024;
-    void *moved = realloc(*entries, larger * entry_size);
-    if (!moved)
-        return fail(STARPULLM_OUT_OF_MEMORY, "a list of %zu tasks or edges", larger);
-    *entries = moved;
-    *capacity = larger;
-    return STARPULLM_OK;
+    void *moved = realloc(entries, larger * entry_size);
+    if (moved)
+        *capacity = larger;
+    else
+        (void)fail(STARPULLM_OUT_OF_MEMORY, "a list of %zu tasks or edges", larger);
+    return moved;
 }
 
 static status append(struct task_list *list, struct starpu_task *task, int64_t id)
 {
-    TRY(grow((void **)&list->entries, list->count, &list->capacity, sizeof *list->entries));
+    struct held_task *entries = grow(list->entries, list->count, &list->capacity, sizeof *entries);
+    if (!entries)
+        return STARPULLM_OUT_OF_MEMORY;
+    list->entries = entries;
     list->entries[list->count++] = (struct held_task){task, id};
     return STARPULLM_OK;
 }
@@ -126,10 +129,13 @@ static status append_edges_of(struct edge_list *list, struct held_task before)
     unsigned count;
     TRY(list_successors(list, before.task, &count));
     for (unsigned i = 0; i < count; i++) {
-        struct hold_edge edge = {.before = before.id};
-        TRY(id_of(list, list->successors[i], &edge.after));
-        TRY(grow((void **)&list->edges, list->count, &list->capacity, sizeof edge));
-        list->edges[list->count++] = edge;
+        int64_t after;
+        TRY(id_of(list, list->successors[i], &after));
+        struct hold_edge *edges = grow(list->edges, list->count, &list->capacity, sizeof *edges);
+        if (!edges)
+            return STARPULLM_OUT_OF_MEMORY;
+        list->edges = edges;
+        list->edges[list->count++] = (struct hold_edge){before.id, after};
     }
     return STARPULLM_OK;
 }
