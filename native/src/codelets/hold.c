@@ -79,8 +79,8 @@ status hold_release(struct hold *hold)
 /* ---- The edges ---- */
 
 struct edge_list {
-    struct task_list sorted;   /* the held tasks, by address */
-    struct task_list internal; /* StarPU's own tasks, in the order in which they were found */
+    const struct task_list *held; /* sorted by address */
+    struct task_list internal;    /* StarPU's own tasks, in the order in which they were found */
     struct starpu_task **successors;
     unsigned max_successors;
     struct hold_edge *edges;
@@ -96,7 +96,7 @@ static int compare_tasks(const void *left, const void *right)
 static status id_of(struct edge_list *list, struct starpu_task *task, int64_t *id)
 {
     const struct held_task key = {task, 0};
-    const struct held_task *found = bsearch(&key, list->sorted.entries, list->sorted.count, sizeof key, compare_tasks);
+    const struct held_task *found = bsearch(&key, list->held->entries, list->held->count, sizeof key, compare_tasks);
     for (size_t i = 0; !found && i < list->internal.count; i++)
         if (list->internal.entries[i].task == task)
             found = &list->internal.entries[i];
@@ -140,23 +140,21 @@ static status append_edges_of(struct edge_list *list, struct held_task before)
     return STARPULLM_OK;
 }
 
-static status append_all_edges(struct edge_list *list, const struct hold *hold)
+static status append_all_edges(struct edge_list *list)
 {
-    for (size_t i = 0; i < hold->tasks.count; i++)
-        TRY(append(&list->sorted, hold->tasks.entries[i].task, hold->tasks.entries[i].id));
-    qsort(list->sorted.entries, list->sorted.count, sizeof *list->sorted.entries, compare_tasks);
-    for (size_t i = 0; i < list->sorted.count; i++)
-        TRY(append_edges_of(list, list->sorted.entries[i]));
+    for (size_t i = 0; i < list->held->count; i++)
+        TRY(append_edges_of(list, list->held->entries[i]));
     for (size_t i = 0; i < list->internal.count; i++) /* more are found meanwhile */
         TRY(append_edges_of(list, list->internal.entries[i]));
     return STARPULLM_OK;
 }
 
-status hold_edges(const struct hold *hold, struct hold_edge **edges, size_t *count)
+status hold_edges(struct hold *hold, struct hold_edge **edges, size_t *count)
 {
-    struct edge_list list = {0};
-    status code = hold->tasks.count ? append_all_edges(&list, hold) : STARPULLM_OK;
-    free(list.sorted.entries);
+    struct edge_list list = {.held = &hold->tasks};
+    if (hold->tasks.count)
+        qsort(hold->tasks.entries, hold->tasks.count, sizeof *hold->tasks.entries, compare_tasks);
+    status code = append_all_edges(&list);
     free(list.internal.entries);
     free(list.successors);
     if (code != STARPULLM_OK) {

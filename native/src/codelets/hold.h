@@ -19,7 +19,7 @@ struct hold_edge {
 };
 
 /* The edges between all held tasks, which belong to the caller (free). No task may be submitted meanwhile. */
-status hold_edges(const struct hold *hold, struct hold_edge **edges, size_t *count);
+status hold_edges(struct hold *hold, struct hold_edge **edges, size_t *count);
 
 /* Lets the tasks run, and destroys the hold, also on failure. NULL is allowed. */
 status hold_release(struct hold *hold);

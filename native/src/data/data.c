@@ -61,8 +61,7 @@ static status acquire(struct data *data, enum starpu_data_access_mode mode)
     if (data->audit)
         starpu_task_wait_for_all();
     TRY(check_acquired(data, starpu_data_acquire(data->handle, mode)));
-    if (data->audit)
-        audit_open(data->audit, data->id);
+    audit_open(data->audit, data->id);
     return STARPULLM_OK;
 }
 
@@ -82,8 +81,7 @@ status data_acquire_write(struct data *data, void **memory)
 
 void data_release(struct data *data)
 {
-    if (data->audit)
-        audit_close(data->audit, data->id);
+    audit_close(data->audit, data->id);
     starpu_data_release(data->handle);
 }
 

@@ -304,10 +304,12 @@ void audit_outside(struct audit *audit, audit_report *report, void *argument)
 
 void audit_open(struct audit *audit, int32_t handle)
 {
-    protect(audit->of_handle[handle], PROT_READ | PROT_WRITE);
+    if (audit)
+        protect(audit->of_handle[handle], PROT_READ | PROT_WRITE);
 }
 
 void audit_close(struct audit *audit, int32_t handle)
 {
-    protect(audit->of_handle[handle], PROT_NONE);
+    if (audit)
+        protect(audit->of_handle[handle], PROT_NONE);
 }

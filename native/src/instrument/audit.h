@@ -47,7 +47,8 @@ void audit_end(struct audit *audit, audit_report *report, void *argument);
 /* Reports accesses to closed pages outside of tasks, since the last call. */
 void audit_outside(struct audit *audit, audit_report *report, void *argument);
 
-/* Opens and closes a handle's buffer, for an access outside of tasks that is allowed. No task may be running. */
+/* Opens and closes a handle's buffer, for an access outside of tasks that is allowed. No task may be running.
+ * NULL is allowed, and does nothing. */
 void audit_open(struct audit *audit, int32_t handle);
 void audit_close(struct audit *audit, int32_t handle);
 

@@ -139,11 +139,9 @@ static void delay(const struct instrument *instrument, int64_t task)
 
 static void fill(struct audit *audit, const struct watched_access *access, void *buffer)
 {
-    if (audit)
-        audit_open(audit, access->handle);
+    audit_open(audit, access->handle);
     poison_fill(buffer, access->bytes);
-    if (audit)
-        audit_close(audit, access->handle);
+    audit_close(audit, access->handle);
 }
 
 void instrument_before(const struct watch *watch, void *const buffers[])
@@ -169,11 +167,9 @@ void instrument_before(const struct watch *watch, void *const buffers[])
 static void find_poison(const struct watch *watch, const struct watched_access *access, const void *buffer)
 {
     struct audit *audit = watch->instrument->audit;
-    if (audit)
-        audit_open(audit, access->handle);
+    audit_open(audit, access->handle);
     const struct poison_found found = poison_find(buffer, access->bytes);
-    if (audit)
-        audit_close(audit, access->handle);
+    audit_close(audit, access->handle);
     struct starpullm_finding finding = {.task = watch->task, .handle = access->handle};
     if (found.left && access->mode == STARPULLM_WRITE) {
         finding.kind = STARPULLM_NOT_WRITTEN;

@@ -2,6 +2,7 @@
 #include "runtime/check.h"
 
 #include <starpu.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -9,18 +10,32 @@
 #include "runtime/runtime.h"
 #include "runtime/team.h"
 
+/* "a, b, c" */
+static void join_names(char *names, size_t bytes, const char *(*name_of)(size_t index))
+{
+    size_t used = 0;
+    const char *name;
+    names[0] = '\0';
+    for (size_t i = 0; (name = name_of(i)) && used < bytes; i++)
+        used += (size_t)snprintf(names + used, bytes - used, "%s%s", i ? ", " : "", name);
+}
+
+static bool is_among(const char *name, const char *(*name_of)(size_t index))
+{
+    size_t i = 0;
+    while (name_of(i) && strcmp(name_of(i), name) != 0)
+        i++;
+    return name_of(i) != NULL;
+}
+
 static status check_scheduler(const char *scheduler)
 {
     if (!scheduler)
         return fail(STARPULLM_INVALID_ARGUMENT, "scheduler: none was given, expected one of StarPU's names");
-    char names[1024] = "";
-    const char *name;
-    for (size_t i = 0; (name = runtime_scheduler_name(i)); i++) {
-        if (strcmp(name, scheduler) == 0)
-            return STARPULLM_OK;
-        size_t used = strlen(names);
-        snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", name);
-    }
+    if (is_among(scheduler, runtime_scheduler_name))
+        return STARPULLM_OK;
+    char names[1024];
+    join_names(names, sizeof names, runtime_scheduler_name);
     return fail(STARPULLM_INVALID_ARGUMENT, "scheduler: \"%s\" is unknown to StarPU %s, expected one of %s", scheduler,
                 runtime_starpu_version(), names);
 }
@@ -69,12 +84,8 @@ static status check_simd_level(void)
     const char *missing = kernels_missing_level();
     if (!missing)
         return STARPULLM_OK;
-    char names[256] = "";
-    const char *name;
-    for (size_t i = 0; (name = kernels_level_name(i)); i++) {
-        const size_t used = strlen(names);
-        snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", name);
-    }
+    char names[256];
+    join_names(names, sizeof names, kernels_level_name);
     return fail(STARPULLM_INVALID_ARGUMENT, "STARPULLM_SIMD: found \"%s\", expected one of %s on this machine", missing,
                 names);
 }
