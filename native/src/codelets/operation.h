@@ -48,6 +48,14 @@ struct access {
 _Static_assert(TASK_MAX_ACCESSES <= STARPU_NMAXBUFS,
                "an operation has more accesses than this StarPU allows: configure it with --enable-maxbuffers");
 
+/* The length of an array of accesses, checked when it is compiled. */
+#define NUM_ACCESSES(accesses)                                                                   \
+    (sizeof(accesses) / sizeof *(accesses) +                                                     \
+     0 * sizeof(struct {                                                                         \
+         _Static_assert(sizeof(accesses) / sizeof *(accesses) <= TASK_MAX_ACCESSES, "too many"); \
+         char member;                                                                            \
+     }))
+
 /* The mode of an output that is a sum. */
 static inline enum starpu_data_access_mode sum_access(enum sum_start start)
 {
@@ -72,8 +80,7 @@ status insert_task(struct operation *operation, struct task_place place, const s
                    size_t num_accesses, const void *arguments, size_t arguments_size);
 
 /* The same for an array of accesses and a struct of arguments. */
-#define INSERT_TASK(operation, place, accesses, arguments)                                              \
-    insert_task(&(operation), (place), (accesses), sizeof(accesses) / sizeof *(accesses), &(arguments), \
-                sizeof(arguments))
+#define INSERT_TASK(operation, place, accesses, arguments) \
+    insert_task(&(operation), (place), (accesses), NUM_ACCESSES(accesses), &(arguments), sizeof(arguments))
 
 #endif

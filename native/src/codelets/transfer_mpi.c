@@ -7,7 +7,7 @@
 #include "runtime/ranks_mpi.h"
 #include "runtime/runtime.h"
 
-/* How StarPU-MPI names a task; it wants the same before the submission and after. */
+/* A task's accesses, rank and priority in StarPU-MPI's form, the same for the calls before and after the submission. */
 #define TASK_AS_LIST(place, descriptors, number)                                                                 \
     STARPU_DATA_MODE_ARRAY, (descriptors), (int)(number), STARPU_EXECUTE_ON_NODE, (place).rank, STARPU_PRIORITY, \
         (place).priority, 0

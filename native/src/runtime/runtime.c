@@ -93,7 +93,7 @@ static status start_starpu(struct starpullm_runtime *runtime, const struct starp
     if (ranks->local_size > 1)
         choose_cores(&conf, &unbound, topology, ranks, threads);
 
-    /* StarPU reports on stderr unless told otherwise; a library must not. The user's own settings win. */
+    /* By default StarPU writes to stderr, which a library must not do. The user's own settings take precedence. */
     setenv("STARPU_SILENT", "1", 0);
     setenv("STARPU_MPI_NOBIND", "1", 0);
     runtime->unbound = unbound && !getenv("STARPU_WORKERS_NOBIND");
