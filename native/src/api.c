@@ -300,17 +300,17 @@ status starpullm_loss_wait(starpullm_loss *loss, float *value)
 {
     CHECK_POINTER(loss);
     CHECK_POINTER(value);
-    return loss_wait(loss, value);
+    return loss_future_wait(loss, value);
 }
 
 int starpullm_loss_ready(const starpullm_loss *loss)
 {
-    return loss && loss_ready(loss);
+    return loss && loss_future_ready(loss);
 }
 
 void starpullm_loss_destroy(starpullm_loss *loss)
 {
-    loss_release(loss);
+    loss_future_release(loss);
 }
 
 status starpullm_session_submit_step(starpullm_session *session, const int32_t *inputs, const int32_t *targets,

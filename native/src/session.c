@@ -237,7 +237,7 @@ static status let_go(struct starpullm_session *session)
     session->hold = NULL;
     for (int slot = 0; slot < session->slots_ready; slot++)
         session->iterations[slot].hold = NULL;
-    return hold_let_go(hold);
+    return hold_release(hold);
 }
 
 /* Tasks that are held would never end. */
@@ -387,7 +387,7 @@ static status submit_with_loss(struct starpullm_session *session, const int32_t 
 {
     struct graph_context context;
     TRY(begin(session, inputs, targets, &context));
-    struct starpullm_loss *promised = loss_create();
+    struct starpullm_loss *promised = loss_future_create();
     status code;
     if (!promised)
         code = fail(STARPULLM_OUT_OF_MEMORY, "a loss");
@@ -399,7 +399,7 @@ static status submit_with_loss(struct starpullm_session *session, const int32_t 
     if (code == STARPULLM_OK)
         *loss = promised;
     else
-        loss_release(promised);
+        loss_future_release(promised);
     return code;
 }
 

@@ -1,4 +1,4 @@
-/* Ranks in a build without MPI: there are none. */
+/* Ranks in a build without MPI: a communicator is refused. */
 #include "runtime/ranks.h"
 
 int ranks_supported(void)
