@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "kernels/simd/attention.h"
+#include "kernels/simd/attention_unpacked.h"
 #include "kernels/simd/kernels_simd.h"
 #include "kernels/simd/packing.h"
 #include "kernels/simd/scratch.h"
@@ -24,23 +25,12 @@ enum {
     SOFTMAX_COLUMNS = SIMD_REGISTERS == 16 ? 6 : 12
 };
 
-/* One head of one sequence. */
-struct head {
-    float *dqkv, *dpreatt, *datt;
-    const float *dout, *qkv, *att; /* qkv NULL: there is none */
-};
-
-struct sizes {
-    size_t T, hs, C;
-    float scale;
-};
-
-static struct head head_of(struct head first, size_t bh, size_t NH, const struct sizes *sizes)
+static struct backward_head head_of(struct backward_head first, size_t bh, size_t NH, const struct head_sizes *sizes)
 {
     const size_t b = bh / NH, h = bh % NH, T = sizes->T, hs = sizes->hs, C = sizes->C, row = b * T * 3 * C + h * hs;
-    return (struct head){first.dqkv + row,        first.dpreatt + bh * T * T,
-                         first.datt + bh * T * T, first.dout + b * T * C + h * hs,
-                         first.qkv + row,         first.att + bh * T * T};
+    return (struct backward_head){first.dq + row,          first.dpreatt + bh * T * T,
+                                  first.datt + bh * T * T, first.dout + b * T * C + h * hs,
+                                  first.q + row,           first.att + bh * T * T};
 }
 
 /* ---- The softmax's gradient: dpreatt[t,t3] = ordered sum over t2 <= t from 0 of
@@ -103,7 +93,7 @@ static size_t softmax_room(size_t T)
 }
 
 /* Rows t to t + rows, at most a vector of them. */
-static void softmax_backward_rows(const struct head *head, float *room, size_t t, size_t rows, size_t T)
+static void softmax_backward_rows(const struct backward_head *head, float *room, size_t t, size_t rows, size_t T)
 {
     const size_t count = t + rows, vectors = rounded_up(count, SOFTMAX_COLUMNS);
     float *attT = room, *dattT = attT + vectors * LANES, *dpreattT = dattT + vectors * LANES;
@@ -120,62 +110,29 @@ static void softmax_backward_rows(const struct head *head, float *room, size_t t
 
 /* ---- A head ---- */
 
-/* Without packing, as the formula says: a small head, or where there is no memory to pack. */
-static void backward_unpacked(const struct head *head, const struct sizes *sizes)
-{
-    const size_t T = sizes->T, hs = sizes->hs, C = sizes->C, row = 3 * C;
-    const float *restrict q = head->qkv, *restrict k = q + C, *restrict v = k + C;
-    float *restrict dq = head->dqkv, *restrict dk = dq + C, *restrict dv = dk + C;
-    for (size_t t = 0; t < T; t++)
-        for (size_t i = 0; i < hs; i++)
-            dq[t * row + i] = dk[t * row + i] = dv[t * row + i] = 0.0f;
-    for (size_t t = 0; t < T; t++) {
-        const float *restrict d = head->dout + t * C, *restrict att = head->att + t * T;
-        float *restrict datt = head->datt + t * T, *restrict dpreatt = head->dpreatt + t * T;
-        for (size_t t2 = 0; t2 <= t; t2++) {
-            float sum = 0.0f;
-            for (size_t i = 0; i < hs; i++) {
-                sum += v[t2 * row + i] * d[i];
-                dv[t2 * row + i] += att[t2] * d[i];
-            }
-            datt[t2] = sum;
-        }
-        for (size_t t2 = 0; t2 < T; t2++)
-            dpreatt[t2] = 0.0f;
-        for (size_t t2 = t + 1; t2 < T; t2++)
-            datt[t2] = 0.0f;
-        for (size_t t2 = 0; t2 <= t; t2++)
-            for (size_t t3 = 0; t3 <= t; t3++)
-                dpreatt[t3] += (att[t2] * ((t2 == t3 ? 1.0f : 0.0f) - att[t3])) * datt[t2];
-        for (size_t t2 = 0; t2 <= t; t2++)
-            for (size_t i = 0; i < hs; i++) {
-                dq[t * row + i] += (k[t2 * row + i] * dpreatt[t2]) * sizes->scale;
-                dk[t2 * row + i] += (q[t * row + i] * dpreatt[t2]) * sizes->scale;
-            }
-    }
-}
-
 /* datt of a head; meanwhile the next head's queries, keys and values are prefetched. */
-static void backward_scores(const struct head *head, const struct head *next, const struct sizes *sizes, float *packed)
+static void backward_scores(const struct backward_head *head, const struct backward_head *next,
+                            const struct head_sizes *sizes, float *packed)
 {
     const size_t T = sizes->T, hs = sizes->hs, C = sizes->C;
-    SIMD_NAME(pack_b_transposed)(packed, head->qkv + 2 * C, 3 * C, hs, T);
+    SIMD_NAME(pack_b_transposed)(packed, head->q + 2 * C, 3 * C, hs, T);
     for (size_t t = 0; t < T; t += MR) {
         const struct score_rows rows = {.t = t, .rows = smaller(MR, T - t), .count = T, .T = T, .hs = hs};
         SIMD_NAME(scores_product)(head->datt, head->dout, C, packed, &rows);
-        if (next->qkv)
-            prefetch_qkv(next->qkv, t, t + rows.rows, hs, C);
+        if (next->q)
+            prefetch_qkv(next->q, t, t + rows.rows, hs, C);
     }
 }
 
 /* dpreatt of a head, and both it and datt past the causal edge. */
-static void backward_softmax(const struct head *head, const struct head *next, const struct sizes *sizes, float *room)
+static void backward_softmax(const struct backward_head *head, const struct backward_head *next,
+                             const struct head_sizes *sizes, float *room)
 {
     const size_t T = sizes->T;
     for (size_t t = 0; t < T; t += LANES) {
         const size_t rows = smaller(LANES, T - t);
         softmax_backward_rows(head, room, t, rows, T);
-        if (next->qkv) {
+        if (next->q) {
             prefetch_rows(next->dout, sizes->hs, sizes->C, t, t + rows);
             prefetch_rows(next->att, T, T, t, t + rows);
         }
@@ -187,11 +144,12 @@ static void backward_softmax(const struct head *head, const struct head *next, c
 }
 
 /* false: there is no memory to pack. */
-static bool backward_packed(const struct head *head, const struct head *next, const struct sizes *sizes)
+static bool backward_packed(const struct backward_head *head, const struct backward_head *next,
+                            const struct head_sizes *sizes)
 {
     const size_t T = sizes->T, hs = sizes->hs, C = sizes->C;
-    float *dq = head->dqkv, *dk = dq + C, *dv = dk + C;
-    const float *q = head->qkv, *k = q + C;
+    float *dq = head->dq, *dk = dq + C, *dv = dk + C;
+    const float *q = head->q, *k = q + C;
     const size_t b_room = rounded_up(T, NR) * rounded_up(hs, NR);
     float *b = kernels_scratch(b_room + softmax_room(T) + SIMD_NAME(sum_over_future_room)());
     if (!b)
@@ -205,8 +163,8 @@ static bool backward_packed(const struct head *head, const struct head *next, co
     for (size_t t = 0; t < T; t += MR) {
         const struct score_rows rows = {.t = t, .rows = smaller(MR, T - t), .count = T, .T = T, .hs = hs};
         SIMD_NAME(sum_over_past)(dq, 3 * C, head->dpreatt, b, sizes->scale, &rows);
-        if (next->qkv)
-            prefetch_qkv(next->dqkv, t, t + rows.rows, hs, C);
+        if (next->q)
+            prefetch_qkv(next->dq, t, t + rows.rows, hs, C);
     }
     SIMD_NAME(pack_b)(b, q, 3 * C, T, hs);
     SIMD_NAME(sum_over_future)(dk, 3 * C, head->dpreatt, b, a, sizes->scale, T, hs);
@@ -219,13 +177,14 @@ void SIMD_NAME(attention_backward)(float *dqkv /* (B,T,3C) */, float *dpreatt /*
                                    size_t T, size_t C, size_t NH, struct team team)
 {
     const size_t hs = C / NH;
-    const struct sizes sizes = {T, hs, C, 1.0f / sqrtf((float)hs)};
+    const struct head_sizes sizes = {T, hs, C, 1.0f / sqrtf((float)hs)};
+    const bool small = T * T * hs <= SMALL_HEAD;
     const struct share own = team_share(team, B * NH, 1);
-    const struct head first = {dqkv, dpreatt, datt, dout, qkv, att}, none = {0};
+    const struct backward_head first = {dqkv, dpreatt, datt, dout, qkv, att}, none = {0};
     for (size_t bh = own.begin; bh < own.end; bh++) {
-        const struct head head = head_of(first, bh, NH, &sizes);
-        const struct head next = bh + 1 < own.end ? head_of(first, bh + 1, NH, &sizes) : none;
-        if (T * T * hs <= SMALL_HEAD || !backward_packed(&head, &next, &sizes))
-            backward_unpacked(&head, &sizes);
+        const struct backward_head head = head_of(first, bh, NH, &sizes);
+        const struct backward_head next = !small && bh + 1 < own.end ? head_of(first, bh + 1, NH, &sizes) : none;
+        if (small || !backward_packed(&head, &next, &sizes))
+            attention_backward_unpacked(&head, &sizes);
     }
 }

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "kernels/simd/attention.h"
+#include "kernels/simd/attention_unpacked.h"
 #include "kernels/simd/kernels_simd.h"
 #include "kernels/simd/packing.h"
 #include "kernels/simd/scratch.h"
@@ -23,30 +24,19 @@ enum {
     PARTS_PER_THREAD = 4 /* a head's rows are cut until there are as many parts for each thread */
 };
 
-/* One head of one sequence. */
-struct head {
-    float *out, *preatt, *att;
-    const float *qkv; /* NULL: there is none */
-};
-
-struct sizes {
-    size_t T, hs, C;
-    float scale;
-};
-
-static struct head head_of(struct head first, size_t bh, size_t NH, const struct sizes *sizes)
+static struct forward_head head_of(struct forward_head first, size_t bh, size_t NH, const struct head_sizes *sizes)
 {
     const size_t b = bh / NH, h = bh % NH, T = sizes->T, hs = sizes->hs, C = sizes->C;
-    return (struct head){first.out + b * T * C + h * hs, first.preatt + bh * T * T, first.att + bh * T * T,
-                         first.qkv + b * T * 3 * C + h * hs};
+    return (struct forward_head){first.out + b * T * C + h * hs, first.preatt + bh * T * T, first.att + bh * T * T,
+                                 first.q + b * T * 3 * C + h * hs};
 }
 
-static inline __attribute__((always_inline)) void prefetch_head(const struct head *head, size_t t,
-                                                                const struct sizes *sizes)
+static inline __attribute__((always_inline)) void prefetch_head(const struct forward_head *head, size_t t,
+                                                                const struct head_sizes *sizes)
 {
-    if (!head->qkv)
+    if (!head->q)
         return;
-    prefetch_qkv(head->qkv, t, t + 1, sizes->hs, sizes->C);
+    prefetch_qkv(head->q, t, t + 1, sizes->hs, sizes->C);
     prefetch_rows(head->preatt, sizes->T, sizes->T, t, t + 1);
     prefetch_rows(head->att, sizes->T, sizes->T, t, t + 1);
     prefetch_rows(head->out, sizes->hs, sizes->C, t, t + 1);
@@ -65,34 +55,12 @@ static void softmax_row(float *preatt, float *att, float scale, size_t t, size_t
     memset(att + t + 1, 0, (T - t - 1) * sizeof(float));
 }
 
-/* Rows begin to end without packing, as the formula says: a small head, or where there is no memory to pack. */
-static void forward_unpacked(const struct head *head, const struct sizes *sizes, size_t begin, size_t end)
-{
-    const size_t T = sizes->T, hs = sizes->hs, C = sizes->C;
-    float *restrict out = head->out, *restrict preatt = head->preatt, *restrict att = head->att;
-    const float *restrict q = head->qkv, *restrict k = q + C, *restrict v = k + C;
-    for (size_t t = begin; t < end; t++) {
-        for (size_t t2 = 0; t2 <= t; t2++) {
-            float sum = 0.0f;
-            for (size_t i = 0; i < hs; i++)
-                sum += q[t * 3 * C + i] * k[t2 * 3 * C + i];
-            preatt[t * T + t2] = sum;
-        }
-        softmax_row(preatt + t * T, att + t * T, sizes->scale, t, T);
-        for (size_t i = 0; i < hs; i++)
-            out[t * C + i] = 0.0f;
-        for (size_t t2 = 0; t2 <= t; t2++)
-            for (size_t i = 0; i < hs; i++)
-                out[t * C + i] += att[t * T + t2] * v[t2 * 3 * C + i];
-    }
-}
-
 /* Rows begin to end; meanwhile the next head's are prefetched. false: there is no memory to pack. */
-static bool forward_packed(const struct head *head, const struct head *next, const struct sizes *sizes, size_t begin,
-                           size_t end)
+static bool forward_packed(const struct forward_head *head, const struct forward_head *next,
+                           const struct head_sizes *sizes, size_t begin, size_t end)
 {
     const size_t T = sizes->T, hs = sizes->hs, C = sizes->C;
-    const float *q = head->qkv, *k = q + C, *v = k + C;
+    const float *q = head->q, *k = q + C, *v = k + C;
     const size_t keys_room = rounded_up(end, NR) * hs, values_room = end * rounded_up(hs, NR);
     float *keys = kernels_scratch(keys_room + values_room);
     if (!keys)
@@ -124,19 +92,26 @@ void SIMD_NAME(attention_forward)(float *out /* (B,T,C) */, float *preatt /* (B,
                                   struct team team)
 {
     const size_t hs = C / NH, heads = B * NH, wanted = PARTS_PER_THREAD * (size_t)team.count;
-    const struct sizes sizes = {T, hs, C, (float)(1.0 / (double)sqrtf((float)hs))};
-    const bool small = T * T * hs <= SMALL_HEAD;
-    const size_t parts = team.count == 1 || small || heads >= wanted ? 1 : parts_of(wanted, heads);
+    const struct head_sizes sizes = {T, hs, C, (float)(1.0 / (double)sqrtf((float)hs))};
+    const struct forward_head first = {out, preatt, att, qkv}, none = {0};
+    if (T * T * hs <= SMALL_HEAD) {
+        const struct share own = team_share(team, heads, 1);
+        for (size_t bh = own.begin; bh < own.end; bh++) {
+            const struct forward_head head = head_of(first, bh, NH, &sizes);
+            attention_forward_unpacked(&head, &sizes, 0, T);
+        }
+        return;
+    }
+    const size_t parts = team.count == 1 || heads >= wanted ? 1 : parts_of(wanted, heads);
     const struct share own = team_share(team, heads * parts, 1);
-    const struct head first = {out, preatt, att, qkv}, none = {0};
     for (size_t unit = own.begin; unit < own.end; unit++) {
         const size_t bh = unit / parts, part = unit % parts;
         const size_t begin = first_row(part, parts, T), end = first_row(part + 1, parts, T);
         if (begin == end)
             continue;
-        const struct head head = head_of(first, bh, NH, &sizes);
-        const struct head next = (bh + 1) * parts < own.end ? head_of(first, bh + 1, NH, &sizes) : none;
-        if (small || !forward_packed(&head, &next, &sizes, begin, end))
-            forward_unpacked(&head, &sizes, begin, end);
+        const struct forward_head head = head_of(first, bh, NH, &sizes);
+        const struct forward_head next = (bh + 1) * parts < own.end ? head_of(first, bh + 1, NH, &sizes) : none;
+        if (!forward_packed(&head, &next, &sizes, begin, end))
+            attention_forward_unpacked(&head, &sizes, begin, end);
     }
 }

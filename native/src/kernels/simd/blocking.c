@@ -62,7 +62,9 @@ bool SIMD_NAME(is_small_matmul)(size_t m, size_t n, size_t k)
  * about as long as sixteen outputs (measured). */
 struct rectangle SIMD_NAME(team_rectangle)(struct team team, size_t m, size_t n)
 {
-    struct rectangle best = {{0, 0}, {0, 0}};
+    struct rectangle best = {{0, m}, {0, n}};
+    if (team.count == 1) /* the divisions below take as long as a small product */
+        return best;
     size_t best_cost = SIZE_MAX;
     for (int high = 1; high <= team.count; high++) {
         if (team.count % high != 0)

@@ -61,7 +61,7 @@ static void backward_input_block(const struct backward_input *w, struct rows a, 
             tile.b = b.first + jr;
             tile.m = smaller(MR, w->m - ir);
             tile.n = smaller(NR, nc - jr);
-            tile.prefetch = prefetch_next(&plan);
+            prefetch_next(&tile.prefetch, &plan);
             SIMD_NAME(microkernel)(&tile);
         }
 }

@@ -54,7 +54,7 @@ static void backward_weight_group(const struct backward_weight *w, const struct 
             tile.c = c + ir * w->ldc + jr;
             tile.a = w->a + ir * block->k;
             tile.b = block->b + jr * block->kp + block->pc * tile.ldb;
-            tile.prefetch = prefetch_next(plan);
+            prefetch_next(&tile.prefetch, plan);
             const bool row_ends = jr + tile.n == end;
             const size_t next_ir = row_ends ? ir + MR : ir, next_jr = row_ends ? jg : jr + tile.n;
             if (tile.prefetch.count == 0 && !block->initial && next_ir < block->m) /* the next micro-tile's sums */

@@ -81,7 +81,7 @@ static void forward_column(const struct forward *f, const struct block *block, s
         tile.initial = block->pc > 0 ? NULL : bias ? bias + ir : SIMD_NAME(zeros);
         tile.a = a.first + ir * a.ld;
         tile.m = smaller(MR, block->m - ir);
-        tile.prefetch = prefetch_next(plan);
+        prefetch_next(&tile.prefetch, plan);
         const size_t row = ir / MR * share;
         if (last && tile.prefetch.count == 0 && row < n)
             tile.prefetch = prefetch_lines(out + row * f->ldout, smaller(share, n - row), block->m, f->ldout);

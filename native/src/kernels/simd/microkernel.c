@@ -112,41 +112,41 @@ void SIMD_NAME(microkernel)(const struct product *product)
     SIMD_NAME(microkernel_scaled)(product, 1.0f);
 }
 
-/* One row of a triangle, `vectors` (constant) vectors of it. */
-static inline __attribute__((always_inline)) void triangle_row(float *restrict c, const float *restrict a, size_t cs_a,
-                                                               const float *restrict b, size_t depth, size_t vectors,
+/* One row of a triangle, `vectors` (constant) vectors of it, starting from *initial, or from c if that is NULL. */
+static inline __attribute__((always_inline)) void triangle_row(float *restrict c, const float *initial,
+                                                               const float *restrict a, size_t cs_a,
+                                                               const float *restrict b, size_t depth, int vectors,
                                                                float scale)
 {
     vector sum[NR_VECTORS];
-    for (size_t v = 0; v < vectors; v++)
-        sum[v] = vector_load(c + v * LANES);
-    for (size_t p = 0; p < depth; p++)
-        for (size_t v = 0; v < vectors; v++)
-            sum[v] += (vector_of(a[p * cs_a]) * vector_load(b + (p * vectors + v) * LANES)) * vector_of(scale);
-    for (size_t v = 0; v < vectors; v++)
+    for (int v = 0; v < vectors; v++)
+        sum[v] = initial ? vector_of(*initial) : vector_load(c + v * LANES);
+    for (size_t p = 0; p < depth; p++, a += cs_a, b += vectors * LANES)
+        for (int v = 0; v < vectors; v++)
+            sum[v] += (vector_of(*a) * vector_load(b + v * LANES)) * vector_of(scale);
+    for (int v = 0; v < vectors; v++)
         vector_store(c + v * LANES, sum[v]);
 }
 
 void SIMD_NAME(microkernel_triangular)(const struct product *product, enum triangle triangle, float scale)
 {
-    const size_t m = product->m, n = product->n, width = rounded_up(n, LANES), cs_a = product->cs_a;
+    const size_t m = product->m, n = product->n, width = rounded_up(n, LANES);
+    const size_t rs_a = product->rs_a, cs_a = product->cs_a, ldc = product->ldc;
     const bool whole = n == width;
     float part[NR] = {0};
     for (size_t i = 0; i < m; i++) {
         const size_t begin = triangle == FROM_ROW ? i : 0, depth = triangle == FROM_ROW ? m - i : i + 1;
-        const float *a = product->a + i * product->rs_a + begin * cs_a, *b = product->b + begin * width;
-        float *row = product->c + i * product->ldc, *to = whole ? row : part;
-        if (product->initial)
-            for (size_t j = 0; j < n; j++)
-                to[j] = product->initial[i];
-        else if (!whole)
+        const float *a = product->a + i * rs_a + begin * cs_a, *b = product->b + begin * width;
+        const float *initial = product->initial ? product->initial + i : NULL;
+        float *row = product->c + i * ldc, *to = whole ? row : part;
+        if (!whole && !initial)
             memcpy(part, row, n * sizeof(float));
         if (width == NR)
-            triangle_row(to, a, cs_a, b, depth, NR_VECTORS, scale);
+            triangle_row(to, initial, a, cs_a, b, depth, NR_VECTORS, scale);
         else if (width == LANES)
-            triangle_row(to, a, cs_a, b, depth, 1, scale);
+            triangle_row(to, initial, a, cs_a, b, depth, 1, scale);
         else
-            triangle_row(to, a, cs_a, b, depth, 2, scale);
+            triangle_row(to, initial, a, cs_a, b, depth, 2, scale);
         if (!whole)
             memcpy(row, part, n * sizeof(float));
     }

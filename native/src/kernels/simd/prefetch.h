@@ -45,20 +45,23 @@ static inline struct prefetch_plan prefetch_plan(struct prefetch_lines lines, si
     return (struct prefetch_plan){.lines = lines, .tiles = tiles, .k = k, .busy_tiles = parts_of(lines.count, k)};
 }
 
-/* What the next micro-tile prefetches. */
-static inline struct prefetch_lines prefetch_next(struct prefetch_plan *plan)
+/* What the next micro-tile prefetches. Fills `lines` value by value: a copy of a whole struct would load what was
+ * stored just before in smaller parts, which processors cannot forward. */
+static inline void prefetch_next(struct prefetch_lines *lines, struct prefetch_plan *plan)
 {
+    lines->count = 0;
     plan->due += plan->busy_tiles;
     if (plan->due < plan->tiles)
-        return (struct prefetch_lines){0};
+        return;
     plan->due -= plan->tiles;
-    struct prefetch_lines lines = plan->lines;
-    const size_t per_row = parts_of(lines.length, FLOATS_PER_LINE), row = plan->issued / per_row;
-    lines.line += row * lines.ld + plan->issued % per_row * FLOATS_PER_LINE;
-    lines.row_end += row * lines.ld;
-    lines.count = smaller(plan->k, lines.count - plan->issued);
-    plan->issued += lines.count;
-    return lines;
+    const size_t length = plan->lines.length, ld = plan->lines.ld;
+    const size_t per_row = parts_of(length, FLOATS_PER_LINE), row = plan->issued / per_row;
+    lines->line = plan->lines.line + row * ld + plan->issued % per_row * FLOATS_PER_LINE;
+    lines->row_end = plan->lines.row_end + row * ld;
+    lines->count = smaller(plan->k, plan->lines.count - plan->issued);
+    lines->length = length;
+    lines->ld = ld;
+    plan->issued += lines->count;
 }
 
 /* Prefetches rows begin to end of x, each `length` floats, ld apart, at once. Always inlined: GCC 12 takes a function
