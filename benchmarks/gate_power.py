@@ -19,13 +19,13 @@ from typing import Any
 
 import click
 
-from starpullm.checks.gate import BUDGET, STEP, ContestResult, Verdict
-from starpullm.checks.throughput import Configuration
-from starpullm.contest import BLOCKS, open_contest
-from starpullm.data import generate_checkpoint
-from starpullm.records import SHIPPED_RECORDS, shipped_record
+from starpullm.data.generator import generate_checkpoint
+from starpullm.golden.records import SHIPPED_RECORDS, shipped_record
 from starpullm.runtime import Partition
-from starpullm.turns import Contestant
+from starpullm.speed.contest import BLOCKS, open_contest
+from starpullm.speed.gate import BUDGET, STEP, ContestResult, Verdict
+from starpullm.speed.throughput import Configuration
+from starpullm.speed.turns import Contestant
 
 CONFIDENCE = 0.95
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import click
 
-from starpullm.launch import Job, run_job
-from starpullm.records import SHIPPED_RECORDS, shipped_record
+from starpullm.golden.records import SHIPPED_RECORDS, shipped_record
+from starpullm.processes.job import Job, run_job
 
 SMALL_RECORDS = [name for name in SHIPPED_RECORDS if name != "gpt2-124m"]
 CORES = (1, 2, 4, 6, 8, 36)
@@ -61,7 +61,7 @@ def cells(cores: tuple[int, ...], ranks: tuple[int, ...], *, full: bool) -> list
 
 def run_cell(cell: Cell, time_limit: float) -> tuple[int, int, int]:
     """Return the numbers of runs, of tensors, and of tensors that differ."""
-    command = [sys.executable, "-P", "-m", "starpullm.cli", "parity", "--json", "--partition", cell.partition]
+    command = [sys.executable, "-P", "-m", "starpullm.commands", "parity", "--json", "--partition", cell.partition]
     command += ["--sub-batches", cell.sub_batches, *(str(shipped_record(name).path) for name in cell.records)]
     outcome = run_job(
         Job(

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import click
 
-from starpullm.data import generate_checkpoint, generate_tokens
-from starpullm.launch import Job, run_job
+from starpullm.data.generator import generate_checkpoint, generate_tokens
+from starpullm.golden.records import shipped_records
 from starpullm.machine import inspect_machine
-from starpullm.ranks import rank_and_size_from_environment, world
-from starpullm.records import shipped_records
+from starpullm.processes.job import Job, run_job
+from starpullm.processes.ranks import rank_and_size_from_environment, world
 from starpullm.runtime import Runtime
 from starpullm.trainer import REDUCTIONS, Trainer
 

@@ -14,11 +14,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from starpullm import Runtime, Trainer, ranks
-from starpullm.data import generate_checkpoint, generate_tokens
-from starpullm.launch import Job, run_job
-from starpullm.progress import report_phase
-from starpullm.records import shipped_record
+from starpullm import Runtime, Trainer
+from starpullm.data.generator import generate_checkpoint, generate_tokens
+from starpullm.golden.records import shipped_record
+from starpullm.processes import ranks
+from starpullm.processes.job import Job, run_job
+from starpullm.processes.progress import report_phase
 
 SMALL = shipped_record("small")
 SHARED_MEMORY = Path("/dev/shm")

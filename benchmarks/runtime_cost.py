@@ -13,8 +13,8 @@ from pathlib import Path
 import click
 
 from starpullm import Runtime, Trainer
-from starpullm.data import generate_checkpoint, generate_tokens
-from starpullm.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
+from starpullm.data.generator import generate_checkpoint, generate_tokens
+from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
 
 
 def measure(record: GoldenRecord, checkpoint: Path, repetitions: int, steps: int, sub_batches: int) -> str:

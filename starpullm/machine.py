@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm import _native, records
-from starpullm._library import find_blas, find_library
+from starpullm.binding import prototypes, structs
+from starpullm.binding.library import find_blas, find_library
 from starpullm.errors import MissingDependencyError
+from starpullm.golden import records
 
 __all__ = [
     "Finding",
@@ -41,7 +42,7 @@ def libm_fingerprint() -> dict[str, str]:
     """Return the fingerprint of the libm that the kernels call: function to SHA-256 in hex."""
 
     def evaluate(function: str, *arguments: NDArray[np.float32]) -> NDArray[np.float32]:
-        return _native.libm_powf(*arguments) if function == "powf" else _native.libm(function, *arguments)
+        return prototypes.libm_powf(*arguments) if function == "powf" else prototypes.libm(function, *arguments)
 
     return records.libm_fingerprint(evaluate)
 
@@ -68,23 +69,23 @@ class VectorLibm:
 
 def vector_libm() -> dict[str, VectorLibm]:
     """Return what is known of the vector versions of libm's functions, by function."""
-    known = {name: _native.vector_libm(name) for name in _native.names("vector_libm_name")}
+    known = {name: prototypes.vector_libm(name) for name in prototypes.names("vector_libm_name")}
     return {name: VectorLibm(used, f"{fingerprint:016x}") for name, (used, fingerprint) in known.items()}
 
 
 def processor() -> str:
     """Return the processor's name and the number of cores, for people."""
-    machine = _native.MachineInfo()
-    _native.call("machine_info", machine)
+    machine = structs.MachineInfo()
+    prototypes.call("machine_info", machine)
     cores = f"{machine.cores} cores" + (" (HWLOC_SYNTHETIC)" if machine.synthetic else "")
-    return f"{_native.text(machine.processor) or 'unknown processor'}, {cores}"
+    return f"{prototypes.text(machine.processor) or 'unknown processor'}, {cores}"
 
 
 def simd_level() -> str:
     """Return the SIMD level of the kernels in use."""
-    machine = _native.MachineInfo()
-    _native.call("machine_info", machine)
-    return _native.text(machine.simd_level)
+    machine = structs.MachineInfo()
+    prototypes.call("machine_info", machine)
+    return prototypes.text(machine.simd_level)
 
 
 def peak_gflops(threads: int, *, fused: bool, seconds: float) -> float:
@@ -108,7 +109,7 @@ def peak_gflops(threads: int, *, fused: bool, seconds: float) -> float:
         If the time isn't positive, or is more than a minute.
     """
     with ThreadPoolExecutor(threads) as pool:
-        peaks = [pool.submit(_native.peak_gflops, fused=fused, seconds=seconds) for _ in range(threads)]
+        peaks = [pool.submit(prototypes.peak_gflops, fused=fused, seconds=seconds) for _ in range(threads)]
         return sum(peak.result() for peak in peaks)
 
 
@@ -164,33 +165,33 @@ def inspect_machine() -> Machine:
     LibraryNotFoundError
         If the native library can't be opened.
     """
-    build, machine = _native.BuildInfo(), _native.MachineInfo()
-    _native.call("build_info", build)
-    _native.call("machine_info", machine)
+    build, machine = structs.BuildInfo(), structs.MachineInfo()
+    prototypes.call("build_info", build)
+    prototypes.call("machine_info", machine)
     fingerprint = libm_fingerprint()
     different = [name for name, sha in records.shipped_libm_fingerprint().items() if fingerprint[name] != sha]
-    environment = _native.text(_native.call("float_environment"))
+    environment = prototypes.text(prototypes.call("float_environment"))
     vectors = vector_libm()
     return Machine(
-        version=_native.text(build.version),
+        version=prototypes.text(build.version),
         library=str(find_library()),
-        compiler=_native.text(build.compiler),
-        compiler_flags=_native.text(build.compiler_flags),
-        build_type=_native.text(build.build_type),
-        starpu_version=_native.text(machine.starpu_version),
-        starpu_built_against=_native.text(build.starpu_version),
-        starpu_prefix=_native.text(build.starpu_prefix),
+        compiler=prototypes.text(build.compiler),
+        compiler_flags=prototypes.text(build.compiler_flags),
+        build_type=prototypes.text(build.build_type),
+        starpu_version=prototypes.text(machine.starpu_version),
+        starpu_built_against=prototypes.text(build.starpu_version),
+        starpu_prefix=prototypes.text(build.starpu_prefix),
         starpu_max_workers=machine.starpu_max_workers,
         starpu_max_contexts=machine.starpu_max_contexts,
         starpu_parallel_workers=bool(machine.starpu_parallel_workers),
-        schedulers=tuple(_native.names("scheduler_name")),
-        processor=_native.text(machine.processor),
+        schedulers=tuple(prototypes.names("scheduler_name")),
+        processor=prototypes.text(machine.processor),
         cores=machine.cores,
         processing_units=machine.processing_units,
         numa_nodes=machine.numa_nodes,
         synthetic_topology=bool(machine.synthetic),
         partitions=_partitions(machine),
-        simd_level=_native.text(machine.simd_level),
+        simd_level=prototypes.text(machine.simd_level),
         vector_libm=vectors,
         mpi=bool(build.mpi),
         mpirun=_mpirun_version(),
@@ -202,7 +203,7 @@ def inspect_machine() -> Machine:
     )
 
 
-def _partitions(machine: _native.MachineInfo) -> tuple[str, ...]:
+def _partitions(machine: structs.MachineInfo) -> tuple[str, ...]:
     """Return the partitions that use all cores; a worker of several threads takes one of StarPU's contexts."""
     cores = int(machine.cores)
     most = machine.starpu_max_contexts - 2 if machine.starpu_parallel_workers else 0
@@ -233,15 +234,15 @@ def _mpirun_version() -> str:
 
 
 def _findings(
-    build: _native.BuildInfo,
-    machine: _native.MachineInfo,
+    build: structs.BuildInfo,
+    machine: structs.MachineInfo,
     different: list[str],
     environment: str,
     vectors: dict[str, VectorLibm],
 ) -> Iterator[Finding]:
     if not machine.starpu_parallel_workers:
         yield Finding(True, "this StarPU was built without parallel workers")
-    loaded, built = _native.text(machine.starpu_version), _native.text(build.starpu_version)
+    loaded, built = prototypes.text(machine.starpu_version), prototypes.text(build.starpu_version)
     if loaded != built:
         yield Finding(True, f"StarPU {loaded} is loaded, expected {built}, which the library was built against")
     if different:

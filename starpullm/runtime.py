@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from starpullm import _native
-from starpullm._library import find_blas
+from starpullm.binding import prototypes, structs
+from starpullm.binding.library import find_blas
+from starpullm.binding.resource import Resource
 from starpullm.errors import InvalidArgumentError
-from starpullm.resource import Resource
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
@@ -51,7 +51,7 @@ class Partition(NamedTuple):
 
 def schedulers() -> list[str]:
     """Return the names of StarPU's schedulers."""
-    return list(_native.names("scheduler_name"))
+    return list(prototypes.names("scheduler_name"))
 
 
 class ThreadPlace(NamedTuple):
@@ -119,16 +119,16 @@ class Runtime(Resource):
         self.comm = comm if comm is not None and comm.Get_size() > 1 else None
         self.rank = self.comm.Get_rank() if self.comm else 0
         self.ranks = self.comm.Get_size() if self.comm else 1
-        self._handle = _native.RuntimeHandle()
-        options = _native.RuntimeOptions(
-            workers=_native.integer("partition, workers", self.partition.workers, 32),
-            threads_per_worker=_native.integer("partition, threads per worker", self.partition.threads, 32),
-            scheduler=_native.c_string("scheduler", scheduler),
-            communicator=_native.communicator(self.comm.py2f() if self.comm else None),
-            blas_library=None if library is None else _native.c_string("blas_library", library),
+        self._handle = structs.RuntimeHandle()
+        options = structs.RuntimeOptions(
+            workers=prototypes.integer("partition, workers", self.partition.workers, 32),
+            threads_per_worker=prototypes.integer("partition, threads per worker", self.partition.threads, 32),
+            scheduler=prototypes.c_string("scheduler", scheduler),
+            communicator=prototypes.communicator(self.comm.py2f() if self.comm else None),
+            blas_library=None if library is None else prototypes.c_string("blas_library", library),
         )
-        _native.call("runtime_create", options, self._handle.address)
-        blas = _native.text(_native.call("blas"))
+        prototypes.call("runtime_create", options, self._handle.address)
+        blas = prototypes.text(prototypes.call("blas"))
         self.matmul = f"blas ({blas})" if blas else "strict"
         """Who computes the matrix products: ``"strict"``, or ``"blas (...)"`` with the library's own words."""
 
@@ -140,12 +140,12 @@ class Runtime(Resource):
         StateError
             If the runtime is closed.
         """
-        places = np.empty(self.partition.workers * self.partition.threads, _native.THREAD_INFO)
-        _native.call("runtime_threads", self._handle, places, len(places))
+        places = np.empty(self.partition.workers * self.partition.threads, structs.THREAD_INFO)
+        prototypes.call("runtime_threads", self._handle, places, len(places))
         return [ThreadPlace(*place.tolist()) for place in places]
 
     def _destroy(self) -> None:
-        _native.call("runtime_destroy", self._handle)
+        prototypes.call("runtime_destroy", self._handle)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "running"

@@ -16,12 +16,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from starpullm import _native
+from starpullm.binding import prototypes, structs
+from starpullm.binding.resource import Resource
 from starpullm.errors import InvalidArgumentError, TokenRangeError
-from starpullm.formats import ModelConfig, checkpoint_config
-from starpullm.progress import report_phase
-from starpullm.ranks import check_same_options
-from starpullm.resource import Resource
+from starpullm.files.checkpoint import checkpoint_config
+from starpullm.files.model import ModelConfig
+from starpullm.processes.progress import report_phase
+from starpullm.processes.ranks import check_same_options
 from starpullm.runtime import Runtime
 from starpullm.trace import Finding, FindingKind, HandleInfo, Trace
 
@@ -34,20 +35,20 @@ REDUCTIONS = ("ordered", "tree", "redux")
 class Loss:
     """A mean loss that arrives when its tasks have run."""
 
-    def __init__(self, handle: _native.LossHandle) -> None:
+    def __init__(self, handle: structs.LossHandle) -> None:
         self._handle = handle
         self._value: np.float32 | None = None
 
     @property
     def ready(self) -> bool:
         """Whether the value is there already."""
-        return self._value is not None or bool(_native.call("loss_ready", self._handle))
+        return self._value is not None or bool(prototypes.call("loss_ready", self._handle))
 
     @property
     def value(self) -> np.float32:
         """The mean loss over the batch, in nats per token, binary32; waits for it."""
         if self._value is None:
-            self._value = _native.loss_value(self._handle)
+            self._value = prototypes.loss_value(self._handle)
             self._release()
         return self._value
 
@@ -59,9 +60,9 @@ class Loss:
 
     def _release(self) -> None:
         # Given up before it is destroyed: an interrupt in between then leaks it instead of destroying it twice.
-        handle, self._handle = self._handle, _native.LossHandle()
+        handle, self._handle = self._handle, structs.LossHandle()
         if handle:
-            _native.call("loss_destroy", handle)
+            prototypes.call("loss_destroy", handle)
 
     def __del__(self) -> None:
         self._release()
@@ -104,8 +105,8 @@ def training_state(path: str | os.PathLike[str]) -> TrainingState:
     FileError
         If the folder can't be read.
     """
-    info = _native.TrainingStateInfo()
-    _native.call("training_state_info", _native.c_string("path", path), info)
+    info = structs.TrainingStateInfo()
+    prototypes.call("training_state_info", prototypes.c_string("path", path), info)
     return TrainingState(
         path=Path(os.fsdecode(info.path)),
         config=_model_config(info.config),
@@ -116,7 +117,7 @@ def training_state(path: str | os.PathLike[str]) -> TrainingState:
         seed=info.seed,
         data_id=info.data_id,
         ranks=info.ranks,
-        passed_over=_native.text(info.passed_over),
+        passed_over=prototypes.text(info.passed_over),
         learning_rate=info.learning_rate,
         betas=(info.beta1, info.beta2),
         eps=info.eps,
@@ -125,7 +126,7 @@ def training_state(path: str | os.PathLike[str]) -> TrainingState:
     )
 
 
-def _model_config(struct: _native.ModelConfigStruct) -> ModelConfig:
+def _model_config(struct: structs.ModelConfigStruct) -> ModelConfig:
     return ModelConfig(**{field.name: getattr(struct, field.name) for field in fields(ModelConfig)})
 
 
@@ -225,17 +226,17 @@ class Trainer(Resource):
         trace: bool = False,
         instruments: Instruments | None = None,
     ) -> None:
-        self._handle = _native.SessionHandle()
+        self._handle = structs.SessionHandle()
         if reduction not in REDUCTIONS:
             raise InvalidArgumentError(f'reduction: found "{reduction}", expected one of {", ".join(REDUCTIONS)}')
         if len(betas) != 2:
             raise InvalidArgumentError(f"betas: found {len(betas)} numbers, expected 2")
-        options = _native.SessionOptions(
-            checkpoint=None if checkpoint is None else _native.c_string("checkpoint", checkpoint),
-            resume=None if resume is None else _native.c_string("resume", resume),
-            batch_size=_native.integer("batch_size", batch_size, 64),
-            seq_len=_native.integer("seq_len", seq_len, 64),
-            sub_batches=_native.integer("sub_batches", sub_batches, 64),
+        options = structs.SessionOptions(
+            checkpoint=None if checkpoint is None else prototypes.c_string("checkpoint", checkpoint),
+            resume=None if resume is None else prototypes.c_string("resume", resume),
+            batch_size=prototypes.integer("batch_size", batch_size, 64),
+            seq_len=prototypes.integer("seq_len", seq_len, 64),
+            sub_batches=prototypes.integer("sub_batches", sub_batches, 64),
             reduction=REDUCTIONS.index(reduction),
             learning_rate=learning_rate,
             beta1=betas[0],
@@ -243,7 +244,7 @@ class Trainer(Resource):
             eps=eps,
             weight_decay=weight_decay,
             keep_activations=keep_activations,
-            steps_in_flight=_native.integer("steps_in_flight", steps_in_flight, 32),
+            steps_in_flight=prototypes.integer("steps_in_flight", steps_in_flight, 32),
             trace=trace,
             **_instrument_options(instruments or Instruments()),
         )
@@ -252,7 +253,7 @@ class Trainer(Resource):
                 runtime.comm, {**_options_of_all_ranks(options, checkpoint, resume), "matmul": runtime.matmul}
             )
         report_phase("loading the model")
-        _native.call("session_create", runtime._handle, options, self._handle.address)
+        prototypes.call("session_create", runtime._handle, options, self._handle.address)
         self.runtime = runtime
         self.batch_size, self.seq_len, self.sub_batches = batch_size, seq_len, sub_batches
         self.reduction = reduction
@@ -294,7 +295,7 @@ class Trainer(Resource):
         """Run the forward pass on inputs (B, T) and return the probabilities (V) after one position of a sequence."""
         _check_index("sequence", sequence, self.batch_size)
         _check_index("position", position, self.seq_len)
-        _native.call("session_submit_forward", self._handle, self._tokens("inputs", inputs))
+        prototypes.call("session_submit_forward", self._handle, self._tokens("inputs", inputs))
         probs = np.empty(self.config.vocab_size, np.float32)
         offset = (sequence * self.seq_len + position) * self.config.padded_vocab_size
         self._read("activations", self._named("activations", "probs"), 0, offset, probs)
@@ -302,7 +303,7 @@ class Trainer(Resource):
 
     def wait(self) -> None:
         """Wait until everything that was submitted has run."""
-        _native.call("session_wait", self._handle)
+        prototypes.call("session_wait", self._handle)
 
     def tensor_names(self, group: str) -> list[str]:
         """Return the tensors of a group, in the checkpoint's order or in order of execution.
@@ -321,7 +322,7 @@ class Trainer(Resource):
 
         Every rank calls it, or none does. Takes the memory of all tensors until they have been read.
         """
-        _native.call("session_gather", self._handle)
+        prototypes.call("session_gather", self._handle)
 
     def tensor(self, group: str, name: str, layer: int | None = None) -> NDArray[np.float32]:
         """Wait for the tasks that write a tensor and return a copy of it.
@@ -354,7 +355,7 @@ class Trainer(Resource):
         layers = [0] if not tensor.layered else range(tensor.instances) if layer is None else [layer]
         values = np.empty((len(layers), *tensor.shape), np.float32)
         for position, number in enumerate(layers):
-            self._read(group, tensor, _native.integer("layer", number, 32), 0, values[position])
+            self._read(group, tensor, prototypes.integer("layer", number, 32), 0, values[position])
         return values if tensor.layered and layer is None else values[0]
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
@@ -369,7 +370,7 @@ class Trainer(Resource):
         FormatError
             If something that isn't a regular file is in its place.
         """
-        _native.call("session_save_checkpoint", self._handle, _native.c_string("path", path))
+        prototypes.call("session_save_checkpoint", self._handle, prototypes.c_string("path", path))
 
     def save_state(
         self,
@@ -402,15 +403,15 @@ class Trainer(Resource):
         InvalidArgumentError
             If ``keep`` isn't positive.
         """
-        options = _native.SaveOptions(
-            directory=_native.c_string("directory", directory),
+        options = structs.SaveOptions(
+            directory=prototypes.c_string("directory", directory),
             run=self._run,
-            batches=_native.integer("batches", batches, 64),
-            seed=_native.integer("seed", seed, 64),
+            batches=prototypes.integer("batches", batches, 64),
+            seed=prototypes.integer("seed", seed, 64),
             data_id=data_id,
-            keep=_native.integer("keep", keep, 32),
+            keep=prototypes.integer("keep", keep, 32),
         )
-        _native.call("session_save_state", self._handle, options)
+        prototypes.call("session_save_state", self._handle, options)
 
     def wait_saved(self) -> None:
         """Wait until the last ``save_state`` is on the disk.
@@ -420,7 +421,7 @@ class Trainer(Resource):
         FileError
             If it failed.
         """
-        _native.call("session_wait_saved", self._handle)
+        prototypes.call("session_wait_saved", self._handle)
 
     def trace(self) -> Trace:
         """Wait for everything that was submitted and return all tasks recorded since the last ``clear_trace``.
@@ -430,11 +431,13 @@ class Trainer(Resource):
         StateError
             If the trainer was made without ``trace=True``.
         """
-        tasks, accesses = _native.trace_size(self._handle)
-        task_table = np.empty(tasks, _native.TRACE_TASK)
-        access_table = np.empty(accesses, _native.TRACE_ACCESS)
-        _native.call("session_trace_read", self._handle, task_table, len(task_table), access_table, len(access_table))
-        return Trace(task_table, access_table, tuple(_native.names("operation_name")), self._read_handles())
+        tasks, accesses = prototypes.trace_size(self._handle)
+        task_table = np.empty(tasks, structs.TRACE_TASK)
+        access_table = np.empty(accesses, structs.TRACE_ACCESS)
+        prototypes.call(
+            "session_trace_read", self._handle, task_table, len(task_table), access_table, len(access_table)
+        )
+        return Trace(task_table, access_table, tuple(prototypes.names("operation_name")), self._read_handles())
 
     def hold(self) -> None:
         """Wait for everything that was submitted, and hold back the tasks of the next ``steps_in_flight`` submissions.
@@ -447,7 +450,7 @@ class Trainer(Resource):
             If the trainer can't: it was made without ``trace``, over ranks, or with ``audit`` or ``poison``; or it
             holds tasks already.
         """
-        _native.call("session_hold", self._handle)
+        prototypes.call("session_hold", self._handle)
 
     def release(self) -> NDArray[np.int64]:
         """Ask StarPU which of the held tasks wait for which, let them go, and return what it said.
@@ -462,7 +465,7 @@ class Trainer(Resource):
         StateError
             If no tasks are held.
         """
-        return _native.release(self._handle)
+        return prototypes.release(self._handle)
 
     def findings(self) -> list[Finding]:
         """Wait for everything that was submitted and return what the instruments found since the last ``clear_trace``.
@@ -472,8 +475,8 @@ class Trainer(Resource):
         StateError
             If the trainer was made without instruments.
         """
-        table = np.empty(_native.findings_size(self._handle), _native.FINDING)
-        _native.call("session_findings_read", self._handle, table, len(table))
+        table = np.empty(prototypes.findings_size(self._handle), structs.FINDING)
+        prototypes.call("session_findings_read", self._handle, table, len(table))
         handles = self._read_handles()
         return [
             Finding(None if task < 0 else task, handles[handle], FindingKind(kind), offset, count)
@@ -482,12 +485,12 @@ class Trainer(Resource):
 
     def clear_trace(self) -> None:
         """Forget what was recorded, and what instruments found."""
-        _native.call("session_trace_clear", self._handle)
+        prototypes.call("session_trace_clear", self._handle)
 
     def _destroy(self) -> None:
         # Given up first, as a loss is.
-        handle, self._handle = self._handle, _native.SessionHandle()
-        _native.call("session_destroy", handle)
+        handle, self._handle = self._handle, structs.SessionHandle()
+        prototypes.call("session_destroy", handle)
 
     def __del__(self) -> None:
         # One that is dropped unclosed would keep the runtime from closing. Without a handle __init__ wasn't reached; at
@@ -496,8 +499,8 @@ class Trainer(Resource):
             self.close()
 
     def _submit(self, function: str, inputs: ArrayLike, targets: ArrayLike) -> Loss:
-        loss = _native.LossHandle()
-        _native.call(
+        loss = structs.LossHandle()
+        prototypes.call(
             function,
             self._handle,
             self._tokens("inputs", inputs),
@@ -527,30 +530,30 @@ class Trainer(Resource):
         return np.ascontiguousarray(array, np.int32)
 
     def _read_config(self) -> ModelConfig:
-        struct = _native.ModelConfigStruct()
-        _native.call("session_config", self._handle, struct)
+        struct = structs.ModelConfigStruct()
+        prototypes.call("session_config", self._handle, struct)
         return _model_config(struct)
 
     def _read_tensor_table(self, group: int) -> dict[str, _Tensor]:
         table: dict[str, _Tensor] = {}
-        info = _native.TensorInfo()
-        for index in range(_native.call("tensor_count", group)):
-            _native.call("session_tensor_info", self._handle, group, index, info)
-            name = _native.text(info.name)
+        info = structs.TensorInfo()
+        for index in range(prototypes.call("tensor_count", group)):
+            prototypes.call("session_tensor_info", self._handle, group, index, info)
+            name = prototypes.text(info.name)
             table[name] = _Tensor(index, bool(info.layered), int(info.instances), tuple(info.dims[: info.num_dims]))
         return table
 
     def _read_handles(self) -> tuple[HandleInfo, ...]:
         handles = []
-        info = _native.HandleInfo()
-        for index in range(_native.call("session_handle_count", self._handle)):
-            _native.call("session_handle_info", self._handle, index, info)
-            handles.append(HandleInfo(index, _native.text(info.name), int(info.bytes)))
+        info = structs.HandleInfo()
+        for index in range(prototypes.call("session_handle_count", self._handle)):
+            prototypes.call("session_handle_info", self._handle, index, info)
+            handles.append(HandleInfo(index, prototypes.text(info.name), int(info.bytes)))
         return tuple(handles)
 
     def _read(self, group: str, tensor: _Tensor, layer: int, offset: int, values: NDArray[np.float32]) -> None:
         group_number = GROUPS.index(group)
-        _native.call(
+        prototypes.call(
             "session_read_tensor",
             self._handle,
             group_number,
@@ -578,13 +581,13 @@ def _instrument_options(instruments: Instruments) -> dict[str, int]:
     flags = (instruments.audit, instruments.poison, instruments.max_delay_us != 0)
     return {
         "instruments": sum(bool(flag) << bit for bit, flag in enumerate(flags)),
-        "max_delay_us": _native.integer("max_delay_us", instruments.max_delay_us, 32),
-        "delay_seed": _native.integer("delay_seed", instruments.delay_seed, 64) % 2**64,
+        "max_delay_us": prototypes.integer("max_delay_us", instruments.max_delay_us, 32),
+        "delay_seed": prototypes.integer("delay_seed", instruments.delay_seed, 64) % 2**64,
     }
 
 
 def _options_of_all_ranks(
-    options: _native.SessionOptions,
+    options: structs.SessionOptions,
     checkpoint: str | os.PathLike[str] | None,
     resume: str | os.PathLike[str] | None,
 ) -> dict[str, object]:

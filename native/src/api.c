@@ -1,5 +1,5 @@
 /* The exported functions: pointers and struct sizes are checked here, everything else by the room that is called.
- * Called by C users and, through ctypes, by starpullm/_native.py. */
+ * Called by C users and, through ctypes, by starpullm/binding. */
 #include <fenv.h>
 #include <float.h>
 #include <inttypes.h>

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from starpullm.checks.result import CheckResult, Outcome
 from starpullm.errors import InvalidArgumentError
-from starpullm.formats import DebugState
+from starpullm.files.debug_state import DebugState
 from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
 

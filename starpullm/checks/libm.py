@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from starpullm import _native
+from starpullm.binding import prototypes
 from starpullm.checks.result import CheckResult, Outcome
 
 __all__ = ["NUM_INPUTS", "LibmResult", "check_libm", "vector_levels"]
@@ -50,7 +50,7 @@ class LibmResult(CheckResult):
 
 def vector_levels() -> tuple[str, ...]:
     """Return the SIMD levels of this machine and build, the best last."""
-    return tuple(name for name in _native.names("simd_level_name") if name != "ref")
+    return tuple(name for name in prototypes.names("simd_level_name") if name != "ref")
 
 
 def check_libm(
@@ -92,7 +92,7 @@ def check_libm(
             for start in starts:
                 if given_up.is_set():
                     break
-                parts.append(_native.prove_libm(level, function, start, start + _PART))
+                parts.append(prototypes.prove_libm(level, function, start, start + _PART))
                 if progress is not None:
                     progress(_PART)
         except BaseException:

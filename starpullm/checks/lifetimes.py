@@ -16,7 +16,7 @@ from starpullm.checks.memory import GrowthResult, check_growth
 from starpullm.checks.parity import execution_order
 from starpullm.checks.reduction import BitStabilityResult, Promise, check_bit_stability
 from starpullm.checks.runs import STEPS, Place, find_record, new_trainer, own_batch
-from starpullm.records import GoldenRecord
+from starpullm.golden.records import GoldenRecord
 from starpullm.trainer import Trainer
 
 __all__ = ["Growth", "resumed", "shared_buffers", "step_growth", "trainer_growth"]

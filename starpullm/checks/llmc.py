@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm._llmc import LlmcModel
 from starpullm.checks.bits import bits_of
 from starpullm.checks.references import ExpectedValues, split_layer
-from starpullm.data import generate_tokens
+from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StarpullmError
-from starpullm.formats import atomic_write
-from starpullm.launch import Completed, Job, run_job
+from starpullm.files.atomic import atomic_write
+from starpullm.golden.llmc import LlmcModel
+from starpullm.golden.records import TENSOR_GROUPS, GoldenRecord, split_layers, tensor_digest
 from starpullm.machine import libm_fingerprint
-from starpullm.progress import report_phase
-from starpullm.records import TENSOR_GROUPS, GoldenRecord, split_layers, tensor_digest
+from starpullm.processes.job import Completed, Job, run_job
+from starpullm.processes.progress import report_phase
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm

@@ -17,10 +17,10 @@ from starpullm.checks.bits import BitDifference, bits_of, compare_bits
 from starpullm.checks.dependencies import TaskName
 from starpullm.checks.references import ExpectedValues, GoldenReference, Reference, record_trainer
 from starpullm.checks.result import CheckResult, Outcome, json_value
-from starpullm.data import generate_checkpoint, generate_tokens, generated_tokens_sha256
+from starpullm.data.generator import generate_checkpoint, generate_tokens, generated_tokens_sha256
 from starpullm.errors import FormatError, InvalidArgumentError
+from starpullm.golden.records import GoldenRecord, tensor_digest
 from starpullm.machine import libm_fingerprint
-from starpullm.records import GoldenRecord, tensor_digest
 from starpullm.runtime import Runtime
 from starpullm.trace import TaskRecord
 from starpullm.trainer import Trainer

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from starpullm.checks.reference64 import GradientReference, ReadTensor, gradient_references
 from starpullm.checks.result import CheckResult, Outcome
 from starpullm.errors import InvalidArgumentError
-from starpullm.formats import ModelConfig
+from starpullm.files.model import ModelConfig
 
 __all__ = [
     "PROMISES",

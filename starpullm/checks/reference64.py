@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from starpullm.errors import InvalidArgumentError
-from starpullm.formats import ModelConfig
+from starpullm.files.model import ModelConfig
 
 __all__ = ["GradientReference", "ReadTensor", "gamma", "gradient_references", "sum_reference"]
 

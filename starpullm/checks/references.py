@@ -15,11 +15,11 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.data import generate_tokens
+from starpullm.data.generator import generate_tokens
 from starpullm.errors import StarpullmError
-from starpullm.launch import Job, run_job
-from starpullm.progress import report_phase
-from starpullm.records import GoldenRecord, tensor_digest
+from starpullm.golden.records import GoldenRecord, tensor_digest
+from starpullm.processes.job import Job, run_job
+from starpullm.processes.progress import report_phase
 from starpullm.runtime import Runtime
 from starpullm.trainer import Instruments, Trainer
 

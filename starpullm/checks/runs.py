@@ -37,10 +37,10 @@ from starpullm.checks.reduction import (
 )
 from starpullm.checks.reference64 import ReadTensor
 from starpullm.checks.references import record_trainer
-from starpullm.data import generate_tokens
+from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError
-from starpullm.ranks import guarded
-from starpullm.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
+from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
+from starpullm.processes.ranks import guarded
 from starpullm.runtime import Runtime
 from starpullm.trace import Trace
 from starpullm.trainer import Instruments, Trainer

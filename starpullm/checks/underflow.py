@@ -13,8 +13,8 @@ import numpy as np
 from starpullm.checks.reduction import GradientErrorResult, check_gradients
 from starpullm.checks.references import record_trainer
 from starpullm.checks.runs import Place, find_record
-from starpullm.data import generate_parameters, generate_tokens
-from starpullm.formats import Checkpoint, write_checkpoint
+from starpullm.data.generator import generate_parameters, generate_tokens
+from starpullm.files.checkpoint import Checkpoint, write_checkpoint
 
 __all__ = ["underflow"]
 

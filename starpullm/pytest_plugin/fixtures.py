@@ -19,10 +19,10 @@ from starpullm.pytest_plugin.run import Validation, validation_of
 
 if TYPE_CHECKING:
     from starpullm import Runtime, Trainer
+    from starpullm.checks.isolation import Answer, CheckReport, Configuration
     from starpullm.checks.references import Reference
     from starpullm.checks.result import CheckResult
-    from starpullm.isolation import Answer, CheckReport, Configuration
-    from starpullm.records import GoldenRecord
+    from starpullm.golden.records import GoldenRecord
     from starpullm.trace import Trace
 
 __all__ = [
@@ -75,8 +75,8 @@ def starpu_runtime(
     In a test marked ``mpi`` it is over all ranks.
     """
     from starpullm import Runtime
-    from starpullm.machine_lock import machine_lock
-    from starpullm.ranks import world
+    from starpullm.processes.lock import machine_lock
+    from starpullm.processes.ranks import world
 
     partition, scheduler, ranks = starpullm_configuration
     comm = world() if ranks > 1 else None

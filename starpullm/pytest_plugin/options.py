@@ -15,7 +15,7 @@ from starpullm.pytest_plugin.items import RANK_MARKERS
 from starpullm.pytest_plugin.ranks import add_mpi_option, rank_and_size
 
 if TYPE_CHECKING:
-    from starpullm.isolation import Configuration
+    from starpullm.checks.isolation import Configuration
 
 __all__ = ["DEFAULT_TIME_LIMIT", "Options", "pytest_addoption"]
 
@@ -124,8 +124,8 @@ class Options:
     @cached_property
     def machine(self) -> dict[str, Any]:
         """What ``starpullm doctor --json`` says, from a process of its own."""
+        from starpullm.checks.isolation import machine_in_child
         from starpullm.errors import StarpullmError
-        from starpullm.isolation import machine_in_child
 
         try:
             return machine_in_child()
@@ -144,7 +144,7 @@ class Options:
 
     def configurations_on(self, ranks: int) -> list[Configuration]:
         """Return partitions with schedulers, the partition's changing slowest."""
-        from starpullm.isolation import Configuration
+        from starpullm.checks.isolation import Configuration
 
         return [
             Configuration(partition, scheduler, ranks)
@@ -157,7 +157,7 @@ class Options:
         """Names of shipped records, and paths of others."""
         from starpullm.checks.runs import find_record
         from starpullm.errors import StarpullmError
-        from starpullm.records import SHIPPED_RECORDS
+        from starpullm.golden.records import SHIPPED_RECORDS
 
         names = self._list("records") or list(DEFAULT_RECORDS if self.ranks == 1 else DEFAULT_RECORDS_OF_RANKS)
         found = []
@@ -215,7 +215,7 @@ class Options:
     @property
     def blocks(self) -> int:
         """``--starpullm-blocks``."""
-        from starpullm.contest import BLOCKS
+        from starpullm.speed.contest import BLOCKS
 
         blocks: int | None = self._config.getoption("--starpullm-blocks")
         return BLOCKS if blocks is None else blocks
@@ -223,7 +223,7 @@ class Options:
     @property
     def budget(self) -> float:
         """``--starpullm-budget``."""
-        from starpullm.checks.gate import BUDGET
+        from starpullm.speed.gate import BUDGET
 
         budget: float | None = self._config.getoption("--starpullm-budget")
         return BUDGET if budget is None else budget
@@ -251,7 +251,7 @@ class Options:
         return [int(text) for text in counts]
 
     def _check_throughput(self) -> None:
-        from starpullm.checks.gate import MIN_BLOCKS, RESOLUTION
+        from starpullm.speed.gate import MIN_BLOCKS, RESOLUTION
 
         if not self.benchmark:
             for name in ("baseline-lib", "blocks", "budget", "ranks"):
@@ -274,7 +274,7 @@ class Options:
     @cached_property
     def disturbing_configurations(self) -> list[Configuration]:
         """The partition with the most workers, with the chosen schedulers, or else with each of `DISTURBING`."""
-        from starpullm.isolation import Configuration
+        from starpullm.checks.isolation import Configuration
         from starpullm.runtime import Partition
 
         partition = max(self._partitions(1), key=lambda text: Partition.parse(text).workers)

@@ -40,7 +40,7 @@ def rank_and_size(options: argparse.Namespace) -> tuple[int, int]:
     """Return this process's rank and how many there are; 0 and 1 without ``--with-mpi``, which asks for ranks."""
     if not getattr(options, "with_mpi", False):
         return 0, 1
-    from starpullm.ranks import rank_and_size_from_environment
+    from starpullm.processes.ranks import rank_and_size_from_environment
 
     return rank_and_size_from_environment()
 
@@ -55,7 +55,7 @@ class RankedRun:
 
     def __init__(self, config: pytest.Config) -> None:
         from starpullm.errors import StarpullmError
-        from starpullm.ranks import world
+        from starpullm.processes.ranks import world
 
         if config.getoption("dist", "no") != "no":
             raise pytest.UsageError("--with-mpi: found pytest-xdist's -n beside it, expected one of the two")
@@ -287,6 +287,6 @@ def _collection_differences(tests: Mapping[int, Sequence[str]]) -> Iterator[str]
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    from starpullm.ranks import rank_list
+    from starpullm.processes.ranks import rank_list
 
     return rank_list(ranks)

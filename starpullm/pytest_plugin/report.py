@@ -18,7 +18,7 @@ import pytest
 from starpullm.pytest_plugin.items import MARKERS
 
 if TYPE_CHECKING:
-    from starpullm.isolation import Costs
+    from starpullm.checks.isolation import Costs
 
 __all__ = ["Report", "message_of"]
 

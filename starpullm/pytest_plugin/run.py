@@ -16,7 +16,7 @@ from starpullm.pytest_plugin.options import Options
 from starpullm.pytest_plugin.report import Report, message_of
 
 if TYPE_CHECKING:
-    from starpullm.isolation import Costs, Pool
+    from starpullm.checks.isolation import Costs, Pool
 
 __all__ = ["VALIDATION", "Validation", "validation_of"]
 
@@ -45,7 +45,7 @@ class Validation(Options):
     @property
     def pool(self) -> Pool:
         """The processes of the checks, from the first use on."""
-        from starpullm.isolation import Pool
+        from starpullm.checks.isolation import Pool
 
         if self._pool is None:
             fresh = self._config.getoption("--starpullm-fresh")
@@ -108,7 +108,7 @@ class Validation(Options):
         """Take over what the checks of a worker of pytest-xdist cost."""
         told = getattr(node, "workeroutput", {}).get("starpullm_costs")
         if told is not None:
-            from starpullm.isolation import Costs
+            from starpullm.checks.isolation import Costs
 
             self._add_costs(Costs(**told))
 

@@ -16,9 +16,9 @@ from starpullm.pytest_plugin.fixtures import Checker
 from starpullm.pytest_plugin.run import Validation, validation_of
 
 if TYPE_CHECKING:
-    from starpullm.checks.cost import CostResult
-    from starpullm.checks.throughput import Configuration
-    from starpullm.contest import Series
+    from starpullm.speed.contest import Series
+    from starpullm.speed.cost import CostResult
+    from starpullm.speed.throughput import Configuration
 
 __all__ = ["Gate", "choose_throughput_tests", "starpullm_gate"]
 
@@ -91,9 +91,9 @@ class Gate:
             Each with the test's partition; the batch is that of all together.
         """
         from starpullm.checks.runs import find_record
-        from starpullm.checks.throughput import Configuration
-        from starpullm.data import generate_checkpoint
+        from starpullm.data.generator import generate_checkpoint
         from starpullm.errors import StarpullmError
+        from starpullm.speed.throughput import Configuration
 
         if self._benchmark.disabled:
             pytest.skip(
@@ -123,9 +123,9 @@ class Gate:
             self._checker.give_up(str(error))
 
     def _against_library(self, configuration: Configuration, checkpoint: Path, library: Path) -> None:
-        from starpullm.contest import open_contest
-        from starpullm.isolation import CheckReport
-        from starpullm.turns import Contestant
+        from starpullm.checks.isolation import CheckReport
+        from starpullm.speed.contest import open_contest
+        from starpullm.speed.turns import Contestant
 
         new, baseline = Contestant("library"), Contestant("baseline", library)
         with open_contest(configuration, checkpoint, new, baseline, self._validation.time_limit) as contest:
@@ -135,11 +135,11 @@ class Gate:
         self._checker.judge(CheckReport.of(result), CheckReport.of(contest.costs()))
 
     def _against_records(self, configuration: Configuration, checkpoint: Path) -> None:
-        from starpullm.checks.cost import GraphCost, check_cost
-        from starpullm.checks.gate import compare_with_stored
-        from starpullm.contest import open_series
-        from starpullm.isolation import CheckReport
-        from starpullm.turns import Contestant
+        from starpullm.checks.isolation import CheckReport
+        from starpullm.speed.contest import open_series
+        from starpullm.speed.cost import GraphCost, check_cost
+        from starpullm.speed.gate import compare_with_stored
+        from starpullm.speed.turns import Contestant
 
         with open_series(configuration, checkpoint, Contestant("library"), self._validation.time_limit) as series:
             self._run(series.take)

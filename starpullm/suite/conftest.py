@@ -14,7 +14,7 @@ import pytest
 
 from starpullm.checks.reduction import PROMISES, Promise
 from starpullm.checks.runs import find_record
-from starpullm.formats import num_parameters
+from starpullm.files.model import num_parameters
 from starpullm.pytest_plugin import Validation, validation_of
 from starpullm.runtime import Partition
 

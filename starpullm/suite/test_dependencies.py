@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from starpullm.checks import runs
-from starpullm.isolation import Configuration
+from starpullm.checks.isolation import Configuration
 from starpullm.pytest_plugin import Checker, Validation
 
 from .conftest import Case

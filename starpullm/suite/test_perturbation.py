@@ -13,8 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 from starpullm.checks import runs
+from starpullm.checks.isolation import CheckReport, Configuration
 from starpullm.checks.perturbation import MAX_DELAY_US, Disturbance, check_perturbed
-from starpullm.isolation import CheckReport, Configuration
 from starpullm.pytest_plugin import Checker, Validation
 
 from .conftest import Case

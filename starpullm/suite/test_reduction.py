@@ -12,9 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from starpullm.checks import runs
+from starpullm.checks.isolation import CheckReport
 from starpullm.checks.reduction import Promise, check_bit_stability
 from starpullm.checks.underflow import underflow
-from starpullm.isolation import CheckReport
 from starpullm.pytest_plugin import Checker, Validation
 
 from .conftest import Case, SharedBits

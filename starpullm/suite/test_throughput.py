@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from starpullm.isolation import Configuration
+from starpullm.checks.isolation import Configuration
 from starpullm.pytest_plugin import Gate
 
 from .conftest import SpeedCase

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from starpullm.machine_lock import machine_lock
+from starpullm.processes.lock import machine_lock
 
 from .expected import EXPECTED, SPREAD
 from .table import Table

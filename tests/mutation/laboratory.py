@@ -19,19 +19,20 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.checks import lifetimes, runs, throughput
+from starpullm.checks import lifetimes, runs
+from starpullm.checks.isolation import CheckReport, Configuration, Pool
 from starpullm.checks.perturbation import MAX_DELAY_US, Disturbance, check_perturbed
 from starpullm.checks.reduction import Promise, check_bit_stability
 from starpullm.checks.result import CheckResult, Outcome
 from starpullm.checks.underflow import underflow
-from starpullm.contest import open_contest
-from starpullm.data import generate_checkpoint, generate_tokens
-from starpullm.formats import write_tokens
-from starpullm.isolation import CheckReport, Configuration, Pool
-from starpullm.launch import Completed, Job, TimedOut, run_job
+from starpullm.data.generator import generate_checkpoint, generate_tokens
+from starpullm.files.tokens import write_tokens
+from starpullm.golden.records import shipped_record
+from starpullm.processes.job import Completed, Job, TimedOut, run_job
 from starpullm.pytest_plugin.options import DISTURBING
-from starpullm.records import shipped_record
-from starpullm.turns import Contestant
+from starpullm.speed import throughput
+from starpullm.speed.contest import open_contest
+from starpullm.speed.turns import Contestant
 
 __all__ = ["CHECKS", "REPEATED", "TIME_LIMIT_CATCH", "Catch", "Hunt", "Laboratory", "hunt"]
 
@@ -254,7 +255,7 @@ def training_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         saved = laboratory.directory / f"trained{ranks}.bin"
         batch = str(2 // (ranks or 1))
         options = f"--checkpoint {model} --tokens {tokens} --seq-len 8 --steps 4 --json --save {saved}".split()
-        command = ["-m", "starpullm.cli", "train", *options, "--batch-size", batch, "--sub-batches", batch]
+        command = ["-m", "starpullm.commands", "train", *options, "--batch-size", batch, "--sub-batches", batch]
         outcome = laboratory.job(ranks, *command)
         if not isinstance(outcome, Completed):
             yield Catch(TIME_LIMIT_CATCH if isinstance(outcome, TimedOut) else name, outcome.sentence)
@@ -304,9 +305,9 @@ def speed(laboratory: Laboratory, name: str) -> Iterator[Catch]:
 GENERATE = """
 import sys
 from pathlib import Path
-from starpullm.data import generate_checkpoint
-from starpullm.records import shipped_record
-from starpullm.turns import Contestant
+from starpullm.data.generator import generate_checkpoint
+from starpullm.golden.records import shipped_record
+from starpullm.speed.turns import Contestant
 record = shipped_record("tiny")
 generate_checkpoint(Path(sys.argv[1]), record.model, record.seed)
 """

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from starpullm._library import find_library
+from starpullm.binding.library import find_library
 
 from .laboratory import CHECKS, REPEATED, Catch, Laboratory
 from .table import Alarms, Table

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from starpullm._library import find_library
+from starpullm.binding.library import find_library
 
 from .expected import EXPECTED, SPREAD
 from .laboratory import CHECKS, TIME_LIMIT_CATCH, Laboratory, hunt

@@ -133,7 +133,7 @@ def run_cli(
 
 def cli_command(*args: object) -> list[str]:
     """Return the command that is ``starpullm ARGS``."""
-    return [*_PYTHON, "-m", "starpullm.cli", *map(str, args)]
+    return [*_PYTHON, "-m", "starpullm.commands", *map(str, args)]
 
 
 def run_command(

@@ -12,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from starpullm.data import byte_encoding, generate_checkpoint, generate_tokens, initial_parameters
-from starpullm.formats import Checkpoint, ModelConfig, write_checkpoint, write_tokens
-from starpullm.records import shipped_record
+from starpullm.data.generator import generate_checkpoint, generate_tokens, initial_parameters
+from starpullm.data.text import byte_encoding
+from starpullm.files.checkpoint import Checkpoint, write_checkpoint
+from starpullm.files.model import ModelConfig
+from starpullm.files.tokens import write_tokens
+from starpullm.golden.records import shipped_record
 
 from .children import run_command
 

@@ -26,9 +26,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from starpullm import _native
-from starpullm._library import find_library
-from starpullm.data import generate_tokens
+from starpullm.binding import prototypes
+from starpullm.binding.library import find_library
+from starpullm.data.generator import generate_tokens
 from starpullm.errors import (
     FileError,
     FormatError,
@@ -39,8 +39,10 @@ from starpullm.errors import (
     StateError,
     TokenRangeError,
 )
-from starpullm.formats import HEADER_BYTES, Checkpoint, parameter_shapes, read_checkpoint, write_checkpoint
-from starpullm.records import activation_shapes, shipped_record
+from starpullm.files.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from starpullm.files.header import HEADER_BYTES
+from starpullm.files.model import parameter_shapes
+from starpullm.golden.records import activation_shapes, shipped_record
 from starpullm.runtime import Partition, Runtime, schedulers
 from starpullm.trainer import Trainer
 
@@ -865,7 +867,7 @@ def test_library_without_our_functions(tmp_path: Path) -> None:
 
 
 def test_library_of_another_abi(tmp_path: Path) -> None:
-    functions = {f"starpullm_{name}": 0 for name, *_ in _native._PROTOTYPES}
+    functions = {f"starpullm_{name}": 0 for name, *_ in prototypes._PROTOTYPES}
     path = compiled(tmp_path / "newer.so", {**functions, "starpullm_abi_version": 3})
     assert_refused(reply_with_library(path), LibraryNotFoundError, str(path), "ABI version is 3", "expected 2")
 
@@ -894,7 +896,7 @@ def tensor_tables(checkpoint: str, batch_size: int, seq_len: int) -> dict[str, l
 
 
 def test_tensor_tables_agree(odd_checkpoint: Path) -> None:
-    """Names, order, shapes and which tensors have layers: formats.py and records.py against the native library."""
+    """Names, order, shapes and which tensors have layers: the package against the native library."""
     odd = shipped_record("odd")
     tables = run_function(tensor_tables, odd_checkpoint, odd.batch_size, odd.seq_len)
     layered = {name.partition("[")[0] for group in odd.steps[0].digests.values() for name in group if "[" in name}

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from starpullm import Runtime, Trainer
-from starpullm._library import find_blas
+from starpullm.binding.library import find_blas
 from starpullm.checks.products import check_products
-from starpullm.data import generate_tokens
+from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError
-from starpullm.records import shipped_record
+from starpullm.golden.records import shipped_record
 from starpullm.trainer import training_state
 
 from .children import TWO_CORES, Reply, attempt, run_cli, run_function

@@ -17,22 +17,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from starpullm.data import TokenLoader, byte_encoding
-from starpullm.demo import NUM_STEPS
-from starpullm.formats import (
-    ModelConfig,
-    checkpoint_config,
-    num_parameters,
-    parameter_shapes,
-    read_checkpoint,
-    read_tokens,
-    token_count,
-    write_tokens,
-)
-from starpullm.records import shipped_record, tensor_digest
+from starpullm.data.loader import TokenLoader
+from starpullm.data.text import byte_encoding
+from starpullm.files.checkpoint import checkpoint_config, read_checkpoint
+from starpullm.files.model import ModelConfig, num_parameters, parameter_shapes
+from starpullm.files.tokens import read_tokens, token_count, write_tokens
+from starpullm.golden.records import shipped_record, tensor_digest
 from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
-from starpullm.training import generate
+from starpullm.training.demo import NUM_STEPS
+from starpullm.training.generate import generate
 
 from .children import TWO_CORES, Finished, cli_command, finish, names_in, run_cli, run_function, started
 from .conftest import SmallDisk

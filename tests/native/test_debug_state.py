@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 from starpullm.checks.debug_state import STARTER_PACK_LOSSES, check_debug_state, expected_losses
-from starpullm.data import generate_tokens
-from starpullm.formats import DebugState, checkpoint_config, parameter_shapes, read_debug_state, write_debug_state
+from starpullm.data.generator import generate_tokens
+from starpullm.files.checkpoint import checkpoint_config
+from starpullm.files.debug_state import DebugState, read_debug_state, write_debug_state
+from starpullm.files.model import parameter_shapes
 from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
 

@@ -16,8 +16,8 @@ import pytest
 
 from starpullm import Runtime, Trainer
 from starpullm.checks.dependencies import check_observed, check_reuse, check_runtime_graph, typical_durations
-from starpullm.data import generate_checkpoint, generate_tokens
-from starpullm.formats import ModelConfig
+from starpullm.data.generator import generate_checkpoint, generate_tokens
+from starpullm.files.model import ModelConfig
 from starpullm.trace import Trace
 from starpullm.trainer import REDUCTIONS
 

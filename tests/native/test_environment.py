@@ -27,8 +27,9 @@ import ctypes, hashlib, json, sys
 from pathlib import Path
 import numpy as np
 from starpullm import Runtime, Trainer
-from starpullm.data import generate_parameters, generate_tokens
-from starpullm.formats import Checkpoint, ModelConfig, write_checkpoint
+from starpullm.data.generator import generate_parameters, generate_tokens
+from starpullm.files.checkpoint import Checkpoint, write_checkpoint
+from starpullm.files.model import ModelConfig
 from starpullm.machine import inspect_machine
 
 checkpoint, library = Path(sys.argv[1]), sys.argv[2]

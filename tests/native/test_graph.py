@@ -21,8 +21,8 @@ RUN = """
 import json, sys
 from pathlib import Path
 from starpullm import Runtime, Trainer
-from starpullm.data import generate_checkpoint, generate_tokens
-from starpullm.formats import ModelConfig
+from starpullm.data.generator import generate_checkpoint, generate_tokens
+from starpullm.files.model import ModelConfig
 
 partition, scheduler = sys.argv[2], sys.argv[3]
 sub_batches, steps, C, B, T = map(int, sys.argv[4:])

@@ -14,8 +14,8 @@ import pytest
 
 from starpullm import Runtime, Trainer
 from starpullm.checks.parity import execution_order
-from starpullm.data import generate_tokens
-from starpullm.records import tensor_digest
+from starpullm.data.generator import generate_tokens
+from starpullm.golden.records import tensor_digest
 from starpullm.trainer import Instruments
 
 from .children import TWO_CORES, Reply, attempt, run_function

@@ -24,7 +24,7 @@ print(*vector_levels())
 
 MISUSE = """
 import sys
-from starpullm import _native
+from starpullm.binding import prototypes
 from starpullm.errors import InvalidArgumentError
 
 [level, *_] = [*sys.argv[1:], "avx2"]
@@ -37,7 +37,7 @@ for name, arguments in (
     ("prove_libm", (level, "expf", 0, 2**32 + 1)),
 ):
     try:
-        found = getattr(_native, name)(*arguments)
+        found = getattr(prototypes, name)(*arguments)
     except InvalidArgumentError as error:
         print(error)
     else:
@@ -48,8 +48,7 @@ for name, arguments in (
 @pytest.fixture(scope="module")
 def levels() -> list[str]:
     found = run_python(LEVELS).stdout.split()
-    if not found:
-        pytest.skip("this machine has no SIMD level")
+    assert found, "every processor has a level of 16-byte vectors"
     return found
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from starpullm.records import shipped_record
+from starpullm.golden.records import shipped_record
 
 from .children import TWO_CORES, Finished, run_cli
 

@@ -21,8 +21,8 @@ GROWTH = """
 import gc, json, os, sys
 from pathlib import Path
 from starpullm import Runtime, Trainer
-from starpullm.data import generate_checkpoint, generate_tokens
-from starpullm.formats import ModelConfig
+from starpullm.data.generator import generate_checkpoint, generate_tokens
+from starpullm.files.model import ModelConfig
 
 def resident():
     gc.collect()
@@ -45,8 +45,8 @@ REAL_SIZE = """
 import resource, sys
 from pathlib import Path
 from starpullm import Runtime, Trainer
-from starpullm.data import generate_checkpoint, generate_tokens
-from starpullm.records import shipped_record
+from starpullm.data.generator import generate_checkpoint, generate_tokens
+from starpullm.golden.records import shipped_record
 
 record = shipped_record("gpt2-124m")
 checkpoint = Path(sys.argv[1]) / "model.bin"

@@ -12,8 +12,8 @@ import pytest
 
 from starpullm.checks.parity import execution_order
 from starpullm.checks.references import record_trainer
-from starpullm.data import generate_tokens
-from starpullm.records import shipped_record
+from starpullm.data.generator import generate_tokens
+from starpullm.golden.records import shipped_record
 from starpullm.runtime import Runtime
 
 from .children import TWO_CORES, run_cli, run_function, run_python
@@ -48,7 +48,7 @@ def test_synthetic_topologies(topology: str, partitions: tuple[str, str]) -> Non
     assert run.stdout.splitlines()[-1] == "parity: 66040 tensors over 132 steps, 0 differ"
 
 
-@pytest.mark.parametrize("level", ["ref", "avx2", "avx512", "neon"])
+@pytest.mark.parametrize("level", ["ref", "sse2", "avx2", "avx512", "neon"])
 def test_every_simd_level(level: str) -> None:
     """The kernels of each level that this machine has, and teams of 1 to 8 threads, which cut the tiles elsewhere."""
     if level not in run_python(LEVELS).stdout.split():

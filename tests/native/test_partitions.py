@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from starpullm import Runtime, Trainer
-from starpullm.data import generate_tokens
+from starpullm.data.generator import generate_tokens
 from starpullm.errors import RuntimeFailureError
-from starpullm.records import shipped_record
+from starpullm.golden.records import shipped_record
 
 from .children import TWO_CORES, Reply, attempt, run_cli, run_function
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from starpullm import Runtime, Trainer
 from starpullm.checks.reduction import PROMISES, Promise, check_bit_stability, check_gradients
 from starpullm.checks.reference64 import GradientReference, gradient_references
-from starpullm.data import generate_tokens
-from starpullm.records import shipped_record
+from starpullm.data.generator import generate_tokens
+from starpullm.golden.records import shipped_record
 from starpullm.trainer import REDUCTIONS
 
 from .children import TWO_CORES, run_function

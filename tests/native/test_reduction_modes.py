@@ -15,8 +15,8 @@ import pytest
 
 from starpullm import Runtime, Trainer
 from starpullm.checks.reduction import check_gradients
-from starpullm.data import generate_tokens
-from starpullm.records import shipped_record
+from starpullm.data.generator import generate_tokens
+from starpullm.golden.records import shipped_record
 
 from .children import TWO_CORES, run_function
 

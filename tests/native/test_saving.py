@@ -18,10 +18,11 @@ import numpy as np
 import pytest
 
 from starpullm import Runtime, Trainer
-from starpullm.data import generate_checkpoint, generate_tokens
+from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.errors import FileError, FormatError
-from starpullm.formats import read_training_state, write_tokens
-from starpullm.records import shipped_record
+from starpullm.files.tokens import write_tokens
+from starpullm.files.training_state import read_training_state
+from starpullm.golden.records import shipped_record
 
 from .children import TWO_CORES, Finished, Reply, attempt, names_in, run_cli, run_function
 from .conftest import SmallDisk

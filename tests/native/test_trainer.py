@@ -17,9 +17,10 @@ import json, sys
 from pathlib import Path
 import numpy as np
 from starpullm import Runtime, Trainer
-from starpullm.data import generate_parameters, generate_tokens
-from starpullm.formats import ModelConfig, parameter_shapes, read_checkpoint
-from starpullm.records import activation_shapes
+from starpullm.data.generator import generate_parameters, generate_tokens
+from starpullm.files.checkpoint import read_checkpoint
+from starpullm.files.model import ModelConfig, parameter_shapes
+from starpullm.golden.records import activation_shapes
 
 checkpoint = sys.argv[1]
 config = ModelConfig(max_seq_len=16, vocab_size=61, num_layers=2, num_heads=2, channels=16, padded_vocab_size=64)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from starpullm import launch
-from starpullm.machine_lock import LOCK_VARIABLE
+from starpullm.processes.job import JOB_VARIABLE, processes_of
+from starpullm.processes.lock import LOCK_VARIABLE
 
 pytest_plugins = ["pytester"]
 
@@ -26,14 +26,14 @@ Run = Callable[..., pytest.RunResult]
 def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Let pytest's processes see two cores and the installed package; afterwards none of them is left."""
     name = f"test-{uuid.uuid4().hex}"
-    monkeypatch.setenv(launch.JOB_VARIABLE, name)
+    monkeypatch.setenv(JOB_VARIABLE, name)
     # Neither the current directory nor the checkout may hide the installed package.
     monkeypatch.setenv("PYTHONSAFEPATH", "1")
     monkeypatch.setenv("HWLOC_SYNTHETIC", "numa:1 core:2 pu:1")
     # The run that this test is part of may hold the lock.
     monkeypatch.setenv(LOCK_VARIABLE, str(tmp_path / "lock"))
     yield
-    assert launch.processes_of(name) == []
+    assert processes_of(name) == []
 
 
 @pytest.fixture

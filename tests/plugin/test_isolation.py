@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from starpullm.checks import runs
+from starpullm.checks.isolation import Answer, Configuration, Pool
 from starpullm.checks.result import CheckResult, Outcome
-from starpullm.data import generate_tokens
+from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError
-from starpullm.isolation import Answer, Configuration, Pool
 
 ONE, TWO = Configuration("1x1", "lws"), Configuration("2x1", "eager")
 

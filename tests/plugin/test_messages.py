@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from starpullm.records import shipped_record
+from starpullm.golden.records import shipped_record
 
 from .conftest import Run
 
@@ -341,7 +341,7 @@ import numpy as np
 from starpullm.checks import runs
 from starpullm.checks.dependencies import check_observed
 from starpullm.checks.reduction import check_gradients
-from starpullm.data import generate_tokens
+from starpullm.data.generator import generate_tokens
 
 
 def overlap(place, record):

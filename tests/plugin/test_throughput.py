@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from starpullm._library import find_library
+from starpullm.binding.library import find_library
 
 from .conftest import Run
 

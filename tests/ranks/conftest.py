@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from starpullm import launch
+from starpullm.processes import job
 
 
 @pytest.fixture(autouse=True)
@@ -21,13 +21,13 @@ def job_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     name = f"test-{uuid.uuid4().hex}"
     files = tmp_path / "files"
     files.mkdir()
-    monkeypatch.setenv(launch.JOB_VARIABLE, name)
+    monkeypatch.setenv(job.JOB_VARIABLE, name)
     monkeypatch.setattr(tempfile, "tempdir", str(files))
     # Neither the current directory nor this one may hide the installed package.
     monkeypatch.setenv("PYTHONSAFEPATH", "1")
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="starpullm-tests-") as memory:
-        monkeypatch.setattr(launch, "_MEMORY", Path(memory))
+        monkeypatch.setattr(job, "_MEMORY", Path(memory))
         yield name
-        assert launch.processes_of(name) == []
+        assert job.processes_of(name) == []
         assert list(files.iterdir()) == []
         assert list(Path(memory).iterdir()) == []

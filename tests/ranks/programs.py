@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from starpullm import ranks
 from starpullm.errors import InvalidArgumentError
-from starpullm.progress import report_phase
+from starpullm.processes import ranks
+from starpullm.processes.progress import report_phase
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from starpullm.launch import Completed, Crashed, ExitedWith, Job, Outcome, TimedOut, processes_of, run_job
+from starpullm.processes.job import Completed, Crashed, ExitedWith, Job, Outcome, TimedOut, processes_of, run_job
 
 from . import programs
 
@@ -140,8 +140,9 @@ def test_what_a_rank_leaves_behind_is_killed_and_named() -> None:
 
 def test_ranks_end_with_a_launcher_that_is_killed(job_name: str, tmp_path: Path) -> None:
     code = (
-        "import sys, tempfile; from pathlib import Path; from starpullm import launch; from starpullm.launch import *\n"
-        "tempfile.tempdir, launch._MEMORY = sys.argv[2], Path(sys.argv[2])\n"
+        "import sys, tempfile; from pathlib import Path; from starpullm.processes import job\n"
+        "from starpullm.processes.job import *\n"
+        "tempfile.tempdir, job._MEMORY = sys.argv[2], Path(sys.argv[2])\n"
         f"run_job(Job([sys.executable, sys.argv[1], 'hang'], {TIME_LIMIT}, {RANKS}))"
     )
     command = [sys.executable, "-c", code, programs.__file__, str(tmp_path / "files")]
@@ -160,7 +161,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def test_mpirun_alone_names_the_rank_and_the_step(job_name: str) -> None:
-    """Without launch.py too: what a user sees who calls mpirun."""
+    """Without job.py too: what a user sees who calls mpirun."""
     command = ["mpirun", "-n", "2", "--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
     command += [sys.executable, programs.__file__, "kill_between_steps"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT, check=False)

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from starpullm.data import generate_checkpoint, generate_tokens
-from starpullm.formats import write_tokens
-from starpullm.launch import Completed, ExitedWith, Job, run_job
-from starpullm.records import shipped_record
+from starpullm.data.generator import generate_checkpoint, generate_tokens
+from starpullm.files.tokens import write_tokens
+from starpullm.golden.records import shipped_record
+from starpullm.processes.job import Completed, ExitedWith, Job, run_job
 
 TIME_LIMIT = 110.0
 STEPS = 5
@@ -28,7 +28,7 @@ LOSS_TOLERANCE = 1e-5
 
 def run_cli(ranks: int | None, *arguments: object) -> Completed:
     """Run ``starpullm ARGUMENTS`` on several ranks, or None: without mpirun."""
-    command = [sys.executable, "-m", "starpullm.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "starpullm.commands", *map(str, arguments)]
     return run_job(Job(command, TIME_LIMIT, ranks)).completed()
 
 
@@ -50,7 +50,17 @@ def test_golden_records(ranks: int, names: tuple[str, ...], sub_batches: int, la
 
 def test_a_difference_names_the_rank_that_wrote_it() -> None:
     """A sum in another order; what owns the end of the tree has written the gradient, and its worker is known."""
-    command = [sys.executable, "-m", "starpullm.cli", "parity", "--json", "--sub-batches", "2", "--reduction", "tree"]
+    command = [
+        sys.executable,
+        "-m",
+        "starpullm.commands",
+        "parity",
+        "--json",
+        "--sub-batches",
+        "2",
+        "--reduction",
+        "tree",
+    ]
     outcome = run_job(Job([*command, str(shipped_record("small").path)], TIME_LIMIT, 2))
     assert isinstance(outcome, ExitedWith), outcome
     assert outcome.status == 1
@@ -69,7 +79,7 @@ def test_a_live_llmc(llmc_stand_in: Callable[..., Path]) -> None:
     run = run_cli(3, *options, llmc_stand_in())
     assert run.reports[0].stdout.splitlines()[-1] == "parity: 1080 tensors over 4 steps, 0 differ"
     library = llmc_stand_in("OTHER_CONFIG")
-    command = [sys.executable, "-m", "starpullm.cli", *map(str, options), str(library)]
+    command = [sys.executable, "-m", "starpullm.commands", *map(str, options), str(library)]
     outcome = run_job(Job(command, TIME_LIMIT, 3))
     assert isinstance(outcome, ExitedWith), outcome
     assert outcome.status == 2
@@ -82,7 +92,7 @@ def test_the_worker_is_that_of_the_rank_that_wrote(tmp_path: Path) -> None:
     content["steps"][0]["activations"]["att[2]"] = "0" * 32
     path = tmp_path / "tampered.json"
     path.write_text(json.dumps(content))
-    command = [sys.executable, "-m", "starpullm.cli", "parity", "--json", "--sub-batches", "2", str(path)]
+    command = [sys.executable, "-m", "starpullm.commands", "parity", "--json", "--sub-batches", "2", str(path)]
     outcome = run_job(Job(command, TIME_LIMIT, 2))
     [result] = json.loads(outcome.reports[0].stdout)
     writers = [(entry["rank"], entry["sub_batch"], entry["worker"]) for entry in result["first"]["writers"]]

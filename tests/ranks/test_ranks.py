@@ -10,8 +10,8 @@ import tempfile
 
 import pytest
 
-from starpullm import launch
-from starpullm.launch import Completed, ExitedWith, Job, Outcome, run_job
+from starpullm.processes import job
+from starpullm.processes.job import Completed, ExitedWith, Job, Outcome, run_job
 
 from . import programs
 from .test_failures import RANKS, TIME_LIMIT, run
@@ -91,14 +91,14 @@ def test_shared_memory_is_in_a_directory_of_the_job() -> None:
     for report in outcome.reports.values():
         files = report.stdout.splitlines()
         assert any("vader_segment" in file for file in files), outcome
-        places = (f"{launch._MEMORY}/starpullm-", f"{tempfile.gettempdir()}/starpullm-")
+        places = (f"{job._MEMORY}/starpullm-", f"{tempfile.gettempdir()}/starpullm-")
         assert all(file.startswith(places) for file in files), outcome
 
 
 def test_a_job_inside_a_rank() -> None:
     """A rank's environment doesn't confuse an mpirun of its own."""
     code = (
-        "import sys; from starpullm.launch import Job, run_job\n"
+        "import sys; from starpullm.processes.job import Job, run_job\n"
         "print(run_job(Job([sys.executable, sys.argv[1], 'environment'], 30, 2)).completed().stdout.count('None'))"
     )
     outcome = run_job(Job([sys.executable, "-c", code, programs.__file__], TIME_LIMIT, ranks=1)).completed()

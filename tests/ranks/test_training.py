@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from starpullm.data import generate_checkpoint, generate_tokens
-from starpullm.formats import read_training_state, write_tokens
-from starpullm.launch import Completed, Crashed, ExitedWith, Job, Outcome, TimedOut, run_job
-from starpullm.records import shipped_record
+from starpullm.data.generator import generate_checkpoint, generate_tokens
+from starpullm.files.tokens import write_tokens
+from starpullm.files.training_state import read_training_state
+from starpullm.golden.records import shipped_record
+from starpullm.processes.job import Completed, Crashed, ExitedWith, Job, Outcome, TimedOut, run_job
 
 from . import training_programs as programs
 from .test_parity import run_cli
@@ -89,7 +90,8 @@ def test_hangs(tmp_path: Path) -> None:
 
 def test_different_options_are_refused(tmp_path: Path) -> None:
     code = (
-        "import sys; from starpullm.cli import main; from starpullm.ranks import rank_and_size_from_environment\n"
+        "import sys; from starpullm.commands import main\n"
+        "from starpullm.processes.ranks import rank_and_size_from_environment\n"
         "rank, _ = rank_and_size_from_environment()\n"
         "main([*sys.argv[1:], '--sub-batches', str(rank + 1)])"
     )

@@ -18,11 +18,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from starpullm import Runtime, Trainer, ranks
-from starpullm.data import TokenLoader, generate_tokens
-from starpullm.progress import report_phase
+from starpullm import Runtime, Trainer
+from starpullm.data.generator import generate_tokens
+from starpullm.data.loader import TokenLoader
+from starpullm.processes import ranks
+from starpullm.processes.progress import report_phase
 from starpullm.trainer import training_state
-from starpullm.training import train
+from starpullm.training.loop import train
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.formats import ModelConfig, parameter_shapes
-from starpullm.records import activation_shapes, split_layers
+from starpullm.files.model import ModelConfig, parameter_shapes
+from starpullm.golden.records import activation_shapes, split_layers
 
 F32 = np.float32
 Floats = NDArray[np.float32]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from starpullm._native import TRACE_ACCESS, TRACE_TASK
+from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK
 from starpullm.checks.accesses import MAX_LISTED, check_accesses, check_poison
 from starpullm.checks.result import Outcome
 from starpullm.trace import AccessMode, Finding, FindingKind, HandleInfo, Trace

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from starpullm.against.compare import LOSS_TOLERANCE, Spread, check_losses, compare
-from starpullm.checks.throughput import Configuration
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
+from starpullm.speed.peers.compare import LOSS_TOLERANCE, Spread, check_losses, compare
+from starpullm.speed.throughput import Configuration
 
 CONFIGURATION = Configuration(
     model="tiny",

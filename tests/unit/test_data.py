@@ -22,24 +22,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from starpullm import data
-from starpullm.data import (
-    TextEncoding,
-    TokenLoader,
-    XorShift,
-    byte_encoding,
+from starpullm.data import generator
+from starpullm.data import text as text_module
+from starpullm.data.generator import (
     generate_checkpoint,
     generate_parameters,
     generate_tokens,
     generated_checkpoint_sha256,
     generated_tokens_sha256,
-    gpt2_encoding,
     initial_parameters,
     mix,
-    sample,
-    text_encoding,
-    token_files,
 )
+from starpullm.data.loader import TokenLoader, token_files
+from starpullm.data.sampling import XorShift, sample
+from starpullm.data.text import TextEncoding, byte_encoding, gpt2_encoding, text_encoding
 from starpullm.errors import (
     FileError,
     FormatError,
@@ -47,16 +43,11 @@ from starpullm.errors import (
     MissingDependencyError,
     TokenRangeError,
 )
-from starpullm.formats import (
-    ModelConfig,
-    Tokenizer,
-    checkpoint_header,
-    parameter_shapes,
-    read_checkpoint,
-    write_tokenizer,
-    write_tokens,
-)
-from starpullm.records import SHIPPED_RECORDS, shipped_record
+from starpullm.files.checkpoint import checkpoint_header, read_checkpoint
+from starpullm.files.model import ModelConfig, parameter_shapes
+from starpullm.files.tokenizer import Tokenizer, write_tokenizer
+from starpullm.files.tokens import write_tokens
+from starpullm.golden.records import SHIPPED_RECORDS, shipped_record
 
 # ---- Token batches ----
 
@@ -355,7 +346,7 @@ def test_gpt2_round_trip(small_encoding: TextEncoding, text: str) -> None:
 @pytest.mark.parametrize("name", ["bytes", "gpt2"])
 def test_sonnets_round_trip(name: str, request: pytest.FixtureRequest) -> None:
     """The shipped text comes back from both encodings."""
-    text = (resources.files("starpullm") / "texts" / "sonnets.txt").read_text("ascii")
+    text = (resources.files("starpullm.training") / "sonnets.txt").read_text("ascii")
     encoding = byte_encoding() if name == "bytes" else request.getfixturevalue("small_encoding")
     ids = encoding.encode(text)
     assert encoding.name == name
@@ -426,9 +417,10 @@ def fill_cache(directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     ids |= {spelled(token): 256 + index for index, token in enumerate(MERGES)}
     contents = [f"#version: 0.2\n{merges}".encode(), json.dumps(ids).encode()]
     vocabulary = {
-        name: hashlib.sha256(content).hexdigest() for name, content in zip(data._GPT2_VOCABULARY, contents, strict=True)
+        name: hashlib.sha256(content).hexdigest()
+        for name, content in zip(text_module._GPT2_VOCABULARY, contents, strict=True)
     }
-    monkeypatch.setattr(data, "_GPT2_VOCABULARY", vocabulary)
+    monkeypatch.setattr(text_module, "_GPT2_VOCABULARY", vocabulary)
     files = [directory / name for name in vocabulary]
 
     # tiktoken knows the real vocabulary's hashes; it shall accept this one's, and do all else as always.
@@ -543,7 +535,7 @@ def test_generator_goes_on_over_its_chunks(monkeypatch: pytest.MonkeyPatch) -> N
     """How many elements are made at a time makes no difference."""
     expected = dict(generate_parameters(CONFIG, 3))
     digest = generated_checkpoint_sha256(CONFIG, 3)
-    monkeypatch.setattr(data, "_GENERATOR_CHUNK", 5)
+    monkeypatch.setattr(generator, "_GENERATOR_CHUNK", 5)
     for name, array in generate_parameters(CONFIG, 3):
         assert np.array_equal(array, expected[name])
     assert generated_checkpoint_sha256(CONFIG, 3) == digest

@@ -16,7 +16,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from starpullm._native import TRACE_ACCESS, TRACE_TASK
+from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK
 from starpullm.checks import dependencies
 from starpullm.checks.dependencies import (
     DependencyKind,

@@ -21,7 +21,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from starpullm import formats
 from starpullm.errors import (
     FileError,
     FormatError,
@@ -29,26 +28,19 @@ from starpullm.errors import (
     OutOfMemoryError,
     TokenRangeError,
 )
-from starpullm.formats import (
-    HEADER_BYTES,
+from starpullm.files.atomic import atomic_write
+from starpullm.files.checkpoint import (
     Checkpoint,
-    DebugState,
-    ModelConfig,
-    Tokenizer,
-    atomic_write,
     checkpoint_config,
-    num_parameters,
-    parameter_shapes,
+    checkpoint_header,
     read_checkpoint,
-    read_debug_state,
-    read_tokenizer,
-    read_tokens,
-    token_count,
     write_checkpoint,
-    write_debug_state,
-    write_tokenizer,
-    write_tokens,
 )
+from starpullm.files.debug_state import DebugState, read_debug_state, write_debug_state
+from starpullm.files.header import HEADER_BYTES
+from starpullm.files.model import ModelConfig, num_parameters, parameter_shapes
+from starpullm.files.tokenizer import Tokenizer, read_tokenizer, write_tokenizer
+from starpullm.files.tokens import read_tokens, token_count, write_tokens
 
 CONFIG = ModelConfig(max_seq_len=4, vocab_size=5, num_layers=2, num_heads=2, channels=4, padded_vocab_size=8)
 
@@ -457,7 +449,7 @@ def test_checkpoint_beyond_two_gigabytes(tmp_path: Path) -> None:
     path = tmp_path / "model.bin"
     size = HEADER_BYTES + 4 * num_parameters(config)
     assert size > 2**31
-    sparse(path, formats.checkpoint_header(config), size, np.float32(1.5).tobytes())
+    sparse(path, checkpoint_header(config), size, np.float32(1.5).tobytes())
     assert checkpoint_config(path) == config
     assert read_checkpoint(path, mmap=True).parameters["lnfb"].tolist() == [1.5]
 
@@ -467,7 +459,7 @@ def test_no_memory(tmp_path: Path) -> None:
     config = ModelConfig(1, 1, 1, 1, 2**10, 2**31 - 1)
     path = tmp_path / "model.bin"
     try:
-        sparse(path, formats.checkpoint_header(config), HEADER_BYTES + 4 * num_parameters(config), b"")
+        sparse(path, checkpoint_header(config), HEADER_BYTES + 4 * num_parameters(config), b"")
     except OSError:
         pytest.skip("this file system has no files of 8 TB")
     assert checkpoint_config(path) == config

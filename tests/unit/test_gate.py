@@ -14,8 +14,10 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from starpullm.checks.cost import GraphCost, check_cost
-from starpullm.checks.gate import (
+from starpullm.checks.result import Outcome
+from starpullm.errors import InvalidArgumentError
+from starpullm.speed.cost import GraphCost, check_cost
+from starpullm.speed.gate import (
     BUDGET,
     ERROR_RATE,
     MIN_BLOCKS,
@@ -29,8 +31,6 @@ from starpullm.checks.gate import (
     compare_builds,
     compare_with_stored,
 )
-from starpullm.checks.result import Outcome
-from starpullm.errors import InvalidArgumentError
 
 BLOCKS = 64
 OPERATIONS = {"matmul_forward": 3e-3, "attention_backward": 2e-3, "gelu_backward": 1e-3, "mean_loss": 1e-6}

@@ -16,7 +16,7 @@ import sys
 opened = []
 sys.addaudithook(lambda event, arguments: event == "ctypes.dlopen" and opened.append(str(arguments[0])))
 import starpullm
-import starpullm.data, starpullm.errors, starpullm.formats, starpullm.records
+import starpullm.data, starpullm.errors, starpullm.files.training_state, starpullm.golden.records
 print([name for name in opened if "starpu" in name])
 """
 
@@ -47,7 +47,7 @@ def test_version() -> None:
 
 def test_sonnets() -> None:
     """The shipped text is plain ASCII: sonnets of 14 lines with an empty line between them."""
-    text = (resources.files("starpullm") / "texts" / "sonnets.txt").read_text("ascii")
+    text = (resources.files("starpullm.training") / "sonnets.txt").read_text("ascii")
     assert len(text) >= 8192
     assert text.endswith("\n")
     assert not text.endswith("\n\n")

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import pytest
 
-from starpullm import _native
+from starpullm.binding import prototypes
 from starpullm.checks.libm import NUM_INPUTS, check_libm
 from starpullm.checks.result import Outcome
 
@@ -20,7 +20,7 @@ Compare = Callable[[str, str, int, int], tuple[int, int | None]]
 
 
 class Compared:
-    """Stands for `_native.prove_libm`: keeps the ranges, and finds differences at the inputs given."""
+    """Stands for `prototypes.prove_libm`: keeps the ranges, and finds differences at the inputs given."""
 
     def __init__(self, *different: int) -> None:
         self.different = different
@@ -36,7 +36,7 @@ class Compared:
 
 @pytest.fixture
 def replace(monkeypatch: pytest.MonkeyPatch) -> Callable[[Compare], None]:
-    return lambda compare: monkeypatch.setattr(_native, "prove_libm", compare)
+    return lambda compare: monkeypatch.setattr(prototypes, "prove_libm", compare)
 
 
 @pytest.mark.parametrize("threads", [1, 3])

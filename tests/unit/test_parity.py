@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from starpullm.checks.parity import execution_order
-from starpullm.records import SHIPPED_RECORDS, shipped_record
+from starpullm.golden.records import SHIPPED_RECORDS, shipped_record
 
 
 @pytest.mark.parametrize("name", SHIPPED_RECORDS)

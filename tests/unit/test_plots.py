@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from starpullm import plots
-from starpullm.checks.throughput import Configuration, Throughput
 from starpullm.errors import FileError, FormatError, InvalidArgumentError
 from starpullm.runtime import Partition
+from starpullm.speed import plots
+from starpullm.speed.throughput import Configuration, Throughput
 
 FLOPS_PER_TOKEN = 750_000_000
 LIMIT_OF_CORE = 100.0  # 10^9 per second

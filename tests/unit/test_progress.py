@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from starpullm import progress
 from starpullm.errors import FileError
-from starpullm.progress import DIRECTORY_VARIABLE, read_failures, read_phases
+from starpullm.processes import progress
+from starpullm.processes.progress import DIRECTORY_VARIABLE, read_failures, read_phases
 
 
 def report(code: str, directory: Path | None, **environment: str) -> str:
@@ -24,7 +24,7 @@ def report(code: str, directory: Path | None, **environment: str) -> str:
     variables.pop(DIRECTORY_VARIABLE, None)
     if directory is not None:
         variables[DIRECTORY_VARIABLE] = str(directory)
-    command = [sys.executable, "-c", f"from starpullm.progress import *\n{code}"]
+    command = [sys.executable, "-c", f"from starpullm.processes.progress import *\n{code}"]
     return subprocess.run(command, env=variables, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
@@ -99,7 +99,7 @@ def test_whole_records_at_any_moment_and_after_a_kill(tmp_path: Path) -> None:
     for round_ in range(8):
         directory = tmp_path / str(round_)
         directory.mkdir()
-        command = [sys.executable, "-c", f"from starpullm.progress import *\n{REPORT_FOR_EVER}"]
+        command = [sys.executable, "-c", f"from starpullm.processes.progress import *\n{REPORT_FOR_EVER}"]
         seen = 0
         with subprocess.Popen(command, env={**os.environ, DIRECTORY_VARIABLE: str(directory)}) as process:
             while not (started := read_phases(directory)):

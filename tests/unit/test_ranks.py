@@ -11,7 +11,7 @@ import sys
 import click
 import pytest
 
-from starpullm.ranks import default_exit_status, option_differences, rank_and_size_from_environment, rank_list
+from starpullm.processes.ranks import default_exit_status, option_differences, rank_and_size_from_environment, rank_list
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_default_exit_status(error: BaseException, status: int) -> None:
 def test_without_mpi4py() -> None:
     code = (
         "import sys; sys.modules['mpi4py'] = None\n"
-        "from starpullm import errors, ranks\n"
+        "from starpullm import errors; from starpullm.processes import ranks\n"
         "try:\n    ranks.world()\nexcept errors.MissingDependencyError as error:\n    print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from starpullm import records
 from starpullm.errors import FileError, FormatError, InvalidArgumentError
-from starpullm.formats import ModelConfig, parameter_shapes
-from starpullm.records import (
+from starpullm.files.model import ModelConfig, parameter_shapes
+from starpullm.golden import records
+from starpullm.golden.records import (
     LIBM_FUNCTIONS,
     SHIPPED_RECORDS,
     TENSOR_GROUPS,

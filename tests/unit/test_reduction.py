@@ -30,10 +30,10 @@ from starpullm.checks.reduction import (
 )
 from starpullm.checks.reference64 import GradientReference, gamma, gradient_references, sum_reference
 from starpullm.checks.result import Outcome
-from starpullm.data import generate_parameters, generate_tokens
+from starpullm.data.generator import generate_parameters, generate_tokens
 from starpullm.errors import InvalidArgumentError
-from starpullm.formats import ModelConfig, parameter_shapes
-from starpullm.records import shipped_record
+from starpullm.files.model import ModelConfig, parameter_shapes
+from starpullm.golden.records import shipped_record
 
 from .strict_reference import AdamW, StrictModel
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from starpullm.data import generate_parameters, generate_tokens
-from starpullm.records import TENSOR_GROUPS, libm_fingerprint, shipped_record, tensor_digest
+from starpullm.data.generator import generate_parameters, generate_tokens
+from starpullm.golden.records import TENSOR_GROUPS, libm_fingerprint, shipped_record, tensor_digest
 
 from .strict_reference import AdamW, StrictModel, libm
 

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from starpullm._native import TRACE_ACCESS, TRACE_TASK
-from starpullm.checks.throughput import (
+from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK
+from starpullm.errors import InvalidArgumentError
+from starpullm.golden.records import shipped_record
+from starpullm.speed.throughput import (
     Configuration,
     Throughput,
     attribute_time,
     matmul_flops,
     merge_ranks,
 )
-from starpullm.errors import InvalidArgumentError
-from starpullm.records import shipped_record
 from starpullm.trace import AccessMode, HandleInfo, Trace
 
 CONFIGURATION = Configuration(

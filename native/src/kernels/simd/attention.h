@@ -34,8 +34,7 @@ void SIMD_NAME(sum_over_future)(float *c, size_t ldc, const float *scores, const
 size_t SIMD_NAME(sum_over_future_room)(void);
 
 /* Prefetches rows begin to end of a head's queries, keys and values (T,hs), or of their gradients, rows 3C apart. */
-static inline __attribute__((always_inline)) void prefetch_qkv(const float *qkv, size_t begin, size_t end, size_t hs,
-                                                               size_t C)
+SIMD_INLINE void prefetch_qkv(const float *qkv, size_t begin, size_t end, size_t hs, size_t C)
 {
     for (size_t t = begin; t < end; t++)
         for (size_t i = 0; i < 3; i++)

@@ -41,8 +41,7 @@ static const int32_t lanes_from[2 * LANES] = {[LANES... 2 * LANES - 1] = -1};
 
 /* sum[j] accumulates (att * factor[j]) * datt, in the lanes of mask if it is `masked`: no sum here is ever -0, so
  * adding +0 in the other lanes changes nothing. */
-static inline __attribute__((always_inline)) void add_terms(vector *sum, const vector *factor, vector att, vector datt,
-                                                            bool masked, vector_int mask)
+SIMD_INLINE void add_terms(vector *sum, const vector *factor, vector att, vector datt, bool masked, vector_int mask)
 {
     for (int j = 0; j < SOFTMAX_COLUMNS; j++) {
         vector term = (att * factor[j]) * datt;

@@ -31,8 +31,7 @@ static struct forward_head head_of(struct forward_head first, size_t bh, size_t 
                                  first.q + b * T * 3 * C + h * hs};
 }
 
-static inline __attribute__((always_inline)) void prefetch_head(const struct forward_head *head, size_t t,
-                                                                const struct head_sizes *sizes)
+SIMD_INLINE void prefetch_head(const struct forward_head *head, size_t t, const struct head_sizes *sizes)
 {
     if (!head->q)
         return;

@@ -7,8 +7,7 @@
 const float SIMD_NAME(zeros)[MR] = {0};
 
 /* With constant sizes this becomes straight-line code whose sums live in registers. */
-static inline __attribute__((always_inline)) void product_of(const struct product *product, int rows, int vectors,
-                                                             bool packed, bool scaled, float scale)
+SIMD_INLINE void product_of(const struct product *product, int rows, int vectors, bool packed, bool scaled, float scale)
 {
     float *restrict c = product->c;
     const float *restrict a = product->a, *restrict b = product->b, *initial = product->initial;
@@ -113,10 +112,8 @@ void SIMD_NAME(microkernel)(const struct product *product)
 }
 
 /* One row of a triangle, `vectors` (constant) vectors of it, starting from *initial, or from c if that is NULL. */
-static inline __attribute__((always_inline)) void triangle_row(float *restrict c, const float *initial,
-                                                               const float *restrict a, size_t cs_a,
-                                                               const float *restrict b, size_t depth, int vectors,
-                                                               float scale)
+SIMD_INLINE void triangle_row(float *restrict c, const float *initial, const float *restrict a, size_t cs_a,
+                              const float *restrict b, size_t depth, int vectors, float scale)
 {
     vector sum[NR_VECTORS];
     for (int v = 0; v < vectors; v++)

@@ -11,10 +11,6 @@
 #include "kernels/simd/prefetch.h"
 #include "kernels/simd/vector.h"
 
-#ifndef SIMD_REGISTERS
-#define SIMD_REGISTERS (SIMD_BYTES == 32 ? 16 : 32)
-#endif
-
 /* MR rows and NR_VECTORS vectors of columns: as many sums as leave registers for one step's NR_VECTORS vectors of b,
  * one value of a and one term. The preprocessor needs the numbers. */
 #if SIMD_REGISTERS == 16

@@ -11,6 +11,7 @@
 #include <stddef.h>
 
 #include "kernels/simd/sizes.h"
+#include "kernels/simd/vector.h"
 #include "kernels/team.h"
 
 /* `count` cache lines, in rows of `length` floats that are ld apart. The next line is `line`; its row ends at row_end.
@@ -66,8 +67,7 @@ static inline void prefetch_next(struct prefetch_lines *lines, struct prefetch_p
 
 /* Prefetches rows begin to end of x, each `length` floats, ld apart, at once. Always inlined: GCC 12 takes a function
  * that does nothing but prefetch for one without effect, and removes its calls. */
-static inline __attribute__((always_inline)) void prefetch_rows(const float *x, size_t length, size_t ld, size_t begin,
-                                                                size_t end)
+SIMD_INLINE void prefetch_rows(const float *x, size_t length, size_t ld, size_t begin, size_t end)
 {
     for (size_t row = begin; row < end; row++)
         for (size_t i = 0; i < length; i += FLOATS_PER_LINE)

@@ -1,12 +1,14 @@
 /* The vector type of the level that a file of this folder is being compiled for, in the compiler's own vector
- * extensions. Every file here is compiled once per level (native/CMakeLists.txt), with SIMD_LEVEL its name and
- * SIMD_BYTES its width; SIMD_NAME(f) is f's name at this level. Lanes go across outputs, never along a sum
- * (docs/numerics.md, Rules). */
+ * extensions. Every file here is compiled once per level (native/CMakeLists.txt), with SIMD_LEVEL the level's name,
+ * SIMD_BYTES the width of a vector and SIMD_REGISTERS the number of vector registers; SIMD_NAME(f) is f's name at this
+ * level. Lanes go across outputs, never along a sum (docs/numerics.md, Rules). */
 #ifndef STARPULLM_VECTOR_H
 #define STARPULLM_VECTOR_H
 
 #include <stdint.h>
 #include <string.h>
+
+#include "kernels/arithmetic.h"
 
 #define SIMD_JOIN_(name, level) name##_##level
 #define SIMD_JOIN(name, level) SIMD_JOIN_(name, level)
@@ -31,14 +33,19 @@ static inline void vector_store(float *x, vector v)
     *(vector_unaligned *)x = v;
 }
 
-/* Before a loop over an array of vectors, its bounds constants: unrolled so early that the array is registers only. */
+/* For small functions in inner loops: a call would take longer than some of them, and without it the compiler loads
+ * constants once per loop. */
+#define SIMD_INLINE static inline __attribute__((always_inline))
+
+/* Before a loop over an array of vectors whose bounds are constants: unrolls it so early that the array is kept in
+ * registers. */
 #ifdef __clang__
 #define UNROLLED _Pragma("unroll")
 #else
 #define UNROLLED _Pragma("GCC unroll 16")
 #endif
 
-/* x in every lane; taking away +0 changes no value, not even -0. */
+/* x in every lane; subtracting +0 changes no value, not even -0. */
 static inline vector vector_of(float x)
 {
     return x - (vector){0};

@@ -1,0 +1,129 @@
+"""Finds and opens the shared library, on first use; importing starpullm never does.
+
+``prototypes.py`` opens it; ``runtime.py`` and ``machine.py`` ask for a BLAS.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+from starpullm.errors import InvalidArgumentError, LibraryNotFoundError, MissingDependencyError
+
+__all__ = ["ENVIRONMENT_VARIABLE", "find_blas", "find_library", "open_library"]
+
+ENVIRONMENT_VARIABLE = "STARPULLM_LIB"
+_FILE_NAME = "libstarpullm.so"
+
+
+def find_library() -> Path:
+    """Return the library's path: ``STARPULLM_LIB`` if it is set, else the one installed with the package.
+
+    Raises
+    ------
+    LibraryNotFoundError
+        If there is no file at that place.
+    """
+    chosen = os.environ.get(ENVIRONMENT_VARIABLE)
+    if chosen:
+        path = Path(chosen).absolute()  # the dynamic linker looks elsewhere for a bare name
+        if not path.is_file():
+            raise LibraryNotFoundError(f"{path}: no such file, expected the library that {ENVIRONMENT_VARIABLE} names")
+        return path
+    path = Path(__file__).parents[1] / "lib" / _FILE_NAME
+    if not path.is_file():
+        raise LibraryNotFoundError(
+            f"{path}: not found, expected the native library there (is the package installed, or imported "
+            f"from a source tree?); {ENVIRONMENT_VARIABLE} can name another"
+        )
+    return path
+
+
+def open_library() -> ctypes.CDLL:
+    """Open the library.
+
+    Raises
+    ------
+    LibraryNotFoundError
+        If it isn't there or the dynamic linker refuses it, with the linker's reason.
+    """
+    path = find_library()
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise LibraryNotFoundError(f"{path}: could not be opened: {error}") from error
+
+
+def find_blas(name: str | os.PathLike[str] | None = None) -> str:
+    """Return a CBLAS as the dynamic linker is to be asked for it; nothing is opened.
+
+    Parameters
+    ----------
+    name
+        A path; or a name for pkg-config, or for the dynamic linker, such as ``openblas``; None: the first that the
+        dynamic linker finds of OpenBLAS, MKL, BLIS and the reference, else that of the package ``scipy-openblas32``.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If there is no such file, or nobody knows the name.
+    MissingDependencyError
+        If no name is given and none is found.
+    """
+    if name is None:
+        found = (ctypes.util.find_library(usual) for usual in _BLAS_NAMES)
+        library = next((soname for soname in found if soname), "") or _blas_from_pypi()
+        if not library:
+            raise MissingDependencyError(
+                f"BLAS: none of {', '.join(_BLAS_NAMES)} was found, expected one: apt-get install libopenblas0-pthread "
+                "or pip install scipy-openblas32"
+            )
+        return library
+    text = os.fspath(name)
+    path = Path(text)
+    if os.sep in text or path.suffix == ".so":
+        if not path.is_file():
+            raise InvalidArgumentError(f"{text}: no such file, expected a BLAS's shared library")
+        return str(path.absolute())  # the dynamic linker looks elsewhere for a bare name
+    library = _blas_of_pkg_config(text) or ctypes.util.find_library(text) or ""
+    if text == "scipy-openblas32":
+        library = library or _blas_from_pypi()
+    if not library:
+        raise InvalidArgumentError(
+            f'blas_library: found "{text}", which neither pkg-config nor the dynamic linker knows, expected a path, '
+            "or a name that they know, such as openblas"
+        )
+    return library
+
+
+_BLAS_NAMES = ("openblas", "mkl_rt", "blis", "cblas")
+
+
+def _blas_of_pkg_config(name: str) -> str:
+    """Return the shared library that pkg-config's package links first, or an empty text."""
+    program = shutil.which("pkg-config")
+    if program is None or name.startswith("-"):
+        return ""
+    run = subprocess.run([program, "--libs", name], capture_output=True, text=True, timeout=20, check=False)
+    flags = shlex.split(run.stdout)
+    libraries = [flag[2:] for flag in flags if flag.startswith("-l")]
+    for folder in (flag[2:] for flag in flags if flag.startswith("-L")):
+        path = Path(folder, f"lib{libraries[0]}.so") if libraries else Path(folder)
+        if path.is_file():
+            return str(path)
+    return (ctypes.util.find_library(libraries[0]) or "") if run.returncode == 0 and libraries else ""
+
+
+def _blas_from_pypi() -> str:
+    """Return the library of the package scipy-openblas32, or an empty text if it isn't installed."""
+    package = importlib.util.find_spec("scipy_openblas32")
+    if package is None or not package.submodule_search_locations:
+        return ""
+    path = Path(package.submodule_search_locations[0], "lib", "libscipy_openblas.so")
+    return str(path) if path.is_file() else ""

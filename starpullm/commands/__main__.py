@@ -1,0 +1,5 @@
+"""The command line as ``python -m starpullm.commands``."""
+
+from starpullm.commands import main
+
+main()

@@ -1,0 +1,9 @@
+"""Training data: batches of token files, text and token ids, generated models and tokens, sampling.
+
+What programs use is here too; nothing here needs the native library.
+"""
+
+from starpullm.data.generator import generate_checkpoint, generate_tokens
+from starpullm.data.loader import TokenLoader
+
+__all__ = ["TokenLoader", "generate_checkpoint", "generate_tokens"]

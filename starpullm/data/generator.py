@@ -1,0 +1,213 @@
+"""Generated models and tokens, the same on every platform (golden/README.md), and untrained models.
+
+Size letters: B batch, T sequence length, C channels, L layers, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from starpullm.data.sizes import check_positive
+from starpullm.files.atomic import atomic_write
+from starpullm.files.checkpoint import checkpoint_header
+from starpullm.files.header import StrPath
+from starpullm.files.model import ModelConfig, parameter_shapes
+
+__all__ = [
+    "generate_checkpoint",
+    "generate_parameters",
+    "generate_tokens",
+    "generated_checkpoint_sha256",
+    "generated_tokens_sha256",
+    "initial_parameters",
+    "mix",
+]
+
+_GENERATOR_CHUNK: Final = 1 << 16  # elements at a time: the working arrays stay in the processor's cache
+_GENERATOR_SCALES: Final = {
+    "wte": 0.04,
+    "qkvw": 0.04,
+    "fcw": 0.04,
+    "wpe": 0.02,
+    "attprojw": 0.02,
+    "fcprojw": 0.02,
+}
+_GENERATOR_LAYERNORM_SCALE: Final = 0.1
+_GENERATOR_BIAS_SCALE: Final = 0.01
+_LAYERNORM_WEIGHTS: Final = frozenset({"ln1w", "ln2w", "lnfw"})
+_SEED_STRIDE: Final = 100
+_TOKEN_SEED: Final = 50
+
+
+def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return splitmix64's output function of every element; wraps modulo 2^64.
+
+    Parameters
+    ----------
+    values
+        Any number of 64-bit values, one-dimensional; not changed.
+    """
+    mixed = np.array(values, np.uint64, ndmin=1)
+    mixed += np.uint64(0x9E3779B97F4A7C15)
+    mixed ^= mixed >> np.uint64(30)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return mixed
+
+
+def generate_parameters(config: ModelConfig, seed: int) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """Yield name and array of every parameter of the generated model, in the checkpoint's order.
+
+    The same on every platform. `dict(generate_parameters(…))` holds them all; the iterator one at a time.
+
+    Parameters
+    ----------
+    config
+        The sizes.
+    seed
+        Number of the model.
+    """
+    for number, (name, shape) in enumerate(parameter_shapes(config).items()):
+        array = np.empty(math.prod(shape), np.float32)
+        start = 0
+        for chunk in _parameter_chunks(name, number, array.size, seed):
+            array[start : start + chunk.size] = chunk
+            start += chunk.size
+        yield name, array.reshape(shape)
+
+
+def generate_checkpoint(path: StrPath, config: ModelConfig, seed: int) -> str:
+    """Write the generated model's checkpoint piece by piece and return the SHA-256 of the file in hex.
+
+    Raises
+    ------
+    FileError
+        If the file can't be written; what was there before is still there, whole.
+    """
+    digest = hashlib.sha256()
+    with atomic_write(path) as file:
+        for piece in _checkpoint_pieces(config, seed):
+            digest.update(piece)
+            file.write(piece)
+    return digest.hexdigest()
+
+
+def generated_checkpoint_sha256(config: ModelConfig, seed: int) -> str:
+    """Return the SHA-256 in hex of the file that `generate_checkpoint` would write, without writing it."""
+    digest = hashlib.sha256()
+    for piece in _checkpoint_pieces(config, seed):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def generate_tokens(
+    seed: int, step: int, batch_size: int, seq_len: int, vocab_size: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return the generated inputs and targets of a step, int32 (B,T) each.
+
+    Parameters
+    ----------
+    seed
+        Number of the model.
+    step
+        Number of the step, from 0.
+    batch_size, seq_len, vocab_size
+        B, T and V.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If a size isn't positive.
+    """
+    check_positive(batch_size=batch_size, seq_len=seq_len, vocab_size=vocab_size)
+    count = 2 * batch_size * seq_len
+    ids = _stream(_SEED_STRIDE * seed + _TOKEN_SEED, step * count, count) % np.uint64(vocab_size)
+    inputs, targets = ids.astype(np.int32).reshape(2, batch_size, seq_len)
+    return inputs, targets
+
+
+def generated_tokens_sha256(seed: int, num_steps: int, batch_size: int, seq_len: int, vocab_size: int) -> str:
+    """Return the SHA-256 in hex of all steps' ids as little-endian int32, per step inputs then targets.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If a size isn't positive.
+    """
+    digest = hashlib.sha256()
+    for step in range(num_steps):
+        for ids in generate_tokens(seed, step, batch_size, seq_len, vocab_size):
+            digest.update(ids.astype("<i4").tobytes())
+    return digest.hexdigest()
+
+
+def _stream(seed: int, first: int, count: int) -> NDArray[np.uint64]:
+    indices = np.arange(count, dtype=np.uint64)
+    indices += np.uint64(((seed << 32) + first) % 2**64)
+    return mix(indices)
+
+
+def _parameter_chunks(name: str, number: int, count: int, seed: int) -> Iterator[NDArray[np.float32]]:
+    layernorm_weight = name in _LAYERNORM_WEIGHTS
+    scale = np.float32(
+        _GENERATOR_LAYERNORM_SCALE if layernorm_weight else _GENERATOR_SCALES.get(name, _GENERATOR_BIAS_SCALE)
+    )
+    for start in range(0, count, _GENERATOR_CHUNK):
+        bits = _stream(_SEED_STRIDE * seed + number, start, min(_GENERATOR_CHUNK, count - start))
+        bits >>= np.uint64(40)
+        chunk = bits.astype(np.float32)
+        chunk -= np.float32(2**23)
+        chunk *= np.float32(2**-23)
+        # Up to here every value is exact. The product is rounded once; it is 0 or at least 2^-23 times the
+        # scale in magnitude, far above the subnormals, so that flush-to-zero can't change it.
+        chunk *= scale
+        if layernorm_weight:
+            chunk += np.float32(1)
+        yield chunk
+
+
+def _checkpoint_pieces(config: ModelConfig, seed: int) -> Iterator[bytes]:
+    yield checkpoint_header(config)
+    for number, (name, shape) in enumerate(parameter_shapes(config).items()):
+        for chunk in _parameter_chunks(name, number, math.prod(shape), seed):
+            yield chunk.astype("<f4", copy=False).tobytes()
+
+
+_INITIAL_STD: Final = 0.02
+_RESIDUAL_PROJECTIONS: Final = frozenset({"attprojw", "fcprojw"})
+
+
+def initial_parameters(config: ModelConfig, seed: int) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """Yield name and array of every parameter of an untrained GPT-2, in the checkpoint's order.
+
+    As GPT-2 was initialised: weights normal with standard deviation 0.02, those of the residual projections
+    (attprojw, fcprojw) divided by sqrt(2·L), biases 0, layernorm weights 1; the padding rows of wte are 0.
+
+    Parameters
+    ----------
+    config
+        The sizes.
+    seed
+        Seed of NumPy's PCG64; the same seed gives the same model with the same NumPy.
+    """
+    random = np.random.Generator(np.random.PCG64(seed))
+    for name, shape in parameter_shapes(config).items():
+        array = np.zeros(shape, np.float32)
+        if name in _LAYERNORM_WEIGHTS:
+            array += np.float32(1)
+        elif name.endswith("w") or name in ("wte", "wpe"):
+            std = _INITIAL_STD
+            if name in _RESIDUAL_PROJECTIONS:
+                std /= math.sqrt(2 * config.num_layers)
+            drawn = array[: config.vocab_size] if name == "wte" else array
+            drawn[...] = random.standard_normal(drawn.shape, np.float32)
+            drawn *= np.float32(std)
+        yield name, array

@@ -1,0 +1,190 @@
+"""Token batches in llm.c's order.
+
+Size letters: B batch, T sequence length, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import itertools
+import os
+from bisect import bisect_right
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from starpullm.data.sizes import check_positive
+from starpullm.errors import (
+    FileError,
+    FormatError,
+    InvalidArgumentError,
+)
+from starpullm.files.header import StrPath
+from starpullm.files.tokens import read_tokens
+
+__all__ = ["TokenLoader", "token_files"]
+
+
+def token_files(paths: StrPath | Iterable[StrPath]) -> tuple[Path, ...]:
+    """Return the token files that paths or glob patterns name, each once, sorted by name byte by byte.
+
+    Parameters
+    ----------
+    paths
+        One path or pattern, or several. What exists under its literal name is taken as a path. As in llm.c, a
+        pattern's wildcard doesn't match a leading dot of a file's name.
+
+    Raises
+    ------
+    FileError
+        If a path or pattern names no file.
+    InvalidArgumentError
+        If a pattern can't be understood, or there is no path at all.
+    """
+    several = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not several:
+        raise InvalidArgumentError("token files: expected at least one path or pattern, found none")
+    found: set[Path] = set()
+    for pattern in several:
+        matches = _matches(Path(pattern))
+        if not matches:
+            raise FileError(f"{pattern}: no token file has this name or matches this pattern", errno.ENOENT)
+        found.update(matches)
+    return tuple(sorted(found, key=os.fsencode))
+
+
+def _matches(pattern: Path) -> list[Path]:
+    if pattern.exists():
+        return [pattern]
+    try:
+        hits = list(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor))))
+    except ValueError as error:
+        raise InvalidArgumentError(f"{pattern}: not a pattern: {error}") from None
+    dotted = pattern.name.startswith(".")
+    return [hit for hit in hits if hit.is_file() and hit.name.startswith(".") == dotted]
+
+
+class TokenLoader:
+    """Batches of token files in llm.c's order, without shuffling.
+
+    Step k of a shard reads B·T + 1 tokens from position k·R·B·T + r·B·T for rank r of R; the targets are the
+    inputs moved by one; the shard's tail is dropped; the next shard follows, and after the last the first
+    again. So R ranks of B sequences read the same global batch as one rank of R·B.
+
+    Parameters
+    ----------
+    paths
+        Token files or glob patterns, see `token_files`.
+    batch_size, seq_len
+        B and T.
+    rank, num_ranks
+        r and R.
+    vocab_size
+        V; every id of every file is checked against it. None: ids aren't checked.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If a size isn't positive, the rank isn't below the number of ranks, or a shard is too small for one
+        step.
+    TokenRangeError
+        If an id isn't below V.
+    FormatError, FileError
+        If a file isn't a token file or can't be read.
+    """
+
+    def __init__(
+        self,
+        paths: StrPath | Iterable[StrPath],
+        batch_size: int,
+        seq_len: int,
+        *,
+        rank: int = 0,
+        num_ranks: int = 1,
+        vocab_size: int | None = None,
+    ) -> None:
+        check_positive(batch_size=batch_size, seq_len=seq_len, num_ranks=num_ranks)
+        if not 0 <= rank < num_ranks:
+            raise InvalidArgumentError(f"rank: expected a number in [0, {num_ranks}), found {rank}")
+        self.batch_size = batch_size
+        self.seq_len = seq_len
+        self.rank = rank
+        self.num_ranks = num_ranks
+        self.paths = token_files(paths)
+        self._position = 0
+        self._counts = [read_tokens(path, vocab_size=vocab_size).size for path in self.paths]
+        per_step = num_ranks * batch_size * seq_len
+        for path, count in zip(self.paths, self._counts, strict=True):
+            if count < per_step + 1:
+                raise InvalidArgumentError(
+                    f"{path}: expected at least {per_step + 1} tokens for one step of {num_ranks} ranks x "
+                    f"{batch_size} sequences x {seq_len} tokens, found {count}"
+                )
+        steps = [(count - 1) // per_step for count in self._counts]
+        self._first_steps = [0, *itertools.accumulate(steps)]
+        self._open: tuple[int, NDArray[np.uint16]] | None = None
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps until the first shard comes again."""
+        return self._first_steps[-1]
+
+    @property
+    def fingerprint(self) -> int:
+        """64 bits that say which data these are: the shards' names without folders, and their numbers of tokens."""
+        shards = [(path.name, count) for path, count in zip(self.paths, self._counts, strict=True)]
+        return int.from_bytes(hashlib.sha256(repr(shards).encode()).digest()[:8], "little")
+
+    @property
+    def position(self) -> int:
+        """Steps read so far; counts on after the last shard."""
+        return self._position
+
+    def seek(self, position: int) -> None:
+        """Let the next step be number `position`, counted from 0 as `position` does.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If it is negative.
+        """
+        if position < 0:
+            raise InvalidArgumentError(f"position: expected a number of steps from 0 on, found {position}")
+        self._position = position
+
+    def reset(self) -> None:
+        """Start again from the first step of the first shard."""
+        self.seek(0)
+
+    def next(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Return the next step's inputs and targets, int32 (B,T) each.
+
+        Raises
+        ------
+        FormatError, FileError
+            If the file was changed or removed since the loader was made.
+        """
+        step = self._position % self.steps_per_epoch
+        shard = bisect_right(self._first_steps, step) - 1
+        ids = self._shard(shard)
+        tokens = self.batch_size * self.seq_len
+        start = ((step - self._first_steps[shard]) * self.num_ranks + self.rank) * tokens
+        shape = (self.batch_size, self.seq_len)
+        inputs = ids[start : start + tokens].astype(np.int32).reshape(shape)
+        targets = ids[start + 1 : start + tokens + 1].astype(np.int32).reshape(shape)
+        self._position += 1
+        return inputs, targets
+
+    def _shard(self, index: int) -> NDArray[np.uint16]:
+        # One mapped file at a time: each holds a file descriptor, and data sets have thousands of shards.
+        if self._open is None or self._open[0] != index:
+            ids = read_tokens(self.paths[index])
+            if ids.size != self._counts[index]:
+                raise FormatError(
+                    f"{self.paths[index]}: expected {self._counts[index]} tokens as when first opened, found {ids.size}"
+                )
+            self._open = index, ids
+        return self._open[1]

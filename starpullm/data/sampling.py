@@ -1,0 +1,72 @@
+"""Sampling of a token with llm.c's random numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from starpullm.errors import (
+    InvalidArgumentError,
+)
+
+__all__ = ["XorShift", "sample"]
+
+
+def sample(probabilities: NDArray[np.float32], coin: float) -> int:
+    """Return the index that a coin in [0, 1) picks, as llm.c does.
+
+    That is the first index at which the running sum, in binary32 and ascending order, exceeds the coin; the
+    last index if rounding keeps the sum from ever exceeding it.
+
+    Parameters
+    ----------
+    probabilities
+        float32, one-dimensional, not empty.
+    coin
+        For example `XorShift.random_f32`.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If there are no probabilities.
+    """
+    if probabilities.ndim != 1 or probabilities.size == 0:
+        raise InvalidArgumentError(
+            f"probabilities: expected one dimension that isn't empty, found {probabilities.shape}"
+        )
+    # NumPy's cumulative sum is the ordered one; its plain sum isn't.
+    exceeds = np.cumsum(probabilities, dtype=np.float32) > np.float32(coin)
+    return int(np.argmax(exceeds)) if exceeds.any() else probabilities.size - 1
+
+
+class XorShift:
+    """llm.c's random numbers: xorshift64* with the high 32 bits as output.
+
+    Parameters
+    ----------
+    state
+        The 64-bit state; not 0, which the generator would never leave.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If the state is 0 or doesn't fit into 64 bits.
+    """
+
+    def __init__(self, state: int) -> None:
+        if not 0 < state < 2**64:
+            raise InvalidArgumentError(f"random state: expected a number in [1, 2^64), found {state}")
+        self.state = state
+
+    def random_u32(self) -> int:
+        """Return the next number in [0, 2^32)."""
+        state = self.state
+        state ^= state >> 12
+        state ^= (state << 25) % 2**64
+        state ^= state >> 27
+        self.state = state
+        return (state * 0x2545F4914F6CDD1D) % 2**64 >> 32
+
+    def random_f32(self) -> float:
+        """Return the next number in [0, 1), a multiple of 2^-24 and so exact in binary32."""
+        return (self.random_u32() >> 8) / 2**24

@@ -1,0 +1,88 @@
+"""Files that appear under their name only when they are complete and on disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from starpullm.errors import (
+    FileError,
+    StarpullmError,
+)
+from starpullm.files.header import StrPath, reason
+
+__all__ = ["atomic_write", "sync_directory"]
+
+
+@contextmanager
+def atomic_write(path: StrPath) -> Iterator[BinaryIO]:
+    """Open a file for writing that appears under its name only when it is complete and on disk.
+
+    It is written under a temporary name in the same directory, synchronised, then renamed, and the directory
+    is synchronised. If anything fails, an exception of the caller included, the temporary file is removed and
+    what was under the name before stays. A symbolic link is followed, and an existing file's permissions are
+    kept.
+
+    Raises
+    ------
+    FileError
+        If the operating system refuses, or the name belongs to something that isn't a regular file.
+    """
+    shown = Path(path)
+    temporary: Path | None = None
+    try:
+        target = shown.resolve()
+        mode = _mode_of(target)
+        candidate = target.with_name(f".starpullm-{secrets.token_hex(8)}.tmp")
+        with candidate.open("xb") as file:
+            temporary = candidate
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+        temporary = None
+        sync_directory(target.parent)
+    except StarpullmError:
+        raise
+    except OSError as error:
+        raise FileError(f"{shown}: can't be written: {reason(error)}", error.errno, str(shown)) from error
+    finally:
+        if temporary is not None:
+            with suppress(OSError):
+                temporary.unlink()
+
+
+def _mode_of(target: Path) -> int | None:
+    """Return the permissions of the file that will be replaced, or None if there is none yet."""
+    try:
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        return None
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(mode):
+        raise FileError(f"{target}: can't be written: expected a regular file", errno.EINVAL, str(target))
+    return stat.S_IMODE(mode)
+
+
+def sync_directory(directory: Path) -> None:
+    """Bring a directory's entries to disk, where its file system can."""
+    # The new file is whole and under its name by now. Where the directory can't be opened for reading or its
+    # file system can't synchronise directories, that has to be enough.
+    with suppress(PermissionError):
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+                raise
+        finally:
+            os.close(descriptor)

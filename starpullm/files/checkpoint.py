@@ -1,0 +1,136 @@
+"""llm.c's model checkpoint: a model's sizes and its float32 parameters."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from starpullm.files.arrays import FLOAT32, bytes_of
+from starpullm.files.atomic import atomic_write
+from starpullm.files.header import (
+    CHECKPOINT_MAGIC,
+    HEADER_BYTES,
+    StrPath,
+    check_size,
+    header_bytes,
+    read_header,
+    reading,
+    refusal,
+)
+from starpullm.files.model import (
+    ModelConfig,
+    checked_tensors,
+    config_problem,
+    read_tensors,
+    tensor_sections,
+)
+
+__all__ = ["Checkpoint", "checkpoint_config", "checkpoint_header", "read_checkpoint", "write_checkpoint"]
+
+CHECKPOINT_VERSION: Final = 3
+CHECKPOINT_VERSION_BFLOAT16: Final = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A model: its sizes and its parameters.
+
+    Parameters
+    ----------
+    config
+        The sizes.
+    parameters
+        Name to float32 array, with the names, shapes and order of `parameter_shapes`.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If a name is missing or unknown, or an array has another shape or dtype.
+    """
+
+    config: ModelConfig
+    parameters: dict[str, NDArray[np.float32]]
+
+    def __post_init__(self) -> None:
+        """Bring the parameters into the file's order, checking names, shapes and dtypes."""
+        object.__setattr__(self, "parameters", checked_tensors(self.config, self.parameters, "parameters"))
+
+
+def checkpoint_config(path: StrPath) -> ModelConfig:
+    """Read a checkpoint's sizes and check that the file has exactly the bytes that go with them.
+
+    Raises
+    ------
+    FormatError
+        If the header or the file's size isn't that of a float32 checkpoint.
+    FileError
+        If the file can't be read.
+    """
+    with reading(path) as (file, where):
+        return _read_checkpoint_header(file, where)
+
+
+def read_checkpoint(path: StrPath, *, mmap: bool = False) -> Checkpoint:
+    """Read a model checkpoint.
+
+    Parameters
+    ----------
+    path
+        The file.
+    mmap
+        True: the arrays are read-only views of the mapped file, read when touched. False: they are in memory.
+
+    Raises
+    ------
+    FormatError
+        If the header or the file's size isn't that of a float32 checkpoint.
+    FileError
+        If the file can't be read.
+    OutOfMemoryError
+        If there is no memory for the parameters.
+    """
+    with reading(path) as (file, where):
+        config = _read_checkpoint_header(file, where)
+        return Checkpoint(config, read_tensors(file, where, config, HEADER_BYTES, mmap=mmap))
+
+
+def checkpoint_header(config: ModelConfig) -> bytes:
+    """Return the 1024 bytes that a checkpoint of this config starts with."""
+    return header_bytes(CHECKPOINT_MAGIC, CHECKPOINT_VERSION, *astuple(config))
+
+
+def write_checkpoint(path: StrPath, checkpoint: Checkpoint) -> None:
+    """Write a model checkpoint; on failure the file that was there before is still there, whole.
+
+    Raises
+    ------
+    FileError
+        If the file can't be written.
+    """
+    with atomic_write(path) as file:
+        file.write(checkpoint_header(checkpoint.config))
+        for array in checkpoint.parameters.values():
+            file.write(bytes_of(array, FLOAT32))
+
+
+def _read_checkpoint_header(file: BinaryIO, where: Path) -> ModelConfig:
+    header = read_header(file, where, CHECKPOINT_MAGIC)
+    if header[1] == CHECKPOINT_VERSION_BFLOAT16:
+        raise refusal(
+            where, 4, f"version {CHECKPOINT_VERSION} (float32)", "version 5 (bfloat16), which isn't supported"
+        )
+    if header[1] != CHECKPOINT_VERSION:
+        raise refusal(where, 4, f"version {CHECKPOINT_VERSION} (float32)", f"version {header[1]}")
+    names = [field.name for field in fields(ModelConfig)]
+    sizes = dict(zip(names, header[2:], strict=False))
+    problem = config_problem(sizes)
+    if problem is not None:
+        name, expected, found = problem
+        raise refusal(where, 8 + 4 * names.index(name), f"{name} to be {expected}", found)
+    config = ModelConfig(**sizes)
+    check_size(file, where, tensor_sections(config))
+    return config

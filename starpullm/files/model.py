@@ -1,0 +1,181 @@
+"""A model's sizes, and its parameters' names, shapes and order: checkpoint, debug state and training state share them.
+
+Size letters: B batch, T sequence length, C channels, NH heads, L layers, V vocabulary, Vp padded vocabulary, maxT the
+longest sequence.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from starpullm.errors import (
+    InvalidArgumentError,
+)
+from starpullm.files.arrays import FLOAT32, check_array, read_array
+from starpullm.files.header import HEADER_BYTES, INT32_MAX
+
+__all__ = [
+    "ModelConfig",
+    "checked_tensors",
+    "config_problem",
+    "num_elements",
+    "num_parameters",
+    "parameter_shapes",
+    "read_tensors",
+    "tensor_sections",
+]
+
+_INT64_MAX: Final = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A model's sizes, in the order of the checkpoint's header.
+
+    Parameters
+    ----------
+    max_seq_len
+        maxT, rows of the position table.
+    vocab_size
+        V, number of token ids.
+    num_layers
+        L, number of blocks.
+    num_heads
+        NH, heads per block.
+    channels
+        C, width of the residual stream.
+    padded_vocab_size
+        Vp, rows of the token table.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If a size isn't positive or leaves int32, C isn't divisible by NH, Vp < V, or the checkpoint would
+        have more bytes than a 64-bit position can count.
+    """
+
+    max_seq_len: int
+    vocab_size: int
+    num_layers: int
+    num_heads: int
+    channels: int
+    padded_vocab_size: int
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that no model can have."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            try:
+                object.__setattr__(self, field.name, operator.index(value))
+            except TypeError:
+                raise InvalidArgumentError(
+                    f"model config, {field.name}: expected an integer, found {value!r}"
+                ) from None
+        problem = config_problem(asdict(self))
+        if problem is not None:
+            name, expected, found = problem
+            raise InvalidArgumentError(f"model config, {name}: expected {expected}, found {found}")
+
+
+def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Return every parameter's shape by name, in the checkpoint's order, the layer dimension first."""
+    layers, channels = config.num_layers, config.channels
+    return {
+        "wte": (config.padded_vocab_size, channels),
+        "wpe": (config.max_seq_len, channels),
+        "ln1w": (layers, channels),
+        "ln1b": (layers, channels),
+        "qkvw": (layers, 3 * channels, channels),
+        "qkvb": (layers, 3 * channels),
+        "attprojw": (layers, channels, channels),
+        "attprojb": (layers, channels),
+        "ln2w": (layers, channels),
+        "ln2b": (layers, channels),
+        "fcw": (layers, 4 * channels, channels),
+        "fcb": (layers, 4 * channels),
+        "fcprojw": (layers, channels, 4 * channels),
+        "fcprojb": (layers, channels),
+        "lnfw": (channels,),
+        "lnfb": (channels,),
+    }
+
+
+def num_parameters(config: ModelConfig) -> int:
+    """Return the number of elements of all parameters together."""
+    return sum(num_elements(shape) for shape in parameter_shapes(config).values())
+
+
+def read_tensors(
+    file: BinaryIO, where: Path, config: ModelConfig, position: int, *, mmap: bool
+) -> dict[str, NDArray[np.float32]]:
+    """Read all parameters (or gradients) as views of one array, in the checkpoint's order."""
+    body = read_array(file, where, FLOAT32, position, num_parameters(config), mmap=mmap)
+    tensors = {}
+    start = 0
+    for name, shape in parameter_shapes(config).items():
+        end = start + num_elements(shape)
+        tensors[name] = body[start:end].reshape(shape)
+        start = end
+    return tensors
+
+
+def config_problem(sizes: Mapping[str, int]) -> tuple[str, str, str] | None:
+    """Return the first size that is wrong, as (name, what it should be, what it is), or None."""
+    for name, value in sizes.items():
+        if not 1 <= value <= INT32_MAX:
+            return name, f"from 1 to {INT32_MAX}", str(value)
+    vocab_size, padded_vocab_size = sizes["vocab_size"], sizes["padded_vocab_size"]
+    layers, channels = sizes["num_layers"], sizes["channels"]
+    if channels % sizes["num_heads"] != 0:
+        return "channels", f"divisible by num_heads = {sizes['num_heads']}", str(channels)
+    if padded_vocab_size < vocab_size:
+        return "padded_vocab_size", f"at least vocab_size = {vocab_size}", str(padded_vocab_size)
+    # Elements of parameter_shapes, without building a config that isn't known to be valid.
+    tables = (padded_vocab_size + sizes["max_seq_len"]) * channels
+    parameters = tables + layers * (12 * channels + 13) * channels + 2 * channels
+    if HEADER_BYTES + 4 * parameters > _INT64_MAX:
+        return (
+            "channels",
+            "such that the checkpoint's bytes fit into 64 bits",
+            f"{channels} in {layers} layers",
+        )
+    return None
+
+
+def tensor_sections(config: ModelConfig) -> list[tuple[str, int]]:
+    """Return name and bytes of every parameter, in the checkpoint's order."""
+    return [(name, 4 * num_elements(shape)) for name, shape in parameter_shapes(config).items()]
+
+
+def num_elements(shape: tuple[int, ...]) -> int:
+    """Return the number of elements of an array of this shape."""
+    count = 1
+    for dimension in shape:
+        count *= dimension
+    return count
+
+
+def checked_tensors(
+    config: ModelConfig, tensors: Mapping[str, NDArray[np.float32]], group: str
+) -> dict[str, NDArray[np.float32]]:
+    """Return the tensors in the checkpoint's order, having checked names, shapes and dtypes."""
+    shapes = parameter_shapes(config)
+    missing = [name for name in shapes if name not in tensors]
+    unknown = [name for name in tensors if name not in shapes]
+    if missing or unknown:
+        raise InvalidArgumentError(
+            f"{group}: expected {', '.join(shapes)}, found "
+            + " and ".join(
+                f"{word} {', '.join(names)}" for word, names in (("no", missing), ("also", unknown)) if names
+            )
+        )
+    for name, shape in shapes.items():
+        check_array(f"{group}, {name}", tensors[name], shape, FLOAT32)
+    return {name: tensors[name] for name in shapes}

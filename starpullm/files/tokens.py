@@ -1,0 +1,134 @@
+"""llm.c's token file: a sequence of 16-bit token ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from starpullm.errors import (
+    InvalidArgumentError,
+    TokenRangeError,
+)
+from starpullm.files.arrays import SCAN, UINT16, bytes_of, check_ids, first_outside, read_array
+from starpullm.files.atomic import atomic_write
+from starpullm.files.header import (
+    HEADER_BYTES,
+    INT32_MAX,
+    TOKENS_MAGIC,
+    StrPath,
+    check_size,
+    check_version,
+    header_bytes,
+    read_header,
+    reading,
+    refusal,
+)
+
+__all__ = ["MAX_TOKEN_ID", "read_tokens", "token_count", "write_tokens"]
+
+TOKENS_VERSION: Final = 1
+MAX_TOKEN_ID: Final = 2**16 - 1
+"""The largest id that a token file holds."""
+
+
+def token_count(path: StrPath) -> int:
+    """Read a token file's header and return its number of tokens, having checked the file's size against it.
+
+    Raises
+    ------
+    FormatError
+        If the header or the file's size isn't that of a token file.
+    FileError
+        If the file can't be read.
+    """
+    with reading(path) as (file, where):
+        return _read_tokens_header(file, where)
+
+
+def read_tokens(path: StrPath, *, mmap: bool = True, vocab_size: int | None = None) -> NDArray[np.uint16]:
+    """Read a token file.
+
+    Parameters
+    ----------
+    path
+        The file.
+    mmap
+        True: the array is a read-only view of the mapped file. False: it is in memory.
+    vocab_size
+        V; None: ids aren't checked.
+
+    Returns
+    -------
+    NDArray[np.uint16]
+        The token ids, one-dimensional.
+
+    Raises
+    ------
+    FormatError
+        If the header or the file's size isn't that of a token file.
+    TokenRangeError
+        If an id isn't below V.
+    FileError
+        If the file can't be read.
+    OutOfMemoryError
+        If there is no memory for the ids.
+    """
+    with reading(path) as (file, where):
+        count = _read_tokens_header(file, where)
+        ids = read_array(file, where, UINT16, HEADER_BYTES, count, mmap=mmap)
+        if vocab_size is not None:
+            check_ids(where, ids, HEADER_BYTES, vocab_size)
+        return ids
+
+
+def write_tokens(path: StrPath, tokens: ArrayLike) -> None:
+    """Write a token file; on failure the file that was there before is still there, whole.
+
+    Parameters
+    ----------
+    path
+        The file.
+    tokens
+        Integer ids from 0 to 65535, one-dimensional, fewer than 2^31.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If `tokens` isn't a sequence of integers or is too long for the header's count.
+    TokenRangeError
+        If an id doesn't fit into 16 bits.
+    FileError
+        If the file can't be written.
+    """
+    ids = np.asarray(tokens)
+    if ids.size == 0:
+        ids = ids.astype(UINT16)
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise InvalidArgumentError(
+            f"{Path(path)}: expected a one-dimensional array of integer token ids, "
+            f"found {ids.ndim} dimensions of {ids.dtype}"
+        )
+    if ids.size > INT32_MAX:
+        raise InvalidArgumentError(f"{Path(path)}: expected at most {INT32_MAX} tokens, found {ids.size}")
+    index = first_outside(ids, MAX_TOKEN_ID + 1)
+    if index is not None:
+        raise TokenRangeError(
+            f"{Path(path)}, token {index}: expected an id from 0 to {MAX_TOKEN_ID}, found {ids[index]}"
+        )
+    with atomic_write(path) as file:
+        file.write(header_bytes(TOKENS_MAGIC, TOKENS_VERSION, ids.size))
+        for start in range(0, ids.size, SCAN):
+            file.write(bytes_of(ids[start : start + SCAN], UINT16))
+
+
+def _read_tokens_header(file: BinaryIO, where: Path) -> int:
+    header = read_header(file, where, TOKENS_MAGIC)
+    check_version(header, where, (TOKENS_VERSION,))
+    count = header[2]
+    if count < 0:
+        raise refusal(where, 8, "a number of tokens that isn't negative", str(count))
+    check_size(file, where, [("the token ids", 2 * count)])
+    return count

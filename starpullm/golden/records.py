@@ -1,0 +1,453 @@
+"""Golden records of llm.c: every tensor's bits after every step, and their libm (golden/README.md).
+
+The parity check compares against them and `doctor` reports the fingerprint; it needs no native library.
+
+Size letters: B batch, T sequence length, C channels, NH heads, L layers, V vocabulary, Vp padded vocabulary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from starpullm.errors import FileError, FormatError, InvalidArgumentError
+from starpullm.files.header import StrPath
+from starpullm.files.model import ModelConfig, parameter_shapes
+
+__all__ = [
+    "LIBM_FUNCTIONS",
+    "SHIPPED_RECORDS",
+    "TENSOR_GROUPS",
+    "GoldenRecord",
+    "GoldenStep",
+    "LibmEvaluate",
+    "activation_shapes",
+    "libm_fingerprint",
+    "shipped_libm_fingerprint",
+    "shipped_record",
+    "shipped_records",
+    "split_layers",
+    "tensor_digest",
+]
+
+SHIPPED_RECORDS: Final = ("tiny", "odd", "small", "deep", "gpt2-124m")
+"""Names of the records that come with the package, the quickest first."""
+
+TENSOR_GROUPS: Final = ("activations", "activation_grads", "grads", "params", "m", "v")
+"""Groups of tensors in a step, in the order in which they come to be."""
+
+LIBM_FUNCTIONS: Final = ("expf", "tanhf", "coshf", "logf", "powf")
+"""The functions of the platform's libm that the arithmetic contract uses."""
+
+_UNLAYERED: Final = frozenset(
+    {"wte", "wpe", "lnfw", "lnfb"} | {"encoded", "lnf", "lnf_mean", "lnf_rstd", "logits", "probs", "losses"}
+)
+"""The parameters and activations that there aren't one per layer of."""
+
+_GOLDEN: Final = Path(__file__).parent
+_DIGEST_DIGITS: Final = 32
+_SHA256_DIGITS: Final = 64
+
+# The libm fingerprint's inputs.
+_UNARY_INPUTS: Final = 65536
+_UNARY_STRIDE: Final = 65521
+_POWF_BASES: Final = (0.9, 0.999)
+_POWF_EXPONENTS: Final = 1000
+_CANONICAL_NAN: Final = 0x7FC00000
+
+
+# ---- Records ----
+
+
+@dataclass(frozen=True)
+class GoldenStep:
+    """One training step's results.
+
+    Parameters
+    ----------
+    mean_loss
+        The mean loss, a binary32 value.
+    mean_loss_bits
+        Its bits, 8 hex digits, the most significant first.
+    digests
+        Group (see `TENSOR_GROUPS`) to tensor to `tensor_digest`. Tensors of a layer are named like `qkvw[1]`;
+        they stand in the order of the checkpoint or, for activations, of execution.
+    """
+
+    mean_loss: float
+    mean_loss_bits: str
+    digests: dict[str, dict[str, str]]
+
+
+@dataclass(frozen=True)
+class GoldenRecord:
+    """A case: its generated inputs, its settings, and what llm.c computed.
+
+    Parameters
+    ----------
+    path
+        Where it was read from.
+    name
+        Name of the case.
+    seed
+        Number of the generated model and tokens, see `starpullm.data`.
+    model
+        The model's sizes.
+    batch_size, seq_len
+        B and T.
+    learning_rate, beta1, beta2, eps, weight_decay
+        Settings of AdamW.
+    checkpoint_sha256, tokens_sha256
+        SHA-256 in hex of the generated checkpoint and of all steps' tokens.
+    libm_fingerprint
+        Function to SHA-256 in hex, of the libm that the record was made with.
+    steps
+        The steps, from the first.
+    """
+
+    path: Path
+    name: str
+    seed: int
+    model: ModelConfig
+    batch_size: int
+    seq_len: int
+    learning_rate: float
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    checkpoint_sha256: str
+    tokens_sha256: str
+    libm_fingerprint: dict[str, str]
+    steps: tuple[GoldenStep, ...]
+
+    @classmethod
+    def load(cls, path: StrPath) -> GoldenRecord:
+        """Read and check a record.
+
+        Raises
+        ------
+        FormatError
+            If it isn't JSON, or a key is missing or has a value that no record has; names the key.
+        FileError
+            If the file can't be read.
+        """
+        where = Path(path)
+        root = _Node(where, "", _read_json(where))
+        config = root.child("config")
+        sizes = {field.name: config.child(field.name).integer() for field in fields(ModelConfig)}
+        try:
+            model = ModelConfig(**sizes)
+        except InvalidArgumentError as error:
+            raise FormatError(f"{where}, key config: {error}") from None
+        num_steps = config.child("steps").integer()
+        steps = root.child("steps").items()
+        if len(steps) != num_steps:
+            raise FormatError(f"{where}, key steps: expected {num_steps} steps, found {len(steps)}")
+        if "libm_fingerprint" in root.mapping():
+            fingerprint = _fingerprint(root.child("libm_fingerprint"))
+        else:
+            fingerprint = shipped_libm_fingerprint()
+        return cls(
+            path=where,
+            name=config.child("name").text(),
+            seed=config.child("seed").integer(),
+            model=model,
+            batch_size=config.child("batch_size").integer(minimum=1),
+            seq_len=config.child("seq_len").integer(minimum=1),
+            learning_rate=config.child("learning_rate").number(),
+            beta1=config.child("beta1").number(),
+            beta2=config.child("beta2").number(),
+            eps=config.child("eps").number(),
+            weight_decay=config.child("weight_decay").number(),
+            checkpoint_sha256=root.child("checkpoint_sha256").hex(_SHA256_DIGITS),
+            tokens_sha256=root.child("tokens_sha256").hex(_SHA256_DIGITS),
+            libm_fingerprint=fingerprint,
+            steps=tuple(_step(node, model) for node in steps),
+        )
+
+    @property
+    def num_steps(self) -> int:
+        """Number of steps."""
+        return len(self.steps)
+
+    def different_functions(self, fingerprint: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the libm functions whose bits aren't those the record was made with; none: comparable.
+
+        Parameters
+        ----------
+        fingerprint
+            What `libm_fingerprint` returned.
+        """
+        return tuple(name for name in LIBM_FUNCTIONS if fingerprint.get(name) != self.libm_fingerprint[name])
+
+    def raw_tensor(self, step: int, group: str, tensor: str) -> NDArray[np.float32] | None:
+        """Return a tensor's values, or None where only its digest is known.
+
+        Parameters
+        ----------
+        step
+            Number of the step, from 0.
+        group
+            One of `TENSOR_GROUPS`.
+        tensor
+            A name of `GoldenStep.digests`, for example `qkvw[1]`.
+
+        Raises
+        ------
+        FormatError
+            If the array file beside the record can't be understood.
+        """
+        arrays = self.path.with_suffix(".npz")
+        if not arrays.is_file():
+            return None
+        name, _, layer = tensor.partition("[")
+        key = f"{step}/{group}/{name}"
+        try:
+            # Opened here, because np.load leaves a file open that it can't understand.
+            with arrays.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+                if key not in archive:
+                    return None
+                array = np.asarray(archive[key], np.float32)
+                return array[int(layer.rstrip("]"))] if layer else array
+        except (OSError, ValueError, IndexError, zipfile.BadZipFile) as error:
+            raise FormatError(f"{arrays}, array {key}: expected the values of {tensor}: {error}") from error
+
+
+def shipped_record(name: str) -> GoldenRecord:
+    """Return the shipped record of that name.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If there is none.
+    """
+    if name not in SHIPPED_RECORDS:
+        raise InvalidArgumentError(f"golden record: expected {' or '.join(SHIPPED_RECORDS)}, found {name}")
+    return GoldenRecord.load(_GOLDEN / f"{name}.json")
+
+
+def shipped_records() -> dict[str, GoldenRecord]:
+    """Return all shipped records by name, the quickest first."""
+    return {name: shipped_record(name) for name in SHIPPED_RECORDS}
+
+
+def shipped_libm_fingerprint() -> dict[str, str]:
+    """Return the fingerprint of the libm that the shipped records were made with."""
+    where = _GOLDEN / "libm.json"
+    return _fingerprint(_Node(where, "", _read_json(where)))
+
+
+# ---- Tensors ----
+
+
+def tensor_digest(array: NDArray[np.float32]) -> str:
+    """Return the first 32 hex digits of the SHA-256 of a tensor's little-endian binary32 values, row-major.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If the array isn't float32: converting it would hash other bits than those that were computed.
+    """
+    if array.dtype.newbyteorder("=") != np.float32:
+        raise InvalidArgumentError(f"tensor digest: expected a float32 array, found {array.dtype}")
+    content = np.ascontiguousarray(array, "<f4").reshape(-1).view(np.uint8).data
+    return hashlib.sha256(content).hexdigest()[:_DIGEST_DIGITS]
+
+
+def activation_shapes(config: ModelConfig, batch_size: int, seq_len: int) -> dict[str, tuple[int, ...]]:
+    """Return every activation's shape by name, in the order of execution, the layer dimension first.
+
+    Parameters
+    ----------
+    config
+        The model's sizes.
+    batch_size, seq_len
+        B and T.
+    """
+    layers, channels, heads = config.num_layers, config.channels, config.num_heads
+    rows = (batch_size, seq_len)
+    return {
+        "encoded": (*rows, channels),
+        "ln1": (layers, *rows, channels),
+        "ln1_mean": (layers, *rows),
+        "ln1_rstd": (layers, *rows),
+        "qkv": (layers, *rows, 3 * channels),
+        "atty": (layers, *rows, channels),
+        "preatt": (layers, batch_size, heads, seq_len, seq_len),
+        "att": (layers, batch_size, heads, seq_len, seq_len),
+        "attproj": (layers, *rows, channels),
+        "residual2": (layers, *rows, channels),
+        "ln2": (layers, *rows, channels),
+        "ln2_mean": (layers, *rows),
+        "ln2_rstd": (layers, *rows),
+        "fch": (layers, *rows, 4 * channels),
+        "fch_gelu": (layers, *rows, 4 * channels),
+        "fcproj": (layers, *rows, channels),
+        "residual3": (layers, *rows, channels),
+        "lnf": (*rows, channels),
+        "lnf_mean": rows,
+        "lnf_rstd": rows,
+        "logits": (*rows, config.padded_vocab_size),
+        "probs": (*rows, config.padded_vocab_size),
+        "losses": rows,
+    }
+
+
+def split_layers(
+    tensors: Mapping[str, NDArray[np.float32]],
+) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """Yield parameters or activations as a record names them: `wte` whole, `qkvw` per layer as `qkvw[0]`.
+
+    Parameters
+    ----------
+    tensors
+        Name to array with the layer dimension first, as in `parameter_shapes` and `activation_shapes`.
+    """
+    for name, array in tensors.items():
+        if name in _UNLAYERED:
+            yield name, array
+        else:
+            for layer, part in enumerate(array):
+                yield f"{name}[{layer}]", part
+
+
+# ---- libm ----
+
+
+class LibmEvaluate(Protocol):
+    """A function that applies a libm function by name, element by element."""
+
+    def __call__(self, function: str, *arguments: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the results; `arguments` is one array, or for powf two: bases and exponents."""
+
+
+def libm_fingerprint(evaluate: LibmEvaluate) -> dict[str, str]:
+    """Return the fingerprint of a libm: function to SHA-256 in hex of its results at fixed inputs.
+
+    Parameters
+    ----------
+    evaluate
+        Called with `expf`, `tanhf`, `coshf` and `logf` and one float32 array, and with `powf` and two.
+
+    Notes
+    -----
+    Inputs are the bit patterns i·65521 mod 2^32 for i = 0 … 65535; for powf 0.9f and 0.999f to the powers
+    1 … 1000, power by power. A NaN counts as 0x7fc00000.
+    """
+    patterns = np.arange(_UNARY_INPUTS, dtype=np.uint64) * np.uint64(_UNARY_STRIDE) % np.uint64(2**32)
+    inputs = patterns.astype(np.uint32).view(np.float32)
+    bases = np.tile(np.array(_POWF_BASES, np.float32), _POWF_EXPONENTS)
+    exponents = np.repeat(np.arange(1, _POWF_EXPONENTS + 1, dtype=np.float32), len(_POWF_BASES))
+    fingerprint = {}
+    for function in LIBM_FUNCTIONS:
+        arguments = (bases, exponents) if function == "powf" else (inputs,)
+        results = np.array(evaluate(function, *arguments), np.float32)
+        results.view(np.uint32)[np.isnan(results)] = _CANONICAL_NAN
+        fingerprint[function] = hashlib.sha256(results.astype("<f4").tobytes()).hexdigest()
+    return fingerprint
+
+
+# ---- Checking JSON ----
+
+
+class _Node:
+    """A value inside a JSON file that knows its key, so that every complaint can name it."""
+
+    def __init__(self, path: Path, key: str, value: object) -> None:
+        self._path = path
+        self._key = key
+        self._value = value
+
+    def refusal(self, expected: str) -> FormatError:
+        found = json.dumps(self._value)
+        shown = found if len(found) <= 60 else f"{found[:57]}..."
+        key = f", key {self._key}" if self._key else ""
+        return FormatError(f"{self._path}{key}: expected {expected}, found {shown}")
+
+    def mapping(self) -> dict[str, object]:
+        if not isinstance(self._value, dict):
+            raise self.refusal("an object")
+        return self._value
+
+    def child(self, key: str) -> _Node:
+        mapping = self.mapping()
+        path = f"{self._key}.{key}" if self._key else key
+        if key not in mapping:
+            raise FormatError(f"{self._path}, key {path}: expected a value, found none")
+        return _Node(self._path, path, mapping[key])
+
+    def items(self) -> list[_Node]:
+        if not isinstance(self._value, list):
+            raise self.refusal("a list")
+        return [_Node(self._path, f"{self._key}[{index}]", value) for index, value in enumerate(self._value)]
+
+    def text(self) -> str:
+        if not isinstance(self._value, str):
+            raise self.refusal("a text")
+        return self._value
+
+    def integer(self, minimum: int = 0) -> int:
+        if not isinstance(self._value, int) or isinstance(self._value, bool) or self._value < minimum:
+            raise self.refusal(f"an integer from {minimum} on")
+        return self._value
+
+    def number(self) -> float:
+        if not isinstance(self._value, int | float) or isinstance(self._value, bool):
+            raise self.refusal("a number")
+        return float(self._value)
+
+    def hex(self, digits: int) -> str:
+        if not isinstance(self._value, str) or not re.fullmatch(f"[0-9a-f]{{{digits}}}", self._value):
+            raise self.refusal(f"{digits} lower-case hex digits")
+        return self._value
+
+
+def _read_json(path: Path) -> object:
+    try:
+        content: object = json.loads(path.read_bytes())
+    except OSError as error:
+        raise FileError(f"{path}: can't be read: {error.strerror}", error.errno, str(path)) from error
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{path}: expected JSON: {error}") from error
+    return content
+
+
+def _fingerprint(node: _Node) -> dict[str, str]:
+    return {function: node.child(function).hex(_SHA256_DIGITS) for function in LIBM_FUNCTIONS}
+
+
+def _step(node: _Node, model: ModelConfig) -> GoldenStep:
+    bits = node.child("mean_loss_bits").hex(8)
+    mean_loss = node.child("mean_loss").number()
+    with np.errstate(over="ignore"):
+        found = np.array(mean_loss).astype(">f4").tobytes().hex()
+    if found != bits:
+        raise node.child("mean_loss").refusal(f"the value of mean_loss_bits {bits}")
+    digests = {}
+    for group in TENSOR_GROUPS:
+        tensors = node.child(group)
+        names = _tensor_names(group, model)
+        unknown = tensors.mapping().keys() - set(names)
+        if unknown:
+            raise tensors.refusal(f"no tensor {min(unknown)}")
+        digests[group] = {name: tensors.child(name).hex(_DIGEST_DIGITS) for name in names}
+    return GoldenStep(mean_loss, bits, digests)
+
+
+def _tensor_names(group: str, model: ModelConfig) -> list[str]:
+    activations = group in ("activations", "activation_grads")
+    shapes = activation_shapes(model, 1, 1) if activations else parameter_shapes(model)
+    names = []
+    for name in shapes:
+        names += [name] if name in _UNLAYERED else [f"{name}[{layer}]" for layer in range(model.num_layers)]
+    return names

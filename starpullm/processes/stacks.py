@@ -1,0 +1,76 @@
+"""Where the threads of another process are: their native stacks, as far as this machine lets one see them.
+
+``job.py`` asks it about ranks whose time is over, before it ends them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["native_stacks"]
+
+_FRAMES = 16  # of each thread, the innermost
+
+
+def native_stacks(pid: int, seconds: float) -> str:
+    """Return the stacks of a process's threads, by eu-stack or gdb if installed, else where the kernel has them.
+
+    Parameters
+    ----------
+    pid
+        The process, which is stopped for the time it takes.
+    seconds
+        How long that may take.
+    """
+    for command in _debuggers(pid):
+        with suppress(OSError, subprocess.TimeoutExpired):
+            run = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=seconds,
+                check=False,
+                env={**os.environ, "DEBUGINFOD_URLS": ""},  # symbols from afar take longer than there is time
+            )
+            lines = [line for line in run.stdout.splitlines() if line.startswith(("#", "Thread ", "TID "))]
+            if any(line.startswith("#") for line in lines):
+                return "\n".join(lines)
+    return _kernel_view(pid)
+
+
+def _debuggers(pid: int) -> list[list[str]]:
+    """Return the commands of the debuggers that are here, the quickest first."""
+    commands = [
+        ["eu-stack", "-n", str(_FRAMES), "-p", str(pid)],
+        [
+            *("gdb", "-nx", "-batch"),
+            *("-iex", "set print frame-arguments presence", "-iex", "set filename-display basename"),
+            *("-p", str(pid), "-ex", f"thread apply all backtrace {_FRAMES}"),
+        ],
+    ]
+    return [command for command in commands if shutil.which(command[0])]
+
+
+def _kernel_view(pid: int) -> str:
+    """Return a line for each thread: its name, its state, and what it waits for in the kernel."""
+    lines = []
+    for task in sorted(Path(f"/proc/{pid}/task").glob("*"), key=lambda path: int(path.name)):
+        with suppress(OSError):  # it may end meanwhile
+            # The name is in parentheses and may have any character; the state comes after it.
+            name, _, rest = (task / "stat").read_text(errors="replace").partition("(")[2].rpartition(")")
+            lines.append(f"thread {task.name} {name}: state {rest.split()[0]}, waits in {_waits_in(task)}")
+    return "\n".join(lines)
+
+
+def _waits_in(task: Path) -> str:
+    with suppress(OSError):
+        function = (task / "wchan").read_text().strip()
+        if function not in ("", "0"):
+            return function
+    return "nothing known"

@@ -1,0 +1,281 @@
+"""Pictures of what ``starpullm bench --json`` printed: strong scaling, weak scaling, and partitions by batch size.
+
+``starpullm plot`` calls it. matplotlib is needed from `draw` on.
+
+Size letters: B batch, T sequence length; a partition WxT has W workers of T threads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from starpullm.errors import FileError, FormatError, InvalidArgumentError, MissingDependencyError
+from starpullm.runtime import Partition
+from starpullm.speed.throughput import Configuration, Throughput
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["KINDS", "draw", "read_results", "save"]
+
+KINDS = ("strong", "weak", "partitions")
+
+_PANEL_INCHES = (4.6, 4.0)
+_PANEL_COLUMNS = 3
+_BAR_GROUP = 0.8  # of the room that a batch size has
+_LEGEND_COLUMNS = 4
+_LIMIT = "limit of the matmuls"
+_MARKERS = "osD^vP*X"
+_DPI = 150
+
+
+def read_results(paths: Iterable[Path]) -> list[Throughput]:
+    """Read files that ``starpullm bench --json`` has printed.
+
+    Raises
+    ------
+    FileError
+        If one can't be read.
+    FormatError
+        If it holds something else.
+    """
+    results = []
+    for path in paths:
+        try:
+            entries = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise FileError(f"{path}: can't be read: {error.strerror}", error.errno, str(path)) from error
+        except ValueError as error:
+            raise FormatError(f"{path}: expected JSON, as starpullm bench --json prints it: {error}") from error
+        try:
+            results += [Throughput.from_json(entry) for entry in entries]
+        except (TypeError, KeyError, AttributeError) as error:
+            raise FormatError(
+                f"{path}: expected results of starpullm bench --json (without --against): {error}"
+            ) from error
+    return results
+
+
+def draw(kind: str, results: Sequence[Throughput]) -> Figure:
+    """Draw results of one model on one machine.
+
+    Where there are several numbers of sub-batches for the same point, the best is drawn. The limit is the speed at
+    which the matmuls alone would take all that so many cores did at most in any of the runs.
+
+    Parameters
+    ----------
+    kind
+        ``"strong"``: tokens per millisecond by cores, with the batch the same; a panel per batch size. ``"weak"``: with
+        the batch per core the same; a panel for each. ``"partitions"``: by batch size, a bar for each partition.
+    results
+        Those that don't belong into such a picture are left out.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If there is no such kind, or nothing to draw, or results of several models, lengths, reductions or machines.
+    MissingDependencyError
+        If there is no matplotlib.
+    """
+    if kind not in KINDS:
+        raise InvalidArgumentError(f'kind: found "{kind}", expected one of {", ".join(KINDS)}')
+    if not results:
+        raise InvalidArgumentError("results: found none, expected at least one")
+    for name, of in _SHARED.items():
+        values = sorted({str(of(result)) for result in results})
+        if len(values) > 1:
+            raise InvalidArgumentError(f"results: found several kinds of {name} ({', '.join(values)}), expected one")
+    panels = {"strong": _strong, "weak": _weak, "partitions": _partitions}[kind](results)
+    limits: dict[int, float] = {}
+    for result in results:
+        cores = _cores(result.configuration)
+        limits[cores] = max(limits.get(cores, 0.0), _limit(result))
+    labels = list(dict.fromkeys(label for series in panels.values() for label in series))
+    styles = {label: (f"C{number}", _MARKERS[number % len(_MARKERS)]) for number, label in enumerate(labels)}
+    figure, axes = _new_figure(len(panels))
+    for number, (axis, (title, series)) in enumerate(zip(axes, panels.items(), strict=True)):
+        (_bars if kind == "partitions" else _lines)(axis, series, limits, styles)
+        axis.set_title(title, fontsize="medium")
+        axis.set_ylabel("tokens per millisecond" if number % _PANEL_COLUMNS == 0 else "")
+        axis.grid(axis="y", alpha=0.3)
+        axis.set_axisbelow(True)
+    axes[0].set_ylim(bottom=0)  # of all: they share it
+    shown = {label: artist for axis in axes for artist, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    figure.legend(
+        list(shown.values()), list(shown), loc="outside lower center", ncols=_LEGEND_COLUMNS, fontsize="small"
+    )
+    first = results[0]
+    figure.suptitle(
+        f"{_TITLES[kind]}: {Path(first.configuration.model).name}, T = {first.configuration.seq_len}\n"
+        f"{first.processor}, {first.simd_level}, {first.configuration.reduction}"
+        + ("" if first.matmul == "strict" else f", matmuls by {first.matmul}"),
+        fontsize="medium",
+    )
+    return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a picture; the name's suffix says in which format.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If matplotlib has no such format.
+    FileError
+        If it can't be written.
+    """
+    formats = figure.canvas.get_supported_filetypes()
+    suffix = path.suffix.removeprefix(".")
+    if suffix not in formats:
+        raise InvalidArgumentError(f"{path}: expected a name that ends in one of {', '.join(sorted(formats))}")
+    try:
+        figure.savefig(path, dpi=_DPI)
+    except OSError as error:
+        raise FileError(f"{path}: can't be written: {os.strerror(error.errno or 0)}", error.errno, str(path)) from error
+
+
+# ---- What is drawn ----
+
+_TITLES = {"strong": "Strong scaling", "weak": "Weak scaling", "partitions": "Partitions by batch size"}
+
+_SHARED: dict[str, Callable[[Throughput], object]] = {
+    "model": lambda result: result.configuration.model,
+    "sequence length": lambda result: result.configuration.seq_len,
+    "reduction": lambda result: result.configuration.reduction,
+    "processor": lambda result: result.processor,
+    "matmul": lambda result: result.matmul,
+}
+
+_Series = dict[str, dict[int, Throughput]]
+"""A label's results by number of cores, or by batch size."""
+
+_Styles = dict[str, tuple[str, str]]
+"""A label's colour and marker, the same in all panels."""
+
+
+def _cores(configuration: Configuration) -> int:
+    partition = Partition.parse(configuration.partition)
+    return configuration.ranks * partition.workers * partition.threads
+
+
+def _limit(result: Throughput) -> float:
+    """Return the tokens per millisecond at which matmuls alone would take all that the cores have."""
+    configuration = result.configuration
+    tokens = configuration.batch_size * configuration.seq_len
+    return result.matmul_limit_gflops * 1e9 / (result.matmul_flops / tokens) / 1e3
+
+
+def _families(configuration: Configuration) -> list[str]:
+    """Return the lines that a point is on: what stays the same along them is the way in which cores are added."""
+    partition = Partition.parse(configuration.partition)
+    if configuration.ranks > 1:
+        return [f"ranks of {partition}"]
+    lines = [f"ranks of {partition}", f"workers of {partition.threads} thread{'s' * (partition.threads > 1)}"]
+    return [*lines, "one worker"] if partition.workers == 1 else lines
+
+
+def _put(series: _Series, label: str, key: int, result: Throughput) -> None:
+    points = series.setdefault(label, {})
+    if key not in points or points[key].tokens_per_ms < result.tokens_per_ms:
+        points[key] = result
+
+
+def _scaling(
+    results: Sequence[Throughput], batch_of: Callable[[Configuration], int | None], title: str
+) -> dict[str, _Series]:
+    """Return a panel for each batch, the smallest first, with the lines of more than one point."""
+    panels: dict[int, _Series] = {}
+    for result in results:
+        batch = batch_of(result.configuration)
+        if batch is not None:
+            for family in _families(result.configuration):
+                _put(panels.setdefault(batch, {}), family, _cores(result.configuration), result)
+    found = {}
+    for batch, series in sorted(panels.items()):
+        lines = {label: dict(sorted(points.items())) for label, points in series.items() if len(points) > 1}
+        if lines:
+            found[title.format(batch)] = lines
+    return found
+
+
+def _strong(results: Sequence[Throughput]) -> dict[str, _Series]:
+    panels = _scaling(results, lambda configuration: configuration.batch_size, "B = {}")
+    if not panels:
+        raise InvalidArgumentError("strong: expected several numbers of cores with the same batch size, found none")
+    return panels
+
+
+def _weak(results: Sequence[Throughput]) -> dict[str, _Series]:
+    def batch_of(configuration: Configuration) -> int | None:
+        each, rest = divmod(configuration.batch_size, _cores(configuration))
+        return None if rest else each
+
+    panels = _scaling(results, batch_of, "B = {} per core")
+    if not panels:
+        raise InvalidArgumentError("weak: expected several numbers of cores with the same batch per core, found none")
+    return panels
+
+
+def _partitions(results: Sequence[Throughput]) -> dict[str, _Series]:
+    panels: dict[int, _Series] = {}
+    for result in results:
+        configuration = result.configuration
+        ranks = f"{configuration.ranks} ranks of " if configuration.ranks > 1 else ""
+        series = panels.setdefault(_cores(configuration), {})
+        _put(series, f"{ranks}{configuration.partition}", configuration.batch_size, result)
+    return {f"{cores} core{'s' * (cores > 1)}": series for cores, series in sorted(panels.items())}
+
+
+# ---- How it is drawn ----
+
+
+def _new_figure(panels: int) -> tuple[Figure, Sequence[Axes]]:
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"matplotlib: can't be imported ({error}), expected it for pictures: pip install 'starpullm[plots]'"
+        ) from error
+    width, height = _PANEL_INCHES
+    columns = min(panels, _PANEL_COLUMNS)
+    rows = -(-panels // columns)
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes: Any = figure.subplots(rows, columns, sharey=True, squeeze=False)
+    for unused in axes.flat[panels:]:
+        unused.remove()
+    return figure, list(axes.flat[:panels])
+
+
+def _lines(axis: Axes, series: _Series, limits: Mapping[int, float], styles: _Styles) -> None:
+    points = [(cores, result.tokens_per_ms) for line in series.values() for cores, result in line.items()]
+    all_cores = sorted({cores for cores, _ in points})
+    for label, line in series.items():
+        colour, marker = styles[label]
+        speeds = [result.tokens_per_ms for result in line.values()]
+        axis.plot(list(line), speeds, color=colour, marker=marker, label=label)
+    fewest = all_cores[0]
+    start = max(speed for cores, speed in points if cores == fewest)
+    axis.plot(all_cores, [start * cores / fewest for cores in all_cores], "--", color="grey", label="ideal")
+    axis.plot(all_cores, [limits[cores] for cores in all_cores], ":", color="black", label=_LIMIT)
+    axis.set_xticks(all_cores)
+    axis.set_xlabel("cores")
+
+
+def _bars(axis: Axes, series: _Series, limits: Mapping[int, float], styles: _Styles) -> None:
+    sizes = sorted({size for bars in series.values() for size in bars})
+    width = _BAR_GROUP / len(series)
+    for number, (label, bars) in enumerate(series.items()):
+        shift = (number - (len(series) - 1) / 2) * width
+        places = [sizes.index(size) + shift for size in bars]
+        axis.bar(places, [result.tokens_per_ms for result in bars.values()], width, color=styles[label][0], label=label)
+    (cores,) = {_cores(result.configuration) for bars in series.values() for result in bars.values()}
+    axis.axhline(limits[cores], linestyle=":", color="black", label=_LIMIT)
+    axis.set_xticks(range(len(sizes)), [str(size) for size in sizes])
+    axis.set_xlabel("batch size B")

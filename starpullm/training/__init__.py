@@ -1,0 +1,1 @@
+"""Loops over batches that a Trainer runs: training, generation, the demo."""

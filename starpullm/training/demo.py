@@ -1,0 +1,120 @@
+"""The main job on an embedded default: a small GPT-2 learns Shakespeare, then the same run elsewhere, bit for bit.
+
+``starpullm demo`` calls it and prints what it yields.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+
+from starpullm.data.generator import initial_parameters
+from starpullm.data.loader import TokenLoader
+from starpullm.data.text import byte_encoding
+from starpullm.files.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from starpullm.files.model import ModelConfig
+from starpullm.files.tokens import write_tokens
+from starpullm.runtime import Runtime
+from starpullm.trainer import Trainer
+from starpullm.training.generate import generate
+from starpullm.training.loop import StepReport, train
+
+__all__ = ["CONFIG", "NUM_STEPS", "DemoRun", "encode_text", "new_model", "run", "sample_text"]
+
+CONFIG = ModelConfig(max_seq_len=64, vocab_size=257, num_layers=4, num_heads=4, channels=64, padded_vocab_size=320)
+BATCH_SIZE, SEQ_LEN = 4, 64
+NUM_STEPS = 1500
+LEARNING_RATE = 1e-3
+SEED = 42
+
+
+@dataclass(frozen=True)
+class DemoRun:
+    """One run of the same steps: its losses, the SHA-256 of parameters, m and v, and what became of a checkpoint.
+
+    ``reloads`` is whether the checkpoint, if one was to be written, was read back with the bits that were trained.
+    """
+
+    partition: str
+    sub_batches: int
+    losses: tuple[np.float32, ...]
+    tokens_per_ms: float
+    state_sha256: str
+    reloads: bool
+
+
+def encode_text(directory: Path) -> Path:
+    """Write the embedded sonnets as a token file, one token per byte, and return its path."""
+    text = resources.files("starpullm.training").joinpath("sonnets.txt").read_text(encoding="utf-8")
+    path = directory / "sonnets.tokens.bin"
+    write_tokens(path, byte_encoding().encode(text))
+    return path
+
+
+def new_model(directory: Path) -> Path:
+    """Write an untrained model and return its path."""
+    path = directory / "untrained.bin"
+    write_checkpoint(path, Checkpoint(CONFIG, dict(initial_parameters(CONFIG, SEED))))
+    return path
+
+
+def run(
+    checkpoint: Path,
+    tokens: Path,
+    *,
+    partition: str,
+    sub_batches: int,
+    report: Callable[[StepReport], None],
+    save: Path | None = None,
+    num_steps: int = NUM_STEPS,
+) -> DemoRun:
+    """Train from a checkpoint on a partition; ``report`` is called per step."""
+    loader = TokenLoader(tokens, BATCH_SIZE, SEQ_LEN, vocab_size=CONFIG.vocab_size)
+    losses: list[np.float32] = []
+    tokens_per_ms = math.nan
+    with (
+        Runtime(partition) as runtime,
+        Trainer(
+            runtime,
+            checkpoint,
+            batch_size=BATCH_SIZE,
+            seq_len=SEQ_LEN,
+            sub_batches=sub_batches,
+            learning_rate=LEARNING_RATE,
+        ) as trainer,
+    ):
+        for step in train(trainer, loader, num_steps):
+            losses.append(step.loss)
+            tokens_per_ms = step.tokens_per_ms
+            report(step)
+        digest = hashlib.sha256()
+        for group in ("params", "m", "v"):
+            for name in trainer.tensor_names(group):
+                digest.update(trainer.tensor(group, name).tobytes())
+        reloads = save is None or _reloads(trainer, save)
+    return DemoRun(partition, sub_batches, tuple(losses), tokens_per_ms, digest.hexdigest(), reloads)
+
+
+def _reloads(trainer: Trainer, path: Path) -> bool:
+    trainer.save_checkpoint(path)
+    stored = read_checkpoint(path).parameters
+    return all(
+        stored[name].tobytes() == trainer.tensor("params", name).tobytes() for name in trainer.tensor_names("params")
+    )
+
+
+def sample_text(checkpoint: Path, prompt: str, num_tokens: int) -> str:
+    """Return a prompt and what a checkpoint continues it with."""
+    encoding = byte_encoding()
+    with (
+        Runtime("1x1") as runtime,
+        Trainer(runtime, checkpoint, batch_size=1, seq_len=CONFIG.max_seq_len) as trainer,
+    ):
+        ids = generate(trainer, encoding.encode(prompt).tolist(), encoding.end_of_text, num_tokens, seed=1337)
+        return prompt + encoding.decode(ids)

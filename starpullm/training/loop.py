@@ -1,0 +1,85 @@
+"""The training loop, which keeps the runtime fed: a step's loss is read after the next ones have been submitted."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from starpullm.data.loader import TokenLoader
+from starpullm.processes.progress import report_phase
+from starpullm.trainer import Loss, Trainer
+
+__all__ = ["StepReport", "mean_loss", "train"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """A step whose loss has arrived: its number from 1, the mean loss, and tokens per millisecond since the start."""
+
+    step: int
+    loss: np.float32
+    tokens_per_ms: float
+
+
+def train(
+    trainer: Trainer,
+    tokens: TokenLoader,
+    num_steps: int,
+    ahead: int = 2,
+    *,
+    first_step: int = 1,
+    after_submit: Callable[[int], None] | None = None,
+) -> Iterator[StepReport]:
+    """Train and yield a report per step, in order, as the losses arrive.
+
+    Over ranks every rank calls it with its own part of the batches; the reports count the tokens of all.
+
+    Parameters
+    ----------
+    trainer, tokens
+        The model and its batches, of the same batch size and sequence length.
+    num_steps
+        Number of the last step.
+    ahead
+        Steps that are submitted before the loss of the first of them is read.
+    first_step
+        Number of the first step: more than 1 if others have been done before.
+    after_submit
+        Called with a step's number when it has been submitted, to save its state for example.
+    """
+    start = time.perf_counter()
+    tokens_per_step = trainer.runtime.ranks * trainer.batch_size * trainer.seq_len
+    waiting: deque[Loss] = deque()
+    done = first_step - 1
+
+    def report() -> StepReport:
+        nonlocal done
+        report_phase(f"waiting for the loss of step {done + 1}")
+        loss = waiting.popleft().value
+        done += 1
+        report_phase(f"after step {done}", done)
+        seconds = time.perf_counter() - start
+        return StepReport(done, loss, (done - first_step + 1) * tokens_per_step / (seconds * 1e3))
+
+    for step in range(first_step, num_steps + 1):
+        report_phase(f"reading the batch of step {step}")
+        batch = tokens.next()
+        report_phase(f"submitting step {step}")
+        waiting.append(trainer.submit(*batch))
+        if after_submit:
+            after_submit(step)
+        if len(waiting) > ahead:
+            yield report()
+    while waiting:
+        yield report()
+
+
+def mean_loss(trainer: Trainer, tokens: TokenLoader, num_batches: int) -> float:
+    """Return the mean loss of the first batches of token files, in nats per token."""
+    tokens.reset()
+    losses = [float(trainer.evaluate(*tokens.next())) for _ in range(num_batches)]
+    return sum(losses) / len(losses)
