@@ -30,9 +30,9 @@ from starpullm.files.tokens import write_tokens
 from starpullm.golden.records import shipped_record
 from starpullm.processes.job import Completed, Job, TimedOut, run_job
 from starpullm.pytest_plugin.options import DISTURBING
-from starpullm.speed import throughput
-from starpullm.speed.contest import open_contest
-from starpullm.speed.turns import Contestant
+from starpullm.speed.rounds import open_rounds
+from starpullm.speed.turns import Contender
+from starpullm.speed.workload import Workload
 
 __all__ = ["CHECKS", "REPEATED", "TIME_LIMIT_CATCH", "Catch", "Hunt", "Laboratory", "hunt"]
 
@@ -267,8 +267,8 @@ def training_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         yield Catch(name, "the trained models differ")
 
 
-BLOCKS = 16
-"""Turns of each build: enough for 20 %."""
+ROUNDS = 16
+"""Enough to find 20 %."""
 
 BUDGET = 0.05
 """A smaller slowdown is none."""
@@ -279,9 +279,9 @@ def speed(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     record = shipped_record("small")
     model = laboratory.directory / "speed.bin"
     generate_checkpoint(model, record.model, record.seed)
-    new = Contestant("library", environment=laboratory.environment)
-    baseline = Contestant("without the defect", environment={**laboratory.environment, "STARPULLM_DEFECT": ""})
-    configuration = throughput.Configuration(
+    new = Contender("library", environment=laboratory.environment)
+    baseline = Contender("without the defect", environment={**laboratory.environment, "STARPULLM_DEFECT": ""})
+    workload = Workload(
         model=record.name,
         batch_size=record.batch_size,
         seq_len=record.seq_len,
@@ -293,10 +293,10 @@ def speed(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         iterations=1,
         warm_up=1,
     )
-    with open_contest(configuration, model, new, baseline) as contest:
-        for _ in range(BLOCKS):
-            contest.block()
-        results = contest.decide(BUDGET), contest.costs()
+    with open_rounds(workload, model, new, baseline) as rounds:
+        for _ in range(ROUNDS):
+            rounds.run_round()
+        results = rounds.decide(BUDGET), rounds.compare_costs()
     for result in results:  # a machine that is too noisy to tell says so: that is no alarm
         if result.outcome is Outcome.FAILED:
             yield Catch(name, result.finding)
@@ -307,7 +307,6 @@ import sys
 from pathlib import Path
 from starpullm.data.generator import generate_checkpoint
 from starpullm.golden.records import shipped_record
-from starpullm.speed.turns import Contestant
 record = shipped_record("tiny")
 generate_checkpoint(Path(sys.argv[1]), record.model, record.seed)
 """
