@@ -62,7 +62,8 @@ def interval(differences: Sequence[NDArray[np.float64]], tail: float) -> NDArray
     stats = scipy_stats()
 
     def estimate(*values: NDArray[np.float64], axis: int) -> Any:
-        return np.mean([stats.trim_mean(of, _CUT, axis=axis) for of in values], axis=0)
+        # trim_mean partitions the values; that and sorting them first take half the time of partitioning alone.
+        return np.mean([stats.trim_mean(np.sort(of, axis), _CUT, axis) for of in values], axis=0)
 
     rows = len(differences[0])
     middle = estimate(*differences, axis=0)
