@@ -8,14 +8,11 @@ must not be the same for all turns of a build.
 
 from __future__ import annotations
 
-import json
 import os
-import socket
-import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -23,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.checks.isolation import Child
-from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StarpullmError
+from starpullm.errors import InvalidArgumentError
+from starpullm.processes.children import Child
 from starpullm.processes.lock import machine_lock
 from starpullm.processes.progress import report_phase
-from starpullm.processes.ranks import guarded, rank_and_size_from_environment, world
+from starpullm.processes.ranks import guarded
 from starpullm.runtime import Partition, Runtime
 from starpullm.speed.cost import GraphCost, graph_cost
 from starpullm.speed.throughput import (
@@ -168,7 +165,7 @@ class Turns:
     def finish(self) -> None:
         """Measure once more what the machine can do."""
         for contestant in self._contestants:
-            contestant.peaks += self._ask(contestant, "peaks")["peaks"]
+            contestant.peaks += self._ask(contestant, "peaks")
 
     def pids(self, contestant: Contestant) -> tuple[int, ...]:
         """Return a contestant's processes, one per rank."""
@@ -176,106 +173,61 @@ class Turns:
 
     def _start(self, contestant: Contestant, directory: Path) -> None:
         configuration = self.configuration
-        command = (
-            sys.executable,
-            "-P",
-            "-m",
-            "starpullm.speed.turns",
-            json.dumps(asdict(configuration)),
-            self._checkpoint,
-        )
         environment = {"STARPU_HOME": str(directory)} if "STARPU_HOME" not in os.environ else {}
         child = Child(
             f"{contestant.name}, {configuration}",
-            [str(part) for part in command],
-            directory,
-            {**environment, **contestant.environment},
-            configuration.ranks if configuration.ranks > 1 else None,
+            _take_turns,
+            {"configuration": asdict(configuration), "checkpoint": str(self._checkpoint)},
+            ranks=configuration.ranks,
+            environment={**environment, **contestant.environment},
+            request_name="the turn",
         )
         self._stack.callback(child.end)
-        hello = child.wait_started(START_SECONDS)
-        if isinstance(hello, str):
-            raise RuntimeFailureError(hello)
+        contestant.peaks = child.start(START_SECONDS).result()
         self._children[contestant.name] = child
-        contestant.peaks = hello["peaks"]
         first = self._ask(contestant, "first")
         self._operations[contestant.name] = np.array(first["operations"])
         contestant.tasks = dict(Counter(first["operations"]))
         contestant.flops = first["flops"]
         contestant.cost = GraphCost(**first["cost"])
 
-    def _ask(self, contestant: Contestant, request: str) -> dict[str, Any]:
-        reply = self._children[contestant.name].ask(json.dumps(request) + "\n", self._time_limit)
-        if isinstance(reply, str):
-            raise RuntimeFailureError(reply)
-        if "raised" in reply:
-            raise RuntimeFailureError(f"{contestant.name}, {self.configuration}: {reply['raised']}")
-        return reply
+    def _ask(self, contestant: Contestant, request: str) -> Any:
+        return self._children[contestant.name].ask(request, self._time_limit).result()
 
 
 # ---- In the children ----
 
 
-class _Line:
-    """The connection to the parent, which rank 0 has; what it reads all ranks get."""
+@contextmanager
+def _take_turns(
+    comm: Comm | None, configuration: Mapping[str, Any], checkpoint: str
+) -> Iterator[tuple[list[float], Callable[[str], Any]]]:
+    """Measure what the cores can do at most; requests are for a turn, the first turn, or to measure that again."""
+    own = Configuration(**configuration)
+    partition = Partition.parse(own.partition)
 
-    def __init__(self, address: str, comm: Comm | None) -> None:
-        self._comm = comm
-        pids = comm.gather(os.getpid()) if comm else [os.getpid()]
-        self._stream = None
-        if pids is not None:
-            self._socket = socket.socket(socket.AF_UNIX)
-            self._socket.connect(address)
-            self._stream = self._socket.makefile("rw", encoding="utf-8", newline="\n")
-            self.send({"pids": pids})
+    def answer(request: str) -> Any:
+        if request == "peaks":
+            return measure_peaks(partition.workers * partition.threads, comm, _PEAK_REPETITIONS)[0]
+        return _turn(own, Path(checkpoint), comm, is_first=request == "first")
 
-    def send(self, reply: Mapping[str, object]) -> None:
-        if self._stream is not None:
-            self._stream.write(json.dumps(reply) + "\n")
-            self._stream.flush()
-
-    def read(self) -> str:
-        """Return what is asked for; "" if there is nobody any more."""
-        request = ""
-        if self._stream is not None:
-            line = self._stream.readline()
-            request = json.loads(line) if line else ""
-        return self._comm.bcast(request) if self._comm else request
-
-
-def _serve(
-    configuration: Configuration,
-    checkpoint: Path,
-    line: _Line,
-    comm: Comm | None,
-    guard: Callable[[], AbstractContextManager[None]],
-) -> None:
-    partition = Partition.parse(configuration.partition)
-    cores = partition.workers * partition.threads
-
-    def peaks() -> dict[str, Any]:
-        return {"peaks": measure_peaks(cores, comm, _PEAK_REPETITIONS)[0]}
-
-    reply = peaks()
-    while True:
-        report_phase("waiting for a turn")
-        line.send(reply)
-        request = line.read()
-        if not request:
-            return
-        reply = peaks() if request == "peaks" else _turn(configuration, checkpoint, comm, guard, request == "first")
+    yield answer("peaks"), answer
 
 
 def _turn(
     configuration: Configuration,
     checkpoint: Path,
     comm: Comm | None,
-    guard: Callable[[], AbstractContextManager[None]],
+    *,
     is_first: bool,
 ) -> dict[str, Any]:
     """Run a turn's steps; return each one's times, or of the first turn what is the same in all of them."""
     steps = configuration.warm_up + configuration.iterations
     report_phase("running a turn")
+
+    def guard() -> AbstractContextManager[None]:
+        return guarded(comm) if comm is not None else nullcontext()
+
     with (
         Runtime(
             configuration.partition,
@@ -299,25 +251,3 @@ def _turn(
             }
         durations = tasks["end_ns"] - tasks["start_ns"]
         return {"durations": durations.tolist(), "ends": tasks["end_ns"].max(axis=1).tolist()}
-
-
-def _main(configuration: Configuration, checkpoint: Path, address: str) -> None:
-    _, size = rank_and_size_from_environment()
-    if size > 1:
-        comm = world()
-
-        def guard() -> AbstractContextManager[None]:
-            return guarded(comm)
-
-        with guard():
-            _serve(configuration, checkpoint, _Line(address, comm), comm, guard)
-        return
-    line = _Line(address, None)
-    try:
-        _serve(configuration, checkpoint, line, None, nullcontext)
-    except StarpullmError as error:
-        line.send({"raised": f"{type(error).__name__}: {error}"})
-
-
-if __name__ == "__main__":
-    _main(Configuration(**json.loads(sys.argv[1])), Path(sys.argv[2]), sys.argv[3])

@@ -6,23 +6,20 @@ same changes, so a ratio is taken within each round, and only then the median ov
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
 import statistics
-import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from starpullm.checks.isolation import Child
 from starpullm.checks.result import json_value
 from starpullm.errors import InvalidArgumentError, MissingDependencyError, RuntimeFailureError, StarpullmError
-from starpullm.speed.peers.serve import COMPILED, EAGER
+from starpullm.processes.children import Child, Raised, Reply
+from starpullm.speed.peers.serve import COMPILED, EAGER, serve_steps
 from starpullm.speed.throughput import Configuration
 
 __all__ = ["OPPONENTS", "STRICT", "Comparison", "Contender", "Spread", "check_losses", "compare"]
@@ -159,10 +156,9 @@ def compare(
     configurations, left_out = _contenders(configuration, opponents, blas_library)
     tokens = configuration.batch_size * configuration.seq_len
     with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="starpullm-against-")))
         turns = []
         for name, own in configurations.items():
-            turn = _Turns(name, own, checkpoint, directory, time_limit)
+            turn = _Turns(name, own, checkpoint, time_limit)
             stack.callback(turn.end)
             turn.start()
             turns.append(turn)
@@ -247,39 +243,30 @@ def _contenders(
     return found, left_out
 
 
-def _raise_failure(name: str, reply: Mapping[str, Any]) -> None:
-    if "failure" in reply:
-        raise _FAILURES.get(reply["kind"], RuntimeFailureError)(f"{name}: {reply['failure']}")
-
-
 class _Turns:
     """A contender's process."""
 
-    def __init__(
-        self, name: str, configuration: Configuration, checkpoint: Path, directory: Path, time_limit: float
-    ) -> None:
+    def __init__(self, name: str, configuration: Configuration, checkpoint: Path, time_limit: float) -> None:
         self.name = name
         self.description = ""
         self.steps = 1
         self._time_limit = time_limit
-        command = [sys.executable, "-P", "-m", "starpullm.speed.peers.serve"]
-        arguments = [name, json.dumps(asdict(configuration)), str(checkpoint)]
-        self._child = Child(name, [*command, *arguments], directory, {})
+        arguments = {"kind": name, "configuration": asdict(configuration), "checkpoint": str(checkpoint)}
+        self._child = Child(name, serve_steps, arguments, request_name="the turn")
 
     def start(self) -> None:
-        hello = self._child.wait_started(self._time_limit)
-        if isinstance(hello, str):
-            raise RuntimeFailureError(hello)
-        _raise_failure(self.name, hello)
-        self.description = hello["description"]
+        self.description = _result(self._child.start(self._time_limit))
 
     def take(self, steps: int) -> tuple[float, list[float]]:
         """Let it do so many steps; return their seconds and losses."""
-        reply = self._child.ask(json.dumps({"steps": steps}) + "\n", self._time_limit)
-        if isinstance(reply, str):
-            raise RuntimeFailureError(reply)
-        _raise_failure(self.name, reply)
-        return reply["seconds"], reply["losses"]
+        result = _result(self._child.ask(steps, self._time_limit))
+        return result["seconds"], result["losses"]
 
     def end(self) -> None:
         self._child.end()
+
+
+def _result(reply: Reply) -> Any:
+    if isinstance(reply, Raised) and reply.kind in _FAILURES:
+        raise _FAILURES[reply.kind](f"{reply.child}: {reply.sentence}")
+    return reply.result()
