@@ -15,7 +15,7 @@ from starpullm.pytest_plugin.items import RANK_MARKERS
 from starpullm.pytest_plugin.ranks import add_mpi_option, rank_and_size
 
 if TYPE_CHECKING:
-    from starpullm.checks.isolation import Configuration
+    from starpullm.checks.isolation import RuntimeConfiguration
 
 __all__ = ["DEFAULT_TIME_LIMIT", "Options", "pytest_addoption"]
 
@@ -138,16 +138,16 @@ class Options:
         return self.ranks if marked else 1
 
     @cached_property
-    def configurations(self) -> list[Configuration]:
+    def configurations(self) -> list[RuntimeConfiguration]:
         """Those without ranks."""
         return self.configurations_on(1)
 
-    def configurations_on(self, ranks: int) -> list[Configuration]:
+    def configurations_on(self, ranks: int) -> list[RuntimeConfiguration]:
         """Return partitions with schedulers, the partition's changing slowest."""
-        from starpullm.checks.isolation import Configuration
+        from starpullm.checks.isolation import RuntimeConfiguration
 
         return [
-            Configuration(partition, scheduler, ranks)
+            RuntimeConfiguration(partition, scheduler, ranks)
             for partition in self._partitions(ranks)
             for scheduler in self._schedulers()
         ]
@@ -278,15 +278,15 @@ class Options:
         assert self.rank_counts
 
     @cached_property
-    def disturbing_configurations(self) -> list[Configuration]:
+    def disturbing_configurations(self) -> list[RuntimeConfiguration]:
         """The partition with the most workers, with the chosen schedulers, or else with each of `DISTURBING`."""
-        from starpullm.checks.isolation import Configuration
+        from starpullm.checks.isolation import RuntimeConfiguration
         from starpullm.runtime import Partition
 
         partition = max(self._partitions(1), key=lambda text: Partition.parse(text).workers)
         known = self.machine["schedulers"]
         schedulers = self._schedulers() if self._list("schedulers") else [name for name in DISTURBING if name in known]
-        return [Configuration(partition, scheduler) for scheduler in schedulers]
+        return [RuntimeConfiguration(partition, scheduler) for scheduler in schedulers]
 
     def check_options(self) -> None:
         """Raise a usage error for the first option that can't be served."""

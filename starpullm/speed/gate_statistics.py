@@ -19,7 +19,7 @@ __all__ = ["interval", "scipy_stats", "student"]
 
 _CUT = 0.25  # of the values, at each end
 _RESAMPLES = 4_000
-_RESAMPLES_AT_ONCE = 2_000  # limits the memory
+_RESAMPLES_AT_ONCE = 500  # so that they stay in the cache
 _SEED = 1  # of the bootstrap: the same measurements have the same verdict
 
 

@@ -8,14 +8,11 @@ same in all turns of a contender.
 
 from __future__ import annotations
 
-import json
 import os
-import socket
-import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -23,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.checks.isolation import Child
-from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StarpullmError
+from starpullm.errors import InvalidArgumentError
+from starpullm.processes.children import Child
 from starpullm.processes.lock import machine_lock
 from starpullm.processes.progress import report_phase
-from starpullm.processes.ranks import guarded, rank_and_size_from_environment, world
+from starpullm.processes.ranks import guarded
 from starpullm.speed.attribution import is_kernel
 from starpullm.speed.cost import GraphCost, graph_cost
 from starpullm.speed.limit import matmul_flops, measure_peaks
@@ -157,103 +154,61 @@ class Turns:
     def finish(self) -> None:
         """Measure the machine's limit once more."""
         for contender in self._contenders:
-            contender.peaks += self._ask(contender, "peaks")["peaks"]
+            contender.peaks += self._ask(contender, "peaks")
 
     def pids(self, contender: Contender) -> tuple[int, ...]:
         """Return a contender's processes, one per rank."""
         return self._children[contender.name].pids
 
     def _start(self, contender: Contender, directory: Path) -> None:
-        workload = self.workload
-        command = [sys.executable, "-P", "-m", "starpullm.speed.turns"]
         environment = {"STARPU_HOME": str(directory)} if "STARPU_HOME" not in os.environ else {}
         child = Child(
-            f"{contender.name}, {workload}",
-            [*command, json.dumps(asdict(workload)), str(self._checkpoint)],
-            directory,
-            {**environment, **contender.environment},
-            workload.ranks if workload.ranks > 1 else None,
+            f"{contender.name}, {self.workload}",
+            _serve_turns,
+            {"workload": asdict(self.workload), "checkpoint": str(self._checkpoint)},
+            ranks=self.workload.ranks,
+            environment={**environment, **contender.environment},
+            request_name="the turn",
         )
         self._stack.callback(child.end)
-        hello = child.wait_started(START_SECONDS)
-        if isinstance(hello, str):
-            raise RuntimeFailureError(hello)
+        contender.peaks = child.start(START_SECONDS).result()
         self._children[contender.name] = child
-        contender.peaks = hello["peaks"]
         first = self._ask(contender, "first")
         self._operations[contender.name] = np.array(first["operations"])
         contender.tasks = dict(Counter(first["operations"]))
         contender.flops = first["flops"]
         contender.cost = GraphCost(**first["cost"])
 
-    def _ask(self, contender: Contender, request: str) -> dict[str, Any]:
-        reply = self._children[contender.name].ask(json.dumps(request) + "\n", self._time_limit)
-        if isinstance(reply, str):
-            raise RuntimeFailureError(reply)
-        if "raised" in reply:
-            raise RuntimeFailureError(f"{contender.name}, {self.workload}: {reply['raised']}")
-        return reply
+    def _ask(self, contender: Contender, request: str) -> Any:
+        return self._children[contender.name].ask(request, self._time_limit).result()
 
 
 # ---- In the children ----
 
 
-class _Connection:
-    """The connection of rank 0 to the parent; all ranks read the same requests from it."""
+@contextmanager
+def _serve_turns(
+    comm: Comm | None, workload: Mapping[str, Any], checkpoint: str
+) -> Iterator[tuple[list[float], Callable[[str], Any]]]:
+    """Yield the machine's limit; requests are ``"peaks"`` (the limit again), ``"first"`` and ``"turn"``."""
+    own = Workload(**workload)
 
-    def __init__(self, address: str, comm: Comm | None) -> None:
-        self._comm = comm
-        pids = comm.gather(os.getpid()) if comm else [os.getpid()]
-        self._stream = None
-        if pids is not None:
-            self._socket = socket.socket(socket.AF_UNIX)
-            self._socket.connect(address)
-            self._stream = self._socket.makefile("rw", encoding="utf-8", newline="\n")
-            self.send({"pids": pids})
+    def answer(request: str) -> Any:
+        if request == "peaks":
+            return measure_peaks(own.cores, comm, _PEAK_REPETITIONS)[0]
+        return _run_turn(own, Path(checkpoint), comm, is_first=request == "first")
 
-    def send(self, reply: Mapping[str, object]) -> None:
-        if self._stream is not None:
-            self._stream.write(json.dumps(reply) + "\n")
-            self._stream.flush()
-
-    def read(self) -> str:
-        """Return the next request, "" if the parent has closed the connection."""
-        request = ""
-        if self._stream is not None:
-            line = self._stream.readline()
-            request = json.loads(line) if line else ""
-        return self._comm.bcast(request) if self._comm else request
+    yield answer("peaks"), answer
 
 
-def _serve(
-    workload: Workload,
-    checkpoint: Path,
-    connection: _Connection,
-    comm: Comm | None,
-    guard: Callable[[], AbstractContextManager[None]],
-) -> None:
-    reply = _peaks(workload, comm)
-    while True:
-        report_phase("waiting for a turn")
-        connection.send(reply)
-        request = connection.read()
-        if not request:
-            return
-        reply = _answer(request, workload, checkpoint, comm, guard)
-
-
-def _answer(
-    request: str,
-    workload: Workload,
-    checkpoint: Path,
-    comm: Comm | None,
-    guard: Callable[[], AbstractContextManager[None]],
-) -> dict[str, Any]:
-    """Answer ``"peaks"``, ``"first"`` (what is the same in all turns), or ``"turn"`` (the times of each step)."""
-    if request == "peaks":
-        return _peaks(workload, comm)
+def _run_turn(workload: Workload, checkpoint: Path, comm: Comm | None, *, is_first: bool) -> dict[str, Any]:
+    """Run a turn; return the times of each step, or of the first turn what is the same in all turns."""
     steps = workload.warm_up + workload.iterations
     report_phase("running a turn")
+
+    def guard() -> AbstractContextManager[None]:
+        return guarded(comm) if comm is not None else nullcontext()
+
     with (
         open_runtime(workload, comm) as runtime,
         guard(),
@@ -263,7 +218,7 @@ def _answer(
         trace = run_steps(trainer, make_batches(workload, trainer, steps), trace=True).trace
         assert trace is not None
         tasks = trace.tasks[is_kernel(trace)].reshape(steps, -1)
-        if request == "first":
+        if is_first:
             return {
                 "operations": [trace.operations[number] for number in tasks["operation"][-1]],
                 "flops": matmul_flops(trainer.config, workload.batch_size, workload.seq_len),
@@ -271,29 +226,3 @@ def _answer(
             }
         durations = tasks["end_ns"] - tasks["start_ns"]
         return {"durations": durations.tolist(), "ends": tasks["end_ns"].max(axis=1).tolist()}
-
-
-def _peaks(workload: Workload, comm: Comm | None) -> dict[str, Any]:
-    return {"peaks": measure_peaks(workload.cores, comm, _PEAK_REPETITIONS)[0]}
-
-
-def _main(workload: Workload, checkpoint: Path, address: str) -> None:
-    _, size = rank_and_size_from_environment()
-    if size > 1:
-        comm = world()
-
-        def guard() -> AbstractContextManager[None]:
-            return guarded(comm)
-
-        with guard():
-            _serve(workload, checkpoint, _Connection(address, comm), comm, guard)
-        return
-    connection = _Connection(address, None)
-    try:
-        _serve(workload, checkpoint, connection, None, nullcontext)
-    except StarpullmError as error:
-        connection.send({"raised": f"{type(error).__name__}: {error}"})
-
-
-if __name__ == "__main__":
-    _main(Workload(**json.loads(sys.argv[1])), Path(sys.argv[2]), sys.argv[3])

@@ -6,23 +6,20 @@ taken within a round, and the median over the rounds comes last.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
 import statistics
-import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from starpullm.checks.isolation import Child
 from starpullm.checks.result import json_value
 from starpullm.errors import InvalidArgumentError, MissingDependencyError, RuntimeFailureError, StarpullmError
-from starpullm.speed.peers.serve import COMPILED, EAGER
+from starpullm.processes.children import Child, Raised, Reply
+from starpullm.speed.peers.serve import COMPILED, EAGER, serve_steps
 from starpullm.speed.workload import Workload
 
 __all__ = ["PEERS", "STRICT", "Comparison", "ContenderSpeed", "Spread", "check_losses", "compare"]
@@ -159,10 +156,9 @@ def compare(
         raise InvalidArgumentError(f"time_limit: found {time_limit:g}, expected a positive number of seconds")
     workloads, left_out = _workloads(workload, peers, blas_library)
     with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="starpullm-against-")))
         contenders = []
         for name, own in workloads.items():
-            contender = _Contender(name, own, checkpoint, directory, time_limit)
+            contender = _Contender(name, own, checkpoint, time_limit)
             stack.callback(contender.end)
             contender.start()
             contenders.append(contender)
@@ -256,30 +252,28 @@ def _run_lead_steps(contenders: Sequence[_Contender], lead: int) -> dict[str, li
 class _Contender:
     """A contender's process."""
 
-    def __init__(self, name: str, workload: Workload, checkpoint: Path, directory: Path, time_limit: float) -> None:
+    def __init__(self, name: str, workload: Workload, checkpoint: Path, time_limit: float) -> None:
         self.name = name
         self.description = ""
         self.steps = 1
         """Of a turn."""
         self._time_limit = time_limit
-        command = [sys.executable, "-P", "-m", "starpullm.speed.peers.serve"]
-        arguments = [name, json.dumps(asdict(workload)), str(checkpoint)]
-        self._child = Child(name, [*command, *arguments], directory, {})
+        arguments = {"name": name, "workload": asdict(workload), "checkpoint": str(checkpoint)}
+        self._child = Child(name, serve_steps, arguments, request_name="the turn")
 
     def start(self) -> None:
-        self.description = self._checked(self._child.wait_started(self._time_limit))["description"]
+        self.description = _result(self._child.start(self._time_limit))
 
     def take_turn(self, steps: int) -> tuple[float, list[float]]:
         """Run so many steps; return their seconds and losses."""
-        reply = self._checked(self._child.ask(json.dumps({"steps": steps}) + "\n", self._time_limit))
-        return reply["seconds"], reply["losses"]
+        result = _result(self._child.ask(steps, self._time_limit))
+        return result["seconds"], result["losses"]
 
     def end(self) -> None:
         self._child.end()
 
-    def _checked(self, reply: dict[str, Any] | str) -> dict[str, Any]:
-        if isinstance(reply, str):
-            raise RuntimeFailureError(reply)
-        if "failure" in reply:
-            raise _FAILURES.get(reply["kind"], RuntimeFailureError)(f"{self.name}: {reply['failure']}")
-        return reply
+
+def _result(reply: Reply) -> Any:
+    if isinstance(reply, Raised) and reply.kind in _FAILURES:
+        raise _FAILURES[reply.kind](f"{reply.child}: {reply.sentence}")
+    return reply.result()

@@ -1,14 +1,8 @@
-"""The child process of one contender: it loads the model, then answers each request for steps with their time.
-
-The parent stops it between its turns.
-"""
+"""The child process of one contender: it loads the model, then answers each request for steps with their time."""
 
 from __future__ import annotations
 
-import json
 import os
-import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.data.generator import generate_tokens
-from starpullm.errors import MissingDependencyError, StarpullmError
+from starpullm.errors import MissingDependencyError
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.processes.progress import report_phase
 from starpullm.speed.workload import Workload, open_runtime, open_trainer
 
-__all__ = ["COMPILED", "EAGER"]
+__all__ = ["COMPILED", "EAGER", "serve_steps"]
 
 EAGER, COMPILED = "torch eager", "torch compiled"
 """Names of contenders; all others are the library itself, with the matmul of their workload."""
@@ -65,44 +59,26 @@ def _torch(workload: Workload, checkpoint: Path, *, compiled: bool) -> Iterator[
     yield torch_gpt2.describe(), lambda batches: [trainer.step(*batch) for batch in batches]
 
 
-def _serve(name: str, workload: Workload, checkpoint: Path, address: str) -> None:
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(address)
-        with connection.makefile("rw", encoding="utf-8", newline="\n") as stream:
-
-            def send(reply: Mapping[str, Any]) -> None:
-                stream.write(json.dumps(reply) + "\n")
-                stream.flush()
-
-            send({"pids": [os.getpid()]})
-            try:
-                for reply in _replies(name, workload, checkpoint, (json.loads(line)["steps"] for line in stream)):
-                    report_phase("waiting")
-                    send(reply)
-            except StarpullmError as error:
-                send({"failure": str(error), "kind": type(error).__name__})
-
-
-def _replies(name: str, workload: Workload, checkpoint: Path, requests: Iterator[int]) -> Iterator[dict[str, Any]]:
-    """Yield the contender's description, then for each requested number of steps their time and losses."""
+@contextmanager
+def serve_steps(
+    comm: None, name: str, workload: Mapping[str, Any], checkpoint: str
+) -> Iterator[tuple[str, Callable[[int], dict[str, Any]]]]:
+    """Load the model and yield the contender's description; a request is a number of steps."""
     report_phase("loading the model")
-    if name in (EAGER, COMPILED):
-        contender = _torch(workload, checkpoint, compiled=name == COMPILED)
-    else:
-        contender = _own(workload, checkpoint)
+    own, model = Workload(**workload), Path(checkpoint)
+    contender = _torch(own, model, compiled=name == COMPILED) if name in (EAGER, COMPILED) else _own(own, model)
     with contender as (description, steps):
-        yield {"description": description}
-        sizes = (workload.batch_size, workload.seq_len, checkpoint_config(checkpoint).vocab_size)
+        sizes = (own.batch_size, own.seq_len, checkpoint_config(model).vocab_size)
         done = 0
-        for number in requests:
+
+        def answer(number: int) -> dict[str, Any]:
+            nonlocal done
             batches = [generate_tokens(_SEED, step, *sizes) for step in range(done, done + number)]
             report_phase(f"running steps from {done} on")
             begin = time.monotonic()
             losses = steps(batches)
             seconds = time.monotonic() - begin
             done += number
-            yield {"seconds": seconds, "losses": losses}
+            return {"seconds": seconds, "losses": losses}
 
-
-if __name__ == "__main__":
-    _serve(sys.argv[1], Workload(**json.loads(sys.argv[2])), Path(sys.argv[3]), sys.argv[4])
+        yield description, answer
