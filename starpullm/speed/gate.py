@@ -1,14 +1,14 @@
 """The throughput gate's decision: whether a build is slower than another one, or than stored runs of the same machine.
 
-A comparison of two builds has three series of turns: the new build's, the baseline's, and those of the control, which
-is a second process of the baseline (an A/A comparison). A round has one turn of each, in random order. The quantities
-are the step and the kernels of each operation. In each round, the logarithm of the new build's time is compared with
-that of each of the baseline's two processes. A quantity's change is the mean of the middle half of the rounds, because
-other activity of the machine disturbs single turns, averaged over the two comparisons. (A comparison with the mean of
-the baseline's two turns would make a build on a busy machine look faster than itself: disturbances only slow down, and
-one of two turns is disturbed more often than one turn.) The intervals of all quantities together miss the true values
-with a probability of at most `ERROR_RATE` to either side, divided equally among them (Bonferroni). The number of rounds
-is fixed before the first one, so there is no repeated testing that would raise this probability.
+Two builds are compared in rounds of three turns: the new build's, the baseline's, and that of the control, a second
+process of the baseline (an A/A comparison). The quantities are the step and the kernels of each operation. In each
+round, the logarithm of the new build's time is compared with that of each of the baseline's two processes, and a
+quantity's change is the average of the two comparisons. (A comparison with the mean of the baseline's two turns would
+make a build on a busy machine look faster than itself: disturbances only slow down, and one of two turns is disturbed
+more often than one turn.) ``gate_statistics`` makes an estimate and an interval of the rounds; it keeps the middle half
+of them, because other activity of the machine disturbs single turns. The intervals of all quantities together miss the
+true values with a probability of at most `ERROR_RATE` to either side, divided equally among them (Bonferroni). The
+number of rounds is fixed before the first one, so there is no repeated testing that would raise this probability.
 
 The control shows how much two processes of the same build differ. If its interval excludes "no change", the interval of
 the new build's change is widened by that distance, to both sides.
@@ -193,7 +193,6 @@ def compare_builds(
     flops: int,
     limit_gflops: float,
     budget: float = BUDGET,
-    resolution: float = RESOLUTION,
 ) -> BuildsResult:
     """Decide whether a build is slower than another.
 
@@ -209,14 +208,13 @@ def compare_builds(
         Of a step.
     limit_gflops
         The machine's limit, in 10^9 operations per second.
-    budget, resolution
-        As ``BUDGET`` and ``RESOLUTION``.
+    budget
+        The slowdown that is tolerated.
 
     Raises
     ------
     InvalidArgumentError
-        If there are too few rounds, if the series have different lengths, or if the budget isn't from 0 to the
-        resolution.
+        If there are fewer than `MIN_ROUNDS`, if the series differ in length, or if the budget isn't 0 to `RESOLUTION`.
     MissingDependencyError
         If SciPy isn't there.
     """
@@ -225,16 +223,16 @@ def compare_builds(
             f"rounds: found {len(new)}, {len(baseline)} and {len(control)}, expected the same number, at least "
             f"{MIN_ROUNDS}"
         )
-    if not 0 <= budget <= resolution:
-        raise InvalidArgumentError(f"budget: found {budget:g}, expected 0 to {resolution:g}")
-    changes = _changes((new, baseline, control), tasks, budget, resolution)
+    if not 0 <= budget <= RESOLUTION:
+        raise InvalidArgumentError(f"budget: found {budget:g}, expected 0 to {RESOLUTION:g}")
+    changes = _changes((new, baseline, control), tasks, budget)
     step, judged = changes[0], [of for of in changes if of.verdict is not None]
     verdict = _together(judged)
     step_seconds = math.exp(np.median([math.log(of[STEP]) for of in new]))
     return BuildsResult(
         name="throughput",
         outcome=_OUTCOMES[verdict],
-        finding=_finding(verdict, _reason(verdict, judged, budget, resolution)),
+        finding=_finding(verdict, _reason(verdict, judged, budget)),
         measured=max(of.change for of in judged),
         limit=budget,
         configuration=configuration,
@@ -302,7 +300,6 @@ def compare_with_stored(
     tokens_per_ms: float,
     limit_gflops: float,
     budget: float = BUDGET,
-    resolution: float = RESOLUTION,
 ) -> StoredResult:
     """Decide whether a run is slower than the stored runs of the same workload on the same machine.
 
@@ -317,8 +314,8 @@ def compare_with_stored(
         The fraction of the limit of this run, and of each stored run.
     tokens_per_ms, limit_gflops
         Of this run, for the result.
-    budget, resolution
-        As ``BUDGET`` and ``RESOLUTION``.
+    budget
+        The slowdown that is tolerated.
 
     Raises
     ------
@@ -333,7 +330,7 @@ def compare_with_stored(
         half = student(len(stored) - 1, ERROR_RATE) * float(logs.std(ddof=1)) * math.sqrt(1 + 1 / len(stored))
         measured, low, high = (math.expm1(of) for of in (change, change - half, change + half))
         visible = (1 + budget) * math.exp(half) - 1
-        verdict = _verdict(low, high, budget, resolution)
+        verdict = _verdict(low, high, budget)
         reason = f"{measured:+.1%} ({low:+.1%} to {high:+.1%}) of the time of {len(stored)} stored runs"
     return StoredResult(
         name="throughput",
@@ -356,9 +353,7 @@ def compare_with_stored(
 # ---- Judging ----
 
 
-def _changes(
-    series: Sequence[Sequence[Mapping[str, float]]], tasks: Mapping[str, int], budget: float, resolution: float
-) -> list[Change]:
+def _changes(series: Sequence[Sequence[Mapping[str, float]]], tasks: Mapping[str, int], budget: float) -> list[Change]:
     """Return the changes of all quantities of the new build, the baseline and the control, the step first."""
     # An operation that only one of the two builds has can't be compared; the step includes its time.
     names = [STEP, *(name for name in series[1][0] if name in series[0][0] and name != STEP)]
@@ -393,19 +388,19 @@ def _changes(
                 name=name,
                 seconds=seconds[i],
                 share=None if name == STEP else seconds[i] / kernels,
-                verdict=_verdict(values["low"], values["high"], budget, resolution) if is_judged[i] else None,
+                verdict=_verdict(values["low"], values["high"], budget) if is_judged[i] else None,
                 **values,
             )
         )
     return [changes[0], *sorted(changes[1:], key=lambda of: -of.seconds)]
 
 
-def _verdict(low: float, high: float, budget: float, resolution: float) -> Verdict:
+def _verdict(low: float, high: float, budget: float) -> Verdict:
     if low > budget:
         return Verdict.SLOWER
     if high < 0:
         return Verdict.FASTER
-    return Verdict.UNCHANGED if high < resolution else Verdict.INCONCLUSIVE
+    return Verdict.UNCHANGED if high < RESOLUTION else Verdict.INCONCLUSIVE
 
 
 def _together(judged: Sequence[Change]) -> Verdict:
@@ -417,14 +412,14 @@ def _together(judged: Sequence[Change]) -> Verdict:
     return Verdict.FASTER if judged[0].verdict is Verdict.FASTER else Verdict.UNCHANGED
 
 
-def _reason(verdict: Verdict, judged: Sequence[Change], budget: float, resolution: float) -> str:
+def _reason(verdict: Verdict, judged: Sequence[Change], budget: float) -> str:
     own = [change for change in judged if change.verdict is verdict]
     if verdict is Verdict.SLOWER:
         names = ", ".join(f"{change.name} {change.change:+.1%}" for change in own)
         return f"{names}: shown to be more than {budget:.1%}"
     if verdict is Verdict.INCONCLUSIVE:
         names = ", ".join(change.name for change in own)
-        return f"a slowdown of {resolution:.1%} can't be excluded: {names}"
+        return f"a slowdown of {RESOLUTION:.1%} can't be excluded: {names}"
     return f"step {judged[0].change:+.1%}; nothing is slower by {max(change.high for change in judged):.1%} or more"
 
 

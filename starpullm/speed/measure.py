@@ -11,7 +11,7 @@ import statistics
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -119,7 +119,8 @@ class Throughput:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON values, by the names of the fields."""
-        return {field.name: json_value(getattr(self, field.name)) for field in fields(self)}
+        values: dict[str, Any] = json_value(self)
+        return values
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:

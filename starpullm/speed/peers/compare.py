@@ -12,7 +12,7 @@ import shutil
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,8 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON values, by the names of the fields."""
-        return {field.name: json_value(getattr(self, field.name)) for field in fields(self)}
+        values: dict[str, Any] = json_value(self)
+        return values
 
 
 def compare(
@@ -147,44 +148,24 @@ def compare(
     RuntimeFailureError
         If a contender fails, doesn't reply in time, or has other losses than the strict run.
     """
-    unknown = [name for name in peers if name not in PEERS]
-    if unknown:
-        raise InvalidArgumentError(f'against: found "{unknown[0]}", expected {" or ".join(PEERS)}')
-    if workload.ranks != 1 or workload.matmul != STRICT:
-        raise InvalidArgumentError("against: expected a strict configuration of one rank")
-    if not time_limit > 0:
-        raise InvalidArgumentError(f"time_limit: found {time_limit:g}, expected a positive number of seconds")
+    _check_arguments(workload, peers, time_limit)
     workloads, left_out = _workloads(workload, peers, blas_library)
     with ExitStack() as stack:
         contenders = []
         for name, own in workloads.items():
-            contender = _Contender(name, own, checkpoint, time_limit)
-            stack.callback(contender.end)
-            contender.start()
-            contenders.append(contender)
-        losses = _run_lead_steps(contenders, max(workload.warm_up, _LEAD_STEPS))
-        difference = check_losses(losses)
-        speeds: dict[str, list[float]] = {contender.name: [] for contender in contenders}
+            contenders.append(_Contender(name, own, checkpoint, time_limit))
+            stack.callback(contenders[-1].end)
+            contenders[-1].start()
+        _run_lead_steps(contenders, max(workload.warm_up, _LEAD_STEPS))
+        difference = check_losses({contender.name: contender.losses for contender in contenders})
         for round_number in range(workload.iterations):
             for contender in contenders if round_number % 2 == 0 else reversed(contenders):
-                seconds, _ = contender.take_turn(contender.steps)
-                speeds[contender.name].append(contender.steps * workload.tokens / seconds / 1e3)
+                contender.take_turn()
             if progress:
                 progress()
     return Comparison(
         configuration=workload,
-        contenders=tuple(
-            ContenderSpeed(
-                name=contender.name,
-                description=contender.description,
-                tokens_per_ms=Spread.of(speeds[contender.name]),
-                times_slower=Spread.of(
-                    [strict / other for strict, other in zip(speeds[STRICT], speeds[contender.name], strict=True)]
-                ),
-                losses=tuple(losses[contender.name]),
-            )
-            for contender in contenders
-        ),
+        contenders=tuple(contender.speed(contenders[0].speeds) for contender in contenders),
         steps_per_turn={contender.name: contender.steps for contender in contenders},
         loss_difference=difference,
         left_out=left_out,
@@ -219,6 +200,16 @@ _FAILURES: dict[str, type[StarpullmError]] = {
 }
 
 
+def _check_arguments(workload: Workload, peers: Sequence[str], time_limit: float) -> None:
+    unknown = [name for name in peers if name not in PEERS]
+    if unknown:
+        raise InvalidArgumentError(f'against: found "{unknown[0]}", expected {" or ".join(PEERS)}')
+    if workload.ranks != 1 or workload.matmul != STRICT:
+        raise InvalidArgumentError("against: expected a strict configuration of one rank")
+    if not time_limit > 0:
+        raise InvalidArgumentError(f"time_limit: found {time_limit:g}, expected a positive number of seconds")
+
+
 def _workloads(
     workload: Workload, peers: Sequence[str], blas_library: str | None
 ) -> tuple[dict[str, Workload], dict[str, str]]:
@@ -237,26 +228,30 @@ def _workloads(
     return found, left_out
 
 
-def _run_lead_steps(contenders: Sequence[_Contender], lead: int) -> dict[str, list[float]]:
-    """Run each contender's first `lead` steps, at least two; return their losses, and set the steps of its turns."""
+def _run_lead_steps(contenders: Sequence[_Contender], lead: int) -> None:
+    """Run each contender's first `lead` steps, at least two, and set the number of steps of its turns."""
     # The first step compiles, calibrates and touches memory: its time says nothing about later steps.
-    losses = {contender.name: contender.take_turn(1)[1] for contender in contenders}
     for contender in contenders:
-        seconds, more = contender.take_turn(lead - 1)
-        losses[contender.name] += more
+        contender.losses = contender.run(1)[1]
+    for contender in contenders:
+        seconds, losses = contender.run(lead - 1)
+        contender.losses += losses
         steps = math.ceil(_TURN_SECONDS * (lead - 1) / seconds)
         contender.steps = min(max(steps, _MIN_TURN_STEPS), _MAX_TURN_STEPS)
-    return losses
 
 
 class _Contender:
-    """A contender's process."""
+    """A contender's process, and what was measured of it."""
 
     def __init__(self, name: str, workload: Workload, checkpoint: Path, time_limit: float) -> None:
         self.name = name
         self.description = ""
+        self.losses: list[float] = []
+        self.speeds: list[float] = []
+        """Tokens per millisecond, by round."""
         self.steps = 1
         """Of a turn."""
+        self._tokens = workload.tokens
         self._time_limit = time_limit
         arguments = {"name": name, "workload": asdict(workload), "checkpoint": str(checkpoint)}
         self._child = Child(name, serve_steps, arguments, request_name="the turn")
@@ -264,13 +259,27 @@ class _Contender:
     def start(self) -> None:
         self.description = _result(self._child.start(self._time_limit))
 
-    def take_turn(self, steps: int) -> tuple[float, list[float]]:
+    def run(self, steps: int) -> tuple[float, list[float]]:
         """Run so many steps; return their seconds and losses."""
         result = _result(self._child.ask(steps, self._time_limit))
         return result["seconds"], result["losses"]
 
+    def take_turn(self) -> None:
+        seconds, _ = self.run(self.steps)
+        self.speeds.append(self.steps * self._tokens / seconds / 1e3)
+
     def end(self) -> None:
         self._child.end()
+
+    def speed(self, strict_speeds: Sequence[float]) -> ContenderSpeed:
+        ratios = [strict / own for strict, own in zip(strict_speeds, self.speeds, strict=True)]
+        return ContenderSpeed(
+            name=self.name,
+            description=self.description,
+            tokens_per_ms=Spread.of(self.speeds),
+            times_slower=Spread.of(ratios),
+            losses=tuple(self.losses),
+        )
 
 
 def _result(reply: Reply) -> Any:
