@@ -17,9 +17,9 @@ from starpullm.commands.render import OUT, print_json, print_table, progress_bar
 from starpullm.data.generator import generate_checkpoint
 from starpullm.golden.records import SHIPPED_RECORDS, shipped_record
 from starpullm.runtime import Partition
-from starpullm.speed.measure import bench
-from starpullm.speed.peers.compare import OPPONENTS, STRICT, Comparison, compare
-from starpullm.speed.throughput import Configuration, Throughput
+from starpullm.speed.measure import Throughput, bench
+from starpullm.speed.peers.compare import PEERS, STRICT, Comparison, compare
+from starpullm.speed.workload import Workload
 from starpullm.trainer import REDUCTIONS
 
 __all__ = ["bench_command"]
@@ -54,10 +54,10 @@ __all__ = ["bench_command"]
 @blas_library_option
 @click.option(
     "--against",
-    "opponents",
+    "peers",
     multiple=True,
-    type=click.Choice(OPPONENTS),
-    help="Run by turns with matmuls by a BLAS, or with PyTorch, and print ratios; may be repeated.",
+    type=click.Choice(PEERS),
+    help="Take turns with matmuls by a BLAS, or with PyTorch, and print ratios; may be repeated.",
 )
 @json_option
 def bench_command(
@@ -75,26 +75,27 @@ def bench_command(
     time_limit: float,
     matmul: str,
     blas_library: str | None,
-    opponents: Sequence[str],
+    peers: Sequence[str],
     as_json: bool,
 ) -> None:
     """Measure tokens per millisecond, beside what the processor could do at most and where the time goes.
 
     --batch-size, --partition, --sub-batches, --reduction and --ranks may be repeated: every combination is measured,
-    each in processes of its own, one after the other. Nothing else should be running. `starpullm plot` draws what
-    --json prints.
+    each in processes of its own, one after the other. Nothing else should be running. `starpullm plot` draws the output
+    of --json.
 
-    With --against, contenders take turns, --iterations of them, and ratios are taken within each round. "strict is":
+    With --against, contenders take turns in --iterations rounds, and ratios are taken within each round. "strict is":
     how many times as fast as the contender the strict run is.
 
-    "of limit": the matrix products' operations per second, of what the same cores do in registers in this arithmetic.
-    Idle time of workers is "StarPU" while the data of a task are there, else "waiting": the graph has none.
+    "of limit": the matrix products' operations per second, as a fraction of the most that the same cores do in
+    registers in this arithmetic. A worker's idle time is "StarPU" while the data of a task are there; otherwise it is
+    "waiting": the task graph has no task that could run.
     """
     if (model is None) == (checkpoint is None):
         raise click.UsageError("expected either --model or --checkpoint")
     record = shipped_record(model) if model else None
-    configurations = [
-        Configuration(
+    workloads = [
+        Workload(
             model=record.name if record else str(checkpoint),
             batch_size=batch_size,
             seq_len=seq_len if seq_len is not None else record.seq_len if record else 64,
@@ -106,7 +107,7 @@ def bench_command(
             iterations=iterations,
             warm_up=warm_up,
             matmul=matmul,
-            blas_library=None if opponents else blas_library,
+            blas_library=None if peers else blas_library,
         )
         for batch_size in batch_sizes or [record.batch_size if record else 4]
         for ranks in rank_counts
@@ -121,28 +122,28 @@ def bench_command(
         tempfile.TemporaryDirectory(prefix="starpullm-bench-") as directory,
         progress_bar(hidden=as_json) as progress,
     ):
-        bar = progress.add_task("bench", total=len(configurations) * (iterations if opponents else 1))
+        bar = progress.add_task("bench", total=len(workloads) * (iterations if peers else 1))
         if checkpoint is None:
             assert record is not None
             checkpoint = Path(directory, "model.bin")
             generate_checkpoint(checkpoint, record.model, record.seed)
-        for configuration in configurations:
-            if opponents:
+        for workload in workloads:
+            if peers:
                 comparison = compare(
-                    configuration,
+                    workload,
                     checkpoint.absolute(),
-                    opponents,
+                    peers,
                     blas_library=blas_library,
                     time_limit=time_limit,
                     progress=lambda: progress.advance(bar),
                 )
                 comparisons.append(comparison)
             else:
-                results.append(bench(configuration, checkpoint.absolute(), time_limit))
+                results.append(bench(workload, checkpoint.absolute(), time_limit))
                 progress.advance(bar)
     if as_json:
         print_json([result.as_json() for result in comparisons or results])
-    elif opponents:
+    elif peers:
         _print_comparisons(comparisons)
     else:
         _print_throughputs(results)
@@ -224,10 +225,10 @@ def _operation_shares(result: Throughput) -> str:
 
 def _print_comparisons(comparisons: Sequence[Comparison]) -> None:
     for comparison in comparisons:
-        configuration = comparison.configuration
+        workload = comparison.configuration
         OUT.print(
-            f"{configuration.model}, B = {configuration.batch_size}, T = {configuration.seq_len}, {configuration}, "
-            f"{configuration.iterations} rounds",
+            f"{workload.model}, B = {workload.batch_size}, T = {workload.seq_len}, {workload}, "
+            f"{workload.iterations} rounds",
             markup=False,
         )
         table = Table("contender", box=None, pad_edge=False)

@@ -1,4 +1,4 @@
-"""``starpullm plot``: draws what bench printed."""
+"""``starpullm plot``: plots of the output of ``starpullm bench --json``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["plot_command"]
 @click.command("plot")
 @click.argument("kind", type=click.Choice(plots.KINDS))
 @click.argument("results", nargs=-1, required=True, metavar="RESULTS.json...", type=PATH)
-@click.option("--output", required=True, type=PATH, help="Picture, in the format that its suffix names: png, svg, pdf.")
+@click.option("--output", required=True, type=PATH, help="File of the plot; its suffix says the format: png, svg, pdf.")
 def plot_command(kind: str, results: Sequence[Path], output: Path) -> None:
-    """Draw what `bench --json` printed: strong or weak scaling, or partitions by batch size.
+    """Draw the output of `bench --json`: strong or weak scaling, or partitions by batch size.
 
-    strong: tokens per millisecond by cores, with the batch the same. weak: with the batch per core the same.
-    partitions: by batch size. The dotted line is where the matmuls alone would take all that the cores can do.
+    strong: tokens per millisecond by cores, for one batch size. weak: for one batch size per core. partitions: by batch
+    size. The dotted line is the speed of the matmuls alone at the machine's limit.
     """
     plots.save(plots.draw(kind, plots.read_results(results)), output)
     OUT.print(f"saved {output}", markup=False)

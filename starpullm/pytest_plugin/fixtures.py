@@ -19,7 +19,7 @@ from starpullm.pytest_plugin.run import Validation, validation_of
 
 if TYPE_CHECKING:
     from starpullm import Runtime, Trainer
-    from starpullm.checks.isolation import Answer, CheckReport, Configuration
+    from starpullm.checks.isolation import Answer, CheckReport, RuntimeConfiguration
     from starpullm.checks.references import Reference
     from starpullm.checks.result import CheckResult
     from starpullm.golden.records import GoldenRecord
@@ -48,15 +48,15 @@ def starpullm_validation(request: pytest.FixtureRequest) -> Validation:
 
 
 @pytest.fixture(scope="session")
-def starpullm_configuration(request: pytest.FixtureRequest) -> Configuration:
+def starpullm_configuration(request: pytest.FixtureRequest) -> RuntimeConfiguration:
     """Partition and scheduler; a test that asks for it runs once for each."""
-    configuration: Configuration = request.param
+    configuration: RuntimeConfiguration = request.param
     return configuration
 
 
 @pytest.fixture
 def starpullm_check(
-    request: pytest.FixtureRequest, starpullm_validation: Validation, starpullm_configuration: Configuration
+    request: pytest.FixtureRequest, starpullm_validation: Validation, starpullm_configuration: RuntimeConfiguration
 ) -> Checker:
     """Run a check in a process of its own: ``starpullm_check(function, **arguments)``.
 
@@ -68,7 +68,7 @@ def starpullm_check(
 
 @pytest.fixture(scope="session")
 def starpu_runtime(
-    starpullm_configuration: Configuration, tmp_path_factory: pytest.TempPathFactory
+    starpullm_configuration: RuntimeConfiguration, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Runtime]:
     """Start a ``Runtime`` in pytest's own process, one after the other for each partition and scheduler.
 
@@ -130,7 +130,7 @@ def task_trace(request: pytest.FixtureRequest, trainer: Trainer) -> Trace:
 class Checker:
     """Runs checks for one test, and makes their outcomes the test's."""
 
-    def __init__(self, validation: Validation, node: pytest.Item, configuration: Configuration | None) -> None:
+    def __init__(self, validation: Validation, node: pytest.Item, configuration: RuntimeConfiguration | None) -> None:
         self.configuration = configuration
         if runs_on_every_rank(node) and validation.ranks > 1:
             pytest.fail(
@@ -151,7 +151,7 @@ class Checker:
         self.judge(answer.reports[0])
 
     def run(
-        self, configuration: Configuration, function: Callable[..., CheckResult | None], **arguments: Any
+        self, configuration: RuntimeConfiguration, function: Callable[..., CheckResult | None], **arguments: Any
     ) -> Answer:
         """Call a function in the process of a configuration; fail the test if it doesn't answer."""
         answer = self._validation.pool.call(

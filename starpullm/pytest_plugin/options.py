@@ -15,7 +15,7 @@ from starpullm.pytest_plugin.items import RANK_MARKERS
 from starpullm.pytest_plugin.ranks import add_mpi_option, rank_and_size
 
 if TYPE_CHECKING:
-    from starpullm.checks.isolation import Configuration
+    from starpullm.checks.isolation import RuntimeConfiguration
 
 __all__ = ["DEFAULT_TIME_LIMIT", "Options", "pytest_addoption"]
 
@@ -64,9 +64,9 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     add(
         "--starpullm-baseline-lib",
         metavar="PATH",
-        help="native library that throughput is compared with, turn by turn; without it: pytest-benchmark's records",
+        help="native library that throughput is compared with, in turn; without it: pytest-benchmark's records",
     )
-    add("--starpullm-blocks", metavar="N", type=int, help="turns of each library; default 64")
+    add("--starpullm-blocks", metavar="N", type=int, help="rounds, each with one turn of each library; default 64")
     add("--starpullm-budget", metavar="FRACTION", type=float, help="slowdown that is tolerated; default 0.02")
     add("--starpullm-ranks", metavar="N,…", help="numbers of ranks that throughput is measured with; default 1")
     add("--starpullm-fresh", action="store_true", help="a fresh process for each check")
@@ -138,16 +138,16 @@ class Options:
         return self.ranks if marked else 1
 
     @cached_property
-    def configurations(self) -> list[Configuration]:
+    def configurations(self) -> list[RuntimeConfiguration]:
         """Those without ranks."""
         return self.configurations_on(1)
 
-    def configurations_on(self, ranks: int) -> list[Configuration]:
+    def configurations_on(self, ranks: int) -> list[RuntimeConfiguration]:
         """Return partitions with schedulers, the partition's changing slowest."""
-        from starpullm.checks.isolation import Configuration
+        from starpullm.checks.isolation import RuntimeConfiguration
 
         return [
-            Configuration(partition, scheduler, ranks)
+            RuntimeConfiguration(partition, scheduler, ranks)
             for partition in self._partitions(ranks)
             for scheduler in self._schedulers()
         ]
@@ -213,12 +213,12 @@ class Options:
         return bool(self._config.getoption("starpullm_benchmark"))
 
     @property
-    def blocks(self) -> int:
+    def rounds(self) -> int:
         """``--starpullm-blocks``."""
-        from starpullm.speed.contest import BLOCKS
+        from starpullm.speed.rounds import ROUNDS
 
-        blocks: int | None = self._config.getoption("--starpullm-blocks")
-        return BLOCKS if blocks is None else blocks
+        rounds: int | None = self._config.getoption("--starpullm-blocks")
+        return ROUNDS if rounds is None else rounds
 
     @property
     def budget(self) -> float:
@@ -251,7 +251,9 @@ class Options:
         return [int(text) for text in counts]
 
     def _check_throughput(self) -> None:
-        from starpullm.speed.gate import MIN_BLOCKS, RESOLUTION
+        from starpullm.errors import MissingDependencyError
+        from starpullm.speed.gate import MIN_ROUNDS, RESOLUTION
+        from starpullm.speed.gate_statistics import scipy_stats
 
         if not self.benchmark:
             for name in ("baseline-lib", "blocks", "budget", "ranks"):
@@ -260,10 +262,14 @@ class Options:
             return
         if not self._config.pluginmanager.hasplugin("benchmark"):
             raise pytest.UsageError(
-                "--benchmark: pytest-benchmark isn't there, expected it for the records: pip install 'starpullm[test]'"
+                "--benchmark: pytest-benchmark isn't there, expected it for the records: pip install 'starpullm[bench]'"
             )
-        if self.blocks < MIN_BLOCKS:
-            raise pytest.UsageError(f"--starpullm-blocks: found {self.blocks}, expected at least {MIN_BLOCKS}")
+        try:
+            scipy_stats()
+        except MissingDependencyError as error:
+            raise pytest.UsageError(f"--benchmark: {error}") from error
+        if self.rounds < MIN_ROUNDS:
+            raise pytest.UsageError(f"--starpullm-blocks: found {self.rounds}, expected at least {MIN_ROUNDS}")
         if not 0 <= self.budget <= RESOLUTION:
             raise pytest.UsageError(f"--starpullm-budget: found {self.budget:g}, expected 0 to {RESOLUTION:g}")
         library = self.baseline_library
@@ -272,15 +278,15 @@ class Options:
         assert self.rank_counts
 
     @cached_property
-    def disturbing_configurations(self) -> list[Configuration]:
+    def disturbing_configurations(self) -> list[RuntimeConfiguration]:
         """The partition with the most workers, with the chosen schedulers, or else with each of `DISTURBING`."""
-        from starpullm.checks.isolation import Configuration
+        from starpullm.checks.isolation import RuntimeConfiguration
         from starpullm.runtime import Partition
 
         partition = max(self._partitions(1), key=lambda text: Partition.parse(text).workers)
         known = self.machine["schedulers"]
         schedulers = self._schedulers() if self._list("schedulers") else [name for name in DISTURBING if name in known]
-        return [Configuration(partition, scheduler) for scheduler in schedulers]
+        return [RuntimeConfiguration(partition, scheduler) for scheduler in schedulers]
 
     def check_options(self) -> None:
         """Raise a usage error for the first option that can't be served."""

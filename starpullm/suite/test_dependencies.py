@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from starpullm.checks import runs
-from starpullm.checks.isolation import Configuration
+from starpullm.checks.isolation import RuntimeConfiguration
 from starpullm.pytest_plugin import Checker, Validation
 
 from .conftest import Case
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.dependencies
 @pytest.fixture
 def check_on_one_worker(request: pytest.FixtureRequest, starpullm_validation: Validation) -> Checker:
     """Run a check once, on 1x1, whatever the partitions."""
-    configuration = Configuration("1x1", starpullm_validation.configurations[0].scheduler)
+    configuration = RuntimeConfiguration("1x1", starpullm_validation.configurations[0].scheduler)
     return Checker(starpullm_validation, request.node, configuration)
 
 

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from starpullm.checks import runs
-from starpullm.checks.isolation import CheckReport, Configuration
+from starpullm.checks.isolation import CheckReport, RuntimeConfiguration
 from starpullm.checks.perturbation import MAX_DELAY_US, Disturbance, check_perturbed
 from starpullm.pytest_plugin import Checker, Validation
 
@@ -34,7 +34,7 @@ def test_disturbed_run_has_the_bits_of_a_plain_one(
     request: pytest.FixtureRequest,
     starpullm_validation: Validation,
     plain_runs: dict[Case, Tensors],
-    disturbing_configuration: Configuration,
+    disturbing_configuration: RuntimeConfiguration,
     delay_seed: int,
     disturbed_case: Case,
     tmp_path: Path,
@@ -42,7 +42,7 @@ def test_disturbed_run_has_the_bits_of_a_plain_one(
     """After four steps parameters, gradients, m and v are those of a run on 1x1 eager, and the order was kept."""
     seed = starpullm_validation.seed
     if disturbed_case not in plain_runs:
-        plain = Checker(starpullm_validation, request.node, Configuration("1x1", "eager"))
+        plain = Checker(starpullm_validation, request.node, RuntimeConfiguration("1x1", "eager"))
         plain_runs[disturbed_case] = _run(plain, disturbed_case, seed, 0, 0, tmp_path / "plain.npz")
     checker = Checker(starpullm_validation, request.node, disturbing_configuration)
     found = _run(checker, disturbed_case, seed, MAX_DELAY_US, delay_seed, tmp_path / "disturbed.npz")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from starpullm.checks.isolation import Configuration
+from starpullm.checks.isolation import RuntimeConfiguration
 from starpullm.pytest_plugin import Gate
 
 from .conftest import SpeedCase
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.throughput
 
 
 def test_no_slower_than_the_baseline(
-    starpullm_gate: Gate, starpullm_configuration: Configuration, speed_case: SpeedCase
+    starpullm_gate: Gate, starpullm_configuration: RuntimeConfiguration, speed_case: SpeedCase
 ) -> None:
     """The step and every operation's kernels; then tasks, bytes and the critical path, which must be the same."""
     starpullm_gate(speed_case.record, speed_case.sub_batches(starpullm_configuration.partition), speed_case.ranks)

@@ -14,12 +14,12 @@ import psutil
 import pytest
 
 from starpullm.checks import runs
-from starpullm.checks.isolation import Answer, Configuration, Pool
+from starpullm.checks.isolation import Answer, Pool, RuntimeConfiguration
 from starpullm.checks.result import CheckResult, Outcome
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError
 
-ONE, TWO = Configuration("1x1", "lws"), Configuration("2x1", "eager")
+ONE, TWO = RuntimeConfiguration("1x1", "lws"), RuntimeConfiguration("2x1", "eager")
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def pool() -> Iterator[Pool]:
     assert not any(process.is_running() for process in processes)
 
 
-def parity(pool: Pool, configuration: Configuration = ONE) -> Answer:
+def parity(pool: Pool, configuration: RuntimeConfiguration = ONE) -> Answer:
     answer = pool.call(configuration, runs.parity, record="tiny", sub_batches=1, reduction="ordered")
     assert answer.ending == "answered", answer.failure
     assert answer.reports[0].outcome is Outcome.PASSED, answer.reports[0].lines
@@ -107,7 +107,9 @@ def test_time_limit(pool: Pool) -> None:
 
 
 def test_a_runtime_that_does_not_start(pool: Pool) -> None:
-    answer = pool.call(Configuration("9x1", "lws"), runs.parity, record="tiny", sub_batches=1, reduction="ordered")
+    answer = pool.call(
+        RuntimeConfiguration("9x1", "lws"), runs.parity, record="tiny", sub_batches=1, reduction="ordered"
+    )
     assert answer.ending == "lost"
     assert answer.failure.startswith("9x1 lws: InvalidArgumentError: ")
     assert pool.pids() == {}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from starpullm.processes.job import Completed, Crashed, ExitedWith, Job, Outcome, TimedOut, processes_of, run_job
+from starpullm.processes.job import Completed, Crashed, ExitedWith, Job, JobEnding, TimedOut, processes_of, run_job
 
 from . import programs
 
@@ -30,11 +30,11 @@ END_SECONDS = 20.0
 """From a failure to the end of the job: two seconds on a quiet machine."""
 
 
-def run(program: Callable[[Comm], None], time_limit: float = TIME_LIMIT, ranks: int = RANKS) -> Outcome:
+def run(program: Callable[[Comm], None], time_limit: float = TIME_LIMIT, ranks: int = RANKS) -> JobEnding:
     return run_job(Job([sys.executable, programs.__file__, program.__name__], time_limit, ranks))
 
 
-def assert_ended_soon(outcome: Outcome) -> None:
+def assert_ended_soon(outcome: JobEnding) -> None:
     assert outcome.seconds < TIME_LIMIT
     for report in outcome.reports.values():
         assert report.phase is not None, outcome

@@ -11,7 +11,7 @@ import tempfile
 import pytest
 
 from starpullm.processes import job
-from starpullm.processes.job import Completed, ExitedWith, Job, Outcome, run_job
+from starpullm.processes.job import Completed, ExitedWith, Job, JobEnding, run_job
 
 from . import programs
 from .test_failures import RANKS, TIME_LIMIT, run
@@ -34,7 +34,7 @@ def test_exit_status_0_is_no_failure() -> None:
     assert isinstance(run(programs.exit_with_0), Completed)
 
 
-def assert_refused(outcome: Outcome, status: int) -> ExitedWith:
+def assert_refused(outcome: JobEnding, status: int) -> ExitedWith:
     assert isinstance(outcome, ExitedWith), outcome
     assert outcome.status == status
     assert "MPI_ABORT" not in outcome.launcher_stderr

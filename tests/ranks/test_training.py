@@ -19,7 +19,7 @@ from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.files.tokens import write_tokens
 from starpullm.files.training_state import read_training_state
 from starpullm.golden.records import shipped_record
-from starpullm.processes.job import Completed, Crashed, ExitedWith, Job, Outcome, TimedOut, run_job
+from starpullm.processes.job import Completed, Crashed, ExitedWith, Job, JobEnding, TimedOut, run_job
 
 from . import training_programs as programs
 from .test_parity import run_cli
@@ -44,12 +44,12 @@ def token_file(directory: Path, count: int) -> Path:
     return path
 
 
-def run(program: Callable[..., None], *arguments: object, time_limit: float = TIME_LIMIT, ranks: int = 2) -> Outcome:
+def run(program: Callable[..., None], *arguments: object, time_limit: float = TIME_LIMIT, ranks: int = 2) -> JobEnding:
     command = [sys.executable, programs.__file__, program.__name__, *map(str, arguments)]
     return run_job(Job(command, time_limit, ranks))
 
 
-def assert_ended_soon(outcome: Outcome) -> None:
+def assert_ended_soon(outcome: JobEnding) -> None:
     for report in outcome.reports.values():
         assert report.phase is not None, outcome
         assert report.phase.seconds_ago < END_SECONDS, outcome

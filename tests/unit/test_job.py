@@ -23,14 +23,14 @@ from starpullm.processes.job import (
     Crashed,
     ExitedWith,
     Job,
-    Outcome,
+    JobEnding,
     RankReport,
     TimedOut,
     job_environment,
-    mpirun_command,
     processes_of,
     run_job,
 )
+from starpullm.processes.mpirun import mpirun_command
 from starpullm.processes.progress import Phase
 
 TIME_LIMIT = 60.0
@@ -294,7 +294,7 @@ def test_environment_inside_a_rank() -> None:
 # ---- Texts ----
 
 
-def outcome_of(kind: type[Outcome], *reports: RankReport, **rest: int) -> Outcome:
+def outcome_of(kind: type[JobEnding], *reports: RankReport, **rest: int) -> JobEnding:
     job = Job(["train", "it"], 30, ranks=len(reports))
     return kind(job, 1.25, {report.rank: report for report in reports}, "mpirun's words\n", (), **rest)
 
