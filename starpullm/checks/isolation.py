@@ -216,11 +216,7 @@ class Pool:
             child = self._children[configuration] = Child(
                 str(configuration),
                 _answer_checks,
-                {
-                    "directory": self._directory.name,
-                    "partition": configuration.partition,
-                    "scheduler": configuration.scheduler,
-                },
+                {"directory": self._directory.name, "configuration": configuration},
                 ranks=configuration.ranks,
                 environment=self._environment,
                 request_name="the check",
@@ -268,10 +264,11 @@ def machine_in_child(environment: Mapping[str, str] | None = None) -> dict[str, 
 
 @contextmanager
 def _answer_checks(
-    comm: Comm | None, directory: str, partition: str, scheduler: str
+    comm: Comm | None, directory: str, configuration: Sequence[Any]
 ) -> Iterator[tuple[None, Callable[[Mapping[str, Any]], list[_Report]]]]:
     """Start the runtime; a request names a check and its arguments, the answer is its report, if it has one."""
     report_phase("starting the runtime")
+    partition, scheduler, _ = configuration
     with Runtime(partition, scheduler, comm) as runtime:
         place = Place(runtime, Path(directory, str(runtime.rank)) if comm else Path(directory))
         place.directory.mkdir(exist_ok=True)
