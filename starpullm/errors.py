@@ -1,7 +1,4 @@
-"""The exceptions of starpullm, all under one base class and each also a built-in exception of its kind.
-
-Every module raises these; the command line and the pytest plugin catch the base class and print its sentence.
-"""
+"""The exceptions of starpullm: each derives from one base class and from the built-in exception of its kind."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ __all__ = [
 
 
 class StarpullmError(Exception):
-    """Base of what starpullm raises on purpose; its text is one sentence: what, where, expected, found."""
+    """Base of all exceptions that starpullm raises on purpose; its text is one sentence with the reason."""
 
 
 class FormatError(StarpullmError, ValueError):
@@ -28,7 +25,7 @@ class FormatError(StarpullmError, ValueError):
 
 
 class InvalidArgumentError(StarpullmError, ValueError):
-    """Raised when an argument or option can't be served; nothing was changed."""
+    """Raised when an argument or option is refused; nothing was changed."""
 
 
 class TokenRangeError(InvalidArgumentError):
@@ -36,7 +33,7 @@ class TokenRangeError(InvalidArgumentError):
 
 
 class StateError(StarpullmError, RuntimeError):
-    """Raised for a call that can't be made now: use after close, a second runtime, a tensor not there yet."""
+    """Raised for a call that isn't possible now: use after close, a second runtime, a tensor that doesn't exist yet."""
 
 
 class FileError(StarpullmError, OSError):
@@ -72,12 +69,12 @@ class LibraryNotFoundError(StarpullmError, OSError):
 
 
 class MissingDependencyError(StarpullmError, ImportError):
-    """Raised when a feature needs an optional package that isn't installed."""
+    """Raised when a feature needs an optional package or program that isn't installed."""
 
 
 class OutOfMemoryError(StarpullmError, MemoryError):
-    """Raised when memory for a model, a batch or a file's content can't be had."""
+    """Raised when there isn't enough memory for a model, a batch or a file's content."""
 
 
 class RuntimeFailureError(StarpullmError, RuntimeError):
-    """Raised when StarPU refuses to start, to partition the machine or to run a task."""
+    """Raised when StarPU can't start, partition the machine or run a task, or when a child process or a job fails."""

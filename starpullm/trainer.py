@@ -545,7 +545,7 @@ class Trainer(Resource):
 
     def _read_handles(self) -> tuple[HandleInfo, ...]:
         handles = []
-        info = structs.HandleInfo()
+        info = structs.HandleInfoStruct()
         for index in range(prototypes.call("session_handle_count", self._handle)):
             prototypes.call("session_handle_info", self._handle, index, info)
             handles.append(HandleInfo(index, prototypes.text(info.name), int(info.bytes)))

@@ -38,8 +38,6 @@ DEFAULT_TIME_LIMIT = 60.0
 _Report: TypeAlias = dict[str, Any]
 """A `CheckReport` as JSON values."""
 
-_AnswerEnding: TypeAlias = Literal["answered", "raised", "lost"]
-
 
 class RuntimeConfiguration(NamedTuple):
     """The settings that a runtime is started with."""
@@ -88,8 +86,6 @@ class Answer:
 
     Parameters
     ----------
-    configuration
-        The configuration of the child.
     ending
         ``"answered"``; ``"raised"``: the function raised an exception; ``"lost"``: the child crashed, hung or didn't
         start.
@@ -97,15 +93,11 @@ class Answer:
         The check's report, if the function returned a result.
     failure
         If not answered, the reason: a sentence, then everything that helps to find the cause.
-    seconds
-        From the call to the answer.
     """
 
-    configuration: RuntimeConfiguration
-    ending: _AnswerEnding
-    reports: tuple[CheckReport, ...]
-    failure: str
-    seconds: float
+    ending: Literal["answered", "raised", "lost"]
+    reports: tuple[CheckReport, ...] = ()
+    failure: str = ""
 
 
 @dataclass
@@ -219,40 +211,31 @@ class Pool:
 
     def _ask(self, configuration: RuntimeConfiguration, request: Mapping[str, object], time_limit: float) -> Answer:
         """Let the child answer, after starting it if there is none."""
-        start = time.monotonic()
-
-        def answer(ending: _AnswerEnding, reports: Sequence[_Report], failure: str) -> Answer:
-            checked = tuple(CheckReport.from_json(report) for report in reports)
-            return Answer(configuration, ending, checked, failure, time.monotonic() - start)
-
         child = self._children.get(configuration)
         if child is None:
             child = self._children[configuration] = Child(
                 str(configuration),
                 _answer_checks,
-                {
-                    "directory": self._directory.name,
-                    "partition": configuration.partition,
-                    "scheduler": configuration.scheduler,
-                },
+                {"directory": self._directory.name, "configuration": configuration},
                 ranks=configuration.ranks,
                 environment=self._environment,
                 request_name="the check",
             )
+            start = time.monotonic()
             match child.start():
                 case Raised(text=text):
-                    return answer("lost", (), f"{configuration}: {text}")
+                    return Answer("lost", failure=f"{configuration}: {text}")
                 case Lost(text=text):
-                    return answer("lost", (), text)
+                    return Answer("lost", failure=text)
             self.costs.starts.append(time.monotonic() - start)
         self.costs.served += 1
         match child.ask(request, time_limit):
             case Answered(value=reports):
-                return answer("answered", reports, "")
+                return Answer("answered", tuple(CheckReport.from_json(report) for report in reports))
             case Raised(text=text):
-                return answer("raised", (), text)
+                return Answer("raised", failure=text)
             case Lost(text=text):
-                return answer("lost", (), text)
+                return Answer("lost", failure=text)
 
     def _end(self, configuration: RuntimeConfiguration) -> None:
         child = self._children.pop(configuration)
@@ -281,10 +264,11 @@ def machine_in_child(environment: Mapping[str, str] | None = None) -> dict[str, 
 
 @contextmanager
 def _answer_checks(
-    comm: Comm | None, directory: str, partition: str, scheduler: str
+    comm: Comm | None, directory: str, configuration: Sequence[Any]
 ) -> Iterator[tuple[None, Callable[[Mapping[str, Any]], list[_Report]]]]:
     """Start the runtime; a request names a check and its arguments, the answer is its report, if it has one."""
     report_phase("starting the runtime")
+    partition, scheduler, _ = configuration
     with Runtime(partition, scheduler, comm) as runtime:
         place = Place(runtime, Path(directory, str(runtime.rank)) if comm else Path(directory))
         place.directory.mkdir(exist_ok=True)

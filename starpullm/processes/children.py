@@ -58,7 +58,7 @@ _JOB_SECONDS = 7 * 24 * 3600.0  # run_job needs a limit; here each request has i
 
 @dataclass(frozen=True)
 class Answered:
-    """A child has answered."""
+    """The child has answered."""
 
     value: Any
 
@@ -69,7 +69,7 @@ class Answered:
 
 @dataclass(frozen=True)
 class Raised:
-    """The service raised an exception; the child answers further requests, unless this was its start.
+    """The service raised an exception. The child answers further requests, unless this was its start.
 
     An exception in a child of several ranks ends the child instead, so it is `Lost`.
 
@@ -77,12 +77,10 @@ class Raised:
     ----------
     child
         The child's name.
-    kind
-        Name of the exception's class.
-    sentence
-        The exception as text.
+    kind, sentence
+        Name of the exception's class, and the exception as text.
     text
-        Kind and sentence; for exceptions that aren't this package's the traceback.
+        Both of them; for exceptions that aren't this package's the traceback.
     """
 
     child: str
@@ -91,7 +89,7 @@ class Raised:
     text: str
 
     def result(self) -> NoReturn:
-        """Raise a `RuntimeFailureError` with the text."""
+        """Raise a `RuntimeFailureError` with the child's name and the text."""
         raise RuntimeFailureError(f"{self.child}: {self.text}")
 
 
@@ -99,12 +97,8 @@ class Raised:
 class Lost:
     """The child has crashed or exited, or could not be started.
 
-    Parameters
-    ----------
-    text
-        A sentence, then everything that helps to find the cause.
-    ending
-        How the job ended, or the exception that kept it from starting.
+    ``text`` is a sentence, then everything that helps to find the cause. ``ending`` is how the job ended, or the
+    exception that kept it from starting.
     """
 
     text: str

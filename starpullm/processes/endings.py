@@ -46,9 +46,9 @@ class RankReport:
     status: int | None
     phase: Phase | None
     failure: Failure | None
-    stdout: str
-    stderr: str
-    native_stacks: str
+    stdout: str = ""
+    stderr: str = ""
+    native_stacks: str = ""
 
     def __str__(self) -> str:
         """Return how the rank ended and its last phase, in words."""

@@ -17,10 +17,9 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 
@@ -28,7 +27,7 @@ from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.processes import keeper
 from starpullm.processes.endings import Completed, Crashed, ExitedWith, JobEnding, RankReport, Stopped, TimedOut
 from starpullm.processes.mpirun import mpi_directories, mpirun_here, outer_job_variables
-from starpullm.processes.progress import DIRECTORY_VARIABLE, Failure, read_failures, read_phases
+from starpullm.processes.progress import DIRECTORY_VARIABLE, read_failures, read_phases
 from starpullm.processes.stacks import native_stacks
 
 __all__ = [
@@ -117,63 +116,38 @@ def run_job(job: Job, stop: threading.Event | None = None) -> JobEnding:
     _check(job)
     name = uuid.uuid4().hex
     with _temporary_directory() as directory, _shared_memory_directory(directory) as memory:
-        ranks, progress = directory / "ranks", directory / "progress"
-        for part in (ranks, progress, directory / "tmp"):
+        ranks = directory / "ranks"
+        for part in (ranks, directory / "progress", directory / "tmp"):
             part.mkdir()
-        environment = job_environment(job, os.environ, name, directory, memory)
-        places = os.pathsep.join((str(directory), str(memory)))
-        command = [sys.executable, "-I", "-S", keeper.__file__, str(ranks), str(os.getpid()), places, *job.command]
-        if job.ranks is not None:
-            exported = [*job.environment, JOB_VARIABLE, DIRECTORY_VARIABLE]
-            command = [*mpirun_here(job.ranks, exported, environment.get("PATH")), *command]
         start = time.monotonic()
-        with (directory / "launcher").open("wb") as output:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=environment,
-                cwd=job.cwd,
-                start_new_session=True,
-            )
-        stacks: dict[int, str] = {}
+        process = _start(job, name, directory, memory)
         left_running: list[str] = []
         try:
-            ended = _wait(process, ranks, progress, start + job.time_limit, stop)
+            ended = _wait(process, directory, start + job.time_limit, stop)
             seconds = time.monotonic() - start
-            pids, endings = _read_pids(ranks), _read_endings(ranks)
-            phases, failures = read_phases(progress), read_failures(progress)
+            failure = _first_failure(directory)
+            reports = _read_reports(job, directory)
             if ended:
                 left_running = _describe_remaining(name)
             else:
-                stacks = _stop(name, pids, ranks)
+                reports = _add_native_stacks(reports, name, ranks)
         finally:
             _kill(name)
             process.wait()
-        reports = {
-            rank: RankReport(
-                rank,
-                pids.get(rank),
-                endings[rank].status if rank in endings else None,
-                phases.get(rank),
-                failures.get(rank),
-                _text(ranks / f"{rank}.stdout"),
-                _text(ranks / f"{rank}.stderr"),
-                stacks.get(rank, ""),
-            )
-            for rank in range(job.ranks or 1)
-        }
+        for rank, report in reports.items():
+            stdout, stderr = _text(ranks / f"{rank}.stdout"), _text(ranks / f"{rank}.stderr")
+            reports[rank] = replace(report, stdout=stdout, stderr=stderr)
         common = (job, seconds, reports, _text(directory / "launcher"), tuple(left_running))
-    first: tuple[int, int | None] | None = _first_failure(endings, failures)
-    if first is None and ended and process.returncode != 0:
-        first = (process.returncode, None)
-    if first is None:
-        if ended:
-            return Completed(*common)
-        return Stopped(*common) if stop is not None and stop.is_set() else TimedOut(*common)
-    status, rank = first
-    return Crashed(*common, signal=-status, rank=rank) if status < 0 else ExitedWith(*common, status=status, rank=rank)
+    if failure is None and ended and process.returncode != 0:
+        failure = process.returncode, None
+    if failure is not None:
+        status, culprit = failure
+        if status < 0:
+            return Crashed(*common, signal=-status, rank=culprit)
+        return ExitedWith(*common, status=status, rank=culprit)
+    if ended:
+        return Completed(*common)
+    return Stopped(*common) if stop is not None and stop.is_set() else TimedOut(*common)
 
 
 def job_environment(job: Job, base: Mapping[str, str], name: str, directory: Path, memory: Path) -> dict[str, str]:
@@ -222,13 +196,6 @@ def processes_of(name: str) -> list[psutil.Process]:
 # ---- How it works ----
 
 
-class _RankEnding(NamedTuple):
-    """A keeper's record of its rank: exit status, negative for a signal, and CLOCK_MONOTONIC in nanoseconds."""
-
-    status: int
-    time_ns: int
-
-
 def _check(job: Job) -> None:
     if job.ranks is not None and job.ranks < 1:
         raise InvalidArgumentError(f"ranks: found {job.ranks}, expected at least 1")
@@ -251,9 +218,27 @@ def _shared_memory_directory(otherwise: Path) -> AbstractContextManager[Path]:
     return _temporary_directory(_MEMORY) if os.access(_MEMORY, os.W_OK) else nullcontext(otherwise)
 
 
-def _wait(
-    process: subprocess.Popen[bytes], ranks: Path, progress: Path, limit: float, stop: threading.Event | None
-) -> bool:
+def _start(job: Job, name: str, directory: Path, memory: Path) -> subprocess.Popen[bytes]:
+    environment = job_environment(job, os.environ, name, directory, memory)
+    places = os.pathsep.join((str(directory), str(memory)))
+    command = [sys.executable, "-I", "-S", keeper.__file__, str(directory / "ranks"), str(os.getpid()), places]
+    command += job.command
+    if job.ranks is not None:
+        exported = [*job.environment, JOB_VARIABLE, DIRECTORY_VARIABLE]
+        command = [*mpirun_here(job.ranks, exported, environment.get("PATH")), *command]
+    with (directory / "launcher").open("wb") as output:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            cwd=job.cwd,
+            start_new_session=True,
+        )
+
+
+def _wait(process: subprocess.Popen[bytes], directory: Path, limit: float, stop: threading.Event | None) -> bool:
     """Wait for the end of a job; False if it has to be killed: by a time limit, or because `stop` is set."""
     failed = False
     while True:
@@ -261,39 +246,59 @@ def _wait(
             process.wait(_POLL_SECONDS)
             return True
         now = time.monotonic()
-        if not failed and _first_failure(_read_endings(ranks), read_failures(progress)) is not None:
+        if not failed and _first_failure(directory) is not None:
             failed, limit = True, min(limit, now + FAILURE_SECONDS)
         if now > limit or (stop is not None and stop.is_set()):
             return False
 
 
-def _first_failure(endings: Mapping[int, _RankEnding], failures: Mapping[int, Failure]) -> tuple[int, int] | None:
+def _first_failure(directory: Path) -> tuple[int, int | None] | None:
     """Return status and rank of the first failure.
 
     A keeper writes its record before mpirun sees the end of the rank, so ranks that mpirun then kills end later.
     """
-    events = [(failure.time_ns, failure.status, rank) for rank, failure in failures.items()]
-    events += [(ending.time_ns, ending.status, rank) for rank, ending in endings.items() if ending.status != 0]
+    failures = read_failures(directory / "progress").items()
+    events = [(failure.time_ns, failure.status, rank) for rank, failure in failures]
+    endings = _read_endings(directory / "ranks").items()
+    events += [(time_ns, status, rank) for rank, (status, time_ns) in endings if status != 0]
     return min(events)[1:] if events else None
 
 
-def _read_endings(ranks: Path) -> dict[int, _RankEnding]:
+def _read_endings(ranks: Path) -> dict[int, tuple[int, int]]:
+    """Return the keepers' records by rank: exit status, negative for a signal, and CLOCK_MONOTONIC in nanoseconds."""
     endings = {}
     for path in ranks.glob("*.ending"):
         status, time_ns = path.read_text("ascii").split()
-        endings[int(path.stem)] = _RankEnding(int(status), int(time_ns))
+        endings[int(path.stem)] = int(status), int(time_ns)
     return endings
 
 
-def _read_pids(ranks: Path) -> dict[int, int]:
-    return {int(path.stem): int(path.read_text("ascii")) for path in ranks.glob("*.pid")}
+def _read_reports(job: Job, directory: Path) -> dict[int, RankReport]:
+    """Return what is known of each rank now, without its output."""
+    ranks, progress = directory / "ranks", directory / "progress"
+    pids = {int(path.stem): int(path.read_text("ascii")) for path in ranks.glob("*.pid")}
+    endings, phases, failures = _read_endings(ranks), read_phases(progress), read_failures(progress)
+    return {
+        rank: RankReport(
+            rank=rank,
+            pid=pids.get(rank),
+            status=endings[rank][0] if rank in endings else None,
+            phase=phases.get(rank),
+            failure=failures.get(rank),
+        )
+        for rank in range(job.ranks or 1)
+    }
 
 
-def _stop(name: str, pids: Mapping[int, int], ranks: Path) -> dict[int, str]:
-    """Return the native stacks of the ranks that run, and make them write Python's to their standard error."""
-    marked = {process.pid: process for process in processes_of(name)}
+def _add_native_stacks(reports: Mapping[int, RankReport], name: str, ranks: Path) -> dict[int, RankReport]:
+    """Add the native stacks of the ranks that run, and make them write Python's to their standard error."""
+    processes = {process.pid: process for process in processes_of(name)}
     ended = _read_endings(ranks)
-    running = {rank: marked[pid] for rank, pid in sorted(pids.items()) if pid in marked and rank not in ended}
+    running = {
+        rank: processes[report.pid]
+        for rank, report in reports.items()
+        if rank not in ended and report.pid is not None and report.pid in processes
+    }
     deadline = time.monotonic() + _STACK_SECONDS
     stacks = {
         rank: native_stacks(process.pid, max(deadline - time.monotonic(), 0)) for rank, process in running.items()
@@ -304,7 +309,7 @@ def _stop(name: str, pids: Mapping[int, int], ranks: Path) -> dict[int, str]:
     deadline = time.monotonic() + _ABORT_SECONDS
     while time.monotonic() < deadline and not running.keys() <= _read_endings(ranks).keys():
         time.sleep(_PAUSE_SECONDS)
-    return stacks
+    return {rank: replace(report, native_stacks=stacks.get(rank, "")) for rank, report in reports.items()}
 
 
 def _describe_remaining(name: str) -> list[str]:

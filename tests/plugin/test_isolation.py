@@ -1,7 +1,4 @@
-"""The processes that checks run in: kept, stopped, replaced, restored to the initial state, and gone at the end.
-
-Collected by pytest; the children have the runtimes.
-"""
+"""Tests of the child processes of checks: kept and stopped between checks, replaced if lost, and ended at the end."""
 
 from __future__ import annotations
 
@@ -50,7 +47,7 @@ def test_a_child_serves_all_checks_of_its_configuration(pool: Pool) -> None:
 
 
 def test_children_that_wait_are_stopped(pool: Pool) -> None:
-    """Idle workers would take the cores from the one that is asked."""
+    """Idle workers would take the cores from the child that runs a check."""
     parity(pool)
     [process] = map(psutil.Process, pool.pids().values())
     deadline = time.monotonic() + 10
@@ -63,7 +60,7 @@ def test_children_that_wait_are_stopped(pool: Pool) -> None:
 
 
 def train_and_spoil(place: runs.Place, record: str) -> None:
-    """Leave a trained model behind, and other bytes in the place of the initial one."""
+    """Train, and overwrite the file of the initial model."""
     golden = runs.find_record(record)
     with runs.new_trainer(place, golden) as trainer:
         for number in range(3):

@@ -1,7 +1,4 @@
-"""A rank that dies, raises, exits or hangs ends the whole job in a bounded time, and the outcome says which and where.
-
-Collected by pytest; conftest.py checks that nothing is left of the jobs.
-"""
+"""A rank that dies, raises, exits or hangs ends the whole job within a time limit; the ending has rank and phase."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from starpullm.processes.job import Completed, Crashed, ExitedWith, Job, JobEndi
 
 from . import programs
 
-if TYPE_CHECKING:  # importing it would make a rank of pytest
+if TYPE_CHECKING:  # importing it would initialise MPI in pytest's process
     from mpi4py.MPI import Comm
 
 RANKS = 3
@@ -147,7 +144,7 @@ def test_ranks_end_with_a_launcher_that_is_killed(job_name: str, tmp_path: Path)
     )
     command = [sys.executable, "-c", code, programs.__file__, str(tmp_path / "files")]
     with subprocess.Popen(command) as launcher:
-        # mpirun, and for each rank its keeper and itself, beside the launcher.
+        # The launcher, mpirun, and for each rank its keeper and its process.
         wait_until(lambda: len(processes_of(job_name)) == 2 + 2 * RANKS)
         launcher.kill()
     wait_until(lambda: not processes_of(job_name))
@@ -161,7 +158,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def test_mpirun_alone_names_the_rank_and_the_step(job_name: str) -> None:
-    """Without job.py too: what a user sees who calls mpirun."""
+    """What a user sees who calls mpirun without job.py."""
     command = ["mpirun", "-n", "2", "--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
     command += [sys.executable, programs.__file__, "kill_between_steps"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT, check=False)

@@ -1,7 +1,4 @@
-"""What ranks do together when nothing crashes: one end, one sentence for one mistake, the same options, their output.
-
-Collected by pytest; conftest.py checks that nothing is left of the jobs.
-"""
+"""Ranks that don't crash: they end together, report a common mistake once, compare options, and have output apart."""
 
 from __future__ import annotations
 
@@ -96,7 +93,7 @@ def test_shared_memory_is_in_a_directory_of_the_job() -> None:
 
 
 def test_a_job_inside_a_rank() -> None:
-    """A rank's environment doesn't confuse an mpirun of its own."""
+    """A rank can run mpirun itself, despite the variables that make it a rank."""
     code = (
         "import sys; from starpullm.processes.job import Job, run_job\n"
         "print(run_job(Job([sys.executable, sys.argv[1], 'environment'], 30, 2)).completed().stdout.count('None'))"
