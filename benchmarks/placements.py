@@ -1,6 +1,6 @@
 """Measures tokens per millisecond over placements and reductions, and what saving the state every step costs.
 
-``python benchmarks/placements.py [--model gpt2-124m] [--batch-size 12] [--steps 4] [--rounds 3]`` prints a table, the
+``python benchmarks/placements.py [--model gpt2-124m] [--total-batch-size 12] [--steps 4] [--rounds 3]`` prints a table, the
 configurations interleaved, medians and ranges over rounds. Nothing else should be running. Each configuration runs in
 processes of its own; the first two steps of each run are not counted.
 """
@@ -92,7 +92,9 @@ def run_one(options: dict[str, object], configuration: Configuration) -> None:
 
 @click.command()
 @click.option("--model", default="gpt2-124m", show_default=True, type=click.Choice(list(shipped_records())))
-@click.option("--batch-size", default=12, show_default=True, help="B, sequences on all ranks together.")
+@click.option(
+    "--total-batch-size", "batch_size", default=12, show_default=True, help="B, sequences on all ranks together."
+)
 @click.option("--steps", default=4, show_default=True, help="Steps that count, per run.")
 @click.option("--rounds", default=3, show_default=True)
 @click.option("--reduction", "reductions", multiple=True, type=click.Choice(REDUCTIONS), default=REDUCTIONS)

@@ -1,6 +1,6 @@
-"""The command line, one file a command: options are read, the package is called, results are printed.
+"""The command line ``starpullm``, one file for each command.
 
-Installed as ``starpullm``. Nothing is computed here.
+Commands read options, call the package and print results. They compute nothing themselves.
 """
 
 from starpullm.commands import (
