@@ -1,8 +1,8 @@
 """Measures tokens per millisecond over placements and reductions, and what saving the state every step costs.
 
-``python benchmarks/placements.py [--model gpt2-124m] [--total-batch-size 12] [--steps 4] [--rounds 3]`` prints a table, the
-configurations interleaved, medians and ranges over rounds. Nothing else should be running. Each configuration runs in
-processes of its own; the first two steps of each run are not counted.
+``python benchmarks/placements.py [--model gpt2-124m] [--total-batch-size 12] [--steps 4] [--rounds 3]`` prints a
+table, the configurations interleaved, medians and ranges over rounds. Nothing else should be running. Each
+configuration runs in processes of its own; the first two steps of each run are not counted.
 """
 
 from __future__ import annotations
