@@ -24,7 +24,7 @@ from starpullm.speed.peers.compare import OPPONENTS, STRICT, Comparison, compare
 from starpullm.speed.throughput import Configuration, Throughput
 from starpullm.trainer import REDUCTIONS
 
-__all__ = ["bench_command"]
+__all__ = ["command"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ class _Options:
     help="Compare with the same training by PyTorch, or with matmuls by a BLAS",
 )
 @options.as_json
-def bench_command(**values: Any) -> None:
+def command(**values: Any) -> None:
     """Measure how fast training is, and where the time goes.
 
     Every combination of the repeated options is measured in processes of its own, one after the other. Nothing else

@@ -12,15 +12,15 @@ from starpullm.data.generator import initial_parameters
 from starpullm.files.checkpoint import Checkpoint, checkpoint_config, write_checkpoint
 from starpullm.files.model import ModelConfig, num_parameters, parameter_shapes
 
-__all__ = ["checkpoint"]
+__all__ = ["command"]
 
 
-@click.group()
-def checkpoint() -> None:
+@click.group("checkpoint")
+def command() -> None:
     """Make and show checkpoints of models."""
 
 
-@checkpoint.command(
+@command.command(
     "new",
     epilog=options.example(
         "starpullm checkpoint new --layers 2 --heads 2 --channels 48 --vocab 257 --max-seq-len 64 model.bin"
@@ -67,7 +67,7 @@ def checkpoint_new(
     click.echo(f"{out}: {num_parameters(config)} parameters")
 
 
-@checkpoint.command("show")
+@command.command("show")
 @click.argument("file", type=options.PATH)
 @options.as_json
 def checkpoint_show(file: Path, as_json: bool) -> None:

@@ -16,7 +16,7 @@ from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.debug_state import read_debug_state
 from starpullm.runtime import Runtime
 
-__all__ = ["debug_state_command"]
+__all__ = ["command"]
 
 
 @click.command(
@@ -32,7 +32,7 @@ __all__ = ["debug_state_command"]
 @options.matmul
 @options.blas_library
 @options.as_json
-def debug_state_command(
+def command(
     state_file: Path,
     checkpoint: Path,
     partition: str,

@@ -17,14 +17,14 @@ from starpullm.machine import inspect_machine
 from starpullm.training import demo as demo_run
 from starpullm.training.loop import StepReport
 
-__all__ = ["demo_command"]
+__all__ = ["command"]
 
 
 @click.command("demo")
 @click.option(
     "--output", type=options.PATH, default="starpullm-demo", show_default=True, help="Folder for the results."
 )
-def demo_command(output: Path) -> None:
+def command(output: Path) -> None:
     """Train a small GPT-2 on Shakespeare, and sample from it.
 
     The run is then repeated on another partition and has to give the same bits; otherwise the exit status is 1.

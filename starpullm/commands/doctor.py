@@ -15,10 +15,10 @@ from starpullm.commands.main import EXIT_DIFFERENT
 from starpullm.commands.render import OUT, print_json, progress_bar
 from starpullm.machine import Machine, inspect_machine, vector_libm
 
-__all__ = ["doctor"]
+__all__ = ["command"]
 
 
-@click.command()
+@click.command("doctor")
 @click.option("--prove-libm", is_flag=True, help="Compare the vector versions of libm's functions with libm.")
 @click.option(
     "--every",
@@ -29,7 +29,7 @@ __all__ = ["doctor"]
     help="With --prove-libm: compare one block of inputs in N. Faster, but proves nothing.",
 )
 @options.as_json
-def doctor(prove_libm: bool, every: int, as_json: bool) -> None:
+def command(prove_libm: bool, every: int, as_json: bool) -> None:
     """Show what works on this machine, and what does not and why.
 
     With --prove-libm, compare instead all 2^32 inputs of each function at each SIMD level, which takes minutes. The

@@ -14,7 +14,7 @@ from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
 from starpullm.training.generate import encoding_for, generate
 
-__all__ = ["generate_command"]
+__all__ = ["command"]
 
 
 @click.command(
@@ -29,7 +29,7 @@ __all__ = ["generate_command"]
 )
 @options.partition
 @options.scheduler
-def generate_command(
+def command(
     checkpoint: Path,
     prompt: str,
     tokenizer: Path | None,

@@ -21,17 +21,18 @@ from starpullm.data.sizes import divisors
 from starpullm.golden.records import GoldenRecord, shipped_records
 from starpullm.runtime import DEFAULT_SCHEDULER, Runtime
 
-__all__ = ["parity"]
+__all__ = ["command"]
 
 MAX_DETAILS = 16
 """Lines that are shown of the differences of one run."""
 
 
 @click.command(
+    "parity",
     epilog=options.example(
         "starpullm parity --partition 1x1 --partition 2x1 --sub-batches all",
         "mpirun -n 2 starpullm parity --sub-batches 2",
-    )
+    ),
 )
 @click.argument("record_files", metavar="[RECORD.json]...", nargs=-1, type=options.PATH)
 @options.repeated("--partition", "partitions", default=["1x1"], metavar="WxT", help=options.WORKERS)
@@ -53,7 +54,7 @@ MAX_DETAILS = 16
     help="Compare with llm.c itself, built as this shared object, on the models, tokens and settings of the records.",
 )
 @options.as_json
-def parity(
+def command(
     record_files: Sequence[Path],
     partitions: Sequence[str],
     sub_batches: str,

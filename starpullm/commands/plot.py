@@ -11,7 +11,7 @@ from starpullm.commands import options
 from starpullm.commands.render import OUT
 from starpullm.speed import plots
 
-__all__ = ["plot_command"]
+__all__ = ["command"]
 
 
 @click.command("plot", epilog=options.example("starpullm plot weak bench.json --output weak.svg"))
@@ -24,7 +24,7 @@ __all__ = ["plot_command"]
     metavar="FILE",
     help="Picture to write; its suffix is png, svg or pdf.",
 )
-def plot_command(kind: str, results: Sequence[Path], output: Path) -> None:
+def command(kind: str, results: Sequence[Path], output: Path) -> None:
     """Draw the results of `bench --json`.
 
     RESULTS.json are files with its output. strong: tokens per millisecond by number of cores, with a constant batch.

@@ -11,14 +11,14 @@ from starpullm.data.text import text_encoding
 from starpullm.errors import FileError, FormatError
 from starpullm.files.tokens import write_tokens
 
-__all__ = ["tokenize"]
+__all__ = ["command"]
 
 
-@click.command(epilog=options.example("starpullm tokenize sonnets.txt train.bin"))
+@click.command("tokenize", epilog=options.example("starpullm tokenize sonnets.txt train.bin"))
 @click.argument("text", type=options.PATH)
 @click.argument("out", type=options.PATH)
 @click.option("--tokenizer", type=options.PATH, help="llm.c's gpt2_tokenizer.bin, for GPT-2's vocabulary.")
-def tokenize(text: Path, out: Path, tokenizer: Path | None) -> None:
+def command(text: Path, out: Path, tokenizer: Path | None) -> None:
     """Convert the text file TEXT, in UTF-8, to the token file OUT.
 
     The tokens are GPT-2's if --tokenizer is given or tiktoken has the vocabulary, otherwise bytes.

@@ -22,7 +22,7 @@ from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer, TrainingState, training_state
 from starpullm.training.loop import StepReport, mean_loss, train
 
-__all__ = ["train_command"]
+__all__ = ["command"]
 
 
 POSITIVE = click.IntRange(min=1)
@@ -74,7 +74,7 @@ class _Options:
 )
 @click.option("--tokens", required=True, metavar="PATTERN", help="Token files to train on, as a glob pattern.")
 @click.option("--val-tokens", metavar="PATTERN", help="Token files to validate on, before and after training.")
-@click.option("--val-batches", type=POSITIVE, default=10, show_default=True, help="Batches of a validation.")
+@click.option("--val-batches", type=POSITIVE, default=10, show_default=True, help="Batches to validate on.")
 @click.option("--batch-size", type=int, default=4, show_default=True, help="Sequences per step on each rank.")
 @click.option("--seq-len", type=int, default=64, show_default=True, help="Tokens per sequence.")
 @click.option("--steps", type=POSITIVE, default=10, show_default=True, help="Number of the last step.")
@@ -87,7 +87,7 @@ class _Options:
 @click.option("--learning-rate", type=float, default=3e-4, show_default=True, help="Learning rate of AdamW.")
 @click.option("--beta1", type=float, default=0.9, show_default=True, help="Decay rate of AdamW's first moment, m.")
 @click.option("--beta2", type=float, default=0.999, show_default=True, help="Decay rate of AdamW's second moment, v.")
-@click.option("--eps", type=float, default=1e-8, show_default=True, help="Term in the denominator of AdamW.")
+@click.option("--eps", type=float, default=1e-8, show_default=True, help="Term of AdamW's denominator.")
 @click.option("--weight-decay", type=float, default=0.0, show_default=True, help="Weight decay of AdamW.")
 @click.option("--save", type=options.PATH, help="Checkpoint to write after the last step.")
 @click.option("--save-every", type=POSITIVE, metavar="N", help="Save the training state every N steps.")
@@ -96,14 +96,14 @@ class _Options:
 )
 @click.option("--keep-states", type=POSITIVE, default=2, show_default=True, help="Number of newest states to keep.")
 @options.as_json
-def train_command(**values: Any) -> None:
+def command(**values: Any) -> None:
     """Train a model.
 
     Loss, speed and remaining time are printed after each step. Under mpirun, all ranks train one model. Each rank adds
     --batch-size sequences to the batch and cuts them into --sub-batches.
 
-    An interrupted run continues with --resume, the same token files and the same batch of all ranks together. Its bits
-    are then those of an uninterrupted run, on any partition.
+    An interrupted run continues with --resume and otherwise the same options, and has the bits of an uninterrupted run.
+    Partition and number of ranks may differ, if the batch of all ranks together is the same.
     """
     run = _Options(**values)
     if run.save:
@@ -145,7 +145,7 @@ def _start_of(run: _Options) -> tuple[ModelConfig, TrainingState | None]:
 def _train(
     run: _Options, config: ModelConfig, state: TrainingState | None, states: Path | None, runtime: Runtime
 ) -> dict[str, Any]:
-    """Train, print what happens unless JSON is wanted, and return what is then printed."""
+    """Train, and return the results as --json prints them; without it, print each step."""
 
     def ignore(line: str) -> None:
         pass
