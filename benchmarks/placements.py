@@ -1,8 +1,8 @@
 """Measures the tokens per millisecond of placements and reductions, and the cost of saving the state every step.
 
-Run by hand: ``python benchmarks/placements.py [--model gpt2-124m] [--batch-size 12] [--steps 4] [--rounds 3]``. A round
-has one run of each placement, in processes of its own; the first two steps of each run are not counted. The table has
-medians and ranges over rounds. Nothing else should be running.
+Run by hand: ``python benchmarks/placements.py [--model gpt2-124m] [--total-batch-size 12] [--steps 4] [--rounds 3]``. A
+round has one run of each placement, in processes of its own; the first two steps of each run are not counted. The table
+has medians and ranges over rounds. Nothing else should be running.
 """
 
 from __future__ import annotations
@@ -92,7 +92,9 @@ def run_one(options: dict[str, object], placement: Placement) -> None:
 
 @click.command()
 @click.option("--model", default="gpt2-124m", show_default=True, type=click.Choice(list(shipped_records())))
-@click.option("--batch-size", default=12, show_default=True, help="B, sequences on all ranks together.")
+@click.option(
+    "--total-batch-size", "batch_size", default=12, show_default=True, help="B, sequences on all ranks together."
+)
 @click.option("--steps", default=4, show_default=True, help="Counted steps of each run.")
 @click.option("--rounds", default=3, show_default=True, help="Runs of each placement.")
 @click.option(

@@ -48,6 +48,10 @@ class DemoRun:
     state_sha256: str
     reloads: bool
 
+    def has_losses_of(self, other: DemoRun) -> bool:
+        """Return whether all losses have the same bits as another run's."""
+        return [loss.tobytes() for loss in self.losses] == [loss.tobytes() for loss in other.losses]
+
 
 def encode_text(directory: Path) -> Path:
     """Write the embedded sonnets as a token file, one token per byte, and return its path."""

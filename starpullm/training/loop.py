@@ -18,11 +18,15 @@ __all__ = ["StepReport", "mean_loss", "train"]
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """A step whose loss has arrived: its number from 1, the mean loss, and tokens per millisecond since the start."""
+    """A step whose loss has arrived: its number from 1, and its mean loss in nats per token.
+
+    ``tokens_per_ms`` is the speed since the start; ``seconds_left`` is what the remaining steps take at that speed.
+    """
 
     step: int
     loss: np.float32
     tokens_per_ms: float
+    seconds_left: float
 
 
 def train(
@@ -62,8 +66,8 @@ def train(
         loss = waiting.popleft().value
         done += 1
         report_phase(f"after step {done}", done)
-        seconds = time.perf_counter() - start
-        return StepReport(done, loss, (done - first_step + 1) * tokens_per_step / (seconds * 1e3))
+        seconds = (time.perf_counter() - start) / (done - first_step + 1)
+        return StepReport(done, loss, tokens_per_step / (seconds * 1e3), (num_steps - done) * seconds)
 
     for step in range(first_step, num_steps + 1):
         report_phase(f"reading the batch of step {step}")

@@ -106,11 +106,13 @@ class Laboratory:
         **arguments: Any,
     ) -> Iterator[Catch]:
         """Yield what a check in a child has found: that it failed, that the child died, or that it took too long."""
+        start = time.monotonic()
         answer = self._pool.call(configuration, function, time_limit=TIME_LIMIT, **arguments)
+        seconds = time.monotonic() - start
         if answer.ending != "answered":
             assert "LibraryNotFoundError" not in answer.failure, answer.failure  # nothing was tried
             # A job whose ranks have crashed may take a moment to end, and then reads as if it had hung.
-            hung = "had not ended after" in answer.failure.splitlines()[0] and answer.seconds >= TIME_LIMIT
+            hung = "had not ended after" in answer.failure.splitlines()[0] and seconds >= TIME_LIMIT
             yield Catch(TIME_LIMIT_CATCH if hung else name, answer.failure.splitlines()[0])
         for report in answer.reports:
             yield from judge(name, report, str(configuration))

@@ -93,7 +93,8 @@ def test_every_combination_is_measured(tiny_checkpoint: Path) -> None:
 
 
 def test_two_ranks() -> None:
-    (result,) = bench("--model", "tiny", "--ranks", 2)
+    """--batch-size is that of each rank; the result has that of all ranks."""
+    (result,) = bench("--model", "tiny", "--ranks", 2, "--batch-size", TINY.batch_size // 2)
     assert result["configuration"]["ranks"] == 2
     assert_plausible(result, TINY.batch_size, TINY.seq_len, 2)
     (alone,) = bench("--model", "tiny")
@@ -142,6 +143,10 @@ def test_pictures(tmp_path: Path) -> None:
     ("args", "sentence"),
     [
         ((), "expected either --model or --checkpoint"),
+        (
+            ("--model", "tiny", "--batch-size", 2, "--total-batch-size", 2),
+            "expected either --batch-size or --total-batch-size",
+        ),
         (("--model", "tiny", "--partition", "3x"), 'partition: found "3x", expected WxT'),
         (("--model", "tiny", "--partition", "3x1", "--sub-batches", 1), "partition 3x1: needs 3 cores, found 2"),
         (("--model", "tiny", "--sub-batches", 4), "batch_size: found 2, expected a multiple of 4"),

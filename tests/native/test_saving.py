@@ -257,7 +257,10 @@ def test_no_complete_state(states: Path, tiny_tokens: Path, tmp_path: Path) -> N
 def test_usage(states: Path, tiny_checkpoint: Path, tiny_tokens: Path) -> None:
     tokens = ("--tokens", tiny_tokens)
     for options, sentence in (
-        (("--checkpoint", tiny_checkpoint, "--save-every", 1), "--save-every needs --state-dir"),
+        (
+            ("--checkpoint", tiny_checkpoint, "--save-every", 1),
+            "--save-every: expected --state-dir or --resume with it",
+        ),
         (("--checkpoint", tiny_checkpoint, "--resume", states), "expected either --checkpoint or --resume"),
         ((), "expected either --checkpoint or --resume"),
     ):
