@@ -31,10 +31,12 @@ __all__ = [
     "GoldenStep",
     "LibmEvaluate",
     "activation_shapes",
+    "layer_name",
     "libm_fingerprint",
     "shipped_libm_fingerprint",
     "shipped_record",
     "shipped_records",
+    "split_layer",
     "split_layers",
     "tensor_digest",
 ]
@@ -210,7 +212,7 @@ class GoldenRecord:
         arrays = self.path.with_suffix(".npz")
         if not arrays.is_file():
             return None
-        name, _, layer = tensor.partition("[")
+        name, layer = split_layer(tensor)
         key = f"{step}/{group}/{name}"
         try:
             # Opened here, because np.load leaves a file open that it can't understand.
@@ -218,7 +220,7 @@ class GoldenRecord:
                 if key not in archive:
                     return None
                 array = np.asarray(archive[key], np.float32)
-                return array[int(layer.rstrip("]"))] if layer else array
+                return array if layer is None else array[layer]
         except (OSError, ValueError, IndexError, zipfile.BadZipFile) as error:
             raise FormatError(f"{arrays}, array {key}: expected the values of {tensor}: {error}") from error
 
@@ -303,6 +305,17 @@ def activation_shapes(config: ModelConfig, batch_size: int, seq_len: int) -> dic
     }
 
 
+def layer_name(tensor: str, layer: int | None) -> str:
+    """Return the name that records give to a layer's tensor: ``qkvw[1]``, or ``wte`` if the layer is None."""
+    return tensor if layer is None else f"{tensor}[{layer}]"
+
+
+def split_layer(name: str) -> tuple[str, int | None]:
+    """Return tensor and layer of a name in a record: ("qkvw", 1) of ``qkvw[1]``, ("wte", None) of ``wte``."""
+    tensor, _, layer = name.partition("[")
+    return tensor, int(layer.removesuffix("]")) if layer else None
+
+
 def split_layers(
     tensors: Mapping[str, NDArray[np.float32]],
 ) -> Iterator[tuple[str, NDArray[np.float32]]]:
@@ -318,7 +331,7 @@ def split_layers(
             yield name, array
         else:
             for layer, part in enumerate(array):
-                yield f"{name}[{layer}]", part
+                yield layer_name(name, layer), part
 
 
 # ---- libm ----
@@ -449,5 +462,6 @@ def _tensor_names(group: str, model: ModelConfig) -> list[str]:
     shapes = activation_shapes(model, 1, 1) if activations else parameter_shapes(model)
     names = []
     for name in shapes:
-        names += [name] if name in _UNLAYERED else [f"{name}[{layer}]" for layer in range(model.num_layers)]
+        layers = [None] if name in _UNLAYERED else range(model.num_layers)
+        names += [layer_name(name, layer) for layer in layers]
     return names

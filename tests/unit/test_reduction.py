@@ -400,17 +400,23 @@ def test_promises(
 def test_difference_is_shown_with_its_bits() -> None:
     result = check_bit_stability({"a": run(4, 6), "b": run(-0.0, NEAR)}, Promise.FIXED_BITS)
     (difference,) = result.differences
-    assert (difference.index, difference.num_different, difference.num_elements) == ((0,), 2, 2)
+    assert (difference.difference.position, difference.difference.differing, difference.difference.elements) == (
+        (0,),
+        2,
+        2,
+    )
     assert result.describe() == [
         "bit stability: failed: fixed bits: 1 of 4 tensors differ",
-        "  2 runs of 2 tensors; kept: nothing that was compared",
-        "  b, x[0]: -0.0 (80000000), a has 4.0 (40800000), 1082130432 units in the last place; 2 of 2 elements differ",
+        "  2 runs of 2 tensors; kept: no promise that was checked",
+        "  b, x, compared with a: 2 of 2 elements (2,) differ (100 %); the first is element 0, [0]; "
+        "expected 0x40800000 (4.0), found 0x80000000 (-0.0), 1082130432 ULP off; "
+        "elements by ULPs off: 1: 1, 1073741824 to 2147483647: 1; zeros of other sign: 0; NaNs: 0",
     ]
 
 
 def test_zeros_of_both_signs_differ_by_bits_only() -> None:
     (difference,) = check_bit_stability({"a": run(0.0), "b": run(-0.0)}, Promise.FIXED_BITS).differences
-    assert difference.ulps == 0
+    assert difference.difference.ulps == 0
 
 
 @given(first=st.floats(width=32, allow_nan=False), steps=st.integers(-5, 5))
@@ -421,7 +427,8 @@ def test_units_in_the_last_place(first: float, steps: int) -> None:
             second = np.nextafter(second, F32(math.copysign(math.inf, steps)))
     assume(math.isfinite(first) and math.isfinite(second))
     differences = check_bit_stability({"a": run(first), "b": run(float(second))}, Promise.FIXED_BITS).differences
-    assert [difference.ulps for difference in differences if difference.ulps] == [abs(steps)] * (steps != 0)
+    ulps = [difference.difference.ulps for difference in differences]
+    assert [distance for distance in ulps if distance] == [abs(steps)] * (steps != 0)
 
 
 def test_runs_must_have_the_same_tensors() -> None:
