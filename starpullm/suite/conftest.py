@@ -107,7 +107,7 @@ _LIGHT_PARAMETERS = 10**7
 
 
 def _parametrize_disturbances(metafunc: pytest.Metafunc, validation: Validation, ranks: int) -> None:
-    """Parametrise by the first records with most sub-batches, as most tasks run in parallel then; a seed per reduction."""
+    """Parametrise by the first records, with the largest number of sub-batches, and by a seed for each reduction."""
     largest = {case.record: case.sub_batches for case in _cases(validation, ranks)}
     reductions = [name for name in validation.reductions if PROMISES[name] is not Promise.BOUNDED]
     seeds = {name: validation.seed + number for number, name in enumerate(reductions)}

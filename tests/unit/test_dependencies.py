@@ -1,6 +1,6 @@
 """Tests of the dependency checks on small task flows: the required order against its definition, checks against faults.
 
-NetworkX is the oracle of paths. Real runs are in tests/native/test_dependencies.py.
+The graph code itself is tested in test_task_graph.py, real runs in tests/native/test_dependencies.py.
 """
 
 from __future__ import annotations
@@ -143,56 +143,6 @@ def durations_of(flow: Flow, data: st.DataObject) -> list[int]:
 @given(flow=flows())
 def test_paths_are_the_definitions(flow: Flow) -> None:
     assert (closure(len(flow), edges_of(oracle(flow))) == required_by_definition(flow)).all()
-
-
-@given(flow=flows())
-def test_reduced_graph_is_the_smallest_with_the_same_paths(flow: Flow) -> None:
-    graph = oracle(flow)
-    reduced = edges_of(graph.reduced())
-    paths = closure(len(flow), edges_of(graph))
-    assert (closure(len(flow), reduced) == paths).all()
-    for edge in reduced:
-        assert (closure(len(flow), reduced - {edge}) != paths).any()
-
-
-@given(flow=flows(), block=st.integers(1, 5))
-def test_implied_pairs_are_those_with_a_path(flow: Flow, block: int) -> None:
-    graph = oracle(flow)
-    before, after = map(np.ravel, np.indices((len(flow), len(flow))))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dependencies, "_BLOCK", block)
-        implied = graph.implies(before, after)
-        reduced = edges_of(graph.reduced())
-    assert (implied.reshape(len(flow), -1) == closure(len(flow), edges_of(graph))).all()
-    assert reduced == edges_of(graph.reduced())
-
-
-@given(flow=flows())
-def test_shortest_paths(flow: Flow) -> None:
-    graph = oracle(flow)
-    pairs = edges_of(graph)
-    steps = closure(len(flow), pairs)
-    fewest = dict.fromkeys(pairs, 1)
-    for _ in flow:
-        for (a, b), (c, d) in itertools.product(list(fewest), pairs):
-            if b == c:
-                fewest[a, d] = min(fewest.get((a, d), len(flow)), fewest[a, b] + 1)
-    for before, after in itertools.product(range(len(flow)), repeat=2):
-        path = graph.shortest_path(before, after)
-        assert len(path) == fewest.get((before, after), 0)
-        assert bool(path) == steps[before, after]
-        if path:
-            assert [path[0].before, *(edge.after for edge in path)] == [*(edge.before for edge in path), after]
-
-
-@given(flow=flows(), data=st.data())
-def test_critical_path(flow: Flow, data: st.DataObject) -> None:
-    durations = durations_of(flow, data)
-    graph = oracle(flow)
-    length, path = graph.critical_path(np.array(durations))
-    _, ends = run_in_parallel(edges_of(graph), durations, workers=len(flow))
-    assert length == max(ends) == sum(durations[task] for task in path)
-    assert set(itertools.pairwise(path)) <= edges_of(graph)
 
 
 @pytest.mark.parametrize(

@@ -8,19 +8,11 @@ from typing import Any
 import networkx
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starpullm.checks.dependencies import TaskGraph
 from starpullm.checks.dependencies import graph as graph_module
-
-with_fixture = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-@pytest.fixture(autouse=True, params=[3, 4096], ids=["several blocks", "one block"])
-def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ancestors are kept for a block of tasks at a time."""
-    monkeypatch.setattr(graph_module, "_BLOCK", request.param)
 
 
 @st.composite
@@ -50,26 +42,27 @@ def oracle(graph: TaskGraph) -> Any:
     return same
 
 
-@with_fixture
-@given(graph=graphs())
-def test_paths(graph: TaskGraph) -> None:
+@given(graph=graphs(), block=st.integers(1, 13))
+def test_paths(graph: TaskGraph, block: int) -> None:
     before, after = (numbers.reshape(-1) for numbers in np.indices((graph.num_tasks, graph.num_tasks)))
     paths = networkx.transitive_closure_dag(oracle(graph))
     expected = [paths.has_edge(*pair) for pair in zip(before.tolist(), after.tolist(), strict=True)]
-    assert graph.implies(before, after).tolist() == expected
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graph_module, "_BLOCK", block)
+        assert graph.implies(before, after).tolist() == expected
 
 
-@with_fixture
-@given(graph=graphs())
-def test_smallest_graph_with_the_same_paths(graph: TaskGraph) -> None:
-    reduced = graph.reduced()
+@given(graph=graphs(), block=st.integers(1, 13))
+def test_smallest_graph_with_the_same_paths(graph: TaskGraph, block: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graph_module, "_BLOCK", block)
+        reduced = graph.reduced()
     assert edges_of(reduced) == set(networkx.transitive_reduction(oracle(graph)).edges)
     edges = [graph.edge(index) for index in range(graph.num_edges)]
     kept = [edge for edge in edges if (edge.before, edge.after) in edges_of(reduced)]
     assert [reduced.edge(index) for index in range(reduced.num_edges)] == kept
 
 
-@with_fixture
 @given(graph=graphs(), data=st.data())
 def test_critical_path(graph: TaskGraph, data: st.DataObject) -> None:
     count = graph.num_tasks
@@ -77,22 +70,19 @@ def test_critical_path(graph: TaskGraph, data: st.DataObject) -> None:
     length, path = graph.critical_path(np.array(durations))
     weighted = networkx.DiGraph()
     weighted.add_weighted_edges_from((before, after, durations[before]) for before, after in edges_of(graph))
-    weighted.add_weighted_edges_from(
-        (task, count, durations[task]) for task in range(count)
-    )  # a last task without time
+    weighted.add_weighted_edges_from((task, count, durations[task]) for task in range(count))  # a task at the end
     assert length == networkx.dag_longest_path_length(weighted) == sum(durations[task] for task in path)
     assert set(itertools.pairwise(path)) <= edges_of(graph)
 
 
-@with_fixture
-@given(graph=graphs(), data=st.data())
-def test_shortest_path(graph: TaskGraph, data: st.DataObject) -> None:
-    before, after = (data.draw(st.integers(0, graph.num_tasks - 1)) for _ in range(2))
-    assume(before != after)
-    path = graph.shortest_path(before, after)
+@given(graph=graphs())
+def test_shortest_paths(graph: TaskGraph) -> None:
     same = oracle(graph)
-    if networkx.has_path(same, before, after):
-        tasks = [path[0].before, *(edge.after for edge in path)]
-        assert tasks in list(networkx.all_shortest_paths(same, before, after))
-    else:
-        assert path == []
+    for before, after in itertools.product(range(graph.num_tasks), repeat=2):
+        path = graph.shortest_path(before, after)
+        if before == after or not networkx.has_path(same, before, after):
+            assert path == []
+            continue
+        assert len(path) == networkx.shortest_path_length(same, before, after)
+        assert [path[0].before, *(edge.after for edge in path)] == [*(edge.before for edge in path), after]
+        assert {(edge.before, edge.after) for edge in path} <= edges_of(graph)
