@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -83,31 +83,8 @@ def check_libm(
     InvalidArgumentError
         If there is no such function or level.
     """
-    starts = iter(range(0, NUM_INPUTS, every * _PART))  # shared by the threads: each takes the next part
-    stop = threading.Event()
-
-    def compare() -> list[tuple[int, int | None]]:
-        parts = []
-        try:
-            for start in starts:
-                if stop.is_set():
-                    break
-                parts.append(prototypes.prove_libm(level, function, start, start + _PART))
-                if progress is not None:
-                    progress(_PART)
-        except BaseException:
-            stop.set()
-            raise
-        return parts
-
     begin = time.monotonic()
-    threads = threads or len(os.sched_getaffinity(0))
-    with ThreadPoolExecutor(threads) as pool:
-        futures = [pool.submit(compare) for _ in range(threads)]
-        try:
-            parts = [part for future in futures for part in future.result()]
-        finally:
-            stop.set()
+    parts = _compare_parts(function, level, range(0, NUM_INPUTS, every * _PART), threads, progress)
     inputs = len(parts) * _PART
     differences = sum(number for number, _ in parts)
     first = min((pattern for _, pattern in parts if pattern is not None), default=None)
@@ -130,3 +107,33 @@ def check_libm(
         first_difference=first,
         seconds=time.monotonic() - begin,
     )
+
+
+def _compare_parts(
+    function: str, level: str, starts: Iterable[int], threads: int | None, progress: Callable[[int], None] | None
+) -> list[tuple[int, int | None]]:
+    """Return for each part the number of inputs with other bits, and the first of them."""
+    remaining = iter(starts)  # shared by the threads: each takes the next part
+    stop = threading.Event()
+
+    def compare() -> list[tuple[int, int | None]]:
+        parts = []
+        try:
+            for start in remaining:
+                if stop.is_set():
+                    break
+                parts.append(prototypes.prove_libm(level, function, start, start + _PART))
+                if progress is not None:
+                    progress(_PART)
+        except BaseException:
+            stop.set()
+            raise
+        return parts
+
+    threads = threads or len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(threads) as pool:
+        futures = [pool.submit(compare) for _ in range(threads)]
+        try:
+            return [part for future in futures for part in future.result()]
+        finally:
+            stop.set()

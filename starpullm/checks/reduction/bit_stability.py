@@ -123,17 +123,14 @@ def check_bit_stability(
         Promise.BOUNDED: bool(errors) and all(error.ratio <= 1 for error in errors),
     }
     worst = max((error.ratio for error in errors), default=np.nan)
-    outcome = Outcome.PASSED if held[promise] else Outcome.FAILED
-    if promise is Promise.BITWISE and golden is None:
-        outcome, finding = Outcome.NOT_COMPARABLE, "there is no golden run"
-    elif promise is Promise.BOUNDED and references is None:
-        outcome, finding = Outcome.NOT_COMPARABLE, "there are no references"
-    elif promise is Promise.FIXED_BITS and len(runs) < 2:
-        outcome, finding = Outcome.INCONCLUSIVE, "one run shows nothing about others"
-    elif promise is Promise.BOUNDED:
-        finding = f"the largest error is {worst:.3g} of its limit"
+    obstacle = _obstacle(promise, runs, golden, references)
+    if obstacle:
+        outcome, finding = obstacle
     else:
+        outcome = Outcome.PASSED if held[promise] else Outcome.FAILED
         finding = f"{len(differences)} of {len(names) * len(runs)} tensors differ"
+        if promise is Promise.BOUNDED:
+            finding = f"the largest error is {worst:.3g} of its limit"
     measured = worst if promise is Promise.BOUNDED else len(differences)
     return BitStabilityResult(
         name="bit stability",
@@ -148,6 +145,19 @@ def check_bit_stability(
         differences=tuple(differences),
         errors=tuple(errors),
     )
+
+
+def _obstacle(
+    promise: Promise, runs: Mapping[str, Tensors], golden: Tensors | None, references: object
+) -> tuple[Outcome, str] | None:
+    """Return outcome and finding if the promise can't be checked with what is given."""
+    if promise is Promise.BITWISE and golden is None:
+        return Outcome.NOT_COMPARABLE, "there is no golden run"
+    if promise is Promise.BOUNDED and references is None:
+        return Outcome.NOT_COMPARABLE, "there are no references"
+    if promise is Promise.FIXED_BITS and len(runs) < 2:
+        return Outcome.INCONCLUSIVE, "one run shows nothing about others"
+    return None
 
 
 def _differences(runs: Mapping[str, Tensors], against: str, expected: Tensors) -> list[RunDifference]:
