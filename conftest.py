@@ -16,10 +16,23 @@ CHECKOUT = Path(__file__).parent
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of tests/mutation: pytest takes them from this file only."""
     group = parser.getgroup("mutation", "seeded defects")
-    group.addoption("--mutation-table", metavar="PATH", help="write the table of defects as a page")
-    group.addoption("--mutation-results", metavar="PATH", help="add the results to those in a JSON file")
     group.addoption(
-        "--mutation-repetitions", metavar="N", type=int, default=1, help="of all checks without a defect; default 1"
+        "--mutation-patches",
+        metavar="DIR",
+        help="try every patch in this directory, instead of those in tests/mutation/defects; see docs/mutations.md",
+    )
+    group.addoption("--mutation-table", metavar="PATH", help="write the results as a page like docs/mutations.md")
+    group.addoption(
+        "--mutation-results",
+        metavar="PATH",
+        help="add the results to a JSON file; the page shows all results in it",
+    )
+    group.addoption(
+        "--mutation-repetitions",
+        metavar="N",
+        type=int,
+        default=1,
+        help="how often all checks are repeated on a library without a defect; default 1",
     )
 
 
@@ -37,7 +50,7 @@ def llmc_stand_in(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pat
     """Return a function from seeded defects to a shared object that stands in for llm.c's and has them."""
     directory = tmp_path_factory.mktemp("llmc")
     sources = CHECKOUT / "native" / "src"
-    kernels = [path for path in sorted((sources / "kernels" / "ref").glob("*.c")) if path.name != "peak.c"]
+    kernels = sorted((sources / "kernels" / "ref").glob("*.c"))
     options = "-std=gnu11 -O2 -ffp-contract=off -shared -fPIC -Wall -Werror -Wno-unused-function".split()
 
     @cache

@@ -1,8 +1,9 @@
-"""How often the throughput gate sees a slowdown that was put into one operation, and how often it gives a false alarm.
+"""How often the throughput gate sees a slowdown of one operation, and how often it gives a false alarm.
 
-Run by hand, with a build that can be slowed down: ``cmake --preset defects && cmake --build --preset defects`` in
-``native/``, then ``.cache/venv/bin/python -P benchmarks/gate_power.py .cache/build/defects/libstarpullm.so runs.jsonl
---slow matmul_forward``.
+Run by hand: ``.cache/venv/bin/python -P benchmarks/gate_power.py runs.jsonl --slow matmul_forward``. It builds the
+libraries that it compares from this checkout's sources with the patch ``slow_matmul``. Both have the code that waits;
+only the fraction of the time that it waits for differs, and is 0 in the baseline. At 5 % this matters: other code can
+lie elsewhere in memory, and be as much faster or slower for that reason.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import json
 import math
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -29,9 +32,15 @@ from starpullm.speed.turns import Contestant
 
 CONFIDENCE = 0.95
 
+CHECKOUT = Path(__file__).resolve().parents[1]
+ALIKE_BYTES = 8 + 20
+"""What may differ: the fraction, a double, and the linker's build ID, which is a hash of the library."""
+
+PATCH = CHECKOUT / "tests" / "mutation" / "defects" / "slow_matmul.patch"
+
 
 def clopper_pearson(successes: int, trials: int) -> tuple[float, float]:
-    """Return the interval of a probability: outside of it so few, or so many, successes have at most 2.5 %."""
+    """Return the exact confidence interval of a probability (Clopper and Pearson, Biometrika 26, 1934)."""
 
     def at_least(count: int, probability: float) -> float:
         return sum(
@@ -52,12 +61,39 @@ def clopper_pearson(successes: int, trials: int) -> tuple[float, float]:
     )
 
 
+def build_slowed(operation: str, fraction: float, directory: Path) -> Path:
+    """Build the library whose tasks of an operation wait for a fraction of their kernel's time; return its path."""
+    text = PATCH.read_text("utf-8")
+    for old, new in (('"matmul_forward"', f'"{operation}"'), ("fraction = 0.2;", f"fraction = {fraction!r};")):
+        if text.count(old) != 1:
+            raise click.ClickException(f"{PATCH}: found {text.count(old)} times {old}, expected it once")
+        text = text.replace(old, new)
+    name = f"{operation}-{fraction:g}"
+    patch, library = directory / f"{name}.patch", directory / f"{name}.so"
+    patch.write_text(text, "utf-8")
+    command = [sys.executable, "-m", "tests.mutation.mutants", str(patch), "-o", str(library)]
+    subprocess.run(command, cwd=CHECKOUT, stdout=sys.stderr, check=True)
+    return library
+
+
+def build_pair(operation: str, fraction: float, directory: Path) -> tuple[Path, Path]:
+    """Return the baseline and the slowed library, which have the same code."""
+    baseline, slowed = (build_slowed(operation, of, directory) for of in (0.0, fraction))
+    before, after = baseline.read_bytes(), slowed.read_bytes()
+    differing = sum(a != b for a, b in zip(before, after, strict=False))
+    if len(before) != len(after) or differing > ALIKE_BYTES:
+        raise click.ClickException(
+            f"{baseline} and {slowed}: found {differing} bytes that differ, and {len(before)} and {len(after)} bytes, "
+            f"expected libraries of one size that differ in {ALIKE_BYTES} bytes at most"
+        )
+    return baseline, slowed
+
+
 def run(
-    configuration: Configuration, checkpoint: Path, library: Path, slow: str | None, blocks: int
+    configuration: Configuration, checkpoint: Path, libraries: tuple[Path, Path], blocks: int
 ) -> tuple[ContestResult, list[list[dict[str, float]]]]:
-    """Run the gate once, the new build slowed down as `slow` says; also return all turns of the three series."""
-    environment = {"STARPULLM_SLOW": slow} if slow else {}
-    new, baseline = Contestant("new", library, environment), Contestant("baseline", library)
+    """Run the gate once with a baseline and a new library; also return all turns of the three series."""
+    baseline, new = Contestant("baseline", libraries[0]), Contestant("new", libraries[1])
     with open_contest(configuration, checkpoint, new, baseline) as contest:
         for _ in range(blocks):
             contest.block()
@@ -90,17 +126,15 @@ def line(name: str, runs: list[dict[str, Any]]) -> str:
 
 
 @click.command()
-@click.argument("library", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("results", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--model", type=click.Choice(SHIPPED_RECORDS), default="small", show_default=True)
-@click.option("--partition", default="1x1", show_default=True)
-@click.option("--slow", "operations", multiple=True, help="An operation; may be repeated.")
-@click.option("--fraction", default=0.05, show_default=True, help="By how much it is slower.")
-@click.option("--runs", default=10, show_default=True, help="For each operation.")
-@click.option("--clean-runs", default=20, show_default=True, help="Of a build against itself.")
-@click.option("--blocks", default=BLOCKS, show_default=True)
+@click.option("--partition", default="1x1", show_default=True, help="Workers x threads of each.")
+@click.option("--slow", "operations", multiple=True, help="An operation to slow down; may be repeated.")
+@click.option("--fraction", default=0.05, show_default=True, help="The slowdown, as a fraction of the kernels' time.")
+@click.option("--runs", default=10, show_default=True, help="Runs for each slowed operation.")
+@click.option("--clean-runs", default=20, show_default=True, help="Runs of a library against itself.")
+@click.option("--blocks", default=BLOCKS, show_default=True, help="Turns of each library in a run.")
 def main(
-    library: Path,
     results: Path,
     model: str,
     partition: str,
@@ -110,7 +144,7 @@ def main(
     clean_runs: int,
     blocks: int,
 ) -> None:
-    """Measure power and false alarms with LIBRARY; append each run to RESULTS and show the table of all that it has."""
+    """Measure power and false alarms; append each run to RESULTS, and show the table of all runs in that file."""
     record = shipped_record(model)
     configuration = Configuration(
         model=model,
@@ -128,9 +162,18 @@ def main(
     with tempfile.TemporaryDirectory() as directory, results.open("a") as file:
         checkpoint = Path(directory) / "model.bin"
         generate_checkpoint(checkpoint, record.model, record.seed)
+        libraries: dict[str | None, tuple[Path, Path]] = {
+            f"{operation}:{fraction:g}": build_pair(operation, fraction, Path(directory))
+            for operation in operations or ("matmul_forward",)
+        }
+        baseline = next(iter(libraries.values()))[0]
+        libraries[None] = baseline, baseline
         for slow in cases:
             start = time.monotonic()
-            result, turns = run(configuration, checkpoint, library.resolve(), slow, blocks)
+            result, turns = run(configuration, checkpoint, libraries[slow], blocks)
+            judged = {change.name for change in result.changes}
+            if slow and slow.partition(":")[0] not in judged:
+                raise click.ClickException(f"--slow {slow}: expected one of the operations {', '.join(sorted(judged))}")
             told = {"slow": slow, "seconds": time.monotonic() - start, "load": os.getloadavg()[0]}
             file.write(json.dumps({**told, **result.as_json(), "turns": turns}) + "\n")
             file.flush()

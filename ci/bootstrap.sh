@@ -44,6 +44,7 @@ missing_packages() {
     command -v ninja >/dev/null || echo ninja-build
     command -v pkg-config >/dev/null || echo pkg-config
     pkg-config --exists hwloc 2>/dev/null || echo libhwloc-dev
+    command -v git >/dev/null || echo git
     command -v mpicc >/dev/null || echo libopenmpi-dev
     command -v mpirun >/dev/null || echo openmpi-bin
     if [[ -z $STARPU_FOUND ]]; then

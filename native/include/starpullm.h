@@ -1,7 +1,7 @@
 /* The C ABI of starpullm: GPT-2 training as one StarPU task graph, with llm.c's bits.
  *
- * A function that can fail returns a status; STARPULLM_OK is 0. The sentence that goes with a failure is kept per
- * thread (starpullm_last_error). The library never prints and never exits. Structs that callers fill begin with their
+ * A function that can fail returns a status; STARPULLM_OK is 0. starpullm_last_error() describes the thread's last
+ * failure. The library never prints and never exits. Structs that callers fill begin with their
  * size.
  *
  * Letters: B batch, T sequence length, C channels, NH heads, L layers, V vocabulary, Vp padded vocabulary,
@@ -23,11 +23,11 @@ extern "C" {
 
 enum starpullm_status {
     STARPULLM_OK = 0,
-    STARPULLM_INVALID_ARGUMENT = 1, /* an argument or option that can't be served */
+    STARPULLM_INVALID_ARGUMENT = 1, /* an argument or option that isn't accepted */
     STARPULLM_INVALID_TOKEN = 2,    /* a token id out of range */
-    STARPULLM_INVALID_FILE = 3,     /* a file whose content isn't what its format says */
+    STARPULLM_INVALID_FILE = 3,     /* a file that doesn't have its format */
     STARPULLM_FILE_ERROR = 4,    /* the operating system refused to read or write (see starpullm_last_error_number) */
-    STARPULLM_INVALID_STATE = 5, /* a call that can't be made now: a second runtime, a closed one */
+    STARPULLM_INVALID_STATE = 5, /* a call that isn't possible now: a second runtime, a closed one */
     STARPULLM_OUT_OF_MEMORY = 6,
     STARPULLM_RUNTIME_FAILURE = 7 /* StarPU refused or failed */
 };
@@ -35,7 +35,7 @@ enum starpullm_status {
 /* The calling thread's last failure as one sentence; "" if there was none. Valid until the thread's next call. */
 STARPULLM_API const char *starpullm_last_error(void);
 
-/* The errno value that belongs to it; 0 if there is none. */
+/* That failure's errno value; 0 if it has none. */
 STARPULLM_API int starpullm_last_error_number(void);
 
 STARPULLM_API int starpullm_abi_version(void);
@@ -57,13 +57,13 @@ STARPULLM_API enum starpullm_status starpullm_build_info(struct starpullm_build_
 struct starpullm_machine_info {
     size_t size;
     int32_t cores, processing_units, numa_nodes; /* as hwloc reports them, HWLOC_SYNTHETIC included */
-    int32_t synthetic;                           /* 1 if the topology isn't this machine's own */
+    int32_t synthetic;                           /* 1 if the topology isn't the real machine's */
     const char *processor;                       /* hwloc's CPUModel, or "" */
     const char *simd_level;                      /* of the kernels in use */
     const char *starpu_version;                  /* of the StarPU that is loaded */
     int32_t starpu_max_workers;                  /* CPU workers that StarPU was built for */
-    int32_t starpu_max_contexts;                 /* its scheduling contexts; a parallel worker takes one */
-    int32_t starpu_parallel_workers;             /* 1 if it was built with them */
+    int32_t starpu_max_contexts;                 /* its scheduling contexts; a worker of several threads needs one */
+    int32_t starpu_parallel_workers;             /* 1 if it was built for workers of several threads */
 };
 STARPULLM_API enum starpullm_status starpullm_machine_info(struct starpullm_machine_info *info);
 
@@ -83,24 +83,25 @@ STARPULLM_API const char *starpullm_simd_level_name(size_t index);
 /* Name of the index-th function of libm that a SIMD level has a vector version of; NULL past the last. */
 STARPULLM_API const char *starpullm_vector_libm_name(size_t index);
 
-/* Whether kernels use the vector version of a function (*used 1) because it is known to have this libm's bits for all
- * 2^32 inputs, or call libm's own (0); and the hash of a sample of results by which libm's is recognised. */
+/* *used is 1 if the kernels use the vector version of a function, because it is known to give this libm's bits for all
+ * 2^32 inputs, and 0 if they call libm's own. *fingerprint is a hash of sample results, by which the libm is
+ * recognised. */
 STARPULLM_API enum starpullm_status starpullm_vector_libm(int32_t *used, uint64_t *fingerprint, const char *function);
 
-/* Compares a level's vector version of a function with libm's at the inputs whose bit patterns are begin <= i < end, at
- * most 2^32; NaNs are equal whatever their payloads. Gives how many differ and, if any does, the first one's bit
- * pattern. Several threads may each do a part. */
+/* Compares a level's vector version of a function with libm's for the inputs with the bit patterns begin <= i < end <=
+ * 2^32. All NaNs count as equal. Gives the number of inputs whose results differ and, if there are any, the bit pattern
+ * of the first. Several threads may each do a part. */
 STARPULLM_API enum starpullm_status starpullm_prove_libm(uint64_t *differences, uint32_t *first_difference,
                                                          const char *level, const char *function, uint64_t begin,
                                                          uint64_t end);
 
-/* Multiplies and adds in the calling thread's registers for so many seconds, with the vectors of the SIMD level in use:
- * *gflops is 10^9 operations per second, of which no matmul can do more. fused 0: each operation is rounded, as in the
- * kernels; 1: multiplication and addition in one instruction, *gflops 0 where the level has none. */
+/* Measures for so many seconds the most operations per second that the calling thread can do, in 10^9: it multiplies
+ * and adds in registers with the vectors of the SIMD level in use. fused 0: each operation is rounded, as in the
+ * kernels. 1: multiplication and addition in one instruction; *gflops is 0 if the level has none. */
 STARPULLM_API enum starpullm_status starpullm_peak_gflops(double *gflops, int32_t fused, double seconds);
 
-/* What is wrong with the calling thread's floating-point environment against the contract (round to nearest, no
- * flush-to-zero, no denormals-are-zero), as a sentence; "" if nothing is. Kernels set their own, whatever this says. */
+/* How the calling thread's floating-point environment differs from the one that strict results need (round to nearest,
+ * no flush-to-zero, no denormals-are-zero), as a sentence; "" if it doesn't. Kernels always set their own. */
 STARPULLM_API const char *starpullm_float_environment(void);
 
 /* ---- Files (llm.c's formats) ---- */
@@ -114,12 +115,13 @@ struct starpullm_model_config {
     int32_t padded_vocab_size; /* Vp */
 };
 
-/* Reads a checkpoint's header and checks that the file has exactly the size that goes with it. */
+/* Reads a checkpoint's header, and checks that the file has exactly the size that follows from it. */
 STARPULLM_API enum starpullm_status starpullm_checkpoint_config(const char *path,
                                                                 struct starpullm_model_config *config);
 
-/* Token files in llm.c's order: step k of rank r reads B*T + 1 tokens from k*R*B*T + r*B*T of a shard; shards in the
- * order given; after the last the first again. Ids are checked against vocab_size (0: not checked). */
+/* Token files in llm.c's order: in step k, rank r of R reads B*T + 1 tokens of a shard from k*R*B*T + r*B*T on. The
+ * shards are read in the order given, and after the last one the first again. Every id must be below vocab_size (0: not
+ * checked). */
 typedef struct starpullm_tokens starpullm_tokens;
 struct starpullm_tokens_options {
     size_t size;
@@ -135,7 +137,7 @@ STARPULLM_API enum starpullm_status starpullm_tokens_next(starpullm_tokens *toke
                                                           int32_t *targets /* (B,T) */);
 STARPULLM_API void starpullm_tokens_close(starpullm_tokens *tokens);
 
-/* llm.c's debug state. Pass NULL for what isn't wanted. The gradients come in the checkpoint's order and shapes. */
+/* llm.c's debug state. NULL arrays are left out. The gradients have the checkpoint's order and shapes. */
 STARPULLM_API enum starpullm_status starpullm_debug_state_size(const char *path,
                                                                const struct starpullm_model_config *config,
                                                                int64_t *batch_size, int64_t *seq_len);
@@ -146,7 +148,7 @@ starpullm_debug_state_read(const char *path, const struct starpullm_model_config
 
 /* ---- Runtime ---- */
 
-/* StarPU, started. One at a time in a process; another may be created once it has been destroyed. */
+/* A running StarPU. One at a time in a process. */
 typedef struct starpullm_runtime starpullm_runtime;
 
 struct starpullm_runtime_options {
@@ -154,32 +156,30 @@ struct starpullm_runtime_options {
     int32_t workers;            /* W */
     int32_t threads_per_worker; /* T */
     const char *scheduler;      /* one of starpullm_scheduler_name() */
-    /* NULL: this process alone. Else the Fortran handle of an MPI communicator, whose ranks run one task graph
-     * together: all make the same calls on runtime and session in the same order, with the same options but for the
-     * partition. MPI must have been initialized for several threads. */
+    /* NULL: this process alone. Otherwise the Fortran handle of an MPI communicator whose ranks run one task graph
+     * together. All ranks must make the same calls on runtime and session in the same order, with the same options;
+     * only the partition may differ. MPI must have been initialized for several threads. */
     const int32_t *communicator;
-    /* NULL: the matmuls are the library's own, with llm.c's bits. Else the shared library of a CBLAS, by its path or by
-     * the name that the dynamic linker knows: its matmuls are used until the runtime is destroyed, and no result is
-     * strict. */
+    /* NULL: the library's own matmuls, with llm.c's bits. Otherwise the shared library of a CBLAS, as a path or a name
+     * for the dynamic linker: its matmuls are used until the runtime is destroyed, and no result is strict. */
     const char *blas_library;
 };
 STARPULLM_API enum starpullm_status starpullm_runtime_create(const struct starpullm_runtime_options *options,
                                                              starpullm_runtime **runtime);
 
-/* The BLAS that computes the matmuls: file, name, version; "" while they are strict. */
+/* The BLAS that computes the matmuls: file, name, version; "" if there is none. */
 STARPULLM_API const char *starpullm_blas(void);
 
 /* STARPULLM_INVALID_STATE while sessions are open on it. */
 STARPULLM_API enum starpullm_status starpullm_runtime_destroy(starpullm_runtime *runtime);
 
 struct starpullm_thread_info {
-    int32_t worker, thread;        /* thread of the worker */
-    int32_t first_unit, num_units; /* processing units that it is bound to: the first's number in the operating system,
-                                      and how many; -1, 0 if unknown */
+    int32_t worker, thread;        /* the thread's number in the worker */
+    int32_t first_unit, num_units; /* processing units that it is bound to: the first one's number in the operating
+                                      system, and how many; -1, 0 if unknown */
 };
 
-/* Where the threads of the partition run, asked of the threads themselves: worker 0's first. Array of workers times
- * threads_per_worker. */
+/* Where the partition's threads run, worker 0's first. An array of workers times threads_per_worker. */
 STARPULLM_API enum starpullm_status starpullm_runtime_threads(starpullm_runtime *runtime,
                                                               struct starpullm_thread_info *threads, size_t count);
 
@@ -188,60 +188,61 @@ STARPULLM_API enum starpullm_status starpullm_runtime_threads(starpullm_runtime 
 /* All calls on a session come from one thread at a time. */
 typedef struct starpullm_session starpullm_session;
 
-/* How the gradients of all sub-batches become one. S is the number of sub-batches of all ranks. */
+/* How the gradients of the sub-batches become one. S is the number of sub-batches of all ranks. */
 enum starpullm_reduction {
-    STARPULLM_REDUCTION_ORDERED = 0, /* a chain per tensor: the bits of the whole batch; one gradient per rank */
-    STARPULLM_REDUCTION_TREE =
-        1, /* a binary tree whose shape S alone decides: fixed bits; S gradients over all ranks */
-    STARPULLM_REDUCTION_REDUX = 2 /* StarPU's reduction: bits vary, the error is bounded; one gradient per worker */
+    STARPULLM_REDUCTION_ORDERED = 0, /* one sum in order: the bits of the whole batch; one gradient per rank */
+    STARPULLM_REDUCTION_TREE = 1,    /* a binary tree: the bits depend on S alone; S gradients over all ranks */
+    STARPULLM_REDUCTION_REDUX = 2 /* StarPU's reduction: the bits vary, the error is bounded; one gradient per worker */
 };
 
-/* What looks into a run, or disturbs it, for checks; all of them cost time and none changes a result. */
+/* Watching a run, or disturbing it, for checks. All of them cost time, and none changes a result. */
 enum starpullm_instrument {
-    /* Memory is closed outside of tasks, and the first access to a page is compared with what the task declared: what
-     * differs is a finding, and the run goes on. On one rank with one worker of one thread, not with `redux`. */
+    /* Memory is closed outside of tasks. The first access to a page is compared with what the task declared; a
+     * difference is a finding, and the run goes on. On one rank with one worker of one thread, not with `redux`. */
     STARPULLM_AUDIT = 1,
-    /* Buffers that a task declares to write, and between submissions everything that none needs of the one before, are
-     * filled with a signalling NaN: what is left of it, and what was computed from it, is a finding. On one rank. */
+    /* Buffers are filled with a signalling NaN: before a task, those that it declares to write; between submissions,
+     * those whose values the next one doesn't need. What is left of it, and what was computed from it, is a finding. On
+     * one rank. */
     STARPULLM_POISON = 2,
-    /* Every task waits for 0 to max_delay_us microseconds before its kernel: delay_seed and its number decide. */
+    /* Every task waits before its kernel, for 0 to max_delay_us microseconds that depend on delay_seed and its number.
+     */
     STARPULLM_DELAY = 4
 };
 
 struct starpullm_session_options {
     size_t size;
     const char *checkpoint; /* parameters to start from; NULL if a training state is given */
-    const char *resume; /* training state to go on from: the folder of one, or of several (the newest complete one is
-                           taken); else NULL */
+    const char *resume;     /* training state to go on from: its folder, or one of several states, of which the newest
+                               complete one is taken; NULL if a checkpoint is given */
     int64_t batch_size, seq_len; /* of one rank: the whole batch is ranks times batch_size; seq_len at most maxT */
     int64_t sub_batches;         /* of one rank; divides batch_size */
     int32_t reduction;           /* enum starpullm_reduction */
     float learning_rate, beta1, beta2, eps, weight_decay;
     int32_t keep_activations; /* 1: every intermediate can be read back after a step */
-    int32_t steps_in_flight;  /* steps submitted and not finished, at most; at least 1 */
+    int32_t steps_in_flight;  /* the most submissions that are unfinished at a time; at least 1 */
     int32_t trace;            /* 1: record every task */
-    int32_t instruments;  /* enum starpullm_instrument, added up; 0: none. Findings name tasks, so with trace only */
+    int32_t instruments;  /* sum of enum starpullm_instrument; 0: none. They need the trace: findings name its tasks */
     int32_t max_delay_us; /* of STARPULLM_DELAY; at most a second */
-    uint64_t delay_seed;  /* likewise */
+    uint64_t delay_seed;  /* of STARPULLM_DELAY */
 };
 STARPULLM_API enum starpullm_status starpullm_session_create(starpullm_runtime *runtime,
                                                              const struct starpullm_session_options *options,
                                                              starpullm_session **session);
 
-/* Waits for what was submitted and frees everything but losses still held by the caller. */
+/* Waits for what was submitted, and frees everything but the losses that the caller still has. */
 STARPULLM_API void starpullm_session_destroy(starpullm_session *session);
 
 STARPULLM_API enum starpullm_status starpullm_session_config(const starpullm_session *session,
                                                              struct starpullm_model_config *config);
 
-/* A mean loss that will be there when its tasks have run. Belongs to the caller. */
+/* A mean loss that is available once its tasks have run. Belongs to the caller. */
 typedef struct starpullm_loss starpullm_loss;
 STARPULLM_API enum starpullm_status starpullm_loss_wait(starpullm_loss *loss, float *value);
 STARPULLM_API int starpullm_loss_ready(const starpullm_loss *loss);
 STARPULLM_API void starpullm_loss_destroy(starpullm_loss *loss);
 
-/* Submits forward, backward and update of one batch, and returns before it is done; waits only while steps_in_flight
- * steps are unfinished. Tokens are checked and copied first: on failure nothing was changed. */
+/* Submits forward, backward and update of one batch, and returns before they are done. Waits only while steps_in_flight
+ * submissions are unfinished. Tokens are checked and copied first: if one is invalid, nothing has changed. */
 STARPULLM_API enum starpullm_status starpullm_session_submit_step(starpullm_session *session,
                                                                   const int32_t *inputs /* (B,T) */,
                                                                   const int32_t *targets /* (B,T) */,
@@ -287,20 +288,20 @@ struct starpullm_tensor_info {
 STARPULLM_API enum starpullm_status starpullm_session_tensor_info(const starpullm_session *session, int32_t group,
                                                                   int32_t index, struct starpullm_tensor_info *info);
 
-/* Over ranks: begins to bring every tensor that can be read to every rank, so that the reads that follow don't wait for
- * one after the other. They may be left out. */
+/* Over ranks: starts copying every tensor that can be read to every rank, so that the reads that follow don't wait for
+ * one transfer after the other. Not required before reading. */
 STARPULLM_API enum starpullm_status starpullm_session_gather(starpullm_session *session);
 
-/* Waits for the tasks that write the tensor and copies count elements from offset on. Over ranks every rank gets them.
- * Activations and their gradients
- * that the session doesn't keep are STARPULLM_INVALID_STATE. What nothing has written yet is +0. */
+/* Waits for the tasks that write the tensor, and copies count elements from offset on. Over ranks every rank gets them.
+ * STARPULLM_INVALID_STATE for activations and their gradients that the session doesn't keep. What no task has written
+ * yet is +0. */
 STARPULLM_API enum starpullm_status starpullm_session_read_tensor(starpullm_session *session, int32_t group,
                                                                   int32_t index, int32_t layer, int64_t offset,
                                                                   int64_t count, float *values);
 
-/* Writes the parameters after the last submitted step: to a temporary name in the same folder, fsync, rename. On
- * failure the file that was there before is still there, whole (except if only the folder's fsync fails: then the new
- * file is in place, and the sentence says so). */
+/* Writes the parameters after the last submitted step, to a temporary file in the same folder that is then renamed. On
+ * failure the file of before is unchanged; only if the folder's fsync fails the new file is in place, and the sentence
+ * says so. */
 STARPULLM_API enum starpullm_status starpullm_session_save_checkpoint(starpullm_session *session, const char *path);
 
 /* ---- Training states: what a run resumes from (docs/formats.md) ---- */
@@ -309,15 +310,14 @@ struct starpullm_training_state_info {
     size_t size;
     char path[1024]; /* the state's own folder */
     struct starpullm_model_config config;
-    int64_t step;                         /* updates that led to it */
-    int64_t batches, batch_size, seq_len; /* batches taken from the data so far, and their size on all ranks together */
+    int64_t step;                         /* number of updates before it */
+    int64_t batches, batch_size, seq_len; /* batches read so far, and their size on all ranks together */
     int64_t seed;
     uint64_t data_id;
-    int32_t ranks;         /* that wrote it; any number may go on from it */
-    char passed_over[512]; /* what is wrong with the newest of the newer states that aren't complete; "" if there is
-                              none */
+    int32_t ranks;         /* that wrote it; any number of ranks can resume from it */
+    char passed_over[512]; /* if there are newer states that aren't complete: what is wrong with the newest; else "" */
     float learning_rate, beta1, beta2, eps, weight_decay;
-    int32_t blas; /* 1: a BLAS computed the matmuls of some of its steps: its bits aren't strict */
+    int32_t blas; /* 1: a BLAS computed the matmuls of some of its steps, so its bits aren't strict */
 };
 
 /* Of the newest complete state in a folder, or of the one whose folder it is. */
@@ -327,20 +327,20 @@ STARPULLM_API enum starpullm_status starpullm_training_state_info(const char *pa
 struct starpullm_save_options {
     size_t size;
     const char *directory; /* of all states; each gets a folder in it */
-    uint64_t run;          /* the same on all ranks, and for all states of a run; another for every run */
-    int64_t batches, seed; /* data position, whatever that means to the caller; given back when the state is read */
+    uint64_t run;          /* identifies the run: the same on all ranks and for all its states */
+    int64_t batches, seed; /* the position in the data; stored for the caller, who gives it a meaning */
     uint64_t data_id;      /* likewise */
-    int32_t keep;          /* newest states to keep, at least 1 */
+    int32_t keep;          /* how many of the newest states to keep, at least 1 */
 };
 
-/* Submits the saving of parameters, m and v after the last submitted step, and returns while it is under way: the next
- * steps' forward and backward go on, the update of a tensor waits until that is on the disk. Waits for the save before;
- * a failure of that one is reported here. Over ranks each writes what it owns. Whatever happens, the complete states
- * that were there before stay. */
+/* Starts saving parameters, m and v as they are after the last submitted step. Meanwhile the forward and backward of
+ * the next steps run; only the update of a tensor waits until that tensor is on the disk. Waits for the previous save,
+ * and reports its failure. Over ranks each rank writes what it owns. Complete states that were there before stay,
+ * whatever happens. */
 STARPULLM_API enum starpullm_status starpullm_session_save_state(starpullm_session *session,
                                                                  const struct starpullm_save_options *options);
 
-/* Waits until the last save is on the disk; its failure, if nothing has reported it. */
+/* Waits until the last save is on the disk. Returns its failure unless that has been reported. */
 STARPULLM_API enum starpullm_status starpullm_session_wait_saved(starpullm_session *session);
 
 /* ---- Trace ---- */
@@ -354,7 +354,7 @@ enum starpullm_access_mode {
 
 struct starpullm_trace_task {
     int64_t id;   /* in submission order, from 0 */
-    int64_t step; /* submission (step, evaluation or forward) it belongs to, from 0 */
+    int64_t step; /* the submission (step, evaluation or forward) that it belongs to, from 0 */
     int32_t operation;
     int32_t sub_batch, layer; /* -1 where there is none */
     int32_t rank, worker;     /* worker -1: hasn't started */
@@ -377,60 +377,60 @@ struct starpullm_handle_info {
 /* Name of the index-th operation, NULL past the last. */
 STARPULLM_API const char *starpullm_operation_name(int32_t index);
 
-/* Waits for everything that was submitted, then gives the numbers of recorded tasks and accesses. */
+/* Waits for everything that was submitted, then counts the recorded tasks and accesses. */
 STARPULLM_API enum starpullm_status starpullm_session_trace_size(starpullm_session *session, size_t *tasks,
                                                                  size_t *accesses);
-/* Copies them; arrays of the sizes just given. */
+/* Copies them; num_tasks and num_accesses must be the numbers just given. */
 STARPULLM_API enum starpullm_status starpullm_session_trace_read(starpullm_session *session,
                                                                  struct starpullm_trace_task *tasks, size_t num_tasks,
                                                                  struct starpullm_trace_access *accesses,
                                                                  size_t num_accesses);
-/* Forgets tasks and findings. */
+/* Removes all recorded tasks and findings. */
 STARPULLM_API enum starpullm_status starpullm_session_trace_clear(starpullm_session *session);
 
 STARPULLM_API int32_t starpullm_session_handle_count(const starpullm_session *session);
 STARPULLM_API enum starpullm_status starpullm_session_handle_info(const starpullm_session *session, int32_t index,
                                                                   struct starpullm_handle_info *info);
 
-/* ---- The graph that StarPU made ---- */
+/* ---- StarPU's task graph ---- */
 
-/* Waits for everything that was submitted. Tasks submitted from now on, of at most steps_in_flight submissions, don't
- * run before starpullm_session_release(); until then their losses don't arrive, and what would wait for tasks is
- * STARPULLM_INVALID_STATE, but for starpullm_session_wait() and closing, which let them go. On one rank, with trace,
- * without STARPULLM_AUDIT and STARPULLM_POISON. */
+/* Waits for everything that was submitted. Tasks that are submitted from now on don't run before
+ * starpullm_session_release(), at most steps_in_flight submissions of them. Until then, functions that would wait for
+ * tasks return STARPULLM_INVALID_STATE; only starpullm_session_wait() and _destroy() release the tasks themselves. On
+ * one rank, with trace, without STARPULLM_AUDIT and STARPULLM_POISON. */
 STARPULLM_API enum starpullm_status starpullm_session_hold(starpullm_session *session);
 
-/* Asks StarPU which of the held tasks wait for which, then lets them go; gives the number of such pairs. */
+/* Asks StarPU which of the held tasks depend on which, and lets them run. Gives the number of such pairs. */
 STARPULLM_API enum starpullm_status starpullm_session_release(starpullm_session *session, size_t *num_edges);
 
-/* The pairs that the last release found: numbers in the trace of a task and of one that waits for it. Numbers below 0
- * are tasks of StarPU's own. */
+/* The pairs that the last release found: the numbers in the trace of a task and of one that depends on it. Numbers
+ * below 0 are StarPU's own tasks. */
 STARPULLM_API enum starpullm_status
 starpullm_session_runtime_edges(starpullm_session *session, int64_t *edges /* (num_edges, 2) */, size_t num_edges);
 
 /* ---- Findings of the instruments ---- */
 
 enum starpullm_finding_kind {
-    STARPULLM_UNDECLARED_READ = 1, /* count pages whose first access was a read that the task hadn't declared */
+    STARPULLM_UNDECLARED_READ = 1, /* the first access to count pages was a read that isn't declared */
     STARPULLM_UNDECLARED_WRITE = 2,
     STARPULLM_READ_NEVER_HAPPENED = 3, /* declared, but no page was read before it was written */
     STARPULLM_WRITE_NEVER_HAPPENED = 4,
-    STARPULLM_NOT_WRITTEN = 5,  /* count elements that a task had declared to write and left as they were */
-    STARPULLM_POISON_SPREAD = 6 /* count elements that a task computed from such, or added to such */
+    STARPULLM_NOT_WRITTEN = 5,  /* count elements that the task declared to write, and didn't */
+    STARPULLM_POISON_SPREAD = 6 /* count elements that the task computed from elements that nothing had written */
 };
 
 struct starpullm_finding {
     int64_t task; /* its number in the trace; -1: the access wasn't a task's */
     int32_t handle;
     int32_t kind;   /* enum starpullm_finding_kind */
-    int64_t offset; /* of the first, in bytes from the buffer's begin; beyond its size: in the rest of its last page */
+    int64_t offset; /* of the first, in bytes in the buffer; may be beyond its end, in the last page */
     int64_t count;
 };
 
-/* Waits for everything that was submitted, then gives the number of findings since the last
+/* Waits for everything that was submitted, then counts the findings since the last
  * starpullm_session_trace_clear(). STARPULLM_INVALID_STATE in a session without instruments. */
 STARPULLM_API enum starpullm_status starpullm_session_findings_size(starpullm_session *session, size_t *count);
-/* Copies them; an array of the size just given. */
+/* Copies them; count must be the number just given. */
 STARPULLM_API enum starpullm_status starpullm_session_findings_read(starpullm_session *session,
                                                                     struct starpullm_finding *findings, size_t count);
 

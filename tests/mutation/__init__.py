@@ -1,1 +1,1 @@
-"""The checks are tried on a library with defects: see docs/mutations.md."""
+"""The checks are tried on libraries with one seeded defect each: see docs/mutations.md."""

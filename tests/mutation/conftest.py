@@ -1,66 +1,94 @@
-"""The library with seeded defects, and the table of who caught what.
+"""Which patches are tried, the libraries with them, and the table of which check caught what.
 
-pytest loads it for this directory's tests. Without ``-m mutation`` only a spread of the defects is tried.
+pytest loads it for this directory's tests. Without ``-m mutation`` only the patches with ``Quick: yes`` are tried, of
+a directory that ``--mutation-patches`` names all of them.
 """
 
 from __future__ import annotations
 
-import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from starpullm.processes.lock import machine_lock
 
-from .expected import EXPECTED, SPREAD
+from .mutants import Builder, Mutant
+from .patches import SHIPPED, Patch, PatchError, find_patches, read_patch
 from .table import Table
 from .test_alarms import QUICK_PART
 
-NATIVE = Path(__file__).parents[2] / "native"
-BUILD_SECONDS = 300.0
-
 TABLE = pytest.StashKey[Table]()
+PATCHES = pytest.StashKey[list[Path]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[TABLE] = Table()
+    directory = config.getoption("--mutation-patches")
+    try:
+        config.stash[PATCHES] = find_patches(Path(config.invocation_params.dir, directory) if directory else SHIPPED)
+    except PatchError as error:
+        raise pytest.UsageError(f"--mutation-patches: {error}") from error
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "patch_path" in metafunc.fixturenames:
+        paths = metafunc.config.stash[PATCHES]
+        metafunc.parametrize("patch_path", paths, ids=[path.stem for path in paths])
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if "mutation" in config.option.markexpr:
         return
-    left_out = [item for item in items if Path(__file__).parent in item.path.parents and not is_quick(item)]
+    left_out = [item for item in items if Path(__file__).parent in item.path.parents and not is_quick(item, config)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
 
 
-def is_quick(item: pytest.Item) -> bool:
-    """Whether a test is for every run."""
+def is_quick(item: pytest.Item, config: pytest.Config) -> bool:
+    """Whether a test runs without ``-m mutation``."""
+    if item.get_closest_marker("mutation") is None:
+        return True
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    return (
-        "families" not in parameters
-        and parameters.get("defect", SPREAD[0]) in SPREAD
-        and parameters.get("part", QUICK_PART) == QUICK_PART
-    )
+    if "patch_path" in parameters:
+        return config.getoption("--mutation-patches") is not None or quick_or_broken(parameters["patch_path"])
+    return "families" not in parameters and parameters.get("part", QUICK_PART) == QUICK_PART
+
+
+def quick_or_broken(path: Path) -> bool:
+    """Whether every run tries a patch; one with a broken header too, whose test then says what is wrong with it."""
+    try:
+        return read_patch(path).is_quick
+    except PatchError:
+        return True
+
+
+@pytest.fixture
+def patch(patch_path: Path) -> Patch:
+    """One of the patches."""
+    try:
+        return read_patch(patch_path)
+    except PatchError as error:
+        pytest.fail(str(error), pytrace=False)
 
 
 @pytest.fixture(scope="session")
-def defective_library(request: pytest.FixtureRequest) -> Path:
-    """``--starpullm-lib``, or else what is built here."""
-    chosen = request.config.getoption("--starpullm-lib")
-    if chosen:
-        return Path(request.config.invocation_params.dir, chosen)
-    for command in (
-        ["cmake", "--preset", "defects"],
-        ["cmake", "--build", "--preset", "defects", "--target", "starpullm", "--parallel", "2"],
-    ):
-        with machine_lock():  # two at a time would write the same files
-            run = subprocess.run(
-                command, cwd=NATIVE, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False
-            )
-        assert run.returncode == 0, f"{' '.join(command)}\n{run.stdout}{run.stderr}"
-    return NATIVE.parent / ".cache" / "build" / "defects" / "libstarpullm.so"
+def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
+    """The library without a defect, from this checkout's sources, and what is built from its objects."""
+    with machine_lock():  # two at a time would write the same files
+        return Builder(tmp_path_factory.mktemp("mutants"))
+
+
+@pytest.fixture(scope="session")
+def build(builder: Builder) -> Callable[[Patch], Mutant]:
+    """Return a function that builds the library with a patch."""
+
+    def build_alone(patch: Patch) -> Mutant:
+        with machine_lock():  # compilers would disturb what others measure
+            return builder.build(patch)
+
+    return build_alone
 
 
 @pytest.fixture(scope="session")
@@ -80,5 +108,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         table = table.merged_into(Path(config.invocation_params.dir, results))
     page = config.getoption("--mutation-table")
     if page is not None:
-        Path(config.invocation_params.dir, page).write_text(table.markdown(list(EXPECTED)), "utf-8")
+        Path(config.invocation_params.dir, page).write_text(table.markdown(), "utf-8")
         terminalreporter.line(f"written to {page}")

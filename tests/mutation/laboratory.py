@@ -1,7 +1,6 @@
 """The project's checks in the order of their cost, and which of them is the first to catch a library with a defect.
 
-test_defects.py and test_alarms.py call it. Everything runs in child processes that have the library and the defect in
-their environment.
+Everything runs in child processes whose environment names the library.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -45,39 +44,41 @@ TIME_LIMIT = 30.0
 """Seconds for one call; the longest, memory growth, takes 5 on a quiet machine with two cores."""
 
 TIME_LIMIT_CATCH = "time limit"
-"""What catches a defect by which a check doesn't end."""
+"""What catches a defect that keeps a check from ending. No check is credited with it."""
 
 
 @dataclass(frozen=True)
 class Catch:
-    """A check that raised the alarm, and what it said in one line."""
+    """A check that failed, or the time limit, and one line of what was found."""
 
     check: str
     finding: str
 
 
 class Laboratory:
-    """A library, perhaps with a defect, and processes that it is checked in; a context manager.
+    """A library, perhaps with a defect, and the processes that check it; a context manager.
 
     Parameters
     ----------
     library
         The shared library.
-    defect
-        Its name; None: none is chosen.
     directory
         For files.
+    without_defect
+        What the speed is compared with; None: the library itself.
     only_tiny
         Leave out what takes longer because it trains larger models.
     """
 
-    def __init__(self, library: Path, defect: str | None, directory: Path, *, only_tiny: bool = False) -> None:
+    def __init__(
+        self, library: Path, directory: Path, *, without_defect: Path | None = None, only_tiny: bool = False
+    ) -> None:
         self.directory = directory
+        self.without_defect = without_defect or library
         self.only_tiny = only_tiny
         # Two cores on any machine.
         self.environment = {
             "STARPULLM_LIB": str(library),
-            "STARPULLM_DEFECT": defect or "",
             "HWLOC_SYNTHETIC": "numa:1 core:2 pu:1",
             "STARPU_HOME": str(directory),
             "STARPU_RAND_SEED": str(SEED),
@@ -94,28 +95,29 @@ class Laboratory:
         self._pool.close()
 
     def next_seed(self) -> int:
-        """Return another one each time."""
+        """Return a seed that was not returned before."""
         return next(self._seeds)
 
     def call(
         self, name: str, configuration: Configuration, function: Callable[..., CheckResult | None], **arguments: Any
     ) -> Iterator[Catch]:
-        """Yield what a check in a child has found; a child that hangs or dies is caught by that."""
+        """Yield what a check in a child has found: that it failed, that the child died, or that it took too long."""
         answer = self._pool.call(configuration, function, time_limit=TIME_LIMIT, **arguments)
         if answer.ending != "answered":
             assert "LibraryNotFoundError" not in answer.failure, answer.failure  # nothing was tried
-            hung = "had not ended after" in answer.failure.splitlines()[0]
+            # A job whose ranks have crashed may take a moment to end, and then reads as if it had hung.
+            hung = "had not ended after" in answer.failure.splitlines()[0] and answer.seconds >= TIME_LIMIT
             yield Catch(TIME_LIMIT_CATCH if hung else name, answer.failure.splitlines()[0])
         for report in answer.reports:
             yield from judge(name, report, str(configuration))
 
     def job(self, ranks: int | None, *command: str) -> Any:
-        """Run Python with this library, on ranks if that is a number."""
+        """Run Python with this library: in one process if `ranks` is None, else under mpirun."""
         return run_job(Job([sys.executable, *command], TIME_LIMIT, ranks, environment=self.environment))
 
 
 def judge(name: str, report: CheckReport, where: str) -> Iterator[Catch]:
-    """Yield a failure; what isn't comparable here proves nothing, and is an error."""
+    """Yield a failure; a check that could not compare anything is an error."""
     if report.outcome is Outcome.FAILED:
         yield Catch(name, f"{where}: {report.finding}")
     elif report.outcome is not Outcome.PASSED:
@@ -130,7 +132,7 @@ Check = Callable[[Laboratory, str], Iterator[Catch]]
 
 
 def parity(laboratory: Laboratory, name: str) -> Iterator[Catch]:
-    """Golden records: whole and odd tiles, small and larger heads, one sub-batch and several, threads and workers."""
+    """Compare with golden records: several models, partitions and numbers of sub-batches."""
     for configuration, record, sub_batches in (
         (ONE, "tiny", 1),
         (TWO, "tiny", 2),
@@ -147,7 +149,7 @@ def parity(laboratory: Laboratory, name: str) -> Iterator[Catch]:
 
 
 def each_reduction(function: Callable[..., CheckResult], reductions: tuple[str, ...], **more: object) -> Check:
-    """Return a check of tiny's two sub-batches on two workers, with several reductions."""
+    """Return a check that runs on tiny with two sub-batches and two workers, once for each reduction."""
 
     def check(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         for reduction in reductions:
@@ -159,7 +161,7 @@ def each_reduction(function: Callable[..., CheckResult], reductions: tuple[str, 
 
 
 def accesses(laboratory: Laboratory, name: str) -> Iterator[Catch]:
-    """What tasks declare, on the one worker that memory can be closed for."""
+    """Compare declared with actual accesses; on one worker, as memory is closed for the whole process."""
     for reduction in ("ordered", "tree"):
         yield from laboratory.call(
             name, ONE, runs.accesses, record="tiny", sub_batches=2, reduction=reduction, seed=SEED
@@ -167,7 +169,7 @@ def accesses(laboratory: Laboratory, name: str) -> Iterator[Catch]:
 
 
 def bit_stability(laboratory: Laboratory, name: str) -> Iterator[Catch]:
-    """The tree's gradients on three partitions."""
+    """Compare the gradients of the tree reduction on three partitions."""
     record, sub_batches = ("tiny", 2) if laboratory.only_tiny else ("odd", 3)
     tensors = {}
     for configuration in (ONE, TWO, TEAM):
@@ -181,7 +183,7 @@ def bit_stability(laboratory: Laboratory, name: str) -> Iterator[Catch]:
 
 
 def perturbation(laboratory: Laboratory, name: str) -> Iterator[Catch]:
-    """What a run on one worker leaves, and disturbed ones on two by each scheduler, every time with other delays."""
+    """Compare a run on one worker with runs on two, with random delays, by each scheduler; every call delays anew."""
     delay_seed = laboratory.next_seed()
     plain = None
     for configuration, max_delay_us in [
@@ -214,7 +216,7 @@ def written_tensors(
     function: Callable[..., CheckResult | None],
     **arguments: Any,
 ) -> Generator[Catch, None, Tensors | None]:
-    """Return the tensors that a run with the tree writes to a file; None if that already is caught."""
+    """Return the tensors that a run with the tree reduction writes to a file; None if the run itself is caught."""
     path = laboratory.directory / "tensors.npz"
     caught = list(
         laboratory.call(name, configuration, function, reduction="tree", seed=SEED, path=str(path), **arguments)
@@ -227,7 +229,7 @@ def written_tensors(
 
 
 def parity_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
-    """Golden records again, a sub-batch or two on each of two ranks."""
+    """Compare with golden records on two ranks."""
     for record, sub_batches in (("tiny", 1), ("small", 2)):
         if not (laboratory.only_tiny and record != "tiny"):
             yield from laboratory.call(
@@ -236,7 +238,7 @@ def parity_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
 
 
 def gradients_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
-    """Each reduction's."""
+    """Compare gradients on two ranks with their error bounds, for each reduction."""
     for reduction in ALL:
         yield from laboratory.call(
             name, RANKS, runs.gradients, record="tiny", sub_batches=1, reduction=reduction, seed=SEED
@@ -244,7 +246,7 @@ def gradients_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
 
 
 def training_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
-    """Two ranks that train from files have the losses and the model of one process."""
+    """Compare the losses and the trained model of two ranks with those of one process."""
     record = shipped_record("tiny")
     tokens, model = laboratory.directory / "tokens.bin", laboratory.directory / "model.bin"
     write_tokens(tokens, generate_tokens(SEED, 0, 1, 100, record.model.vocab_size)[0].reshape(-1))
@@ -268,19 +270,21 @@ def training_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
 
 
 BLOCKS = 16
-"""Turns of each build: enough for 20 %."""
+"""Turns of each build: enough to see a slowdown of 20 %."""
 
 BUDGET = 0.05
-"""A smaller slowdown is none."""
+"""A smaller slowdown is allowed."""
 
 
 def speed(laboratory: Laboratory, name: str) -> Iterator[Catch]:
-    """Turn by turn with the same library without the defect."""
+    """Compare with the speed of the library without the defect."""
     record = shipped_record("small")
     model = laboratory.directory / "speed.bin"
     generate_checkpoint(model, record.model, record.seed)
     new = Contestant("library", environment=laboratory.environment)
-    baseline = Contestant("without the defect", environment={**laboratory.environment, "STARPULLM_DEFECT": ""})
+    baseline = Contestant(
+        "without the defect", environment={**laboratory.environment, "STARPULLM_LIB": str(laboratory.without_defect)}
+    )
     configuration = throughput.Configuration(
         model=record.name,
         batch_size=record.batch_size,
@@ -297,7 +301,7 @@ def speed(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         for _ in range(BLOCKS):
             contest.block()
         results = contest.decide(BUDGET), contest.costs()
-    for result in results:  # a machine that is too noisy to tell says so: that is no alarm
+    for result in results:  # "inconclusive", on a busy machine, is no alarm
         if result.outcome is Outcome.FAILED:
             yield Catch(name, result.finding)
 
@@ -312,7 +316,7 @@ record = shipped_record("tiny")
 generate_checkpoint(Path(sys.argv[1]), record.model, record.seed)
 """
 
-CHECKS: Mapping[str, Check] = {
+CHECKS: dict[str, Check] = {
     "parity": parity,
     "observed order": each_reduction(runs.observed_order, ALL),
     "reuse": each_reduction(runs.reuse, ("ordered",)),
@@ -335,15 +339,28 @@ CHECKS: Mapping[str, Check] = {
 """By name, the cheapest first."""
 
 REPEATED = tuple(CHECKS)[: tuple(CHECKS).index("parity over ranks")]
-"""Those that take well below a second once their processes are there."""
+"""The checks that take well below a second once their processes have started."""
 
 
 @dataclass(frozen=True)
 class Hunt:
-    """What became of one defect."""
+    """What the checks found of one defect.
+
+    Parameters
+    ----------
+    first
+        What was found first, by whichever check or by the time limit; None: nothing.
+    seconds
+        Until then.
+    expected
+        What the check found that must catch the defect; None: nothing.
+    by_expected
+        Whether it is that check's own finding: if it did not end, it caught nothing.
+    """
 
     first: Catch | None
     seconds: float
+    expected: Catch | None
     by_expected: bool
 
 
@@ -352,6 +369,7 @@ def hunt(laboratory: Laboratory, expected: str) -> Hunt:
     start = time.monotonic()
     first = next((caught for name, check in CHECKS.items() for caught in check(laboratory, name)), None)
     seconds = time.monotonic() - start
-    if first is None or first.check == expected or expected not in CHECKS:
-        return Hunt(first, seconds, first is not None and first.check == expected)
-    return Hunt(first, seconds, next(CHECKS[expected](laboratory, expected), None) is not None)
+    caught = first
+    if first is not None and first.check != expected and expected in CHECKS:
+        caught = next(CHECKS[expected](laboratory, expected), None)
+    return Hunt(first, seconds, caught, caught is not None and caught.check == expected)

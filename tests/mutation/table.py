@@ -1,7 +1,4 @@
-"""The table of seeded defects: which check was to catch each, which was the first that did, and false alarms.
-
-conftest.py shows it at the end of a run, and writes it for docs/.
-"""
+"""The table of seeded defects: which check must catch each, which was the first that did; and false alarms."""
 
 from __future__ import annotations
 
@@ -18,16 +15,34 @@ __all__ = ["Alarms", "Row", "Table"]
 
 @dataclass(frozen=True)
 class Row:
-    """One defect; ``is_caught`` says whether the check that was to catch it did, first or after another."""
+    """One defect.
+
+    Parameters
+    ----------
+    name, kind, defect, shows, expected
+        As in its patch; `expected` is the check that must catch it.
+    first
+        The check that was the first to catch it; None: no check did.
+    finding
+        What that check said.
+    is_caught
+        Whether the expected check caught it, as the first or after another.
+    seconds
+        Until the first check caught it.
+    build_seconds
+        CPU seconds of building the library with it.
+    """
 
     name: str
     kind: str
-    sentence: str
+    defect: str
+    shows: str
     expected: str
     first: str | None
     finding: str
     is_caught: bool
     seconds: float
+    build_seconds: float
 
 
 @dataclass(frozen=True)
@@ -108,21 +123,24 @@ class Table:
         yield from map(str, self._clean.values())
 
     def summary(self) -> str:
-        """Return how many were caught, and how fast."""
+        """Return how many were caught, how fast, and what their libraries cost."""
         seconds = [row.seconds for row in self._rows.values()]
+        builds = [row.build_seconds for row in self._rows.values()]
         caught = sum(row.is_caught for row in self._rows.values())
         return (
             f"{caught} of {len(seconds)} caught; the median defect in {median(seconds):.1f} s, all together in "
-            f"{sum(seconds):.0f} s"
+            f"{sum(seconds):.0f} s; building their libraries took {sum(builds):.0f} CPU seconds, "
+            f"{median(builds):.1f} s for the median defect and {max(builds):.1f} s for the slowest"
         )
 
-    def markdown(self, order: list[str]) -> str:
-        """Return docs/mutations.md, with the defects in the given order."""
+    def markdown(self) -> str:
+        """Return docs/mutations.md, with the defects by kind."""
         machine = inspect_machine()
-        rows = [self._rows[name] for name in order if name in self._rows]
+        rows = sorted(self._rows.values(), key=lambda row: (row.kind, row.name))
         lines = [
-            f"| `{row.name}` | {row.kind} | {row.sentence} | {row.expected} | {row.first or '—'} | "
-            f"{'yes' if row.is_caught else '**no**'} | {row.seconds:.1f} |"
+            f"| [`{row.name}`](../tests/mutation/defects/{row.name}.patch) | {row.kind} | {row.defect} | {row.shows} | "
+            f"{row.expected} | {row.first or '—'} | {'yes' if row.is_caught else '**no**'} | {row.seconds:.1f} | "
+            f"{row.build_seconds:.1f} |"
             for row in rows
         ]
         return _PAGE.format(
@@ -134,38 +152,98 @@ class Table:
         )
 
 
-_PAGE = """# Seeded defects: the checks are checked
+_PAGE = """# Seeded defects: how the checks are tested
 
-<!-- Made by tests/mutation: see the commands below. -->
+<!-- Made by tests/mutation: see the command below. -->
 
-A build of the library with `STARPULLM_DEFECTS` has defects on purpose (`native/src/defects_table.h`), of which the
-environment variable `STARPULLM_DEFECT` chooses one when the runtime starts. No other build has a trace of them. For
-every defect the project's checks run in the order of their cost until one catches it; then the check that was to catch
-it, if that was another. This page is made by
+Each patch in [tests/mutation/defects](../tests/mutation/defects) puts one defect into the native library. For every
+patch, the tests apply it to a copy of the sources, build the library, and run the project's checks on it in the order
+of their cost until one fails; then they run the check that the patch names, if that was another. A defect counts as
+caught if the check that its patch names fails. A check that does not end has caught nothing, unless the patch names the
+time limit.
 
 ```
-pytest tests/mutation -m mutation --mutation-repetitions 200 --mutation-results mutations.json \\
-    --mutation-table docs/mutations.md
+pytest tests/mutation                   # a few defects: the patches with "Quick: yes"
+pytest tests/mutation -m mutation       # all defects
 ```
 
-which can be split with `-k`: results are added to the file. Without `-m mutation` a spread of eight defects is tried.
+## Results
 
-**{summary}.**
+{summary}. Measured on {cores} cores ({processor}).
 
-Seconds are those until the first check caught it, its processes' start included, on {cores} cores
-({processor}) with nothing else to do.
+"Seconds" is the time until the first check failed, the start of its processes included. "Build" is the CPU time of
+compiling the changed objects and linking the library; the other objects come from one build without a defect, which
+later runs use again.
 
-| defect | kind | what is wrong | to be caught by | caught first by | caught | seconds |
-|---|---|---|---|---|---|---|
+| defect | kind | what is wrong | where it shows | must be caught by | caught first by | caught | seconds | build |
+|---|---|---|---|---|---|---|---|---|
 {rows}
 
-`time limit` is a check that didn't end. *Caught* means that the check in the fourth column did, whichever was first. A
-wrong declaration may show as wrong bits first: tasks then overtake each other, in some runs and not in others. What
-sees it in every run is the check that looks at accesses, or at the runtime's graph.
+A wrong access mode or a lost dependency may show as wrong bits first, because tasks then overtake each other; but this
+depends on timing and does not happen in every run. The checks of accesses and of StarPU's graph see such a defect in
+every run.
 
 ## False alarms
 
 The same checks on a library without a defect:
 
 {clean}
+
+This page is made by
+
+```
+pytest tests/mutation -m mutation --mutation-repetitions 200 --mutation-results mutations.json \\
+    --mutation-table docs/mutations.md
+```
+
+The command can be split with `-k`: each run adds its results to the JSON file.
+
+`--starpullm-lib PATH` names a library that is checked in place of the installed one. Libraries with a defect are always
+built from the checkout's sources.
+
+## Your own patches
+
+```
+pytest tests/mutation --mutation-patches DIR
+```
+
+tries every patch `DIR/*.patch` instead of the project's. A patch is the output of `git diff` for files below
+`native/src` or `native/include`, after a header of these lines and an empty line:
+
+```
+Kind: arithmetic
+Defect: gelu_forward has 0.0447 for 0.044715
+Shows: vector kernels
+Caught-by: parity
+```
+
+`Caught-by` is a check's name in `CHECKS` of `tests/mutation/laboratory.py`, or `time limit`. A line `Quick: yes` may
+follow: such a patch is also tried without `-m mutation`. The file's name is the defect's name. A patch can change C
+files and headers, but cannot add a C file. It is an error if the library with the patch has the same bytes as without.
+
+To build a library with a patch and try it by hand:
+
+```
+python -m tests.mutation.mutants tests/mutation/defects/gelu_constant.patch -o libstarpullm.so
+STARPULLM_LIB=$PWD/libstarpullm.so starpullm parity tiny
+```
+
+## Renewing a patch
+
+A patch that no longer applies fails its test `test_patch_applies`, which shows the file and the lines that were not
+found. In the root of the checkout,
+
+```
+python -m tests.mutation.renew
+```
+
+writes every patch anew that still applies with changed context, and keeps its header. (It needs the program `patch`.)
+`--moved OLD=NEW` says that a file has another name now, and can be repeated. For a patch that does not apply even so,
+the command names a directory with a copy of the sources. Make the change there by hand, in `b/`, and run
+
+```
+python -m tests.mutation.renew tests/mutation/defects/NAME.patch --from DIRECTORY
+```
+
+Then test the patch: `pytest tests/mutation -m mutation -k NAME`.
 """

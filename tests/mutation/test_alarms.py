@@ -17,6 +17,7 @@ import pytest
 from starpullm.binding.library import find_library
 
 from .laboratory import CHECKS, REPEATED, Catch, Laboratory
+from .mutants import Builder
 from .table import Alarms, Table
 
 pytestmark = [pytest.mark.mutation, pytest.mark.timeout(0)]
@@ -26,26 +27,26 @@ SUITE_REPETITIONS = 5
 SUITE_SECONDS = 600.0
 
 
-@pytest.mark.parametrize("build", ["with defects, none chosen", "installed"])
+@pytest.mark.parametrize("library", ["built for the defects", "installed"])
 @pytest.mark.parametrize("part", [QUICK_PART, "over ranks, and of memory"])
 def test_repeated_checks(
-    part: str, build: str, request: pytest.FixtureRequest, defective_library: Path, table: Table, tmp_path: Path
+    part: str, library: str, request: pytest.FixtureRequest, builder: Builder, table: Table, tmp_path: Path
 ) -> None:
     """The checks that start many processes or many steps only in every tenth repetition."""
-    library = find_library() if build == "installed" else defective_library
+    path = find_library() if library == "installed" else builder.library
     repetitions = request.config.getoption("--mutation-repetitions")
     names = REPEATED
     if part != QUICK_PART:
         names, repetitions = tuple(name for name in CHECKS if name not in REPEATED), max(repetitions // 10, 1)
     alarms: list[Catch] = []
     start = time.monotonic()
-    with Laboratory(library, None, tmp_path, only_tiny=True) as laboratory:
+    with Laboratory(path, tmp_path, only_tiny=True) as laboratory:
         for _ in range(repetitions):
             for name in names:
                 alarms += CHECKS[name](laboratory, name)
     table.add(
         Alarms(
-            f"checks of `tiny` {part}, library {build}",
+            f"checks of `tiny` {part}, library {library}",
             repetitions,
             repetitions * len(names),
             len(alarms),

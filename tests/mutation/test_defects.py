@@ -1,85 +1,94 @@
-"""Every seeded defect is caught, by the check that is to catch it; and no other build has one.
+"""Every seeded defect is caught by the check that its patch names.
 
 Collected by pytest; ``-m mutation`` tries all of them.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from functools import cache
+from collections.abc import Callable
+from dataclasses import replace
+from difflib import unified_diff
 from pathlib import Path
 
 import pytest
 
-from starpullm.binding.library import find_library
-
-from .expected import EXPECTED, SPREAD
-from .laboratory import CHECKS, TIME_LIMIT_CATCH, Laboratory, hunt
+from .laboratory import CHECKS, TIME_LIMIT_CATCH, Catch, Laboratory, hunt
+from .mutants import Builder, Mutant
+from .patches import SHIPPED, Patch, PatchError, read_patch
 from .table import Row, Table
 
 pytestmark = [pytest.mark.mutation, pytest.mark.timeout(400)]
 
-READ_TABLE = """
-import ctypes, json, sys
-library = ctypes.CDLL(sys.argv[1])
-table = []
-for column in ("name", "kind", "sentence"):
-    function = library[f"starpullm_defect_{column}"]
-    function.restype, function.argtypes = ctypes.c_char_p, [ctypes.c_size_t]
-    table.append([text.decode() for text in iter(map(function, range(10**6)).__next__, None)])
-print(json.dumps(list(zip(*table, strict=True))))
+
+def test_defect_is_caught(
+    patch: Patch, builder: Builder, build: Callable[[Patch], Mutant], table: Table, tmp_path: Path
+) -> None:
+    mutant = build(patch)
+    with Laboratory(mutant.library, tmp_path, without_defect=builder.library) as laboratory:
+        found = hunt(laboratory, patch.caught_by)
+    first, finding = (found.first.check, found.first.finding) if found.first else (None, "")
+    table.add(
+        Row(
+            name=patch.name,
+            kind=patch.kind,
+            defect=patch.defect,
+            shows=patch.shows,
+            expected=patch.caught_by,
+            first=first,
+            finding=finding,
+            is_caught=found.by_expected,
+            seconds=found.seconds,
+            build_seconds=mutant.cpu_seconds,
+        )
+    )
+    assert found.first is not None, f"{patch.name}: {patch.defect}; no check caught it"
+    assert found.by_expected, (
+        f"{patch.name}: {patch.defect}; expected {patch.caught_by!r} to catch it, "
+        f"which found {found.expected or 'nothing'}; first caught by {found.first}"
+    )
+
+
+def test_a_patch_that_changes_no_byte_is_refused(build: Callable[[Patch], Mutant], builder: Builder) -> None:
+    name = "native/src/status.c"
+    before = (builder.sources / name).read_text().splitlines(keepends=True)
+    after = ["/* More words. */\n", *before]
+    diff = "".join(unified_diff(before, after, f"a/{name}", f"b/{name}"))
+    same = replace(read_patch(SHIPPED / "loss_leak.patch"), diff=diff)
+    with pytest.raises(PatchError, match=r"loss_leak\.patch: the library with it is the same"):
+        build(same)
+
+
+def test_a_patch_of_what_is_not_compiled_is_refused(build: Callable[[Patch], Mutant]) -> None:
+    other = replace(read_patch(SHIPPED / "loss_leak.patch"), diff=NEW_FILE)
+    with pytest.raises(PatchError, match=r"no object is made from native/src/new\.c"):
+        build(other)
+
+
+NEW_FILE = """\
+diff --git a/native/src/new.c b/native/src/new.c
+new file mode 100644
+--- /dev/null
++++ b/native/src/new.c
+@@ -0,0 +1 @@
++int new = 1;
 """
 
 
-@cache
-def defects(library: Path) -> dict[str, tuple[str, str]]:
-    """Return kind and sentence of each defect, as the library has them."""
-    run = subprocess.run(
-        [sys.executable, "-c", READ_TABLE, library], capture_output=True, text=True, timeout=60, check=True
-    )
-    return {name: (kind, sentence) for name, kind, sentence in json.loads(run.stdout)}
-
-
-def test_every_defect_has_an_expected_check(defective_library: Path) -> None:
-    assert set(defects(defective_library)) == set(EXPECTED)
-    assert set(EXPECTED.values()) <= {*CHECKS, TIME_LIMIT_CATCH}
-    assert set(SPREAD) <= set(EXPECTED)
-
-
-def test_no_other_build_has_defects(defective_library: Path) -> None:
-    """Neither names nor the variable are in the installed library."""
-    installed = find_library()
-    if installed == defective_library:
-        pytest.skip("the library with defects is the one that is used")
-    sentences = [sentence for _, sentence in defects(defective_library).values()]
-    texts = [text.encode() for text in (*EXPECTED, *sentences, "STARPULLM_DEFECT")]
-    assert [text for text in texts if text not in defective_library.read_bytes()] == []
-    assert [text for text in texts if text in installed.read_bytes()] == []
-
-
-def test_an_unknown_defect_is_refused(defective_library: Path) -> None:
-    code = "from starpullm import Runtime\nwith Runtime('1x1'): pass"
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "STARPULLM_LIB": str(defective_library), "STARPULLM_DEFECT": "no_such"},
-    )
-    assert run.returncode == 1
-    assert 'STARPULLM_DEFECT: found "no_such", expected a seeded defect' in run.stderr
-
-
-@pytest.mark.parametrize("defect", EXPECTED)
-def test_defect_is_caught(defect: str, defective_library: Path, table: Table, tmp_path: Path) -> None:
-    with Laboratory(defective_library, defect, tmp_path) as laboratory:
-        found = hunt(laboratory, EXPECTED[defect])
-    kind, sentence = defects(defective_library)[defect]
-    first, finding = (found.first.check, found.first.finding) if found.first else (None, "")
-    table.add(Row(defect, kind, sentence, EXPECTED[defect], first, finding, found.by_expected, found.seconds))
-    assert found.first is not None, f"{defect}: {sentence}; no check caught it"
-    assert found.by_expected, f"{defect}: {sentence}; {EXPECTED[defect]} didn't catch it, {found.first} did"
+@pytest.mark.parametrize(
+    ("expected", "finds", "is_caught"),
+    [
+        ("parity", [Catch("parity", "bits differ")], True),
+        ("parity", [Catch(TIME_LIMIT_CATCH, "hung")], False),
+        ("parity", [Catch(TIME_LIMIT_CATCH, "hung"), Catch("parity", "bits differ")], False),
+        ("parity", [], False),
+        (TIME_LIMIT_CATCH, [Catch(TIME_LIMIT_CATCH, "hung")], True),
+        (TIME_LIMIT_CATCH, [Catch("parity", "bits differ")], False),
+    ],
+)
+def test_a_hang_is_credited_to_the_time_limit_only(
+    expected: str, finds: list[Catch], is_caught: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in CHECKS:
+        monkeypatch.setitem(CHECKS, name, lambda laboratory, name: iter(finds if name == "parity" else []))
+    with Laboratory(Path("none.so"), tmp_path) as laboratory:
+        assert hunt(laboratory, expected).by_expected == is_caught

@@ -1,4 +1,4 @@
-/* A shared object with the functions of llm.c's CPU trainer and the layout of its model, made of the portable kernels:
+/* A shared object with the functions of llm.c's CPU trainer and the layout of its model, made of the reference kernels:
  * what test_llmc.py needs to test the way from there to a parity result without llm.c. STAND_IN_* seed what must be
  * refused or found. That llm.c itself is laid out so and has these bits, only a run with it shows.
  *

@@ -179,7 +179,7 @@ def test_peaks() -> None:
     strict, _, strict_of_two, _ = run_function(peaks)
     assert 0 < strict < math.inf
     assert 0 < strict_of_two < math.inf
-    # The portable level has no fused loop.
+    # The reference level has no fused loop.
     strict, fused, strict_of_two, fused_of_two = run_function(peaks, environment={"STARPULLM_SIMD": "ref"})
     assert strict > 0
     assert strict_of_two > 0

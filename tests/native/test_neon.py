@@ -18,7 +18,7 @@ COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
 
 # As native/CMakeLists.txt has them.
 FLAGS = "-std=c11 -O3 -Wall -Wextra -Werror -D_GNU_SOURCE -ffp-contract=off -fno-math-errno -fno-trapping-math".split()
-NEON = ["-DSIMD_LEVEL=neon", "-DSIMD_BYTES=16"]
+NEON = ["-DSIMD_LEVEL=neon", "-DSIMD_BYTES=16", "-DSIMD_REGISTERS=32"]
 
 
 def run(*command: str | Path, directory: Path) -> str:
@@ -32,17 +32,17 @@ def test_neon_kernels_have_the_references_bits(tmp_path: Path) -> None:
     for tool in (COMPILER, EMULATOR):
         if shutil.which(tool) is None:
             pytest.skip(f"{tool} isn't installed")
-    scratch = KERNELS / "simd" / "scratch.c"
-    once_per_level = [path for path in (KERNELS / "simd").glob("*.c") if path != scratch]
-    others = [scratch, *(path for folder in (".", "ref", "blas") for path in (KERNELS / folder).glob("*.c"))]
-    tests = [NATIVE / "tests" / "kernels" / name for name in ("test_kernels.c", "plain.c")]
+    once = [KERNELS / "simd" / name for name in ("attention_unpacked.c", "scratch.c")]
+    once_per_level = [path for path in (KERNELS / "simd").glob("*.c") if path not in once]
+    others = [*once, *(path for folder in (".", "ref", "blas") for path in (KERNELS / folder).glob("*.c"))]
+    test = NATIVE / "tests" / "kernels" / "test_kernels.c"
     include = [f"-I{NATIVE / folder}" for folder in ("src", "include")]
     run(COMPILER, *FLAGS, *NEON, *include, "-c", *once_per_level, directory=tmp_path)
     program = tmp_path / "test_kernels"
-    sources = [*others, NATIVE / "src" / "status.c", *tests]
+    sources = [*others, NATIVE / "src" / "status.c", test]
     libraries = ["-static", "-lm", "-lpthread", "-ldl"]
     objects = sorted(tmp_path.glob("*.o"))
-    options = [*FLAGS, "-DSTARPULLM_HAS_NEON=1", *include]
+    options = [*FLAGS, "-DSTARPULLM_BASELINE=neon", *include]
     run(COMPILER, *options, *sources, *objects, *libraries, "-o", program, directory=tmp_path)
     lines = run(EMULATOR, program, "--level", "neon", directory=tmp_path).splitlines()
     operations = run(EMULATOR, program, "--list", directory=tmp_path).splitlines()

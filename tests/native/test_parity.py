@@ -48,7 +48,7 @@ def test_synthetic_topologies(topology: str, partitions: tuple[str, str]) -> Non
     assert run.stdout.splitlines()[-1] == "parity: 66040 tensors over 132 steps, 0 differ"
 
 
-@pytest.mark.parametrize("level", ["ref", "avx2", "avx512", "neon"])
+@pytest.mark.parametrize("level", ["ref", "sse2", "avx2", "avx512", "neon"])
 def test_every_simd_level(level: str) -> None:
     """The kernels of each level that this machine has, and teams of 1 to 8 threads, which cut the tiles elsewhere."""
     if level not in run_python(LEVELS).stdout.split():

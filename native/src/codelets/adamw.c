@@ -1,5 +1,6 @@
-/* Codelet of the AdamW update of one tensor. Submitted by graph/update.c. */
+/* Codelet of the AdamW update of one tensor. */
 #include "codelets/operation.h"
+#include "data/exchange.h"
 
 struct update {
     size_t count;
@@ -20,5 +21,7 @@ status submit_adamw_update(struct task_place place, struct data *params, struct 
 {
     const struct access accesses[] = {{params, STARPU_RW}, {m, STARPU_RW}, {v, STARPU_RW}, {grads, STARPU_R}};
     const struct update arguments = {count, *options, step};
-    return INSERT_TASK(operation_adamw_update, place, accesses, arguments);
+    TRY(INSERT_TASK(operation_adamw_update, place, accesses, arguments));
+    exchange_drop(grads);
+    return STARPULLM_OK;
 }

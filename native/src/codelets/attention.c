@@ -1,4 +1,4 @@
-/* Codelets of attention, forward and backward. Submitted by graph/forward.c and graph/backward.c. */
+/* Codelets of attention, forward and backward. */
 #include "codelets/operation.h"
 
 struct attention {

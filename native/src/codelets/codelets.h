@@ -1,26 +1,26 @@
-/* One submit_<operation>() per operation: declares its accesses and inserts one task. graph/ calls them in the order of
- * the sequential algorithm; StarPU derives the dependencies from the accesses.
+/* One submit_<operation>() per operation: it declares the operation's accesses and inserts one task. StarPU derives the
+ * dependencies from the accesses and the order of submission.
  *
- * Argument order as the kernels: outputs, inputs, sizes; before them the place the task has in the algorithm. Sizes are
- * those of kernels/kernels.h; sum_start decides between STARPU_W and STARPU_RW. */
+ * Arguments: the task's place in the algorithm, then in the order of the kernels outputs, inputs and sizes (letters as
+ * in kernels/kernels.h). A sum_start decides between STARPU_W and STARPU_RW. */
 #ifndef STARPULLM_CODELETS_H
 #define STARPULLM_CODELETS_H
 
-#include "codelets/iteration.h"
+#include "codelets/loss_future.h"
 #include "data/data.h"
 #include "kernels/kernels.h"
 
-/* Of the tasks that could run, a scheduler that heeds priorities takes those of the highest. */
+/* A scheduler with priorities takes, of the tasks that are ready, one of the highest priority. */
 enum { PRIORITY_LATER = -1, PRIORITY_DEFAULT, PRIORITY_AT_ONCE };
 
-/* Where in the algorithm a task stands (-1 where there is no sub-batch or layer), and the rank that runs it. */
+/* A task's place in the algorithm (-1 where there is no sub-batch or layer), the rank that runs it, its priority. */
 struct task_place {
     struct iteration *iteration;
     int sub_batch, layer, rank, priority;
 };
 
-/* How a task adds to a parameter's gradient: as the first link of a chain, as a later one, or as one of the
- * contributions to StarPU's reduction, in any order. */
+/* How a task adds to a parameter's gradient: it starts the sum, continues it, or contributes to StarPU's reduction,
+ * which adds the contributions in any order. */
 enum accumulation { ACCUMULATION_STARTS, ACCUMULATION_CONTINUES, ACCUMULATION_REDUCES };
 
 status submit_encoder_forward(struct task_place place, struct data *out, struct data *tokens, struct data *wte,
@@ -71,23 +71,29 @@ status submit_crossentropy_softmax_backward(struct task_place place, struct data
 /* divisor: see kernels.h. */
 status submit_mean_loss(struct task_place place, struct data *mean, struct data *losses, size_t N, float divisor,
                         enum sum_start start);
-/* Hands the mean loss to whoever waits for it; takes over the task's hold on `loss`, also on failure. */
+/* Makes `loss` ready; NULL if the task runs on another rank. */
 status submit_report_loss(struct task_place place, struct data *mean, struct starpullm_loss *loss);
 
-/* sum accumulates term. */
+/* sum accumulates term, which isn't needed afterwards. */
 status submit_gradient_add(struct task_place place, struct data *sum, struct data *term, size_t count);
 
-/* The value of `source`, on its owner, to `destination`, on its own; they are of one size and on two ranks. A message
- * and no task, but ordered among the tasks by the same accesses. */
+/* Sends the value of `source` from its owner to the owner of `destination`, another rank; both have the same size. It
+ * is a message and no task, but ordered among the tasks by its accesses. */
 status submit_transfer(struct task_place place, struct data *destination, struct data *source);
 
-/* Makes StarPU's reduction of `gradient` a sum of contributions that starts at +0 (STARPU_REDUX). */
-void gradient_make_reducible(struct data *gradient);
+/* ---- ACCUMULATION_REDUCES: once for each gradient, before a step's first contribution, after its last ---- */
 
+/* The reduction is a sum that starts at +0. */
+void gradient_make_reducible(struct data *gradient);
+void submit_gradient_clear(struct data *gradient);
+/* Adds up what the ranks have, on the gradient's owner. */
+status submit_gradient_redux(struct data *gradient);
+
+/* Other ranks don't need grads afterwards. */
 status submit_adamw_update(struct task_place place, struct data *params, struct data *m, struct data *v,
                            struct data *grads, size_t count, const struct adamw_options *options, int64_t step);
 
-/* Name of the index-th operation, NULL past the last; the numbers stand in the trace. */
+/* Name of the operation with this number in the trace; NULL past the last. */
 const char *operation_name(int index);
 
 #endif

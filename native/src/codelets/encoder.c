@@ -1,5 +1,4 @@
-/* Codelets of the encoder: token and position embedding, and their gradients. Submitted by graph/forward.c and
- * graph/backward.c. */
+/* Codelets of the encoder: token and position embedding, and their gradients. */
 #include "codelets/operation.h"
 
 struct forward {

@@ -1,4 +1,4 @@
-/* Codelets of GELU, forward and backward. Submitted by graph/forward.c and graph/backward.c. */
+/* Codelets of GELU, forward and backward. */
 #include "codelets/operation.h"
 
 struct gelu {

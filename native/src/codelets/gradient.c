@@ -1,6 +1,6 @@
-/* Codelets that combine contributions to a gradient: the sum of two, and the pair that StarPU's own reduction calls.
- * Submitted by graph/reduce.c; session.c makes gradients reducible. */
+/* Codelets that combine contributions to a parameter's gradient: the sum of two, and StarPU's own reduction. */
 #include "codelets/operation.h"
+#include "data/exchange.h"
 #include "runtime/runtime.h"
 #include "runtime/team.h"
 
@@ -20,10 +20,13 @@ status submit_gradient_add(struct task_place place, struct data *sum, struct dat
 {
     const struct access accesses[] = {{sum, STARPU_RW}, {term, STARPU_R}};
     const struct add arguments = {count};
-    return INSERT_TASK(operation_gradient_add, place, accesses, arguments);
+    TRY(INSERT_TASK(operation_gradient_add, place, accesses, arguments));
+    exchange_drop(term);
+    return STARPULLM_OK;
 }
 
-/* StarPU calls these two itself, without an argument and unseen by the recorder. */
+/* ---- StarPU's reduction. It calls the next two codelets itself: without an argument, and not in the trace. ---- */
+
 struct reduction {
     float *sum;
     const float *term;
@@ -33,15 +36,9 @@ struct reduction {
 static void start_thread(void *argument, struct team team)
 {
     const struct reduction *r = argument;
-    const struct share share = team_share(team, r->count, 16);
+    const struct share share = team_share(team, r->count, FLOATS_PER_LINE);
     for (size_t i = share.begin; i < share.end; i++)
         r->sum[i] = 0.0f;
-}
-
-static void add_thread(void *argument, struct team team)
-{
-    const struct reduction *r = argument;
-    kernels()->gradient_add(r->sum, r->term, r->count, team);
 }
 
 static void start_cpu(void *interfaces[], void *argument)
@@ -49,6 +46,19 @@ static void start_cpu(void *interfaces[], void *argument)
     (void)argument;
     struct reduction r = {(float *)STARPU_VECTOR_GET_PTR(interfaces[0]), NULL, STARPU_VECTOR_GET_NX(interfaces[0])};
     team_run(runtime_layout()->threads_per_worker, start_thread, &r);
+}
+
+static struct starpu_codelet start_codelet = {.where = STARPU_CPU,
+                                              .cpu_funcs = {start_cpu},
+                                              .cpu_funcs_name = {"start_cpu"},
+                                              .nbuffers = 1,
+                                              .modes = {STARPU_W},
+                                              .name = "gradient_redux_start"};
+
+static void add_thread(void *argument, struct team team)
+{
+    const struct reduction *r = argument;
+    kernels()->gradient_add(r->sum, r->term, r->count, team);
 }
 
 static void add_cpu(void *interfaces[], void *argument)
@@ -59,12 +69,6 @@ static void add_cpu(void *interfaces[], void *argument)
     team_run(runtime_layout()->threads_per_worker, add_thread, &r);
 }
 
-static struct starpu_codelet start_codelet = {.where = STARPU_CPU,
-                                              .cpu_funcs = {start_cpu},
-                                              .cpu_funcs_name = {"start_cpu"},
-                                              .nbuffers = 1,
-                                              .modes = {STARPU_W},
-                                              .name = "gradient_redux_start"};
 static struct starpu_codelet add_codelet = {.where = STARPU_CPU,
                                             .cpu_funcs = {add_cpu},
                                             .cpu_funcs_name = {"add_cpu"},
@@ -75,4 +79,14 @@ static struct starpu_codelet add_codelet = {.where = STARPU_CPU,
 void gradient_make_reducible(struct data *gradient)
 {
     starpu_data_set_reduction_methods(gradient->handle, &add_codelet, &start_codelet);
+}
+
+void submit_gradient_clear(struct data *gradient)
+{
+    starpu_data_invalidate_submit(gradient->handle);
+}
+
+status submit_gradient_redux(struct data *gradient)
+{
+    return exchange_reduce(gradient);
 }

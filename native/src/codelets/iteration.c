@@ -1,10 +1,8 @@
-/* Counting a submission's tasks, and losses that arrive later. Called by session.c, api.c and codelets/. */
+/* Counting an iteration's tasks, and the first failure among them. */
 #include "codelets/iteration.h"
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 void failure_init(struct failure *failure)
 {
@@ -36,7 +34,7 @@ status failure_check(struct failure *failure)
     pthread_mutex_lock(&failure->mutex);
     status code = failure->code;
     pthread_mutex_unlock(&failure->mutex);
-    /* Set once: the sentence doesn't change any more. */
+    /* The sentence is set once and then stays as it is. */
     return code == STARPULLM_OK ? STARPULLM_OK : fail(code, "%s", failure->sentence);
 }
 
@@ -76,7 +74,7 @@ void iteration_add_task(struct iteration *iteration)
 
 void iteration_task_done(struct iteration *iteration)
 {
-    /* The last decrement under the mutex: the waiter may reuse the submission as soon as it sees zero. */
+    /* Under the mutex, because whoever waits may open the iteration again as soon as the count is 0. */
     pthread_mutex_lock(&iteration->mutex);
     if (atomic_fetch_sub(&iteration->unfinished, 1) == 1)
         pthread_cond_broadcast(&iteration->finished);
@@ -89,68 +87,4 @@ void iteration_wait(struct iteration *iteration)
     while (atomic_load(&iteration->unfinished) > 0)
         pthread_cond_wait(&iteration->finished, &iteration->mutex);
     pthread_mutex_unlock(&iteration->mutex);
-}
-
-struct starpullm_loss {
-    atomic_int holders;
-    pthread_mutex_t mutex;
-    pthread_cond_t arrived;
-    int ready;
-    float value;
-    status code;        /* how the tasks before it went */
-    char sentence[512]; /* of a failure: the session may be gone when it is asked for */
-};
-
-struct starpullm_loss *loss_create(void)
-{
-    struct starpullm_loss *loss = calloc(1, sizeof *loss);
-    if (!loss)
-        return NULL;
-    atomic_init(&loss->holders, 2);
-    pthread_mutex_init(&loss->mutex, NULL);
-    pthread_cond_init(&loss->arrived, NULL);
-    return loss;
-}
-
-void loss_set(struct starpullm_loss *loss, float value, struct failure *failure)
-{
-    pthread_mutex_lock(&failure->mutex);
-    pthread_mutex_lock(&loss->mutex);
-    loss->value = value;
-    loss->code = failure->code;
-    memcpy(loss->sentence, failure->sentence, sizeof loss->sentence);
-    loss->ready = 1;
-    pthread_cond_broadcast(&loss->arrived);
-    pthread_mutex_unlock(&loss->mutex);
-    pthread_mutex_unlock(&failure->mutex);
-}
-
-status loss_wait(struct starpullm_loss *loss, float *value)
-{
-    pthread_mutex_lock(&loss->mutex);
-    while (!loss->ready)
-        pthread_cond_wait(&loss->arrived, &loss->mutex);
-    pthread_mutex_unlock(&loss->mutex);
-    if (loss->code != STARPULLM_OK)
-        return fail(loss->code, "%s", loss->sentence);
-    *value = loss->value;
-    return STARPULLM_OK;
-}
-
-int loss_ready(const struct starpullm_loss *loss)
-{
-    struct starpullm_loss *locked = (struct starpullm_loss *)loss;
-    pthread_mutex_lock(&locked->mutex);
-    int ready = locked->ready;
-    pthread_mutex_unlock(&locked->mutex);
-    return ready;
-}
-
-void loss_release(struct starpullm_loss *loss)
-{
-    if (!loss || atomic_fetch_sub(&loss->holders, 1) > 1)
-        return;
-    pthread_cond_destroy(&loss->arrived);
-    pthread_mutex_destroy(&loss->mutex);
-    free(loss);
 }

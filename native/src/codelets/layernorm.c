@@ -1,14 +1,15 @@
-/* Codelets of layernorm: forward, and backward in two tasks so that only the weights' gradient is in the chain over
- * sub-batches. Submitted by graph/forward.c and graph/backward.c. */
+/* Codelets of layernorm. Its backward is two tasks, so that only the one of weight and bias waits for the sub-batch
+ * before it. */
 #include "codelets/operation.h"
 
-struct forward {
+struct layernorm {
     size_t N, C;
+    enum sum_start start; /* backward only */
 };
 
 static void run_forward(void *const buffers[], const void *arguments, struct team team)
 {
-    const struct forward *a = arguments;
+    const struct layernorm *a = arguments;
     kernels()->layernorm_forward(buffers[0], buffers[1], buffers[2], buffers[3], buffers[4], buffers[5], a->N, a->C,
                                  team);
 }
@@ -20,18 +21,13 @@ status submit_layernorm_forward(struct task_place place, struct data *out, struc
 {
     const struct access accesses[] = {{out, STARPU_W}, {mean, STARPU_W},   {rstd, STARPU_W},
                                       {inp, STARPU_R}, {weight, STARPU_R}, {bias, STARPU_R}};
-    const struct forward arguments = {N, C};
+    const struct layernorm arguments = {.N = N, .C = C};
     return INSERT_TASK(operation_layernorm_forward, place, accesses, arguments);
 }
 
-struct backward {
-    size_t N, C;
-    enum sum_start start;
-};
-
 static void run_backward_input(void *const buffers[], const void *arguments, struct team team)
 {
-    const struct backward *a = arguments;
+    const struct layernorm *a = arguments;
     kernels()->layernorm_backward_input(buffers[0], buffers[1], buffers[2], buffers[3], buffers[4], buffers[5], a->N,
                                         a->C, a->start, team);
 }
@@ -44,13 +40,13 @@ status submit_layernorm_backward_input(struct task_place place, struct data *din
 {
     const struct access accesses[] = {{dinp, sum_access(start)}, {dout, STARPU_R}, {inp, STARPU_R},
                                       {mean, STARPU_R},          {rstd, STARPU_R}, {weight, STARPU_R}};
-    const struct backward arguments = {N, C, start};
+    const struct layernorm arguments = {N, C, start};
     return INSERT_TASK(operation_layernorm_backward_input, place, accesses, arguments);
 }
 
 static void run_backward_weight(void *const buffers[], const void *arguments, struct team team)
 {
-    const struct backward *a = arguments;
+    const struct layernorm *a = arguments;
     kernels()->layernorm_backward_weight(buffers[0], buffers[1], buffers[2], buffers[3], buffers[4], buffers[5], a->N,
                                          a->C, a->start, team);
 }
@@ -67,6 +63,6 @@ status submit_layernorm_backward_weight(struct task_place place, struct data *dw
                                       {inp, STARPU_R},
                                       {mean, STARPU_R},
                                       {rstd, STARPU_R}};
-    const struct backward arguments = {N, C, accumulation_start(accumulation)};
+    const struct layernorm arguments = {N, C, accumulation_start(accumulation)};
     return INSERT_TASK(operation_layernorm_backward_weight, place, accesses, arguments);
 }

@@ -1,5 +1,6 @@
-/* Codelets of the loss: softmax, cross-entropy, the mean over all sub-batches, and their common gradient. Submitted by
- * graph/forward.c and graph/backward.c. */
+/* Codelets of the loss: softmax, cross-entropy, the mean over all sub-batches, and the gradient of softmax and
+ * cross-entropy in one; and the task that reports the mean. */
+#include "codelets/loss_future.h"
 #include "codelets/operation.h"
 
 struct rows {
@@ -90,8 +91,8 @@ static void run_report_loss(void *const buffers[], const void *arguments, struct
     const struct report *a = arguments;
     if (team.index > 0)
         return;
-    loss_set(a->loss, *(const float *)buffers[0], a->failure);
-    loss_release(a->loss);
+    loss_future_set(a->loss, *(const float *)buffers[0], a->failure);
+    loss_future_release(a->loss);
 }
 
 DEFINE_OPERATION(report_loss, run_report_loss);
@@ -100,8 +101,10 @@ status submit_report_loss(struct task_place place, struct data *mean, struct sta
 {
     const struct access accesses[] = {{mean, STARPU_R}};
     const struct report arguments = {loss, place.iteration->failure};
+    if (loss)
+        loss_future_retain(loss);
     status code = INSERT_TASK(operation_report_loss, place, accesses, arguments);
-    if (code != STARPULLM_OK && loss)
-        loss_release(loss);
+    if (code != STARPULLM_OK)
+        loss_future_release(loss);
     return code;
 }

@@ -1,11 +1,11 @@
-/* Codelets of the matmuls: forward, and backward in two tasks so that only the weight's gradient is in the chain over
- * sub-batches. Submitted by graph/forward.c and graph/backward.c. */
+/* Codelets of the matmuls. Their backward is two tasks, so that only the one of weight and bias waits for the sub-batch
+ * before it. */
 #include "codelets/operation.h"
 
 struct matmul {
     size_t N, C, OC;
     enum sum_start start; /* backward only */
-    int has_bias;         /* then the bias is the last buffer */
+    int has_bias;         /* as the last buffer */
 };
 
 static void run_forward(void *const buffers[], const void *arguments, struct team team)

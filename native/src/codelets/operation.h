@@ -1,5 +1,4 @@
-/* What the codelet files share: an operation (codelet, performance model, the function that unwraps) and the call that
- * inserts a task of it. Included by codelets/ only. */
+/* What the codelet files share: what an operation is, the modes of its accesses, and the call that inserts a task. */
 #ifndef STARPULLM_OPERATION_H
 #define STARPULLM_OPERATION_H
 
@@ -7,22 +6,30 @@
 
 #include "codelets/codelets.h"
 
-/* Unwraps buffers (in the order of the accesses) and arguments, and makes one kernel call. Called by each thread of the
- * team. */
+/* Makes the operation's one kernel call, in each thread of the team. The buffers are in the order of the accesses. */
 typedef void operation_run(void *const buffers[], const void *arguments, struct team team);
 
 struct operation {
+    int number; /* in operations.def */
     operation_run *run;
     struct starpu_perfmodel model;
     struct starpu_codelet codelet;
 };
 
-/* The one CPU function of all codelets (task.c): runs the operation in the worker's threads and keeps the record. */
+enum {
+#define OPERATION(name) OPERATION_##name,
+#include "codelets/operations.def"
+#undef OPERATION
+    NUM_OPERATIONS
+};
+
+/* The CPU function of all codelets (task.c). */
 void operation_cpu(void *interfaces[], void *task);
 
-/* Defines operation_<name>, its codelet and its history-based performance model of that name. */
+/* Defines operation_<name>, with a codelet and a history-based performance model of that name. */
 #define DEFINE_OPERATION(name_, run_)                              \
-    struct operation operation_##name_ = {                         \
+    static struct operation operation_##name_ = {                  \
+        .number = OPERATION_##name_,                               \
         .run = (run_),                                             \
         .model = {.type = STARPU_HISTORY_BASED, .symbol = #name_}, \
         .codelet = {.where = STARPU_CPU,                           \
@@ -33,16 +40,23 @@ void operation_cpu(void *interfaces[], void *task);
                     .name = #name_},                               \
     }
 
-/* Its place in operations.h, and the number after the last, which transfers have. */
-int operation_number(const struct operation *operation);
-int transfer_number(void);
-
 struct access {
     struct data *data;
     enum starpu_data_access_mode mode;
 };
 
-/* An accumulating output's mode. */
+_Static_assert(TASK_MAX_ACCESSES <= STARPU_NMAXBUFS,
+               "an operation has more accesses than this StarPU allows: configure it with --enable-maxbuffers");
+
+/* The length of an array of accesses, checked when it is compiled. */
+#define NUM_ACCESSES(accesses)                                                                   \
+    (sizeof(accesses) / sizeof *(accesses) +                                                     \
+     0 * sizeof(struct {                                                                         \
+         _Static_assert(sizeof(accesses) / sizeof *(accesses) <= TASK_MAX_ACCESSES, "too many"); \
+         char member;                                                                            \
+     }))
+
+/* The mode of an output that is a sum. */
 static inline enum starpu_data_access_mode sum_access(enum sum_start start)
 {
     return start == SUM_FROM_ZERO ? STARPU_W : STARPU_RW;
@@ -61,12 +75,12 @@ static inline enum sum_start accumulation_start(enum accumulation accumulation)
     return accumulation == ACCUMULATION_STARTS ? SUM_FROM_ZERO : SUM_CONTINUES;
 }
 
-/* Inserts one task on the rank of its place; arguments are copied. */
+/* Inserts a task with at most TASK_MAX_ACCESSES accesses, on the rank of its place. Arguments are copied. */
 status insert_task(struct operation *operation, struct task_place place, const struct access *accesses,
                    size_t num_accesses, const void *arguments, size_t arguments_size);
 
-#define INSERT_TASK(operation, place, accesses, arguments)                                              \
-    insert_task(&(operation), (place), (accesses), sizeof(accesses) / sizeof *(accesses), &(arguments), \
-                sizeof(arguments))
+/* The same for an array of accesses and a struct of arguments. */
+#define INSERT_TASK(operation, place, accesses, arguments) \
+    insert_task(&(operation), (place), (accesses), NUM_ACCESSES(accesses), &(arguments), sizeof(arguments))
 
 #endif

@@ -1,4 +1,4 @@
-/* Codelets of the residual sum, forward and backward. Submitted by graph/forward.c and graph/backward.c. */
+/* Codelets of the residual sum, forward and backward. */
 #include "codelets/operation.h"
 
 struct residual {

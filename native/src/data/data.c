@@ -1,9 +1,7 @@
-/* Buffers and their StarPU handles: allocation, registration, access from the application's thread.
- * Called by data/handles.c, and by session.c to read results back. */
+/* Allocating buffers, registering them with StarPU, and access to them outside of tasks. */
 #include "data/data.h"
 
 #include <starpu.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <sys/mman.h>
 
@@ -17,26 +15,18 @@ static status allocate(struct data *data)
         data->buffer = NULL;
         return fail(STARPULLM_OUT_OF_MEMORY, "%s: %zu bytes could not be allocated", data->name, data->bytes);
     }
-    /* Fewer page faults and TLB misses. Small buffers take no more memory by it: they are mapped one beside the other,
-     * and a huge page spans many. No harm if refused. */
+    /* Fewer page faults and TLB misses. Small buffers take no more memory: they lie side by side in one huge page. The
+     * system may refuse. */
     (void)madvise(data->buffer, data->bytes, MADV_HUGEPAGE);
     return STARPULLM_OK;
 }
 
-status data_create(struct data *data, int32_t id, int owner, bool present, size_t count, size_t element_size,
-                   const char *format, ...)
+status data_create(struct data *data, const char *name, int32_t id, int owner, bool on_this_rank, size_t count,
+                   size_t element_size)
 {
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(data->name, sizeof data->name, format, arguments);
-    va_end(arguments);
-
-    data->id = id;
-    data->owner = owner;
-    data->count = count;
-    data->element_size = element_size;
-    data->bytes = count * element_size;
-    if (present)
+    *data = (struct data){.bytes = count * element_size, .id = id, .owner = owner};
+    snprintf(data->name, sizeof data->name, "%s", name);
+    if (on_this_rank)
         TRY(allocate(data));
     starpu_data_handle_t handle;
     starpu_vector_data_register(&handle, data->buffer ? STARPU_MAIN_RAM : -1, (uintptr_t)data->buffer, count,
@@ -57,22 +47,21 @@ void data_destroy(struct data *data)
     data->buffer = NULL;
 }
 
-void data_forget(struct data *data)
+static status check_acquired(const struct data *data, int error)
 {
-    starpu_data_invalidate_submit(data->handle);
+    if (error)
+        return fail(STARPULLM_RUNTIME_FAILURE, "%s: StarPU refused access from the application (error %d)", data->name,
+                    error);
+    return STARPULLM_OK;
 }
 
 static status acquire(struct data *data, enum starpu_data_access_mode mode)
 {
-    /* While a task runs, an open buffer would hide what the task does to it. */
+    /* The audit doesn't see what a task does to an open buffer: no task may be running. */
     if (data->audit)
         starpu_task_wait_for_all();
-    int error = starpu_data_acquire(data->handle, mode);
-    if (error)
-        return fail(STARPULLM_RUNTIME_FAILURE, "%s: StarPU refused access from the application (error %d)", data->name,
-                    error);
-    if (data->audit)
-        audit_open(data->audit, data->id);
+    TRY(check_acquired(data, starpu_data_acquire(data->handle, mode)));
+    audit_open(data->audit, data->id);
     return STARPULLM_OK;
 }
 
@@ -92,16 +81,12 @@ status data_acquire_write(struct data *data, void **memory)
 
 void data_release(struct data *data)
 {
-    if (data->audit)
-        audit_close(data->audit, data->id);
+    audit_close(data->audit, data->id);
     starpu_data_release(data->handle);
 }
 
 status data_when_readable(struct data *data, void (*ready)(void *argument), void *argument)
 {
-    int error = starpu_data_acquire_on_node_cb(data->handle, STARPU_MAIN_RAM, STARPU_R, ready, argument);
-    if (error)
-        return fail(STARPULLM_RUNTIME_FAILURE, "%s: StarPU refused access from the application (error %d)", data->name,
-                    error);
-    return STARPULLM_OK;
+    return check_acquired(data,
+                          starpu_data_acquire_on_node_cb(data->handle, STARPU_MAIN_RAM, STARPU_R, ready, argument));
 }

@@ -1,5 +1,4 @@
-/* One data handle and its buffer. Created by data/handles.c, named in the accesses that codelets/ declare,
- * listed by the trace; graph/ only passes pointers to it. */
+/* One piece of data: a buffer and StarPU's handle for it, under which the graph, the trace and the files know it. */
 #ifndef STARPULLM_DATA_H
 #define STARPULLM_DATA_H
 
@@ -9,39 +8,36 @@
 
 #include "status.h"
 
+enum { DATA_NAME_BYTES = 64 };
+
 struct data {
-    void *handle; /* starpu_data_handle_t; void so that graph/ and trace/ need no StarPU header */
-    void *buffer; /* NULL: no copy of its own on this rank; StarPU makes one while a task here reads the data */
-    size_t count, element_size;
+    void *handle; /* starpu_data_handle_t; void so that graph/ and session/ need no StarPU header */
+    void *buffer; /* NULL: this rank keeps no copy; StarPU makes one while a task here reads the data */
     size_t bytes;
-    int32_t id;          /* index among the session's handles, the same on every rank */
-    int owner;           /* rank whose copy is the data's home */
-    bool transient;      /* no submission needs the value that the one before left */
-    char name[64];       /* group/tensor[layer]#sub-batch */
-    struct audit *audit; /* NULL: its accesses aren't audited */
+    int32_t id;                 /* index among the session's handles, the same on every rank */
+    int owner;                  /* the rank that keeps the value */
+    bool transient;             /* the next iteration doesn't need the value that this one leaves */
+    char name[DATA_NAME_BYTES]; /* group/tensor[layer]#sub-batch */
+    struct audit *audit;        /* NULL: accesses aren't audited */
 };
 
-/* Registers count elements with StarPU, and their owner with its transfers. present: with a buffer on this rank, +0 at
- * first, on pages of its own (they hold nothing else, so that an access can be attributed to one handle; untouched
- * pages take no memory; the last page's rest is readable). */
-status data_create(struct data *data, int32_t id, int owner, bool present, size_t count, size_t element_size,
-                   const char *format, ...) __attribute__((format(printf, 7, 8)));
+/* Registers count elements with StarPU. on_this_rank: with a buffer, at first +0. The buffer has pages of its own, so
+ * that a memory fault belongs to one handle; the rest of its last page can be read. */
+status data_create(struct data *data, const char *name, int32_t id, int owner, bool on_this_rank, size_t count,
+                   size_t element_size);
 
 /* Waits for the tasks that use it. */
 void data_destroy(struct data *data);
 
-/* The value is not needed any more: the next task that accesses it doesn't read it. Ordered as a task's access. */
-void data_forget(struct data *data);
-
-/* Waits for the tasks submitted so far that write (read, for _write) the buffer (for all tasks, if accesses are
- * audited), and holds off later ones until data_release(). Returns its memory. Over ranks the data must be here: see
- * exchange.h. */
+/* Waits for the tasks submitted so far that write the data (for _write also those that read it; for all tasks if
+ * accesses are audited), and delays later ones until data_release(). *memory is the buffer. The value must be on this
+ * rank: see exchange.h. */
 status data_acquire_read(struct data *data, const void **memory);
 status data_acquire_write(struct data *data, void **memory);
 void data_release(struct data *data);
 
-/* As data_acquire_read(), but not of audited data, and returns at once: ready(argument) is called, from whichever
- * thread, when the buffer may be read, and must neither wait nor fail; data_release() follows, from any thread. */
+/* The same without waiting: ready(argument) is called when the buffer may be read, by any thread, and must neither wait
+ * nor fail. data_release() follows, by any thread. Not for audited data. */
 status data_when_readable(struct data *data, void (*ready)(void *argument), void *argument);
 
 #endif

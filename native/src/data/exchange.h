@@ -1,20 +1,20 @@
-/* Data and the ranks: who owns it, and bringing it to ranks that no task brings it to. Called by data.c and session.c;
- * exchange_mpi.c is for builds with MPI, exchange_local.c for those without. */
+/* Bringing data to ranks that no task brings it to. exchange_mpi.c is for builds with MPI, exchange_local.c for those
+ * without. Every rank makes the same calls in the same order among its tasks. */
 #ifndef STARPULLM_EXCHANGE_H
 #define STARPULLM_EXCHANGE_H
 
 #include "data/data.h"
 
-/* Tells StarPU's transfers the data's owner. */
+/* Tells StarPU-MPI the data's owner. */
 void exchange_register(struct data *data);
 
-/* Collective, as a task that reads the data on that rank (on every rank): brings the value there, in submission order.
- * exchange_drop() afterwards, on every rank, frees what was brought. */
+/* Copies the value to a rank, or to all, as for a task there that reads it. */
 status exchange_to(struct data *data, int rank);
 status exchange_to_all(struct data *data);
+/* Frees the copies on ranks that aren't the owner. */
 void exchange_drop(struct data *data);
 
-/* Collective: combines the ranks' contributions to a reducible value on its owner, in a binary tree. */
+/* Adds up the ranks' contributions to a reducible value in a binary tree; the sum is on the owner. */
 status exchange_reduce(struct data *data);
 
 #endif

@@ -1,27 +1,27 @@
-/* Data over ranks, through StarPU-MPI. Called by data.c and session.c. */
+/* Data over ranks, through StarPU-MPI. */
 #include "data/exchange.h"
 
 #include "runtime/ranks_mpi.h"
 #include "runtime/runtime.h"
 
-static bool alone(void)
+static bool one_rank(void)
 {
     return runtime_layout()->ranks == 1;
 }
 
 void exchange_register(struct data *data)
 {
-    if (!alone())
+    if (!one_rank())
         starpu_mpi_data_register_comm(data->handle, data->id, data->owner, ranks_communicator());
 }
 
 status exchange_to(struct data *data, int rank)
 {
-    if (alone())
+    if (one_rank())
         return STARPULLM_OK;
     const int error = starpu_mpi_get_data_on_node_detached(ranks_communicator(), data->handle, rank, NULL, NULL);
     if (error)
-        return fail(STARPULLM_RUNTIME_FAILURE, "%s: StarPU refused to bring it to rank %d (error %d)", data->name, rank,
+        return fail(STARPULLM_RUNTIME_FAILURE, "%s: StarPU refused to copy it to rank %d (error %d)", data->name, rank,
                     error);
     return STARPULLM_OK;
 }
@@ -35,13 +35,13 @@ status exchange_to_all(struct data *data)
 
 void exchange_drop(struct data *data)
 {
-    if (!alone())
+    if (!one_rank())
         starpu_mpi_cache_flush(ranks_communicator(), data->handle);
 }
 
 status exchange_reduce(struct data *data)
 {
-    if (alone())
+    if (one_rank())
         return STARPULLM_OK;
     const int error = starpu_mpi_redux_data_tree(ranks_communicator(), data->handle, 2);
     if (error)

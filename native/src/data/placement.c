@@ -1,4 +1,4 @@
-/* The spreading of sub-batches and parameters over ranks. Called by session.c, handles.c and graph/. */
+/* Distributing sub-batches and parameters over ranks. */
 #include "data/placement.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@ struct piece {
     int64_t elements;
 };
 
-/* The largest first; the checkpoint's order among equals, so that every rank sorts alike. */
+/* The largest first; the checkpoint's order among equals, so that the order is the same on every rank. */
 static int compare_pieces(const void *left, const void *right)
 {
     const struct piece *a = left, *b = right;
@@ -20,7 +20,7 @@ static int compare_pieces(const void *left, const void *right)
     return (a->layer > b->layer) - (a->layer < b->layer);
 }
 
-static void spread(struct placement *placement, struct piece *pieces, int count, int64_t *load)
+static void assign_owners(struct placement *placement, struct piece *pieces, int count, int64_t *load)
 {
     qsort(pieces, (size_t)count, sizeof *pieces, compare_pieces);
     for (int i = 0; i < count; i++) {
@@ -51,7 +51,7 @@ status placement_create(struct placement *placement, const model_config *config,
         for (int p = 0; p < NUM_PARAMETERS; p++)
             for (int l = 0; l < parameter_instances(config, p); l++)
                 pieces[n++] = (struct piece){p, l, tensor_elements(parameter_shape(config, p))};
-        spread(placement, pieces, count, load);
+        assign_owners(placement, pieces, count, load);
     }
     const bool made = pieces && load;
     free(pieces);

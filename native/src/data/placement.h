@@ -1,5 +1,4 @@
-/* Which rank has what: the home of a sub-batch and the owner of a parameter, one function each. Asked by handles.c and
- * graph/; every rank gets the same answers. */
+/* Which rank has what: the home of a sub-batch and the owner of a parameter. Every rank gets the same answers. */
 #ifndef STARPULLM_PLACEMENT_H
 #define STARPULLM_PLACEMENT_H
 
@@ -14,11 +13,11 @@ struct placement {
 status placement_create(struct placement *placement, const model_config *config, int rank, int ranks, int sub_batches);
 void placement_destroy(struct placement *placement);
 
-/* The rank that computes sub-batch s: rank 0 the first of the batch's sub-batches, and so on. */
+/* The rank that computes a sub-batch: rank 0 the first ones, rank 1 the next ones, and so on. */
 int home_of(const struct placement *placement, int sub_batch);
 
-/* The rank that holds a parameter's m and v and updates it. Parameters are spread by bytes, the largest first, each to
- * the rank that has least so far. */
+/* The rank that holds a parameter's m and v, and updates it. Each parameter, the largest first, goes to the rank with
+ * the fewest elements so far. */
 int owner_of(const struct placement *placement, enum parameter p, int layer);
 
 #endif

@@ -1,11 +1,12 @@
-/* The task flow of one submission: what graph/ needs to know, and its parts. session.c calls step.c; step.c calls
- * the others. Nothing here names StarPU or a kernel. */
+/* The training step as a sequential task flow: the operations of forward, loss, backward, reduction and update,
+ * submitted in the algorithm's order. What each is, and when it may run, is up to codelets/. */
 #ifndef STARPULLM_GRAPH_H
 #define STARPULLM_GRAPH_H
 
 #include "codelets/codelets.h"
 #include "data/handles.h"
 
+/* What all iterations of a session have in common. */
 struct graph_options {
     const struct handles *handles;
     model_config config;
@@ -16,50 +17,98 @@ struct graph_options {
     struct adamw_options adamw;
 };
 
-/* One submission: which of the slots of tokens and mean loss it uses, and what counts its tasks. */
+/* One iteration: a step, an evaluation, or a forward pass alone. */
 struct graph_context {
     const struct graph_options *options;
-    struct iteration *iteration;
-    int slot;
+    struct iteration *iteration; /* counts its tasks */
+    int slot;                    /* which tokens and which mean loss it uses: see handles.h */
 };
 
-/* step.c */
+/* ---- step.c: a whole iteration ---- */
 
 /* Forward up to the probabilities. */
 status graph_add_forward(const struct graph_context *context);
-/* Forward and loss. Takes over the task's hold on `loss`. */
+/* Forward and loss. */
 status graph_add_evaluation(const struct graph_context *context, struct starpullm_loss *loss);
-/* Forward, loss, backward and update number `update` (from 1). Takes over the task's hold on `loss`. */
+/* Forward, loss, backward and update number `update` (from 1). */
 status graph_add_step(const struct graph_context *context, struct starpullm_loss *loss, int64_t update);
 
-/* forward.c, backward.c: one sub-batch. The encoder's backward is apart: wte takes all sub-batches' logits
- * contributions before the first of the encoder's. */
+/* ---- forward.c, backward.c: one sub-batch ---- */
+
 status forward_pass(const struct graph_context *context, int s);
 status loss_pass(const struct graph_context *context, int s);
 status backward_pass(const struct graph_context *context, int s);
+/* The last operation of the backward pass. It is apart because wte takes the logits' contributions of all sub-batches
+ * before the first of the encoder's. */
 status encoder_backward_pass(const struct graph_context *context, int s);
 
-/* update.c: all parameters. */
-status update_parameters(const struct graph_context *context, int64_t update);
+/* ---- update.c ---- */
 
-/* reduce.c: the buffer that sub-batch s adds its contribution to a parameter's gradient to, and how. wte has two
- * passes over the sub-batches, the logits' contributions and the encoder's; the others have the first alone. */
-enum pass { FIRST_PASS, SECOND_PASS };
+/* Every tensor's gradient is reduced over the sub-batches, and the tensor updated. */
+status reduce_and_update(const struct graph_context *context, int64_t update);
+
+/* ---- layers.c: a layer and its tensors ---- */
+
+/* Layer l of sub-batch s; l is NO_LAYER before the first block and after the last. */
+struct layer {
+    const struct graph_context *context;
+    int s, l;
+};
+enum { NO_LAYER = -1 };
+
+/* The layer's number among a tensor's instances: 0 for NO_LAYER. */
+int instance(int l);
+
+struct data *param(const struct layer *at, enum parameter p);
+struct data *act(const struct layer *at, enum activation a);
+struct data *act_grad(const struct layer *at, enum activation a);
+
+/* The residual stream that enters a block, and its gradient. */
+struct data *block_input(const struct layer *block);
+struct data *block_input_grad(const struct layer *block);
+
+struct task_place place_of(const struct layer *at); /* on the sub-batch's home rank */
+struct task_place place_on_rank(const struct graph_context *context, int rank, int l);
+
+/* The sizes of a sub-batch and of the model, by their letters; N = B*T. */
+struct sizes {
+    size_t B, T, N, C, NH, V, Vp, maxT;
+};
+struct sizes sizes_of(const struct graph_context *context);
+
+/* The layernorms, and the matmuls with a bias: their tensors. A matmul's sizes are its weight's (OC,C). */
+struct layernorm_tensors {
+    enum activation out, mean, rstd;
+    enum parameter weight, bias;
+};
+extern const struct layernorm_tensors layernorm_1, layernorm_2, layernorm_final;
+struct matmul_tensors {
+    enum activation out, inp;
+    enum parameter weight, bias;
+};
+extern const struct matmul_tensors matmul_qkv, matmul_attproj, matmul_fc, matmul_fcproj;
+struct matmul_sizes {
+    size_t C, OC;
+};
+struct matmul_sizes matmul_sizes_of(const struct graph_context *context, enum parameter weight);
+
+/* ---- reduce.c: the gradients of the parameters ---- */
+
+/* A parameter's gradient gets one contribution of each sub-batch in the first sweep over them; only wte has a second
+ * sweep: the logits' contributions, then the encoder's. */
+enum sweep { FIRST_SWEEP, SECOND_SWEEP };
+
+/* Where a contribution goes, and how it is added. */
 struct contribution {
     struct data *data;
     enum accumulation accumulation;
 };
-status gradient_contribution(const struct graph_context *context, enum parameter p, int layer, int s, enum pass pass,
-                             struct contribution *contribution);
-/* Combines the contributions; the whole batch's gradient is then in gradient_of_batch(). */
-status reduce_gradient(const struct graph_context *context, enum parameter p, int layer);
-struct data *gradient_of_batch(const struct graph_options *graph, enum parameter p, int layer);
-
-/* context.c */
-struct task_place place_of(const struct graph_context *context, int s, int layer); /* on the sub-batch's home */
-struct task_place place_on(const struct graph_context *context, int rank, int layer);
-struct data *param(const struct graph_context *context, enum parameter p, int layer);
-struct data *act(const struct graph_context *context, enum activation a, int layer, int s);
-struct data *act_grad(const struct graph_context *context, enum activation a, int layer, int s);
+/* Makes the gradient ready for the contribution of at's sub-batch, which has to be submitted next. */
+status prepare_contribution(const struct layer *at, enum parameter p, enum sweep sweep,
+                            struct contribution *contribution);
+/* Makes one gradient of all contributions. */
+status reduce_gradient(const struct graph_context *context, enum parameter p, int l);
+/* Where the gradient of the whole batch then is. */
+struct data *gradient_of_batch(const struct graph_options *graph, enum parameter p, int l);
 
 #endif

@@ -1,93 +1,85 @@
-/* The reduction of parameter gradients over sub-batches: where each contribution goes, and how they become one. Called
- * by graph/backward.c and graph/update.c.
+/* The reduction of the parameters' gradients over sub-batches: where each contribution goes, and how they become one.
  *
- * `ordered`: one buffer per rank and tensor. Sub-batch 0 starts the sum, the others continue its running value in their
- * order, which moves on to the next rank between two ranks' sub-batches; so the sum is that of the whole batch
- * (numerics.md, "What this gives data parallelism").
- * `tree`: one buffer per sub-batch; neighbours are added, then neighbours of neighbours: a shape that the number of
- * sub-batches alone decides.
- * `redux`: StarPU's own reduction, over the workers of a rank and then over ranks, in an order of its own. */
+ * `ordered`: one buffer per rank and tensor. Sub-batch 0 starts the sum and the others continue it in their order. The
+ * sum moves to the next rank between the sub-batches of two ranks. It is the sum of the whole batch (numerics.md,
+ * "What this gives data parallelism").
+ * `tree`: one buffer per sub-batch. Neighbours are added, then neighbours of neighbours: the number of sub-batches
+ * alone decides the tree's shape.
+ * `redux`: StarPU's own reduction, over the workers of a rank and then over ranks, in an order that varies. */
 #include "graph/graph.h"
 
-#include "data/exchange.h"
-
-static struct data *gradient(const struct graph_context *context, enum parameter p, int layer, int index)
+static struct data *gradient(const struct graph_context *context, enum parameter p, int l, int index)
 {
-    return handles_gradient(context->options->handles, p, layer, index);
+    return handles_gradient(context->options->handles, p, instance(l), index);
 }
 
-/* The running value moves to `rank`, unless it is there. */
-static status move_running_value(const struct graph_context *context, enum parameter p, int layer, int rank,
-                                 int previous)
+/* `ordered`: the running sum moves from one rank to another, unless they are the same. */
+static status move_sum(const struct graph_context *context, enum parameter p, int l, int from, int to)
 {
-    if (rank == previous)
+    if (from == to)
         return STARPULLM_OK;
-    return submit_transfer(place_on(context, rank, parameter_layered(p) ? layer : -1),
-                           gradient(context, p, layer, rank), gradient(context, p, layer, previous));
+    return submit_transfer(place_on_rank(context, to, l), gradient(context, p, l, to), gradient(context, p, l, from));
 }
 
-static status continue_chain(const struct graph_context *context, enum parameter p, int layer, int s, enum pass pass,
-                             struct contribution *contribution)
+static status continue_sum(const struct layer *at, enum parameter p, enum sweep sweep,
+                           struct contribution *contribution)
 {
-    const struct placement *placement = context->options->placement;
-    const int S = context->options->sub_batches, home = home_of(placement, s);
-    const int link = pass == FIRST_PASS ? s : S + s;
-    if (link > 0)
-        TRY(move_running_value(context, p, layer, home, home_of(placement, (link - 1) % S)));
-    contribution->data = gradient(context, p, layer, home);
-    contribution->accumulation = link == 0 ? ACCUMULATION_STARTS : ACCUMULATION_CONTINUES;
+    const struct placement *placement = at->context->options->placement;
+    const int S = at->context->options->sub_batches, home = home_of(placement, at->s);
+    const bool first = sweep == FIRST_SWEEP && at->s == 0;
+    if (!first)
+        TRY(move_sum(at->context, p, at->l, home_of(placement, (at->s + S - 1) % S), home));
+    *contribution = (struct contribution){gradient(at->context, p, at->l, home),
+                                          first ? ACCUMULATION_STARTS : ACCUMULATION_CONTINUES};
     return STARPULLM_OK;
 }
 
-status gradient_contribution(const struct graph_context *context, enum parameter p, int layer, int s, enum pass pass,
-                             struct contribution *contribution)
+status prepare_contribution(const struct layer *at, enum parameter p, enum sweep sweep,
+                            struct contribution *contribution)
 {
-    switch (context->options->reduction) {
+    switch (at->context->options->reduction) {
     case STARPULLM_REDUCTION_ORDERED:
-        return continue_chain(context, p, layer, s, pass, contribution);
+        return continue_sum(at, p, sweep, contribution);
     case STARPULLM_REDUCTION_TREE:
-        *contribution = (struct contribution){gradient(context, p, layer, s),
-                                              pass == FIRST_PASS ? ACCUMULATION_STARTS : ACCUMULATION_CONTINUES};
+        *contribution = (struct contribution){gradient(at->context, p, at->l, at->s),
+                                              sweep == FIRST_SWEEP ? ACCUMULATION_STARTS : ACCUMULATION_CONTINUES};
         return STARPULLM_OK;
     default:
-        *contribution = (struct contribution){gradient(context, p, layer, 0), ACCUMULATION_REDUCES};
+        *contribution = (struct contribution){gradient(at->context, p, at->l, 0), ACCUMULATION_REDUCES};
         /* The last step's value is no contribution to this step's. */
-        if (pass == FIRST_PASS && s == 0)
-            data_forget(contribution->data);
+        if (sweep == FIRST_SWEEP && at->s == 0)
+            submit_gradient_clear(contribution->data);
         return STARPULLM_OK;
     }
 }
 
-static status submit_tree(const struct graph_context *context, enum parameter p, int layer)
+static status add_tree(const struct graph_context *context, enum parameter p, int l)
 {
     const struct graph_options *g = context->options;
     const size_t count = (size_t)tensor_elements(parameter_shape(&g->config, p));
     for (int stride = 1; stride < g->sub_batches; stride *= 2)
-        for (int s = 0; s + stride < g->sub_batches; s += 2 * stride) {
-            struct data *term = gradient(context, p, layer, s + stride);
-            TRY(submit_gradient_add(place_of(context, s, parameter_layered(p) ? layer : -1),
-                                    gradient(context, p, layer, s), term, count));
-            exchange_drop(term);
-        }
+        for (int s = 0; s + stride < g->sub_batches; s += 2 * stride)
+            TRY(submit_gradient_add(place_of(&(struct layer){context, s, l}), gradient(context, p, l, s),
+                                    gradient(context, p, l, s + stride), count));
     return STARPULLM_OK;
 }
 
-status reduce_gradient(const struct graph_context *context, enum parameter p, int layer)
+status reduce_gradient(const struct graph_context *context, enum parameter p, int l)
 {
     const struct graph_options *g = context->options;
     switch (g->reduction) {
     case STARPULLM_REDUCTION_ORDERED:
-        return move_running_value(context, p, layer, owner_of(g->placement, p, layer),
-                                  home_of(g->placement, g->sub_batches - 1));
+        return move_sum(context, p, l, home_of(g->placement, g->sub_batches - 1),
+                        owner_of(g->placement, p, instance(l)));
     case STARPULLM_REDUCTION_TREE:
-        return submit_tree(context, p, layer);
+        return add_tree(context, p, l);
     default:
-        return exchange_reduce(gradient(context, p, layer, 0));
+        return submit_gradient_redux(gradient(context, p, l, 0));
     }
 }
 
-struct data *gradient_of_batch(const struct graph_options *graph, enum parameter p, int layer)
+struct data *gradient_of_batch(const struct graph_options *graph, enum parameter p, int l)
 {
-    const int index = graph->reduction == STARPULLM_REDUCTION_ORDERED ? owner_of(graph->placement, p, layer) : 0;
-    return handles_gradient(graph->handles, p, layer, index);
+    const bool ordered = graph->reduction == STARPULLM_REDUCTION_ORDERED;
+    return handles_gradient(graph->handles, p, instance(l), ordered ? owner_of(graph->placement, p, instance(l)) : 0);
 }

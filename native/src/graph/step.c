@@ -1,5 +1,5 @@
-/* One submission as a whole: the sequential algorithm over sub-batches, from which StarPU derives what may run when.
- * Called by session.c. */
+/* A whole iteration: the sequential algorithm over sub-batches. StarPU derives from it what may run at the same time.
+ */
 #include "graph/graph.h"
 
 status graph_add_forward(const struct graph_context *context)
@@ -9,31 +9,23 @@ status graph_add_forward(const struct graph_context *context)
     return STARPULLM_OK;
 }
 
-static status forward_and_loss(const struct graph_context *context, int s)
-{
-    TRY(forward_pass(context, s));
-    return loss_pass(context, s);
-}
-
-/* Every rank gets the loss. */
-static status report_loss_to_ranks(const struct graph_context *context, struct starpullm_loss *loss)
+/* Every rank gets the mean loss; this one through `loss`. */
+static status report_loss(const struct graph_context *context, struct starpullm_loss *loss)
 {
     const struct placement *placement = context->options->placement;
     struct data *mean = handles_mean_loss(context->options->handles, context->slot);
     for (int rank = 0; rank < placement->ranks; rank++)
-        TRY(submit_report_loss(place_on(context, rank, -1), mean, rank == placement->rank ? loss : NULL));
+        TRY(submit_report_loss(place_on_rank(context, rank, NO_LAYER), mean, rank == placement->rank ? loss : NULL));
     return STARPULLM_OK;
 }
 
 status graph_add_evaluation(const struct graph_context *context, struct starpullm_loss *loss)
 {
-    status code = STARPULLM_OK;
-    for (int s = 0; s < context->options->sub_batches && code == STARPULLM_OK; s++)
-        code = forward_and_loss(context, s);
-    if (code == STARPULLM_OK)
-        return report_loss_to_ranks(context, loss);
-    loss_release(loss);
-    return code;
+    for (int s = 0; s < context->options->sub_batches; s++) {
+        TRY(forward_pass(context, s));
+        TRY(loss_pass(context, s));
+    }
+    return report_loss(context, loss);
 }
 
 status graph_add_step(const struct graph_context *context, struct starpullm_loss *loss, int64_t update)
@@ -44,5 +36,5 @@ status graph_add_step(const struct graph_context *context, struct starpullm_loss
         TRY(backward_pass(context, s));
     for (int s = 0; s < S; s++)
         TRY(encoder_backward_pass(context, s));
-    return update_parameters(context, update);
+    return reduce_and_update(context, update);
 }

@@ -1,33 +1,34 @@
-/* The update of all parameters as a task flow: one task per tensor and layer, in the order in which the next forward
- * pass needs them. Called by graph/step.c.
+/* Reduction and update of all parameters, tensor by tensor, in the order in which the next forward pass needs them.
  *
- * An update takes as long as the memory takes to bring its operands. Directly after the gradient's last contribution
- * the gradient and the weight, which the gradient of the input has just been made with, are still in a cache. */
-#include "data/exchange.h"
+ * An update takes as long as the memory takes to bring its operands. Directly after the gradient's last contribution,
+ * the gradient and the weight, which the gradient of the input has just been computed with, are still in a cache. */
 #include "graph/graph.h"
 
-static status submit_tensor(const struct graph_context *context, enum parameter p, int layer, int64_t update)
+static status update_tensor(const struct graph_context *context, enum parameter p, int l, int64_t update)
 {
     const struct graph_options *g = context->options;
-    const size_t count = (size_t)tensor_elements(parameter_shape(&g->config, p));
-    struct data *grads = gradient_of_batch(g, p, layer);
-    TRY(reduce_gradient(context, p, layer));
-    struct task_place place = place_on(context, owner_of(g->placement, p, layer), parameter_layered(p) ? layer : -1);
+    struct task_place place = place_on_rank(context, owner_of(g->placement, p, instance(l)), l);
     place.priority = PRIORITY_AT_ONCE;
-    TRY(submit_adamw_update(place, param(context, p, layer), handles_parameter(g->handles, STARPULLM_M, p, layer),
-                            handles_parameter(g->handles, STARPULLM_V, p, layer), grads, count, &g->adamw, update));
-    exchange_drop(grads);
-    return STARPULLM_OK;
+    return submit_adamw_update(place, handles_parameter(g->handles, STARPULLM_PARAMS, p, instance(l)),
+                               handles_parameter(g->handles, STARPULLM_M, p, instance(l)),
+                               handles_parameter(g->handles, STARPULLM_V, p, instance(l)), gradient_of_batch(g, p, l),
+                               (size_t)tensor_elements(parameter_shape(&g->config, p)), &g->adamw, update);
 }
 
-status update_parameters(const struct graph_context *context, int64_t update)
+static status reduce_and_update_tensor(const struct graph_context *context, enum parameter p, int l, int64_t update)
 {
-    TRY(submit_tensor(context, PARAM_WTE, 0, update));
-    TRY(submit_tensor(context, PARAM_WPE, 0, update));
+    TRY(reduce_gradient(context, p, l));
+    return update_tensor(context, p, l, update);
+}
+
+status reduce_and_update(const struct graph_context *context, int64_t update)
+{
+    TRY(reduce_and_update_tensor(context, PARAM_WTE, NO_LAYER, update));
+    TRY(reduce_and_update_tensor(context, PARAM_WPE, NO_LAYER, update));
     for (int l = 0; l < context->options->config.num_layers; l++)
         for (int p = 0; p < NUM_PARAMETERS; p++)
             if (parameter_layered(p))
-                TRY(submit_tensor(context, p, l, update));
-    TRY(submit_tensor(context, PARAM_LNFW, 0, update));
-    return submit_tensor(context, PARAM_LNFB, 0, update);
+                TRY(reduce_and_update_tensor(context, p, l, update));
+    TRY(reduce_and_update_tensor(context, PARAM_LNFW, NO_LAYER, update));
+    return reduce_and_update_tensor(context, PARAM_LNFB, NO_LAYER, update);
 }

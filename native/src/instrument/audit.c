@@ -1,4 +1,4 @@
-/* Page protection and the signal handler that opens a page at its first access. Called by instrument.c and data.c. */
+/* Page protection, and the signal handler that opens a page at its first access. */
 #include "instrument/audit.h"
 
 #include <errno.h>
@@ -25,7 +25,7 @@ struct region {
     uintptr_t begin, end; /* of whole pages */
     int32_t handle;
     int declared;    /* by the running task */
-    atomic_bool hit; /* pages of it were opened by an access */
+    atomic_bool hit; /* an access has opened pages of it */
     struct touch by_task[NUM_KINDS], outside[NUM_KINDS];
 };
 
@@ -42,7 +42,8 @@ struct audit {
 static _Atomic(struct audit *) the_audit;
 static struct sigaction previous;
 
-/* A page of no region, to learn whether faults can be told apart, and what its last one was taken for. */
+/* A page outside of all regions, to test whether the handler tells reads from writes, and what the handler took the
+ * last fault on it for. */
 static struct {
     _Atomic(char *) page;
     size_t bytes;
@@ -51,11 +52,11 @@ static struct {
 
 static void protect(const struct region *region, int protection)
 {
-    /* Can only fail for lack of mappings, and whole regions need few. */
+    /* Fails only if the process has too many mappings, and whole regions need few. */
     (void)mprotect((void *)region->begin, region->end - region->begin, protection);
 }
 
-/* ---- In the signal handler: only what is safe there ---- */
+/* ---- The signal handler: async-signal-safe calls only ---- */
 
 static struct region *find_region(const struct audit *audit, uintptr_t address)
 {
@@ -70,8 +71,8 @@ static struct region *find_region(const struct audit *audit, uintptr_t address)
     return low < audit->count && address >= audit->regions[low].begin ? &audit->regions[low] : NULL;
 }
 
-/* Opens the page; false: not one of ours, or it can't be opened. */
-static bool resolve(const struct audit *audit, uintptr_t address, bool is_write)
+/* Opens the page and counts the access. False if the page is in no region, or can't be opened. */
+static bool open_page(const struct audit *audit, uintptr_t address, bool is_write)
 {
     struct region *region = find_region(audit, address);
     if (!region)
@@ -84,11 +85,11 @@ static bool resolve(const struct audit *audit, uintptr_t address, bool is_write)
     const int protection = is_write ? PROT_READ | PROT_WRITE : PROT_READ;
     if (mprotect((void *)(address & ~(audit->page - 1)), audit->page, protection) == 0)
         return true;
-    /* Too many mappings: the region as one. */
+    /* Too many mappings: open the whole region. */
     return mprotect((void *)region->begin, region->end - region->begin, PROT_READ | PROT_WRITE) == 0;
 }
 
-static bool resolve_probe(void *address, bool is_write)
+static bool open_probe(void *address, bool is_write)
 {
     char *page = atomic_load(&probe.page);
     if (!page || address != page)
@@ -97,15 +98,15 @@ static bool resolve_probe(void *address, bool is_write)
     return mprotect(page, probe.bytes, PROT_READ | PROT_WRITE) == 0;
 }
 
-/* As if this handler weren't there. */
-static void pass_on(int number, siginfo_t *info, void *context)
+/* What would have happened without this handler. */
+static void call_previous_handler(int number, siginfo_t *info, void *context)
 {
     if (previous.sa_flags & SA_SIGINFO)
         previous.sa_sigaction(number, info, context);
     else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN)
         previous.sa_handler(number);
     else {
-        /* The access is repeated when this returns, and ends the process. */
+        /* When this returns, the access is repeated and ends the process. */
         const struct sigaction standard = {.sa_handler = SIG_DFL};
         sigaction(number, &standard, NULL);
     }
@@ -115,13 +116,13 @@ static void on_fault(int number, siginfo_t *info, void *context)
 {
     const int error_number = errno;
     const struct audit *audit = atomic_load(&the_audit);
-    /* A signal that was sent has no address. */
     const bool is_write = fault_is_write(context);
+    /* A signal sent by kill() has another code, and no address. */
     const bool ours = audit && info->si_code == SEGV_ACCERR &&
-                      (resolve(audit, (uintptr_t)info->si_addr, is_write) || resolve_probe(info->si_addr, is_write));
+                      (open_page(audit, (uintptr_t)info->si_addr, is_write) || open_probe(info->si_addr, is_write));
     errno = error_number;
     if (!ours)
-        pass_on(number, info, context);
+        call_previous_handler(number, info, context);
 }
 
 /* ---- Create and destroy ---- */
@@ -154,12 +155,12 @@ static status make_regions(struct audit *audit, const struct audit_buffer *buffe
     return STARPULLM_OK;
 }
 
-/* A read and a write of a closed page, as the handler sees them. */
-static status try_faults(size_t bytes)
+/* Reads and writes a closed page: the handler must tell one from the other. */
+static status test_faults(size_t bytes)
 {
     char *page = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED)
-        return fail(STARPULLM_OUT_OF_MEMORY, "a page to try memory faults on");
+        return fail(STARPULLM_OUT_OF_MEMORY, "a page to test memory faults with");
     probe.bytes = bytes;
     atomic_store(&probe.page, page);
     volatile char *first = page;
@@ -179,16 +180,16 @@ static status try_faults(size_t bytes)
         read_known ? "write" : "read", read_known ? "read" : "write");
 }
 
-static void let_faults_go(void)
+static void remove_handler(void)
 {
-    /* Somebody may have come after us; our handler then stays in their chain, and passes everything on. */
+    /* A handler that was installed later may call this one, which then stays and passes every fault on. */
     struct sigaction present;
     if (sigaction(SIGSEGV, NULL, &present) == 0 && (present.sa_flags & SA_SIGINFO) && present.sa_sigaction == on_fault)
         sigaction(SIGSEGV, &previous, NULL);
     atomic_store(&the_audit, NULL);
 }
 
-static status catch_faults(struct audit *audit)
+static status install_handler(struct audit *audit)
 {
     struct audit *none = NULL;
     if (!atomic_compare_exchange_strong(&the_audit, &none, audit))
@@ -218,11 +219,11 @@ status audit_create(const struct audit_buffer *buffers, size_t count, struct aud
     audit->page = (uintptr_t)sysconf(_SC_PAGESIZE);
     status code = make_regions(audit, buffers, count);
     if (code == STARPULLM_OK)
-        code = catch_faults(audit);
+        code = install_handler(audit);
     if (code == STARPULLM_OK) {
-        code = try_faults(audit->page);
+        code = test_faults(audit->page);
         if (code != STARPULLM_OK)
-            let_faults_go();
+            remove_handler();
     }
     if (code != STARPULLM_OK) {
         free_audit(audit);
@@ -240,7 +241,7 @@ void audit_destroy(struct audit *audit)
         return;
     for (size_t i = 0; i < audit->count; i++)
         protect(&audit->regions[i], PROT_READ | PROT_WRITE);
-    let_faults_go();
+    remove_handler();
     free_audit(audit);
 }
 
@@ -254,7 +255,7 @@ static void close_hit(struct region *region)
 
 void audit_begin(struct audit *audit)
 {
-    /* What an access outside of tasks has opened. */
+    /* Close what accesses outside of tasks have opened. */
     for (size_t i = 0; i < audit->count; i++)
         close_hit(&audit->regions[i]);
     audit->worker = pthread_self();
@@ -303,10 +304,12 @@ void audit_outside(struct audit *audit, audit_report *report, void *argument)
 
 void audit_open(struct audit *audit, int32_t handle)
 {
-    protect(audit->of_handle[handle], PROT_READ | PROT_WRITE);
+    if (audit)
+        protect(audit->of_handle[handle], PROT_READ | PROT_WRITE);
 }
 
 void audit_close(struct audit *audit, int32_t handle)
 {
-    protect(audit->of_handle[handle], PROT_NONE);
+    if (audit)
+        protect(audit->of_handle[handle], PROT_NONE);
 }

@@ -1,8 +1,8 @@
-/* The access audit: buffers whose pages are closed, and opened by the first access of a task, which is compared with
- * what the task declared. Called by instrument.c around each kernel and by data.c where the application has a buffer.
+/* The access audit: the pages of all buffers are closed, the first access of a task to a page opens it, and is compared
+ * with what the task declared.
  *
- * A page stays open until its task has ended, so what is seen of it is the first access and, if that was a read, the
- * first write. One task at a time: an audited run has one worker of one thread. */
+ * A page stays open until its task has ended. So the audit sees the first access to each page and, if that was a read,
+ * the first write. It needs one task at a time: one worker of one thread. */
 #ifndef STARPULLM_AUDIT_H
 #define STARPULLM_AUDIT_H
 
@@ -13,26 +13,27 @@
 
 struct audit;
 
-/* A handle's buffer: on pages of its own. */
+/* A handle's buffer, on pages of its own. */
 struct audit_buffer {
     int32_t handle;
     void *begin;
     size_t bytes;
 };
 
-/* Closes the pages of all buffers. One audit at a time in a process, on a processor whose faults can be told apart. */
+/* Closes the pages of all buffers. One audit at a time in a process; the processor must say whether a page fault was a
+ * read or a write. */
 status audit_create(const struct audit_buffer *buffers, size_t count, struct audit **audit);
-/* Opens them for good. */
+/* Opens them again. */
 void audit_destroy(struct audit *audit);
 
 enum { AUDIT_READ = 1, AUDIT_WRITE = 2 };
 
-/* From here to audit_end() the calling thread runs a task; audit_declare() says what it may do. */
+/* From audit_begin() to audit_end() the calling thread runs a task, whose accesses audit_declare() declares. */
 void audit_begin(struct audit *audit);
 void audit_declare(struct audit *audit, int32_t handle, int access);
 
-/* What was found of one handle: accesses of one kind, AUDIT_READ or AUDIT_WRITE, that were not declared, to so many
- * pages and first at this offset in bytes; or, with 0 pages, that it was declared and never happened. */
+/* Accesses of one kind, AUDIT_READ or AUDIT_WRITE, to one handle: undeclared ones, with the number of pages and the
+ * first one's offset in bytes; or, with 0 pages, a declared access that never happened. */
 struct audit_finding {
     int32_t handle;
     int access;
@@ -40,13 +41,14 @@ struct audit_finding {
 };
 typedef void audit_report(void *argument, const struct audit_finding *finding);
 
-/* Reports what the task did, and closes the pages that it opened. */
+/* Reports what the task did otherwise than declared, and closes the pages that it opened. */
 void audit_end(struct audit *audit, audit_report *report, void *argument);
 
-/* Reports accesses outside of tasks to closed pages since the last call. */
+/* Reports accesses to closed pages outside of tasks, since the last call. */
 void audit_outside(struct audit *audit, audit_report *report, void *argument);
 
-/* Opens and closes a handle's buffer for somebody who has a right to it: no task may be running. */
+/* Opens and closes a handle's buffer, for an access outside of tasks that is allowed. No task may be running.
+ * NULL is allowed, and does nothing. */
 void audit_open(struct audit *audit, int32_t handle);
 void audit_close(struct audit *audit, int32_t handle);
 

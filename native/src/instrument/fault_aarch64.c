@@ -1,4 +1,4 @@
-/* Memory faults on aarch64. Called by audit.c. */
+/* Memory faults on aarch64. */
 #include "instrument/fault.h"
 
 #include <asm/sigcontext.h>

@@ -1,4 +1,4 @@
-/* Memory faults on a processor that isn't known here: they can't be told apart. Called by audit.c. */
+/* Memory faults on any other processor: reads and writes look the same. */
 #include "instrument/fault.h"
 
 bool fault_is_write(const void *context)

@@ -1,4 +1,4 @@
-/* Memory faults on x86-64. Called by audit.c. */
+/* Memory faults on x86-64. */
 #include "instrument/fault.h"
 
 #include <ucontext.h>

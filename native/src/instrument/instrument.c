@@ -1,5 +1,4 @@
-/* The session's instruments in their order around a kernel, and their findings. Called by session.c, codelets/task.c
- * and api.c. */
+/* What the instruments do before and after a kernel, and what they have found. */
 #include "instrument/instrument.h"
 
 #include <pthread.h>
@@ -15,7 +14,7 @@ struct instrument {
     pthread_mutex_t mutex;
     struct starpullm_finding *findings;
     size_t count, capacity;
-    bool lost; /* some, for want of memory */
+    bool lost; /* there wasn't enough memory for all findings */
 };
 
 status instrument_create(const struct instrument_options *options, const struct audit_buffer *buffers, size_t count,
@@ -77,7 +76,7 @@ static void append(struct instrument *instrument, struct starpullm_finding findi
     pthread_mutex_unlock(&instrument->mutex);
 }
 
-/* Whose accesses audit.c reports. */
+/* Whose accesses are reported; task -1: not a task's. */
 struct accessor {
     struct instrument *instrument;
     int64_t task;
@@ -140,11 +139,9 @@ static void delay(const struct instrument *instrument, int64_t task)
 
 static void fill(struct audit *audit, const struct watched_access *access, void *buffer)
 {
-    if (audit)
-        audit_open(audit, access->handle);
+    audit_open(audit, access->handle);
     poison_fill(buffer, access->bytes);
-    if (audit)
-        audit_close(audit, access->handle);
+    audit_close(audit, access->handle);
 }
 
 void instrument_before(const struct watch *watch, void *const buffers[])
@@ -170,11 +167,9 @@ void instrument_before(const struct watch *watch, void *const buffers[])
 static void find_poison(const struct watch *watch, const struct watched_access *access, const void *buffer)
 {
     struct audit *audit = watch->instrument->audit;
-    if (audit)
-        audit_open(audit, access->handle);
+    audit_open(audit, access->handle);
     const struct poison_found found = poison_find(buffer, access->bytes);
-    if (audit)
-        audit_close(audit, access->handle);
+    audit_close(audit, access->handle);
     struct starpullm_finding finding = {.task = watch->task, .handle = access->handle};
     if (found.left && access->mode == STARPULLM_WRITE) {
         finding.kind = STARPULLM_NOT_WRITTEN;

@@ -1,5 +1,5 @@
-/* Instruments that look into a session's run: the access audit, poisoning, random delays. Created by session.c; called
- * by codelets/task.c around each kernel and by data.c, both with nothing but a null pointer where there are none. */
+/* Instruments that watch a session's run, or disturb it, for checks: the access audit, poisoned memory, random delays.
+ */
 #ifndef STARPULLM_INSTRUMENT_H
 #define STARPULLM_INSTRUMENT_H
 
@@ -8,23 +8,23 @@
 #include "instrument/audit.h"
 
 struct instrument_options {
-    int32_t instruments; /* enum starpullm_instrument, added up */
+    int32_t instruments; /* sum of enum starpullm_instrument */
     int64_t max_delay_us;
     uint64_t delay_seed;
 };
 
 struct instrument;
 
-/* buffers: of all handles; kept by nobody. */
+/* buffers: of all handles; copied. */
 status instrument_create(const struct instrument_options *options, const struct audit_buffer *buffers, size_t count,
                          struct instrument **instrument);
 void instrument_destroy(struct instrument *instrument);
 
-/* NULL where accesses aren't audited. */
+/* NULL if accesses aren't audited. */
 struct audit *instrument_audit(const struct instrument *instrument);
 bool instrument_poisons(const struct instrument *instrument);
 
-/* What a task declared; a part of its argument block. */
+/* What a task declared. */
 struct watched_access {
     int32_t handle;
     int32_t mode; /* enum starpullm_access_mode */
@@ -37,11 +37,11 @@ struct watch {
     struct watched_access accesses[];
 };
 
-/* Before and after the kernel, in the worker's thread; buffers in the order of the accesses. */
+/* Called in the worker's thread before and after the kernel; buffers in the order of the accesses. */
 void instrument_before(const struct watch *watch, void *const buffers[]);
 void instrument_after(const struct watch *watch, void *const buffers[]);
 
-/* No task may be running. Failure: findings were lost for want of memory. */
+/* No task may be running. Fails if there wasn't enough memory for all findings. */
 status instrument_findings(struct instrument *instrument, size_t *count);
 void instrument_copy(const struct instrument *instrument, struct starpullm_finding *findings);
 void instrument_clear(struct instrument *instrument);

@@ -1,9 +1,9 @@
-/* The pattern that unwritten memory is filled with. Called by instrument.c. */
+/* The pattern is chosen so that what was computed from it can be recognised. */
 #include "instrument/poison.h"
 
 #include <string.h>
 
-/* A NaN whose payload no operation makes by itself; without the quiet bit, which every operation on it sets. */
+/* A NaN with a payload that no operation on numbers gives, without the quiet bit, which every operation on it sets. */
 static const uint32_t pattern = UINT32_C(0x7fa5a5a5), quiet_bit = UINT32_C(0x00400000);
 static const uint32_t without_sign = UINT32_C(0x7fffffff);
 

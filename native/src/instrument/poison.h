@@ -1,15 +1,15 @@
-/* Memory filled with one signalling NaN, and what is left of it. Called by instrument.c. */
+/* Filling memory with a signalling NaN, and finding what is left of it. */
 #ifndef STARPULLM_POISON_H
 #define STARPULLM_POISON_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* bytes is a multiple of a binary32 number's. */
+/* bytes is a multiple of 4. */
 void poison_fill(void *memory, size_t bytes);
 
-/* Elements that hold the pattern as it was filled in, or a quiet NaN with its payload, which is what every operation
- * makes of it; of both the first's offset in bytes. */
+/* left: elements that still hold the pattern. spread: elements that were computed from it; every operation makes of the
+ * pattern a quiet NaN with the same payload. With the first one's offset in bytes. */
 struct poison_found {
     int64_t left, first_left;
     int64_t spread, first_spread;

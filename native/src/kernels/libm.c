@@ -1,5 +1,4 @@
-/* The platform's libm, called and recognised; and the comparison that proves a vector function to have its bits.
- * libm.h says who asks. */
+/* The platform's libm, called and recognised; and the comparison that proves that a vector function has its bits. */
 #include "kernels/libm.h"
 
 #include <fenv.h>
@@ -24,7 +23,7 @@ static const struct {
     [LIBM_EXPF] = {"expf", map_expf}, [LIBM_TANHF] = {"tanhf", map_tanhf}, [LIBM_COSHF] = {"coshf", map_coshf}};
 
 /* The implementations that `starpullm doctor --prove-libm` found to have the vector functions' bits for all 2^32
- * inputs, at the levels avx2 and avx512. */
+ * inputs, at the levels sse2, avx2 and avx512. */
 static const struct {
     enum libm_function function;
     uint64_t fingerprint;
@@ -76,7 +75,7 @@ static uint64_t hash(uint64_t state, libm_map *function, const float *in, size_t
 
 static void take_fingerprints(void)
 {
-    /* Whoever calls first may be a thread whose environment isn't the contract's. */
+    /* The thread that calls first may have another floating-point environment than the contract's. */
     fenv_t environment;
     fegetenv(&environment);
     fesetenv(FE_DFL_ENV);

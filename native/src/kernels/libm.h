@@ -1,5 +1,4 @@
-/* The platform's libm: which of its functions have the bits of the vector ones in kernels/simd/math.h.
- * The kernels of a SIMD level ask; api.c tells `starpullm doctor`. */
+/* The platform's libm: which of its functions have the bits of the vector functions in kernels/simd/math.h. */
 #ifndef STARPULLM_LIBM_H
 #define STARPULLM_LIBM_H
 
@@ -7,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Those that a vector function stands for. */
+/* The functions that have a vector version. */
 enum libm_function { LIBM_EXPF, LIBM_TANHF, LIBM_COSHF, NUM_LIBM_FUNCTIONS };
 
 /* A function applied to every element of an array: out[i] = f(in[i]). */
@@ -19,15 +18,15 @@ const char *libm_name(size_t function);
 /* The platform's own. */
 libm_map *libm_platform(enum libm_function function);
 
-/* A level's vector function; NULL if there is no such level here or it has none (kernels/select.c). */
+/* A level's vector function; NULL if there is no such level here, or if it has none (kernels/select.c). */
 libm_map *libm_of_level(const char *level, enum libm_function function);
 
-/* Whether the vector function has this platform's bits for all 2^32 inputs. The comparison of them all is done by
- * `starpullm doctor --prove-libm`; here the platform's function is recognised by its fingerprint, once per process. */
+/* Whether the vector function has this platform's bits for all 2^32 inputs. `starpullm doctor --prove-libm` compares
+ * them all; here the platform's function is only recognised by its fingerprint, once per process. */
 bool libm_is_proven(enum libm_function function);
 
-/* The fingerprint: a hash of the platform's results for a sample of inputs. It isn't that of docs/numerics.md, which
- * has other functions and goes without the inputs that tell this function's implementations apart. */
+/* The fingerprint: a hash of the platform's results for a sample of inputs, some of which tell the known
+ * implementations apart. It isn't the fingerprint of docs/numerics.md. */
 uint64_t libm_fingerprint(enum libm_function function);
 
 /* Compares `vector` with the platform's function at the inputs whose bit patterns are begin <= i < end; NaNs are equal

@@ -1,5 +1,4 @@
-/* The measurement of what a core can do at most.
- * api.c calls it, in as many threads at once as a partition has. */
+/* The measurement of what a core can do at most. */
 #include "kernels/peak.h"
 
 #include <time.h>
@@ -19,7 +18,7 @@ double peak_measure(bool fused, double seconds)
     peak_loop *const loop = fused ? peak->fused : peak->strict;
     if (!loop)
         return 0;
-    /* Volatile: neither the numbers are known when this is compiled, nor is the result unused. */
+    /* Volatile: the compiler must not compute the loop itself, nor leave it out. */
     volatile float factor = 0.5f, term = 1.0f, result = loop(ROUNDS, factor, term);
     const double start = now();
     double elapsed, rounds = 0;

@@ -1,5 +1,4 @@
-/* The choice of this machine's kernels: starts from the portable ones and overrides by CPU; the only CPU test.
- * codelets/ calls kernels(), api.c and runtime.c the others. */
+/* The choice of this machine's kernels; the only CPU test. */
 #include "kernels/kernels.h"
 
 #include <pthread.h>
@@ -8,93 +7,79 @@
 #include <string.h>
 
 #include "kernels/blas/blas.h"
+#include "kernels/level.h"
 #include "kernels/ref/ref.h"
-#include "kernels/simd/simd.h"
 
 enum { MAX_LEVELS = 4 };
 
-struct level {
-    const char *name;
-    struct kernels kernels;
-    libm_map *(*vector_libm)(enum libm_function function); /* NULL: none */
-    struct peak peak;
-};
-
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static struct level levels[MAX_LEVELS]; /* from the portable one to the best */
+static struct level levels[MAX_LEVELS]; /* ref first, then from narrow to wide vectors */
 static size_t num_levels;
 static const struct level *chosen;
 static const struct kernels *current; /* the chosen level's, or with_blas */
 static struct kernels with_blas;
 static char requested[32]; /* by STARPULLM_SIMD; "" if it isn't set */
 
-static const struct kernels portable = {
-    .encoder_forward = encoder_forward_ref,
-    .encoder_backward = encoder_backward_ref,
-    .layernorm_forward = layernorm_forward_ref,
-    .layernorm_backward_input = layernorm_backward_input_ref,
-    .layernorm_backward_weight = layernorm_backward_weight_ref,
-    .matmul_forward = matmul_forward_ref,
-    .matmul_backward_input = matmul_backward_input_ref,
-    .matmul_backward_weight = matmul_backward_weight_ref,
-    .attention_forward = attention_forward_ref,
-    .attention_backward = attention_backward_ref,
-    .gelu_forward = gelu_forward_ref,
-    .gelu_backward = gelu_backward_ref,
-    .residual_forward = residual_forward_ref,
-    .residual_backward = residual_backward_ref,
-    .softmax_forward = softmax_forward_ref,
-    .crossentropy_forward = crossentropy_forward_ref,
-    .mean_loss = mean_loss_ref,
-    .crossentropy_softmax_backward = crossentropy_softmax_backward_ref,
-    .gradient_add = gradient_add_ref,
-    .adamw_update = adamw_update_ref,
+static const struct level level_ref = {
+    .name = "ref",
+    .kernels =
+        {
+#define KERNEL(name, parameters) .name = name##_ref,
+#include "kernels/kernels.def"
+        },
 };
 
-static void add_level(const char *name, void (*override)(struct kernels *kernels),
-                      libm_map *(*vector_libm)(enum libm_function function), const struct peak *peak)
+/* Those that native/CMakeLists.txt builds. STARPULLM_BASELINE: the 16-byte level of every CPU of this architecture. */
+#define LEVEL_(name) level_##name
+#define LEVEL(name) LEVEL_(name)
+extern const struct level LEVEL(STARPULLM_BASELINE), level_avx2, level_avx512;
+
+static void add_level(const struct level *level)
 {
-    struct level *level = &levels[num_levels++];
-    *level = (struct level){name, portable, vector_libm, *peak};
-    if (override)
-        override(&level->kernels);
+    struct level *added = &levels[num_levels++];
+    *added = *level;
+    /* On a libm whose bits the vector functions aren't known to have, the platform's are called. */
+    if (!libm_is_proven(LIBM_TANHF))
+        added->kernels.gelu_forward = gelu_forward_ref;
+    if (!libm_is_proven(LIBM_TANHF) || !libm_is_proven(LIBM_COSHF))
+        added->kernels.gelu_backward = gelu_backward_ref;
 }
 
-static void choose_level(void)
+static void add_levels(void)
 {
-    add_level("ref", NULL, NULL, &peak_ref);
-#if STARPULLM_HAS_NEON
-    add_level("neon", kernels_override_neon, vector_libm_neon, &peak_neon);
-#endif
+    add_level(&level_ref);
+    add_level(&LEVEL(STARPULLM_BASELINE));
 #if STARPULLM_HAS_AVX2
     if (__builtin_cpu_supports("avx2"))
-        add_level("avx2", kernels_override_avx2, vector_libm_avx2, &peak_avx2);
+        add_level(&level_avx2);
 #endif
 #if STARPULLM_HAS_AVX512
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl"))
-        add_level("avx512", kernels_override_avx512, vector_libm_avx512, &peak_avx512);
+        add_level(&level_avx512);
 #endif
 #if STARPULLM_HAS_FMA
     if (!__builtin_cpu_supports("fma"))
         for (size_t i = 0; i < num_levels; i++)
             levels[i].peak.fused = NULL;
 #endif
-    chosen = &levels[num_levels - 1];
-    const char *name = getenv("STARPULLM_SIMD");
-    if (!name || !*name)
-        return;
-    snprintf(requested, sizeof requested, "%s", name);
-    const struct level *found = NULL;
-    for (size_t i = 0; i < num_levels; i++)
-        if (strcmp(levels[i].name, requested) == 0)
-            found = &levels[i];
-    chosen = found ? found : &levels[0];
+    /* What ref is measured against: every CPU has the baseline's vectors. */
+    levels[0].peak = levels[1].peak;
+    levels[0].peak.fused = NULL;
 }
 
 static void choose(void)
 {
-    choose_level();
+    add_levels();
+    chosen = &levels[num_levels - 1];
+    const char *name = getenv("STARPULLM_SIMD");
+    if (name && *name) {
+        snprintf(requested, sizeof requested, "%s", name);
+        chosen = &levels[0];
+        for (size_t i = 0; i < num_levels; i++)
+            if (strcmp(levels[i].name, requested) == 0)
+                chosen = &levels[i];
+    }
     current = &chosen->kernels;
 }
 
@@ -167,7 +152,7 @@ const struct kernels *kernels_of_level(const char *name)
 libm_map *libm_of_level(const char *name, enum libm_function function)
 {
     const struct level *level = find_level(name);
-    return level && level->vector_libm ? level->vector_libm(function) : NULL;
+    return level ? level->vector_libm[function] : NULL;
 }
 
 const struct peak *kernels_peak(void)

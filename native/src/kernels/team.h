@@ -1,5 +1,4 @@
-/* The threads that run one kernel together, and which outputs each of them computes. Kernels call team_share();
- * codelets/insert_*.c makes the team. */
+/* The threads that run one kernel together, and which outputs each of them computes. */
 #ifndef STARPULLM_TEAM_H
 #define STARPULLM_TEAM_H
 
@@ -10,10 +9,10 @@ struct team {
     int index, count;
 };
 
-/* What one thread computes alone. */
+/* A thread that computes alone. */
 static const struct team team_of_one = {0, 1};
 
-/* A grain of floats, so that no two threads write to one cache line of 64 bytes. */
+/* The grain for floats: no two threads write to the same cache line of 64 bytes. */
 enum { FLOATS_PER_LINE = 16 };
 
 /* Items begin <= i < end. */
@@ -21,8 +20,8 @@ struct share {
     size_t begin, end;
 };
 
-/* This thread's part of `items` outputs: the parts of all threads cover them once, begin at multiples of `grain` (which
- * keeps tiles and cache lines whole) and differ by at most one grain. */
+/* This thread's part of `items` outputs: the parts of all threads cover them once, begin at multiples of `grain` (so
+ * that a micro-tile or a cache line belongs to one thread) and differ by at most one grain. */
 static inline struct share team_share(struct team team, size_t items, size_t grain)
 {
     const size_t grains = (items + grain - 1) / grain;

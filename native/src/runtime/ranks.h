@@ -1,5 +1,5 @@
-/* The processes (ranks) that run one task graph together. runtime.c opens them before StarPU is started and starts
- * their transfers after it; ranks_mpi.c is for builds with MPI, ranks_none.c for those without. */
+/* The processes (ranks) that run one task graph together. They are opened before StarPU is started; their transfers are
+ * started after it. ranks_mpi.c is for builds with MPI, ranks_local.c for those without. */
 #ifndef STARPULLM_RANKS_H
 #define STARPULLM_RANKS_H
 
@@ -13,12 +13,12 @@ struct ranks {
 /* 1 if this build has ranks. */
 int ranks_supported(void);
 
-/* Collective. communicator: a Fortran handle; MPI must have been started with support for several threads. Works on a
- * duplicate, so that nothing of the caller's communicator changes. */
+/* Collective. communicator: a Fortran handle, of which a duplicate is used. MPI must be initialized for several
+ * threads. */
 status ranks_open(int32_t communicator, struct ranks *ranks);
 void ranks_close(void);
 
-/* Starts StarPU's transfers between ranks; StarPU is running. */
+/* Starts StarPU's transfers between ranks. StarPU must be running. */
 status ranks_start(void);
 /* Collective: waits for the other ranks. */
 void ranks_stop(void);

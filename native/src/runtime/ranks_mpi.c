@@ -1,5 +1,4 @@
-/* Ranks through MPI and StarPU-MPI. Called by runtime.c. */
-
+/* Ranks in a build with MPI. */
 #include "runtime/ranks_mpi.h"
 
 static MPI_Comm communicator = MPI_COMM_NULL;

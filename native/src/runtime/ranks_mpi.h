@@ -1,4 +1,4 @@
-/* What the files that speak MPI share. Included by *_mpi.c only. */
+/* The MPI communicator of the ranks, for files that are in builds with MPI only. */
 #ifndef STARPULLM_RANKS_MPI_H
 #define STARPULLM_RANKS_MPI_H
 

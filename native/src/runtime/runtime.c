@@ -1,4 +1,4 @@
-/* Starts and stops StarPU with the partition, scheduler and ranks that the caller names. Called by api.c. */
+/* Starting and stopping StarPU with a partition, a scheduler and ranks. */
 #include "runtime/runtime.h"
 
 #include <pthread.h>
@@ -6,22 +6,21 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "kernels/kernels.h"
+#include "runtime/check.h"
 #include "runtime/ranks.h"
-#include "runtime/team.h"
 #include "runtime/topology.h"
 
 static const struct runtime_layout alone = {.workers = 1, .threads_per_worker = 1, .ranks = 1};
 
-/* StarPU is one per process, and so is this. `running` says whether it is started. */
+/* There is one StarPU in a process, and one of these. */
 struct starpullm_runtime {
     bool running;
     int sessions;
     struct runtime_layout layout;
     struct starpu_parallel_worker_config *parallel_workers; /* NULL: workers of one thread */
-    bool unbound;                                           /* STARPU_WORKERS_NOBIND was set here */
+    bool unbound;                                           /* STARPU_WORKERS_NOBIND was set by start_starpu() */
 };
 
 static struct starpullm_runtime the_runtime = {.layout = {.workers = 1, .threads_per_worker = 1, .ranks = 1}};
@@ -56,75 +55,6 @@ struct runtime_features runtime_features(void)
     };
 }
 
-static status check_scheduler(const char *scheduler)
-{
-    if (!scheduler)
-        return fail(STARPULLM_INVALID_ARGUMENT, "scheduler: none was given, expected one of StarPU's names");
-    char names[1024] = "";
-    const char *name;
-    for (size_t i = 0; (name = runtime_scheduler_name(i)); i++) {
-        if (strcmp(name, scheduler) == 0)
-            return STARPULLM_OK;
-        size_t used = strlen(names);
-        snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", name);
-    }
-    return fail(STARPULLM_INVALID_ARGUMENT, "scheduler: \"%s\" is unknown to StarPU %s, expected one of %s", scheduler,
-                runtime_starpu_version(), names);
-}
-
-static status check_partition(const struct starpullm_runtime_options *options, const struct topology *topology)
-{
-    const int W = options->workers, T = options->threads_per_worker;
-    if (W < 1 || T < 1)
-        return fail(STARPULLM_INVALID_ARGUMENT, "partition %dx%d: expected at least one worker of one thread", W, T);
-    const int64_t threads = (int64_t)W * T;
-    if (threads > STARPU_MAXCPUS)
-        return fail(STARPULLM_INVALID_ARGUMENT, "partition %dx%d: StarPU was built for at most %d cores", W, T,
-                    STARPU_MAXCPUS);
-    if (threads > topology->cores)
-        return fail(STARPULLM_INVALID_ARGUMENT,
-                    "partition %dx%d: needs %lld cores, found %d%s that this process may use", W, T, (long long)threads,
-                    topology->cores, topology->synthetic ? " (HWLOC_SYNTHETIC)" : "");
-    if (T == 1)
-        return STARPULLM_OK;
-    /* Its own places are others than those of StarPU's workers, which then wait for each other for ever. */
-    if (team_binds_threads())
-        return fail(
-            STARPULLM_INVALID_ARGUMENT,
-            "OMP_PROC_BIND: OpenMP binds threads itself, expected \"false\" or unset for partition %dx%d: StarPU binds "
-            "the threads of its workers",
-            W, T);
-#ifndef STARPU_PARALLEL_WORKER
-    return fail(STARPULLM_INVALID_ARGUMENT,
-                "partition %dx%d: this StarPU was built without parallel workers, expected 1 thread per worker, or a "
-                "StarPU configured with --enable-parallel-worker",
-                W, T);
-#else
-    /* One context per parallel worker, one that contains them, and StarPU's first. */
-    if (W + 2 > STARPU_NMAX_SCHED_CTXS)
-        return fail(STARPULLM_INVALID_ARGUMENT,
-                    "partition %dx%d: this StarPU was built for %d scheduling contexts, expected at most %d workers of "
-                    "several threads, or a StarPU configured with --enable-max-sched-ctxs=%d or more",
-                    W, T, STARPU_NMAX_SCHED_CTXS, STARPU_NMAX_SCHED_CTXS - 2, W + 2);
-    return STARPULLM_OK;
-#endif
-}
-
-static status check_kernels(void)
-{
-    const char *missing = kernels_missing_level();
-    if (!missing)
-        return STARPULLM_OK;
-    char names[256] = "";
-    const char *name;
-    for (size_t i = 0; (name = kernels_level_name(i)); i++) {
-        const size_t used = strlen(names);
-        snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", name);
-    }
-    return fail(STARPULLM_INVALID_ARGUMENT, "STARPULLM_SIMD: found \"%s\", expected one of %s on this machine", missing,
-                names);
-}
-
 static status open_blas(const char *library)
 {
     char sentence[512];
@@ -133,12 +63,12 @@ static status open_blas(const char *library)
     return fail(STARPULLM_INVALID_ARGUMENT, "blas_library: %s", sentence);
 }
 
-/* Several ranks on one machine: each binds its workers to cores of its own if there are enough, else to none. */
+/* Several ranks on one machine: each binds its workers to cores of its own if there are enough, otherwise to none. */
 static void choose_cores(struct starpu_conf *conf, bool *unbound, const struct topology *topology,
                          const struct ranks *ranks, int threads)
 {
     const bool enough = topology->cores >= threads * ranks->local_size;
-    const bool bound_already = topology->cores < topology->all_cores; /* by whoever started the ranks */
+    const bool bound_already = topology->cores < topology->all_cores; /* by mpirun, for example */
     if (enough && !topology->synthetic) {
         conf->use_explicit_workers_bindid = 1;
         for (int i = 0; i < threads; i++)
@@ -163,7 +93,7 @@ static status start_starpu(struct starpullm_runtime *runtime, const struct starp
     if (ranks->local_size > 1)
         choose_cores(&conf, &unbound, topology, ranks, threads);
 
-    /* StarPU reports on stderr unless told otherwise; a library must not. The user's own settings win. */
+    /* By default StarPU writes to stderr, which a library must not do. The user's own settings take precedence. */
     setenv("STARPU_SILENT", "1", 0);
     setenv("STARPU_MPI_NOBIND", "1", 0);
     runtime->unbound = unbound && !getenv("STARPU_WORKERS_NOBIND");
@@ -236,12 +166,10 @@ static status create_locked(const struct starpullm_runtime_options *options)
         return fail(STARPULLM_INVALID_STATE, "a runtime is running already in this process, expected none: close it");
     if (starpu_is_initialized())
         return fail(STARPULLM_INVALID_STATE,
-                    "StarPU has been started by somebody else in this process, expected not to be running");
-    TRY(check_scheduler(options->scheduler));
-    TRY(check_kernels());
+                    "StarPU is running in this process but wasn't started by starpullm, expected it not to be running");
     struct topology topology;
     TRY(topology_read(&topology));
-    TRY(check_partition(options, &topology));
+    TRY(check_runtime_options(options, &topology));
     struct ranks ranks = {.size = 1, .local_size = 1};
     if (options->communicator)
         TRY(ranks_open(*options->communicator, &ranks));
@@ -273,7 +201,7 @@ status runtime_create(const struct starpullm_runtime_options *options, struct st
     return code;
 }
 
-static status check_running(const struct starpullm_runtime *runtime)
+status runtime_check_running(const struct starpullm_runtime *runtime)
 {
     if (runtime != &the_runtime || !the_runtime.running)
         return fail(STARPULLM_INVALID_STATE, "the runtime is closed, expected one that is running");
@@ -282,7 +210,7 @@ static status check_running(const struct starpullm_runtime *runtime)
 
 static status destroy_locked(struct starpullm_runtime *runtime)
 {
-    TRY(check_running(runtime));
+    TRY(runtime_check_running(runtime));
     if (runtime->sessions)
         return fail(STARPULLM_INVALID_STATE, "sessions are open on the runtime: %d, expected none: close them first",
                     runtime->sessions);
@@ -306,7 +234,7 @@ status runtime_destroy(struct starpullm_runtime *runtime)
 status runtime_enter_session(struct starpullm_runtime *runtime)
 {
     pthread_mutex_lock(&mutex);
-    status code = check_running(runtime);
+    status code = runtime_check_running(runtime);
     if (code == STARPULLM_OK)
         runtime->sessions++;
     pthread_mutex_unlock(&mutex);
@@ -318,70 +246,4 @@ void runtime_leave_session(struct starpullm_runtime *runtime)
     pthread_mutex_lock(&mutex);
     runtime->sessions--;
     pthread_mutex_unlock(&mutex);
-}
-
-/* ---- Where the threads are ---- */
-
-struct probe {
-    int worker, threads;
-    struct starpullm_thread_info *info;
-};
-
-static void probe_thread(void *argument, struct team team)
-{
-    const struct probe *probe = argument;
-    if (team.index < probe->threads)
-        topology_thread(probe->worker, team.index, &probe->info[team.index]);
-}
-
-static void probe_worker(void *buffers[], void *argument)
-{
-    (void)buffers;
-    const struct probe *probe = argument;
-    team_run(probe->threads, probe_thread, argument);
-}
-
-static struct starpu_codelet probe_codelet = {.where = STARPU_CPU, .cpu_funcs = {probe_worker}, .name = "probe_worker"};
-
-/* A task for the index-th worker. A worker of several threads is a context of its own, named by its first CPU worker.
- */
-static struct starpu_task *probe_task(const struct starpullm_runtime *runtime, int index)
-{
-    struct starpu_task *task = starpu_task_create();
-    task->cl = &probe_codelet;
-    task->synchronous = 1;
-    if (!runtime->parallel_workers) {
-        task->execute_on_a_specific_worker = 1;
-        task->workerid = (unsigned)index;
-        return task;
-    }
-    unsigned *contexts = NULL;
-    const int found = starpu_worker_get_sched_ctx_list(index * runtime->layout.threads_per_worker, &contexts);
-    for (int i = 0; i < found; i++)
-        if (contexts[i] != 0 && contexts[i] != runtime->layout.context)
-            task->sched_ctx = contexts[i];
-    free(contexts);
-    task->possibly_parallel = 1;
-    return task;
-}
-
-status runtime_threads(struct starpullm_runtime *runtime, struct starpullm_thread_info *threads)
-{
-    TRY(check_running(runtime));
-    const int T = runtime->layout.threads_per_worker;
-    for (int w = 0; w < runtime->layout.workers; w++) {
-        struct starpullm_thread_info *info = threads + w * T;
-        for (int t = 0; t < T; t++)
-            info[t] = (struct starpullm_thread_info){w, t, -1, 0};
-        struct probe probe = {w, T, info};
-        struct starpu_task *task = probe_task(runtime, w);
-        task->cl_arg = &probe;
-        int error = starpu_task_submit(task);
-        if (error) {
-            task->destroy = 0;
-            starpu_task_destroy(task);
-            return fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused a task for worker %d (error %d)", w, error);
-        }
-    }
-    return STARPULLM_OK;
 }

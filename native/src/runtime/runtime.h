@@ -1,5 +1,4 @@
-/* StarPU, started and stopped: one runtime in a process, its partition and its scheduler. Created by api.c; session.c
- * registers itself so that a runtime isn't stopped under it. */
+/* StarPU, started and stopped: one runtime in a process, with its partition, its scheduler and its ranks. */
 #ifndef STARPULLM_RUNTIME_H
 #define STARPULLM_RUNTIME_H
 
@@ -11,10 +10,13 @@ status runtime_create(const struct starpullm_runtime_options *options, struct st
 status runtime_destroy(struct starpullm_runtime *runtime);
 
 /* STARPULLM_INVALID_STATE if the runtime isn't the one that is running. */
+status runtime_check_running(const struct starpullm_runtime *runtime);
+
+/* A runtime can't be destroyed while sessions are open on it. */
 status runtime_enter_session(struct starpullm_runtime *runtime);
 void runtime_leave_session(struct starpullm_runtime *runtime);
 
-/* The running runtime's shape; that of one worker of one thread alone while none is running. */
+/* The running runtime's partition and ranks; 1x1 and one rank while none is running. */
 struct runtime_layout {
     int workers, threads_per_worker;
     int rank, ranks;
@@ -23,14 +25,14 @@ struct runtime_layout {
 };
 const struct runtime_layout *runtime_layout(void);
 
-/* Where each thread of each worker runs, asked of the threads themselves; room for workers times threads_per_worker. No
- * other task may be running. */
+/* Where each thread of each worker runs; `threads` has room for workers times threads_per_worker. No other task may be
+ * running. */
 status runtime_threads(struct starpullm_runtime *runtime, struct starpullm_thread_info *threads);
 
-/* Name of StarPU's index-th scheduler, NULL past the last. */
+/* The name of StarPU's index-th scheduler; NULL past the last. */
 const char *runtime_scheduler_name(size_t index);
 
-/* Version of the StarPU that is loaded, as text. */
+/* The version of the StarPU that is loaded. */
 const char *runtime_starpu_version(void);
 
 /* What the StarPU that this was built against can do. */

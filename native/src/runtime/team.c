@@ -1,4 +1,4 @@
-/* OpenMP's only user: everything else sees a team. Called by codelets/ and runtime.c. */
+/* The only file that uses OpenMP: all others see a team. */
 #include "runtime/team.h"
 
 #include <fenv.h>
@@ -6,7 +6,7 @@
 
 int team_run(int threads, void (*function)(void *argument, struct team team), void *argument)
 {
-    /* Threads inherit their creator's environment, and any library may have changed that. */
+    /* Threads inherit their creator's floating-point environment, which any library may have changed. */
     if (threads == 1) {
         fesetenv(FE_DFL_ENV);
         function(argument, team_of_one);

@@ -1,15 +1,15 @@
-/* The threads of one worker, running one function together. Called by codelets/ for every task. */
+/* Running one function in all threads of a worker. */
 #ifndef STARPULLM_RUNTIME_TEAM_H
 #define STARPULLM_RUNTIME_TEAM_H
 
 #include "kernels/team.h"
 
-/* Calls function(argument, team) once in each of `threads` threads of the calling worker, under the contract's
- * floating-point environment (numerics.md, Rules), and waits for all. Returns how many threads there were: fewer than
- * asked for if OpenMP was told to give fewer; the function has then been called with teams of that size. */
+/* Calls function(argument, team) once in each of `threads` threads of the calling worker, in the floating-point
+ * environment of numerics.md ("Rules"), and waits for all of them. Returns the number of threads, which is also the
+ * size of the teams: it is less than `threads` if OpenMP is limited to fewer. */
 int team_run(int threads, void (*function)(void *argument, struct team team), void *argument);
 
-/* Whether OpenMP was told to bind threads itself (OMP_PROC_BIND). */
+/* Whether OpenMP binds threads itself (OMP_PROC_BIND). */
 int team_binds_threads(void);
 
 #endif

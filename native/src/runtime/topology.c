@@ -1,11 +1,11 @@
-/* Reads the machine's topology from hwloc. Called by runtime.c before StarPU is started, and by api.c. */
+/* Reading the machine's topology from hwloc. */
 #include "runtime/topology.h"
 
 #include <hwloc.h>
 #include <sched.h>
 #include <stdio.h>
 
-/* Cores that share a processing unit with the process's own binding; all if there is none. */
+/* The cores of which the process may use a processing unit. */
 static void read_cores(hwloc_topology_t hwloc, struct topology *topology)
 {
     hwloc_bitmap_t binding = hwloc_bitmap_alloc();

@@ -1,4 +1,4 @@
-/* The machine as hwloc sees it (HWLOC_SYNTHETIC included). Called by runtime.c and api.c. */
+/* The machine as hwloc describes it (HWLOC_SYNTHETIC included). */
 #ifndef STARPULLM_TOPOLOGY_H
 #define STARPULLM_TOPOLOGY_H
 
@@ -11,7 +11,7 @@ struct topology {
     int all_cores;                      /* of the machine */
     int first_unit[TOPOLOGY_MAX_CORES]; /* of each core in `cores`: its first processing unit's logical number */
     int processing_units, numa_nodes;
-    int synthetic; /* not this machine's own: threads can't be bound */
+    int synthetic; /* not the real machine's topology: threads can't be bound */
     char processor[128];
 };
 

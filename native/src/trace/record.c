@@ -1,18 +1,17 @@
-/* The recorder's storage: blocks that never move, so that a running task can fill in its record while others are
- * appended. Called by codelets/insert_*.c and api.c. */
+/* The recorder's storage: blocks that never move, so that a worker can complete a record while others are appended. */
 #include "trace/record.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { BLOCK_TASKS = 1024, MAX_ACCESSES = 8 };
+enum { BLOCK_TASKS = 1024 };
 
 struct block {
     struct block *next;
     size_t tasks, accesses;
     struct starpullm_trace_task task[BLOCK_TASKS];
-    struct starpullm_trace_access access[BLOCK_TASKS * MAX_ACCESSES];
+    struct starpullm_trace_access access[BLOCK_TASKS * TASK_MAX_ACCESSES];
 };
 
 struct recorder {

@@ -1,11 +1,14 @@
-/* The recorder: every submitted task with its accesses in submission order, and when and where it ran.
- * codelets/insert_*.c writes it, api.c reads it; the application's thread appends, workers fill in their own task. */
+/* The recorder: every submitted task with its accesses, in submission order, and when and where it ran. The
+ * application's thread appends; meanwhile each worker completes the record of the task that it runs. */
 #ifndef STARPULLM_RECORD_H
 #define STARPULLM_RECORD_H
 
 #include "status.h"
 
 struct recorder;
+
+/* The most accesses of one operation: attention_backward's and layernorm's. */
+enum { TASK_MAX_ACCESSES = 6 };
 
 status recorder_create(struct recorder **recorder);
 void recorder_destroy(struct recorder *recorder);

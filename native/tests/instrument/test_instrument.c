@@ -1,5 +1,5 @@
-/* Tests of instrument/: tasks that do other than they declare are found with page and offset, those that don't aren't.
- * The kernels here are loops over real closed memory. Run by ctest. */
+/* Tests of instrument/: a task that does something else than it declares is found, with page and offset; others aren't.
+ * The kernels are loops over memory that is really closed. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -17,7 +17,7 @@ enum { NUM_BUFFERS = 3, PAGES = 4 };
 
 static int failures;
 static size_t page;
-static size_t bytes; /* of a buffer: its last page has a rest */
+static size_t bytes; /* of a buffer; it ends before its last page does */
 static struct audit_buffer buffers[NUM_BUFFERS];
 
 static void check_at(int line, bool passed, const char *what)
@@ -145,12 +145,12 @@ static void copy_and_negate_one(void)
 static void beyond_the_end_of_0(void)
 {
     copy_0_to_1();
-    sink = floats(0)[count()]; /* vectors may: it is the last page's rest */
+    sink = floats(0)[count()]; /* vectors may read beyond the end, within the last page */
 }
 
 /* ---- One task ---- */
 
-/* Runs a kernel as a task number 7 that declares the modes (0: not at all) of the buffers; gives its findings. */
+/* Runs a kernel as task number 7, which declares the buffers with these modes (0: not declared); gives its findings. */
 static size_t run_task(struct instrument *instrument, kernel *kernel, const int *modes,
                        struct starpullm_finding found[8])
 {
@@ -178,37 +178,39 @@ static size_t run_task(struct instrument *instrument, kernel *kernel, const int 
 
 enum { R = STARPULLM_READ, W = STARPULLM_WRITE, RW = STARPULLM_READ_WRITE, REDUX = STARPULLM_REDUX };
 
-struct lie {
+/* A kernel, what it declares, and the one finding that it causes. */
+struct example {
     const char *name;
     kernel *kernel;
     int modes[NUM_BUFFERS];
-    int32_t kind, handle; /* kind 0: nothing is to be found */
+    int32_t kind, handle; /* kind 0: no finding */
     size_t offset, count;
 };
 
-static void check_lies(int instruments, const struct lie *lies, size_t number)
+static void check_examples(int instruments, const struct example *examples, size_t number)
 {
     struct instrument *instrument = create(instruments);
     for (size_t i = 0; i < number; i++) {
-        const struct lie *lie = &lies[i];
+        const struct example *example = &examples[i];
         struct starpullm_finding found[8] = {0};
-        const size_t findings = run_task(instrument, lie->kernel, lie->modes, found);
-        const bool right = lie->kind ? findings == 1 && found[0].task == 7 && found[0].kind == lie->kind &&
-                                           found[0].handle == lie->handle && found[0].offset == (int64_t)lie->offset &&
-                                           found[0].count == (int64_t)lie->count
-                                     : findings == 0;
+        const size_t findings = run_task(instrument, example->kernel, example->modes, found);
+        const bool right = example->kind ? findings == 1 && found[0].task == 7 && found[0].kind == example->kind &&
+                                               found[0].handle == example->handle &&
+                                               found[0].offset == (int64_t)example->offset &&
+                                               found[0].count == (int64_t)example->count
+                                         : findings == 0;
         if (!right)
-            printf("%s: %zu findings, the first: kind %d of %d at %lld, %lld times\n", lie->name, findings,
+            printf("%s: %zu findings, the first: kind %d of %d at %lld, %lld times\n", example->name, findings,
                    found[0].kind, found[0].handle, (long long)found[0].offset, (long long)found[0].count);
         CHECK(right);
     }
     instrument_destroy(instrument);
-    copy_0_to_1(); /* all is open again */
+    copy_0_to_1(); /* all buffers are open again */
 }
 
 static void test_audit(void)
 {
-    const struct lie lies[] = {
+    const struct example examples[] = {
         {"as declared", copy_0_to_1, {R, W, 0}, 0, 0, 0, 0},
         {"as declared", add_to_1, {R, RW, 0}, 0, 0, 0, 0},
         {"as declared", add_to_1, {R, REDUX, 0}, 0, 0, 0, 0},
@@ -235,7 +237,7 @@ static void test_audit(void)
         {"an update that only reads", read_0, {RW, 0, 0}, STARPULLM_WRITE_NEVER_HAPPENED, 0, 0, 0},
         {"after all that, as declared", copy_0_to_1, {R, W, 0}, 0, 0, 0, 0},
     };
-    check_lies(STARPULLM_AUDIT, lies, sizeof lies / sizeof *lies);
+    check_examples(STARPULLM_AUDIT, examples, sizeof examples / sizeof *examples);
 }
 
 static void test_two_findings_of_one_handle(void)
@@ -248,27 +250,27 @@ static void test_two_findings_of_one_handle(void)
     instrument_destroy(instrument);
 }
 
-static const struct lie poison_lies[] = {
+static const struct example poison_examples[] = {
     {"writes all", copy_0_to_1, {R, W, 0}, 0, 0, 0, 0},
     {"adds", add_to_1, {R, RW, 0}, 0, 0, 0, 0},
 };
 
 static void test_poison(int instruments)
 {
-    check_lies(instruments, poison_lies, sizeof poison_lies / sizeof *poison_lies);
-    const struct lie lies[] = {
+    check_examples(instruments, poison_examples, sizeof poison_examples / sizeof *poison_examples);
+    const struct example examples[] = {
         {"three elements are left", write_1_but_3, {R, W, 0}, STARPULLM_NOT_WRITTEN, 1, page + 7 * sizeof(float), 3}};
-    check_lies(instruments, lies, 1);
+    check_examples(instruments, examples, 1);
 }
 
 static void test_poison_spreads(void)
 {
     const size_t all = count();
-    const struct lie lies[] = {
+    const struct example examples[] = {
         {"adds to what it declares to write", add_to_1, {R, W, 0}, STARPULLM_POISON_SPREAD, 1, 0, all}};
-    check_lies(STARPULLM_POISON, lies, 1);
+    check_examples(STARPULLM_POISON, examples, 1);
 
-    /* Stale memory: one element, sign changed and then computed with. */
+    /* One element is copied with another sign, and then computed with. */
     poison_fill(buffers[0].begin, bytes);
     copy_and_negate_one();
     struct poison_found found = poison_find(buffers[1].begin, bytes);
@@ -288,7 +290,7 @@ static void test_access_outside_of_tasks(void)
     struct instrument *instrument = create(STARPULLM_AUDIT);
     struct audit *audit = instrument_audit(instrument);
     audit_open(audit, 0);
-    write_all(0); /* with a right to it */
+    write_all(0); /* allowed */
     audit_close(audit, 0);
     floats(1)[2] = 1.0f;
     sink = floats(1)[page / sizeof(float)];
@@ -301,11 +303,11 @@ static void test_access_outside_of_tasks(void)
     CHECK(found[0].offset == (int64_t)page);
     CHECK(found[1].task == -1 && found[1].handle == 1 && found[1].kind == STARPULLM_UNDECLARED_WRITE);
     CHECK(found[1].offset == 8);
-    /* What it opened hides nothing from the next task. */
-    const struct lie lie = {"after it", copy_0_to_1, {R, 0, 0}, STARPULLM_UNDECLARED_WRITE, 1, 0, PAGES};
+    /* Pages that such an access opened are closed again for the next task. */
+    const struct example example = {"after it", copy_0_to_1, {R, 0, 0}, STARPULLM_UNDECLARED_WRITE, 1, 0, PAGES};
     struct starpullm_finding in_task[8] = {0};
-    CHECK(run_task(instrument, lie.kernel, lie.modes, in_task) == 1);
-    CHECK(in_task[0].kind == lie.kind && in_task[0].count == PAGES);
+    CHECK(run_task(instrument, example.kernel, example.modes, in_task) == 1);
+    CHECK(in_task[0].kind == example.kind && in_task[0].count == PAGES);
     instrument_destroy(instrument);
 }
 
@@ -351,7 +353,7 @@ static void leave_17(int number, siginfo_t *info, void *context)
     _exit(17);
 }
 
-/* How a child ends that touches memory which nobody audits, while others are audited. */
+/* How a child process ends that accesses a closed page outside of the audited buffers. */
 static int foreign_fault(bool handled)
 {
     const pid_t child = fork();
@@ -363,8 +365,8 @@ static int foreign_fault(bool handled)
             action.sa_handler = SIG_DFL;
         sigaction(SIGSEGV, &action, NULL);
         struct instrument *instrument = create(STARPULLM_AUDIT);
-        volatile float *nobodys = mmap(NULL, page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        sink = nobodys[0];
+        volatile float *not_audited = mmap(NULL, page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        sink = not_audited[0];
         instrument_destroy(instrument);
         _exit(0);
     }

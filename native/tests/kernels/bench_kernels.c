@@ -1,7 +1,7 @@
 /* Times one level's kernels against another's at GPT-2's sizes and small ones; a measurement, not a test. Run by hand:
  * bench_kernels [--level LEVEL] [--against LEVEL | --blas LIBRARY] [--threads COUNT] [--json] [OPERATION]; by default
- * the best level against ref, one thread, every operation whose name begins so. Level "plain" is the plain reading of
- * docs/numerics.md, built with the same flags; a BLAS, which only has the matmuls, is not held to the contract.
+ * the best level against ref, one thread, every operation whose name begins so. A BLAS, which only has the matmuls, is
+ * not held to the contract.
  *
  * The two run in turn, so that whatever else the machine does meets both; the ratio is the median of the pairs'. */
 #include <pthread.h>
@@ -16,7 +16,7 @@
 #include <time.h>
 
 #include "kernels/kernels.h"
-#include "plain.h"
+#include "kernels/ref/ref.h"
 
 /* ---- Buffers: every operation takes what it needs from one pool, filled with values as they occur in training ---- */
 
@@ -129,7 +129,7 @@ static void attention_setup(void)
 {
     a = values(N() * 3 * s.C), b = values(N() * s.C), c = zeros(N() * 3 * s.C);
     d = zeros(s.B * s.NH * s.T * s.T), e = zeros(s.B * s.NH * s.T * s.T), f = zeros(s.B * s.NH * s.T * s.T);
-    plain.attention_forward(c, e, f, a, s.B, s.T, s.C, s.NH, team_of_one);
+    attention_forward_ref(c, e, f, a, s.B, s.T, s.C, s.NH, team_of_one);
 }
 static void attention_forward(const struct kernels *k, struct team team)
 {
@@ -321,7 +321,7 @@ static void start_crew(void)
 
 static void call(const struct operation *o, const struct kernels *k)
 {
-    if (crew.threads == 1 || k == &plain) {
+    if (crew.threads == 1) {
         o->run(k, team_of_one);
         return;
     }
@@ -369,7 +369,7 @@ static void shape(char *text, size_t size)
 
 enum { MIN_PAIRS = 3, MAX_PAIRS = 101 };
 
-/* A level, or the plain reading. */
+/* A level, or a BLAS. */
 struct contestant {
     const char *name;
     const struct kernels *kernels;
@@ -377,7 +377,7 @@ struct contestant {
 
 static struct contestant contestant(const char *name)
 {
-    const struct kernels *k = strcmp(name, "plain") == 0 ? &plain : kernels_of_level(name);
+    const struct kernels *k = kernels_of_level(name);
     if (!k) {
         fprintf(stderr, "bench_kernels: there is no level %s here\n", name);
         exit(2);

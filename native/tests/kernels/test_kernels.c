@@ -1,11 +1,13 @@
-/* Holds the kernels of every level bit for bit against the plain reading of docs/numerics.md, over random shapes,
- * values and teams. ctest runs it whole; by hand: test_kernels --list, test_kernels [--level LEVEL] [OPERATION].
+/* Compares the kernels of every level bit for bit with the reference kernels in one thread, over random shapes, values
+ * and teams; so level ref is compared with itself in several threads. Other tests show that the reference kernels have
+ * the bits of docs/numerics.md: tests/unit/test_reference_kernels.py, tests/native/test_parity.py. ctest runs all
+ * cases; by hand: test_kernels --list, test_kernels [--level LEVEL] [OPERATION].
  *
  * Every case is made from a seed of its own, so a failing case is the same alone as in the whole run, and at every
  * level. A team's threads run one after the other, each on buffers as they were at the start, and what they compute is
- * put together: so whichever needed what another computes would not find it, and an output that two compute shows. NaNs
- * are equal whatever their payloads. Buffers start at any multiple of 4 bytes; outputs have guards on both sides;
- * inputs end where their allocation ends, so that an address sanitizer sees reads past them. */
+ * put together. So a thread that needs what another one computes doesn't find it, and an output that two threads
+ * compute is an error. NaNs are equal whatever their payloads. Buffers start at any multiple of 4 bytes; outputs have
+ * guards on both sides; inputs end where their allocation ends, so that an address sanitizer sees reads past them. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -13,7 +15,7 @@
 #include <string.h>
 
 #include "kernels/kernels.h"
-#include "plain.h"
+#include "kernels/ref/ref.h"
 
 /* ---- Random numbers ---- */
 
@@ -101,12 +103,12 @@ struct buffer {
     const char *name;
     size_t count, offset; /* in 4-byte elements; data starts at memory + offset */
     bool output;
-    /* Memory: the kernel's, as it was at the start, what the team computed, what the plain reading gives. */
+    /* Memory: the kernel's, as it was at the start, what the team computed, what the reference kernel computed. */
     uint32_t *ours, *start, *computed, *expected;
 };
 
 struct pair {
-    float *ours, *plain;
+    float *ours, *expected;
 };
 
 enum { MAX_THREADS = 40 };
@@ -273,8 +275,8 @@ static void check_buffer(const struct buffer *b)
     if (differ) {
         const uint32_t ours = b->computed[first], expected = b->expected[first];
         snprintf(what, sizeof what,
-                 "%s[%zu] is 0x%08x (%.9g), the plain reading gives 0x%08x (%.9g); %zu of %zu elements differ", b->name,
-                 first - b->offset, (unsigned)ours, (double)with_bits(ours), (unsigned)expected,
+                 "%s[%zu] is 0x%08x (%.9g), the reference kernel gives 0x%08x (%.9g); %zu of %zu elements differ",
+                 b->name, first - b->offset, (unsigned)ours, (double)with_bits(ours), (unsigned)expected,
                  (double)with_bits(expected), differ, b->count);
         failed(what);
     }
@@ -340,7 +342,7 @@ static bool next_level(void)
     return true;
 }
 
-/* Calls a kernel of every level as each of the team's threads, and checks it; the plain reading must have run. */
+/* Calls a kernel of every level as each of the team's threads, and checks it; the reference kernel must have run. */
 #define RUN_LEVELS(operation, ...) \
     while (next_level())           \
         while (next_thread())      \
@@ -348,7 +350,12 @@ static bool next_level(void)
 
 /* ---- One random case of each operation ---- */
 
-static void encoder_forward(void)
+/* What runs a case, and how many there are. Every kernel of kernels.def has to have them. */
+#define CASES(name, count)         \
+    enum { name##_cases = count }; \
+    static void name(void)
+
+CASES(encoder_forward, 300)
 {
     size_t B, T, C;
     RANDOM_SIZES(100000, &B, &T, &C);
@@ -357,11 +364,11 @@ static void encoder_forward(void)
     const struct pair out = overwritten("out", B * T * C);
     const int32_t *tokens = indices("tokens", B * T, V);
     const float *wte = input("wte", V * C), *wpe = input("wpe", maxT * C);
-    plain.encoder_forward(out.plain, tokens, wte, wpe, B, T, C, team_of_one);
+    encoder_forward_ref(out.expected, tokens, wte, wpe, B, T, C, team_of_one);
     RUN_LEVELS(encoder_forward, out.ours, tokens, wte, wpe, B, T, C);
 }
 
-static void encoder_backward(void)
+CASES(encoder_backward, 300)
 {
     size_t B, T, C;
     RANDOM_SIZES(100000, &B, &T, &C);
@@ -371,22 +378,22 @@ static void encoder_backward(void)
     const struct pair dwte = output("dwte", V * C, SUM_CONTINUES), dwpe = output("dwpe", maxT * C, start);
     const float *dout = input("dout", B * T * C);
     const int32_t *tokens = indices("tokens", B * T, V);
-    plain.encoder_backward(dwte.plain, dwpe.plain, dout, tokens, B, T, C, maxT, start, team_of_one);
+    encoder_backward_ref(dwte.expected, dwpe.expected, dout, tokens, B, T, C, maxT, start, team_of_one);
     RUN_LEVELS(encoder_backward, dwte.ours, dwpe.ours, dout, tokens, B, T, C, maxT, start);
 }
 
-static void layernorm_forward(void)
+CASES(layernorm_forward, 600)
 {
     size_t N, C;
     RANDOM_SIZES(50000, &N, &C);
     SHAPE("N=%zu C=%zu", N, C);
     const struct pair out = overwritten("out", N * C), mean = overwritten("mean", N), rstd = overwritten("rstd", N);
     const float *inp = input("inp", N * C), *weight = input("weight", C), *bias = input("bias", C);
-    plain.layernorm_forward(out.plain, mean.plain, rstd.plain, inp, weight, bias, N, C, team_of_one);
+    layernorm_forward_ref(out.expected, mean.expected, rstd.expected, inp, weight, bias, N, C, team_of_one);
     RUN_LEVELS(layernorm_forward, out.ours, mean.ours, rstd.ours, inp, weight, bias, N, C);
 }
 
-static void layernorm_backward_input(void)
+CASES(layernorm_backward_input, 600)
 {
     size_t N, C;
     RANDOM_SIZES(50000, &N, &C);
@@ -395,11 +402,11 @@ static void layernorm_backward_input(void)
     const struct pair dinp = output("dinp", N * C, start);
     const float *dout = input("dout", N * C), *inp = input("inp", N * C), *mean = input("mean", N);
     const float *rstd = input("rstd", N), *weight = input("weight", C);
-    plain.layernorm_backward_input(dinp.plain, dout, inp, mean, rstd, weight, N, C, start, team_of_one);
+    layernorm_backward_input_ref(dinp.expected, dout, inp, mean, rstd, weight, N, C, start, team_of_one);
     RUN_LEVELS(layernorm_backward_input, dinp.ours, dout, inp, mean, rstd, weight, N, C, start);
 }
 
-static void layernorm_backward_weight(void)
+CASES(layernorm_backward_weight, 600)
 {
     size_t N, C;
     RANDOM_SIZES(50000, &N, &C);
@@ -408,7 +415,7 @@ static void layernorm_backward_weight(void)
     const struct pair dweight = output("dweight", C, start), dbias = output("dbias", C, start);
     const float *dout = input("dout", N * C), *inp = input("inp", N * C);
     const float *mean = input("mean", N), *rstd = input("rstd", N);
-    plain.layernorm_backward_weight(dweight.plain, dbias.plain, dout, inp, mean, rstd, N, C, start, team_of_one);
+    layernorm_backward_weight_ref(dweight.expected, dbias.expected, dout, inp, mean, rstd, N, C, start, team_of_one);
     RUN_LEVELS(layernorm_backward_weight, dweight.ours, dbias.ours, dout, inp, mean, rstd, N, C, start);
 }
 
@@ -425,7 +432,7 @@ static void matmul_sizes(size_t *N, size_t *C, size_t *OC)
     RANDOM_SIZES(1000000, N, C, OC);
 }
 
-static void matmul_forward(void)
+CASES(matmul_forward, 400)
 {
     size_t N, C, OC;
     matmul_sizes(&N, &C, &OC);
@@ -433,11 +440,11 @@ static void matmul_forward(void)
     SHAPE("N=%zu C=%zu OC=%zu, %s bias", N, C, OC, biased ? "with" : "no");
     const struct pair out = overwritten("out", N * OC);
     const float *inp = input("inp", N * C), *weight = input("weight", OC * C), *bias = input("bias", OC);
-    plain.matmul_forward(out.plain, inp, weight, biased ? bias : NULL, N, C, OC, team_of_one);
+    matmul_forward_ref(out.expected, inp, weight, biased ? bias : NULL, N, C, OC, team_of_one);
     RUN_LEVELS(matmul_forward, out.ours, inp, weight, biased ? bias : NULL, N, C, OC);
 }
 
-static void matmul_backward_input(void)
+CASES(matmul_backward_input, 400)
 {
     size_t N, C, OC;
     matmul_sizes(&N, &C, &OC);
@@ -445,11 +452,11 @@ static void matmul_backward_input(void)
     SHAPE("N=%zu C=%zu OC=%zu, %s", N, C, OC, start_name(start));
     const struct pair dinp = output("dinp", N * C, start);
     const float *dout = input("dout", N * OC), *weight = input("weight", OC * C);
-    plain.matmul_backward_input(dinp.plain, dout, weight, N, C, OC, start, team_of_one);
+    matmul_backward_input_ref(dinp.expected, dout, weight, N, C, OC, start, team_of_one);
     RUN_LEVELS(matmul_backward_input, dinp.ours, dout, weight, N, C, OC, start);
 }
 
-static void matmul_backward_weight(void)
+CASES(matmul_backward_weight, 400)
 {
     size_t N, C, OC;
     matmul_sizes(&N, &C, &OC);
@@ -458,7 +465,8 @@ static void matmul_backward_weight(void)
     SHAPE("N=%zu C=%zu OC=%zu, %s bias, %s", N, C, OC, biased ? "with" : "no", start_name(start));
     const struct pair dweight = output("dweight", OC * C, start), dbias = output("dbias", OC, start);
     const float *dout = input("dout", N * OC), *inp = input("inp", N * C);
-    plain.matmul_backward_weight(dweight.plain, biased ? dbias.plain : NULL, dout, inp, N, C, OC, start, team_of_one);
+    matmul_backward_weight_ref(dweight.expected, biased ? dbias.expected : NULL, dout, inp, N, C, OC, start,
+                               team_of_one);
     RUN_LEVELS(matmul_backward_weight, dweight.ours, biased ? dbias.ours : NULL, dout, inp, N, C, OC, start);
 }
 
@@ -477,7 +485,7 @@ static void attention_sizes(size_t *B, size_t *T, size_t *NH, size_t *hs)
     } while (*T * *T * (*T / 3 + 3 * *hs) > 2000000 / (*B * *NH));
 }
 
-static void attention_forward(void)
+CASES(attention_forward, 300)
 {
     size_t B, T, NH, hs;
     attention_sizes(&B, &T, &NH, &hs);
@@ -491,11 +499,11 @@ static void attention_forward(void)
             qkv[i] *= 1e18f;
         last_changed();
     }
-    plain.attention_forward(out.plain, preatt.plain, att.plain, qkv, B, T, C, NH, team_of_one);
+    attention_forward_ref(out.expected, preatt.expected, att.expected, qkv, B, T, C, NH, team_of_one);
     RUN_LEVELS(attention_forward, out.ours, preatt.ours, att.ours, qkv, B, T, C, NH);
 }
 
-static void attention_backward(void)
+CASES(attention_backward, 300)
 {
     size_t B, T, NH, hs;
     attention_sizes(&B, &T, &NH, &hs);
@@ -510,7 +518,7 @@ static void attention_backward(void)
         for (size_t t2 = row % T + 1; t2 < T; t2++)
             att[row * T + t2] = with_bits(garbage_bits);
     last_changed();
-    plain.attention_backward(dqkv.plain, dpreatt.plain, datt.plain, dout, qkv, att, B, T, C, NH, team_of_one);
+    attention_backward_ref(dqkv.expected, dpreatt.expected, datt.expected, dout, qkv, att, B, T, C, NH, team_of_one);
     RUN_LEVELS(attention_backward, dqkv.ours, dpreatt.ours, datt.ours, dout, qkv, att, B, T, C, NH);
 }
 
@@ -519,45 +527,45 @@ static size_t random_count(void)
     return random_below(2) ? random_size() : 1 + random_below(20000);
 }
 
-static void gelu_forward(void)
+CASES(gelu_forward, 500)
 {
     const size_t count = random_count();
     SHAPE("count=%zu", count);
     const struct pair out = overwritten("out", count);
     const float *inp = input("inp", count);
-    plain.gelu_forward(out.plain, inp, count, team_of_one);
+    gelu_forward_ref(out.expected, inp, count, team_of_one);
     RUN_LEVELS(gelu_forward, out.ours, inp, count);
 }
 
-static void gelu_backward(void)
+CASES(gelu_backward, 500)
 {
     const size_t count = random_count();
     const enum sum_start start = random_start();
     SHAPE("count=%zu, %s", count, start_name(start));
     const struct pair dinp = output("dinp", count, start);
     const float *dout = input("dout", count), *inp = input("inp", count);
-    plain.gelu_backward(dinp.plain, dout, inp, count, start, team_of_one);
+    gelu_backward_ref(dinp.expected, dout, inp, count, start, team_of_one);
     RUN_LEVELS(gelu_backward, dinp.ours, dout, inp, count, start);
 }
 
-static void residual_forward(void)
+CASES(residual_forward, 300)
 {
     const size_t count = random_count();
     SHAPE("count=%zu", count);
     const struct pair out = overwritten("out", count);
     const float *a = input("a", count), *b = input("b", count);
-    plain.residual_forward(out.plain, a, b, count, team_of_one);
+    residual_forward_ref(out.expected, a, b, count, team_of_one);
     RUN_LEVELS(residual_forward, out.ours, a, b, count);
 }
 
-static void residual_backward(void)
+CASES(residual_backward, 300)
 {
     const size_t count = random_count();
     const enum sum_start start = random_start();
     SHAPE("count=%zu, %s", count, start_name(start));
     const struct pair da = output("da", count, start), db = output("db", count, start);
     const float *dout = input("dout", count);
-    plain.residual_backward(da.plain, db.plain, dout, count, start, team_of_one);
+    residual_backward_ref(da.expected, db.expected, dout, count, start, team_of_one);
     RUN_LEVELS(residual_backward, da.ours, db.ours, dout, count, start);
 }
 
@@ -566,7 +574,7 @@ static size_t padded(size_t V)
     return random_below(2) ? V + random_below(130) : V;
 }
 
-static void softmax_forward(void)
+CASES(softmax_forward, 600)
 {
     size_t N, V;
     RANDOM_SIZES(30000, &N, &V);
@@ -582,11 +590,11 @@ static void softmax_forward(void)
         for (size_t v = V; v < Vp; v++)
             logits[n * Vp + v] = with_bits(garbage_bits);
     last_changed();
-    plain.softmax_forward(probs.plain, logits, N, V, Vp, team_of_one);
+    softmax_forward_ref(probs.expected, logits, N, V, Vp, team_of_one);
     RUN_LEVELS(softmax_forward, probs.ours, logits, N, V, Vp);
 }
 
-static void crossentropy_forward(void)
+CASES(crossentropy_forward, 300)
 {
     size_t N, V;
     RANDOM_SIZES(30000, &N, &V);
@@ -595,11 +603,11 @@ static void crossentropy_forward(void)
     const struct pair losses = overwritten("losses", N);
     const float *probs = input("probs", N * Vp);
     const int32_t *targets = indices("targets", N, V);
-    plain.crossentropy_forward(losses.plain, probs, targets, N, Vp, team_of_one);
+    crossentropy_forward_ref(losses.expected, probs, targets, N, Vp, team_of_one);
     RUN_LEVELS(crossentropy_forward, losses.ours, probs, targets, N, Vp);
 }
 
-static void mean_loss(void)
+CASES(mean_loss, 100)
 {
     const size_t N = random_count();
     const enum sum_start start = random_start();
@@ -607,11 +615,11 @@ static void mean_loss(void)
     SHAPE("N=%zu divisor=%g, %s", N, (double)divisor, start_name(start));
     const struct pair mean = output("mean", 1, start);
     const float *losses = input("losses", N);
-    plain.mean_loss(mean.plain, losses, N, divisor, start, team_of_one);
+    mean_loss_ref(mean.expected, losses, N, divisor, start, team_of_one);
     RUN_LEVELS(mean_loss, mean.ours, losses, N, divisor, start);
 }
 
-static void crossentropy_softmax_backward(void)
+CASES(crossentropy_softmax_backward, 500)
 {
     size_t N, V;
     RANDOM_SIZES(30000, &N, &V);
@@ -621,21 +629,21 @@ static void crossentropy_softmax_backward(void)
     const struct pair dlogits = output("dlogits", N * Vp, start);
     const float *dlosses = input("dlosses", N), *probs = input("probs", N * Vp);
     const int32_t *targets = indices("targets", N, V);
-    plain.crossentropy_softmax_backward(dlogits.plain, dlosses, probs, targets, N, V, Vp, start, team_of_one);
+    crossentropy_softmax_backward_ref(dlogits.expected, dlosses, probs, targets, N, V, Vp, start, team_of_one);
     RUN_LEVELS(crossentropy_softmax_backward, dlogits.ours, dlosses, probs, targets, N, V, Vp, start);
 }
 
-static void gradient_add(void)
+CASES(gradient_add, 300)
 {
     const size_t count = random_count();
     SHAPE("count=%zu", count);
     const struct pair sum = output("sum", count, SUM_CONTINUES);
     const float *term = input("term", count);
-    plain.gradient_add(sum.plain, term, count, team_of_one);
+    gradient_add_ref(sum.expected, term, count, team_of_one);
     RUN_LEVELS(gradient_add, sum.ours, term, count);
 }
 
-static void adamw_update(void)
+CASES(adamw_update, 500)
 {
     static const float betas[] = {0.9f, 0.999f, 0.95f, 0.5f, 0.0f};
     const size_t count = random_count();
@@ -654,36 +662,17 @@ static void adamw_update(void)
         v.ours[i] = fabsf(v.ours[i]);
     last_changed();
     const float *grads = input("grads", count);
-    plain.adamw_update(params.plain, m.plain, v.plain, grads, count, &options, step, team_of_one);
+    adamw_update_ref(params.expected, m.expected, v.expected, grads, count, &options, step, team_of_one);
     RUN_LEVELS(adamw_update, params.ours, m.ours, v.ours, grads, count, &options, step);
 }
 
-#define OPERATION(name, cases) {#name, name, cases}
 static const struct {
     const char *name;
     void (*run_case)(void);
     size_t cases;
 } operations[] = {
-    OPERATION(encoder_forward, 300),
-    OPERATION(encoder_backward, 300),
-    OPERATION(layernorm_forward, 600),
-    OPERATION(layernorm_backward_input, 600),
-    OPERATION(layernorm_backward_weight, 600),
-    OPERATION(matmul_forward, 400),
-    OPERATION(matmul_backward_input, 400),
-    OPERATION(matmul_backward_weight, 400),
-    OPERATION(attention_forward, 300),
-    OPERATION(attention_backward, 300),
-    OPERATION(gelu_forward, 500),
-    OPERATION(gelu_backward, 500),
-    OPERATION(residual_forward, 300),
-    OPERATION(residual_backward, 300),
-    OPERATION(softmax_forward, 600),
-    OPERATION(crossentropy_forward, 300),
-    OPERATION(mean_loss, 100),
-    OPERATION(crossentropy_softmax_backward, 500),
-    OPERATION(gradient_add, 300),
-    OPERATION(adamw_update, 500),
+#define KERNEL(name, parameters) {#name, name, name##_cases},
+#include "kernels/kernels.def"
 };
 enum { NUM_OPERATIONS = sizeof operations / sizeof *operations };
 

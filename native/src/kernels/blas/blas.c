@@ -1,5 +1,5 @@
 /* A CBLAS, opened while the program runs: which of the usual names it has, which integers it takes, and how it is told
- * to use one thread. kernels/select.c opens it, blas/matmul.c calls it. */
+ * to use one thread. */
 #include "kernels/blas/blas.h"
 
 #include <dlfcn.h>
@@ -25,7 +25,7 @@ static struct {
     sgemm_lp64 *lp64;
     sgemm_ilp64 *ilp64_sgemm;
     void (*set_threads)(int);
-    int (*get_threads)(void); /* NULL: the number it had can't be put back */
+    int (*get_threads)(void); /* NULL: the number from before can't be restored */
     int threads_before;
     char description[256];
 } blas;
@@ -108,7 +108,7 @@ static bool recognise_blis(char *name, size_t size)
 bool blas_open(char *sentence, size_t sentence_size, const char *library)
 {
     memset(&blas, 0, sizeof blas);
-    /* Never closed: a BLAS may have threads of its own, which would go on in code that isn't there any more. */
+    /* Never closed: a BLAS may have threads of its own, whose code has to stay in memory. */
     blas.library = dlopen(library, RTLD_NOW | RTLD_LOCAL);
     if (!blas.library) {
         const char *reason = dlerror();

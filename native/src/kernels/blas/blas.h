@@ -1,5 +1,4 @@
-/* Matmuls by a BLAS that the user names: fast, and not the contract's arithmetic. kernels/select.c opens it and puts
- * its matmuls in the place of the strict ones. */
+/* Matmuls by a BLAS that the user names: fast, and not the contract's arithmetic. */
 #ifndef STARPULLM_BLAS_H
 #define STARPULLM_BLAS_H
 

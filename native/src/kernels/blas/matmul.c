@@ -1,5 +1,5 @@
-/* The matmuls by BLAS: it computes the products, in whatever order and rounding it likes; the sums of biases are the
- * contract's. kernels/select.c offers them to the matmul codelets if the runtime was asked for them. */
+/* The matmuls by a BLAS, which computes the products in an order and rounding of its own; the sums of biases are the
+ * contract's. */
 #include <string.h>
 
 #include "kernels/blas/blas.h"

@@ -1,11 +1,9 @@
-/* The sum of two contributions to a gradient.
- * kernels/select.c offers it to the gradient codelets. */
-#include "ref.h"
+/* The sum of two contributions to a gradient. */
+#include "kernels/ref/ref.h"
 
-void gradient_add_ref(float *restrict sum /* (count) */, const float *restrict term /* (count) */, size_t count,
-                      struct team team)
+void gradient_add_ref(float *restrict sum, const float *restrict term, size_t count, struct team team)
 {
-    const struct share share = team_share(team, count, FLOATS_PER_LINE);
-    for (size_t i = share.begin; i < share.end; i++)
+    const struct share own = team_share(team, count, FLOATS_PER_LINE);
+    for (size_t i = own.begin; i < own.end; i++)
         sum[i] += term[i];
 }

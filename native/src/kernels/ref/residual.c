@@ -1,27 +1,20 @@
-/* The residual stream's additions: forward and backward.
- * kernels/select.c offers them to the residual codelets. */
-#include "ref.h"
+/* The residual stream's additions: forward and backward. */
+#include "kernels/ref/ref.h"
 
-void residual_forward_ref(float *restrict out /* (count) */, const float *restrict a /* (count) */,
-                          const float *restrict b /* (count) */, size_t count, struct team team)
+void residual_forward_ref(float *restrict out, const float *restrict a, const float *restrict b, size_t count,
+                          struct team team)
 {
-    const struct share part = team_share(team, count, FLOATS_PER_LINE);
-    for (size_t i = part.begin; i < part.end; i++)
+    const struct share own = team_share(team, count, FLOATS_PER_LINE);
+    for (size_t i = own.begin; i < own.end; i++)
         out[i] = a[i] + b[i];
 }
 
-void residual_backward_ref(float *restrict da /* (count) */, float *restrict db /* (count) */,
-                           const float *restrict dout /* (count) */, size_t count, enum sum_start start,
-                           struct team team)
+void residual_backward_ref(float *restrict da, float *restrict db, const float *restrict dout, size_t count,
+                           enum sum_start start, struct team team)
 {
-    const struct share part = team_share(team, count, FLOATS_PER_LINE);
-    if (start == SUM_FROM_ZERO) {
-        for (size_t i = part.begin; i < part.end; i++)
-            da[i] = db[i] = 0.0f + dout[i];
-    } else {
-        for (size_t i = part.begin; i < part.end; i++) {
-            da[i] += dout[i];
-            db[i] += dout[i];
-        }
+    const struct share own = team_share(team, count, FLOATS_PER_LINE);
+    for (size_t i = own.begin; i < own.end; i++) {
+        da[i] = present(start, &da[i]) + dout[i];
+        db[i] = present(start, &db[i]) + dout[i];
     }
 }

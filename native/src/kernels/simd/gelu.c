@@ -1,5 +1,5 @@
-/* The GELU activation in its tanh form: forward and backward.
- * override.c offers them to the gelu codelets. */
+/* The GELU activation in its tanh form: forward and backward. Only on a libm whose bits the vector functions are known
+ * to have; kernels/select.c takes the reference kernels otherwise. */
 #include <math.h>
 
 #include "kernels/simd/kernels_simd.h"
@@ -7,7 +7,7 @@
 
 static const float cubic = 0.044715f;
 
-/* sqrtf(binary32(2/pi)); pi written out, as M_PI isn't C11. */
+/* g of docs/numerics.md; pi is written out, as M_PI isn't C11. */
 static float tanh_slope(void)
 {
     return sqrtf((float)(2.0 / 3.14159265358979323846));

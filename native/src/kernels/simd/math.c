@@ -1,30 +1,21 @@
-/* math.h's functions over arrays, for the comparison with the platform's (kernels/libm.h).
- * kernels/select.c offers them by level. */
+/* math.h's functions over arrays, for the comparison with the platform's (kernels/libm.h). */
 #include "kernels/simd/math.h"
 
-#include "kernels/libm.h"
-#include "kernels/simd/simd.h"
+#include "kernels/simd/kernels_simd.h"
 
-#define MAP(function)                                                      \
-    static void map_##function(float *out, const float *in, size_t count)  \
-    {                                                                      \
-        size_t i = 0;                                                      \
-        for (; i + LANES <= count; i += LANES)                             \
-            vector_store(out + i, vector_##function(vector_load(in + i))); \
-        if (i < count) {                                                   \
-            float rest[LANES] = {0};                                       \
-            memcpy(rest, in + i, (count - i) * sizeof *rest);              \
-            vector_store(rest, vector_##function(vector_load(rest)));      \
-            memcpy(out + i, rest, (count - i) * sizeof *rest);             \
-        }                                                                  \
+#define MAP(function)                                                         \
+    void SIMD_NAME(map_##function)(float *out, const float *in, size_t count) \
+    {                                                                         \
+        size_t i = 0;                                                         \
+        for (; i + LANES <= count; i += LANES)                                \
+            vector_store(out + i, vector_##function(vector_load(in + i)));    \
+        if (i < count) {                                                      \
+            float rest[LANES] = {0};                                          \
+            memcpy(rest, in + i, (count - i) * sizeof *rest);                 \
+            vector_store(rest, vector_##function(vector_load(rest)));         \
+            memcpy(out + i, rest, (count - i) * sizeof *rest);                \
+        }                                                                     \
     }
 MAP(expf)
 MAP(tanhf)
 MAP(coshf)
-
-libm_map *SIMD_NAME(vector_libm)(enum libm_function function)
-{
-    static libm_map *const maps[NUM_LIBM_FUNCTIONS] = {
-        [LIBM_EXPF] = map_expf, [LIBM_TANHF] = map_tanhf, [LIBM_COSHF] = map_coshf};
-    return maps[function];
-}

@@ -1,6 +1,5 @@
 /* expf, tanhf and coshf of a vector, with the bits of glibc 2.36's on x86-64; kernels/libm.h tells whether the
- * platform's libm has the same. gelu.c and softmax.c call them, math.c offers them for the comparison of all 2^32
- * inputs.
+ * platform's libm has the same.
  *
  * These functions aren't correctly rounded, so their bits are those of one way to compute them: the same reduced
  * argument, table and coefficients, and the same order wherever that can be seen in the result. Branches become
@@ -11,9 +10,6 @@
 #include <math.h>
 
 #include "kernels/simd/vector.h"
-
-/* A call would take longer than some of these, and the compiler loads constants once per loop if there is none. */
-#define SIMD_INLINE static inline __attribute__((always_inline))
 
 /* As many doubles, or integers of their size, as a vector has floats: two registers. */
 typedef double vector_wide __attribute__((vector_size(2 * SIMD_BYTES), may_alias));

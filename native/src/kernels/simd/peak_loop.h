@@ -1,23 +1,16 @@
 /* The loop of kernels/peak.h, once for all levels and roundings: the options that a file is compiled with decide
- * whether its product and sum become one instruction. peak.c, peak_fused.c and ref/peak.c include it. */
+ * whether its product and sum become one instruction. */
 #ifndef STARPULLM_PEAK_LOOP_H
 #define STARPULLM_PEAK_LOOP_H
 
 #include "kernels/peak.h"
 #include "kernels/simd/vector.h"
 
-/* Enough sums to hide what a multiplication and an addition take one after the other (6 to 8 cycles, two pairs begun in
- * each), few enough that they and two factors fit the registers: 16, or 32 with AVX-512 and NEON. */
-enum { PEAK_SUMS = 12 };
-#if defined(__AVX512F__) || defined(__aarch64__)
-enum { PEAK_GROUPS = 2 };
-#else
-enum { PEAK_GROUPS = 1 };
-#endif
+/* Enough sums to hide the latency of a multiplication and an addition (6 to 8 cycles, in each of which two pairs can
+ * start), few enough that they and the two operands fit the registers. */
+enum { PEAK_SUMS = 12, PEAK_GROUPS = SIMD_REGISTERS / 16, PEAK_OPERATIONS = 2 * PEAK_GROUPS * PEAK_SUMS * LANES };
 
-enum { PEAK_OPERATIONS = 2 * PEAK_GROUPS * PEAK_SUMS * LANES };
-
-peak_loop SIMD_NAME(peak_fused); /* of every level but ref */
+peak_loop SIMD_NAME(peak_fused);
 
 /* Constant bounds make the inner loops straight-line code whose sums live in registers. */
 static inline float peak_rounds(size_t rounds, float factor, float term)

@@ -1,8 +1,7 @@
-/* Softmax over the vocabulary, and the exponentials that attention.c uses too.
- * override.c offers it to the softmax codelet.
+/* Softmax over the vocabulary, and the exponentials, which attention needs too.
  *
- * The ordered sum is a chain of additions, and so takes its time; but the processor goes on to the next exponentials
- * meanwhile, which take about as long. Several rows' sums side by side were measured to be no faster. */
+ * The ordered sum is a chain of dependent additions. Meanwhile the processor computes the next exponentials, which take
+ * about as long; computing the sums of several rows at the same time was measured to be no faster. */
 #include "kernels/simd/softmax.h"
 
 #include <math.h>
@@ -18,11 +17,11 @@ static inline vector larger(vector a, vector b)
     return vector_select(a > b, a, b);
 }
 
-/* The largest of x and -10000, in any order: a NaN never wins, and which of two zeros of different sign does makes no
- * difference to expf(x - mx). */
+/* The largest of x and -10000. Unlike a sum it may be taken in any order: a NaN is never larger, and a zero of either
+ * sign gives the same expf(x - mx). */
 static float largest(const float *x, size_t count)
 {
-    enum { MANY = 4 }; /* comparisons that don't wait for one another */
+    enum { MANY = 4 }; /* independent comparisons */
     vector lanes[MANY];
     for (int j = 0; j < MANY; j++)
         lanes[j] = vector_of(least);
@@ -65,7 +64,7 @@ static float exponentials(float *e, const float *x, float mx, size_t count, cons
         vector_store(e + i, vector_expf(vector_load(x + i) - mx));
         z = sum_after(z, e + i, LANES);
     }
-    if (i < count && count >= LANES) { /* some for the second time */
+    if (i < count && count >= LANES) { /* the last vector overlaps the one before */
         vector_store(e + count - LANES, vector_expf(vector_load(x + count - LANES) - mx));
     } else if (i < count) {
         float few[LANES] = {0};
@@ -76,7 +75,7 @@ static float exponentials(float *e, const float *x, float mx, size_t count, cons
     return sum_after(z, e + i, count - i);
 }
 
-/* On a libm whose bits the vector function isn't known to have. */
+/* The same on a libm whose bits the vector function isn't known to have. */
 static float platform_exponentials(float *e, const float *x, float mx, size_t count)
 {
     for (size_t i = 0; i < count; i++)

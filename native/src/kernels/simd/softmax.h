@@ -1,4 +1,4 @@
-/* The exponentials of a softmax: softmax.c and attention.c use them. */
+/* The exponentials of a softmax, over the vocabulary or over attention scores. */
 #ifndef STARPULLM_SIMD_SOFTMAX_H
 #define STARPULLM_SIMD_SOFTMAX_H
 
@@ -7,7 +7,7 @@
 #include "kernels/simd/vector.h"
 
 /* e[i] = expf(x[i] - mx), mx being the largest of x and -10000. Returns the ordered sum of e from 0. e and x
- * don't overlap. Meanwhile the memory is asked for `next` (count), if it isn't NULL. */
+ * don't overlap. `next` (count), if it isn't NULL, is prefetched. */
 float SIMD_NAME(softmax_exponentials)(float *e /* (count) */, const float *x /* (count) */, size_t count,
                                       const float *next);
 

@@ -1,0 +1,70 @@
+/* The one place that submits a task to StarPU, on one rank and on several. Over ranks, every rank inserts every task in
+ * the same order; the task runs on the rank of its place. */
+#include <stdlib.h>
+
+#include "codelets/hold.h"
+#include "codelets/task.h"
+#include "codelets/transfer.h"
+#include "runtime/runtime.h"
+
+static struct starpu_task *task_on_this_rank(struct operation *operation, struct task_place place,
+                                             const struct access *accesses, size_t num_accesses)
+{
+    struct starpu_task *starpu_task = starpu_task_create();
+    starpu_task->cl = &operation->codelet;
+    starpu_task->priority = place.priority;
+    starpu_task->nbuffers = (int)num_accesses;
+    for (size_t i = 0; i < num_accesses; i++) {
+        starpu_task->handles[i] = accesses[i].data->handle;
+        starpu_task->modes[i] = accesses[i].mode;
+    }
+    return starpu_task;
+}
+
+/* A task that can't be submitted is destroyed, with its argument. */
+static status submit(struct starpu_task *starpu_task, struct task *task)
+{
+    struct iteration *iteration = task->iteration;
+    starpu_task->name = task->operation->codelet.name;
+    starpu_task->sched_ctx = runtime_layout()->context;
+    starpu_task->cl_arg = task;
+    starpu_task->cl_arg_free = 1;
+    starpu_task->callback_func = task_done;
+    starpu_task->callback_arg = task;
+    starpu_task->callback_arg_free = 0;
+
+    status code = iteration->hold ? hold_task(iteration->hold, starpu_task, task->record->id) : STARPULLM_OK;
+    if (code == STARPULLM_OK) {
+        iteration_add_task(iteration);
+        const int error = starpu_task_submit(starpu_task);
+        if (!error)
+            return STARPULLM_OK;
+        iteration_task_done(iteration);
+        code = fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused a task of %s (error %d)", task->operation->codelet.name,
+                    error);
+    }
+    starpu_task->destroy = 0;
+    starpu_task_destroy(starpu_task);
+    return code;
+}
+
+status insert_task(struct operation *operation, struct task_place place, const struct access *accesses,
+                   size_t num_accesses, const void *arguments, size_t arguments_size)
+{
+    const bool one_rank = runtime_layout()->ranks == 1;
+    struct task *task;
+    TRY(task_create(&task, operation, place, accesses, num_accesses, arguments, arguments_size));
+    struct starpu_task *starpu_task = NULL;
+    status code = STARPULLM_OK;
+    if (one_rank)
+        starpu_task = task_on_this_rank(operation, place, accesses, num_accesses);
+    else
+        code = transfers_before_task(&starpu_task, operation, place, accesses, num_accesses);
+    if (starpu_task)
+        code = submit(starpu_task, task);
+    else /* it runs on another rank */
+        free(task);
+    if (code == STARPULLM_OK && !one_rank)
+        code = transfers_after_task(operation, place, accesses, num_accesses);
+    return code;
+}

@@ -1,0 +1,72 @@
+/* The mean loss as a future: reference-counted, because the session may end before the caller asks for the value. */
+#include "codelets/loss_future.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct starpullm_loss {
+    atomic_int references;
+    pthread_mutex_t mutex;
+    pthread_cond_t ready_changed;
+    atomic_bool ready;
+    float value;
+    status code; /* of the first task that had failed by then */
+    char sentence[512];
+};
+
+struct starpullm_loss *loss_future_create(void)
+{
+    struct starpullm_loss *loss = calloc(1, sizeof *loss);
+    if (!loss)
+        return NULL;
+    atomic_init(&loss->references, 1);
+    pthread_mutex_init(&loss->mutex, NULL);
+    pthread_cond_init(&loss->ready_changed, NULL);
+    return loss;
+}
+
+void loss_future_set(struct starpullm_loss *loss, float value, struct failure *failure)
+{
+    pthread_mutex_lock(&failure->mutex);
+    pthread_mutex_lock(&loss->mutex);
+    loss->value = value;
+    loss->code = failure->code;
+    memcpy(loss->sentence, failure->sentence, sizeof loss->sentence);
+    loss->ready = true;
+    pthread_cond_broadcast(&loss->ready_changed);
+    pthread_mutex_unlock(&loss->mutex);
+    pthread_mutex_unlock(&failure->mutex);
+}
+
+status loss_future_wait(struct starpullm_loss *loss, float *value)
+{
+    pthread_mutex_lock(&loss->mutex);
+    while (!loss->ready)
+        pthread_cond_wait(&loss->ready_changed, &loss->mutex);
+    pthread_mutex_unlock(&loss->mutex);
+    if (loss->code != STARPULLM_OK)
+        return fail(loss->code, "%s", loss->sentence);
+    *value = loss->value;
+    return STARPULLM_OK;
+}
+
+bool loss_future_ready(const struct starpullm_loss *loss)
+{
+    return atomic_load(&loss->ready);
+}
+
+void loss_future_retain(struct starpullm_loss *loss)
+{
+    atomic_fetch_add(&loss->references, 1);
+}
+
+void loss_future_release(struct starpullm_loss *loss)
+{
+    if (!loss || atomic_fetch_sub(&loss->references, 1) > 1)
+        return;
+    pthread_cond_destroy(&loss->ready_changed);
+    pthread_mutex_destroy(&loss->mutex);
+    free(loss);
+}

@@ -1,0 +1,20 @@
+/* The mean loss of an iteration as a future: its caller gets it at once, the task report_loss sets the value. */
+#ifndef STARPULLM_LOSS_FUTURE_H
+#define STARPULLM_LOSS_FUTURE_H
+
+#include <stdbool.h>
+
+#include "codelets/iteration.h"
+
+/* With one reference, the creator's; NULL if there is no memory. */
+struct starpullm_loss *loss_future_create(void);
+void loss_future_retain(struct starpullm_loss *loss);
+/* Frees it with its last reference. NULL is allowed. */
+void loss_future_release(struct starpullm_loss *loss);
+
+/* Makes it ready: with the value, or with a failure of a task if there was one so far. */
+void loss_future_set(struct starpullm_loss *loss, float value, struct failure *failure);
+status loss_future_wait(struct starpullm_loss *loss, float *value);
+bool loss_future_ready(const struct starpullm_loss *loss);
+
+#endif

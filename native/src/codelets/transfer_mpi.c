@@ -1,0 +1,88 @@
+/* Messages between ranks, through StarPU-MPI. */
+#include "codelets/transfer.h"
+
+#include <stdlib.h>
+
+#include "codelets/task.h"
+#include "runtime/ranks_mpi.h"
+#include "runtime/runtime.h"
+
+/* A task's accesses, rank and priority in StarPU-MPI's form, the same for the calls before and after the submission. */
+#define TASK_AS_LIST(place, descriptors, number)                                                                 \
+    STARPU_DATA_MODE_ARRAY, (descriptors), (int)(number), STARPU_EXECUTE_ON_NODE, (place).rank, STARPU_PRIORITY, \
+        (place).priority, 0
+
+static void describe(struct starpu_data_descr *descriptors, const struct access *accesses, size_t num_accesses)
+{
+    for (size_t i = 0; i < num_accesses; i++)
+        descriptors[i] = (struct starpu_data_descr){accesses[i].data->handle, accesses[i].mode};
+}
+
+status transfers_before_task(struct starpu_task **created, struct operation *operation, struct task_place place,
+                             const struct access *accesses, size_t num_accesses)
+{
+    struct starpu_data_descr descriptors[TASK_MAX_ACCESSES];
+    describe(descriptors, accesses, num_accesses);
+    *created = starpu_mpi_task_build(ranks_communicator(), &operation->codelet,
+                                     TASK_AS_LIST(place, descriptors, num_accesses));
+    if (!*created && place.rank == runtime_layout()->rank)
+        return fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused the transfers for a task of %s",
+                    operation->codelet.name);
+    return STARPULLM_OK;
+}
+
+status transfers_after_task(struct operation *operation, struct task_place place, const struct access *accesses,
+                            size_t num_accesses)
+{
+    struct starpu_data_descr descriptors[TASK_MAX_ACCESSES];
+    describe(descriptors, accesses, num_accesses);
+    const int error = starpu_mpi_task_post_build(ranks_communicator(), &operation->codelet,
+                                                 TASK_AS_LIST(place, descriptors, num_accesses));
+    if (error)
+        return fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused the transfers of a task of %s on rank %d (error %d)",
+                    operation->codelet.name, place.rank, error);
+    return STARPULLM_OK;
+}
+
+/* One end of a transfer, as its callback sees it. */
+struct transfer {
+    struct iteration *iteration;
+    struct starpullm_trace_task *record; /* NULL: not traced */
+};
+
+static void transfer_done(void *argument)
+{
+    struct transfer *transfer = argument;
+    if (transfer->record)
+        transfer->record->end_ns = recorder_now();
+    iteration_task_done(transfer->iteration);
+    free(transfer);
+}
+
+status submit_transfer(struct task_place place, struct data *destination, struct data *source)
+{
+    const int rank = runtime_layout()->rank;
+    const struct access accesses[] = {{destination, STARPU_W}, {source, STARPU_R}};
+    struct starpullm_trace_task *record;
+    TRY(task_record(&record, OPERATION_transfer, place, accesses, 2));
+    if (rank != source->owner && rank != destination->owner)
+        return STARPULLM_OK;
+    struct transfer *transfer = malloc(sizeof *transfer);
+    if (!transfer)
+        return fail(STARPULLM_OUT_OF_MEMORY, "a transfer from %s to %s", source->name, destination->name);
+    *transfer = (struct transfer){place.iteration, record};
+    if (record)
+        record->start_ns = recorder_now();
+    iteration_add_task(place.iteration);
+    const int error = rank == source->owner
+                          ? starpu_mpi_isend_detached(source->handle, destination->owner, destination->id,
+                                                      ranks_communicator(), transfer_done, transfer)
+                          : starpu_mpi_irecv_detached(destination->handle, source->owner, destination->id,
+                                                      ranks_communicator(), transfer_done, transfer);
+    if (!error)
+        return STARPULLM_OK;
+    iteration_task_done(place.iteration);
+    free(transfer);
+    return fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused the transfer from %s to %s (error %d)", source->name,
+                destination->name, error);
+}

@@ -1,0 +1,75 @@
+/* A layer's tensors, sizes and place in the algorithm under the short names that the passes are written in. */
+#include "graph/graph.h"
+
+const struct layernorm_tensors layernorm_1 = {ACT_LN1, ACT_LN1_MEAN, ACT_LN1_RSTD, PARAM_LN1W, PARAM_LN1B};
+const struct layernorm_tensors layernorm_2 = {ACT_LN2, ACT_LN2_MEAN, ACT_LN2_RSTD, PARAM_LN2W, PARAM_LN2B};
+const struct layernorm_tensors layernorm_final = {ACT_LNF, ACT_LNF_MEAN, ACT_LNF_RSTD, PARAM_LNFW, PARAM_LNFB};
+
+const struct matmul_tensors matmul_qkv = {ACT_QKV, ACT_LN1, PARAM_QKVW, PARAM_QKVB};
+const struct matmul_tensors matmul_attproj = {ACT_ATTPROJ, ACT_ATTY, PARAM_ATTPROJW, PARAM_ATTPROJB};
+const struct matmul_tensors matmul_fc = {ACT_FCH, ACT_LN2, PARAM_FCW, PARAM_FCB};
+const struct matmul_tensors matmul_fcproj = {ACT_FCPROJ, ACT_FCH_GELU, PARAM_FCPROJW, PARAM_FCPROJB};
+
+int instance(int l)
+{
+    return l == NO_LAYER ? 0 : l;
+}
+
+struct data *param(const struct layer *at, enum parameter p)
+{
+    return handles_parameter(at->context->options->handles, STARPULLM_PARAMS, p, instance(at->l));
+}
+
+struct data *act(const struct layer *at, enum activation a)
+{
+    return handles_activation(at->context->options->handles, a, instance(at->l), at->s);
+}
+
+struct data *act_grad(const struct layer *at, enum activation a)
+{
+    return handles_activation_grad(at->context->options->handles, a, instance(at->l), at->s);
+}
+
+struct data *block_input(const struct layer *block)
+{
+    const struct layer below = {block->context, block->s, block->l - 1};
+    return block->l == 0 ? act(block, ACT_ENCODED) : act(&below, ACT_RESIDUAL3);
+}
+
+struct data *block_input_grad(const struct layer *block)
+{
+    const struct layer below = {block->context, block->s, block->l - 1};
+    return block->l == 0 ? act_grad(block, ACT_ENCODED) : act_grad(&below, ACT_RESIDUAL3);
+}
+
+struct task_place place_of(const struct layer *at)
+{
+    const int home = home_of(at->context->options->placement, at->s);
+    return (struct task_place){at->context->iteration, at->s, at->l, home, PRIORITY_DEFAULT};
+}
+
+struct task_place place_on_rank(const struct graph_context *context, int rank, int l)
+{
+    return (struct task_place){context->iteration, -1, l, rank, PRIORITY_DEFAULT};
+}
+
+struct sizes sizes_of(const struct graph_context *context)
+{
+    const struct graph_options *g = context->options;
+    return (struct sizes){
+        .B = g->B,
+        .T = g->T,
+        .N = g->B * g->T,
+        .C = (size_t)g->config.channels,
+        .NH = (size_t)g->config.num_heads,
+        .V = (size_t)g->config.vocab_size,
+        .Vp = (size_t)g->config.padded_vocab_size,
+        .maxT = (size_t)g->config.max_seq_len,
+    };
+}
+
+struct matmul_sizes matmul_sizes_of(const struct graph_context *context, enum parameter weight)
+{
+    const struct tensor_shape shape = parameter_shape(&context->options->config, weight);
+    return (struct matmul_sizes){.C = (size_t)shape.dims[1], .OC = (size_t)shape.dims[0]};
+}

@@ -1,0 +1,27 @@
+/* What the compiler has to guarantee so that a kernel has the bits of docs/numerics.md; a build in which it doesn't is
+ * an error. That multiplication and addition aren't fused can't be seen here: native/CMakeLists.txt says
+ * -ffp-contract=off, and test_kernels.c would find it. */
+#ifndef STARPULLM_ARITHMETIC_H
+#define STARPULLM_ARITHMETIC_H
+
+#include <float.h>
+
+#if defined(__FAST_MATH__) || __FINITE_MATH_ONLY__ || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || \
+    defined(__NO_SIGNED_ZEROS__)
+#error "no fast-math option: kernels keep the order of sums, signed zeros, infinities and NaNs"
+#endif
+
+#if FLT_EVAL_METHOD != 0
+#error "binary32 operations must be rounded to binary32 (on 32-bit x86: -msse2 -mfpmath=sse)"
+#endif
+_Static_assert(FLT_RADIX == 2 && FLT_MANT_DIG == 24 && FLT_MAX_EXP == 128, "float is binary32");
+_Static_assert(DBL_MANT_DIG == 53 && DBL_MAX_EXP == 1024, "double is binary64");
+
+/* The vector source (kernels/simd) is written in the compiler's vector extensions; this one is the newest of them. */
+#if !defined(__has_builtin)
+#error "GCC 12 or later, or Clang"
+#elif !__has_builtin(__builtin_shufflevector)
+#error "GCC 12 or later, or Clang: there is no __builtin_shufflevector"
+#endif
+
+#endif

@@ -1,0 +1,16 @@
+/* A SIMD level: one implementation of every kernel. */
+#ifndef STARPULLM_LEVEL_H
+#define STARPULLM_LEVEL_H
+
+#include "kernels/kernels.h"
+#include "kernels/libm.h"
+#include "kernels/peak.h"
+
+struct level {
+    const char *name;
+    struct kernels kernels;
+    libm_map *vector_libm[NUM_LIBM_FUNCTIONS]; /* NULL: none */
+    struct peak peak;
+};
+
+#endif

@@ -1,0 +1,72 @@
+/* Where each thread of each worker runs: a task asks the thread itself. */
+#include <starpu.h>
+#include <stdlib.h>
+
+#include "runtime/runtime.h"
+#include "runtime/team.h"
+#include "runtime/topology.h"
+
+struct probe {
+    int worker, threads;
+    struct starpullm_thread_info *info;
+};
+
+static void probe_thread(void *argument, struct team team)
+{
+    const struct probe *probe = argument;
+    if (team.index < probe->threads)
+        topology_thread(probe->worker, team.index, &probe->info[team.index]);
+}
+
+static void probe_worker(void *buffers[], void *argument)
+{
+    (void)buffers;
+    const struct probe *probe = argument;
+    team_run(probe->threads, probe_thread, argument);
+}
+
+static struct starpu_codelet probe_codelet = {.where = STARPU_CPU, .cpu_funcs = {probe_worker}, .name = "probe_worker"};
+
+/* A task for the index-th worker. A worker of several threads is a scheduling context of its own, the one that its
+ * first CPU worker belongs to. */
+static struct starpu_task *probe_task(int index)
+{
+    const struct runtime_layout *layout = runtime_layout();
+    struct starpu_task *task = starpu_task_create();
+    task->cl = &probe_codelet;
+    task->synchronous = 1;
+    if (layout->threads_per_worker == 1) {
+        task->execute_on_a_specific_worker = 1;
+        task->workerid = (unsigned)index;
+        return task;
+    }
+    unsigned *contexts = NULL;
+    const int found = starpu_worker_get_sched_ctx_list(index * layout->threads_per_worker, &contexts);
+    for (int i = 0; i < found; i++)
+        if (contexts[i] != 0 && contexts[i] != layout->context)
+            task->sched_ctx = contexts[i];
+    free(contexts);
+    task->possibly_parallel = 1;
+    return task;
+}
+
+status runtime_threads(struct starpullm_runtime *runtime, struct starpullm_thread_info *threads)
+{
+    TRY(runtime_check_running(runtime));
+    const int W = runtime_layout()->workers, T = runtime_layout()->threads_per_worker;
+    for (int w = 0; w < W; w++) {
+        struct starpullm_thread_info *info = threads + w * T;
+        for (int t = 0; t < T; t++)
+            info[t] = (struct starpullm_thread_info){w, t, -1, 0};
+        struct probe probe = {w, T, info};
+        struct starpu_task *task = probe_task(w);
+        task->cl_arg = &probe;
+        const int error = starpu_task_submit(task);
+        if (error) {
+            task->destroy = 0;
+            starpu_task_destroy(task);
+            return fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused a task for worker %d (error %d)", w, error);
+        }
+    }
+    return STARPULLM_OK;
+}

@@ -1,0 +1,174 @@
+"""Builds the native library with a patch: compiles what the patch changes, and links that with unchanged objects.
+
+Run by hand it builds one library: ``python -m tests.mutation.mutants PATCH -o libstarpullm.so``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from .patches import CHECKOUT, Patch, PatchError, apply_patch, read_patch
+
+__all__ = ["BUILD", "Builder", "Mutant"]
+
+BUILD = CHECKOUT / ".cache" / "build" / "mutation"
+"""Where the unchanged library is built; later runs build only what has changed since."""
+
+_LIBRARY = "libstarpullm.so"
+_BUILD_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A library with a patch.
+
+    Parameters
+    ----------
+    library
+        The shared library.
+    objects
+        How many objects were compiled for it.
+    cpu_seconds
+        What compiling and linking took, of all cores together.
+    """
+
+    library: Path
+    objects: int
+    cpu_seconds: float
+
+
+class Builder:
+    """The unchanged library, and libraries with patches that share its objects.
+
+    Parameters
+    ----------
+    directory
+        For copies of the sources and for what is built of them; outside the checkout.
+
+    Raises
+    ------
+    PatchError
+        If the unchanged library cannot be built.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        options = ["-DCMAKE_BUILD_TYPE=Release", "-DSTARPULLM_TESTS=OFF", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"]
+        _run(["cmake", "-S", str(CHECKOUT / "native"), "-B", str(BUILD), "-G", "Ninja", *options], directory)
+        _run(["ninja", _LIBRARY], BUILD)
+        # From here on the sources in the checkout may change.
+        self.sources = directory / "sources"
+        """A copy of the sources that it is made from."""
+        _copy_sources(CHECKOUT, self.sources)
+        self.library = directory / _LIBRARY
+        """Without any patch."""
+        shutil.copy2(BUILD / _LIBRARY, self.library)
+
+    def build(self, patch: Patch) -> Mutant:
+        """Return the library with a patch.
+
+        Raises
+        ------
+        PatchError
+            If the patch does not apply, changes a file that no object is made from, does not compile, or changes no
+            byte of the library.
+        """
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        directory = Path(tempfile.mkdtemp(prefix=f"{patch.name}-", dir=self._directory))
+        _copy_sources(self.sources, directory)
+        apply_patch(patch, directory)
+        objects = self._affected(patch)
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            list(threads.map(lambda name: self._compile(name, directory), objects))
+        library = self._link(objects, directory)
+        if library.read_bytes() == self.library.read_bytes():
+            raise PatchError(f"{patch.path.name}: the library with it is the same, byte for byte, as without it")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        return Mutant(library, len(objects), seconds)
+
+    def _affected(self, patch: Patch) -> list[str]:
+        """Return the objects that are made from a file which the patch changes."""
+        affected = set()
+        for name in patch.changed_files:
+            path = os.path.normpath(CHECKOUT / name)
+            users = {output for output, sources in self._dependencies.items() if path in sources}
+            if not users:
+                raise PatchError(f"{patch.path.name}: no object is made from {name}, expected a C file or a header")
+            affected |= users
+        return sorted(affected)
+
+    @cached_property
+    def _dependencies(self) -> dict[str, set[str]]:
+        """Files that each object is made from, as the compiler has listed them."""
+        found = {}
+        for block in _run(["ninja", "-t", "deps"], BUILD).strip().split("\n\n"):
+            first, *paths = block.splitlines()
+            found[first.partition(": #deps")[0]] = {os.path.normpath(BUILD / path.strip()) for path in paths}
+        return found
+
+    @cached_property
+    def _compile_commands(self) -> dict[str, list[str]]:
+        entries = json.loads((BUILD / "compile_commands.json").read_text("utf-8"))
+        commands = [shlex.split(entry["command"]) for entry in entries]
+        return {command[command.index("-o") + 1]: command for command in commands}
+
+    @cached_property
+    def _link_command(self) -> list[str]:
+        """The last of the commands that ninja would run: ``: && cc ... && :``."""
+        words = shlex.split(_run(["ninja", "-t", "commands", _LIBRARY], BUILD).splitlines()[-1])
+        return words[2:-2]
+
+    def _compile(self, name: str, directory: Path) -> None:
+        target = directory / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        command = [
+            str(target) if word == name else word.replace(f"{CHECKOUT}/native/", f"{directory}/native/")
+            for word in self._compile_commands[name]
+        ]
+        # Where the copy lies must not be a difference.
+        _run([*command, f"-ffile-prefix-map={directory}={CHECKOUT}"], BUILD)
+
+    def _link(self, objects: Sequence[str], directory: Path) -> Path:
+        replaced = {name: str(directory / name) for name in (*objects, _LIBRARY)}
+        _run([replaced.get(word, word) for word in self._link_command], BUILD)
+        return directory / _LIBRARY
+
+
+def _copy_sources(source: Path, target: Path) -> None:
+    for part in ("include", "src"):
+        shutil.copytree(source / "native" / part, target / "native" / part)
+
+
+def _run(command: Sequence[str], directory: Path) -> str:
+    run = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False)
+    if run.returncode != 0:
+        raise PatchError(f"{shlex.join(command)}\n{run.stdout}{run.stderr}")
+    return run.stdout
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(description="Build the native library with a patch.")
+    parser.add_argument("patch", type=Path, help="a patch with a header, as in tests/mutation/defects")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="the library to write")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="starpullm-mutant-") as directory:
+        mutant = Builder(Path(directory)).build(read_patch(options.patch))
+        shutil.copy2(mutant.library, options.output)
+    print(f"{options.output}: {mutant.objects} objects compiled in {mutant.cpu_seconds:.1f} CPU seconds")
+
+
+if __name__ == "__main__":
+    _main()

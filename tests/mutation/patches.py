@@ -1,0 +1,135 @@
+"""Patches of the native sources, one defect each: their headers, and applying them to a copy of the sources.
+
+A patch is a text that `git apply` takes, below a header of lines `Key: value`. Nothing here is built.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["CHECKOUT", "SHIPPED", "Patch", "PatchError", "apply_patch", "find_patches", "read_patch"]
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+SHIPPED = Path(__file__).resolve().parent / "defects"
+"""The directory of the project's own patches."""
+
+KEYS = ("Kind", "Defect", "Shows", "Caught-by")
+"""Every header has these lines; `Quick: yes` may follow."""
+
+
+class PatchError(Exception):
+    """A patch that cannot be used; the message names it and says why."""
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A defect.
+
+    Parameters
+    ----------
+    path
+        The file; its name without the suffix is the defect's name.
+    kind
+        A few words that related defects share.
+    defect
+        What is wrong, in one sentence.
+    shows
+        The model and the configuration that it shows with.
+    caught_by
+        The name of the check that must catch it.
+    is_quick
+        Whether every run of the tests tries it.
+    diff
+        What follows the header.
+    """
+
+    path: Path
+    kind: str
+    defect: str
+    shows: str
+    caught_by: str
+    is_quick: bool
+    diff: str
+
+    @property
+    def name(self) -> str:
+        """The defect's name."""
+        return self.path.stem
+
+    @property
+    def header(self) -> str:
+        """The lines before the diff."""
+        lines = zip(KEYS, (self.kind, self.defect, self.shows, self.caught_by), strict=True)
+        return "".join(f"{key}: {value}\n" for key, value in lines) + ("Quick: yes\n" if self.is_quick else "")
+
+    @property
+    def changed_files(self) -> list[str]:
+        """The files that it changes, relative to the root of the sources."""
+        return re.findall(r"^\+\+\+ b/(\S+)", self.diff, re.MULTILINE)
+
+
+def find_patches(directory: Path) -> list[Path]:
+    """Return the patch files of a directory by name.
+
+    Raises
+    ------
+    PatchError
+        If there is none.
+    """
+    paths = sorted(directory.glob("*.patch"))
+    if not paths:
+        raise PatchError(f"{directory}: found no file *.patch, expected a directory of patches")
+    return paths
+
+
+def read_patch(path: Path) -> Patch:
+    """Return a patch.
+
+    Raises
+    ------
+    PatchError
+        If its header does not consist of the expected lines, or no diff follows.
+    """
+    header, found, diff = path.read_text("utf-8").partition("\ndiff --git ")
+    if not found:
+        raise PatchError(f"{path}: found no line 'diff --git', expected a header and a diff")
+    values = dict(re.findall(r"^([\w-]+): (.+)$", header, re.MULTILINE))
+    lines = header.strip().splitlines()
+    if len(lines) != len(values) or [key for key in values if key != "Quick"] != list(KEYS):
+        raise PatchError(f"{path}: found the header {lines}, expected one line each of {', '.join(KEYS)}")
+    if values.get("Quick", "yes") != "yes":
+        raise PatchError(f"{path}: found 'Quick: {values['Quick']}', expected 'Quick: yes' or no such line")
+    kind, defect, shows, caught_by = (values[key] for key in KEYS)
+    return Patch(path, kind, defect, shows, caught_by, "Quick" in values, f"diff --git {diff}")
+
+
+def apply_patch(patch: Patch, directory: Path, *, check_only: bool = False) -> None:
+    """Apply a patch to a copy of the sources; nothing is changed if a part of it does not apply.
+
+    Parameters
+    ----------
+    patch
+        The patch.
+    directory
+        What holds the copy of `native`; not in a git repository.
+    check_only
+        Change nothing in any case.
+
+    Raises
+    ------
+    PatchError
+        If it does not apply; the message names the file and shows the lines that were not found.
+    """
+    command = ["git", "apply", "--verbose", *(["--check"] if check_only else []), "-"]
+    # git would leave out files that a repository around the directory does not have.
+    environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(directory.parent), "LC_ALL": "C"}
+    run = subprocess.run(
+        command, cwd=directory, env=environment, input=patch.diff, capture_output=True, text=True, check=False
+    )
+    if run.returncode != 0:
+        raise PatchError(f"{patch.path.name} does not apply; see docs/mutations.md, 'Renewing a patch':\n{run.stderr}")

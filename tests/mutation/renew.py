@@ -1,0 +1,77 @@
+"""Writes patches anew that no longer apply to the present sources; headers are kept.
+
+Run by hand in the root of the checkout: ``python -m tests.mutation.renew``; docs/mutations.md describes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from .patches import CHECKOUT, SHIPPED, Patch, PatchError, apply_patch, find_patches, read_patch
+
+__all__ = ["renew", "write"]
+
+
+def renew(path: Path, moved: Iterable[tuple[str, str]]) -> str:
+    """Write a patch anew if it does not apply as it stands; return what became of it."""
+    patch = read_patch(path)
+    diff = patch.diff
+    for old, new in moved:
+        diff = diff.replace(f"a/{old}", f"a/{new}").replace(f"b/{old}", f"b/{new}")
+    directory = Path(tempfile.mkdtemp(prefix=f"starpullm-{patch.name}-"))
+    for side in "ab":
+        for part in ("include", "src"):
+            shutil.copytree(CHECKOUT / "native" / part, directory / side / "native" / part)
+    try:
+        if diff == patch.diff:
+            apply_patch(patch, directory / "b", check_only=True)
+            shutil.rmtree(directory)
+            return "applies"
+    except PatchError:
+        pass
+    command = ["patch", "-p1", "--fuzz=3", "--no-backup-if-mismatch", "--force"]
+    run = subprocess.run(command, cwd=directory / "b", input=diff, capture_output=True, text=True, check=False)
+    if run.returncode != 0:
+        return f"does not apply; make the change in {directory}/b, then use --from {directory}\n{run.stdout}"
+    write(patch, directory)
+    shutil.rmtree(directory)
+    return f"written anew; look at it\n{run.stdout}"
+
+
+def write(patch: Patch, directory: Path) -> None:
+    """Write the difference between the directory's `a` and `b` as the patch."""
+    for rejected in (directory / "b").rglob("*.rej"):
+        rejected.unlink()
+    command = ["git", "diff", "--no-index", "--no-prefix", "--no-color", "--no-ext-diff", "a", "b"]
+    run = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    if run.returncode != 1:
+        raise PatchError(f"{patch.path.name}: found no difference between {directory}/a and {directory}/b {run.stderr}")
+    patch.path.write_text(f"{patch.header}\n{run.stdout}", "utf-8")
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(description="Write patches anew that no longer apply; their headers are kept.")
+    parser.add_argument("patches", nargs="*", type=Path, help="patch files; default: all of tests/mutation/defects")
+    parser.add_argument("--moved", action="append", default=[], metavar="OLD=NEW", help="a file's old and new path")
+    parser.add_argument("--from", dest="directory", type=Path, help="take the patch from a directory edited by hand")
+    options = parser.parse_args()
+    if options.directory is not None and len(options.patches) != 1:
+        parser.error("--from needs exactly one patch")
+    try:
+        if options.directory is not None:
+            write(read_patch(options.patches[0]), options.directory)
+            return
+        moved = [tuple(pair.split("=", 1)) for pair in options.moved]
+        for path in options.patches or find_patches(SHIPPED):
+            print(f"{path.stem}: {renew(path, moved)}")
+    except PatchError as error:
+        parser.exit(1, f"{error}\n")
+
+
+if __name__ == "__main__":
+    _main()
