@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.checks.references import own_sequences
-from starpullm.checks.result import CheckResult, Outcome
+from starpullm.checks.placement import PlacedResult, own_sequences, placement_fields
+from starpullm.checks.result import Outcome
 from starpullm.files.debug_state import DebugState
 from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
@@ -59,18 +59,12 @@ class Nearness:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DebugStateResult(CheckResult):
+class DebugStateResult(PlacedResult):
     """How near a run is to a debug state; ``measured`` counts the tensors with elements outside llm.c's tolerances.
 
     ``tensors`` has logits, loss and all gradients, then the losses of further steps if they are known.
     """
 
-    partition: str
-    scheduler: str
-    ranks: int
-    sub_batches: int
-    reduction: str
-    matmul: str
     tensors: tuple[Nearness, ...]
 
     def detail_lines(self) -> Iterator[str]:
@@ -140,20 +134,14 @@ def check_debug_state(
             if progress:
                 progress()
     outside = sum(bool(tensor.outside) for tensor in tensors)
+    within = f"{len(tensors) - outside} of {len(tensors)}"
     return DebugStateResult(
         name="debug state",
         outcome=Outcome.FAILED if outside else Outcome.PASSED,
-        finding=(
-            f"{len(tensors) - outside} of {len(tensors)} tensors are within llm.c's tolerances; bits weren't compared"
-        ),
+        finding=f"{within} tensors are within llm.c's tolerances; bits weren't compared",
         measured=outside,
         limit=0,
-        partition=str(runtime.partition),
-        scheduler=runtime.scheduler,
-        ranks=runtime.ranks,
-        sub_batches=sub_batches,
-        reduction=reduction,
-        matmul=runtime.matmul,
+        **placement_fields(runtime, sub_batches, reduction),
         tensors=tuple(tensors),
     )
 

@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.data.generator import generate_tokens
-from starpullm.errors import InvalidArgumentError, StarpullmError
+from starpullm.errors import StarpullmError
 from starpullm.golden.records import GoldenRecord, split_layer, tensor_digest
 from starpullm.processes.job import Job, run_job
 from starpullm.processes.progress import report_phase
 from starpullm.runtime import Runtime
 from starpullm.trainer import Instruments, Trainer
 
-__all__ = ["ExpectedValues", "GoldenReference", "Reference", "own_sequences", "record_trainer"]
+__all__ = ["ExpectedValues", "GoldenReference", "Reference", "record_trainer"]
 
 RERUN_SECONDS = 300.0
 """Time limit of a run that is repeated for its values; 15 times what the 124M model was measured to take."""
@@ -132,20 +132,6 @@ def record_trainer(
         trace=trace,
         instruments=instruments,
     )
-
-
-def own_sequences(runtime: Runtime, batch_size: int, whose: str) -> slice:
-    """Return which sequences of all ranks' batch are this rank's; messages speak of ``whose`` batch.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If the ranks don't divide the batch.
-    """
-    if batch_size % runtime.ranks:
-        raise InvalidArgumentError(f"{whose} batch of {batch_size} can't be spread over {runtime.ranks} ranks")
-    size = batch_size // runtime.ranks
-    return slice(runtime.rank * size, (runtime.rank + 1) * size)
 
 
 def _rerun(record: GoldenRecord, checkpoint: Path, step: int, group: str, tensor: str) -> NDArray[np.float32]:

@@ -29,6 +29,7 @@ from starpullm.checks.dependencies import (
 from starpullm.checks.llmc import run_llmc
 from starpullm.checks.observer import Observer
 from starpullm.checks.parity import ParityResult, check_parity, execution_order, make_inputs
+from starpullm.checks.placement import own_sequences
 from starpullm.checks.reduction import (
     BitStabilityResult,
     GradientErrorResult,
@@ -37,7 +38,7 @@ from starpullm.checks.reduction import (
     check_gradients,
 )
 from starpullm.checks.reference64 import ReadTensor
-from starpullm.checks.references import own_sequences, record_trainer
+from starpullm.checks.references import record_trainer
 from starpullm.data.generator import generate_tokens
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, layer_name, shipped_record
 from starpullm.processes.ranks import guarded

@@ -125,12 +125,9 @@ def check_reuse(
     on_path = [edge for edge in map(added.edge, range(added.num_edges)) if (edge.before, edge.after) in links]
     example = added.edge(int(np.flatnonzero(implied)[0])) if implied.any() else None
     num_added, num_not_implied = _num_pairs(added), _num_pairs(added.with_edges(~implied))
-    if not np.all(trace.tasks["worker"] >= 0) and durations is None:
-        outcome, finding = Outcome.INCONCLUSIVE, "some tasks have no duration: they haven't run, or ran on another rank"
-    elif num_added == 0:
-        outcome, finding = Outcome.INCONCLUSIVE, "no handle is reused, so nothing was shown"
-    elif without == 0:
-        outcome, finding = Outcome.INCONCLUSIVE, "no task took any time"
+    finding = _why_inconclusive(durations is not None or np.all(trace.tasks["worker"] >= 0), num_added, without)
+    if finding:
+        outcome = Outcome.INCONCLUSIVE
     else:
         outcome = Outcome.PASSED if growth <= limit else Outcome.FAILED
         finding = f"{num_added} edges added, {num_not_implied} not implied; the critical path grows by {growth:.3%}"
@@ -153,6 +150,14 @@ def check_reuse(
         implied_example=named_dependency(trace, example) if example else None,
         implied_path=named_dependencies(trace, renamed.shortest_path(example.before, example.after) if example else ()),
     )
+
+
+def _why_inconclusive(has_durations: bool | np.bool_, num_added: int, critical_path: int) -> str:
+    if not has_durations:
+        return "some tasks have no duration: they haven't run, or ran on another rank"
+    if num_added == 0:
+        return "no handle is reused, so nothing was shown"
+    return "no task took any time" if critical_path == 0 else ""
 
 
 def typical_durations(trace: Trace) -> NDArray[np.int64]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from starpullm.checks.bits import bits_of, compare_bits
 from starpullm.checks.parity.execution_order import execution_order
 from starpullm.checks.parity.failure_text import DigestDifference, FirstDifference
+from starpullm.checks.placement import PlacedResult, own_sequences, placement_fields
 from starpullm.checks.references import (
     ExpectedValues,
     GoldenReference,
     Reference,
-    own_sequences,
     record_trainer,
 )
-from starpullm.checks.result import CheckResult, Outcome, json_value
+from starpullm.checks.result import Outcome, json_value
 from starpullm.checks.task_name import TaskName
 from starpullm.data.generator import generate_tokens
 from starpullm.golden.records import GoldenRecord, layer_name, tensor_digest
@@ -33,7 +33,7 @@ __all__ = ["ParityResult", "check_parity"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParityResult(CheckResult):
+class ParityResult(PlacedResult):
     """How a run differs from a record; ``measured`` counts the tensors that differ.
 
     ``reference`` names what the run was compared with. ``differences`` are in the order of execution; ``first`` has the
@@ -43,12 +43,6 @@ class ParityResult(CheckResult):
 
     record: str
     reference: str
-    partition: str
-    scheduler: str
-    ranks: int
-    sub_batches: int
-    reduction: str
-    matmul: str
     num_steps: int
     num_tensors: int
     differences: tuple[DigestDifference, ...]
@@ -118,12 +112,10 @@ def check_parity(
     different_functions = record.different_functions(libm_fingerprint())
     differences: list[DigestDifference] = []
     first: FirstDifference | None = None
-    if different_functions:
-        outcome, num_tensors = Outcome.NOT_COMPARABLE, 0
-        finding = f"this libm has another {', '.join(different_functions)}"
-    elif runtime.matmul != "strict":
-        outcome, num_tensors = Outcome.NOT_COMPARABLE, 0
-        finding = f"matmuls by {runtime.matmul}, expected strict ones"
+    num_tensors = 0
+    finding = _why_not_comparable(runtime, different_functions)
+    if finding:
+        outcome = Outcome.NOT_COMPARABLE
     else:
         num_tensors = sum(len(tensors) for step in record.steps for tensors in step.digests.values())
         with record_trainer(
@@ -144,18 +136,19 @@ def check_parity(
         limit=0,
         record=record.name,
         reference=reference.name,
-        partition=str(runtime.partition),
-        scheduler=runtime.scheduler,
-        ranks=runtime.ranks,
-        sub_batches=sub_batches,
-        reduction=reduction,
-        matmul=runtime.matmul,
+        **placement_fields(runtime, sub_batches, reduction),
         num_steps=record.num_steps,
         num_tensors=num_tensors,
         differences=tuple(differences),
         first=first,
         different_functions=different_functions,
     )
+
+
+def _why_not_comparable(runtime: Runtime, different_functions: Sequence[str]) -> str:
+    if different_functions:
+        return f"this libm has another {', '.join(different_functions)}"
+    return "" if runtime.matmul == "strict" else f"matmuls by {runtime.matmul}, expected strict ones"
 
 
 class _Evidence(NamedTuple):
