@@ -1,6 +1,6 @@
 """Tests of the judgement on the instruments' findings: each kind fails its own check, with a sentence that names it.
 
-Collected by pytest; the instruments themselves are tested by native/tests/instrument and tests/native.
+The instruments themselves are tested by native/tests/instrument and tests/native.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Tests of importing the package, and of the text that comes with it.
-
-pytest runs them; they need no native library.
-"""
+"""Tests of importing the package, and of the text that comes with it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Tests of the reduction checks: bounds that hold and are sharp, and bits that change.
 
-Collected by pytest. The gradients are the strict reference's, in the arithmetic of numerics.md.
+The gradients are the strict reference's, in the arithmetic of numerics.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tests of reading and writing training states: round trips, the format's bytes, every kind of damage.
 
-pytest runs them; they need no native library, which has a reader and a writer of its own (ctest training_state).
+The native library has a reader and a writer of its own (ctest training_state).
 """
 
 from __future__ import annotations
