@@ -1,4 +1,4 @@
-"""The exceptions of starpullm: each derives from one base class and from the built-in exception of its kind."""
+"""The exceptions of starpullm: one base class, and each is also a built-in exception of its kind."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = [
 
 
 class StarpullmError(Exception):
-    """Base of all exceptions that starpullm raises on purpose; its text is one sentence with the reason."""
+    """Base class; the text is one sentence that says what is wrong, where, what was expected and what was found."""
 
 
 class FormatError(StarpullmError, ValueError):
-    """Raised when a file's content isn't what its format says: magic, version, header, size, missing keys."""
+    """Raised when a file doesn't have the expected format: magic number, version, header, size, missing keys."""
 
 
 class InvalidArgumentError(StarpullmError, ValueError):
-    """Raised when an argument or option is refused; nothing was changed."""
+    """Raised when an argument or option is invalid or not supported; nothing has been changed."""
 
 
 class TokenRangeError(InvalidArgumentError):
@@ -33,7 +33,7 @@ class TokenRangeError(InvalidArgumentError):
 
 
 class StateError(StarpullmError, RuntimeError):
-    """Raised for a call that isn't possible now: use after close, a second runtime, a tensor that doesn't exist yet."""
+    """Raised when a call isn't possible now: use after close, a second runtime, a tensor that doesn't exist yet."""
 
 
 class FileError(StarpullmError, OSError):
@@ -42,7 +42,7 @@ class FileError(StarpullmError, OSError):
     Parameters
     ----------
     message
-        The sentence.
+        The whole message.
     errno
         The operating system's error number, where it is known.
     filename
@@ -56,7 +56,7 @@ class FileError(StarpullmError, OSError):
         self.filename = filename
 
     def __str__(self) -> str:
-        """Return the sentence alone, without OSError's number in front."""
+        """Return the message without OSError's number in front."""
         return str(self.args[0])
 
     def __reduce__(self) -> tuple[type[FileError], tuple[str, int | None, str | None]]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from starpullm.errors import (
-    InvalidArgumentError,
-)
+from starpullm.errors import InvalidArgumentError
 
 __all__ = ["check_positive", "divisors"]
 
 
 def check_positive(**sizes: int) -> None:
-    """Refuse a size below 1, by its name."""
+    """Raise an error that names the first size below 1."""
     for name, size in sizes.items():
         if size < 1:
             raise InvalidArgumentError(f"{name}: expected a positive number, found {size}")

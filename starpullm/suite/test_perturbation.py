@@ -1,7 +1,7 @@
-"""Neither the scheduler nor random delays in tasks move a bit.
+"""Neither the scheduler nor random delays in tasks change a bit.
 
-Run by ``pytest --pyargs starpullm.suite``. A test's name has its scheduler and the seed of its delays, so ``-k`` or
-``--lf`` with the same ``--starpullm-seed`` repeats it.
+A test's name contains its scheduler and the seed of its delays, so ``-k`` or ``--lf`` with the same
+``--starpullm-seed`` repeats it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Tensors = dict[str, NDArray[np.float32]]
 
 @pytest.fixture(scope="module")
 def plain_runs() -> dict[Case, Tensors]:
-    """Give what undisturbed runs left, by their case; filled by the tests."""
+    """Provide the tensors of undisturbed runs by their case; the tests fill it."""
     return {}
 
 
@@ -39,7 +39,7 @@ def test_disturbed_run_has_the_bits_of_a_plain_one(
     disturbed_case: Case,
     tmp_path: Path,
 ) -> None:
-    """After four steps parameters, gradients, m and v are those of a run on 1x1 eager, and the order was kept."""
+    """After four steps parameters, gradients, m and v equal those of a run on 1x1 eager, and the order was kept."""
     seed = starpullm_validation.seed
     if disturbed_case not in plain_runs:
         plain = Checker(starpullm_validation, request.node, RuntimeConfiguration("1x1", "eager"))
@@ -53,7 +53,7 @@ def test_disturbed_run_has_the_bits_of_a_plain_one(
 
 
 def _run(checker: Checker, case: Case, seed: int, max_delay_us: int, delay_seed: int, path: Path) -> Tensors:
-    """Return what a run left; fail if it didn't keep the order."""
+    """Return the tensors of a run; fail if it didn't keep the order."""
     checker(
         runs.write_disturbed,
         **case._asdict(),

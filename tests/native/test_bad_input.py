@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from starpullm.binding import prototypes
 from starpullm.binding.library import find_library
+from starpullm.checks.observer import Observer
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import (
     FileError,
@@ -572,9 +573,9 @@ TRAINER_CALLS: dict[str, Callable[[Trainer, str], object]] = {
     "gather": lambda trainer, path: trainer.gather(),
     "trace": lambda trainer, path: trainer.trace(),
     "clear_trace": lambda trainer, path: trainer.clear_trace(),
-    "findings": lambda trainer, path: trainer.findings(),
-    "hold": lambda trainer, path: trainer.hold(),
-    "release": lambda trainer, path: trainer.release(),
+    "findings": lambda trainer, path: Observer(trainer).findings(),
+    "hold": lambda trainer, path: Observer(trainer).hold(),
+    "release": lambda trainer, path: Observer(trainer).release(),
 }
 
 # These need only what the trainer keeps in Python.

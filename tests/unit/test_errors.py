@@ -1,4 +1,4 @@
-"""Tests of the exceptions: their base classes, their texts and their attributes."""
+"""Tests of the exceptions: what they derive from and what they carry."""
 
 from __future__ import annotations
 

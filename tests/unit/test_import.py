@@ -1,4 +1,4 @@
-"""Tests of importing the package, and of the text that is part of it."""
+"""Tests of importing the package, and of the text that comes with it."""
 
 from __future__ import annotations
 
