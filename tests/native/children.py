@@ -142,10 +142,10 @@ def run_command(
 ) -> Finished:
     """Run a command to its end; a child that needs more than `timeout` seconds is killed and fails the test."""
     cleaned = _clean_environment(environment or {})
-    if not forks.can_run(command, cleaned):
+    if not _server().can_run(command, cleaned):
         with started(command, timeout=timeout, environment=environment, cwd=cwd) as process:
             return finish(process)
-    ended = forks.run(command, cleaned, cwd, timeout)
+    ended = _server().run(command, cleaned, cwd, timeout)
     return _finished(command, ended.returncode, ended.stdout, ended.stderr, timeout if ended.was_killed else None)
 
 
@@ -256,6 +256,11 @@ def _clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
     }
     # Neither the current directory nor this one may hide the installed package.
     return {**kept, "STARPU_HOME": _starpu_home(), "PYTHONSAFEPATH": "1", **extra}
+
+
+@cache
+def _server() -> forks.Server:
+    return forks.Server(_clean_environment({}))
 
 
 @cache

@@ -25,7 +25,7 @@ from pathlib import Path
 from threading import Lock
 from typing import BinaryIO
 
-__all__ = ["PYTHON", "Ended", "can_run", "run"]
+__all__ = ["PYTHON", "Ended", "Server"]
 
 # With faulthandler, a crash prints where it was.
 PYTHON = (sys.executable, "-W", "error", "-X", "faulthandler")
@@ -52,73 +52,80 @@ class Ended:
     was_killed: bool
 
 
-def can_run(command: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Return whether a fork does what a new process would: Python with these options, and the same environment."""
-    return tuple(command[: len(PYTHON)]) == PYTHON and _lasting(environment) == _server(environment).environment
+class Server:
+    """The process that is forked, as pytest sees it; it starts when it is needed, and ends when pytest ends.
 
-
-def run(command: Sequence[str], environment: Mapping[str, str], cwd: Path | None, timeout: float) -> Ended:
-    """Run what `can_run` has accepted; after `timeout` seconds it is killed with its process group."""
-    return _server(environment).run(command[len(PYTHON) :], environment, cwd, timeout)
-
-
-def _lasting(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if not name.startswith(_READ_LATE)}
-
-
-_servers: list[_Server] = []
-
-
-def _server(environment: Mapping[str, str]) -> _Server:
-    """Return the only one, which the first call starts."""
-    if not _servers:
-        _servers.append(_Server(environment))
-    return _servers[0]
-
-
-class _Server:
-    """The process that is forked, as pytest sees it. It ends, and its fork with it, when pytest does."""
+    Parameters
+    ----------
+    environment
+        Its environment. That of a fork may differ only in what is read late.
+    """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self.environment = _lasting(environment)
+        self._environment = dict(environment)
         self._lock = Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        atexit.register(self._close)
+
+    def can_run(self, command: Sequence[str], environment: Mapping[str, str]) -> bool:
+        """Return whether a fork does what a new process would: Python with these options, and the same environment."""
+        return tuple(command[: len(PYTHON)]) == PYTHON and _lasting(environment) == _lasting(self._environment)
+
+    def run(self, command: Sequence[str], environment: Mapping[str, str], cwd: Path | None, timeout: float) -> Ended:
+        """Run what `can_run` accepts; after `timeout` seconds it is killed with its process group."""
+        request = json.dumps([list(command[len(PYTHON) :]), dict(environment), str(cwd or Path.cwd())]).encode()
+        with self._lock, _memory("stdout") as stdout, _memory("stderr") as stderr:
+            if self._process is None:
+                self._start()
+            try:
+                socket.send_fds(self._socket, [request], [stdout.fileno(), stderr.fileno()])
+                status, was_killed = self._wait(int(self._answer()), timeout)
+            except BaseException:  # as by Ctrl-C, or by the time limit of a test: an answer may be left
+                self._close()
+                raise
+            return Ended(status, _content(stdout), _content(stderr), was_killed)
+
+    def _start(self) -> None:
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with other:
             self._process = subprocess.Popen(
                 [*PYTHON, __file__, str(other.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                env=environment,
+                env=self._environment,
                 pass_fds=[other.fileno()],
                 start_new_session=True,
             )
-        atexit.register(self.close)
 
-    def close(self) -> None:
-        self._socket.close()
-        self._process.wait()
+    def _close(self) -> None:
+        """End the process, which ends its fork."""
+        if self._process is not None:
+            self._socket.close()
+            self._process.wait()
+            self._process = None
 
-    def run(self, arguments: Sequence[str], environment: Mapping[str, str], cwd: Path | None, timeout: float) -> Ended:
-        request = json.dumps([list(arguments), dict(environment), str(cwd or Path.cwd())]).encode()
-        with self._lock, _memory("stdout") as stdout, _memory("stderr") as stderr:
-            socket.send_fds(self._socket, [request], [stdout.fileno(), stderr.fileno()])
-            pid = int(self._answer())
-            self._socket.settimeout(timeout)
-            try:
-                status, was_killed = self._answer(), False
-            except TimeoutError:
-                self._socket.settimeout(None)
-                # Until the server has answered, the number belongs to nobody else.
-                with suppress(ProcessLookupError):
-                    os.killpg(pid, signal.SIGKILL)
-                status, was_killed = self._answer(), True
+    def _wait(self, pid: int, timeout: float) -> tuple[int, bool]:
+        """Return a fork's status, and whether it was killed because its time was over."""
+        self._socket.settimeout(timeout)
+        try:
+            return int(self._answer()), False
+        except TimeoutError:
+            # Until the process that is forked has answered, the number belongs to nobody else.
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
             self._socket.settimeout(None)
-            return Ended(int(status), _content(stdout), _content(stderr), was_killed)
+            return int(self._answer()), True
+        finally:
+            self._socket.settimeout(None)
 
     def _answer(self) -> bytes:
         answer = self._socket.recv(_MESSAGE_BYTES)
         assert answer, "the process that is forked has ended; standard error has its reason"
         return answer
+
+
+def _lasting(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if not name.startswith(_READ_LATE)}
 
 
 def _memory(name: str) -> BinaryIO:
