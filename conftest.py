@@ -36,6 +36,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Run `pytest` without arguments in two processes: most tests keep one core busy, and none of these is timed."""
+    if not config.invocation_params.args and config.pluginmanager.hasplugin("xdist"):
+        config.option.numprocesses, config.option.dist = 2, "worksteal"
+
+
 @pytest.fixture(scope="session", autouse=True)
 def starpu_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep StarPU's calibration files out of the user's home."""
@@ -50,15 +57,22 @@ def llmc_stand_in(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pat
     """Return a function from seeded defects to a shared object that stands in for llm.c's and has them."""
     directory = tmp_path_factory.mktemp("llmc")
     sources = CHECKOUT / "native" / "src"
-    kernels = sorted((sources / "kernels" / "ref").glob("*.c"))
-    options = "-std=gnu11 -O2 -ffp-contract=off -shared -fPIC -Wall -Werror -Wno-unused-function".split()
+    options = f"-std=gnu11 -O2 -ffp-contract=off -fPIC -Wall -Werror -Wno-unused-function -I{sources}".split()
+
+    def compile_in_directory(*arguments: str | Path) -> None:
+        subprocess.run(["cc", *options, *arguments], check=True, timeout=60, cwd=directory)
+
+    @cache
+    def kernels() -> list[Path]:
+        compile_in_directory("-c", *sorted((sources / "kernels" / "ref").glob("*.c")))
+        return sorted(directory.glob("*.o"))
 
     @cache
     def compile_with(*defects: str) -> Path:
         library = directory / f"{'-'.join(defects) or 'whole'}.so"
         macros = [f"-DSTAND_IN_{defect}" for defect in defects]
-        files = [CHECKOUT / "tests" / "native" / "llmc_stand_in.c", *kernels]
-        subprocess.run(["cc", *options, *macros, f"-I{sources}", *files, "-o", library, "-lm"], check=True, timeout=60)
+        source = CHECKOUT / "tests" / "native" / "llmc_stand_in.c"
+        compile_in_directory("-shared", *macros, source, *kernels(), "-o", library, "-lm")
         return library
 
     return compile_with

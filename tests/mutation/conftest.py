@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,10 +17,11 @@ from starpullm.processes.lock import machine_lock
 from .mutants import Builder, Mutant
 from .patches import SHIPPED, Patch, PatchError, find_patches, read_patch
 from .table import Table
-from .test_alarms import QUICK_PART
+from .test_alarms import QUICK_LIBRARY, QUICK_PART
 
 TABLE = pytest.StashKey[Table]()
 PATCHES = pytest.StashKey[list[Path]]()
+WORKER_RESULTS = "starpullm.mutation"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -53,7 +55,9 @@ def is_quick(item: pytest.Item, config: pytest.Config) -> bool:
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     if "patch_path" in parameters:
         return config.getoption("--mutation-patches") is not None or quick_or_broken(parameters["patch_path"])
-    return "families" not in parameters and parameters.get("part", QUICK_PART) == QUICK_PART
+    if "part" in parameters:  # the suite has the same checks of the installed library
+        return (parameters["part"], parameters["library"]) == (QUICK_PART, QUICK_LIBRARY)
+    return "families" not in parameters
 
 
 def quick_or_broken(path: Path) -> bool:
@@ -95,6 +99,21 @@ def build(builder: Builder) -> Callable[[Patch], Mutant]:
 def table(request: pytest.FixtureRequest) -> Table:
     """What the run's tests fill."""
     return request.config.stash[TABLE]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In a worker of pytest-xdist: send the results to the process that prints them."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output[WORKER_RESULTS] = session.config.stash[TABLE].values()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take the results of a worker; one that has crashed sends none."""
+    values = getattr(node, "workeroutput", {}).get(WORKER_RESULTS)
+    if values is not None:
+        node.config.stash[TABLE].add_values(values)
 
 
 @pytest.hookimpl(tryfirst=True)

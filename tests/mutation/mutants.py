@@ -23,8 +23,8 @@ from .patches import CHECKOUT, Patch, PatchError, apply_patch, read_patch
 
 __all__ = ["BUILD", "Builder", "Mutant"]
 
-BUILD = CHECKOUT / ".cache" / "build" / "mutation"
-"""Where the unchanged library is built; later runs build only what has changed since."""
+BUILD = CHECKOUT / ".cache" / "build" / "release"
+"""Where the unchanged library is built, as for the C tests; later runs build only what has changed since."""
 
 _LIBRARY = "libstarpullm.so"
 _BUILD_SECONDS = 300.0
@@ -65,8 +65,8 @@ class Builder:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        options = ["-DCMAKE_BUILD_TYPE=Release", "-DSTARPULLM_TESTS=OFF", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"]
-        _run(["cmake", "-S", str(CHECKOUT / "native"), "-B", str(BUILD), "-G", "Ninja", *options], directory)
+        # Another value of an option than tests/native/test_ctest.py has would compile all files again.
+        _run(["cmake", "--preset", "release", "-DSTARPULLM_WARNINGS_AS_ERRORS=ON"], CHECKOUT / "native")
         _run(["ninja", _LIBRARY], BUILD)
         # From here on the sources in the checkout may change.
         self.sources = directory / "sources"
@@ -137,6 +137,7 @@ class Builder:
         command = [
             str(target) if word == name else word.replace(f"{CHECKOUT}/native/", f"{directory}/native/")
             for word in self._compile_commands[name]
+            if word != "-Werror"  # a defect may leave a variable unused
         ]
         # Where the copy lies must not be a difference.
         _run([*command, f"-ffile-prefix-map={directory}={CHECKOUT}"], BUILD)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from starpullm.machine import inspect_machine
 
@@ -95,21 +96,24 @@ class Table:
         """Return the table of a file with this one's results added, and write it there."""
         whole = Table()
         if path.exists():
-            stored = json.loads(path.read_text("utf-8"))
-            for values in stored["defects"]:
-                whole.add(Row(**values))
-            for values in stored["clean"]:
-                whole.add(Alarms(**values))
-        for row in self._rows.values():
-            whole.add(row)
-        for alarms in self._clean.values():
-            whole.add(alarms)
-        values = {
-            "defects": [asdict(row) for row in whole._rows.values()],
-            "clean": [asdict(alarms) for alarms in whole._clean.values()],
-        }
-        path.write_text(json.dumps(values, indent=1) + "\n", "utf-8")
+            whole.add_values(json.loads(path.read_text("utf-8")))
+        whole.add_values(self.values())
+        path.write_text(json.dumps(whole.values(), indent=1) + "\n", "utf-8")
         return whole
+
+    def values(self) -> dict[str, list[dict[str, Any]]]:
+        """Return all results, as JSON has them."""
+        return {
+            "defects": [asdict(row) for row in self._rows.values()],
+            "clean": [asdict(alarms) for alarms in self._clean.values()],
+        }
+
+    def add_values(self, values: dict[str, list[dict[str, Any]]]) -> None:
+        """Add what `values` of another table returned."""
+        for row in values["defects"]:
+            self.add(Row(**row))
+        for alarms in values["clean"]:
+            self.add(Alarms(**alarms))
 
     def lines(self) -> Iterator[str]:
         """Yield it for a terminal."""

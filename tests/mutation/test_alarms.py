@@ -23,11 +23,12 @@ from .table import Alarms, Table
 pytestmark = [pytest.mark.mutation, pytest.mark.timeout(0)]
 
 QUICK_PART = "in one process"
+QUICK_LIBRARY = "built for the defects"
 SUITE_REPETITIONS = 5
 SUITE_SECONDS = 600.0
 
 
-@pytest.mark.parametrize("library", ["built for the defects", "installed"])
+@pytest.mark.parametrize("library", [QUICK_LIBRARY, "installed"])
 @pytest.mark.parametrize("part", [QUICK_PART, "over ranks, and of memory"])
 def test_repeated_checks(
     part: str, library: str, request: pytest.FixtureRequest, builder: Builder, table: Table, tmp_path: Path

@@ -7,8 +7,6 @@ interrupted from inside. These helpers don't use starpullm, because they test it
 from __future__ import annotations
 
 import atexit
-import importlib
-import importlib.util
 import json
 import os
 import shutil
@@ -23,6 +21,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Self, TypedDict, TypeVar
+
+from . import forks
 
 __all__ = [
     "TWO_CORES",
@@ -48,9 +48,6 @@ R = TypeVar("R")
 # Variables that change the behaviour of StarPU, hwloc, OpenMP or the terminal output.
 _DROPPED = ("HWLOC_", "STARPU_", "OMP_", "GOMP_", "TIKTOKEN_")
 _DROPPED_NAMES = ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "PYTHONWARNINGS")
-
-_PACKAGE = "starpullm_native_tests"
-"""Name under which a child imports this directory."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +96,7 @@ def run_function(
     """
     file = sys.modules[function.__module__].__file__
     assert file is not None
-    command = [*prefix, *_PYTHON, __file__, file, function.__name__, json.dumps(args, default=str)]
+    command = [*prefix, *forks.PYTHON, forks.__file__, file, function.__name__, json.dumps(args, default=str)]
     done = run_command(command, timeout=timeout, environment=environment, cwd=cwd).check()
     try:
         result: R = json.loads(done.stdout)
@@ -116,7 +113,7 @@ def run_python(
     cwd: Path | None = None,
 ) -> Finished:
     """Run Python code in a child, with `args` as its ``sys.argv[1:]``; fail unless its exit status is 0."""
-    command = [*_PYTHON, "-c", code, *map(str, args)]
+    command = [*forks.PYTHON, "-c", code, *map(str, args)]
     return run_command(command, timeout=timeout, environment=environment, cwd=cwd).check()
 
 
@@ -133,7 +130,7 @@ def run_cli(
 
 def cli_command(*args: object) -> list[str]:
     """Return the command that is ``starpullm ARGS``."""
-    return [*_PYTHON, "-m", "starpullm.commands", *map(str, args)]
+    return [*forks.PYTHON, "-m", "starpullm.commands", *map(str, args)]
 
 
 def run_command(
@@ -144,8 +141,12 @@ def run_command(
     cwd: Path | None = None,
 ) -> Finished:
     """Run a command to its end; after `timeout` seconds it is killed and the test fails."""
-    with started(command, timeout=timeout, environment=environment, cwd=cwd) as process:
-        return finish(process)
+    cleaned = _clean_environment(environment or {})
+    if not _server().can_run(command, cleaned):
+        with started(command, timeout=timeout, environment=environment, cwd=cwd) as process:
+            return finish(process)
+    ended = _server().run(command, cleaned, cwd, timeout)
+    return _finished(command, ended.returncode, ended.stdout, ended.stderr, timeout if ended.was_killed else None)
 
 
 class Child(subprocess.Popen[bytes]):
@@ -200,13 +201,9 @@ def started(
 
 def finish(process: Child) -> Finished:
     """Wait for a child of `started` and return its output that wasn't read before; fail if the time limit killed it."""
-    stdout, stderr = (output.decode(errors="replace") for output in process.communicate())
+    stdout, stderr = process.communicate()
     assert isinstance(process.args, Sequence)
-    command = tuple(map(str, process.args))
-    if process.killed_after is not None:
-        ending = f"killed, because it had not ended after {process.killed_after} s"
-        raise AssertionError(_report(command, ending, stdout, stderr))
-    return Finished(command, process.returncode, stdout, stderr)
+    return _finished(tuple(map(str, process.args)), process.returncode, stdout, stderr, process.killed_after)
 
 
 class Reply(TypedDict):
@@ -240,8 +237,15 @@ def names_in(directory: Path) -> list[str]:
 
 # ---- How it works ----
 
-# faulthandler writes Python's stack after a crash.
-_PYTHON = (sys.executable, "-W", "error", "-X", "faulthandler")
+
+def _finished(
+    command: Sequence[str], returncode: int, output: bytes, errors: bytes, killed_after: float | None
+) -> Finished:
+    stdout, stderr = output.decode(errors="replace"), errors.decode(errors="replace")
+    if killed_after is not None:
+        ending = f"killed, because it had not ended after {killed_after} s"
+        raise AssertionError(_report(command, ending, stdout, stderr))
+    return Finished(tuple(command), returncode, stdout, stderr)
 
 
 def _clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
@@ -255,6 +259,11 @@ def _clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
 
 
 @cache
+def _server() -> forks.Server:
+    return forks.Server(_clean_environment({}))
+
+
+@cache
 def _starpu_home() -> str:
     directory = tempfile.mkdtemp(prefix="starpullm-tests-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
@@ -265,22 +274,3 @@ def _report(command: Sequence[str], ending: str, stdout: str, stderr: str) -> st
     return (
         f"child: {ending}\ncommand: {' '.join(command)}\n---- standard output\n{stdout}\n---- standard error\n{stderr}"
     )
-
-
-def _serve(file: Path, function: str, arguments: str) -> None:
-    """Do what the child of `run_function` does."""
-    directory = file.parent
-    spec = importlib.util.spec_from_file_location(
-        _PACKAGE, directory / "__init__.py", submodule_search_locations=[str(directory)]
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    package = importlib.util.module_from_spec(spec)
-    sys.modules[_PACKAGE] = package
-    spec.loader.exec_module(package)
-    module = importlib.import_module(f"{_PACKAGE}.{file.stem}")
-    print(json.dumps(getattr(module, function)(*json.loads(arguments))))
-
-
-if __name__ == "__main__":
-    _serve(Path(sys.argv[1]), sys.argv[2], sys.argv[3])

@@ -19,13 +19,12 @@ import pytest
 
 from starpullm.data.loader import TokenLoader
 from starpullm.data.text import byte_encoding
-from starpullm.files.checkpoint import checkpoint_config, read_checkpoint
+from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.model import ModelConfig, num_parameters, parameter_shapes
 from starpullm.files.tokens import read_tokens, token_count, write_tokens
 from starpullm.golden.records import shipped_record, tensor_digest
 from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
-from starpullm.training.demo import NUM_STEPS
 from starpullm.training.generate import generate
 
 from .children import TWO_CORES, Finished, cli_command, finish, names_in, run_cli, run_function, started
@@ -407,7 +406,7 @@ def test_checkpoint_seeds(tmp_path: Path) -> None:
 )
 def test_bad_model_sizes(tmp_path: Path, options: tuple[object, ...], parts: tuple[str, ...], returncode: int) -> None:
     # The limit of 64 GB of addresses lets the largest model fail on every machine.
-    prefix = ("sh", "-c", 'ulimit -v 67108864; exec "$@"', "sh")
+    prefix = ("sh", "-c", 'ulimit -v 67108864; exec "$@"', "sh") if "memory" in parts else ()
     run = run_cli("checkpoint", "new", *NEW_MODEL, *options, tmp_path / "new.bin", prefix=prefix)
     assert_refused(run, *parts, returncode=returncode)
     assert names_in(tmp_path) == []
@@ -706,27 +705,3 @@ def test_parity_of_broken_records(tmp_path: Path) -> None:
 )
 def test_bad_parity_options(options: tuple[str, str], parts: tuple[str, ...]) -> None:
     assert_refused(run_cli("parity", TINY.path, *options, environment=TWO_CORES), *parts)
-
-
-# ---- demo ----
-
-
-@pytest.mark.timeout(200)
-def test_demo(tmp_path: Path) -> None:
-    folder = tmp_path / "results"
-    run = run_cli("demo", "--output", folder, timeout=180, environment=TWO_CORES).check()
-    losses = [float(loss) for loss in re.findall(r"^  step +\d+: loss (\S+)$", run.stdout, re.MULTILINE)]
-    assert len(losses) >= 5
-    assert losses[0] == pytest.approx(math.log(257), rel=0.05)
-    assert losses[-1] < 0.7 * losses[0]
-    assert f"losses of all {NUM_STEPS} steps: the same bits" in run.stdout
-    assert re.search(r"parameters, m and v after the last: the same bits, SHA-256 [0-9a-f]{16}", run.stdout)
-    assert "2x1, 4 sub-batches" in run.stdout
-    assert "DIFFERENT" not in run.stdout
-    assert '"Shall I"' in run.stdout
-    assert "\n    Shall I" in run.stdout
-    assert str(folder) in run.stdout
-    assert run.stderr == ""
-    assert names_in(folder) == ["sonnets.tokens.bin", "trained.bin", "untrained.bin"]
-    assert checkpoint_config(folder / "trained.bin") == checkpoint_config(folder / "untrained.bin")
-    assert token_count(folder / "sonnets.tokens.bin") > 10_000
