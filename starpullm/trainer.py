@@ -398,7 +398,8 @@ class Trainer(Resource):
         Raises
         ------
         FileError
-            If this save can't be begun, or the one before failed.
+            If this save can't be begun, or the one before failed. ``errno.EBUSY``: another run that is still open
+            saves into the directory.
         InvalidArgumentError
             If ``keep`` isn't positive.
         """

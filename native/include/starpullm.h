@@ -335,8 +335,9 @@ struct starpullm_save_options {
 
 /* Submits the saving of parameters, m and v after the last submitted step, and returns while it is under way: the next
  * steps' forward and backward go on, the update of a tensor waits until that is on the disk. Waits for the save before;
- * a failure of that one is reported here. Over ranks each writes what it owns. Whatever happens, the complete states
- * that were there before stay. */
+ * a failure of that one is reported here. Over ranks each writes what it owns. From the first save until the session is
+ * destroyed, another run's save into the directory is STARPULLM_FILE_ERROR with EBUSY. Whatever happens, the complete
+ * states that were there before stay. */
 STARPULLM_API enum starpullm_status starpullm_session_save_state(starpullm_session *session,
                                                                  const struct starpullm_save_options *options);
 
