@@ -313,7 +313,8 @@ class Trainer(Resource):
         Raises
         ------
         FileError
-            If this save can't be started, or the previous one failed.
+            If this save can't be started, or the previous one failed. With ``errno.EBUSY``: another open run saves into
+            the directory.
         InvalidArgumentError
             If ``keep`` isn't positive.
         """
