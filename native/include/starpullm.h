@@ -201,8 +201,9 @@ enum starpullm_instrument {
     /* Memory is closed outside of tasks, and the first access to a page is compared with what the task declared: what
      * differs is a finding, and the run goes on. On one rank with one worker of one thread, not with `redux`. */
     STARPULLM_AUDIT = 1,
-    /* Buffers that a task declares to write, and between submissions everything that none needs of the one before, are
-     * filled with a signalling NaN: what is left of it, and what was computed from it, is a finding. On one rank. */
+    /* Fills with a signalling NaN: the buffers that a task declares to write, and, between submissions, the buffers
+     * whose values no later submission needs. A NaN that is left, or was computed from one, is a finding. On one rank.
+     */
     STARPULLM_POISON = 2,
     /* Every task waits for 0 to max_delay_us microseconds before its kernel: delay_seed and its number decide. */
     STARPULLM_DELAY = 4
@@ -287,13 +288,13 @@ struct starpullm_tensor_info {
 STARPULLM_API enum starpullm_status starpullm_session_tensor_info(const starpullm_session *session, int32_t group,
                                                                   int32_t index, struct starpullm_tensor_info *info);
 
-/* Over ranks: begins to bring every tensor that can be read to every rank, so that the reads that follow don't wait for
- * one after the other. They may be left out. */
+/* Over ranks: begins the transfers of every tensor that can be read to every rank, so that the reads that follow don't
+ * wait for one transfer after the other. Optional. */
 STARPULLM_API enum starpullm_status starpullm_session_gather(starpullm_session *session);
 
 /* Waits for the tasks that write the tensor and copies count elements from offset on. Over ranks every rank gets them.
- * Activations and their gradients
- * that the session doesn't keep are STARPULLM_INVALID_STATE. What nothing has written yet is +0. */
+ * Activations and their gradients that the session doesn't keep are STARPULLM_INVALID_STATE. Elements that nothing has
+ * written yet are +0. */
 STARPULLM_API enum starpullm_status starpullm_session_read_tensor(starpullm_session *session, int32_t group,
                                                                   int32_t index, int32_t layer, int64_t offset,
                                                                   int64_t count, float *values);
