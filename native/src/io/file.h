@@ -60,8 +60,8 @@ struct output_file {
     char temporary[64]; /* its name in the folder; "" if there is none */
 };
 
-/* Follows symbolic links; an existing file must be a regular, writable one, and hands its permission bits on (a new one
- * has 0666 & ~umask). On failure nothing is left behind. */
+/* Follows symbolic links. An existing file must be a regular, writable one; the new file gets its permission bits (or
+ * 0666 & ~umask if there was none). On failure nothing is left behind. */
 status output_open(struct output_file *file, const char *path);
 
 /* Appends `count` values of `width` bytes (2 or 4), from the machine's byte order. */

@@ -39,7 +39,7 @@ static int is_file(const struct dirent *entry)
 
 static int is_file_or_temporary(const struct dirent *entry)
 {
-    return is_file(entry) || state_temporary_parse(entry->d_name);
+    return is_file(entry) || is_state_temporary(entry->d_name);
 }
 
 static int newest_first(const struct dirent **left, const struct dirent **right)

@@ -1,6 +1,7 @@
 /* Header, table, trailer and names of a training state's file, as docs/formats.md has them. */
 #include "io/training_state_format.h"
 
+#include <fnmatch.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -266,14 +267,9 @@ void state_temporary_name(char name[STATE_NAME_BYTES], int32_t rank, int32_t num
     snprintf(name, STATE_NAME_BYTES, ".rank-%05" PRId32 "-of-%05" PRId32 ".tmp", rank, num_ranks);
 }
 
-bool state_temporary_parse(const char *name)
+bool is_state_temporary(const char *name)
 {
-    char same[STATE_NAME_BYTES];
-    int32_t rank, num_ranks;
-    if (sscanf(name, ".rank-%" SCNd32 "-of-%" SCNd32, &rank, &num_ranks) != 2)
-        return false;
-    state_temporary_name(same, rank, num_ranks);
-    return strcmp(name, same) == 0;
+    return fnmatch(".rank-[0-9]*-of-[0-9]*.tmp", name, FNM_PERIOD) == 0;
 }
 
 int64_t state_instance(const model_config *config, enum parameter p, int layer)

@@ -60,7 +60,7 @@ bool state_folder_parse(const char *name, int64_t *step);
 void state_file_name(char name[STATE_NAME_BYTES], int32_t rank, int32_t num_ranks);
 bool state_file_parse(const char *name, int32_t *rank, int32_t *num_ranks);
 void state_temporary_name(char name[STATE_NAME_BYTES], int32_t rank, int32_t num_ranks);
-bool state_temporary_parse(const char *name);
+bool is_state_temporary(const char *name);
 
 /* Position of a tensor among all of the model's, in the checkpoint's order; their number for NUM_PARAMETERS, 0. */
 int64_t state_instance(const model_config *config, enum parameter p, int layer);
