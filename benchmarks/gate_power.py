@@ -21,14 +21,15 @@ from pathlib import Path
 from typing import Any
 
 import click
+from scipy.stats import binomtest
 
 from starpullm.data.generator import generate_checkpoint
 from starpullm.golden.records import SHIPPED_RECORDS, shipped_record
 from starpullm.runtime import Partition
-from starpullm.speed.contest import BLOCKS, open_contest
-from starpullm.speed.gate import BUDGET, STEP, ContestResult, Verdict
-from starpullm.speed.throughput import Configuration
-from starpullm.speed.turns import Contestant
+from starpullm.speed.gate import BUDGET, STEP, BuildsResult, Verdict
+from starpullm.speed.rounds import ROUNDS, open_rounds
+from starpullm.speed.turns import Contender
+from starpullm.speed.workload import Workload
 
 CONFIDENCE = 0.95
 
@@ -37,28 +38,6 @@ ALIKE_BYTES = 8 + 20
 """What may differ: the fraction, a double, and the linker's build ID, which is a hash of the library."""
 
 PATCH = CHECKOUT / "tests" / "mutation" / "defects" / "slow_matmul.patch"
-
-
-def clopper_pearson(successes: int, trials: int) -> tuple[float, float]:
-    """Return the exact confidence interval of a probability (Clopper and Pearson, Biometrika 26, 1934)."""
-
-    def at_least(count: int, probability: float) -> float:
-        return sum(
-            math.comb(trials, k) * probability**k * (1 - probability) ** (trials - k) for k in range(count, trials + 1)
-        )
-
-    def solve(count: int, tail: float) -> float:
-        low, high = 0.0, 1.0
-        for _ in range(60):
-            middle = (low + high) / 2
-            low, high = (middle, high) if at_least(count, middle) < tail else (low, middle)
-        return low
-
-    tail = (1 - CONFIDENCE) / 2
-    return (
-        solve(successes, tail) if successes else 0.0,
-        solve(successes + 1, 1 - tail) if successes < trials else 1.0,
-    )
 
 
 def build_slowed(operation: str, fraction: float, directory: Path) -> Path:
@@ -90,14 +69,14 @@ def build_pair(operation: str, fraction: float, directory: Path) -> tuple[Path, 
 
 
 def run(
-    configuration: Configuration, checkpoint: Path, libraries: tuple[Path, Path], blocks: int
-) -> tuple[ContestResult, list[list[dict[str, float]]]]:
+    workload: Workload, checkpoint: Path, libraries: tuple[Path, Path], rounds: int
+) -> tuple[BuildsResult, list[list[dict[str, float]]]]:
     """Run the gate once with a baseline and a new library; also return all turns of the three series."""
-    baseline, new = Contestant("baseline", libraries[0]), Contestant("new", libraries[1])
-    with open_contest(configuration, checkpoint, new, baseline) as contest:
-        for _ in range(blocks):
-            contest.block()
-        return contest.decide(BUDGET), [of.seconds for of in (contest.new, contest.baseline, contest.control)]
+    baseline, new = Contender("baseline", libraries[0]), Contender("new", libraries[1])
+    with open_rounds(workload, checkpoint, new, baseline) as opened:
+        for _ in range(rounds):
+            opened.run_round()
+        return opened.decide(BUDGET), [of.seconds for of in (opened.new, opened.baseline, opened.control)]
 
 
 def line(name: str, runs: list[dict[str, Any]]) -> str:
@@ -110,7 +89,7 @@ def line(name: str, runs: list[dict[str, Any]]) -> str:
         return operation in slower if operation else bool(slower)
 
     seen = sum(map(is_seen, runs))
-    low, high = clopper_pearson(seen, len(runs))
+    low, high = binomtest(seen, len(runs)).proportion_ci(CONFIDENCE)  # Clopper and Pearson's
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in Counter(of["verdict"] for of in runs).items())
     operations, steps = [], []
     for of in runs:
@@ -133,7 +112,7 @@ def line(name: str, runs: list[dict[str, Any]]) -> str:
 @click.option("--fraction", default=0.05, show_default=True, help="The slowdown, as a fraction of the kernels' time.")
 @click.option("--runs", default=10, show_default=True, help="Runs for each slowed operation.")
 @click.option("--clean-runs", default=20, show_default=True, help="Runs of a library against itself.")
-@click.option("--blocks", default=BLOCKS, show_default=True, help="Turns of each library in a run.")
+@click.option("--rounds", default=ROUNDS, show_default=True, help="Turns of each library in a run.")
 def main(
     results: Path,
     model: str,
@@ -142,11 +121,11 @@ def main(
     fraction: float,
     runs: int,
     clean_runs: int,
-    blocks: int,
+    rounds: int,
 ) -> None:
     """Measure power and false alarms; append each run to RESULTS, and show the table of all runs in that file."""
     record = shipped_record(model)
-    configuration = Configuration(
+    workload = Workload(
         model=model,
         batch_size=record.batch_size,
         seq_len=record.seq_len,
@@ -170,7 +149,7 @@ def main(
         libraries[None] = baseline, baseline
         for slow in cases:
             start = time.monotonic()
-            result, turns = run(configuration, checkpoint, libraries[slow], blocks)
+            result, turns = run(workload, checkpoint, libraries[slow], rounds)
             judged = {change.name for change in result.changes}
             if slow and slow.partition(":")[0] not in judged:
                 raise click.ClickException(f"--slow {slow}: expected one of the operations {', '.join(sorted(judged))}")

@@ -1,7 +1,8 @@
-"""Runs the whole matrix of placements against llm.c's golden records, bit for bit, and prints a table.
+"""Compares trainings on every placement with llm.c's golden records, bit for bit, and prints a table.
 
-``.cache/venv/bin/python -P benchmarks/parity_matrix.py --full``; ``--cores 1 --cores 2`` or ``--ranks 2`` a part of it.
-Partitions of more cores than the machine has run on a synthetic topology. Exit status 1 if any bit differs.
+Run by hand: ``.cache/venv/bin/python -P benchmarks/parity_matrix.py --full``; ``--cores 1 --cores 2`` or ``--ranks 2``
+selects a part. Partitions of more cores than the machine has run on a synthetic topology. The exit status is 1 if any
+bit differs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ RANKS = (2, 3, 4)
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of ``starpullm parity``; `sub_batches` are those of one rank, ``all`` every number that divides."""
+    """One run of ``starpullm parity``; `sub_batches` is the number on one rank, ``all`` every divisor of its batch."""
 
     partition: str
     ranks: int
@@ -34,7 +35,7 @@ class Cell:
 
 
 def topology_of(cores: int) -> str | None:
-    """Return a synthetic topology where this machine has fewer cores."""
+    """Return a synthetic topology with so many cores, None if this machine has them."""
     if cores <= len(os.sched_getaffinity(0)):
         return None
     nodes = 2 if cores > 4 else 1
@@ -42,7 +43,7 @@ def topology_of(cores: int) -> str | None:
 
 
 def cells(cores: tuple[int, ...], ranks: tuple[int, ...], *, full: bool) -> list[Cell]:
-    """Return the matrix: one process on every WxT that uses all cores, and ranks with 1 and 2 sub-batches each."""
+    """Return the matrix: one process on every WxT of so many cores, and ranks with 1 and 2 sub-batches each."""
     plan = [
         Cell(f"{workers}x{count // workers}", 1, topology_of(count), tuple(SMALL_RECORDS), "all")
         for count in cores
@@ -81,9 +82,18 @@ def run_cell(cell: Cell, time_limit: float) -> tuple[int, int, int]:
 
 
 @click.command()
-@click.option("--cores", multiple=True, type=int, default=CORES, show_default=True, help="0: no partitions.")
-@click.option("--ranks", multiple=True, type=int, default=RANKS, show_default=True, help="1: no ranks.")
-@click.option("--full", is_flag=True, help="Also the 124M model on 1x2, 2x1 and 2 ranks.")
+@click.option(
+    "--cores",
+    multiple=True,
+    type=int,
+    default=CORES,
+    show_default=True,
+    help="Cores of the partitions; 0: no partitions.",
+)
+@click.option(
+    "--ranks", multiple=True, type=int, default=RANKS, show_default=True, help="Numbers of ranks; 1: no ranks."
+)
+@click.option("--full", is_flag=True, help="Add the 124M model on 1x2, on 2x1 and on 2 ranks.")
 @click.option("--time-limit", default=1200.0, show_default=True, help="Seconds for one line of the table.")
 def main(cores: tuple[int, ...], ranks: tuple[int, ...], full: bool, time_limit: float) -> None:
     """Print a line per placement: runs, tensors compared, tensors that differ, seconds."""

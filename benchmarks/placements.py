@@ -1,8 +1,8 @@
-"""Measures tokens per millisecond over placements and reductions, and what saving the state every step costs.
+"""Measures the tokens per millisecond of placements and reductions, and the cost of saving the state every step.
 
-``python benchmarks/placements.py [--model gpt2-124m] [--batch-size 12] [--steps 4] [--rounds 3]`` prints a table, the
-configurations interleaved, medians and ranges over rounds. Nothing else should be running. Each configuration runs in
-processes of its own; the first two steps of each run are not counted.
+Run by hand: ``python benchmarks/placements.py [--model gpt2-124m] [--total-batch-size 12] [--steps 4] [--rounds 3]``. A
+round has one run of each placement, in processes of its own; the first two steps of each run are not counted. The table
+has medians and ranges over rounds. Nothing else should be running.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ WARM_UP_STEPS = 2
 
 
 @dataclass(frozen=True)
-class Configuration:
-    """What one run is: `batch_size` and `sub_batches` are of all ranks together."""
+class Placement:
+    """What one run uses; `sub_batches` is the number on all ranks together."""
 
     partition: str
     ranks: int
@@ -44,33 +44,33 @@ class Configuration:
         return f"{self.partition}{ranks}, S = {self.sub_batches}, {self.reduction}{', saving' if self.saves else ''}"
 
 
-def configurations(cores: int, reductions: list[str]) -> Iterator[Configuration]:
-    """Yield one worker, all cores in one worker, a worker per core, and a rank per core, with each reduction."""
+def placements(cores: int, reductions: list[str]) -> Iterator[Placement]:
+    """Yield one worker, one worker with all cores, a worker per core, and a rank per core, with each reduction."""
     for reduction in reductions:
-        yield Configuration("1x1", 1, 1, reduction)
-        yield Configuration(f"1x{cores}", 1, 1, reduction)
-        yield Configuration(f"{cores}x1", 1, cores, reduction)
-        yield Configuration("1x1", cores, cores, reduction)
-    yield Configuration(f"{cores}x1", 1, cores, "ordered", saves=True)
+        yield Placement("1x1", 1, 1, reduction)
+        yield Placement(f"1x{cores}", 1, 1, reduction)
+        yield Placement(f"{cores}x1", 1, cores, reduction)
+        yield Placement("1x1", cores, cores, reduction)
+    yield Placement(f"{cores}x1", 1, cores, "ordered", saves=True)
 
 
-def run_one(options: dict[str, object], configuration: Configuration) -> None:
-    """Train in this process and print the seconds of each step that counts, as JSON."""
+def run_one(options: dict[str, object], placement: Placement) -> None:
+    """Train in this process and print the mean seconds of the counted steps, as JSON."""
     record = shipped_records()[str(options["model"])]
-    batch_size = int(str(options["batch_size"])) // configuration.ranks
+    batch_size = int(str(options["batch_size"])) // placement.ranks
     steps = int(str(options["steps"]))
     _, size = rank_and_size_from_environment()
     inputs, targets = generate_tokens(record.seed, 0, batch_size, record.seq_len, record.model.vocab_size)
     with (
         tempfile.TemporaryDirectory(dir=str(options["directory"])) as states,
-        Runtime(configuration.partition, comm=world() if size > 1 else None) as runtime,
+        Runtime(placement.partition, comm=world() if size > 1 else None) as runtime,
         Trainer(
             runtime,
             str(options["checkpoint"]),
             batch_size=batch_size,
             seq_len=record.seq_len,
-            sub_batches=configuration.sub_batches // configuration.ranks,
-            reduction=configuration.reduction,
+            sub_batches=placement.sub_batches // placement.ranks,
+            reduction=placement.reduction,
         ) as trainer,
     ):
         begin = 0.0
@@ -81,7 +81,7 @@ def run_one(options: dict[str, object], configuration: Configuration) -> None:
                 trainer.wait_saved()
                 begin = time.perf_counter()
             losses.append(trainer.submit(inputs, targets))
-            if configuration.saves:
+            if placement.saves:
                 trainer.save_state(states, batches=step, keep=1)
         trainer.wait()
         seconds = time.perf_counter() - begin
@@ -92,10 +92,14 @@ def run_one(options: dict[str, object], configuration: Configuration) -> None:
 
 @click.command()
 @click.option("--model", default="gpt2-124m", show_default=True, type=click.Choice(list(shipped_records())))
-@click.option("--batch-size", default=12, show_default=True, help="B, sequences on all ranks together.")
-@click.option("--steps", default=4, show_default=True, help="Steps that count, per run.")
-@click.option("--rounds", default=3, show_default=True)
-@click.option("--reduction", "reductions", multiple=True, type=click.Choice(REDUCTIONS), default=REDUCTIONS)
+@click.option(
+    "--total-batch-size", "batch_size", default=12, show_default=True, help="B, sequences on all ranks together."
+)
+@click.option("--steps", default=4, show_default=True, help="Counted steps of each run.")
+@click.option("--rounds", default=3, show_default=True, help="Runs of each placement.")
+@click.option(
+    "--reduction", "reductions", multiple=True, type=click.Choice(REDUCTIONS), default=REDUCTIONS, help="Of gradients."
+)
 @click.option("--time-limit", default=600.0, show_default=True, help="Seconds for one run.")
 @click.option("--one", hidden=True)
 def main(
@@ -107,15 +111,15 @@ def main(
     time_limit: float,
     one: str | None,
 ) -> None:
-    """Print tokens per millisecond of each configuration."""
+    """Print the tokens per millisecond of each placement."""
     if one:
         options = json.loads(one)
-        run_one(options, Configuration(**options["configuration"]))
+        run_one(options, Placement(**options["placement"]))
         return
     record = shipped_records()[model]
     cores = inspect_machine().cores
-    plan = list(configurations(cores, list(reductions)))
-    rates: dict[Configuration, list[float]] = {configuration: [] for configuration in plan}
+    plan = list(placements(cores, list(reductions)))
+    rates: dict[Placement, list[float]] = {placement: [] for placement in plan}
     tokens = batch_size * record.seq_len
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix="placements-") as directory:
         checkpoint = Path(directory, "model.bin")
@@ -128,23 +132,23 @@ def main(
             "directory": directory,
         }
         for number in range(rounds):
-            for configuration in plan:
-                argument = json.dumps({**options, "configuration": asdict(configuration)})
+            for placement in plan:
+                argument = json.dumps({**options, "placement": asdict(placement)})
                 outcome = run_job(
                     Job(
                         (sys.executable, "-P", __file__, "--one", argument),
                         time_limit=time_limit,
-                        ranks=configuration.ranks if configuration.ranks > 1 else None,
+                        ranks=placement.ranks if placement.ranks > 1 else None,
                     )
                 ).completed()
                 seconds = json.loads(outcome.reports[0].stdout)["seconds"]
-                rates[configuration].append(tokens / seconds / 1e3)
-                print(f"round {number + 1}: {configuration}: {rates[configuration][-1]:.4f}", file=sys.stderr)
+                rates[placement].append(tokens / seconds / 1e3)
+                print(f"round {number + 1}: {placement}: {rates[placement][-1]:.4f}", file=sys.stderr)
     reference = statistics.median(rates[plan[0]])
     print(f"{model}, B = {batch_size}, T = {record.seq_len}, {rounds} rounds of {steps} steps: tokens/ms, range")
-    for configuration, values in rates.items():
+    for placement, values in rates.items():
         median = statistics.median(values)
-        print(f"{configuration!s:<36}{median:.4f}  {min(values):.4f}-{max(values):.4f}  {median / reference:.2f} x")
+        print(f"{placement!s:<36}{median:.4f}  {min(values):.4f}-{max(values):.4f}  {median / reference:.2f} x")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Resident memory of each rank in a training of the record `small`, and what its job leaves behind.
+"""Resident memory of each rank in a training of the record `small`, and the processes and files that its job leaves.
 
     python benchmarks/ranks_memory.py [--ranks 4] [--steps 100]
 
@@ -26,7 +26,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 def rank(checkpoint: Path, steps: int) -> None:
-    """Be a rank of the job."""
+    """Train as one rank of the job, and print this rank's memory and open files."""
     comm = ranks.world()
     with ranks.guarded(comm):
         own = SMALL.batch_size // comm.Get_size()
@@ -50,7 +50,7 @@ def rank(checkpoint: Path, steps: int) -> None:
 
 
 def main() -> None:
-    """Run the job and print what it said."""
+    """Run the job and print the output of its ranks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--steps", type=int, default=100)

@@ -1,6 +1,6 @@
-"""StarPU's own cost: the time of a step against the sum of its kernels' times, on one worker.
+"""StarPU's own cost: the time of a step minus the sum of its kernels' times, on one worker.
 
-Run by hand, alone on the machine: ``.cache/venv/bin/python -P benchmarks/runtime_cost.py tiny small gpt2-124m``.
+Run by hand, with nothing else running: ``.cache/venv/bin/python -P benchmarks/runtime_cost.py tiny small gpt2-124m``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_reco
 
 
 def measure(record: GoldenRecord, checkpoint: Path, repetitions: int, steps: int, sub_batches: int) -> str:
-    """Return a line: medians over repetitions of `steps` steps that are submitted ahead, after one that warms up."""
+    """Return a line with medians over repetitions of `steps` steps, which are submitted ahead; one step warms up."""
     model, sizes = record.model, (record.batch_size, record.seq_len)
     batches = [generate_tokens(record.seed, step, *sizes, model.vocab_size) for step in range(steps)]
     walls, kernels = [], []
@@ -54,8 +54,8 @@ def measure(record: GoldenRecord, checkpoint: Path, repetitions: int, steps: int
 
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(SHIPPED_RECORDS))
-@click.option("--sub-batches", default=1, show_default=True)
-@click.option("--repetitions", default=5, show_default=True)
+@click.option("--sub-batches", default=1, show_default=True, help="S.")
+@click.option("--repetitions", default=5, show_default=True, help="Measurements of each model.")
 def main(names: tuple[str, ...], sub_batches: int, repetitions: int) -> None:
     """Measure the models of the golden records NAMES."""
     with tempfile.TemporaryDirectory() as directory:

@@ -1,7 +1,7 @@
 """starpullm trains GPT-2 as a StarPU task graph and proves that its bits are those of llm.c.
 
-Users start here; importing it never opens the native library, and loads the rest of the package when it is first used:
-pytest imports the package with every run, for its plugin.
+Importing it doesn't open the native library. Its classes are imported when they are first used, because every run of
+pytest imports this package for the plugin.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from starpullm.loss import Loss
     from starpullm.runtime import Runtime
-    from starpullm.trainer import Loss, Trainer
+    from starpullm.trainer import Trainer
 
 __all__ = ["Loss", "Runtime", "Trainer", "__version__"]
 
-_HOMES = {"Loss": "starpullm.trainer", "Runtime": "starpullm.runtime", "Trainer": "starpullm.trainer"}
+_HOMES = {"Loss": "starpullm.loss", "Runtime": "starpullm.runtime", "Trainer": "starpullm.trainer"}
 
 try:
     __version__ = metadata.version("starpullm")

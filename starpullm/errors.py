@@ -1,7 +1,4 @@
-"""The exceptions of starpullm, all under one base class and each also a built-in exception of its kind.
-
-Every module raises these; the command line and the pytest plugin catch the base class and print its sentence.
-"""
+"""The exceptions of starpullm: one base class, and each is also a built-in exception of its kind."""
 
 from __future__ import annotations
 
@@ -20,15 +17,15 @@ __all__ = [
 
 
 class StarpullmError(Exception):
-    """Base of what starpullm raises on purpose; its text is one sentence: what, where, expected, found."""
+    """Base class; the text is one sentence that says what is wrong, where, what was expected and what was found."""
 
 
 class FormatError(StarpullmError, ValueError):
-    """Raised when a file's content isn't what its format says: magic, version, header, size, missing keys."""
+    """Raised when a file doesn't have the expected format: magic number, version, header, size, missing keys."""
 
 
 class InvalidArgumentError(StarpullmError, ValueError):
-    """Raised when an argument or option can't be served; nothing was changed."""
+    """Raised when an argument or option is invalid or not supported; nothing has been changed."""
 
 
 class TokenRangeError(InvalidArgumentError):
@@ -36,7 +33,7 @@ class TokenRangeError(InvalidArgumentError):
 
 
 class StateError(StarpullmError, RuntimeError):
-    """Raised for a call that can't be made now: use after close, a second runtime, a tensor not there yet."""
+    """Raised when a call isn't possible now: use after close, a second runtime, a tensor that doesn't exist yet."""
 
 
 class FileError(StarpullmError, OSError):
@@ -45,7 +42,7 @@ class FileError(StarpullmError, OSError):
     Parameters
     ----------
     message
-        The sentence.
+        The whole message.
     errno
         The operating system's error number, where it is known.
     filename
@@ -59,7 +56,7 @@ class FileError(StarpullmError, OSError):
         self.filename = filename
 
     def __str__(self) -> str:
-        """Return the sentence alone, without OSError's number in front."""
+        """Return the message without OSError's number in front."""
         return str(self.args[0])
 
     def __reduce__(self) -> tuple[type[FileError], tuple[str, int | None, str | None]]:
@@ -72,12 +69,12 @@ class LibraryNotFoundError(StarpullmError, OSError):
 
 
 class MissingDependencyError(StarpullmError, ImportError):
-    """Raised when a feature needs an optional package that isn't installed."""
+    """Raised when a feature needs an optional package or program that isn't installed."""
 
 
 class OutOfMemoryError(StarpullmError, MemoryError):
-    """Raised when memory for a model, a batch or a file's content can't be had."""
+    """Raised when there isn't enough memory for a model, a batch or a file's content."""
 
 
 class RuntimeFailureError(StarpullmError, RuntimeError):
-    """Raised when StarPU refuses to start, to partition the machine or to run a task."""
+    """Raised when StarPU can't start, partition the machine or run a task, or when a child process or a job fails."""

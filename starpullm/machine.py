@@ -1,7 +1,4 @@
-"""What this machine and this build have, and what will not work here and why.
-
-``starpullm doctor`` prints it; the checks ask it for the libm fingerprint and for what the processor can do at most.
-"""
+"""What this machine and this build have, what will not work here and why, and the processor's limit."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from starpullm.errors import MissingDependencyError
 from starpullm.golden import records
 
 __all__ = [
-    "Finding",
+    "Limitation",
     "Machine",
     "VectorLibm",
     "inspect_machine",
@@ -48,8 +45,8 @@ def libm_fingerprint() -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that a user should know: whether it keeps something from working, and the sentence."""
+class Limitation:
+    """Something that will not work here, or works differently: a sentence, and whether it is a problem."""
 
     is_problem: bool
     sentence: str
@@ -57,10 +54,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class VectorLibm:
-    """One of libm's functions that SIMD levels have a vector version of.
+    """A function of libm that SIMD levels have a vector version of.
 
-    ``used``: it is known to have this libm's bits for all inputs. ``fingerprint``: by which this libm's is recognised,
-    in hex; not that of `libm_fingerprint`.
+    ``used``: whether the vector version is known to have this libm's bits for all inputs. ``fingerprint``: the hash in
+    hex by which this libm's function is recognised; not the one of `libm_fingerprint`.
     """
 
     used: bool
@@ -68,13 +65,13 @@ class VectorLibm:
 
 
 def vector_libm() -> dict[str, VectorLibm]:
-    """Return what is known of the vector versions of libm's functions, by function."""
+    """Return the functions of libm that have a vector version, by name."""
     known = {name: prototypes.vector_libm(name) for name in prototypes.names("vector_libm_name")}
     return {name: VectorLibm(used, f"{fingerprint:016x}") for name, (used, fingerprint) in known.items()}
 
 
 def processor() -> str:
-    """Return the processor's name and the number of cores, for people."""
+    """Return the processor's name and the number of cores, in words."""
     machine = structs.MachineInfo()
     prototypes.call("machine_info", machine)
     cores = f"{machine.cores} cores" + (" (HWLOC_SYNTHETIC)" if machine.synthetic else "")
@@ -89,19 +86,19 @@ def simd_level() -> str:
 
 
 def peak_gflops(threads: int, *, fused: bool, seconds: float) -> float:
-    """Return how many 10^9 multiplications and additions per second so many threads do at once, at most.
+    """Return the limit: the most multiplications and additions per second of all threads together, in 10^9.
 
-    They work in registers only, with the vectors of the SIMD level in use.
+    They are done in registers, with the vectors of the SIMD level in use.
 
     Parameters
     ----------
     threads
-        How many.
+        Number of threads.
     fused
-        Whether a multiplication and an addition are one instruction; 0 is returned if the level has none. Kernels never
-        do that, because it rounds once instead of twice.
+        Use an instruction that is a multiplication and an addition; the result is 0 if the level has none. Kernels
+        never use it, because it rounds once instead of twice.
     seconds
-        How long it is measured.
+        Duration of the measurement.
 
     Raises
     ------
@@ -114,7 +111,7 @@ def peak_gflops(threads: int, *, fused: bool, seconds: float) -> float:
 
 
 def machine_fingerprint(machine: Mapping[str, Any]) -> str:
-    """Return a name for everything of ``Machine.as_json()`` that speeds of two runs must share to be comparable."""
+    """Return a hash of those parts of ``Machine.as_json()`` that must be equal for two speeds to be comparable."""
     names = ("processor", "cores", "processing_units", "numa_nodes", "synthetic_topology", "simd_level")
     text = json.dumps({name: machine[name] for name in (*names, "starpu_version")}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -150,7 +147,7 @@ class Machine:
     float_environment: str
     libm_fingerprint: dict[str, str]
     libm_known: bool
-    findings: tuple[Finding, ...]
+    findings: tuple[Limitation, ...]
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -199,12 +196,12 @@ def inspect_machine() -> Machine:
         float_environment=environment,
         libm_fingerprint=fingerprint,
         libm_known=not different,
-        findings=tuple(_findings(build, machine, different, environment, vectors)),
+        findings=tuple(_limitations(build, machine, different, environment, vectors)),
     )
 
 
 def _partitions(machine: structs.MachineInfo) -> tuple[str, ...]:
-    """Return the partitions that use all cores; a worker of several threads takes one of StarPU's contexts."""
+    """Return the partitions that use all cores; each worker of several threads needs one of StarPU's contexts."""
     cores = int(machine.cores)
     most = machine.starpu_max_contexts - 2 if machine.starpu_parallel_workers else 0
     return tuple(
@@ -215,7 +212,7 @@ def _partitions(machine: structs.MachineInfo) -> tuple[str, ...]:
 
 
 def _blas() -> str:
-    """Return the BLAS that is used if none is named; empty: there is none."""
+    """Return the BLAS that is used if the user names none; empty if none is found."""
     try:
         return find_blas()
     except MissingDependencyError:
@@ -233,45 +230,45 @@ def _mpirun_version() -> str:
     return run.stdout.partition("\n")[0].strip() or "doesn't say its version"
 
 
-def _findings(
+def _limitations(
     build: structs.BuildInfo,
     machine: structs.MachineInfo,
     different: list[str],
     environment: str,
     vectors: dict[str, VectorLibm],
-) -> Iterator[Finding]:
+) -> Iterator[Limitation]:
     if not machine.starpu_parallel_workers:
-        yield Finding(True, "this StarPU was built without parallel workers")
+        yield Limitation(True, "this StarPU was built without parallel workers")
     loaded, built = prototypes.text(machine.starpu_version), prototypes.text(build.starpu_version)
     if loaded != built:
-        yield Finding(True, f"StarPU {loaded} is loaded, expected {built}, which the library was built against")
+        yield Limitation(True, f"StarPU {loaded} is loaded, expected {built}, which the library was built against")
     if different:
-        yield Finding(
+        yield Limitation(
             True,
             f"golden records can't be compared: this libm's {', '.join(different)} "
             f"{'has' if len(different) == 1 else 'have'} other bits than the one they were made with",
         )
     scalar = [name for name, vector in vectors.items() if not vector.used]
     if scalar:
-        yield Finding(
+        yield Limitation(
             False,
-            f"the vector versions of {', '.join(scalar)} aren't used, because this libm's bits aren't known to be "
-            "theirs: kernels call libm's, which takes longer; --prove-libm compares them",
+            f"the vector versions of {', '.join(scalar)} aren't used, because they aren't known to have this libm's "
+            "bits: kernels call libm, which takes longer; --prove-libm compares them",
         )
     if environment:
-        yield Finding(False, f"floating-point environment of this thread: {environment}; kernels set their own")
+        yield Limitation(False, f"floating-point environment of this thread: {environment}; kernels set their own")
     if machine.synthetic:
-        yield Finding(False, "the topology is synthetic: threads aren't bound, and times say nothing")
+        yield Limitation(False, "the topology is synthetic: threads aren't bound, and measured times mean nothing")
     if not build.mpi:
-        yield Finding(True, "several ranks don't work: this build has no MPI")
-    yield Finding(
+        yield Limitation(True, "several ranks don't work: this build has no MPI")
+    yield Limitation(
         False,
-        "a BLAS is used only when it is asked for (--matmul blas), and then no result is strict: all matmuls are "
-        "otherwise the library's own, in the order of the contract",
+        "a BLAS is used only with --matmul blas, and then no result is strict; otherwise the library computes all "
+        "matmuls itself, in the order of the arithmetic contract",
     )
     if loaded == "1.4.10":
-        yield Finding(
+        yield Limitation(
             False,
-            "StarPU 1.4.10 has two known deadlocks with parallel workers (T > 1): run such jobs under a time limit; "
-            "and may prefetch a handle wrongly that one task names twice, which the task graph never does",
+            "StarPU 1.4.10 has two known deadlocks with parallel workers (T > 1): run such jobs under a time limit. It "
+            "may also prefetch a handle wrongly if a task names it twice, which no task here does",
         )

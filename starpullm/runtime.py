@@ -1,7 +1,4 @@
-"""The runtime: StarPU started with a partition and a scheduler, one at a time in a process.
-
-Users create one and give it to ``Trainer``; the command line does the same.
-"""
+"""The runtime: StarPU started with a partition and a scheduler, one at a time in a process."""
 
 from __future__ import annotations
 
@@ -55,7 +52,7 @@ def schedulers() -> list[str]:
 
 
 class ThreadPlace(NamedTuple):
-    """Where a thread of a worker runs: its first processing unit's number, and how many it is bound to."""
+    """Where a worker's thread runs: the first of the processing units that it is bound to, and their number."""
 
     worker: int
     thread: int
@@ -66,8 +63,8 @@ class ThreadPlace(NamedTuple):
 class Runtime(Resource):
     """StarPU, running; a context manager.
 
-    With a communicator, its ranks run one task graph together: all create the runtime, and make the same calls on it
-    and on its trainers, in the same order and with the same options (the partition may differ).
+    With a communicator, its ranks run one task graph together: all of them create the runtime, and make the same calls
+    on it and on its trainers, in the same order and with the same options (the partition may differ).
 
     Parameters
     ----------
@@ -78,18 +75,18 @@ class Runtime(Resource):
     comm
         An mpi4py communicator; None, or one of a single rank: this process alone.
     matmul
-        ``"strict"``: the library's own matrix products, with llm.c's bits. ``"blas"``: those of a BLAS, each thread's
-        part of the outputs by a sequential call. Then no result is strict: errors have their usual bounds, and bits
-        depend on the BLAS, the processor and the partition.
+        ``"strict"``: the library's own matrix products, with llm.c's bits. ``"blas"``: those of a BLAS, with one
+        sequential call for each thread's part of the outputs. Then no result is strict: errors have their usual bounds,
+        and bits depend on the BLAS, the processor and the partition.
     blas_library
         With ``"blas"``: a CBLAS (OpenBLAS, MKL, BLIS, ...), by its path or its name for pkg-config or the dynamic
-        linker, such as ``openblas``; None: one that is found (``starpullm doctor`` says which).
+        linker, such as ``openblas``; None: the first that is found (``starpullm doctor`` shows it).
 
     Raises
     ------
     InvalidArgumentError
-        If the partition can't be had on this machine, StarPU doesn't know the scheduler, the library was built
-        without MPI, or the BLAS can't serve.
+        If this machine has too few cores for the partition, StarPU has no such scheduler, several ranks are asked of a
+        library that was built without MPI, or the BLAS can't be used.
     MissingDependencyError
         If no BLAS is found.
     StateError
@@ -130,10 +127,10 @@ class Runtime(Resource):
         prototypes.call("runtime_create", options, self._handle.address)
         blas = prototypes.text(prototypes.call("blas"))
         self.matmul = f"blas ({blas})" if blas else "strict"
-        """Who computes the matrix products: ``"strict"``, or ``"blas (...)"`` with the library's own words."""
+        """What computes the matrix products: ``"strict"``, or ``"blas (...)"`` with the BLAS's own description."""
 
     def threads(self) -> list[ThreadPlace]:
-        """Ask every thread of every worker of this rank where it runs; no step may be unfinished.
+        """Return where every thread of every worker of this rank runs; no step may be unfinished.
 
         Raises
         ------

@@ -1,7 +1,4 @@
-"""What the runtime did: every recorded task with its accesses, when it ran and where.
-
-``Trainer.trace()`` returns it; the checks and the command line read it.
-"""
+"""What the runtime did: every recorded task with its accesses, when it ran and where."""
 
 from __future__ import annotations
 
@@ -12,11 +9,13 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Access", "AccessMode", "Finding", "FindingKind", "HandleInfo", "TaskRecord", "Trace"]
+from starpullm.binding import prototypes, structs
+
+__all__ = ["Access", "AccessMode", "HandleInfo", "TaskRecord", "Trace", "read_handles", "read_trace"]
 
 
 class AccessMode(IntEnum):
-    """How a task declared that it uses a handle; REDUX adds to a sum, and consecutive ones commute."""
+    """How a task declares that it uses a handle; REDUX contributes to a reduction, and such neighbours commute."""
 
     READ = 1
     WRITE = 2
@@ -25,7 +24,7 @@ class AccessMode(IntEnum):
 
     @property
     def reads(self) -> bool:
-        """Whether what the handle held before has a part in the result."""
+        """Whether the result depends on the previous contents of the handle."""
         return self is not AccessMode.WRITE
 
     @property
@@ -53,7 +52,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class TaskRecord:
-    """One task; times in nanoseconds of the monotonic clock, -1 for a sub-batch or layer that there is none of."""
+    """One task; times are in nanoseconds of the monotonic clock; ``sub_batch`` and ``layer`` are -1 if it has none."""
 
     id: int
     step: int
@@ -68,39 +67,13 @@ class TaskRecord:
     accesses: tuple[Access, ...]
 
 
-class FindingKind(IntEnum):
-    """What an instrument found; ``count`` are pages, with the last two elements."""
-
-    UNDECLARED_READ = 1
-    UNDECLARED_WRITE = 2
-    READ_NEVER_HAPPENED = 3
-    WRITE_NEVER_HAPPENED = 4
-    NOT_WRITTEN = 5
-    POISON_SPREAD = 6
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What an instrument found of one task and one handle.
-
-    ``task`` is its number in the trace, None if the access wasn't a task's. ``offset`` is the first place in bytes from
-    the buffer's begin, and ``count`` how many pages or elements there are; both 0 for what never happened.
-    """
-
-    task: int | None
-    handle: HandleInfo
-    kind: FindingKind
-    offset: int
-    count: int
-
-
 @dataclass(frozen=True)
 class Trace:
     """Recorded tasks in the order of submission.
 
-    ``tasks`` is a structured array with the fields of ``TaskRecord`` as numbers (``operation`` indexes
-    ``operations``; its accesses are ``accesses[first_access : first_access + num_accesses]``), for arithmetic over many
-    tasks. Iterating gives ``TaskRecord`` objects.
+    ``tasks`` is a structured array with the fields of ``TaskRecord`` as numbers, for arithmetic over many tasks:
+    ``operation`` is an index into ``operations``, and a task's accesses are
+    ``accesses[first_access : first_access + num_accesses]``. Iteration yields ``TaskRecord`` objects.
     """
 
     tasks: NDArray[np.void]
@@ -136,13 +109,13 @@ class Trace:
         return (self[index] for index in range(len(self)))
 
     def last_writers(self, tensor: str) -> dict[str, TaskRecord]:
-        """Return the last task in the order of submission that writes each of a tensor's buffers, by buffer.
+        """Return the last submitted task that writes each of a tensor's buffers, by the buffer's name.
 
         Parameters
         ----------
         tensor
-            A handle's name without what says which part of the tensor it is: ``activations/att[0]``. The buffers are
-            ``activations/att[0]#0``, …, one per sub-batch.
+            A handle's name without its suffix, for example ``activations/att[0]``, whose buffers are
+            ``activations/att[0]#0`` and so on, one for each sub-batch.
         """
         parts = (f"{tensor}#", f"{tensor}/", f"{tensor}@")
         names = {
@@ -156,12 +129,30 @@ class Trace:
         return {name: self[task] for name, task in last.items()}
 
     def kernel_seconds(self) -> float:
-        """Sum of the kernels' times over all tasks, in seconds."""
+        """Return the time of all kernels together, in seconds."""
         return float((self.tasks["end_ns"] - self.tasks["start_ns"]).sum()) * 1e-9
 
     def seconds_by_operation(self) -> dict[str, float]:
-        """Sum of the kernels' times per operation, in seconds, longest first."""
+        """Return the time of each operation's kernels in seconds, the longest first."""
         durations = self.tasks["end_ns"] - self.tasks["start_ns"]
         totals = np.bincount(self.tasks["operation"], weights=durations, minlength=len(self.operations)) * 1e-9
         order = np.argsort(-totals, kind="stable")
         return {self.operations[i]: float(totals[i]) for i in order if totals[i] > 0}
+
+
+def read_trace(session: structs.Handle) -> Trace:
+    """Wait for all submitted tasks of a session and return what was recorded since the trace was cleared."""
+    num_tasks, num_accesses = prototypes.trace_size(session)
+    tasks, accesses = np.empty(num_tasks, structs.TRACE_TASK), np.empty(num_accesses, structs.TRACE_ACCESS)
+    prototypes.call("session_trace_read", session, tasks, len(tasks), accesses, len(accesses))
+    return Trace(tasks, accesses, tuple(prototypes.names("operation_name")), read_handles(session))
+
+
+def read_handles(session: structs.Handle) -> tuple[HandleInfo, ...]:
+    """Return all handles of a session; a handle's id is its index."""
+    handles = []
+    info = structs.HandleInfoStruct()
+    for index in range(prototypes.call("session_handle_count", session)):
+        prototypes.call("session_handle_info", session, index, info)
+        handles.append(HandleInfo(index, prototypes.text(info.name), int(info.bytes)))
+    return tuple(handles)

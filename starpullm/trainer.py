@@ -1,7 +1,4 @@
-"""The trainer: a GPT-2 model on a runtime, trained step by step; tensors are read back as NumPy arrays.
-
-Users, the command line and the checks call it.
-"""
+"""The trainer: a GPT-2 model that is trained step by step on a runtime, and whose tensors are read as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -9,8 +6,7 @@ import operator
 import os
 import secrets
 import sys
-from dataclasses import dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -20,11 +16,12 @@ from starpullm.binding import prototypes, structs
 from starpullm.binding.resource import Resource
 from starpullm.errors import InvalidArgumentError, TokenRangeError
 from starpullm.files.checkpoint import checkpoint_config
-from starpullm.files.model import ModelConfig
+from starpullm.loss import Loss
 from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import check_same_options
+from starpullm.resume import TrainingState, model_config, training_state
 from starpullm.runtime import Runtime
-from starpullm.trace import Finding, FindingKind, HandleInfo, Trace
+from starpullm.trace import Trace, read_trace
 
 __all__ = ["GROUPS", "REDUCTIONS", "Instruments", "Loss", "Trainer", "TrainingState", "training_state"]
 
@@ -32,118 +29,25 @@ GROUPS = ("params", "grads", "m", "v", "activations", "activation_grads")
 REDUCTIONS = ("ordered", "tree", "redux")
 
 
-class Loss:
-    """A mean loss that arrives when its tasks have run."""
-
-    def __init__(self, handle: structs.LossHandle) -> None:
-        self._handle = handle
-        self._value: np.float32 | None = None
-
-    @property
-    def ready(self) -> bool:
-        """Whether the value is there already."""
-        return self._value is not None or bool(prototypes.call("loss_ready", self._handle))
-
-    @property
-    def value(self) -> np.float32:
-        """The mean loss over the batch, in nats per token, binary32; waits for it."""
-        if self._value is None:
-            self._value = prototypes.loss_value(self._handle)
-            self._release()
-        return self._value
-
-    def __float__(self) -> float:
-        return float(self.value)
-
-    def __repr__(self) -> str:
-        return f"<Loss {self._value}>" if self._value is not None else "<Loss, not read yet>"
-
-    def _release(self) -> None:
-        # Given up before it is destroyed: an interrupt in between then leaks it instead of destroying it twice.
-        handle, self._handle = self._handle, structs.LossHandle()
-        if handle:
-            prototypes.call("loss_destroy", handle)
-
-    def __del__(self) -> None:
-        self._release()
-
-
-@dataclass(frozen=True)
-class TrainingState:
-    """What is known of a saved training state without reading its tensors.
-
-    ``step`` updates led to it; ``batches`` of ``batch_size`` sequences (all ranks together) of ``seq_len`` tokens had
-    been taken; ``ranks`` wrote it; ``seed`` and ``data_id`` are the caller's. ``passed_over`` says what is wrong with
-    the newest of the newer states that aren't complete, "" if there is none. ``strict`` is False if a BLAS computed the
-    matmuls of some of its steps.
-    """
-
-    path: Path
-    config: ModelConfig
-    step: int
-    batches: int
-    batch_size: int
-    seq_len: int
-    seed: int
-    data_id: int
-    ranks: int
-    passed_over: str
-    learning_rate: float
-    betas: tuple[float, float]
-    eps: float
-    weight_decay: float
-    strict: bool
-
-
-def training_state(path: str | os.PathLike[str]) -> TrainingState:
-    """Return the newest complete training state in a folder, or the one whose folder it is.
-
-    Raises
-    ------
-    FormatError
-        If there is none, with what is wrong with the newest.
-    FileError
-        If the folder can't be read.
-    """
-    info = structs.TrainingStateInfo()
-    prototypes.call("training_state_info", prototypes.c_string("path", path), info)
-    return TrainingState(
-        path=Path(os.fsdecode(info.path)),
-        config=_model_config(info.config),
-        step=info.step,
-        batches=info.batches,
-        batch_size=info.batch_size,
-        seq_len=info.seq_len,
-        seed=info.seed,
-        data_id=info.data_id,
-        ranks=info.ranks,
-        passed_over=prototypes.text(info.passed_over),
-        learning_rate=info.learning_rate,
-        betas=(info.beta1, info.beta2),
-        eps=info.eps,
-        weight_decay=info.weight_decay,
-        strict=not info.blas,
-    )
-
-
-def _model_config(struct: structs.ModelConfigStruct) -> ModelConfig:
-    return ModelConfig(**{field.name: getattr(struct, field.name) for field in fields(ModelConfig)})
-
-
 @dataclass(frozen=True)
 class Instruments:
-    """What looks into a trainer's run, or disturbs it, for checks; all of it costs time and none changes a result.
+    """What observes or disturbs the tasks of a trainer, for checks. Instruments cost time and never change a result.
+
+    They are chosen when the trainer is created, because its buffers are allocated for them. ``Observer`` in
+    ``starpullm.checks.observer`` returns what they found.
 
     Parameters
     ----------
     audit
-        Memory is closed outside of tasks, and the first access to each page is compared with what the task declared.
-        On one rank with partition 1x1, not with the reduction ``redux``; such a trainer doesn't save states.
+        Memory is protected outside of tasks, and the first access to each page is compared with the task's declaration.
+        Only on one rank with partition 1x1, not with the reduction ``redux``, and without ``save_state``.
     poison
-        Buffers that a task declares to write, and between submissions everything that none needs of the one before, are
-        filled with a signalling NaN. What a submission doesn't write can't be read back after it. On one rank.
+        Buffers that a task only writes are filled with a signalling NaN before the task, and so are, between two
+        iterations, all buffers whose contents the next iteration doesn't need. Those can't be read back then. Only on
+        one rank.
     max_delay_us, delay_seed
-        Every task waits for 0 to so many microseconds before its kernel; the seed and the task's number decide.
+        Every task waits for 0 to ``max_delay_us`` microseconds before its kernel starts. The seed and the task's number
+        decide how long.
     """
 
     audit: bool = False
@@ -153,7 +57,7 @@ class Instruments:
 
 
 class _Tensor(NamedTuple):
-    """A line of the native library's tensor table; shape is one layer's."""
+    """A row of the native library's tensor table; ``shape`` is that of one layer."""
 
     number: int
     layered: bool
@@ -162,45 +66,45 @@ class _Tensor(NamedTuple):
 
 
 class Trainer(Resource):
-    """A model being trained; a context manager.
+    """A model that is being trained; a context manager.
 
     Parameters
     ----------
     runtime
-        The runtime whose workers run the tasks; must stay open as long as the trainer.
+        The runtime whose workers run the tasks. It must stay open as long as the trainer.
     checkpoint
         Model file (llm.c's format, version 3) to start from; m and v start at 0.
     resume
-        Instead: folder of training states (see ``save_state``), of which the newest complete one is taken, or the
-        folder of one. Parameters, m, v and the number of updates are as they were when it was saved, so a run goes on
-        bit for bit, on any partition and any number of ranks, if the batches and the options go on likewise.
+        Instead of a checkpoint: a training state's folder, or the folder above it, of which the newest complete state
+        is taken (see ``save_state``). Parameters, m, v and the number of updates are those that were saved. With the
+        same batches and options the run continues bit for bit, on any partition and any number of ranks.
     batch_size, seq_len
-        B sequences of T tokens make one step; T at most the checkpoint's longest sequence. Over R ranks each brings B
-        sequences of its own, and the whole batch is R·B, rank 0's first.
+        B and T: a step is made of B sequences of T tokens. T is at most the model's longest sequence. Over R ranks each
+        rank has B sequences of its own, and the whole batch has R·B, those of rank 0 first.
     sub_batches
-        A divisor of B: each rank's batch is cut into so many parts that run independently of each other.
+        A divisor of B: the number of parts of each rank's batch, which run independently of each other.
     reduction
-        How the gradients of the S sub-batches of all ranks become one. ``"ordered"``: in the whole batch's order,
-        with its bits; one set of gradients per rank. ``"tree"``: in a binary tree whose shape S alone decides, so with
-        the same bits wherever it runs; S sets over all ranks. ``"redux"``: by StarPU's own reduction; the bits vary
-        from run to run, the error is bounded; one set per worker.
+        How the gradients of all S sub-batches are added. ``"ordered"``: in the order of the whole batch and with its
+        bits; one set of gradients per rank. ``"tree"``: in a binary tree that depends on S only, so with the same bits
+        on any placement; S sets over all ranks. ``"redux"``: by StarPU's own reduction; the bits change from run to
+        run and the error is bounded; one set per worker.
     learning_rate, betas, eps, weight_decay
-        AdamW's.
+        Settings of AdamW.
     keep_activations
-        Every activation and its gradient can be read after a step; takes more memory.
+        Whether every activation and its gradient can be read after a step. This takes more memory.
     steps_in_flight
-        Steps that may be submitted and unfinished; ``submit`` waits beyond that.
+        How many steps may be unfinished; ``submit`` waits if there are more.
     trace
-        Record every task, for ``trace()``.
+        Whether every task is recorded, for ``trace()``.
     instruments
-        What looks into the run; needs ``trace``. ``findings()`` returns what they found.
+        What observes or disturbs the tasks; needs ``trace``.
 
     Raises
     ------
     InvalidArgumentError
-        If an option can't be served, or isn't the same on all ranks; the sentence says which and what was expected.
+        If an option can't be satisfied, or isn't the same on all ranks.
     FormatError, FileError
-        If the checkpoint isn't one, or can't be read.
+        If the checkpoint or training state has a wrong format or can't be read.
     StateError
         If the runtime is closed.
     OutOfMemoryError
@@ -257,15 +161,17 @@ class Trainer(Resource):
         self.runtime = runtime
         self.batch_size, self.seq_len, self.sub_batches = batch_size, seq_len, sub_batches
         self.reduction = reduction
-        # States of two runs are told apart by it.
+        # Distinguishes the states of two runs.
         self._run = secrets.randbits(64)
         if runtime.comm:
             self._run = runtime.comm.bcast(self._run)
-        self.config = self._read_config()
+        config = structs.ModelConfigStruct()
+        prototypes.call("session_config", self._handle, config)
+        self.config = model_config(config)
         self._tensors = {group: self._read_tensor_table(number) for number, group in enumerate(GROUPS)}
 
     def submit(self, inputs: ArrayLike, targets: ArrayLike) -> Loss:
-        """Submit one step (forward, backward, update) and return at once.
+        """Submit one step (forward, backward, update) and return without waiting for it.
 
         Parameters
         ----------
@@ -275,7 +181,7 @@ class Trainer(Resource):
         Raises
         ------
         TokenRangeError
-            If an id is negative or not below the vocabulary's size; nothing was changed.
+            If an id isn't in [0, V). Then nothing has been submitted.
         InvalidArgumentError
             If a shape isn't (B, T).
         StateError
@@ -284,15 +190,23 @@ class Trainer(Resource):
         return self._submit("session_submit_step", inputs, targets)
 
     def step(self, inputs: ArrayLike, targets: ArrayLike) -> np.float32:
-        """Do one step and return its mean loss (before the update); as ``submit``, but waits for the loss."""
+        """Do one step and return its mean loss, which is that before the update; arguments and errors as ``submit``."""
         return self.submit(inputs, targets).value
 
     def evaluate(self, inputs: ArrayLike, targets: ArrayLike) -> np.float32:
-        """Return the mean loss of a batch with the parameters as they are; arguments and errors as ``submit``."""
+        """Return the mean loss of a batch and change no parameter; arguments and errors as ``submit``."""
         return self._submit("session_submit_evaluation", inputs, targets).value
 
     def probabilities(self, inputs: ArrayLike, sequence: int, position: int) -> NDArray[np.float32]:
-        """Run the forward pass on inputs (B, T) and return the probabilities (V) after one position of a sequence."""
+        """Run the forward pass on inputs (B, T) and return the probabilities (V) of the token after one position.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If the shape isn't (B, T), or there is no such sequence or position.
+        TokenRangeError
+            If an id isn't in [0, V).
+        """
         _check_index("sequence", sequence, self.batch_size)
         _check_index("position", position, self.seq_len)
         prototypes.call("session_submit_forward", self._handle, self._tokens("inputs", inputs))
@@ -302,32 +216,32 @@ class Trainer(Resource):
         return probs
 
     def wait(self) -> None:
-        """Wait until everything that was submitted has run."""
+        """Wait until all submitted tasks have run."""
         prototypes.call("session_wait", self._handle)
 
     def tensor_names(self, group: str) -> list[str]:
-        """Return the tensors of a group, in the checkpoint's order or in order of execution.
+        """Return the names of a group's tensors, in the checkpoint's order or in that in which they are computed.
 
-        Tensors that exist once per layer appear once.
+        A tensor that exists for every layer appears once.
         """
         return list(self._group(group))
 
     def layers_of(self, group: str, name: str) -> int | None:
-        """Return how many layers a tensor exists for, or None if it exists once."""
+        """Return the number of layers that have this tensor, or None if it doesn't belong to a layer."""
         tensor = self._named(group, name)
         return tensor.instances if tensor.layered else None
 
     def gather(self) -> None:
-        """Over ranks, begin to bring every tensor here: ``tensor`` then doesn't wait for one after the other.
+        """Over ranks, start the transfer of all tensors to this rank, so that ``tensor`` doesn't wait for each of them.
 
-        Every rank calls it, or none does. Takes the memory of all tensors until they have been read.
+        Either all ranks call it or none does. It takes the memory of all tensors until they have been read.
         """
         prototypes.call("session_gather", self._handle)
 
     def tensor(self, group: str, name: str, layer: int | None = None) -> NDArray[np.float32]:
         """Wait for the tasks that write a tensor and return a copy of it.
 
-        Over ranks every rank calls it and every rank gets the whole, with the activations of all ranks' sequences.
+        Over ranks all ranks must call it, and each gets the whole tensor, with the activations of all ranks' sequences.
 
         Parameters
         ----------
@@ -340,7 +254,7 @@ class Trainer(Resource):
             fcproj, residual3, lnf (B, T, C), ln1_mean, ln1_rstd, ln2_mean, ln2_rstd, lnf_mean, lnf_rstd, losses
             (B, T), qkv (B, T, 3C), preatt, att (B, NH, T, T), fch, fch_gelu (B, T, 4C), logits, probs (B, T, Vp).
         layer
-            Which layer's; None for a tensor with layers gives all of them, with a first dimension L.
+            Number of the layer. None: all layers of the tensor if it has any, with a first dimension L.
 
         Raises
         ------
@@ -359,16 +273,16 @@ class Trainer(Resource):
         return values if tensor.layered and layer is None else values[0]
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Write the parameters after the last submitted step, atomically: temporary name, fsync, rename.
+        """Write the parameters after the last submitted step to a file, atomically (temporary name, fsync, rename).
 
-        Over ranks every rank calls it and rank 0 writes; only there can it fail.
+        Over ranks all ranks must call it; rank 0 writes, and only rank 0 raises errors.
 
         Raises
         ------
         FileError
-            If the file can't be written; what was there before is still there.
+            If the file can't be written. A file that existed before is unchanged.
         FormatError
-            If something that isn't a regular file is in its place.
+            If the path exists and isn't a regular file.
         """
         prototypes.call("session_save_checkpoint", self._handle, prototypes.c_string("path", path))
 
@@ -381,25 +295,26 @@ class Trainer(Resource):
         data_id: int = 0,
         keep: int = 2,
     ) -> None:
-        """Save what a run resumes from, after the last submitted step, while the next ones go on.
+        """Save the state after the last submitted step, from which a run can resume, while training goes on.
 
-        Parameters, m and v are read between two updates; the next step's forward and backward run while they are
-        written, by each rank what it owns. Waits for the save before. A state that isn't whole, for whatever reason, is
-        never taken for one, and the last complete one stays.
+        Parameters, m and v are read between two updates and written during the next forward and backward pass. Each
+        rank writes the tensors that it owns. This call waits for the previous save. An incomplete state is never
+        resumed from, and the last complete state is kept.
 
         Parameters
         ----------
         directory
-            Gets a folder per state; made if it isn't there.
+            Where the state's folder is created; it is created too if it doesn't exist.
         batches, seed, data_id
-            Where the data are, as ``training_state`` gives it back: batches taken, and numbers of the caller's.
+            Returned by ``training_state``: the number of batches read, and two numbers that the caller chooses.
         keep
-            How many states stay.
+            Number of states to keep.
 
         Raises
         ------
         FileError
-            If this save can't be begun, or the one before failed.
+            If this save can't be started, or the previous one failed. With ``errno.EBUSY``: another open run saves into
+            the directory.
         InvalidArgumentError
             If ``keep`` isn't positive.
         """
@@ -414,99 +329,44 @@ class Trainer(Resource):
         prototypes.call("session_save_state", self._handle, options)
 
     def wait_saved(self) -> None:
-        """Wait until the last ``save_state`` is on the disk.
+        """Wait until the state of the last ``save_state`` is on the disk.
 
         Raises
         ------
         FileError
-            If it failed.
+            If saving failed.
         """
         prototypes.call("session_wait_saved", self._handle)
 
     def trace(self) -> Trace:
-        """Wait for everything that was submitted and return all tasks recorded since the last ``clear_trace``.
+        """Wait for all submitted tasks and return those that were recorded since the last ``clear_trace``.
 
         Raises
         ------
         StateError
-            If the trainer was made without ``trace=True``.
+            If the trainer was created without ``trace=True``.
         """
-        tasks, accesses = prototypes.trace_size(self._handle)
-        task_table = np.empty(tasks, structs.TRACE_TASK)
-        access_table = np.empty(accesses, structs.TRACE_ACCESS)
-        prototypes.call(
-            "session_trace_read", self._handle, task_table, len(task_table), access_table, len(access_table)
-        )
-        return Trace(task_table, access_table, tuple(prototypes.names("operation_name")), self._read_handles())
-
-    def hold(self) -> None:
-        """Wait for everything that was submitted, and hold back the tasks of the next ``steps_in_flight`` submissions.
-
-        None runs before ``release``, so don't wait for a loss until then.
-
-        Raises
-        ------
-        StateError
-            If the trainer can't: it was made without ``trace``, over ranks, or with ``audit`` or ``poison``; or it
-            holds tasks already.
-        """
-        prototypes.call("session_hold", self._handle)
-
-    def release(self) -> NDArray[np.int64]:
-        """Ask StarPU which of the held tasks wait for which, let them go, and return what it said.
-
-        Returns
-        -------
-        Integers (E, 2): the id in the trace of a task, and of one that waits for it. Ids below 0 are tasks that StarPU
-        added itself.
-
-        Raises
-        ------
-        StateError
-            If no tasks are held.
-        """
-        return prototypes.release(self._handle)
-
-    def findings(self) -> list[Finding]:
-        """Wait for everything that was submitted and return what the instruments found since the last ``clear_trace``.
-
-        Raises
-        ------
-        StateError
-            If the trainer was made without instruments.
-        """
-        table = np.empty(prototypes.findings_size(self._handle), structs.FINDING)
-        prototypes.call("session_findings_read", self._handle, table, len(table))
-        handles = self._read_handles()
-        return [
-            Finding(None if task < 0 else task, handles[handle], FindingKind(kind), offset, count)
-            for task, handle, kind, offset, count in table.tolist()
-        ]
+        return read_trace(self._handle)
 
     def clear_trace(self) -> None:
-        """Forget what was recorded, and what instruments found."""
+        """Discard the recorded tasks, and what instruments found in them; errors as ``trace``."""
         prototypes.call("session_trace_clear", self._handle)
 
     def _destroy(self) -> None:
-        # Given up first, as a loss is.
+        # Cleared first, so that an interrupt leaks the session instead of destroying it twice.
         handle, self._handle = self._handle, structs.SessionHandle()
         prototypes.call("session_destroy", handle)
 
     def __del__(self) -> None:
-        # One that is dropped unclosed would keep the runtime from closing. Without a handle __init__ wasn't reached; at
-        # the program's end there is nothing left to keep.
+        # A trainer that is dropped without close() would keep the runtime from closing. If __init__ wasn't reached,
+        # there is no handle; at the end of the program closing is of no use.
         if hasattr(self, "_handle") and not sys.is_finalizing():
             self.close()
 
     def _submit(self, function: str, inputs: ArrayLike, targets: ArrayLike) -> Loss:
         loss = structs.LossHandle()
-        prototypes.call(
-            function,
-            self._handle,
-            self._tokens("inputs", inputs),
-            self._tokens("targets", targets),
-            loss.address,
-        )
+        tokens = self._tokens("inputs", inputs), self._tokens("targets", targets)
+        prototypes.call(function, self._handle, *tokens, loss.address)
         return Loss(loss)
 
     def _tokens(self, what: str, tokens: ArrayLike) -> NDArray[np.int32]:
@@ -519,7 +379,7 @@ class Trainer(Resource):
             raise InvalidArgumentError(
                 f"{what}: found {array.dtype} {array.shape}, expected integers {expected} (batch, sequence)"
             )
-        # C checks the ids, but couldn't tell those that only look valid in their lower 32 bits.
+        # C checks the ids, but sees only the lower 32 bits.
         limits = np.iinfo(np.int32)
         outside = (array < limits.min) | (array > limits.max)
         if outside.any():
@@ -528,11 +388,6 @@ class Trainer(Resource):
                 f"{what}[{b}, {t}]: token {array[b, t]} is out of range, expected 0 to {self.config.vocab_size - 1}"
             )
         return np.ascontiguousarray(array, np.int32)
-
-    def _read_config(self) -> ModelConfig:
-        struct = structs.ModelConfigStruct()
-        prototypes.call("session_config", self._handle, struct)
-        return _model_config(struct)
 
     def _read_tensor_table(self, group: int) -> dict[str, _Tensor]:
         table: dict[str, _Tensor] = {}
@@ -543,26 +398,9 @@ class Trainer(Resource):
             table[name] = _Tensor(index, bool(info.layered), int(info.instances), tuple(info.dims[: info.num_dims]))
         return table
 
-    def _read_handles(self) -> tuple[HandleInfo, ...]:
-        handles = []
-        info = structs.HandleInfo()
-        for index in range(prototypes.call("session_handle_count", self._handle)):
-            prototypes.call("session_handle_info", self._handle, index, info)
-            handles.append(HandleInfo(index, prototypes.text(info.name), int(info.bytes)))
-        return tuple(handles)
-
     def _read(self, group: str, tensor: _Tensor, layer: int, offset: int, values: NDArray[np.float32]) -> None:
-        group_number = GROUPS.index(group)
-        prototypes.call(
-            "session_read_tensor",
-            self._handle,
-            group_number,
-            tensor.number,
-            layer,
-            offset,
-            values.size,
-            values,
-        )
+        where = (GROUPS.index(group), tensor.number, layer, offset)
+        prototypes.call("session_read_tensor", self._handle, *where, values.size, values)
 
     def _group(self, group: str) -> dict[str, _Tensor]:
         if group not in self._tensors:
@@ -577,7 +415,7 @@ class Trainer(Resource):
 
 
 def _instrument_options(instruments: Instruments) -> dict[str, int]:
-    """Return the options of the C ABI; their bits are ``enum starpullm_instrument``."""
+    """Return the session options of instruments; the flags are those of ``enum starpullm_instrument``."""
     flags = (instruments.audit, instruments.poison, instruments.max_delay_us != 0)
     return {
         "instruments": sum(bool(flag) << bit for bit, flag in enumerate(flags)),
@@ -591,7 +429,7 @@ def _options_of_all_ranks(
     checkpoint: str | os.PathLike[str] | None,
     resume: str | os.PathLike[str] | None,
 ) -> dict[str, object]:
-    """Return what must be the same on all ranks; of files what is in them: each machine may have its own copy."""
+    """Return what must be equal on all ranks: options, and the contents of files, as each machine may have a copy."""
     same = {name: getattr(options, name) for name, *_ in options._fields_ if name not in ("checkpoint", "resume")}
     if checkpoint is not None:
         same["checkpoint's model"] = checkpoint_config(checkpoint)

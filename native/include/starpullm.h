@@ -336,7 +336,8 @@ struct starpullm_save_options {
 /* Starts saving parameters, m and v as they are after the last submitted step. Meanwhile the forward and backward of
  * the next steps run; only the update of a tensor waits until that tensor is on the disk. Waits for the previous save,
  * and reports its failure. Over ranks each rank writes what it owns. Complete states that were there before stay,
- * whatever happens. */
+ * whatever happens. From the first save until the session is destroyed, the save of another run into the directory
+ * fails with STARPULLM_FILE_ERROR and EBUSY. */
 STARPULLM_API enum starpullm_status starpullm_session_save_state(starpullm_session *session,
                                                                  const struct starpullm_save_options *options);
 

@@ -1,42 +1,21 @@
-/* The exported functions: pointers and struct sizes are checked here, everything else by the room that is called.
- * Called by C users and, through ctypes, by starpullm/binding. */
+/* The exported functions that belong to no model: what was built and what it runs on, libm, and thin covers of
+ * functions of other folders. Those of sessions, tokens, debug states and training states are in session/ and io/. */
 #include <fenv.h>
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
+#include "arguments.h"
 #include "build_info.h"
 #include "codelets/codelets.h"
-#include "instrument/instrument.h"
 #include "io/checkpoint.h"
-#include "io/debug_state.h"
-#include "io/tokens.h"
-#include "io/training_state.h"
 #include "kernels/kernels.h"
 #include "kernels/libm.h"
 #include "kernels/peak.h"
 #include "runtime/ranks.h"
 #include "runtime/runtime.h"
 #include "runtime/topology.h"
-#include "session.h"
-#include "trace/record.h"
-
-#define CHECK_POINTER(pointer)                                                             \
-    do {                                                                                   \
-        if (!(pointer))                                                                    \
-            return fail(STARPULLM_INVALID_ARGUMENT, "%s: " #pointer " is NULL", __func__); \
-    } while (0)
-
-/* A caller built against another header has a struct of another size. */
-#define CHECK_STRUCT(pointer)                                                                                \
-    do {                                                                                                     \
-        CHECK_POINTER(pointer);                                                                              \
-        if ((pointer)->size != sizeof *(pointer))                                                            \
-            return fail(STARPULLM_INVALID_ARGUMENT, "%s: " #pointer "->size is %zu, expected %zu", __func__, \
-                        (pointer)->size, sizeof *(pointer));                                                 \
-    } while (0)
 
 enum { MAX_PEAK_SECONDS = 60 };
 
@@ -138,11 +117,11 @@ const char *starpullm_vector_libm_name(size_t index)
 
 static status find_vector_libm(enum libm_function *function, const char *name)
 {
-    for (size_t f = 0; libm_name(f); f++)
-        if (strcmp(libm_name(f), name) == 0) {
-            *function = (enum libm_function)f;
-            return STARPULLM_OK;
-        }
+    *function = 0;
+    while (libm_name(*function) && strcmp(libm_name(*function), name) != 0)
+        ++*function;
+    if (libm_name(*function))
+        return STARPULLM_OK;
     return fail(STARPULLM_INVALID_ARGUMENT, "function: found \"%s\", expected expf, tanhf or coshf", name);
 }
 
@@ -206,44 +185,6 @@ status starpullm_checkpoint_config(const char *path, struct starpullm_model_conf
     return checkpoint_config(path, config);
 }
 
-status starpullm_tokens_open(const struct starpullm_tokens_options *options, starpullm_tokens **tokens)
-{
-    CHECK_STRUCT(options);
-    CHECK_POINTER(tokens);
-    return tokens_open(options, tokens);
-}
-
-status starpullm_tokens_next(starpullm_tokens *tokens, int32_t *inputs, int32_t *targets)
-{
-    CHECK_POINTER(tokens);
-    CHECK_POINTER(inputs);
-    CHECK_POINTER(targets);
-    return tokens_next(tokens, inputs, targets);
-}
-
-void starpullm_tokens_close(starpullm_tokens *tokens)
-{
-    tokens_close(tokens);
-}
-
-status starpullm_debug_state_size(const char *path, const struct starpullm_model_config *config, int64_t *batch_size,
-                                  int64_t *seq_len)
-{
-    CHECK_POINTER(path);
-    CHECK_POINTER(config);
-    CHECK_POINTER(batch_size);
-    CHECK_POINTER(seq_len);
-    return debug_state_size(path, config, batch_size, seq_len);
-}
-
-status starpullm_debug_state_read(const char *path, const struct starpullm_model_config *config, int32_t *inputs,
-                                  int32_t *targets, float *logits, float *loss, float *grads)
-{
-    CHECK_POINTER(path);
-    CHECK_POINTER(config);
-    return debug_state_read(path, config, inputs, targets, logits, loss, grads);
-}
-
 status starpullm_runtime_create(const struct starpullm_runtime_options *options, starpullm_runtime **runtime)
 {
     CHECK_STRUCT(options);
@@ -274,28 +215,6 @@ status starpullm_runtime_threads(starpullm_runtime *runtime, struct starpullm_th
     return runtime_threads(runtime, threads);
 }
 
-status starpullm_session_create(starpullm_runtime *runtime, const struct starpullm_session_options *options,
-                                starpullm_session **session)
-{
-    CHECK_POINTER(runtime);
-    CHECK_STRUCT(options);
-    CHECK_POINTER(session);
-    return session_create(runtime, options, session);
-}
-
-void starpullm_session_destroy(starpullm_session *session)
-{
-    session_destroy(session);
-}
-
-status starpullm_session_config(const starpullm_session *session, struct starpullm_model_config *config)
-{
-    CHECK_POINTER(session);
-    CHECK_POINTER(config);
-    *config = *session_config(session);
-    return STARPULLM_OK;
-}
-
 status starpullm_loss_wait(starpullm_loss *loss, float *value)
 {
     CHECK_POINTER(loss);
@@ -313,210 +232,7 @@ void starpullm_loss_destroy(starpullm_loss *loss)
     loss_future_release(loss);
 }
 
-status starpullm_session_submit_step(starpullm_session *session, const int32_t *inputs, const int32_t *targets,
-                                     starpullm_loss **loss)
-{
-    CHECK_POINTER(session);
-    CHECK_POINTER(inputs);
-    CHECK_POINTER(targets);
-    CHECK_POINTER(loss);
-    return session_submit_step(session, inputs, targets, loss);
-}
-
-status starpullm_session_submit_evaluation(starpullm_session *session, const int32_t *inputs, const int32_t *targets,
-                                           starpullm_loss **loss)
-{
-    CHECK_POINTER(session);
-    CHECK_POINTER(inputs);
-    CHECK_POINTER(targets);
-    CHECK_POINTER(loss);
-    return session_submit_evaluation(session, inputs, targets, loss);
-}
-
-status starpullm_session_submit_forward(starpullm_session *session, const int32_t *inputs)
-{
-    CHECK_POINTER(session);
-    CHECK_POINTER(inputs);
-    return session_submit_forward(session, inputs);
-}
-
-status starpullm_session_wait(starpullm_session *session)
-{
-    CHECK_POINTER(session);
-    return session_wait(session);
-}
-
-int32_t starpullm_tensor_count(int32_t group)
-{
-    return session_tensor_count(group);
-}
-
-status starpullm_session_tensor_info(const starpullm_session *session, int32_t group, int32_t index,
-                                     struct starpullm_tensor_info *info)
-{
-    CHECK_POINTER(session);
-    CHECK_STRUCT(info);
-    return session_tensor_info(session, group, index, info);
-}
-
-status starpullm_session_gather(starpullm_session *session)
-{
-    CHECK_POINTER(session);
-    return session_gather(session);
-}
-
-status starpullm_session_read_tensor(starpullm_session *session, int32_t group, int32_t index, int32_t layer,
-                                     int64_t offset, int64_t count, float *values)
-{
-    CHECK_POINTER(session);
-    CHECK_POINTER(values);
-    return session_read_tensor(session, group, index, layer, offset, count, values);
-}
-
-status starpullm_session_save_checkpoint(starpullm_session *session, const char *path)
-{
-    CHECK_POINTER(session);
-    CHECK_POINTER(path);
-    return session_save_checkpoint(session, path);
-}
-
-status starpullm_training_state_info(const char *path, struct starpullm_training_state_info *info)
-{
-    CHECK_POINTER(path);
-    CHECK_STRUCT(info);
-    struct training_state *state;
-    TRY(training_state_open(path, &state));
-    const struct training_state_meta *meta = training_state_meta(state);
-    *info = (struct starpullm_training_state_info){
-        .size = sizeof *info,
-        .config = meta->config,
-        .step = meta->step,
-        .batches = meta->batches,
-        .batch_size = meta->batch_size,
-        .seq_len = meta->seq_len,
-        .seed = meta->seed,
-        .data_id = meta->data_id,
-        .ranks = meta->num_ranks,
-        .learning_rate = meta->learning_rate,
-        .beta1 = meta->beta1,
-        .beta2 = meta->beta2,
-        .eps = meta->eps,
-        .weight_decay = meta->weight_decay,
-        .blas = meta->blas,
-    };
-    const int length = snprintf(info->path, sizeof info->path, "%s", training_state_path(state));
-    snprintf(info->passed_over, sizeof info->passed_over, "%s", training_state_passed_over(state));
-    training_state_close(state);
-    if (length >= (int)sizeof info->path)
-        return fail(STARPULLM_INVALID_ARGUMENT, "path: found %d characters, expected at most %zu", length,
-                    sizeof info->path - 1);
-    return STARPULLM_OK;
-}
-
-status starpullm_session_save_state(starpullm_session *session, const struct starpullm_save_options *options)
-{
-    CHECK_POINTER(session);
-    CHECK_STRUCT(options);
-    CHECK_POINTER(options->directory);
-    return session_save_state(session, options);
-}
-
-status starpullm_session_wait_saved(starpullm_session *session)
-{
-    CHECK_POINTER(session);
-    return session_wait_saved(session);
-}
-
 const char *starpullm_operation_name(int32_t index)
 {
     return operation_name(index);
-}
-
-status starpullm_session_trace_size(starpullm_session *session, size_t *tasks, size_t *accesses)
-{
-    CHECK_POINTER(session);
-    CHECK_POINTER(tasks);
-    CHECK_POINTER(accesses);
-    struct recorder *recorder;
-    TRY(session_recorder(session, &recorder));
-    *tasks = recorder_tasks(recorder);
-    *accesses = recorder_accesses(recorder);
-    return STARPULLM_OK;
-}
-
-status starpullm_session_trace_read(starpullm_session *session, struct starpullm_trace_task *tasks, size_t num_tasks,
-                                    struct starpullm_trace_access *accesses, size_t num_accesses)
-{
-    CHECK_POINTER(session);
-    CHECK_POINTER(tasks);
-    CHECK_POINTER(accesses);
-    struct recorder *recorder;
-    TRY(session_recorder(session, &recorder));
-    if (num_tasks != recorder_tasks(recorder) || num_accesses != recorder_accesses(recorder))
-        return fail(STARPULLM_INVALID_ARGUMENT, "trace: room for %zu tasks and %zu accesses, expected %zu and %zu",
-                    num_tasks, num_accesses, recorder_tasks(recorder), recorder_accesses(recorder));
-    recorder_copy(recorder, tasks, accesses);
-    return STARPULLM_OK;
-}
-
-status starpullm_session_trace_clear(starpullm_session *session)
-{
-    CHECK_POINTER(session);
-    return session_clear_trace(session);
-}
-
-int32_t starpullm_session_handle_count(const starpullm_session *session)
-{
-    return session ? session_handle_count(session) : 0;
-}
-
-status starpullm_session_handle_info(const starpullm_session *session, int32_t index,
-                                     struct starpullm_handle_info *info)
-{
-    CHECK_POINTER(session);
-    CHECK_STRUCT(info);
-    return session_handle_info(session, index, info);
-}
-
-status starpullm_session_hold(starpullm_session *session)
-{
-    CHECK_POINTER(session);
-    return session_hold(session);
-}
-
-status starpullm_session_release(starpullm_session *session, size_t *num_edges)
-{
-    CHECK_POINTER(session);
-    CHECK_POINTER(num_edges);
-    return session_release(session, num_edges);
-}
-
-status starpullm_session_runtime_edges(starpullm_session *session, int64_t *edges, size_t num_edges)
-{
-    CHECK_POINTER(session);
-    CHECK_POINTER(edges);
-    return session_copy_edges(session, edges, num_edges);
-}
-
-status starpullm_session_findings_size(starpullm_session *session, size_t *count)
-{
-    CHECK_POINTER(session);
-    CHECK_POINTER(count);
-    struct instrument *instrument;
-    TRY(session_instrument(session, &instrument));
-    return instrument_findings(instrument, count);
-}
-
-status starpullm_session_findings_read(starpullm_session *session, struct starpullm_finding *findings, size_t count)
-{
-    CHECK_POINTER(session);
-    CHECK_POINTER(findings);
-    struct instrument *instrument;
-    size_t found;
-    TRY(session_instrument(session, &instrument));
-    TRY(instrument_findings(instrument, &found));
-    if (count != found)
-        return fail(STARPULLM_INVALID_ARGUMENT, "findings: room for %zu, expected %zu", count, found);
-    instrument_copy(instrument, findings);
-    return STARPULLM_OK;
 }

@@ -1,5 +1,4 @@
-/* The calling thread's last failure: its sentence and its errno value. Every room sets it through fail() and
- * fail_errno(); api.c hands it to the caller. */
+/* The calling thread's last failure: its sentence and its errno value. */
 #include "status.h"
 
 #include <locale.h>
@@ -9,7 +8,7 @@
 
 enum {
     SENTENCE_BYTES = 8192,  /* the longest path (4096 on Linux) twice: a sentence may name a file and its folder */
-    ERROR_TEXT_BYTES = 256, /* kept free for the system's text, which would be the first to go in a long sentence */
+    ERROR_TEXT_BYTES = 256, /* kept free for the system's text, so that a long sentence doesn't cut it off */
 };
 
 static _Thread_local char last_sentence[SENTENCE_BYTES];

@@ -1,5 +1,4 @@
-/* Status codes of the C ABI and the one sentence that goes with a failure, kept per thread.
- * Every room of the library sets it with fail(); api.c hands it to the caller. */
+/* Status codes of the C ABI and the one sentence that goes with a failure, kept per thread. */
 #ifndef STARPULLM_STATUS_H
 #define STARPULLM_STATUS_H
 
@@ -13,7 +12,7 @@ status fail(status code, const char *format, ...) __attribute__((format(printf, 
 /* The same for a failed system call: appends the text of `error_number` (an errno value) and keeps the number. */
 status fail_errno(status code, int error_number, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* Makes another thread's failure, which `code`, `error_number` and `sentence` are from, the calling thread's. */
+/* Reports another thread's failure as the calling thread's: its code, errno value (0 if none) and sentence. */
 status fail_again(status code, int error_number, const char *sentence);
 
 /* The calling thread's last sentence ("" if there was none), and the errno value that belongs to it (0 if none). */

@@ -1,1 +1,1 @@
-"""The C ABI in Python: the only room that imports ctypes, beside the live llm.c."""
+"""The C ABI in Python. Nothing else imports ctypes, except ``golden/llmc.py`` for llm.c."""

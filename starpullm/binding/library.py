@@ -1,7 +1,4 @@
-"""Finds and opens the shared library, on first use; importing starpullm never does.
-
-``prototypes.py`` opens it; ``runtime.py`` and ``machine.py`` ask for a BLAS.
-"""
+"""Finds and opens the shared library on its first use, and finds a BLAS; importing starpullm opens nothing."""
 
 from __future__ import annotations
 
@@ -61,18 +58,18 @@ def open_library() -> ctypes.CDLL:
 
 
 def find_blas(name: str | os.PathLike[str] | None = None) -> str:
-    """Return a CBLAS as the dynamic linker is to be asked for it; nothing is opened.
+    """Return the path or name by which the dynamic linker opens a CBLAS; nothing is opened.
 
     Parameters
     ----------
     name
-        A path; or a name for pkg-config, or for the dynamic linker, such as ``openblas``; None: the first that the
-        dynamic linker finds of OpenBLAS, MKL, BLIS and the reference, else that of the package ``scipy-openblas32``.
+        A path, or a name for pkg-config or for the dynamic linker, such as ``openblas``. None: the first that the
+        dynamic linker finds of OpenBLAS, MKL, BLIS and the reference, or else the package ``scipy-openblas32``.
 
     Raises
     ------
     InvalidArgumentError
-        If there is no such file, or nobody knows the name.
+        If there is no such file, or neither pkg-config nor the dynamic linker knows the name.
     MissingDependencyError
         If no name is given and none is found.
     """
@@ -106,7 +103,7 @@ _BLAS_NAMES = ("openblas", "mkl_rt", "blis", "cblas")
 
 
 def _blas_of_pkg_config(name: str) -> str:
-    """Return the shared library that pkg-config's package links first, or an empty text."""
+    """Return the first shared library that a package of pkg-config links, or an empty text."""
     program = shutil.which("pkg-config")
     if program is None or name.startswith("-"):
         return ""

@@ -33,7 +33,7 @@ from starpullm.binding.structs import (
     TRACE_TASK,
     BuildInfo,
     Handle,
-    HandleInfo,
+    HandleInfoStruct,
     LossHandle,
     MachineInfo,
     ModelConfigStruct,
@@ -70,7 +70,7 @@ _EXCEPTIONS: dict[int, type[StarpullmError]] = {
 
 
 class _Array:
-    """An argument that is a NumPy array: of this type, contiguous, and writable if C writes it."""
+    """An argument that is a NumPy array: contiguous, of this type, and writable if C writes to it."""
 
     def __init__(self, dtype: Any, *, writable: bool) -> None:
         self._dtype = np.dtype(dtype)
@@ -103,7 +103,7 @@ class _Status(c_int):
     """The result type of functions whose failure raises."""
 
 
-# Name without its prefix, result type, argument types. A result of type _Status is checked; all others are as they are.
+# Name without its prefix, result type, argument types. A result of type _Status is checked.
 _PROTOTYPES: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
     ("last_error", c_char_p, ()),
     ("last_error_number", c_int, ()),
@@ -155,10 +155,10 @@ _PROTOTYPES: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
     ("session_findings_size", _Status, (SessionHandle, POINTER(c_size_t))),
     ("session_findings_read", _Status, (SessionHandle, _FINDINGS, c_size_t)),
     ("session_handle_count", c_int32, (SessionHandle,)),
-    ("session_handle_info", _Status, (SessionHandle, c_int32, POINTER(HandleInfo))),
+    ("session_handle_info", _Status, (SessionHandle, c_int32, POINTER(HandleInfoStruct))),
 )
-# How to convert an argument here, before ctypes sees it; None: ctypes does. Handles and arrays must not go through
-# from_param, because ctypes turns whatever is raised in there, an interrupt included, into an ArgumentError.
+# Converts an argument before ctypes gets it; None: ctypes converts. Handles and arrays don't use from_param, because
+# ctypes turns every exception in there, also an interrupt, into an ArgumentError.
 _Converter = Callable[[object], Any] | None
 
 
@@ -195,7 +195,7 @@ def _functions() -> dict[str, tuple[Callable[..., Any], tuple[_Converter, ...]]]
 
 
 def call(name: str, *arguments: Any) -> Any:
-    """Call ``starpullm_<name>``; a status other than OK raises the exception of its kind with C's own sentence."""
+    """Call ``starpullm_<name>``; a status other than OK raises the exception of its kind, with C's error sentence."""
     function, converters = _functions()[name]
     converted = [
         convert(argument) if convert else argument for argument, convert in zip(arguments, converters, strict=True)
@@ -212,7 +212,7 @@ def _exception(code: int) -> StarpullmError:
 
 
 def integer(name: str, value: int, bits: int) -> int:
-    """Return an integer for C, which would otherwise be cut to its lower bits.
+    """Return an integer for C; ctypes would silently cut a larger one to its lower bits.
 
     Raises
     ------
@@ -226,7 +226,7 @@ def integer(name: str, value: int, bits: int) -> int:
 
 
 def c_string(name: str, value: str | os.PathLike[str]) -> bytes:
-    """Return a text or path for C, which would otherwise end at its first NUL.
+    """Return a text or path for C, where it would end at its first NUL.
 
     Raises
     ------
@@ -240,17 +240,17 @@ def c_string(name: str, value: str | os.PathLike[str]) -> bytes:
 
 
 def communicator(fortran_handle: int | None) -> Any:
-    """Return an MPI communicator's Fortran handle as C takes it; None: no communicator."""
+    """Return an MPI communicator's Fortran handle as a pointer for C; None: no communicator."""
     return None if fortran_handle is None else ctypes.pointer(c_int32(fortran_handle))
 
 
 def text(value: bytes | None) -> str:
-    """Decode what C says."""
+    """Decode a text of C's; NULL is an empty text."""
     return (value or b"").decode(errors="replace")
 
 
 def names(function: str) -> Iterator[str]:
-    """Yield the names that ``starpullm_<function>(index)`` gives, up to its NULL."""
+    """Yield the names that ``starpullm_<function>(index)`` returns for 0, 1, ... up to NULL."""
     index = 0
     while (name := call(function, index)) is not None:
         yield text(name)
@@ -274,14 +274,14 @@ def libm_powf(base: NDArray[np.float32], exponent: NDArray[np.float32]) -> NDArr
 
 
 def vector_libm(function: str) -> tuple[bool, int]:
-    """Return whether kernels use the vector version of a libm function, and the fingerprint that libm's has."""
+    """Return whether kernels use the vector version of a libm function, and the fingerprint of libm's own."""
     used, fingerprint = c_int32(), c_uint64()
     call("vector_libm", used, fingerprint, c_string("function", function))
     return bool(used.value), fingerprint.value
 
 
 def prove_libm(level: str, function: str, begin: int, end: int) -> tuple[int, int | None]:
-    """Return how many inputs with bit patterns begin <= i < end differ, and the first one's bit pattern."""
+    """Return how many results differ for inputs with bit patterns begin <= i < end, and the first such bit pattern."""
     differences, first = c_uint64(), c_uint32()
     call("prove_libm", differences, first, c_string("level", level), c_string("function", function), begin, end)
     return differences.value, first.value if differences.value else None
@@ -298,7 +298,7 @@ def loss_value(loss: LossHandle) -> np.float32:
     """Wait for a loss and return it."""
     value = c_float()
     call("loss_wait", loss, value)
-    # Through the bits: a conversion to double and back could change a NaN's.
+    # A conversion to double and back could change the bits of a NaN.
     bits: np.float32 = np.frombuffer(bytes(value), np.float32)[0]
     return bits
 
@@ -311,7 +311,7 @@ def trace_size(session: Handle) -> tuple[int, int]:
 
 
 def release(session: Handle) -> NDArray[np.int64]:
-    """Let held tasks go; return the pairs (E, 2) of them that wait for each other."""
+    """Release held tasks; return the dependencies between them in StarPU's graph, shape (E, 2)."""
     count = c_size_t()
     call("session_release", session, count)
     edges = np.empty((count.value, 2), np.int64)

@@ -1,7 +1,4 @@
-"""What Runtime and Trainer have in common: something open behind them that is closed once.
-
-``runtime.py`` and ``trainer.py`` build on it.
-"""
+"""The common base of Runtime and Trainer: an owner of a native handle."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ class Resource(ABC):
 
     @abstractmethod
     def _destroy(self) -> None:
-        """Give the handle back to the native library."""
+        """Destroy the handle's object in the native library."""
 
     @property
     def closed(self) -> bool:
@@ -29,12 +26,12 @@ class Resource(ABC):
         return not self._handle
 
     def close(self) -> None:
-        """Wait for what was submitted and free what is behind; does nothing the second time.
+        """Wait for submitted work and destroy the native object; does nothing the second time.
 
         Raises
         ------
         StateError
-            If a runtime has trainers that are open.
+            If this is a runtime with open trainers.
         """
         if self._handle:
             self._destroy()

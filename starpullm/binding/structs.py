@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import (
-    POINTER,
-    c_char,
-    c_char_p,
-    c_float,
-    c_int32,
-    c_int64,
-    c_size_t,
-    c_uint64,
-    c_void_p,
-)
+from ctypes import POINTER, c_char, c_char_p, c_float, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any, ClassVar
 
 import numpy as np
 
-from starpullm.errors import (
-    StateError,
-)
+from starpullm.errors import StateError
 
 
 class _Sized(ctypes.Structure):
@@ -165,7 +153,7 @@ class TensorInfo(_Sized):
     ]
 
 
-class HandleInfo(_Sized):
+class HandleInfoStruct(_Sized):
     """``struct starpullm_handle_info``."""
 
     _fields_: ClassVar = [("size", c_size_t), ("name", c_char * 64), ("bytes", c_int64)]
@@ -193,7 +181,7 @@ FINDING = np.dtype([("task", "i8"), ("handle", "i4"), ("kind", "i4"), ("offset",
 
 
 class Handle:
-    """A pointer that C gave out; refuses to be passed on once it has been closed, or where another kind is expected."""
+    """A pointer to an object of C's; it can't be passed to C after closing, or where another kind is expected."""
 
     kind: ClassVar[str]
 
@@ -202,7 +190,7 @@ class Handle:
 
     @property
     def is_open(self) -> bool:
-        """Whether C has given out the pointer and not taken it back."""
+        """Whether the object exists."""
         return bool(self._pointer)
 
     def forget(self) -> None:
@@ -214,7 +202,7 @@ class Handle:
 
     @classmethod
     def to_c(cls, handle: object) -> c_void_p:
-        """Return the pointer to pass on."""
+        """Return the pointer for C."""
         if not isinstance(handle, cls):
             raise TypeError(f"found {type(handle).__name__}, expected {cls.__name__}")
         if not handle:
@@ -223,7 +211,7 @@ class Handle:
 
     @property
     def address(self) -> Any:
-        """Where C writes the pointer."""
+        """The address to which C writes the pointer."""
         return ctypes.byref(self._pointer)
 
 

@@ -1,4 +1,1 @@
-"""The checks as plain functions that return result objects; they know nothing of pytest.
-
-The command line calls them, and so can any program.
-"""
+"""The checks: one file or folder for each claim, with functions that return a result object."""

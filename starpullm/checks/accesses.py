@@ -1,7 +1,4 @@
-"""Accesses: what tasks did to memory, as the instruments found it, against what they had declared.
-
-Programs call the checks with ``Trainer.trace()`` and ``Trainer.findings()`` of a trainer with ``Instruments``.
-"""
+"""What tasks did to memory, as the instruments found it, compared with what they declared."""
 
 from __future__ import annotations
 
@@ -9,14 +6,15 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from starpullm.checks.dependencies import TaskName, task_name
+from starpullm.checks.observer import FindingKind, InstrumentFinding
 from starpullm.checks.result import CheckResult, Outcome
-from starpullm.trace import Finding, FindingKind, Trace
+from starpullm.checks.task_name import TaskName
+from starpullm.trace import Trace
 
 __all__ = ["AccessFinding", "AccessesResult", "check_accesses", "check_poison"]
 
 MAX_LISTED = 20
-"""So many findings are kept one by one; their number is always the whole number."""
+"""At most this many findings are listed; their count is always complete."""
 
 _AUDIT = {
     FindingKind.UNDECLARED_READ: "read {handle}, which it hadn't declared to: {count} pages, first at byte {offset}",
@@ -27,7 +25,7 @@ _AUDIT = {
 _POISON = {
     FindingKind.NOT_WRITTEN: "declared to write {handle} and left {count} elements of it as they were, first at byte "
     "{offset}",
-    FindingKind.POISON_SPREAD: "computed {count} elements of {handle} from memory that nobody had written, first at "
+    FindingKind.POISON_SPREAD: "computed {count} elements of {handle} from memory that no task had written, first at "
     "byte {offset}",
 }
 _SENTENCES = {**_AUDIT, **_POISON}
@@ -35,7 +33,7 @@ _SENTENCES = {**_AUDIT, **_POISON}
 
 @dataclass(frozen=True, slots=True)
 class AccessFinding:
-    """A finding with its task's name; None: it wasn't a task. ``offset`` is in bytes, ``count`` as ``Finding`` says."""
+    """An ``InstrumentFinding`` with the name of its task; None if the access was made outside of tasks."""
 
     task: TaskName | None
     handle: str
@@ -52,7 +50,7 @@ class AccessFinding:
 class AccessesResult(CheckResult):
     """Whether tasks did what they declared; ``measured`` counts findings.
 
-    ``findings`` are the first ``MAX_LISTED`` in the order of execution, so that the first is the nearest to the cause;
+    ``findings`` lists the first ``MAX_LISTED`` in the order of execution, because the first is nearest to the cause.
     ``by_operation`` counts all of them.
     """
 
@@ -70,12 +68,12 @@ class AccessesResult(CheckResult):
             )
 
 
-def check_accesses(trace: Trace, findings: Sequence[Finding]) -> AccessesResult:
-    """Judge what the access audit found: every access declared, and every declared access done.
+def check_accesses(trace: Trace, findings: Sequence[InstrumentFinding]) -> AccessesResult:
+    """Evaluate what the access audit found. Passed: every access was declared, and every declared access happened.
 
-    What is seen of a page in a task is its first access and, if that was a read, the first write. So every undeclared
-    access is found but one: a read of what was declared as ``WRITE``, on a page that the task has written to before
-    (``check_poison`` finds it if the value matters). A declared access counts as done if it happened on one page; a
+    The audit sees a task's first access to a page and, if that was a read, the first write. It misses one kind of
+    undeclared access: a read of a handle that is declared as ``WRITE``, on a page to which the task has written before
+    (``check_poison`` finds it if the value matters). A declared access counts as done if it happened on one page. A
     ``READ_WRITE`` whose pages were all written first counts as never read.
 
     Parameters
@@ -83,32 +81,34 @@ def check_accesses(trace: Trace, findings: Sequence[Finding]) -> AccessesResult:
     trace
         The recorded tasks.
     findings
-        Of the same tasks, by a trainer with ``Instruments(audit=True)``; those of other instruments are left out.
+        Those of the same tasks, from a trainer with ``Instruments(audit=True)``; other instruments' are ignored.
     """
     return _judge("accesses", trace, findings, _AUDIT)
 
 
-def check_poison(trace: Trace, findings: Sequence[Finding]) -> AccessesResult:
-    """Judge what became of poisoned memory: all of it was written, and none had a part in a result.
+def check_poison(trace: Trace, findings: Sequence[InstrumentFinding]) -> AccessesResult:
+    """Evaluate what happened to poisoned memory. Passed: all of it was written before it was used in a result.
 
-    Poisoned are the buffers that a task declares as ``WRITE``, before it runs, and between steps what no step needs of
-    the one before. So a finding is an element that the task left out, or one that was computed from a value that nobody
-    had written; an element that was written with a wrong value is none.
+    Poisoned are, before each task, the buffers that it declares as ``WRITE`` and, between two steps, the buffers whose
+    contents the next step doesn't need. A finding is an element that the task didn't write, or an element that was
+    computed from memory that no task had written. Elements with wrong values aren't found.
 
     Parameters
     ----------
     trace
         The recorded tasks.
     findings
-        Of the same tasks, by a trainer with ``Instruments(poison=True)``; those of other instruments are left out.
+        Those of the same tasks, from a trainer with ``Instruments(poison=True)``; other instruments' are ignored.
     """
     return _judge("poison", trace, findings, _POISON)
 
 
-def _judge(name: str, trace: Trace, findings: Sequence[Finding], kinds: Collection[FindingKind]) -> AccessesResult:
+def _judge(
+    name: str, trace: Trace, findings: Sequence[InstrumentFinding], kinds: Collection[FindingKind]
+) -> AccessesResult:
     named = [
         AccessFinding(
-            None if finding.task is None else task_name(trace, finding.task),
+            None if finding.task is None else TaskName.of(trace[finding.task]),
             finding.handle.name,
             finding.kind,
             finding.offset,
@@ -119,7 +119,7 @@ def _judge(name: str, trace: Trace, findings: Sequence[Finding], kinds: Collecti
     ]
     ran = int((trace.tasks["worker"] >= 0).sum())
     if ran == 0:
-        outcome, finding = Outcome.INCONCLUSIVE, "no task ran here, so nothing was shown"
+        outcome, finding = Outcome.INCONCLUSIVE, "no task ran on this rank, so nothing was shown"
     else:
         outcome = Outcome.FAILED if named else Outcome.PASSED
         finding = f"{ran} tasks with {len(trace.accesses)} accesses, {len(named)} findings"

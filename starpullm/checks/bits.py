@@ -1,7 +1,4 @@
-"""Two tensors compared bit for bit: which element differs first, how many do, and how far apart they are.
-
-The parity check calls it; it needs NumPy alone.
-"""
+"""Two tensors compared bit for bit: which element differs first, how many differ, and by how much."""
 
 from __future__ import annotations
 
@@ -14,14 +11,14 @@ from numpy.typing import NDArray
 
 from starpullm.errors import InvalidArgumentError
 
-__all__ = ["BitDifference", "UlpCount", "bits_of", "compare_bits", "ulps_between"]
+__all__ = ["BitDifference", "TensorDifference", "UlpCount", "bits_of", "compare_bits", "ulps_between"]
 
 _SIGN = np.int64(1 << 31)
 
 
 @dataclass(frozen=True, slots=True)
 class UlpCount:
-    """How many elements are from ``smallest`` to ``largest`` ULPs off."""
+    """The number of elements that are ``smallest`` to ``largest`` ULP off."""
 
     smallest: int
     largest: int
@@ -33,28 +30,28 @@ class UlpCount:
 
 @dataclass(frozen=True, slots=True)
 class BitDifference:
-    """What is different between two tensors of one shape.
+    """How two tensors of the same shape differ.
 
     Parameters
     ----------
     shape
-        Of both.
+        The shape of both.
     differing
         Number of elements whose bits differ.
     index, position
-        The first of them, row-major, and the same as one index for each dimension.
+        The first of these elements: its row-major index, and its index in each dimension.
     expected_bits, found_bits
-        Its bits in hex, the most significant first.
+        Bits of that element in hex, the most significant first.
     expected, found
-        The same as values.
+        Values of that element.
     ulps
-        How many binary32 values it is off; 0: only the sign of a zero differs; None: one of the two is a NaN.
+        Distance of the two values in ULP; 0 if they are zeros of different sign, None if one of them is a NaN.
     ulp_counts
-        Of the elements that differ in value, between powers of two, the nearest first.
+        Elements with different values, counted by distance in classes between powers of two, the smallest first.
     zero_signs
         Number of elements that are zeros of different sign.
     nans
-        Number of differing elements of which one is a NaN, or both are, with other payloads.
+        Number of differing elements of which at least one is a NaN.
     """
 
     shape: tuple[int, ...]
@@ -76,7 +73,7 @@ class BitDifference:
         return math.prod(self.shape)
 
     def lines(self) -> Iterator[str]:
-        """Yield it in words."""
+        """Yield the lines that describe the difference."""
         percentage = 100 * self.differing / self.elements
         if self.shape:
             yield f"{self.differing} of {self.elements} elements {self.shape} differ ({percentage:.3g} %)"
@@ -91,15 +88,26 @@ class BitDifference:
             yield f"elements by ULPs off: {counts}; zeros of other sign: {self.zero_signs}; NaNs: {self.nans}"
 
 
-def compare_bits(expected: NDArray[np.float32], found: NDArray[np.float32]) -> BitDifference | None:
-    """Return what is different between two tensors, None if all bits are equal.
+@dataclass(frozen=True, slots=True)
+class TensorDifference:
+    """A tensor, by its name, and how its bits differ from the expected ones."""
 
-    So -0 differs from +0, and a NaN from one with another payload.
+    tensor: str
+    difference: BitDifference
+
+    def __str__(self) -> str:
+        return f"{self.tensor}: " + "; ".join(self.difference.lines())
+
+
+def compare_bits(expected: NDArray[np.float32], found: NDArray[np.float32]) -> BitDifference | None:
+    """Return how two tensors differ, or None if all bits are equal.
+
+    -0 differs from +0, and a NaN differs from a NaN with another payload.
 
     Raises
     ------
     InvalidArgumentError
-        If the shapes differ, or one isn't float32.
+        If the shapes differ, or an array isn't float32.
     """
     if expected.shape != found.shape or not expected.dtype == found.dtype == np.float32:
         raise InvalidArgumentError(
@@ -131,7 +139,7 @@ def compare_bits(expected: NDArray[np.float32], found: NDArray[np.float32]) -> B
 
 
 def ulps_between(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return how many binary32 values lie from one number to the other; infinities follow the largest finite ones."""
+    """Return the distances in ULP; infinity is the neighbour of the largest finite number."""
     distances: NDArray[np.int64] = np.abs(_ordinals(left) - _ordinals(right))
     return distances
 
@@ -142,7 +150,7 @@ def bits_of(value: np.float32) -> str:
 
 
 def _ordinals(values: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the numbers of values in binary32's order; both zeros have 0."""
+    """Return the position of each value in the order of all binary32 values; both zeros have position 0."""
     bits = values.view(np.uint32).astype(np.int64)
     return np.where(bits & _SIGN, _SIGN - bits, bits)
 

@@ -1,7 +1,6 @@
-"""One step against llm.c's debug state, with the tolerances of llm.c's own test: near, which says nothing of bits.
+"""One step compared with llm.c's debug state, with the tolerances of llm.c's own test; bits aren't compared.
 
-``starpullm debug-state`` calls it. The tolerances, what they are applied to and the losses of the starter pack are
-those of llm.c's ``test_gpt2.c``.
+The tolerances, the tensors that they apply to, and the losses of the starter pack are those of llm.c's ``test_gpt2.c``.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.checks.result import CheckResult, Outcome
-from starpullm.errors import InvalidArgumentError
+from starpullm.checks.placement import PlacedResult, own_sequences, placement_fields
+from starpullm.checks.result import Outcome
 from starpullm.files.debug_state import DebugState
 from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
@@ -25,7 +24,7 @@ __all__ = ["STARTER_PACK_LOSSES", "DebugStateResult", "Nearness", "check_debug_s
 LOGITS_TOLERANCE: Final = 1e-2
 LOSS_TOLERANCE: Final = 1e-2
 GRADIENT_TOLERANCE: Final = 2e-2
-"""Of absolute differences, whatever the size of the values."""
+"""For absolute differences."""
 
 STARTER_PACK_LOSSES: Final = (
     *(5.270007133483887, 4.059706687927246, 3.3751230239868164, 2.8007826805114746, 2.315382242202759),
@@ -33,14 +32,14 @@ STARTER_PACK_LOSSES: Final = (
 )
 """Mean losses of ten steps on the batch of ``gpt2_124M_debug_state.bin``."""
 
-# The optimizer's settings in that test.
+# Settings of AdamW in llm.c's test.
 _LEARNING_RATE: Final = 1e-4
 _WEIGHT_DECAY: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Nearness:
-    """The element of a tensor that is the farthest from what is expected, and whether that is within the tolerance."""
+    """How far a tensor is from its expected values: the farthest element, and how many are outside the tolerance."""
 
     tensor: str
     elements: int
@@ -60,27 +59,21 @@ class Nearness:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DebugStateResult(CheckResult):
+class DebugStateResult(PlacedResult):
     """How near a run is to a debug state; ``measured`` counts the tensors with elements outside llm.c's tolerances.
 
-    ``tensors`` has logits, loss and all gradients, then the losses of further steps where those are known.
+    ``tensors`` has logits, loss and all gradients, then the losses of further steps if they are known.
     """
 
-    partition: str
-    scheduler: str
-    ranks: int
-    sub_batches: int
-    reduction: str
-    matmul: str
     tensors: tuple[Nearness, ...]
 
     def detail_lines(self) -> Iterator[str]:
-        """Yield the tensors that are outside."""
+        """Yield the tensors with elements outside the tolerances."""
         yield from (str(tensor) for tensor in self.tensors if tensor.outside)
 
 
 def expected_losses(state: DebugState) -> Sequence[float]:
-    """Return the mean losses of ten steps on a debug state's batch if it is the starter pack's, else its own alone."""
+    """Return the mean losses of ten steps if the state is that of the starter pack, otherwise its own loss only."""
     loss = np.float32(state.loss)
     return STARTER_PACK_LOSSES if loss == np.float32(STARTER_PACK_LOSSES[0]) else (float(loss),)
 
@@ -95,22 +88,22 @@ def check_debug_state(
     losses: Sequence[float] | None = None,
     progress: Callable[[], None] | None = None,
 ) -> DebugStateResult:
-    """Train on a debug state's batch and compare logits, loss and gradients of the first step with it.
+    """Train on a debug state's batch and compare logits, loss and gradients of the first step with the state.
 
-    As in llm.c's test the padding of logits and of wte's gradient isn't compared. A NaN is outside any tolerance.
+    As in llm.c's test, the padding of the logits and of wte's gradient isn't compared. A NaN is outside any tolerance.
 
     Parameters
     ----------
     state
         What is expected.
     runtime
-        Where to run; over ranks every rank calls this and gets the same result.
+        Where to run; over ranks all ranks must call this, and all get the same result.
     checkpoint
         The model that the state belongs to.
     sub_batches, reduction
-        As ``Trainer``'s, the sub-batches those of one rank.
+        As for ``Trainer``; the number of sub-batches is that of one rank.
     losses
-        Mean losses of the steps to do, the first the state's own; by default ``expected_losses``.
+        Expected mean losses, one for each step; by default ``expected_losses``.
     progress
         Called after each step.
 
@@ -120,15 +113,12 @@ def check_debug_state(
         If the ranks, or a rank's sub-batches, don't divide the state's batch.
     """
     whole_batch, seq_len = state.inputs.shape
-    if whole_batch % runtime.ranks:
-        raise InvalidArgumentError(f"a batch of {whole_batch} can't be spread over {runtime.ranks} ranks")
-    batch_size = whole_batch // runtime.ranks
-    own = slice(runtime.rank * batch_size, (runtime.rank + 1) * batch_size)
+    own = own_sequences(runtime, whole_batch, "a")
     tensors: list[Nearness] = []
     with Trainer(
         runtime,
         checkpoint,
-        batch_size=batch_size,
+        batch_size=own.stop - own.start,
         seq_len=seq_len,
         sub_batches=sub_batches,
         reduction=reduction,
@@ -144,20 +134,14 @@ def check_debug_state(
             if progress:
                 progress()
     outside = sum(bool(tensor.outside) for tensor in tensors)
+    within = f"{len(tensors) - outside} of {len(tensors)}"
     return DebugStateResult(
         name="debug state",
         outcome=Outcome.FAILED if outside else Outcome.PASSED,
-        finding=(
-            f"{len(tensors) - outside} of {len(tensors)} tensors are within llm.c's tolerances; bits weren't compared"
-        ),
+        finding=f"{within} tensors are within llm.c's tolerances; bits weren't compared",
         measured=outside,
         limit=0,
-        partition=str(runtime.partition),
-        scheduler=runtime.scheduler,
-        ranks=runtime.ranks,
-        sub_batches=sub_batches,
-        reduction=reduction,
-        matmul=runtime.matmul,
+        **placement_fields(runtime, sub_batches, reduction),
         tensors=tuple(tensors),
     )
 

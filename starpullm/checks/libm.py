@@ -1,6 +1,6 @@
-"""Vector versions of libm's functions: compared with the platform's own, input by input.
+"""Vector versions of libm's functions, compared with the platform's own at every input.
 
-``starpullm doctor --prove-libm`` calls it; what it finds is what ``native/src/kernels/libm.c`` may list as proven.
+``native/src/kernels/libm.c`` lists the versions that passed.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -18,27 +18,27 @@ from starpullm.checks.result import CheckResult, Outcome
 __all__ = ["NUM_INPUTS", "LibmResult", "check_libm", "vector_levels"]
 
 NUM_INPUTS = 2**32
-"""The binary32 values."""
+"""Number of binary32 values."""
 
 _PART = 2**18
 
 
 @dataclass(frozen=True, kw_only=True)
 class LibmResult(CheckResult):
-    """How one level's vector version of a function compares; ``measured``: inputs with other bits, of which 0 may be.
+    """How the vector version of a function compares; ``measured`` counts inputs with other bits, and ``limit`` is 0.
 
     Parameters
     ----------
     function
         Name in C.
     level
-        SIMD level.
+        SIMD level of the vector version.
     inputs
-        How many were compared.
+        Number of compared inputs.
     first_difference
         Bit pattern of the first input whose results differ, if any.
     seconds
-        What it took.
+        Duration of the comparison.
     """
 
     function: str
@@ -49,7 +49,7 @@ class LibmResult(CheckResult):
 
 
 def vector_levels() -> tuple[str, ...]:
-    """Return the SIMD levels of this machine and build, the best last."""
+    """Return the SIMD levels that this build has and this machine supports, the best last."""
     return tuple(name for name in prototypes.names("simd_level_name") if name != "ref")
 
 
@@ -63,7 +63,7 @@ def check_libm(
 ) -> LibmResult:
     """Compare a level's vector version of a function with libm's own at all 2^32 inputs.
 
-    Passed means that all were compared and have the same bits; NaNs are equal whatever their payloads.
+    Passed: all inputs were compared and have results with the same bits. Two NaNs are equal, whatever their payloads.
 
     Parameters
     ----------
@@ -72,42 +72,19 @@ def check_libm(
     level
         One of `vector_levels`.
     every
-        Compare only each ``every``-th part of 262,144 inputs: quicker, and inconclusive if nothing differs.
+        Compare only every n-th part of 262,144 inputs. This is faster, and inconclusive if no bits differ.
     threads
-        How many compare; None: as many as this process may use.
+        Number of threads; None: one for each processing unit of this process.
     progress
-        Called with a number of inputs that have been compared, from any of the threads.
+        Called from any of the threads with a number of inputs that have been compared.
 
     Raises
     ------
     InvalidArgumentError
         If there is no such function or level.
     """
-    starts = iter(range(0, NUM_INPUTS, every * _PART))  # shared: whoever is done with a part takes the next
-    given_up = threading.Event()
-
-    def compare() -> list[tuple[int, int | None]]:
-        parts = []
-        try:
-            for start in starts:
-                if given_up.is_set():
-                    break
-                parts.append(prototypes.prove_libm(level, function, start, start + _PART))
-                if progress is not None:
-                    progress(_PART)
-        except BaseException:
-            given_up.set()
-            raise
-        return parts
-
     begin = time.monotonic()
-    threads = threads or len(os.sched_getaffinity(0))
-    with ThreadPoolExecutor(threads) as pool:
-        futures = [pool.submit(compare) for _ in range(threads)]
-        try:
-            parts = [part for future in futures for part in future.result()]
-        finally:
-            given_up.set()
+    parts = _compare_parts(function, level, range(0, NUM_INPUTS, every * _PART), threads, progress)
     inputs = len(parts) * _PART
     differences = sum(number for number, _ in parts)
     first = min((pattern for _, pattern in parts if pattern is not None), default=None)
@@ -130,3 +107,33 @@ def check_libm(
         first_difference=first,
         seconds=time.monotonic() - begin,
     )
+
+
+def _compare_parts(
+    function: str, level: str, starts: Iterable[int], threads: int | None, progress: Callable[[int], None] | None
+) -> list[tuple[int, int | None]]:
+    """Return for each part the number of inputs with other bits, and the first of them."""
+    remaining = iter(starts)  # shared by the threads: each takes the next part
+    stop = threading.Event()
+
+    def compare() -> list[tuple[int, int | None]]:
+        parts = []
+        try:
+            for start in remaining:
+                if stop.is_set():
+                    break
+                parts.append(prototypes.prove_libm(level, function, start, start + _PART))
+                if progress is not None:
+                    progress(_PART)
+        except BaseException:
+            stop.set()
+            raise
+        return parts
+
+    threads = threads or len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(threads) as pool:
+        futures = [pool.submit(compare) for _ in range(threads)]
+        try:
+            return [part for future in futures for part in future.result()]
+        finally:
+            stop.set()

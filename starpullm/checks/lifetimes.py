@@ -1,22 +1,14 @@
-"""Checks of what lasts: buffers that are used again, runs that are saved and resumed, memory over many steps.
-
-As those of ``runs.py``: ``isolation.py`` calls them in a child process, programs with a ``Place`` of their own.
-"""
+"""Complete runs, like those of ``runs.py``, of what lasts longer: shared buffers, resuming, memory over many steps."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from starpullm.checks.memory import GrowthResult, check_growth
-from starpullm.checks.parity import execution_order
 from starpullm.checks.reduction import BitStabilityResult, Promise, check_bit_stability
-from starpullm.checks.runs import STEPS, Place, find_record, new_trainer, own_batch
-from starpullm.golden.records import GoldenRecord
+from starpullm.checks.runs import STEPS, Place, find_record, named_tensors, new_trainer, own_batch
 from starpullm.trainer import Trainer
 
 __all__ = ["Growth", "resumed", "shared_buffers", "step_growth", "trainer_growth"]
@@ -27,33 +19,33 @@ Growth = Callable[..., GrowthResult]
 
 
 def shared_buffers(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> BitStabilityResult:
-    """Compare the bits of a run whose blocks share buffers, as trainings do, with those of one that keeps them all."""
+    """Compare the bits of a run whose blocks share buffers, as in training, with those of one with separate buffers."""
     golden = find_record(record)
     runs = {}
-    for name, keep_activations in (("buffers of their own", True), ("shared buffers", False)):
+    for name, keep_activations in (("separate buffers", True), ("shared buffers", False)):
         with new_trainer(
             place, golden, sub_batches=sub_batches, reduction=reduction, keep_activations=keep_activations
         ) as trainer:
             _submit(trainer, seed, range(STEPS))
-            runs[name] = _tensors(trainer, golden, ("grads", *_STATE))
+            runs[name] = named_tensors(trainer, "grads", *_STATE)
     return check_bit_stability(runs, Promise.FIXED_BITS)
 
 
 def resumed(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> BitStabilityResult:
-    """Compare the bits of a run that was saved, closed and resumed half way with those of one that wasn't."""
+    """Compare the bits of a run that was saved, closed and resumed half way with those of an uninterrupted run."""
     golden = find_record(record)
     with tempfile.TemporaryDirectory(dir=place.directory) as states:
         with new_trainer(place, golden, sub_batches=sub_batches, reduction=reduction) as trainer:
             _submit(trainer, seed, range(STEPS))
-            not_stopped = _tensors(trainer, golden, _STATE)
+            uninterrupted = named_tensors(trainer, *_STATE)
         with new_trainer(place, golden, sub_batches=sub_batches, reduction=reduction) as trainer:
             _submit(trainer, seed, range(STEPS // 2))
             trainer.save_state(states)
             trainer.wait_saved()
         with new_trainer(place, golden, resume=Path(states), sub_batches=sub_batches, reduction=reduction) as trainer:
             _submit(trainer, seed, range(STEPS // 2, STEPS))
-            after_resuming = _tensors(trainer, golden, _STATE)
-    return check_bit_stability({"not stopped": not_stopped, "resumed": after_resuming}, Promise.FIXED_BITS)
+            resumed_tensors = named_tensors(trainer, *_STATE)
+    return check_bit_stability({"uninterrupted": uninterrupted, "resumed": resumed_tensors}, Promise.FIXED_BITS)
 
 
 def step_growth(
@@ -70,7 +62,7 @@ def step_growth(
 def trainer_growth(
     place: Place, *, record: str, sub_batches: int, reduction: str, seed: int, trainers: int = 20
 ) -> GrowthResult:
-    """Compare resident memory before and after trainers that are opened, make a step and are closed."""
+    """Compare resident memory before and after trainers that are created, make one step and are closed."""
     golden = find_record(record)
 
     def repeat(count: int) -> None:
@@ -85,17 +77,7 @@ _STATE = ("params", "m", "v")
 
 
 def _submit(trainer: Trainer, seed: int, numbers: range) -> None:
-    """Submit steps of generated tokens, and wait for the last."""
+    """Submit steps of generated tokens, and wait for the last one."""
     for number in numbers:
         trainer.submit(*own_batch(trainer, seed, number))
     trainer.wait()
-
-
-def _tensors(trainer: Trainer, record: GoldenRecord, groups: Collection[str]) -> dict[str, NDArray[np.float32]]:
-    """Return tensors by names like ``qkvw[1]``, with the group before if there are several."""
-    prefixes = {group: f"{group}/" if len(groups) > 1 else "" for group in groups}
-    return {
-        prefixes[group] + (name if layer is None else f"{name}[{layer}]"): trainer.tensor(group, name, layer)
-        for group, name, layer in execution_order(record.model.num_layers)
-        if group in groups
-    }

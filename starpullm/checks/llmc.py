@@ -1,6 +1,6 @@
-"""A live llm.c as the reference: a shared object that a user names trains on a record's model, tokens and settings.
+"""llm.c itself as the reference: a shared object that the user names trains with a record's model, tokens and settings.
 
-The command line and ``runs.py`` call it; llm.c runs in a child process, which is this module's own command.
+It runs in a child process, which executes this module as a command, because llm.c ends its process on errors.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.checks.bits import bits_of
-from starpullm.checks.references import ExpectedValues, split_layer
+from starpullm.checks.references import ExpectedValues
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StarpullmError
 from starpullm.files.atomic import atomic_write
 from starpullm.golden.llmc import LlmcModel
-from starpullm.golden.records import TENSOR_GROUPS, GoldenRecord, split_layers, tensor_digest
+from starpullm.golden.records import TENSOR_GROUPS, GoldenRecord, split_layer, split_layers, tensor_digest
 from starpullm.machine import libm_fingerprint
 from starpullm.processes.job import Completed, Job, run_job
 from starpullm.processes.progress import report_phase
@@ -39,7 +39,7 @@ LLMC_SECONDS = 900.0
 
 @dataclass(frozen=True)
 class LlmcReference:
-    """What llm.c computed here, and llm.c itself, which computes it again when values are asked for.
+    """What llm.c computed on this machine; for values of tensors it is run again.
 
     Parameters
     ----------
@@ -48,9 +48,9 @@ class LlmcReference:
     case
         The record whose model, tokens and settings were used.
     checkpoint
-        Its model.
+        That record's model.
     record
-        What llm.c made of them: like a golden record, of this machine's libm.
+        What llm.c computed with them: like a golden record, but with this machine's libm.
     """
 
     library: Path
@@ -60,7 +60,7 @@ class LlmcReference:
 
     @property
     def name(self) -> str:
-        """What it is."""
+        """Name of the reference, for messages and reports."""
         return f"llm.c in {self.library}"
 
     def expected_values(self, step: int, group: str, tensor: str, found: str = "") -> ExpectedValues:
@@ -75,11 +75,11 @@ class LlmcReference:
             values: NDArray[np.float32] = np.load(path)
         digest = self.record.steps[step].digests[group][tensor]
         if tensor_digest(values) != digest:
-            return ExpectedValues(None, f"{self.name} had other bits when it was run again, so it is no reference")
+            return ExpectedValues(None, f"{self.name} had other bits when it was run again, so it can't be a reference")
         return ExpectedValues(values, f"{self.name}{self._doubt()}")
 
     def _doubt(self) -> str:
-        """Say whether this llm.c has the golden record's bits, where that can be said."""
+        """Return a phrase on whether this llm.c has the golden record's bits; empty if they aren't comparable."""
         if self.case.different_functions(self.record.libm_fingerprint):
             return ""
         different = sum(
@@ -96,9 +96,9 @@ class LlmcReference:
 def run_llmc(
     library: Path, record: GoldenRecord, checkpoint: Path, directory: Path, comm: Comm | None = None
 ) -> LlmcReference:
-    """Train with llm.c as a record says, in a child process, and return what came out.
+    """Train with llm.c in a child process, with a record's model, tokens and settings, and return the result.
 
-    Over ranks every rank calls it; rank 0 runs llm.c, and every rank gets the same result or the same exception.
+    Over ranks all ranks must call it; rank 0 runs llm.c, and all get the same result or the same exception.
 
     Parameters
     ----------
@@ -109,16 +109,16 @@ def run_llmc(
     checkpoint
         The record's model, from ``make_inputs``.
     directory
-        Keeps what llm.c computed: with the same library and record it isn't run again.
+        Where the result is kept, so that llm.c isn't run again with the same library and record.
     comm
-        The ranks, if there are several.
+        Communicator of the ranks, if there are several.
 
     Raises
     ------
     InvalidArgumentError
         If the library can't be opened, lacks a function, or its model isn't laid out like llm.c's.
     RuntimeFailureError
-        If llm.c ends its process, crashes or doesn't end.
+        If llm.c ends its process, crashes or exceeds the time limit.
     """
     answer: LlmcReference | StarpullmError | None = None
     if comm is None or comm.Get_rank() == 0:
@@ -145,7 +145,7 @@ def _reference(library: Path, record: GoldenRecord, checkpoint: Path, directory:
 
 
 def _llmc(library: Path, record: GoldenRecord, checkpoint: Path, path: Path, wanted: Mapping[str, Any] | None) -> None:
-    """Run llm.c in a child; with ``wanted`` up to that step, to write that tensor."""
+    """Run llm.c in a child process. With ``wanted`` it runs up to that step and writes that tensor."""
     with tempfile.TemporaryDirectory(prefix="starpullm-llmc-") as directory:
         answer = Path(directory, "answer.json")
         request = {
@@ -167,11 +167,11 @@ def _llmc(library: Path, record: GoldenRecord, checkpoint: Path, path: Path, wan
             raise InvalidArgumentError(refusal)
 
 
-# ---- In the child ----
+# ---- In the child process ----
 
 
 def _train(request: Mapping[str, Any]) -> None:
-    """Train with llm.c, and write a record of it or the tensor that is wanted."""
+    """Train with llm.c, and write a record or the wanted tensor."""
     record, wanted = GoldenRecord.load(request["record"]), request["wanted"]
     model = LlmcModel(Path(request["library"]), Path(request["checkpoint"]))
     steps = []
@@ -200,8 +200,8 @@ def _train(request: Mapping[str, Any]) -> None:
         file.write(json.dumps(content).encode())
 
 
-def _be_llmc(request: Mapping[str, Any]) -> None:
-    """Be the child of ``_llmc``."""
+def _answer(request: Mapping[str, Any]) -> None:
+    """Do what ``_llmc`` asks its child process for, and answer."""
     try:
         _train(request)
         refusal = ""
@@ -211,4 +211,4 @@ def _be_llmc(request: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    _be_llmc(json.loads(sys.argv[1]))
+    _answer(json.loads(sys.argv[1]))

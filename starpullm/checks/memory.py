@@ -1,7 +1,4 @@
-"""Memory: what is resident doesn't grow with what is repeated.
-
-``runs.py`` repeats steps, and whole trainers; programs can repeat what they like.
-"""
+"""Resident memory doesn't grow with the number of repetitions."""
 
 from __future__ import annotations
 
@@ -16,12 +13,12 @@ from starpullm.checks.result import CheckResult, Outcome
 __all__ = ["ALLOWED_GROWTH_BYTES", "GrowthResult", "check_growth"]
 
 ALLOWED_GROWTH_BYTES = 1 << 19
-"""Without a leak up to 40 KB were measured; the allocator and Python are allowed more for their own purposes."""
+"""Up to 40 KB were measured without a leak; the rest is a reserve for the allocator and for Python."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GrowthResult(CheckResult):
-    """How much resident memory grew; ``measured`` and ``limit`` are bytes, ``repetitions`` those that were measured."""
+    """How much resident memory grew; ``measured`` and ``limit`` are in bytes."""
 
     repeated: str
     repetitions: int
@@ -38,13 +35,13 @@ def check_growth(repeated: str, repeat: Callable[[int], None], *, warm_up: int, 
     Parameters
     ----------
     repeated
-        What is repeated, for people.
+        What is repeated, for messages; a plural.
     repeat
-        Is called with a number of repetitions, and makes them.
+        Called with a number of repetitions, which it makes.
     warm_up
-        Repetitions that aren't measured: what is made once is made in them.
+        Number of repetitions before the measurement, in which everything is allocated that is allocated once.
     repetitions
-        So many that a leak of each would add up to more than the allowance.
+        Number of measured repetitions; large enough that leaks would exceed ``ALLOWED_GROWTH_BYTES``.
     """
     repeat(warm_up)
     before = _resident_bytes()

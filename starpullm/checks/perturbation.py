@@ -1,7 +1,4 @@
-"""Perturbation: a run under another scheduler, with random delays in its tasks, has the bits of one without.
-
-The suite calls it with tensors that ``runs.write_disturbed`` wrote; a disturbance replays from its seed.
-"""
+"""A run under another scheduler and with random delays in its tasks has the bits of a plain run."""
 
 from __future__ import annotations
 
@@ -11,24 +8,24 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.checks.bits import BitDifference, compare_bits
+from starpullm.checks.bits import TensorDifference, compare_bits
 from starpullm.checks.result import CheckResult, Outcome
 from starpullm.errors import InvalidArgumentError
 
-__all__ = ["MAX_DELAY_US", "Disturbance", "PerturbationResult", "TensorDifference", "check_perturbed"]
+__all__ = ["MAX_DELAY_US", "Disturbance", "PerturbationResult", "check_perturbed"]
 
 MAX_DELAY_US = 200
-"""Longer than most tasks of the small records, so that delays decide what runs beside what."""
+"""Longer than most tasks of the small records, so that delays decide which tasks run at the same time."""
 
 MAX_LISTED = 10
-"""So many tensors that differ are described one by one; their number is always the whole number."""
+"""At most this many tensors are listed; their count is always complete."""
 
 Tensors = Mapping[str, NDArray[np.float32]]
 
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """What a run was disturbed with: every task waits for up to so many microseconds, decided by the seed."""
+    """How a run was disturbed: its tasks were delayed by up to ``max_delay_us``; the seed decides by how much."""
 
     partition: str
     scheduler: str
@@ -39,22 +36,11 @@ class Disturbance:
         return f"{self.partition} {self.scheduler}, delays of up to {self.max_delay_us} µs by seed {self.delay_seed}"
 
 
-@dataclass(frozen=True, slots=True)
-class TensorDifference:
-    """A tensor that has other bits."""
-
-    tensor: str
-    difference: BitDifference
-
-    def __str__(self) -> str:
-        return f"{self.tensor}: " + "; ".join(self.difference.lines())
-
-
 @dataclass(frozen=True, kw_only=True)
 class PerturbationResult(CheckResult):
     """Whether a disturbed run has the bits of the plain one; ``measured`` counts tensors that differ.
 
-    ``differences`` are the first ``MAX_LISTED``, in the order of the tensors.
+    ``differences`` lists the first ``MAX_LISTED``, in the order of the tensors.
     """
 
     disturbance: Disturbance
@@ -67,25 +53,25 @@ class PerturbationResult(CheckResult):
         if int(self.measured or 0) > len(self.differences):
             yield f"… and {int(self.measured or 0) - len(self.differences)} more"
         if self.differences:
-            yield f"the same delays again: {self.disturbance}"
+            yield f"to repeat the delays: {self.disturbance}"
 
 
 def check_perturbed(disturbance: Disturbance, found: Tensors, plain: Tensors) -> PerturbationResult:
     """Compare a disturbed run's tensors with those of a plain one, bit for bit.
 
-    Equal bits show that nothing depended on when and where these tasks ran; another seed may still show it.
+    Equal bits show that nothing depended on when and where the tasks of this run ran; another seed can still fail.
 
     Parameters
     ----------
     disturbance
-        What the run was disturbed with.
+        How the run was disturbed.
     found, plain
-        The tensors of both by name.
+        The tensors of both runs, by name.
 
     Raises
     ------
     InvalidArgumentError
-        If there are none, or their names or shapes differ.
+        If there are no tensors, or their names or shapes differ.
     """
     if not plain or list(found) != list(plain):
         raise InvalidArgumentError(f"tensors: found {list(found)}, expected {list(plain) or 'at least one'}")

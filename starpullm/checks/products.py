@@ -1,20 +1,25 @@
-"""Matrix products in float64 from a step's own operands, against what the matmuls made of them in binary32.
+"""Matrix products in float64 from a step's own operands, compared with the results of the matmuls in binary32.
 
-Tests of matmuls by BLAS call it: any order of the sums and any rounding of their terms is within its bound.
+The bound allows any order of the sums and any rounding of their terms, so it holds for matmuls by a BLAS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.checks.reduction import TensorError, check_gradients, gradient_error
+from starpullm.checks.reduction import (
+    GradientErrorResult,
+    TensorError,
+    check_gradients,
+    gradient_error,
+    judge_errors,
+)
 from starpullm.checks.reference64 import UNDERFLOW, GradientReference
-from starpullm.checks.result import CheckResult, Outcome
+from starpullm.golden.records import layer_name
 from starpullm.trainer import Trainer
 
 __all__ = ["ProductErrorResult", "check_products"]
@@ -23,19 +28,13 @@ Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProductErrorResult(CheckResult):
-    """The error of every matmul's results; ``measured`` is the largest error ÷ limit and ``limit`` 1.
+class ProductErrorResult(GradientErrorResult):
+    """The error of the results of all matmuls; ``measured`` and ``limit`` as in the base class.
 
-    ``tensors`` are the outputs in the order of the forward pass, the gradients of inputs, then the parameters'.
+    ``tensors`` are the outputs in the order of the forward pass, the gradients of the inputs, then of the parameters.
     """
 
     matmul: str
-    tensors: tuple[TensorError, ...]
-
-    def detail_lines(self) -> Iterator[str]:
-        """Yield the tensors beyond their limit, or else the one that comes nearest to it."""
-        beyond = [tensor for tensor in self.tensors if tensor.num_beyond]
-        yield from map(str, beyond or [max(self.tensors, key=lambda tensor: tensor.ratio)])
 
 
 def check_products(
@@ -43,36 +42,35 @@ def check_products(
 ) -> ProductErrorResult:
     """Do one step and compare the results of all its matmuls with the same products in float64.
 
-    An output is a sum of C products and a bias, an input's gradient one of OC products: computed in any order, with or
-    without fused operations, they are at most γ_(C + 1) and γ_OC times the sum of the terms' magnitudes away from it.
-    ``reference64`` says why, and has the parameters' gradients.
+    An output is a sum of C products and a bias, and the gradient of an input a sum of OC products. Computed in any
+    order, with or without fused operations, they differ from float64 by at most γ_(C + 1) and γ_OC times the sum of
+    the terms' magnitudes (see ``reference64``, which also has the gradients of the parameters).
 
     Parameters
     ----------
     trainer
-        With ``keep_activations``.
+        A trainer with ``keep_activations``.
     inputs, targets
-        The step's ids (B, T).
+        Token ids of the step (B, T).
     sub_batches
-        S, as the trainer's.
+        S, that of the trainer.
     """
     layers = range(trainer.config.num_layers)
     places: list[tuple[str, int | None]] = [(name, layer) for layer in layers for name in _LINEAR]
     places.append(("logits", None))
-    # Before the step, since it updates them.
+    # They are read before the step, because it updates them.
     weights = {place: _weights(trainer, *place) for place in places}
     trainer.step(inputs, targets)
     outputs = [_output(trainer, name, layer, *weights[name, layer]) for name, layer in places]
     input_grads = [_input_grad(trainer, name, layer, weights[name, layer][0]) for name, layer in reversed(places)]
     gradients = check_gradients(trainer.tensor, trainer.config, inputs, sub_batches=sub_batches)
     errors = (*outputs, *input_grads, *gradients.tensors)
-    worst = max(errors, key=lambda error: error.ratio)
-    beyond = sum(error.num_beyond > 0 for error in errors)
+    outcome, finding, measured = judge_errors(errors, "tensors")
     return ProductErrorResult(
         name="product error",
-        outcome=Outcome.FAILED if beyond else gradients.outcome,
-        finding=f"{len(errors)} tensors, {beyond} beyond their limit; the largest error is {worst.ratio:.3g} of it",
-        measured=worst.ratio,
+        outcome=outcome,
+        finding=finding,
+        measured=measured,
         limit=1,
         matmul=trainer.runtime.matmul,
         tensors=errors,
@@ -80,7 +78,7 @@ def check_products(
 
 
 class _Linear(NamedTuple):
-    """Names of a matmul's input and parameters; it is called like its output."""
+    """Names of a matmul's input and parameters; the matmul has the name of its output."""
 
     inp: str
     weight: str
@@ -120,15 +118,11 @@ def _output(trainer: Trainer, output: str, layer: int | None, weight: Doubles, b
     reference = GradientReference(
         inp @ weight.T + bias, np.abs(inp) @ np.abs(weight.T) + np.abs(bias), depth + 1, depth * UNDERFLOW
     )
-    return gradient_error(_label(output, layer), _rows(trainer, "activations", output, layer), reference)
+    return gradient_error(layer_name(output, layer), _rows(trainer, "activations", output, layer), reference)
 
 
 def _input_grad(trainer: Trainer, output: str, layer: int | None, weight: Doubles) -> TensorError:
     dout = _rows(trainer, "activation_grads", output, layer)
     inp, depth = _names(output).inp, len(weight)
     reference = GradientReference(dout @ weight, np.abs(dout) @ np.abs(weight), depth, depth * UNDERFLOW)
-    return gradient_error(f"d{_label(inp, layer)}", _rows(trainer, "activation_grads", inp, layer), reference)
-
-
-def _label(name: str, layer: int | None) -> str:
-    return name if layer is None else f"{name}[{layer}]"
+    return gradient_error(f"d{layer_name(inp, layer)}", _rows(trainer, "activation_grads", inp, layer), reference)

@@ -1,21 +1,19 @@
-"""Parameter gradients in float64 from a step's own activations, each with the error that binary32 may make at most.
+"""Parameter gradients in float64, computed from a step's own activations, with a bound of the error in binary32.
 
-``checks/reduction.py`` and programs call it.
+A parameter gradient is a sum, over the batch's tokens, of products of two tensors that ``keep_activations`` keeps in
+binary32. So float64 gives its exact value up to float64's own roundings, and the difference from it is the error of
+the sum alone, without that of the activations.
 
-A parameter gradient is a sum over the batch's tokens of products of two tensors that a session with
-``keep_activations`` keeps, in binary32. So the exact value that the kernels and the reduction aim at is known up to
-float64's own roundings, whatever the activations are; what is measured against it is the error of the sum alone.
-
-The bound. Let u = 2^-24 and let a computed sum add terms t_1 … t_n, each reached by p rounded operations. Whatever the
-order and shape of the sum, a term passes at most n - 1 additions (the first is +0 and exact), so every term is
-multiplied by at most p + n - 1 factors 1 + δ, |δ| ≤ u, and with γ_k = k·u / (1 - k·u)
+The bound. Let u = 2^-24, and let a computed sum add the terms t_1 … t_n, each the result of p rounded operations. In
+any order and shape of the sum, a term passes at most n - 1 rounded additions (the first adds to +0 and is exact). So
+every term is multiplied by at most p + n - 1 factors 1 + δ, |δ| ≤ u, and with γ_k = k·u / (1 - k·u)
 
     |computed - exact| ≤ γ_(p + n - 1) · Σ|t_i|
 
 (N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, Lemma 3.1 and Section 4.2). Here p is 1 for
-a matmul's weight (one product), 0 for biases and embeddings, 3 for a layernorm's weight ((x - m)·s·dout). wte adds both
-kinds. A fused multiply-add rounds less often, so the bound holds for it, and for any BLAS, as well. A product that
-underflows errs by at most 2^-150, whatever its size; that is added.
+the weight of a matmul (one product), 0 for biases and embeddings, and 3 for the weight of a layernorm
+((x - m)·s·dout). wte adds terms of the first two kinds. A fused multiply-add rounds less often, so the bound also holds
+for any BLAS. A product that underflows has an absolute error of at most 2^-150, which is added.
 """
 
 from __future__ import annotations
@@ -35,18 +33,18 @@ Doubles = NDArray[np.float64]
 Floats = NDArray[np.float32]
 
 ReadTensor = Callable[[str, str, int | None], Floats]
-"""From group, name and layer to a tensor, as ``Trainer.tensor``."""
+"""Returns a tensor by group, name and layer, as ``Trainer.tensor`` does."""
 
 UNIT_ROUNDOFF = 2.0**-24
 """u of binary32, round to nearest."""
 
 _UNIT_ROUNDOFF_64 = 2.0**-53
 UNDERFLOW = 2.0**-150
-"""The most by which rounding to a subnormal number errs: half of the smallest, 2^-149."""
+"""Largest error of rounding to a denormal number: half of the smallest one, 2^-149."""
 
 
 def gamma(roundings: ArrayLike, unit_roundoff: float = UNIT_ROUNDOFF) -> Doubles:
-    """Return γ_k = k·u / (1 - k·u); infinite where k·u is 1 or more, since the bound then says nothing."""
+    """Return γ_k = k·u / (1 - k·u), or infinity where k·u is 1 or more and there is no bound."""
     product = np.asarray(roundings, np.float64) * unit_roundoff
     bound: Doubles = np.divide(product, 1 - product, out=np.full_like(product, np.inf), where=product < 1)
     return bound
@@ -54,10 +52,10 @@ def gamma(roundings: ArrayLike, unit_roundoff: float = UNIT_ROUNDOFF) -> Doubles
 
 @dataclass(frozen=True, eq=False)
 class GradientReference:
-    """A sum in float64 and what its error in binary32 is measured by; all arrays have the tensor's shape.
+    """A sum in float64 and what bounds its error in binary32; all arrays have the tensor's shape.
 
-    ``magnitude`` is the sum of the terms' absolute values. ``roundings``, the k of γ_k, and ``underflow``, the absolute
-    error that underflowing products may add, are one for all elements or one for each.
+    ``magnitude`` is the sum of the terms' absolute values, ``roundings`` the k of γ_k, and ``underflow`` the absolute
+    error that underflowing products can add. The last two are one number for all elements, or one for each.
     """
 
     value: Doubles
@@ -66,10 +64,10 @@ class GradientReference:
     underflow: float | Doubles = 0.0
 
     def limit(self) -> Doubles:
-        """Return the most by which a correct binary32 sum differs from ``value``.
+        """Return the largest difference between a correct binary32 sum and ``value``.
 
-        float64's own errors are in it: at most γ_k of 2^-53 times the exact magnitude for ``value``, and the same for
-        ``magnitude``; together less than twice that of the computed magnitude.
+        It includes the errors of float64: for ``value`` and for ``magnitude`` at most γ_k, with u = 2^-53, times the
+        exact magnitude. Together they are less than twice γ_k times the computed magnitude.
         """
         bound = gamma(self.roundings)
         of_reference = gamma(self.roundings, _UNIT_ROUNDOFF_64)
@@ -80,12 +78,12 @@ class GradientReference:
 def sum_reference(contributions: Sequence[Floats]) -> GradientReference:
     """Return the sum of binary32 contributions of one shape, such as one gradient per sub-batch.
 
-    Against it, the error of the reduction alone is measured, without that of the contributions.
+    The difference from it is the error of the reduction alone, without that of the contributions.
 
     Raises
     ------
     InvalidArgumentError
-        If there are none.
+        If there are no contributions.
     """
     if not contributions:
         raise InvalidArgumentError("contributions: found none, expected at least one")
@@ -105,7 +103,7 @@ def gradient_references(
     config
         The model's sizes.
     inputs
-        That step's input ids (B, T).
+        Input ids of that step (B, T).
     """
     last = config.num_layers - 1
     logits = _matmul_weight(tensor, "lnf", "logits", None)
@@ -159,7 +157,7 @@ def _matmul(
 def _layernorm(
     tensor: ReadTensor, name: str, inp: tuple[str, int | None], layer: int | None
 ) -> Iterator[tuple[str, int | None, GradientReference]]:
-    """Sum (x - m)·s·dout, and dout, over n; the product of s can underflow too, and is then multiplied by dout."""
+    """Sum (x - m)·s·dout, and dout, over n; the product with s can underflow too, and is then multiplied by dout."""
     x = _rows(tensor, "activations", *inp)
     mean = tensor("activations", f"{name}_mean", layer).reshape(-1, 1).astype(np.float64)
     rstd = tensor("activations", f"{name}_rstd", layer).reshape(-1, 1).astype(np.float64)

@@ -1,6 +1,6 @@
-"""What a run is compared with, and where single expected values come from when bits differ.
+"""What a run is compared with, and where the expected values of a tensor come from when its bits differ.
 
-The parity check asks it. Records mostly hold digests; then this module's own command is started, which trains again.
+Records mostly hold digests. For values this module is started as a command that trains again.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from numpy.typing import NDArray
 
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import StarpullmError
-from starpullm.golden.records import GoldenRecord, tensor_digest
+from starpullm.golden.records import GoldenRecord, split_layer, tensor_digest
 from starpullm.processes.job import Job, run_job
 from starpullm.processes.progress import report_phase
 from starpullm.runtime import Runtime
 from starpullm.trainer import Instruments, Trainer
 
-__all__ = ["ExpectedValues", "GoldenReference", "Reference", "record_trainer", "split_layer"]
+__all__ = ["ExpectedValues", "GoldenReference", "Reference", "record_trainer"]
 
 RERUN_SECONDS = 300.0
-"""Time limit of a run that is repeated for its values; the 124M model takes 20 s on a quiet machine."""
+"""Time limit of a run that is repeated for its values; 15 times what the 124M model was measured to take."""
 
 
 @dataclass(frozen=True)
 class ExpectedValues:
-    """A tensor's expected values and a phrase that says whose they are; None: why they aren't known."""
+    """A tensor's expected values, and a phrase that says where they are from or, if they are None, why."""
 
     values: NDArray[np.float32] | None
     source: str
@@ -42,7 +42,7 @@ class Reference(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is, for messages and reports."""
+        """Name of the reference, for messages and reports."""
 
     @property
     def record(self) -> GoldenRecord:
@@ -56,20 +56,20 @@ class Reference(Protocol):
         step, group, tensor
             As in a record; a tensor is named like ``qkvw[1]``.
         found
-            The digest of what was found, for the message if the values aren't known.
+            The digest that was found, for the message if the values aren't known.
         """
 
 
 @dataclass(frozen=True)
 class GoldenReference:
-    """A golden record, and its model, from which a run can begin again."""
+    """A golden record, and its model, from which a run can be repeated."""
 
     record: GoldenRecord
     checkpoint: Path
     name: ClassVar[str] = "golden record"
 
     def expected_values(self, step: int, group: str, tensor: str, found: str = "") -> ExpectedValues:
-        """Return the record's own values; else those of a run on 1x1 with the ref kernels, if it has their digest."""
+        """Return the record's values or, if it has none, those of a run on 1x1 with ref kernels and the same digest."""
         digest = self.record.steps[step].digests[group][tensor]
         values = self.record.raw_tensor(step, group, tensor)
         if values is not None:
@@ -100,20 +100,20 @@ def record_trainer(
     instruments: Instruments | None = None,
     resume: Path | None = None,
 ) -> Trainer:
-    """Return a trainer with a record's settings, at its initial state; over ranks with this rank's part of the batch.
+    """Return a trainer with a record's settings, before its first step; over ranks with this rank's part of the batch.
 
     Parameters
     ----------
     runtime
-        Its ranks divide the record's batch.
+        A runtime whose ranks divide the record's batch.
     record
         The settings.
     checkpoint
         The record's model.
     sub_batches, reduction, keep_activations, steps_in_flight, trace, instruments
-        As ``Trainer``'s.
+        As for ``Trainer``.
     resume
-        Training states to start from, instead of the model.
+        A folder of training states to start from, instead of the model.
     """
     return Trainer(
         runtime,
@@ -134,14 +134,8 @@ def record_trainer(
     )
 
 
-def split_layer(tensor: str) -> tuple[str, int | None]:
-    """Return name and layer of a tensor that a record names: ``qkvw[1]`` is ("qkvw", 1), ``wte`` is ("wte", None)."""
-    name, _, layer = tensor.partition("[")
-    return name, int(layer.removesuffix("]")) if layer else None
-
-
 def _rerun(record: GoldenRecord, checkpoint: Path, step: int, group: str, tensor: str) -> NDArray[np.float32]:
-    """Train up to a step in a child process with the plainest configuration, and return one tensor of it."""
+    """Train up to a step in a child process, on 1x1 with the ref kernels, and return one of its tensors."""
     with tempfile.TemporaryDirectory(prefix="starpullm-rerun-") as directory:
         path = Path(directory, "values.npy")
         request = {"record": record.path, "checkpoint": checkpoint, "step": step, "group": group, "tensor": tensor}
@@ -151,8 +145,8 @@ def _rerun(record: GoldenRecord, checkpoint: Path, step: int, group: str, tensor
         return values
 
 
-def _be_rerun(request: dict[str, Any]) -> None:
-    """Be the child of ``_rerun``."""
+def _train_again(request: dict[str, Any]) -> None:
+    """Do what ``_rerun`` asks its child process for."""
     record = GoldenRecord.load(request["record"])
     name, layer = split_layer(request["tensor"])
     with Runtime("1x1") as runtime, record_trainer(runtime, record, Path(request["checkpoint"])) as trainer:
@@ -164,4 +158,4 @@ def _be_rerun(request: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    _be_rerun(json.loads(sys.argv[1]))
+    _train_again(json.loads(sys.argv[1]))

@@ -1,7 +1,4 @@
-"""What every check returns: an outcome that is never more than what was shown, with what was measured and its limit.
-
-The modules of this package build on it; the command line and reports read it.
-"""
+"""What every check returns: an outcome, what was measured, and its limit."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ __all__ = ["CheckResult", "Outcome", "json_value"]
 
 
 class Outcome(Enum):
-    """How a check ended; only ``PASSED`` says that the claim held."""
+    """How a check ended; only ``PASSED`` says that the claim holds."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -27,10 +24,10 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckResult:
-    """The common part of all results; each check's own class adds its details as fields.
+    """The fields that all results have; the class of each check adds others.
 
-    ``name`` says which check it was and ``finding`` in a few words what it found. ``measured`` and ``limit`` have the
-    same unit, which the check's class states; they are None where nothing was measured.
+    ``name`` is that of the check, and ``finding`` a short description of what it found. ``measured`` and ``limit`` have
+    the same unit, which the check's class states; they are None if nothing was measured.
     """
 
     name: str
@@ -40,20 +37,20 @@ class CheckResult:
     limit: float | None
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON values, by the names of the fields."""
+        """Return the result as JSON values, by the names of the fields."""
         return {field.name: json_value(getattr(self, field.name)) for field in fields(self)}
 
     def describe(self) -> list[str]:
-        """Return the lines that tell a person: the outcome, then what stands behind it."""
+        """Return the lines of a report: the outcome, then the details."""
         return [f"{self.name}: {self.outcome.value}: {self.finding}", *(f"  {line}" for line in self.detail_lines())]
 
     def detail_lines(self) -> Iterator[str]:
-        """Yield what ``describe`` shows below its first line."""
+        """Yield the lines that ``describe`` adds to the first one."""
         yield from ()
 
 
 def json_value(value: object) -> Any:
-    """Return a result's field as JSON values; a float that JSON can't write becomes a text such as ``inf``."""
+    """Return a field of a result as JSON values; a float that JSON can't represent becomes a string such as ``inf``."""
     match value:
         case Enum():
             return value.value
@@ -70,4 +67,4 @@ def json_value(value: object) -> Any:
         case None | bool() | int() | float() | str():
             return value
         case _:
-            raise TypeError(f"found {type(value).__name__}, expected what a result may hold")
+            raise TypeError(f"found {type(value).__name__}, expected a type that a result may contain")

@@ -1,7 +1,7 @@
-"""Checks from a record's name to a result: each trains on a runtime that is there already, from the record's model.
+"""Complete runs of the checks: each trains on a given runtime with a record's model, and returns a result.
 
-Over ranks every rank calls them; the ranks share the record's batch, and sub-batches are those of one rank.
-``isolation.py`` calls them in a child process, by name; programs can call them with a ``Place`` of their own.
+Over ranks all ranks must call them. The ranks share the record's batch; a number of sub-batches is that of one rank.
+``isolation.py`` calls them by name in a child process.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,9 @@ from starpullm.checks.dependencies import (
     typical_durations,
 )
 from starpullm.checks.llmc import run_llmc
+from starpullm.checks.observer import Observer
 from starpullm.checks.parity import ParityResult, check_parity, execution_order, make_inputs
+from starpullm.checks.placement import own_sequences
 from starpullm.checks.reduction import (
     BitStabilityResult,
     GradientErrorResult,
@@ -38,8 +40,7 @@ from starpullm.checks.reduction import (
 from starpullm.checks.reference64 import ReadTensor
 from starpullm.checks.references import record_trainer
 from starpullm.data.generator import generate_tokens
-from starpullm.errors import InvalidArgumentError
-from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
+from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, layer_name, shipped_record
 from starpullm.processes.ranks import guarded
 from starpullm.runtime import Runtime
 from starpullm.trace import Trace
@@ -51,6 +52,7 @@ __all__ = [
     "find_record",
     "gradients",
     "losses_of_ranks",
+    "named_tensors",
     "new_trainer",
     "observed_order",
     "own_batch",
@@ -67,7 +69,7 @@ __all__ = [
 R = TypeVar("R")
 
 STEPS = 4
-"""Steps of a traced run: the first has nothing to reuse, and two more than may be in flight have to wait."""
+"""Steps of a traced run: the first one reuses nothing, and two more than may be in flight have to wait."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class Place:
     directory: Path
 
     def checkpoint(self, record: GoldenRecord) -> Path:
-        """Return the record's model; one that is there already is taken if its hash is still the record's."""
+        """Return the record's model; an existing file is used if it still has the record's hash."""
         directory = self.directory / record.checkpoint_sha256[:16]
         path = directory / f"{record.name}.bin"
         if path.is_file():
@@ -90,31 +92,19 @@ class Place:
 
 
 def find_record(name: str) -> GoldenRecord:
-    """Return a record by its shipped name, or from its file.
+    """Return the shipped record of this name, or else the record in the file of this name.
 
     Raises
     ------
     FormatError, FileError
-        If there is no record in the file.
+        If the file doesn't contain a record, or can't be read.
     """
     return shipped_record(name) if name in SHIPPED_RECORDS else GoldenRecord.load(name)
 
 
 @contextmanager
-def new_trainer(
-    place: Place,
-    record: GoldenRecord,
-    *,
-    sub_batches: int = 1,
-    reduction: str = "ordered",
-    keep_activations: bool = True,
-    trace: bool = False,
-    instruments: Instruments | None = None,
-    resume: Path | None = None,
-) -> Iterator[Trainer]:
-    """Give a trainer with the record's settings, at the record's initial state; over ranks with a rank's own batch.
-
-    ``resume`` names training states to start from instead.
+def new_trainer(place: Place, record: GoldenRecord, **options: Any) -> Iterator[Trainer]:
+    """Provide a trainer with the record's model and settings, before its first step; options as ``record_trainer``.
 
     Raises
     ------
@@ -122,39 +112,34 @@ def new_trainer(
         If the ranks, or a rank's sub-batches, don't divide the record's batch.
     """
     runtime = place.runtime
-    if record.batch_size % runtime.ranks:
-        raise InvalidArgumentError(
-            f"{record.name}: its batch of {record.batch_size} can't be spread over {runtime.ranks} ranks"
-        )
-    trainer = record_trainer(
-        runtime,
-        record,
-        place.checkpoint(record),
-        sub_batches=sub_batches,
-        reduction=reduction,
-        keep_activations=keep_activations,
-        steps_in_flight=STEPS - 2,
-        trace=trace,
-        instruments=instruments,
-        resume=resume,
-    )
+    own_sequences(runtime, record.batch_size, f"{record.name}: its")
+    trainer = record_trainer(runtime, record, place.checkpoint(record), **{"steps_in_flight": STEPS - 2, **options})
     # The guard is inside: a trainer that is closed waits for the other ranks.
     with trainer, guarded(runtime.comm) if runtime.comm else nullcontext():
         yield trainer
 
 
 def own_batch(trainer: Trainer, seed: int, number: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return inputs and targets (B, T) of a rank, from the generated batch of all ranks with that number."""
+    """Return this rank's inputs and targets (B, T), from the generated batch of all ranks with that number."""
     runtime = trainer.runtime
-    inputs, targets = generate_tokens(
-        seed, number, runtime.ranks * trainer.batch_size, trainer.seq_len, trainer.config.vocab_size
-    )
-    own = slice(runtime.rank * trainer.batch_size, (runtime.rank + 1) * trainer.batch_size)
+    whole_batch = runtime.ranks * trainer.batch_size
+    inputs, targets = generate_tokens(seed, number, whole_batch, trainer.seq_len, trainer.config.vocab_size)
+    own = own_sequences(runtime, whole_batch, "the")
     return inputs[own], targets[own]
 
 
+def named_tensors(trainer: Trainer, *groups: str) -> dict[str, NDArray[np.float32]]:
+    """Return the tensors of groups by names like ``qkvw[1]``; of several groups, by names like ``params/qkvw[1]``."""
+    prefixes = {group: f"{group}/" if len(groups) > 1 else "" for group in groups}
+    return {
+        prefixes[group] + layer_name(name, layer): trainer.tensor(group, name, layer)
+        for group, name, layer in execution_order(trainer.config.num_layers)
+        if group in groups
+    }
+
+
 def trace_steps(trainer: Trainer, seed: int) -> Trace:
-    """Submit `STEPS` steps of generated tokens without waiting in between, and return what ran."""
+    """Submit ``STEPS`` steps of generated tokens without waiting between them, and return their trace."""
     for number in range(STEPS):
         trainer.submit(*own_batch(trainer, seed, number))
     return trainer.trace()
@@ -167,7 +152,7 @@ def parity(place: Place, *, record: str, sub_batches: int, reduction: str) -> Pa
 
 
 def parity_with_llmc(place: Place, *, library: str, record: str, sub_batches: int, reduction: str) -> ParityResult:
-    """Compare every tensor of every step with llm.c, run here as a record says."""
+    """Compare every tensor of every step with llm.c, which is run with the record's model, tokens and settings."""
     case = find_record(record)
     checkpoint = place.checkpoint(case)
     reference = run_llmc(Path(library), case, checkpoint, place.directory, place.runtime.comm)
@@ -182,43 +167,43 @@ def parity_with_llmc(place: Place, *, library: str, record: str, sub_batches: in
 
 
 def runtime_graph(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> RuntimeGraphResult:
-    """Compare the graph that StarPU made of two steps, which are held back until it has been asked, with the order."""
-    golden = find_record(record)
-    with new_trainer(
-        place, golden, sub_batches=sub_batches, reduction=reduction, keep_activations=False, trace=True
-    ) as trainer:
+    """Compare StarPU's graph of two steps, read while their tasks are held back, with the required order."""
+    with _traced_trainer(place, record, sub_batches, reduction) as trainer:
         first, *held = (own_batch(trainer, seed, number) for number in range(STEPS - 1))
         trainer.submit(*first)
         trainer.wait()
         trainer.clear_trace()
-        trainer.hold()
+        observer = Observer(trainer)
+        observer.hold()
         for batch in held:
             trainer.submit(*batch)
-        edges = trainer.release()
+        edges = observer.release()
         return check_runtime_graph(trainer.trace(), edges)
 
 
 def observed_order(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> ObservedResult:
-    """Compare a run's intervals with the order that its accesses require."""
-    return check_observed(_traced(place, record, sub_batches, reduction, seed))
+    """Compare the times of a run's tasks with the order that their accesses require."""
+    with _traced_trainer(place, record, sub_batches, reduction) as trainer:
+        return check_observed(trace_steps(trainer, seed))
 
 
 def reuse(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> ReuseResult:
-    """Compare the critical path with that of the same flow in which every step has buffers of its own."""
-    trace = _traced(place, record, sub_batches, reduction, seed)
+    """Compare the critical path with that of the same task flow in which every step has buffers of its own."""
+    with _traced_trainer(place, record, sub_batches, reduction) as trainer:
+        trace = trace_steps(trainer, seed)
     return check_reuse(trace, durations=typical_durations(trace))
 
 
 def accesses(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> AccessesResult:
-    """Compare what every task does to memory with what it declared; on 1x1."""
-    with _instrumented(place, record, sub_batches, reduction, Instruments(audit=True)) as trainer:
-        return check_accesses(trace_steps(trainer, seed), trainer.findings())
+    """Compare each task's accesses to memory with those that it declared; only on 1x1."""
+    with _traced_trainer(place, record, sub_batches, reduction, Instruments(audit=True)) as trainer:
+        return check_accesses(trace_steps(trainer, seed), Observer(trainer).findings())
 
 
 def poison(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> AccessesResult:
-    """Train with all memory poisoned that a task or a step mustn't read before it is written."""
-    with _instrumented(place, record, sub_batches, reduction, Instruments(poison=True)) as trainer:
-        return check_poison(trace_steps(trainer, seed), trainer.findings())
+    """Train with all memory poisoned that a task or a step must not read before it is written."""
+    with _traced_trainer(place, record, sub_batches, reduction, Instruments(poison=True)) as trainer:
+        return check_poison(trace_steps(trainer, seed), Observer(trainer).findings())
 
 
 def gradients(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> GradientErrorResult:
@@ -235,7 +220,7 @@ def gradients(place: Place, *, record: str, sub_batches: int, reduction: str, se
 
 
 def losses_of_ranks(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> BitStabilityResult:
-    """Compare the mean losses of `STEPS` steps between ranks: each computes them from all ranks' losses."""
+    """Compare the mean losses of ``STEPS`` steps between ranks, each of which computes them from all ranks' losses."""
     golden = find_record(record)
     with new_trainer(place, golden, sub_batches=sub_batches, reduction=reduction, keep_activations=False) as trainer:
         losses = [trainer.step(*own_batch(trainer, seed, number)) for number in range(STEPS)]
@@ -245,14 +230,10 @@ def losses_of_ranks(place: Place, *, record: str, sub_batches: int, reduction: s
 
 
 def write_gradients(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int, path: str) -> None:
-    """Write every gradient of the second step to an array file (.npz), by names like ``qkvw[1]``."""
+    """Write all gradients of the second step to an array file (.npz), by names like ``qkvw[1]``."""
     golden = find_record(record)
     with _two_steps(place, golden, sub_batches, reduction, seed) as trainer:
-        tensors = {
-            name if layer is None else f"{name}[{layer}]": trainer.tensor(group, name, layer)
-            for group, name, layer in execution_order(golden.model.num_layers)
-            if group == "grads"
-        }
+        tensors = named_tensors(trainer, "grads")
     if place.runtime.rank == 0:
         np.savez(path, allow_pickle=False, **tensors)
 
@@ -268,49 +249,31 @@ def write_disturbed(
     delay_seed: int,
     path: str,
 ) -> ObservedResult:
-    """Write what `STEPS` steps with delays leave to an array file (.npz), by names like ``params/qkvw[1]``.
+    """Run ``STEPS`` steps with delays and write the final tensors to an array file (.npz), as ``params/qkvw[1]``.
 
     Returns
     -------
-    Whether the run kept the required order.
+    ObservedResult
+        Whether the run kept the required order.
     """
     instruments = Instruments(max_delay_us=max_delay_us, delay_seed=delay_seed)
-    with _instrumented(place, record, sub_batches, reduction, instruments) as trainer:
+    with _traced_trainer(place, record, sub_batches, reduction, instruments) as trainer:
         trace = trace_steps(trainer, seed)
-        tensors = {
-            f"{group}/{name}" if layer is None else f"{group}/{name}[{layer}]": trainer.tensor(group, name, layer)
-            for group, name, layer in execution_order(trainer.config.num_layers)
-            if group in ("grads", "m", "v", "params")
-        }
+        tensors = named_tensors(trainer, "grads", "m", "v", "params")
     np.savez(path, allow_pickle=False, **tensors)
     return check_observed(trace)
 
 
-def _traced(place: Place, record: str, sub_batches: int, reduction: str, seed: int) -> Trace:
-    golden = find_record(record)
-    with new_trainer(
-        place, golden, sub_batches=sub_batches, reduction=reduction, keep_activations=False, trace=True
-    ) as trainer:
-        return trace_steps(trainer, seed)
-
-
-def _instrumented(
-    place: Place, record: str, sub_batches: int, reduction: str, instruments: Instruments
+def _traced_trainer(
+    place: Place, record: str, sub_batches: int, reduction: str, instruments: Instruments | None = None
 ) -> AbstractContextManager[Trainer]:
-    return new_trainer(
-        place,
-        find_record(record),
-        sub_batches=sub_batches,
-        reduction=reduction,
-        keep_activations=False,
-        trace=True,
-        instruments=instruments,
-    )
+    options = {"sub_batches": sub_batches, "reduction": reduction, "instruments": instruments}
+    return new_trainer(place, find_record(record), keep_activations=False, trace=True, **options)
 
 
 @contextmanager
 def _two_steps(place: Place, record: GoldenRecord, sub_batches: int, reduction: str, seed: int) -> Iterator[Trainer]:
-    """Two: the first one's gradients must not be in the second's."""
+    """Make two steps, because the gradients of the first must not be part of those of the second."""
     with new_trainer(place, record, sub_batches=sub_batches, reduction=reduction) as trainer:
         for number in range(2):
             trainer.step(*own_batch(trainer, seed, number))
@@ -318,18 +281,18 @@ def _two_steps(place: Place, record: GoldenRecord, sub_batches: int, reduction: 
 
 
 def _on_rank_0(trainer: Trainer, check: Callable[[ReadTensor], R]) -> R:
-    """Return a check's result on every rank; rank 0 computes it, the others read with it, as every read needs all."""
+    """Return on all ranks the result of a check that rank 0 makes; the others take part in its reads of tensors."""
     comm = trainer.runtime.comm
     if comm is None:
         return check(trainer.tensor)
     trainer.gather()
     if comm.Get_rank() > 0:
         while True:
-            what, told = comm.bcast(None)
+            what, content = comm.bcast(None)
             if what == "result":
-                result: R = told
+                result: R = content
                 return result
-            trainer.tensor(*told)
+            trainer.tensor(*content)
 
     def tensor(group: str, name: str, layer: int | None) -> NDArray[np.float32]:
         comm.bcast(("tensor", (group, name, layer)))

@@ -1,6 +1,6 @@
-"""Underflow: gradients stay within their bounds where they are denormal, which flush-to-zero would make 0.
+"""Denormal gradients stay within their bounds, which they would not with flush-to-zero.
 
-Called as those of ``runs.py``. The golden records' values are all too large to show it.
+The values of the golden records are too large to show it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from starpullm.files.checkpoint import Checkpoint, write_checkpoint
 __all__ = ["underflow"]
 
 _SCALE = np.float32(1e-19)
-"""Of the parameters: products of two are then below the smallest normal number, about 1e-38."""
+"""Factor of the parameters; the product of two is then below the smallest normal number, about 1e-38."""
 
 
 def underflow(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> GradientErrorResult:

@@ -1,4 +1,4 @@
-"""The command line as ``python -m starpullm.commands``."""
+"""Runs the command line as ``python -m starpullm.commands``."""
 
 from starpullm.commands import main
 

@@ -1,4 +1,4 @@
-"""``starpullm bench``: every combination of the options is measured, or compared with others; tables."""
+"""``starpullm bench``: measures training, or compares it with other implementations, and prints tables."""
 
 from __future__ import annotations
 
@@ -6,153 +6,187 @@ import signal
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 from rich.table import Table
 
-from starpullm.commands.options import PATH, blas_library_option, json_option, matmul_option, scheduler_option
-from starpullm.commands.render import OUT, print_json, print_table, progress_bar
+from starpullm.commands import options
+from starpullm.commands.render import OUT, new_table, print_json, print_table, progress_bar
 from starpullm.data.generator import generate_checkpoint
-from starpullm.golden.records import SHIPPED_RECORDS, shipped_record
+from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
 from starpullm.runtime import Partition
-from starpullm.speed.measure import bench
-from starpullm.speed.peers.compare import OPPONENTS, STRICT, Comparison, compare
-from starpullm.speed.throughput import Configuration, Throughput
+from starpullm.speed.measure import Throughput, bench
+from starpullm.speed.peers.compare import PEERS, STRICT, Comparison, compare
+from starpullm.speed.workload import Workload
 from starpullm.trainer import REDUCTIONS
 
-__all__ = ["bench_command"]
+__all__ = ["command"]
 
 
-@click.command("bench")
-@click.option("--model", type=click.Choice(SHIPPED_RECORDS), help="A generated model with a shipped record's sizes.")
-@click.option("--checkpoint", type=PATH, help="Or a model of your own.")
-@click.option(
-    "--batch-size", "batch_sizes", multiple=True, type=int, help="B of all ranks; by default the record's, or 4."
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """The options of the command, by the names that click gives them."""
+
+    model: str | None
+    checkpoint: Path | None
+    batch_sizes: Sequence[int]
+    total_batch_sizes: Sequence[int]
+    seq_len: int | None
+    partitions: Sequence[str]
+    sub_batch_counts: Sequence[int]
+    reductions: Sequence[str]
+    rank_counts: Sequence[int]
+    scheduler: str
+    iterations: int
+    warm_up: int
+    time_limit: float
+    matmul: str
+    blas_library: str | None
+    peers: Sequence[str]
+    as_json: bool
+
+
+@click.command(
+    "bench",
+    epilog=options.example(
+        "starpullm bench --model gpt2-124m --batch-size 12 --partition 1x1 --partition 2x1",
+        "starpullm bench --model small --total-batch-size 8 --ranks 1 --ranks 2 --json",
+        "starpullm bench --model gpt2-124m --batch-size 12 --partition 2x1 --against torch",
+    ),
 )
-@click.option("--seq-len", type=int, help="T; by default the record's, or 64.")
-@click.option("--partition", "partitions", multiple=True, default=["1x1"], show_default=True, metavar="WxT")
-@click.option(
-    "--sub-batches", "sub_batch_counts", multiple=True, type=int, help="S of each rank; by default one per worker."
+@click.option("--model", type=click.Choice(SHIPPED_RECORDS), help="Generated model with the sizes of a shipped record.")
+@click.option("--checkpoint", type=options.PATH, help="Checkpoint of a model, instead of --model.")
+@options.repeated("--batch-size", "batch_sizes", type=int, help="Sequences per step on each rank, as in `train`")
+@options.repeated(
+    "--total-batch-size",
+    "total_batch_sizes",
+    type=int,
+    show_default="the record's, or 4",
+    help="Sequences per step on all ranks together, instead of --batch-size",
 )
-@click.option(
-    "--reduction",
-    "reductions",
-    multiple=True,
-    type=click.Choice(REDUCTIONS),
-    default=[REDUCTIONS[0]],
-    show_default=True,
-    help="Of gradients.",
+@click.option("--seq-len", type=int, show_default="the record's, or 64", help="Tokens per sequence.")
+@options.repeated("--partition", "partitions", default=["1x1"], metavar="WxT", help=options.WORKERS)
+@options.repeated(
+    "--sub-batches", "sub_batch_counts", type=int, show_default="one per worker", help=options.SUB_BATCHES
 )
-@click.option("--ranks", "rank_counts", multiple=True, type=int, default=[1], show_default=True, help="Under mpirun.")
-@scheduler_option
-@click.option("--iterations", type=int, default=10, show_default=True, help="Steps that count.")
-@click.option("--warm-up", type=int, default=2, show_default=True, help="Steps before them.")
-@click.option("--time-limit", type=float, default=1800.0, show_default=True, help="Seconds per configuration.")
-@matmul_option
-@blas_library_option
+@options.repeated(
+    "--reduction", "reductions", type=click.Choice(REDUCTIONS), default=[REDUCTIONS[0]], help=options.REDUCTION
+)
+@options.repeated(
+    "--ranks", "rank_counts", type=click.IntRange(min=1), default=[1], help="Number of ranks, started by mpirun"
+)
+@options.scheduler
+@click.option("--iterations", type=int, default=10, show_default=True, help="Measured steps; with --against, rounds.")
+@click.option("--warm-up", type=int, default=2, show_default=True, help="Steps before the measured ones.")
 @click.option(
+    "--time-limit", type=float, default=1800.0, show_default=True, help="Seconds that one measurement may take."
+)
+@options.matmul
+@options.blas_library
+@options.repeated(
     "--against",
-    "opponents",
-    multiple=True,
-    type=click.Choice(OPPONENTS),
-    help="Run by turns with matmuls by a BLAS, or with PyTorch, and print ratios; may be repeated.",
+    "peers",
+    type=click.Choice(PEERS),
+    help="Compare with the same training by PyTorch, or with matmuls by a BLAS",
 )
-@json_option
-def bench_command(
-    model: str | None,
-    checkpoint: Path | None,
-    batch_sizes: Sequence[int],
-    seq_len: int | None,
-    partitions: Sequence[str],
-    sub_batch_counts: Sequence[int],
-    reductions: Sequence[str],
-    rank_counts: Sequence[int],
-    scheduler: str,
-    iterations: int,
-    warm_up: int,
-    time_limit: float,
-    matmul: str,
-    blas_library: str | None,
-    opponents: Sequence[str],
-    as_json: bool,
-) -> None:
-    """Measure tokens per millisecond, beside what the processor could do at most and where the time goes.
+@options.as_json
+def command(**values: Any) -> None:
+    """Measure how fast training is, and where the time goes.
 
-    --batch-size, --partition, --sub-batches, --reduction and --ranks may be repeated: every combination is measured,
-    each in processes of its own, one after the other. Nothing else should be running. `starpullm plot` draws what
-    --json prints.
+    Every combination of the repeated options is measured in processes of its own, one after the other. Nothing else
+    should run on the machine. `starpullm plot` draws the output of --json.
 
-    With --against, contenders take turns, --iterations of them, and ratios are taken within each round. "strict is":
-    how many times as fast as the contender the strict run is.
+    "limit" is the most operations per second that the same cores do in registers in this arithmetic, "of limit" how
+    much of it the matmuls reach. Idle time of workers counts as "StarPU" while the data of a task are there, otherwise
+    as "waiting".
 
-    "of limit": the matrix products' operations per second, of what the same cores do in registers in this arithmetic.
-    Idle time of workers is "StarPU" while the data of a task are there, else "waiting": the graph has none.
+    With --against, the contenders take turns in --iterations rounds. "strict is" says how many times as fast the strict
+    run is: the median, the least and the most of the ratios within each round.
     """
-    if (model is None) == (checkpoint is None):
+    run = _Options(**values)
+    if (run.model is None) == (run.checkpoint is None):
         raise click.UsageError("expected either --model or --checkpoint")
-    record = shipped_record(model) if model else None
-    configurations = [
-        Configuration(
-            model=record.name if record else str(checkpoint),
-            batch_size=batch_size,
-            seq_len=seq_len if seq_len is not None else record.seq_len if record else 64,
-            partition=partition,
-            scheduler=scheduler,
-            sub_batches=sub_batches,
-            reduction=reduction,
-            ranks=ranks,
-            iterations=iterations,
-            warm_up=warm_up,
-            matmul=matmul,
-            blas_library=None if opponents else blas_library,
-        )
-        for batch_size in batch_sizes or [record.batch_size if record else 4]
-        for ranks in rank_counts
-        for partition in partitions
-        for sub_batches in sub_batch_counts or [Partition.parse(partition).workers]
-        for reduction in reductions
-    ]
-    results: list[Throughput] = []
-    comparisons: list[Comparison] = []
-    with (
-        _ended_by_sigterm(),
-        tempfile.TemporaryDirectory(prefix="starpullm-bench-") as directory,
-        progress_bar(hidden=as_json) as progress,
-    ):
-        bar = progress.add_task("bench", total=len(configurations) * (iterations if opponents else 1))
-        if checkpoint is None:
-            assert record is not None
-            checkpoint = Path(directory, "model.bin")
+    if run.batch_sizes and run.total_batch_sizes:
+        raise click.UsageError("expected either --batch-size or --total-batch-size")
+    record = shipped_record(run.model) if run.model else None
+    workloads = list(_workloads(run, record))
+    with _ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="starpullm-bench-") as directory:
+        if record is None:
+            assert run.checkpoint is not None
+            checkpoint = run.checkpoint.absolute()
+        else:
+            checkpoint = Path(directory, "model.bin").absolute()
             generate_checkpoint(checkpoint, record.model, record.seed)
-        for configuration in configurations:
-            if opponents:
-                comparison = compare(
-                    configuration,
-                    checkpoint.absolute(),
-                    opponents,
-                    blas_library=blas_library,
-                    time_limit=time_limit,
-                    progress=lambda: progress.advance(bar),
-                )
-                comparisons.append(comparison)
-            else:
-                results.append(bench(configuration, checkpoint.absolute(), time_limit))
-                progress.advance(bar)
-    if as_json:
-        print_json([result.as_json() for result in comparisons or results])
-    elif opponents:
-        _print_comparisons(comparisons)
+        if run.peers:
+            _compare(run, workloads, checkpoint)
+        else:
+            _measure(run, workloads, checkpoint)
+
+
+def _workloads(run: _Options, record: GoldenRecord | None) -> Iterator[Workload]:
+    """Yield every combination of the repeated options."""
+    totals = run.total_batch_sizes or [record.batch_size if record else 4]
+    for batch_size, ranks, partition in product(run.batch_sizes or totals, run.rank_counts, run.partitions):
+        for sub_batches, reduction in product(
+            run.sub_batch_counts or [Partition.parse(partition).workers], run.reductions
+        ):
+            yield Workload(
+                model=record.name if record else str(run.checkpoint),
+                batch_size=batch_size * ranks if run.batch_sizes else batch_size,
+                seq_len=run.seq_len if run.seq_len is not None else record.seq_len if record else 64,
+                partition=partition,
+                scheduler=run.scheduler,
+                sub_batches=sub_batches,
+                reduction=reduction,
+                ranks=ranks,
+                iterations=run.iterations,
+                warm_up=run.warm_up,
+                matmul=run.matmul,
+                blas_library=None if run.peers else run.blas_library,
+            )
+
+
+def _measure(run: _Options, workloads: Sequence[Workload], checkpoint: Path) -> None:
+    results: list[Throughput] = []
+    with progress_bar(hidden=run.as_json) as progress:
+        for workload in progress.track(workloads, description="bench"):
+            results.append(bench(workload, checkpoint, run.time_limit))
+    if run.as_json:
+        print_json([result.as_json() for result in results])
     else:
         _print_throughputs(results)
 
 
+def _compare(run: _Options, workloads: Sequence[Workload], checkpoint: Path) -> None:
+    with progress_bar(hidden=run.as_json) as progress:
+        bar = progress.add_task("bench", total=len(workloads) * run.iterations)
+        comparisons = [
+            compare(
+                workload,
+                checkpoint,
+                run.peers,
+                blas_library=run.blas_library,
+                time_limit=run.time_limit,
+                progress=lambda: progress.advance(bar),
+            )
+            for workload in workloads
+        ]
+    if run.as_json:
+        print_json([comparison.as_json() for comparison in comparisons])
+    else:
+        for comparison in comparisons:
+            _print_comparison(comparison)
+
+
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the command as an exception, so that children are ended and generated files removed.
+    """Turn SIGTERM into an exception, so that child processes are ended and generated files are removed.
 
-    Only where nothing native keeps Python from noticing the signal.
+    Python sees the signal only because this process runs no native code for long.
     """
 
     def leave(number: int, frame: object) -> NoReturn:
@@ -168,32 +202,35 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 def _print_throughputs(results: Sequence[Throughput]) -> None:
     first = results[0].configuration
-    sizes = {result.configuration.batch_size for result in results}
+    sizes = dict.fromkeys(result.configuration.batch_size for result in results)
     OUT.print(
-        f"{first.model}, B = {first.batch_size if len(sizes) == 1 else 'as given'}, T = {first.seq_len}, "
-        f"{first.iterations} iterations after {first.warm_up}, {first.scheduler}, {results[0].simd_level}",
-        markup=False,
+        f"{first.model}, B = {', '.join(map(str, sizes))}, T = {first.seq_len}, {first.iterations} iterations after "
+        f"{first.warm_up}, {first.scheduler}, {results[0].simd_level}"
     )
     if results[0].matmul != "strict":
-        OUT.print(f"matmuls by {results[0].matmul}: not strict", markup=False)
-    print_table(_bench_table(results))
-    for result in results:
+        OUT.print(f"matmuls by {results[0].matmul}: not strict")
+    names = [
+        f"B = {of.batch_size}, {of}" if len(sizes) > 1 else str(of)
+        for of in (result.configuration for result in results)
+    ]
+    print_table(_throughput_table(names, results))
+    for name, result in zip(names, results, strict=True):
         low, high = result.matmul_limit_range
-        busy = f"; limit between {low:.4g} and {high:.4g}: something else was running" if high > _QUIET * low else ""
-        OUT.print(f"{_bench_row(result, results)}: {_operation_shares(result)}{busy}", markup=False)
+        busy = f"; limit between {low:.4g} and {high:.4g}: other programs were running" if high > _QUIET * low else ""
+        OUT.print(f"{name}: {_operation_shares(result)}{busy}")
 
 
 _NUM_OPERATIONS = 5
-_QUIET = 1.25  # the most that repetitions of the limit differ by on a machine that does nothing else
+_QUIET = 1.25
+"""On a machine that runs nothing else, repetitions of the limit's measurement differ by less than this factor."""
 
 
-def _bench_table(results: Sequence[Throughput]) -> Table:
-    table = Table("configuration", box=None, pad_edge=False)
-    for column in ("tokens/ms", "GFLOP/s", "limit", "with FMA", "of limit", "kernels", "StarPU", "waiting", "memory"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for result in results:
+def _throughput_table(names: Sequence[str], results: Sequence[Throughput]) -> Table:
+    columns = ("tokens/ms", "GFLOP/s", "limit", "with FMA", "of limit", "kernels", "StarPU", "waiting", "memory")
+    table = new_table("configuration", *columns)
+    for name, result in zip(names, results, strict=True):
         table.add_row(
-            _bench_row(result, results),
+            name,
             f"{result.tokens_per_ms:.4g}",
             f"{result.matmul_gflops:.4g}",
             f"{result.matmul_limit_gflops:.4g}",
@@ -207,13 +244,6 @@ def _bench_table(results: Sequence[Throughput]) -> Table:
     return table
 
 
-def _bench_row(result: Throughput, results: Sequence[Throughput]) -> str:
-    """Return what tells a result from the others."""
-    several = len({of.configuration.batch_size for of in results}) > 1
-    batch = f"B = {result.configuration.batch_size}, " if several else ""
-    return f"{batch}{result.configuration}"
-
-
 def _operation_shares(result: Throughput) -> str:
     total = sum(result.seconds_by_operation.values())
     longest = list(result.seconds_by_operation.items())[:_NUM_OPERATIONS]
@@ -222,30 +252,20 @@ def _operation_shares(result: Throughput) -> str:
     return ", ".join([*shares, f"others {others / total:.1%}"])
 
 
-def _print_comparisons(comparisons: Sequence[Comparison]) -> None:
-    for comparison in comparisons:
-        configuration = comparison.configuration
-        OUT.print(
-            f"{configuration.model}, B = {configuration.batch_size}, T = {configuration.seq_len}, {configuration}, "
-            f"{configuration.iterations} rounds",
-            markup=False,
-        )
-        table = Table("contender", box=None, pad_edge=False)
-        for column in ("tokens/ms", "least", "most", "strict is", "least", "most"):
-            table.add_column(column, justify="right", no_wrap=True)
-        for contender in comparison.contenders:
-            speed, slower = contender.tokens_per_ms, contender.times_slower
-            ratios = (f"{slower.median:.2f} x", f"{slower.low:.2f}", f"{slower.high:.2f}")
-            table.add_row(
-                contender.name,
-                f"{speed.median:.4g}",
-                f"{speed.low:.4g}",
-                f"{speed.high:.4g}",
-                *(ratios if contender.name != STRICT else ("", "", "")),
-            )
-        print_table(table)
-        for contender in comparison.contenders[1:]:
-            OUT.print(f"{contender.name}: {contender.description}", markup=False)
-        for name, reason in comparison.left_out.items():
-            OUT.print(f"{name}: left out: {reason}", markup=False)
-        OUT.print(f"losses of the first steps differ by at most {comparison.loss_difference:.2g}")
+def _print_comparison(comparison: Comparison) -> None:
+    workload = comparison.configuration
+    OUT.print(
+        f"{workload.model}, B = {workload.batch_size}, T = {workload.seq_len}, {workload}, {workload.iterations} rounds"
+    )
+    table = new_table("contender", "tokens/ms", "least", "most", "strict is", "least", "most")
+    for contender in comparison.contenders:
+        speed, slower = contender.tokens_per_ms, contender.times_slower
+        speeds = (f"{speed.median:.4g}", f"{speed.low:.4g}", f"{speed.high:.4g}")
+        ratios = (f"{slower.median:.2f} x", f"{slower.low:.2f}", f"{slower.high:.2f}")
+        table.add_row(contender.name, *speeds, *(ratios if contender.name != STRICT else ("", "", "")))
+    print_table(table)
+    for contender in comparison.contenders[1:]:
+        OUT.print(f"{contender.name}: {contender.description}")
+    for name, reason in comparison.left_out.items():
+        OUT.print(f"{name}: left out: {reason}")
+    OUT.print(f"losses of the first steps differ by at most {comparison.loss_difference:.2g}")

@@ -1,4 +1,4 @@
-"""``starpullm checkpoint new`` and ``show``."""
+"""``starpullm checkpoint new`` and ``show``: makes untrained models, and shows what a checkpoint holds."""
 
 from __future__ import annotations
 
@@ -6,29 +6,44 @@ from pathlib import Path
 
 import click
 
-from starpullm.commands.options import PATH, json_option
+from starpullm.commands import options
 from starpullm.commands.render import print_json
 from starpullm.data.generator import initial_parameters
 from starpullm.files.checkpoint import Checkpoint, checkpoint_config, write_checkpoint
 from starpullm.files.model import ModelConfig, num_parameters, parameter_shapes
 
-__all__ = ["checkpoint"]
+__all__ = ["command"]
 
 
-@click.group()
-def checkpoint() -> None:
-    """Make and show model checkpoints."""
+@click.group("checkpoint")
+def command() -> None:
+    """Make and show checkpoints of models."""
 
 
-@checkpoint.command("new")
-@click.option("--layers", type=int, required=True, help="L")
-@click.option("--heads", type=int, required=True, help="NH; divides the channels.")
-@click.option("--channels", type=int, required=True, help="C")
-@click.option("--vocab", type=int, required=True, help="V")
-@click.option("--padded-vocab", type=int, help="Vp; by default V rounded up to a multiple of 128, as llm.c's.")
-@click.option("--max-seq-len", type=int, required=True, help="maxT")
-@click.option("--seed", type=click.IntRange(min=0), default=42, show_default=True)
-@click.argument("out", type=PATH)
+@command.command(
+    "new",
+    epilog=options.example(
+        "starpullm checkpoint new --layers 2 --heads 2 --channels 48 --vocab 257 --max-seq-len 64 model.bin"
+    ),
+)
+@click.option("--layers", type=int, required=True, metavar="L", help="Number of transformer blocks.")
+@click.option(
+    "--heads", type=int, required=True, metavar="NH", help="Number of attention heads; has to divide the channels."
+)
+@click.option("--channels", type=int, required=True, metavar="C", help="Number of channels.")
+@click.option("--vocab", type=int, required=True, metavar="V", help="Number of tokens in the vocabulary.")
+@click.option(
+    "--padded-vocab",
+    type=int,
+    metavar="Vp",
+    show_default="V rounded up to a multiple of 128, as in llm.c",
+    help="Number of rows of wte.",
+)
+@click.option("--max-seq-len", type=int, required=True, metavar="maxT", help="Tokens of the longest sequence.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=42, show_default=True, help="Seed of the random parameters."
+)
+@click.argument("out", type=options.PATH)
 def checkpoint_new(
     layers: int,
     heads: int,
@@ -39,7 +54,7 @@ def checkpoint_new(
     seed: int,
     out: Path,
 ) -> None:
-    """Write an untrained model with GPT-2's usual initialisation."""
+    """Write an untrained model, initialised as GPT-2 is, to the file OUT."""
     config = ModelConfig(
         max_seq_len=max_seq_len,
         vocab_size=vocab,
@@ -52,25 +67,19 @@ def checkpoint_new(
     click.echo(f"{out}: {num_parameters(config)} parameters")
 
 
-@checkpoint.command("show")
-@click.argument("file", type=PATH)
-@json_option
+@command.command("show")
+@click.argument("file", type=options.PATH)
+@options.as_json
 def checkpoint_show(file: Path, as_json: bool) -> None:
-    """Show a model's sizes and tensors."""
+    """Show the sizes and tensors of the model in FILE."""
     config = checkpoint_config(file)
-    sizes = {
-        "max_seq_len": config.max_seq_len,
-        "vocab_size": config.vocab_size,
-        "padded_vocab_size": config.padded_vocab_size,
-        "num_layers": config.num_layers,
-        "num_heads": config.num_heads,
-        "channels": config.channels,
-        "num_parameters": num_parameters(config),
-    }
+    names = ("max_seq_len", "vocab_size", "padded_vocab_size", "num_layers", "num_heads", "channels")
+    sizes = {**{name: getattr(config, name) for name in names}, "num_parameters": num_parameters(config)}
+    shapes = parameter_shapes(config)
     if as_json:
-        print_json({**sizes, "tensors": {name: list(shape) for name, shape in parameter_shapes(config).items()}})
+        print_json({**sizes, "tensors": {name: list(shape) for name, shape in shapes.items()}})
         return
     for name, value in sizes.items():
         click.echo(f"{name}: {value}")
-    for name, shape in parameter_shapes(config).items():
+    for name, shape in shapes.items():
         click.echo(f"{name}: {' x '.join(map(str, shape))}")

@@ -1,4 +1,4 @@
-"""``starpullm debug-state``: a step beside llm.c's debug state, within tolerances."""
+"""``starpullm debug-state``: compares a step with llm.c's debug state, within tolerances."""
 
 from __future__ import annotations
 
@@ -9,35 +9,30 @@ import click
 
 from starpullm.checks.debug_state import check_debug_state, expected_losses
 from starpullm.checks.result import Outcome
+from starpullm.commands import options
 from starpullm.commands.main import EXIT_DIFFERENT, all_ranks, guarded_ranks
-from starpullm.commands.options import (
-    PATH,
-    blas_library_option,
-    json_option,
-    matmul_option,
-    partition_option,
-    reduction_option,
-    scheduler_option,
-)
 from starpullm.commands.render import OUT, print_json, progress_bar
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.debug_state import read_debug_state
 from starpullm.runtime import Runtime
 
-__all__ = ["debug_state_command"]
+__all__ = ["command"]
 
 
-@click.command("debug-state")
-@click.argument("state_file", metavar="STATE.bin", type=PATH)
-@click.option("--checkpoint", type=PATH, required=True, help="The model that it belongs to.")
-@partition_option
-@scheduler_option
-@click.option("--sub-batches", type=int, default=1, show_default=True, help="Parts of each rank's batch.")
-@reduction_option
-@matmul_option
-@blas_library_option
-@json_option
-def debug_state_command(
+@click.command(
+    "debug-state",
+    epilog=options.example("starpullm debug-state gpt2_124M_debug_state.bin --checkpoint gpt2_124M.bin"),
+)
+@click.argument("state_file", metavar="STATE.bin", type=options.PATH)
+@click.option("--checkpoint", type=options.PATH, required=True, help="Checkpoint that STATE.bin was made from.")
+@options.partition
+@options.scheduler
+@options.sub_batches
+@options.reduction
+@options.matmul
+@options.blas_library
+@options.as_json
+def command(
     state_file: Path,
     checkpoint: Path,
     partition: str,
@@ -48,12 +43,13 @@ def debug_state_command(
     blas_library: str | None,
     as_json: bool,
 ) -> None:
-    """Compare a step with llm.c's debug state, within the tolerances of llm.c's own test.
+    """Compare a step with llm.c's debug state, within tolerances.
 
-    Logits, loss and gradients; for the starter pack's gpt2_124M_debug_state.bin also ten steps' losses. That is no
-    comparison of bits: see parity.
+    STATE.bin holds logits, loss and gradients of one step, computed by PyTorch. With llm.c's gpt2_124M_debug_state.bin,
+    the losses of ten steps are compared as well. The tolerances are those of llm.c's own test. `starpullm parity`
+    compares bits instead.
 
-    Exit status 0: all within the tolerances; 1: some aren't; 2: bad usage or input.
+    Exit status: 0 if all values are within the tolerances; 1 if some aren't; 2 for bad usage or input.
     """
     with all_ranks() as comm:
         state = read_debug_state(state_file, checkpoint_config(checkpoint), mmap=True)
@@ -74,7 +70,6 @@ def debug_state_command(
         if as_json:
             print_json(result.as_json())
         else:
-            for line in result.describe():
-                OUT.print(line, markup=False)
+            OUT.print("\n".join(result.describe()))
     if result.outcome is Outcome.FAILED:
         sys.exit(EXIT_DIFFERENT)

@@ -1,4 +1,4 @@
-"""``starpullm generate``: continues a text."""
+"""``starpullm generate``: continues a text with a trained model."""
 
 from __future__ import annotations
 
@@ -6,28 +6,30 @@ from pathlib import Path
 
 import click
 
-from starpullm.commands.options import PATH, partition_option, scheduler_option
+from starpullm.commands import options
 from starpullm.commands.render import progress_bar
-from starpullm.errors import (
-    InvalidArgumentError,
-)
+from starpullm.errors import InvalidArgumentError
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
 from starpullm.training.generate import encoding_for, generate
 
-__all__ = ["generate_command"]
+__all__ = ["command"]
 
 
-@click.command("generate")
-@click.option("--checkpoint", type=PATH, required=True, help="Model to sample from.")
-@click.option("--prompt", default="", help="Text to continue; empty: from the start of a text.")
-@click.option("--tokenizer", type=PATH, help="llm.c's gpt2_tokenizer.bin, for a model with GPT-2's vocabulary.")
+@click.command(
+    "generate", epilog=options.example("starpullm generate --checkpoint trained.bin --prompt 'Shall I' --seed 7")
+)
+@click.option("--checkpoint", type=options.PATH, required=True, help="Checkpoint of the model.")
+@click.option("--prompt", default="", show_default="none: begin a text", help="Text to continue.")
+@click.option("--tokenizer", type=options.PATH, help="llm.c's gpt2_tokenizer.bin, for a model with GPT-2's vocabulary.")
 @click.option("--num-tokens", type=click.IntRange(min=1), default=64, show_default=True, help="Tokens to sample.")
-@click.option("--seed", type=click.IntRange(min=1), default=1337, show_default=True, help="llm.c's is 1337.")
-@partition_option
-@scheduler_option
-def generate_command(
+@click.option(
+    "--seed", type=click.IntRange(min=1), default=1337, show_default=True, help="Seed of the sampling; llm.c uses 1337."
+)
+@options.partition
+@options.scheduler
+def command(
     checkpoint: Path,
     prompt: str,
     tokenizer: Path | None,
@@ -36,14 +38,14 @@ def generate_command(
     partition: str,
     scheduler: str,
 ) -> None:
-    """Continue a text, sampling as llm.c does."""
+    """Continue a text; tokens are sampled as in llm.c."""
     config = checkpoint_config(checkpoint)
     encoding = encoding_for(config, tokenizer)
     prompt_ids = encoding.encode(prompt).tolist()
     seq_len = len(prompt_ids) + num_tokens
     if seq_len > config.max_seq_len:
         raise InvalidArgumentError(
-            f"{len(prompt_ids)} tokens of prompt and {num_tokens} to sample: expected at most "
+            f"found {len(prompt_ids)} tokens of prompt and {num_tokens} to sample, expected at most "
             f"{config.max_seq_len} together, the model's longest sequence"
         )
     ids: list[int] = []

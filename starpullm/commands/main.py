@@ -1,7 +1,7 @@
-"""The command group, its exit statuses, and what every command over ranks stands in.
+"""The command group, its exit statuses, and the contexts in which commands run over ranks.
 
-Exit status: 0 done; 1 a comparison found differences; 2 bad usage or input; 3 not comparable; 4 the machine failed
-(memory, disk, StarPU); 130 interrupted.
+Exit status: 0 success; 1 a comparison found differences; 2 bad usage or bad input; 3 not comparable; 4 a failure of the
+machine (memory, disk, StarPU); 130 interrupted.
 """
 
 from __future__ import annotations
@@ -17,13 +17,7 @@ import click
 
 import starpullm
 from starpullm.commands.render import ERR, OUT
-from starpullm.errors import (
-    FileError,
-    FormatError,
-    InvalidArgumentError,
-    MissingDependencyError,
-    StarpullmError,
-)
+from starpullm.errors import FileError, FormatError, InvalidArgumentError, MissingDependencyError, StarpullmError
 from starpullm.processes.ranks import (
     check_same_options,
     default_exit_status,
@@ -41,60 +35,50 @@ EXIT_DIFFERENT = 1
 EXIT_BAD_INPUT = 2
 EXIT_NOT_COMPARABLE = 3
 EXIT_MACHINE_FAILED = 4
-EXIT_INTERRUPTED = 128 + signal.SIGINT  # as shells count; click's own would be 1
+EXIT_INTERRUPTED = 128 + signal.SIGINT  # as in shells; click would use 1
 _INPUT_ERRORS = (InvalidArgumentError, FormatError, MissingDependencyError)
-# Numbers that say that the path was wrong, not that the disk failed.
-_PATH_ERRORS = (
-    errno.ENOENT,
-    errno.ENOTDIR,
-    errno.EISDIR,
-    errno.EACCES,
-    errno.EPERM,
-    errno.ELOOP,
-    errno.ENAMETOOLONG,
-    errno.EINVAL,  # not a regular file
-)
+# These error numbers mean that the path was wrong, not that the disk failed.
+_WRONG_NAME = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
+_PATH_ERRORS = (*_WRONG_NAME, errno.EACCES, errno.EPERM, errno.EINVAL)  # the last: not a regular file
 
 
 def exit_status(error: BaseException) -> int:
-    """Return the exit status that an error has, as the module's docstring lists them."""
+    """Return the exit status of an error; the module's docstring lists them."""
     if isinstance(error, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     if isinstance(error, SystemExit | click.ClickException | click.exceptions.Exit):
         return default_exit_status(error)
     missing = isinstance(error, FileError) and error.errno in _PATH_ERRORS
-    # A defect of ours must not look like EXIT_DIFFERENT, which is Python's status for a trace back.
+    # Python's status after an uncaught exception is 1; here that would look like EXIT_DIFFERENT.
     return EXIT_BAD_INPUT if missing or isinstance(error, _INPUT_ERRORS) else EXIT_MACHINE_FAILED
 
 
 class _Group(click.Group):
-    """Prints an error's sentence instead of a trace back, and gives it its exit status."""
+    """Prints the sentence of an error instead of a traceback, and exits with its status."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
-        except StarpullmError as error:
-            ERR.print(f"Error: {error}", markup=False)
-            status = exit_status(error)
-        except MemoryError as error:
-            ERR.print(f"Error: out of memory: {error}", markup=False)
-            status = EXIT_MACHINE_FAILED
-        except KeyboardInterrupt as error:
-            ERR.print("Interrupted.")
-            status = exit_status(error)
-        except Exception as error:
-            traceback.print_exc()
-            status = exit_status(error)
-        ctx.exit(status)
+        except (Exception, KeyboardInterrupt) as error:
+            match error:
+                case StarpullmError():
+                    ERR.print(f"Error: {error}")
+                case MemoryError():
+                    ERR.print(f"Error: out of memory: {error}")
+                case KeyboardInterrupt():
+                    ERR.print("Interrupted.")
+                case _:
+                    traceback.print_exc()
+            ctx.exit(exit_status(error))
 
 
 @contextmanager
 def all_ranks() -> Iterator[Comm | None]:
-    """Give the communicator of the ranks that this command was started with, None for one process alone.
+    """Give the communicator of all ranks of this command, or None if it runs as one process.
 
-    Rank 0 alone prints; an error of one rank ends all.
+    Only rank 0 prints. An error on one rank ends all of them.
     """
     _, size = rank_and_size_from_environment()
     if size == 1:
@@ -109,11 +93,14 @@ def all_ranks() -> Iterator[Comm | None]:
 
 
 def guarded_ranks(comm: Comm | None) -> AbstractContextManager[None]:
-    """Stand inside what waits for other ranks when it is closed: an error must end them first."""
+    """Return a context that ends all ranks after an error, to be entered inside a resource.
+
+    Closing such a resource (a runtime, a trainer) waits for the other ranks, so an error has to end them before.
+    """
     return guarded(comm, exit_status) if comm else nullcontext()
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(starpullm.__version__, prog_name="starpullm")
 def main() -> None:
-    """Train GPT-2 as one StarPU task graph, and prove that its bits are llm.c's."""
+    """Train GPT-2 as one StarPU task graph, and check that its bits are those of llm.c."""

@@ -1,46 +1,57 @@
-"""Options that several commands have."""
+"""Options that several commands have, so that each of them has one meaning and one help text."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
 from starpullm.runtime import DEFAULT_SCHEDULER, MATMULS
 from starpullm.trainer import REDUCTIONS
 
-__all__ = [
-    "PATH",
-    "blas_library_option",
-    "json_option",
-    "matmul_option",
-    "partition_option",
-    "reduction_option",
-    "scheduler_option",
-]
-
 PATH = click.Path(path_type=Path)
-partition_option = click.option(
-    "--partition", default="1x1", show_default=True, metavar="WxT", help="W workers of T threads each."
+
+# Help texts without their full stops, for `repeated` too.
+WORKERS = "W workers of T threads each on each rank"
+SUB_BATCHES = "Sub-batches into which the batch of each rank is cut"
+SCHEDULER = "StarPU scheduler; `starpullm doctor` lists them"
+REDUCTION = "How the gradients of sub-batches are summed"
+
+partition = click.option("--partition", default="1x1", show_default=True, metavar="WxT", help=f"{WORKERS}.")
+scheduler = click.option(
+    "--scheduler", default=DEFAULT_SCHEDULER, show_default=True, metavar="NAME", help=f"{SCHEDULER}."
 )
-scheduler_option = click.option(
-    "--scheduler", default=DEFAULT_SCHEDULER, show_default=True, metavar="NAME", help="StarPU's scheduler."
+sub_batches = click.option("--sub-batches", type=int, default=1, show_default=True, metavar="S", help=f"{SUB_BATCHES}.")
+reduction = click.option(
+    "--reduction", type=click.Choice(REDUCTIONS), default=REDUCTIONS[0], show_default=True, help=f"{REDUCTION}."
 )
-reduction_option = click.option(
-    "--reduction",
-    type=click.Choice(REDUCTIONS),
-    default=REDUCTIONS[0],
-    show_default=True,
-    help="Of gradients.",
-)
-matmul_option = click.option(
+matmul = click.option(
     "--matmul",
     type=click.Choice(MATMULS),
     default=MATMULS[0],
     show_default=True,
-    help="Who computes matrix products; with a BLAS nothing is strict.",
+    help="What computes the matmuls. Results with a BLAS are not strict.",
 )
-blas_library_option = click.option(
-    "--blas-library", metavar="PATH|NAME", help="A CBLAS: path, or name for pkg-config; by default one that is found."
+blas_library = click.option(
+    "--blas-library",
+    metavar="PATH|NAME",
+    show_default="the first one found",
+    help="CBLAS library: its path, or its name for pkg-config or the dynamic linker.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for a program to read.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print results as JSON.")
+
+
+def repeated(
+    *names: str, help: str, show_default: bool | str = True, **attributes: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return an option that may be given several times."""
+    return click.option(
+        *names, multiple=True, show_default=show_default, help=f"{help}; may be repeated.", **attributes
+    )
+
+
+def example(*commands: str) -> str:
+    """Return the epilog of a command's help: command lines, which click must not wrap."""
+    return "\n".join(["\b", "Example:" if len(commands) == 1 else "Examples:", *(f"  {line}" for line in commands)])

@@ -1,10 +1,11 @@
-"""``starpullm parity``: golden records, or a live llm.c, bit for bit."""
+"""``starpullm parity``: compares training with golden records, or with a live llm.c, bit for bit."""
 
 from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import click
@@ -13,40 +14,47 @@ from starpullm.checks.llmc import run_llmc
 from starpullm.checks.parity import ParityResult, check_parity, make_inputs
 from starpullm.checks.references import GoldenReference
 from starpullm.checks.result import Outcome
+from starpullm.commands import options
 from starpullm.commands.main import EXIT_DIFFERENT, EXIT_NOT_COMPARABLE, all_ranks, guarded_ranks
-from starpullm.commands.options import PATH, blas_library_option, json_option, matmul_option, reduction_option
 from starpullm.commands.render import OUT, print_json, progress_bar
+from starpullm.data.sizes import divisors
 from starpullm.golden.records import GoldenRecord, shipped_records
 from starpullm.runtime import DEFAULT_SCHEDULER, Runtime
 
-__all__ = ["parity"]
+__all__ = ["command"]
 
 MAX_DETAILS = 16
-"""So many lines are shown of what differs in one run."""
+"""Lines that are shown of the differences of one run."""
 
 
-@click.command()
-@click.argument("record_files", metavar="[RECORD.json]...", nargs=-1, type=PATH)
-@click.option("--partition", "partitions", multiple=True, default=["1x1"], show_default=True, metavar="WxT")
+@click.command(
+    "parity",
+    epilog=options.example(
+        "starpullm parity --partition 1x1 --partition 2x1 --sub-batches all",
+        "mpirun -n 2 starpullm parity --sub-batches 2",
+    ),
+)
+@click.argument("record_files", metavar="[RECORD.json]...", nargs=-1, type=options.PATH)
+@options.repeated("--partition", "partitions", default=["1x1"], metavar="WxT", help=options.WORKERS)
 @click.option(
     "--sub-batches",
     default="1",
     show_default=True,
     metavar="S|all",
-    help="Parts of the batch; all: every number that divides it.",
+    help=f"{options.SUB_BATCHES}; all: every number that divides it.",
 )
-@reduction_option
-@click.option("--scheduler", "schedulers", multiple=True, default=[DEFAULT_SCHEDULER], show_default=True)
-@click.option("--full", is_flag=True, help="Without RECORD: also the shipped record of the 124M model.")
-@matmul_option
-@blas_library_option
+@options.reduction
+@options.repeated("--scheduler", "schedulers", default=[DEFAULT_SCHEDULER], metavar="NAME", help=options.SCHEDULER)
+@click.option("--full", is_flag=True, help="Without RECORD.json: also use the shipped record of the 124M model.")
+@options.matmul
+@options.blas_library
 @click.option(
     "--llmc-lib",
-    type=PATH,
-    help="Compare with llm.c itself, as this shared object, run on the records' models, tokens and settings.",
+    type=options.PATH,
+    help="Compare with llm.c itself, built as this shared object, on the models, tokens and settings of the records.",
 )
-@json_option
-def parity(
+@options.as_json
+def command(
     record_files: Sequence[Path],
     partitions: Sequence[str],
     sub_batches: str,
@@ -58,103 +66,109 @@ def parity(
     llmc_lib: Path | None,
     as_json: bool,
 ) -> None:
-    """Compare every tensor of every step with llm.c's golden records, bit for bit.
+    """Compare every tensor of every step with llm.c's, bit for bit.
 
-    Without RECORD: the records shipped with the package. --partition and --scheduler may be repeated. Under mpirun the
-    ranks share the record's batch; --sub-batches are those of one rank.
+    RECORD.json is a golden record: a file with hashes of all tensors that llm.c computed. By default the records of the
+    package are used. Every combination of the repeated options is compared. Under mpirun, the ranks share the batch of
+    a record.
 
-    Exit status 0: all bits are equal; 1: some differ; 2: bad usage or input; 3: not comparable (another libm,
-    or matmuls by a BLAS).
+    Exit status: 0 if all bits are equal; 1 if some differ; 2 for bad usage or input; 3 if nothing can be compared,
+    because this machine's libm is not the record's or a BLAS computes the matmuls.
     """
-    if record_files:
-        records = [GoldenRecord.load(path) for path in record_files]
-    else:
-        records = [record for name, record in shipped_records().items() if full or name != "gpt2-124m"]
+    records = [GoldenRecord.load(path) for path in record_files]
     results: list[ParityResult] = []
     with all_ranks() as comm:
-        ranks = comm.Get_size() if comm else 1
-        plan = [
-            (record, _sub_batch_counts(record, sub_batches, ranks))
-            for record in records
-            if record_files or record.batch_size % ranks == 0
-        ]
-        runs = len(partitions) * len(schedulers)
-        with (
-            tempfile.TemporaryDirectory(prefix="starpullm-parity-") as directory,
-            progress_bar(hidden=as_json) as progress,
-        ):
-            steps = sum(record.num_steps * len(counts) for record, counts in plan) * runs
+        plan = _plan(records, full, sub_batches, comm.Get_size() if comm else 1)
+        places = list(product(partitions, schedulers))
+        with tempfile.TemporaryDirectory(prefix="starpullm-parity-") as name, progress_bar(hidden=as_json) as progress:
+            directory = Path(name)
+            steps = sum(record.num_steps * len(counts) for record, counts in plan) * len(places)
             bar = progress.add_task("parity", total=steps)
             for record, counts in plan:
-                checkpoint = make_inputs(record, Path(directory))
-                reference = run_llmc(llmc_lib, record, checkpoint, Path(directory), comm) if llmc_lib else None
-                for partition in partitions:
-                    for scheduler in schedulers:
-                        with (
-                            Runtime(partition, scheduler, comm, matmul=matmul, blas_library=blas_library) as runtime,
-                            guarded_ranks(comm),
-                        ):
-                            for count in counts:
-                                result = check_parity(
-                                    reference.record if reference else record,
-                                    runtime,
-                                    checkpoint,
-                                    sub_batches=count,
-                                    reduction=reduction,
-                                    reference=reference,
-                                    progress=lambda: progress.advance(bar),
-                                )
-                                results.append(result)
-                                if not as_json:
-                                    for line in _parity_lines(result):
-                                        OUT.print(line, markup=False)
+                checkpoint = make_inputs(record, directory)
+                reference = run_llmc(llmc_lib, record, checkpoint, directory, comm) if llmc_lib else None
+                for place in places:
+                    with (
+                        Runtime(*place, comm, matmul=matmul, blas_library=blas_library) as runtime,
+                        guarded_ranks(comm),
+                    ):
+                        for count in counts:
+                            result = check_parity(
+                                reference.record if reference else record,
+                                runtime,
+                                checkpoint,
+                                sub_batches=count,
+                                reduction=reduction,
+                                reference=reference,
+                                progress=lambda: progress.advance(bar),
+                            )
+                            results.append(result)
+                            _print_result(result, hidden=as_json)
                 checkpoint.unlink()
-        if as_json:
-            print_json([result.as_json() for result in results])
-        else:
-            OUT.print(_parity_summary(results), markup=False)
+        _print_summary(results, as_json=as_json)
+    sys.exit(_exit_status(results))
+
+
+def _plan(
+    records: Sequence[GoldenRecord], full: bool, sub_batches: str, ranks: int
+) -> list[tuple[GoldenRecord, list[int]]]:
+    """Return the records to compare with, and for each of them the numbers of sub-batches of a rank.
+
+    Shipped records whose batch these ranks can't share are left out.
+    """
+    if not records:
+        shipped = [record for name, record in shipped_records().items() if full or name != "gpt2-124m"]
+        records = [record for record in shipped if record.batch_size % ranks == 0]
+    if sub_batches == "all":
+        return [(record, divisors(record.batch_size // ranks)) for record in records]
+    try:
+        return [(record, [int(sub_batches)]) for record in records]
+    except ValueError:
+        raise click.BadParameter(
+            f'expected a number or "all", found "{sub_batches}"', param_hint="--sub-batches"
+        ) from None
+
+
+def _exit_status(results: Sequence[ParityResult]) -> int:
     outcomes = {result.outcome for result in results}
     if Outcome.FAILED in outcomes:
-        sys.exit(EXIT_DIFFERENT)
-    if Outcome.NOT_COMPARABLE in outcomes:
-        sys.exit(EXIT_NOT_COMPARABLE)
+        return EXIT_DIFFERENT
+    return EXIT_NOT_COMPARABLE if Outcome.NOT_COMPARABLE in outcomes else 0
 
 
-def _sub_batch_counts(record: GoldenRecord, sub_batches: str, ranks: int) -> list[int]:
-    if sub_batches == "all":
-        own = record.batch_size // ranks
-        return [count for count in range(1, own + 1) if own % count == 0]
-    try:
-        return [int(sub_batches)]
-    except ValueError:
-        raise click.BadParameter(f'expected a number or "all", found "{sub_batches}"') from None
+def _print_result(result: ParityResult, *, hidden: bool) -> None:
+    if hidden:
+        return
+    OUT.print(_result_line(result))
+    details = list(result.detail_lines())
+    for line in details[:MAX_DETAILS]:
+        OUT.print(f"  {line}")
+    if len(details) > MAX_DETAILS:
+        OUT.print(f"  … and {len(details) - MAX_DETAILS} more, see --json")
 
 
-def _parity_line(result: ParityResult) -> str:
-    live = result.reference != GoldenReference.name
+def _result_line(result: ParityResult) -> str:
+    ranks = f"ranks {result.ranks} " if result.ranks > 1 else ""
+    against = f" against {result.reference}" if result.reference != GoldenReference.name else ""
     line = (
-        f"{result.record} {result.partition} {result.scheduler} "
-        f"{f'ranks {result.ranks} ' if result.ranks > 1 else ''}sub-batches {result.sub_batches} {result.reduction}"
-        f"{f' against {result.reference}' if live else ''}: "
+        f"{result.record} {result.partition} {result.scheduler} {ranks}sub-batches {result.sub_batches} "
+        f"{result.reduction}{against}: "
     )
     if result.outcome is Outcome.NOT_COMPARABLE:
         return f"{line}not comparable, {result.finding}"
-    line += f"{result.num_tensors} tensors over {result.num_steps} steps, {len(result.differences)} differ"
-    return f"{line}; first {result.differences[0]}" if result.differences else line
+    first = f"; first {result.differences[0]}" if result.differences else ""
+    return f"{line}{result.finding}{first}"
 
 
-def _parity_lines(result: ParityResult) -> Iterator[str]:
-    yield _parity_line(result)
-    details = list(result.detail_lines())
-    yield from (f"  {line}" for line in details[:MAX_DETAILS])
-    if len(details) > MAX_DETAILS:
-        yield f"  … and {len(details) - MAX_DETAILS} more, see --json"
-
-
-def _parity_summary(results: Sequence[ParityResult]) -> str:
+def _print_summary(results: Sequence[ParityResult], *, as_json: bool) -> None:
+    if as_json:
+        print_json([result.as_json() for result in results])
+        return
     different = sum(len(result.differences) for result in results)
-    if not different and any(result.outcome is Outcome.NOT_COMPARABLE for result in results):
-        return "parity: not comparable" + ("" if any(of.matmul != "strict" for of in results) else " on this machine")
-    tensors = sum(result.num_tensors for result in results)
-    steps = sum(result.num_steps for result in results if result.outcome is not Outcome.NOT_COMPARABLE)
-    return f"parity: {tensors} tensors over {steps} steps, {different} differ"
+    compared = [result for result in results if result.outcome is not Outcome.NOT_COMPARABLE]
+    if not different and len(compared) < len(results):
+        where = "" if any(result.matmul != "strict" for result in results) else " on this machine"
+        OUT.print(f"parity: not comparable{where}")
+        return
+    tensors, steps = (sum(getattr(result, name) for result in compared) for name in ("num_tensors", "num_steps"))
+    OUT.print(f"parity: {tensors} tensors over {steps} steps, {different} differ")

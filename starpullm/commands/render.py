@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-__all__ = ["ERR", "OUT", "json_number", "print_json", "print_table", "progress_bar"]
+__all__ = ["ERR", "OUT", "json_number", "new_table", "print_json", "print_table", "progress_bar"]
 
-# Results go to standard output; progress and errors to standard error.
-OUT = Console(highlight=False, soft_wrap=True)
-ERR = Console(stderr=True, highlight=False, soft_wrap=True)
+# Without markup and emoji, so that brackets and colons of paths are printed as they are.
+OUT = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+ERR = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 def print_json(value: Any) -> None:
@@ -26,12 +26,12 @@ def print_json(value: Any) -> None:
 
 
 def json_number(value: float | np.float32) -> float | None:
-    """JSON has no NaN and no infinity: null stands for them."""
+    """Return a number for JSON, which has neither NaN nor infinity: None, printed as null, stands for them."""
     return float(value) if math.isfinite(value) else None
 
 
 def progress_bar(*, hidden: bool) -> Progress:
-    """Return a bar on standard error, which isn't drawn if it is hidden or that is no terminal."""
+    """Return a progress bar on standard error, which is drawn on a terminal only, and not if `hidden`."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -45,6 +45,14 @@ def progress_bar(*, hidden: bool) -> Progress:
 TABLE_COLUMNS = 110
 
 
+def new_table(first: str, *others: str) -> Table:
+    """Return a table with a column of names and columns of numbers."""
+    table = Table(first, box=None, pad_edge=False)
+    for column in others:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
+
+
 def print_table(table: Table) -> None:
-    """Print a table that isn't cut where no terminal says how wide it is."""
+    """Print a table, at least `TABLE_COLUMNS` wide: without a terminal, rich would cut it at 80."""
     Console(highlight=False, width=max(OUT.width, TABLE_COLUMNS)).print(table)

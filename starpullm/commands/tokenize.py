@@ -1,4 +1,4 @@
-"""``starpullm tokenize``: a text file's tokens."""
+"""``starpullm tokenize``: turns a text file into a token file."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from pathlib import Path
 
 import click
 
-from starpullm.commands.options import PATH
+from starpullm.commands import options
 from starpullm.data.text import text_encoding
-from starpullm.errors import (
-    FileError,
-    FormatError,
-)
+from starpullm.errors import FileError, FormatError
 from starpullm.files.tokens import write_tokens
 
-__all__ = ["tokenize"]
+__all__ = ["command"]
 
 
-@click.command()
-@click.argument("text", type=PATH)
-@click.argument("out", type=PATH)
-@click.option("--tokenizer", type=PATH, help="llm.c's gpt2_tokenizer.bin.")
-def tokenize(text: Path, out: Path, tokenizer: Path | None) -> None:
-    """Write a text file's tokens: GPT-2's where its vocabulary is there, else bytes."""
+@click.command("tokenize", epilog=options.example("starpullm tokenize sonnets.txt train.bin"))
+@click.argument("text", type=options.PATH)
+@click.argument("out", type=options.PATH)
+@click.option("--tokenizer", type=options.PATH, help="llm.c's gpt2_tokenizer.bin, for GPT-2's vocabulary.")
+def command(text: Path, out: Path, tokenizer: Path | None) -> None:
+    """Convert the text file TEXT, in UTF-8, to the token file OUT.
+
+    The tokens are GPT-2's if --tokenizer is given or tiktoken has the vocabulary, otherwise bytes.
+    """
     encoding = text_encoding(tokenizer)
     try:
         content = text.read_text(encoding="utf-8")

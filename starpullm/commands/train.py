@@ -1,204 +1,234 @@
-"""``starpullm train``: reads the options of a run, refuses what can't be resumed or saved, prints losses."""
+"""``starpullm train``: reads a run's options, refuses what can't be resumed or saved, and prints losses."""
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
+from starpullm.commands import options
 from starpullm.commands.main import all_ranks, guarded_ranks
-from starpullm.commands.options import (
-    PATH,
-    blas_library_option,
-    json_option,
-    matmul_option,
-    partition_option,
-    reduction_option,
-    scheduler_option,
-)
 from starpullm.commands.render import ERR, OUT, json_number, print_json, progress_bar
 from starpullm.data.loader import TokenLoader
-from starpullm.errors import (
-    FileError,
-    FormatError,
-    InvalidArgumentError,
-)
+from starpullm.errors import FileError, FormatError, InvalidArgumentError
 from starpullm.files.checkpoint import checkpoint_config
+from starpullm.files.model import ModelConfig
 from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer, TrainingState, training_state
 from starpullm.training.loop import StepReport, mean_loss, train
 
-__all__ = ["train_command"]
+__all__ = ["command"]
 
 
-@click.command("train")
-@click.option("--checkpoint", type=PATH, help="Model to start from.")
-@click.option("--resume", type=PATH, help="Or folder of training states: go on from the newest complete one.")
-@click.option("--tokens", required=True, metavar="PATTERN", help="Token files to train on.")
-@click.option("--val-tokens", metavar="PATTERN", help="Token files to validate on, before and after.")
-@click.option("--val-batches", type=click.IntRange(min=1), default=10, show_default=True, help="Batches of them.")
-@click.option("--batch-size", type=int, default=4, show_default=True, help="B, sequences per step.")
-@click.option("--seq-len", type=int, default=64, show_default=True, help="T, tokens per sequence.")
-@click.option("--steps", type=click.IntRange(min=1), default=10, show_default=True, help="Number of the last step.")
-@partition_option
-@click.option("--sub-batches", type=int, default=1, show_default=True, help="S, independent parts of a batch.")
-@reduction_option
-@scheduler_option
-@matmul_option
-@blas_library_option
-@click.option("--learning-rate", type=float, default=3e-4, show_default=True)
-@click.option("--beta1", type=float, default=0.9, show_default=True)
-@click.option("--beta2", type=float, default=0.999, show_default=True)
-@click.option("--eps", type=float, default=1e-8, show_default=True)
-@click.option("--weight-decay", type=float, default=0.0, show_default=True)
-@click.option("--save", type=PATH, help="Write the trained model here.")
-@click.option("--save-every", type=click.IntRange(min=1), metavar="N", help="Save the training state every N steps.")
-@click.option("--state-dir", type=PATH, help="Folder of training states; by default that of --resume.")
-@click.option("--keep-states", type=click.IntRange(min=1), default=2, show_default=True, help="States that stay.")
-@json_option
-def train_command(
-    checkpoint: Path | None,
-    resume: Path | None,
-    tokens: str,
-    val_tokens: str | None,
-    val_batches: int,
-    batch_size: int,
-    seq_len: int,
-    steps: int,
-    partition: str,
-    sub_batches: int,
-    reduction: str,
-    scheduler: str,
-    matmul: str,
-    blas_library: str | None,
-    learning_rate: float,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    weight_decay: float,
-    save: Path | None,
-    save_every: int | None,
-    state_dir: Path | None,
-    keep_states: int,
-    as_json: bool,
-) -> None:
-    """Train a model: losses, tokens per millisecond, time left.
+POSITIVE = click.IntRange(min=1)
 
-    Under mpirun each rank brings --batch-size sequences, cut into --sub-batches. A run that was ended goes on bit for
-    bit with --resume and otherwise the same options, on any partition.
+
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """The options of the command, by the names that click gives them."""
+
+    checkpoint: Path | None
+    resume: Path | None
+    tokens: str
+    val_tokens: str | None
+    val_batches: int
+    batch_size: int
+    seq_len: int
+    steps: int
+    partition: str
+    sub_batches: int
+    reduction: str
+    scheduler: str
+    matmul: str
+    blas_library: str | None
+    learning_rate: float
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    save: Path | None
+    save_every: int | None
+    state_dir: Path | None
+    keep_states: int
+    as_json: bool
+
+
+@click.command(
+    "train",
+    epilog=options.example(
+        "starpullm train --checkpoint model.bin --tokens 'train_*.bin' --steps 100 --save trained.bin",
+        "starpullm train --resume states --tokens 'train_*.bin' --steps 200 --partition 2x1",
+    ),
+)
+@click.option("--checkpoint", type=options.PATH, help="Checkpoint to start from.")
+@click.option(
+    "--resume",
+    type=options.PATH,
+    metavar="FOLDER",
+    help="Folder of training states, instead of --checkpoint: continue from the newest complete one.",
+)
+@click.option("--tokens", required=True, metavar="PATTERN", help="Token files to train on, as a glob pattern.")
+@click.option("--val-tokens", metavar="PATTERN", help="Token files to validate on, before and after training.")
+@click.option("--val-batches", type=POSITIVE, default=10, show_default=True, help="Batches to validate on.")
+@click.option("--batch-size", type=int, default=4, show_default=True, help="Sequences per step on each rank.")
+@click.option("--seq-len", type=int, default=64, show_default=True, help="Tokens per sequence.")
+@click.option("--steps", type=POSITIVE, default=10, show_default=True, help="Number of the last step.")
+@options.partition
+@options.sub_batches
+@options.reduction
+@options.scheduler
+@options.matmul
+@options.blas_library
+@click.option("--learning-rate", type=float, default=3e-4, show_default=True, help="Learning rate of AdamW.")
+@click.option("--beta1", type=float, default=0.9, show_default=True, help="Decay rate of AdamW's first moment, m.")
+@click.option("--beta2", type=float, default=0.999, show_default=True, help="Decay rate of AdamW's second moment, v.")
+@click.option("--eps", type=float, default=1e-8, show_default=True, help="Term of AdamW's denominator.")
+@click.option("--weight-decay", type=float, default=0.0, show_default=True, help="Weight decay of AdamW.")
+@click.option("--save", type=options.PATH, help="Checkpoint to write after the last step.")
+@click.option("--save-every", type=POSITIVE, metavar="N", help="Save the training state every N steps.")
+@click.option(
+    "--state-dir", type=options.PATH, show_default="that of --resume", help="Folder to save training states in."
+)
+@click.option("--keep-states", type=POSITIVE, default=2, show_default=True, help="Number of newest states to keep.")
+@options.as_json
+def command(**values: Any) -> None:
+    """Train a model.
+
+    Loss, speed and remaining time are printed after each step. Under mpirun, all ranks train one model. Each rank adds
+    --batch-size sequences to the batch and cuts them into --sub-batches.
+
+    An interrupted run continues with --resume and otherwise the same options, and has the bits of an uninterrupted run.
+    Partition and number of ranks may differ, if the batch of all ranks together is the same.
     """
-    if save:
-        _check_can_save(save)
-    state_dir = state_dir or resume
-    if save_every and not state_dir:
-        raise click.UsageError("--save-every needs --state-dir")
-    state = None
-    if resume is not None and checkpoint is None:
-        state = training_state(resume)
-        config = state.config
-        if state.passed_over:
-            ERR.print(f"note: {state.passed_over}", markup=False)
-        if not state.strict:
-            ERR.print(f"note: {state.path}: a BLAS computed matmuls of its steps: not strict", markup=False)
-    elif checkpoint is not None and resume is None:
-        config = checkpoint_config(checkpoint)
-    else:
-        raise click.UsageError("expected either --checkpoint or --resume")
-    if state and state.step >= steps:
-        raise InvalidArgumentError(
-            f"{state.path}: {state.step} steps have been done, expected fewer than --steps {steps}"
-        )
-    first_step = state.step + 1 if state else 1
-    if save_every and state_dir:
-        _check_no_newer_states(state_dir, first_step - 1)
+    run = _Options(**values)
+    if run.save:
+        _check_can_save(run.save)
+    states = run.state_dir or run.resume
+    if run.save_every and not states:
+        raise click.UsageError("--save-every: expected --state-dir or --resume with it")
+    config, state = _start_of(run)
+    if run.save_every and states:
+        _check_no_newer_states(states, state.step if state else 0)
     with (
         all_ranks() as comm,
-        Runtime(partition, scheduler, comm, matmul=matmul, blas_library=blas_library) as runtime,
+        Runtime(run.partition, run.scheduler, comm, matmul=run.matmul, blas_library=run.blas_library) as runtime,
     ):
-        if runtime.matmul != "strict" and not as_json:
-            OUT.print(f"matmuls by {runtime.matmul}: not strict", markup=False)
+        result = _train(run, config, state, states, runtime)
+    if run.as_json:
+        print_json(result)
 
-        def open_tokens(pattern: str) -> TokenLoader:
-            return TokenLoader(
-                pattern, batch_size, seq_len, rank=runtime.rank, num_ranks=runtime.ranks, vocab_size=config.vocab_size
-            )
 
-        loader = open_tokens(tokens)
-        data_id = loader.fingerprint
-        if state:
-            _check_same_data(state, runtime.ranks * batch_size, seq_len, data_id)
-            loader.seek(state.batches)
+def _start_of(run: _Options) -> tuple[ModelConfig, TrainingState | None]:
+    """Return the model's sizes, and the training state to resume if there is one."""
+    if (run.checkpoint is None) == (run.resume is None):
+        raise click.UsageError("expected either --checkpoint or --resume")
+    if run.checkpoint is not None:
+        return checkpoint_config(run.checkpoint), None
+    assert run.resume is not None
+    state = training_state(run.resume)
+    if state.passed_over:
+        ERR.print(f"note: {state.passed_over}")
+    if not state.strict:
+        ERR.print(f"note: {state.path}: a BLAS computed matmuls of its steps: not strict")
+    if state.step >= run.steps:
+        raise InvalidArgumentError(
+            f"{state.path}: {state.step} steps have been done, expected fewer than --steps {run.steps}"
+        )
+    return state.config, state
+
+
+def _train(
+    run: _Options, config: ModelConfig, state: TrainingState | None, states: Path | None, runtime: Runtime
+) -> dict[str, Any]:
+    """Train, and return the results as --json prints them; without it, print each step."""
+
+    def ignore(line: str) -> None:
+        pass
+
+    say: Callable[[str], None] = ignore if run.as_json else OUT.print
+    if runtime.matmul != "strict":
+        say(f"matmuls by {runtime.matmul}: not strict")
+    loader = _open_tokens(run.tokens, run, config, runtime)
+    data_id = loader.fingerprint
+    if state:
+        _check_same_data(state, runtime.ranks * run.batch_size, run.seq_len, data_id)
+        loader.seek(state.batches)
+    val_loader = _open_tokens(run.val_tokens, run, config, runtime) if run.val_tokens else None
+    first_step = state.step + 1 if state else 1
+    reports: list[StepReport] = []
+    validations: list[float] = []
+    with _new_trainer(run, state, runtime) as trainer, guarded_ranks(runtime.comm):
+
+        def validate(when: str) -> None:
+            if val_loader is not None:
+                validations.append(mean_loss(trainer, val_loader, run.val_batches))
+                say(f"validation loss {when}: {validations[-1]:.6f}")
 
         def save_state(step: int) -> None:
-            if save_every and step % save_every == 0:
-                assert state_dir is not None
-                trainer.save_state(state_dir, batches=loader.position, data_id=data_id, keep=keep_states)
+            if run.save_every and states and step % run.save_every == 0:
+                trainer.save_state(states, batches=loader.position, data_id=data_id, keep=run.keep_states)
 
-        val_loader = open_tokens(val_tokens) if val_tokens else None
-        reports: list[StepReport] = []
-        validations: list[float] = []
-        with (
-            Trainer(
-                runtime,
-                checkpoint,
-                resume=state.path if state else None,
-                batch_size=batch_size,
-                seq_len=seq_len,
-                sub_batches=sub_batches,
-                reduction=reduction,
-                learning_rate=learning_rate,
-                betas=(beta1, beta2),
-                eps=eps,
-                weight_decay=weight_decay,
-            ) as trainer,
-            guarded_ranks(comm),
-        ):
+        validate("before")
+        with progress_bar(hidden=run.as_json) as progress:
+            bar = progress.add_task("training", total=run.steps - first_step + 1)
+            for report in train(trainer, loader, run.steps, first_step=first_step, after_submit=save_state):
+                reports.append(report)
+                progress.advance(bar)
+                say(
+                    f"step {report.step}/{run.steps}: loss {report.loss:.6f}, "
+                    f"{report.tokens_per_ms:.3f} tokens/ms, {report.seconds_left:.0f} s left"
+                )
+        validate("after")
+        trainer.wait_saved()
+        if run.save:
+            trainer.save_checkpoint(run.save)
+            say(f"saved {run.save}")
+    return {
+        "losses": [json_number(report.loss) for report in reports],
+        "tokens_per_ms": reports[-1].tokens_per_ms,
+        "matmul": runtime.matmul,
+        "validation_losses": [json_number(loss) for loss in validations],
+        "saved": str(run.save) if run.save else None,
+    }
 
-            def validate(when: str) -> None:
-                if val_loader is None:
-                    return
-                validations.append(mean_loss(trainer, val_loader, val_batches))
-                if not as_json:
-                    OUT.print(f"validation loss {when}: {validations[-1]:.6f}")
 
-            validate("before")
-            with progress_bar(hidden=as_json) as progress:
-                bar = progress.add_task("training", total=steps - first_step + 1)
-                for report in train(trainer, loader, steps, first_step=first_step, after_submit=save_state):
-                    reports.append(report)
-                    progress.advance(bar)
-                    if not as_json:
-                        tokens_left = (steps - report.step) * runtime.ranks * batch_size * seq_len
-                        OUT.print(
-                            f"step {report.step}/{steps}: loss {report.loss:.6f}, "
-                            f"{report.tokens_per_ms:.3f} tokens/ms, "
-                            f"{tokens_left / report.tokens_per_ms / 1e3:.0f} s left"
-                        )
-            validate("after")
-            trainer.wait_saved()
-            if save:
-                trainer.save_checkpoint(save)
-                if not as_json:
-                    OUT.print(f"saved {save}", markup=False)
-    if as_json:
-        print_json(
-            {
-                "losses": [json_number(report.loss) for report in reports],
-                "tokens_per_ms": reports[-1].tokens_per_ms,
-                "matmul": runtime.matmul,
-                "validation_losses": [json_number(loss) for loss in validations],
-                "saved": str(save) if save else None,
-            }
-        )
+def _open_tokens(pattern: str, run: _Options, config: ModelConfig, runtime: Runtime) -> TokenLoader:
+    return TokenLoader(
+        pattern,
+        run.batch_size,
+        run.seq_len,
+        rank=runtime.rank,
+        num_ranks=runtime.ranks,
+        vocab_size=config.vocab_size,
+    )
+
+
+def _new_trainer(run: _Options, state: TrainingState | None, runtime: Runtime) -> Trainer:
+    return Trainer(
+        runtime,
+        run.checkpoint,
+        resume=state.path if state else None,
+        batch_size=run.batch_size,
+        seq_len=run.seq_len,
+        sub_batches=run.sub_batches,
+        reduction=run.reduction,
+        learning_rate=run.learning_rate,
+        betas=(run.beta1, run.beta2),
+        eps=run.eps,
+        weight_decay=run.weight_decay,
+    )
 
 
 def _check_no_newer_states(folder: Path, step: int) -> None:
-    """Refuse a folder from which a later --resume would take another run's state."""
+    """Refuse a folder with newer states of another run: a later --resume would continue from those."""
     try:
         newest = training_state(folder)
-    except (FormatError, FileError):  # none there; a folder that can't be written is told when it is saved to
+    except (FormatError, FileError):  # there is no state; a folder that can't be written is reported when saving
         return
     if newest.step > step:
         raise InvalidArgumentError(
@@ -208,7 +238,7 @@ def _check_no_newer_states(folder: Path, step: int) -> None:
 
 
 def _check_same_data(state: TrainingState, batch_size: int, seq_len: int, data_id: int) -> None:
-    """Refuse to go on where the next batch would be another than without the interruption."""
+    """Refuse to resume if the next batch would not be that of the uninterrupted run."""
     if (state.batch_size, state.seq_len) != (batch_size, seq_len):
         raise InvalidArgumentError(
             f"{state.path}: was saved with batches of {state.batch_size} x {state.seq_len} tokens on all ranks "
@@ -219,7 +249,7 @@ def _check_same_data(state: TrainingState, batch_size: int, seq_len: int, data_i
 
 
 def _check_can_save(path: Path) -> None:
-    """Refuse a place where the model can't be saved while nothing is lost by it."""
+    """Refuse a path that can't be written, before any step has been computed."""
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))

@@ -1,7 +1,4 @@
-"""Training data: batches of token files, text and token ids, generated models and tokens, sampling.
-
-What programs use is here too; nothing here needs the native library.
-"""
+"""Training data: batches of token files, text and token ids, generated models and tokens, sampling."""
 
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.data.loader import TokenLoader

@@ -1,4 +1,4 @@
-"""Generated models and tokens, the same on every platform (golden/README.md), and untrained models.
+"""Generated models and tokens, equal on all platforms (golden/README.md), and untrained models.
 
 Size letters: B batch, T sequence length, C channels, L layers, V vocabulary.
 """
@@ -29,7 +29,7 @@ __all__ = [
     "mix",
 ]
 
-_GENERATOR_CHUNK: Final = 1 << 16  # elements at a time: the working arrays stay in the processor's cache
+_GENERATOR_CHUNK: Final = 1 << 16  # elements at a time: the working arrays, 512 KB each, stay in a cache
 _GENERATOR_SCALES: Final = {
     "wte": 0.04,
     "qkvw": 0.04,
@@ -46,12 +46,12 @@ _TOKEN_SEED: Final = 50
 
 
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return splitmix64's output function of every element; wraps modulo 2^64.
+    """Return the output function of splitmix64 of each element, modulo 2^64.
 
     Parameters
     ----------
     values
-        Any number of 64-bit values, one-dimensional; not changed.
+        64-bit values, one-dimensional; they aren't changed.
     """
     mixed = np.array(values, np.uint64, ndmin=1)
     mixed += np.uint64(0x9E3779B97F4A7C15)
@@ -64,14 +64,12 @@ def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def generate_parameters(config: ModelConfig, seed: int) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """Yield name and array of every parameter of the generated model, in the checkpoint's order.
-
-    The same on every platform. `dict(generate_parameters(…))` holds them all; the iterator one at a time.
+    """Yield name and array of each parameter of the generated model, in the checkpoint's order.
 
     Parameters
     ----------
     config
-        The sizes.
+        The model's sizes.
     seed
         Number of the model.
     """
@@ -85,12 +83,12 @@ def generate_parameters(config: ModelConfig, seed: int) -> Iterator[tuple[str, N
 
 
 def generate_checkpoint(path: StrPath, config: ModelConfig, seed: int) -> str:
-    """Write the generated model's checkpoint piece by piece and return the SHA-256 of the file in hex.
+    """Write the checkpoint of the generated model in pieces, and return the SHA-256 of the file in hex.
 
     Raises
     ------
     FileError
-        If the file can't be written; what was there before is still there, whole.
+        If the file can't be written. An existing file is unchanged.
     """
     digest = hashlib.sha256()
     with atomic_write(path) as file:
@@ -101,7 +99,7 @@ def generate_checkpoint(path: StrPath, config: ModelConfig, seed: int) -> str:
 
 
 def generated_checkpoint_sha256(config: ModelConfig, seed: int) -> str:
-    """Return the SHA-256 in hex of the file that `generate_checkpoint` would write, without writing it."""
+    """Return the SHA-256 in hex of the file that `generate_checkpoint` writes, without writing it."""
     digest = hashlib.sha256()
     for piece in _checkpoint_pieces(config, seed):
         digest.update(piece)
@@ -135,7 +133,7 @@ def generate_tokens(
 
 
 def generated_tokens_sha256(seed: int, num_steps: int, batch_size: int, seq_len: int, vocab_size: int) -> str:
-    """Return the SHA-256 in hex of all steps' ids as little-endian int32, per step inputs then targets.
+    """Return the SHA-256 in hex of the ids of all steps as little-endian int32, inputs before targets in each step.
 
     Raises
     ------
@@ -166,8 +164,8 @@ def _parameter_chunks(name: str, number: int, count: int, seed: int) -> Iterator
         chunk = bits.astype(np.float32)
         chunk -= np.float32(2**23)
         chunk *= np.float32(2**-23)
-        # Up to here every value is exact. The product is rounded once; it is 0 or at least 2^-23 times the
-        # scale in magnitude, far above the subnormals, so that flush-to-zero can't change it.
+        # All values up to here are exact. The product is rounded once. It is 0, or at least 2^-23 times the scale and
+        # so never denormal, so that flush-to-zero doesn't change it.
         chunk *= scale
         if layernorm_weight:
             chunk += np.float32(1)
@@ -186,17 +184,18 @@ _RESIDUAL_PROJECTIONS: Final = frozenset({"attprojw", "fcprojw"})
 
 
 def initial_parameters(config: ModelConfig, seed: int) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """Yield name and array of every parameter of an untrained GPT-2, in the checkpoint's order.
+    """Yield name and array of each parameter of an untrained GPT-2, in the checkpoint's order.
 
-    As GPT-2 was initialised: weights normal with standard deviation 0.02, those of the residual projections
-    (attprojw, fcprojw) divided by sqrt(2·L), biases 0, layernorm weights 1; the padding rows of wte are 0.
+    The initialisation is that of GPT-2: weights are normally distributed with standard deviation 0.02, divided by
+    sqrt(2·L) for the residual projections (attprojw, fcprojw); biases are 0 and layernorm weights 1. The padding rows
+    of wte are 0.
 
     Parameters
     ----------
     config
-        The sizes.
+        The model's sizes.
     seed
-        Seed of NumPy's PCG64; the same seed gives the same model with the same NumPy.
+        Seed of NumPy's PCG64. The same seed and version of NumPy give the same model.
     """
     random = np.random.Generator(np.random.PCG64(seed))
     for name, shape in parameter_shapes(config).items():

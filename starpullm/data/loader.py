@@ -1,4 +1,4 @@
-"""Token batches in llm.c's order.
+"""Batches of token files, in llm.c's order.
 
 Size letters: B batch, T sequence length, V vocabulary.
 """
@@ -17,11 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.data.sizes import check_positive
-from starpullm.errors import (
-    FileError,
-    FormatError,
-    InvalidArgumentError,
-)
+from starpullm.errors import FileError, FormatError, InvalidArgumentError
 from starpullm.files.header import StrPath
 from starpullm.files.tokens import read_tokens
 
@@ -29,20 +25,20 @@ __all__ = ["TokenLoader", "token_files"]
 
 
 def token_files(paths: StrPath | Iterable[StrPath]) -> tuple[Path, ...]:
-    """Return the token files that paths or glob patterns name, each once, sorted by name byte by byte.
+    """Return the token files of paths or glob patterns, without duplicates, in the order of their names' bytes.
 
     Parameters
     ----------
     paths
-        One path or pattern, or several. What exists under its literal name is taken as a path. As in llm.c, a
-        pattern's wildcard doesn't match a leading dot of a file's name.
+        One or more paths or patterns. A name that exists is a path, also if it contains wildcards. As in llm.c, a
+        wildcard doesn't match the leading dot of a file's name.
 
     Raises
     ------
     FileError
-        If a path or pattern names no file.
+        If a path or pattern matches no file.
     InvalidArgumentError
-        If a pattern can't be understood, or there is no path at all.
+        If a pattern is invalid, or there is no path at all.
     """
     several = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not several:
@@ -70,9 +66,9 @@ def _matches(pattern: Path) -> list[Path]:
 class TokenLoader:
     """Batches of token files in llm.c's order, without shuffling.
 
-    Step k of a shard reads B·T + 1 tokens from position k·R·B·T + r·B·T for rank r of R; the targets are the
-    inputs moved by one; the shard's tail is dropped; the next shard follows, and after the last the first
-    again. So R ranks of B sequences read the same global batch as one rank of R·B.
+    In step k of a shard, rank r of R reads B·T + 1 tokens from position k·R·B·T + r·B·T on. The targets are the inputs
+    shifted by one token. The rest of a shard that is too short for a step is skipped; then the next shard follows, and
+    after the last shard the first. So R ranks with B sequences each read the same batch as one rank with R·B.
 
     Parameters
     ----------
@@ -83,17 +79,16 @@ class TokenLoader:
     rank, num_ranks
         r and R.
     vocab_size
-        V; every id of every file is checked against it. None: ids aren't checked.
+        V; all ids of all files must be below it. None: ids aren't checked.
 
     Raises
     ------
     InvalidArgumentError
-        If a size isn't positive, the rank isn't below the number of ranks, or a shard is too small for one
-        step.
+        If a size isn't positive, the rank isn't below the number of ranks, or a shard is too short for one step.
     TokenRangeError
         If an id isn't below V.
     FormatError, FileError
-        If a file isn't a token file or can't be read.
+        If a file isn't a token file, or can't be read.
     """
 
     def __init__(
@@ -129,27 +124,27 @@ class TokenLoader:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps until the first shard comes again."""
+        """Number of steps from the start of the first shard to the end of the last."""
         return self._first_steps[-1]
 
     @property
     def fingerprint(self) -> int:
-        """64 bits that say which data these are: the shards' names without folders, and their numbers of tokens."""
+        """A 64-bit hash of the shards' names, without folders, and of their numbers of tokens."""
         shards = [(path.name, count) for path, count in zip(self.paths, self._counts, strict=True)]
         return int.from_bytes(hashlib.sha256(repr(shards).encode()).digest()[:8], "little")
 
     @property
     def position(self) -> int:
-        """Steps read so far; counts on after the last shard."""
+        """Number of steps read so far; it isn't reset after the last shard."""
         return self._position
 
     def seek(self, position: int) -> None:
-        """Let the next step be number `position`, counted from 0 as `position` does.
+        """Continue with step number `position`, counted from 0 as the property `position`.
 
         Raises
         ------
         InvalidArgumentError
-            If it is negative.
+            If the position is negative.
         """
         if position < 0:
             raise InvalidArgumentError(f"position: expected a number of steps from 0 on, found {position}")
@@ -165,7 +160,7 @@ class TokenLoader:
         Raises
         ------
         FormatError, FileError
-            If the file was changed or removed since the loader was made.
+            If the file has been changed or removed since the loader was created.
         """
         step = self._position % self.steps_per_epoch
         shard = bisect_right(self._first_steps, step) - 1
@@ -179,7 +174,7 @@ class TokenLoader:
         return inputs, targets
 
     def _shard(self, index: int) -> NDArray[np.uint16]:
-        # One mapped file at a time: each holds a file descriptor, and data sets have thousands of shards.
+        # Only one file is mapped at a time: each needs a file descriptor, and data sets have thousands of shards.
         if self._open is None or self._open[0] != index:
             ids = read_tokens(self.paths[index])
             if ids.size != self._counts[index]:

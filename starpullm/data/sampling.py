@@ -5,25 +5,23 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.errors import (
-    InvalidArgumentError,
-)
+from starpullm.errors import InvalidArgumentError
 
 __all__ = ["XorShift", "sample"]
 
 
 def sample(probabilities: NDArray[np.float32], coin: float) -> int:
-    """Return the index that a coin in [0, 1) picks, as llm.c does.
+    """Return the index that a random number in [0, 1) selects, as llm.c does.
 
-    That is the first index at which the running sum, in binary32 and ascending order, exceeds the coin; the
-    last index if rounding keeps the sum from ever exceeding it.
+    It is the first index at which the running sum, in binary32 and in ascending order, exceeds the number, or the last
+    index if rounding keeps the sum from exceeding it.
 
     Parameters
     ----------
     probabilities
-        float32, one-dimensional, not empty.
+        float32 (V), not empty.
     coin
-        For example `XorShift.random_f32`.
+        The random number, for example of `XorShift.random_f32`.
 
     Raises
     ------
@@ -34,18 +32,18 @@ def sample(probabilities: NDArray[np.float32], coin: float) -> int:
         raise InvalidArgumentError(
             f"probabilities: expected one dimension that isn't empty, found {probabilities.shape}"
         )
-    # NumPy's cumulative sum is the ordered one; its plain sum isn't.
+    # NumPy adds in ascending order in cumsum, but not in sum.
     exceeds = np.cumsum(probabilities, dtype=np.float32) > np.float32(coin)
     return int(np.argmax(exceeds)) if exceeds.any() else probabilities.size - 1
 
 
 class XorShift:
-    """llm.c's random numbers: xorshift64* with the high 32 bits as output.
+    """llm.c's random numbers: xorshift64*, of which the high 32 bits are used.
 
     Parameters
     ----------
     state
-        The 64-bit state; not 0, which the generator would never leave.
+        The 64-bit state; not 0, because all numbers would be 0.
 
     Raises
     ------
@@ -68,5 +66,5 @@ class XorShift:
         return (state * 0x2545F4914F6CDD1D) % 2**64 >> 32
 
     def random_f32(self) -> float:
-        """Return the next number in [0, 1), a multiple of 2^-24 and so exact in binary32."""
+        """Return the next number in [0, 1); it is a multiple of 2^-24, so exact in binary32."""
         return (self.random_u32() >> 8) / 2**24

@@ -1,16 +1,19 @@
-"""The check of sizes that loader and generator share."""
+"""Checks and properties of sizes that several rooms share."""
 
 from __future__ import annotations
 
-from starpullm.errors import (
-    InvalidArgumentError,
-)
+from starpullm.errors import InvalidArgumentError
 
-__all__ = ["check_positive"]
+__all__ = ["check_positive", "divisors"]
 
 
 def check_positive(**sizes: int) -> None:
-    """Refuse a size below 1, by its name."""
+    """Raise an error that names the first size below 1."""
     for name, size in sizes.items():
         if size < 1:
             raise InvalidArgumentError(f"{name}: expected a positive number, found {size}")
+
+
+def divisors(size: int) -> list[int]:
+    """Return the divisors of a positive size, ascending: of a batch, the numbers of sub-batches that it can have."""
+    return [divisor for divisor in range(1, size + 1) if size % divisor == 0]

@@ -1,6 +1,6 @@
-"""Text to token ids and back: GPT-2's byte pair encoding where its vocabulary is on this machine, else bytes.
+"""Text to token ids and back: GPT-2's byte pair encoding if its vocabulary is on this machine, otherwise bytes.
 
-V is the number of token ids.
+Size letter: V vocabulary.
 """
 
 from __future__ import annotations
@@ -18,12 +18,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.errors import (
-    FileError,
-    FormatError,
-    MissingDependencyError,
-    TokenRangeError,
-)
+from starpullm.errors import FileError, FormatError, MissingDependencyError, TokenRangeError
 from starpullm.files.header import StrPath
 from starpullm.files.tokenizer import read_tokenizer
 
@@ -31,7 +26,7 @@ __all__ = ["TextEncoding", "byte_encoding", "gpt2_encoding", "text_encoding"]
 
 
 class TextEncoding(Protocol):
-    """A way between text and token ids."""
+    """Converts text to token ids and back."""
 
     @property
     def name(self) -> str:
@@ -43,13 +38,13 @@ class TextEncoding(Protocol):
 
     @property
     def end_of_text(self) -> int:
-        """Id that separates documents; text never encodes to it."""
+        """Id that separates documents; no text is encoded to it."""
 
     def encode(self, text: str) -> NDArray[np.int32]:
         """Return the text's token ids, one-dimensional."""
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of the ids; bytes that aren't UTF-8 become U+FFFD.
+        """Return the text of the ids; bytes that aren't valid UTF-8 become U+FFFD.
 
         Raises
         ------
@@ -59,10 +54,11 @@ class TextEncoding(Protocol):
 
 
 END_OF_TEXT: Final = "<|endoftext|>"
-"""How the end-of-text token looks when it is decoded."""
-# The pattern that GPT-2 was published with: it cuts text into the pieces inside which bytes are merged.
+"""The text of the end-of-text token."""
+
+# The pattern that was published with GPT-2. It splits text into pieces, and bytes are merged within a piece only.
 _GPT2_SPLIT: Final = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
-# The file names of GPT-2's vocabulary (merges, encoder) in tiktoken's cache, and their SHA-256. Nothing is downloaded.
+# Names of the files of GPT-2's vocabulary (merges, encoder) in tiktoken's cache, with their SHA-256.
 _GPT2_VOCABULARY: Final = {
     "6d1cbeee0f20b3d9449abfede4726ed8212e3aee": ("1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"),
     "6c7ea1a7e38e3a7f062df639a5b80947f075ffe6": ("196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"),
@@ -70,12 +66,12 @@ _GPT2_VOCABULARY: Final = {
 
 
 def text_encoding(tokenizer_file: StrPath | None = None) -> TextEncoding:
-    """Return GPT-2's byte pair encoding if its vocabulary is on this machine, else bytes; `name` says which.
+    """Return GPT-2's byte pair encoding if its vocabulary is on this machine, otherwise that of bytes.
 
     Parameters
     ----------
     tokenizer_file
-        llm.c's `gpt2_tokenizer.bin`. If it is given it is used, and what is wrong with it is raised.
+        llm.c's `gpt2_tokenizer.bin`, which has to be used if it is given.
 
     Raises
     ------
@@ -96,19 +92,19 @@ def byte_encoding() -> TextEncoding:
 
 
 def gpt2_encoding(tokenizer_file: StrPath | None = None) -> TextEncoding:
-    """Return GPT-2's byte pair encoding, done by tiktoken; nothing is ever downloaded.
+    """Return GPT-2's byte pair encoding by tiktoken; nothing is downloaded.
 
     Parameters
     ----------
     tokenizer_file
-        llm.c's `gpt2_tokenizer.bin`. None: the vocabulary that tiktoken has in its cache on disk.
+        llm.c's `gpt2_tokenizer.bin`. None: the vocabulary in tiktoken's cache on the disk.
 
     Raises
     ------
     MissingDependencyError
         If tiktoken isn't installed.
     FileError
-        If the file can't be read, or no file was given and tiktoken's cache hasn't got the vocabulary.
+        If the file can't be read, or no file is given and tiktoken's cache doesn't contain the vocabulary.
     FormatError
         If the file isn't a tokenizer, or its tokens aren't a byte pair vocabulary.
     """
@@ -133,7 +129,7 @@ class _ByteEncoding:
     end_of_text = 256
 
     def encode(self, text: str) -> NDArray[np.int32]:
-        # A lone surrogate has no UTF-8; tiktoken replaces it too.
+        # A lone surrogate can't be encoded in UTF-8; tiktoken replaces it too.
         return np.frombuffer(text.encode("utf-8", errors="replace"), np.uint8).astype(np.int32)
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -144,7 +140,7 @@ class _ByteEncoding:
 
 
 class _Tiktoken(Protocol):
-    """The part of tiktoken.Encoding that is used here."""
+    """The methods of tiktoken.Encoding that are used here."""
 
     def encode_ordinary(self, text: str) -> list[int]: ...
 
@@ -184,7 +180,7 @@ def _optional_module(name: str) -> ModuleType:
 
 
 def _ranks_of_file(path: Path) -> tuple[dict[bytes, int], int]:
-    """Return token bytes to merge rank, which in GPT-2 is the token's id, and the end-of-text id."""
+    """Return the merge rank of each token, which in GPT-2 is its id, and the end-of-text id."""
     tokenizer = read_tokenizer(path)
     ranks: dict[bytes, int] = {}
     for index, token in enumerate(tokenizer.tokens):
@@ -205,7 +201,7 @@ def _ranks_of_file(path: Path) -> tuple[dict[bytes, int], int]:
 
 
 def _cached_gpt2_ranks() -> dict[bytes, int]:
-    # tiktoken downloads what its cache lacks or has with another hash, so both are looked at first.
+    # Checked first, because tiktoken downloads files that its cache doesn't contain with the right hash.
     directory = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR"))
     if directory is None:
         directory = str(Path(tempfile.gettempdir()) / "data-gym-cache")

@@ -1,4 +1,1 @@
-"""File formats, one file each, read and written with NumPy: llm.c's four and our own training states.
-
-docs/formats.md describes them; nothing here needs the native library.
-"""
+"""File formats, one file for each, read and written with NumPy: llm.c's four, and training states (docs/formats.md)."""

@@ -1,4 +1,4 @@
-"""Arrays in files: read, mapped or as bytes; shapes, dtypes and token ids checked."""
+"""Arrays in files: reading, mapping and writing them; checks of shapes, dtypes and token ids."""
 
 from __future__ import annotations
 
@@ -8,29 +8,26 @@ from typing import BinaryIO, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.errors import (
-    InvalidArgumentError,
-    TokenRangeError,
-)
+from starpullm.errors import InvalidArgumentError, TokenRangeError
 from starpullm.files.header import refusal
 
 __all__ = ["FLOAT32", "SCAN", "UINT16", "bytes_of", "check_array", "check_ids", "first_outside", "read_array"]
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
-SCAN: Final = 1 << 22  # ids looked at in one go, so that a scan of a mapped file needs little memory
+SCAN: Final = 1 << 22  # ids at a time (8 MB), so that a scan of a mapped file needs little memory
 UINT16: Final = np.dtype("<u2")
 FLOAT32: Final = np.dtype("<f4")
 
 
 def bytes_of(array: NDArray[np.generic], dtype: np.dtype[np.generic]) -> memoryview:
-    """Return an array's bytes as the file has them, in this dtype and row-major."""
+    """Return the bytes of an array in this dtype, row-major, as in the file."""
     return np.ascontiguousarray(array, dtype).reshape(-1).view(np.uint8).data
 
 
 def read_array(
     file: BinaryIO, where: Path, dtype: np.dtype[_Scalar], position: int, count: int, *, mmap: bool
 ) -> NDArray[_Scalar]:
-    """Read so many values from a position on, one-dimensional; mapped if `mmap`."""
+    """Read `count` values from a byte position on, as a one-dimensional array; with `mmap` it is mapped."""
     if count == 0:
         return np.empty(0, dtype)
     if mmap:
@@ -43,13 +40,13 @@ def read_array(
 
 
 def check_array(name: str, array: NDArray[np.generic], shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> None:
-    """Refuse an array of another shape or dtype."""
+    """Raise an error if the array has another shape or dtype."""
     if array.shape != shape or array.dtype != dtype:
         raise InvalidArgumentError(f"{name}: expected {dtype} {shape}, found {array.dtype} {array.shape}")
 
 
 def first_outside(ids: NDArray[np.integer], limit: int) -> int | None:
-    """Return the index (row-major) of the first id that isn't in [0, limit), or None."""
+    """Return the row-major index of the first id that isn't in [0, limit), or None."""
     flat = ids.reshape(-1)
     for start in range(0, flat.size, SCAN):
         chunk = flat[start : start + SCAN]
@@ -59,7 +56,7 @@ def first_outside(ids: NDArray[np.integer], limit: int) -> int | None:
 
 
 def check_ids(where: Path, ids: NDArray[np.integer], position: int, limit: int) -> None:
-    """Refuse a file whose ids, read from `position` on, aren't all in [0, limit)."""
+    """Raise an error if an id isn't in [0, limit); the ids were read from byte `position` on."""
     index = first_outside(ids, limit)
     if index is not None:
         raise TokenRangeError(

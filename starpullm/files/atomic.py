@@ -1,4 +1,4 @@
-"""Files that appear under their name only when they are complete and on disk."""
+"""Writing files that appear under their name only when they are complete and on the disk."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from starpullm.errors import (
-    FileError,
-    StarpullmError,
-)
+from starpullm.errors import FileError, StarpullmError
 from starpullm.files.header import StrPath, reason
 
 __all__ = ["atomic_write", "sync_directory"]
@@ -22,17 +19,16 @@ __all__ = ["atomic_write", "sync_directory"]
 
 @contextmanager
 def atomic_write(path: StrPath) -> Iterator[BinaryIO]:
-    """Open a file for writing that appears under its name only when it is complete and on disk.
+    """Open a file for writing that appears under its name only when it is complete and on the disk.
 
-    It is written under a temporary name in the same directory, synchronised, then renamed, and the directory
-    is synchronised. If anything fails, an exception of the caller included, the temporary file is removed and
-    what was under the name before stays. A symbolic link is followed, and an existing file's permissions are
-    kept.
+    It is written under a temporary name in the same directory, synchronised and renamed, and the directory is
+    synchronised. After any failure, also an exception of the caller, the temporary file is removed and an existing file
+    is unchanged. Symbolic links are followed, and the permissions of an existing file are kept.
 
     Raises
     ------
     FileError
-        If the operating system refuses, or the name belongs to something that isn't a regular file.
+        If the file can't be written, or the path exists and isn't a regular file.
     """
     shown = Path(path)
     temporary: Path | None = None
@@ -61,7 +57,7 @@ def atomic_write(path: StrPath) -> Iterator[BinaryIO]:
 
 
 def _mode_of(target: Path) -> int | None:
-    """Return the permissions of the file that will be replaced, or None if there is none yet."""
+    """Return the permissions of the file that will be replaced, or None if it doesn't exist."""
     try:
         mode = target.stat().st_mode
     except FileNotFoundError:
@@ -74,9 +70,8 @@ def _mode_of(target: Path) -> int | None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Bring a directory's entries to disk, where its file system can."""
-    # The new file is whole and under its name by now. Where the directory can't be opened for reading or its
-    # file system can't synchronise directories, that has to be enough.
+    """Write a directory's entries to the disk, if its file system supports that."""
+    # Not an error: the directory isn't readable, or its file system can't synchronise directories.
     with suppress(PermissionError):
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         try:

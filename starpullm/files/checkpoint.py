@@ -56,17 +56,17 @@ class Checkpoint:
     parameters: dict[str, NDArray[np.float32]]
 
     def __post_init__(self) -> None:
-        """Bring the parameters into the file's order, checking names, shapes and dtypes."""
+        """Check names, shapes and dtypes of the parameters, and bring them into the file's order."""
         object.__setattr__(self, "parameters", checked_tensors(self.config, self.parameters, "parameters"))
 
 
 def checkpoint_config(path: StrPath) -> ModelConfig:
-    """Read a checkpoint's sizes and check that the file has exactly the bytes that go with them.
+    """Read the model's sizes from a checkpoint, and check that the file has the size that follows from them.
 
     Raises
     ------
     FormatError
-        If the header or the file's size isn't that of a float32 checkpoint.
+        If the file isn't a float32 checkpoint, or its size is wrong.
     FileError
         If the file can't be read.
     """
@@ -82,16 +82,16 @@ def read_checkpoint(path: StrPath, *, mmap: bool = False) -> Checkpoint:
     path
         The file.
     mmap
-        True: the arrays are read-only views of the mapped file, read when touched. False: they are in memory.
+        True: the arrays are read-only views of the mapped file. False: they are read into memory.
 
     Raises
     ------
     FormatError
-        If the header or the file's size isn't that of a float32 checkpoint.
+        If the file isn't a float32 checkpoint, or its size is wrong.
     FileError
         If the file can't be read.
     OutOfMemoryError
-        If there is no memory for the parameters.
+        If there isn't enough memory for the parameters.
     """
     with reading(path) as (file, where):
         config = _read_checkpoint_header(file, where)
@@ -99,12 +99,12 @@ def read_checkpoint(path: StrPath, *, mmap: bool = False) -> Checkpoint:
 
 
 def checkpoint_header(config: ModelConfig) -> bytes:
-    """Return the 1024 bytes that a checkpoint of this config starts with."""
+    """Return the header of a checkpoint, 1024 bytes."""
     return header_bytes(CHECKPOINT_MAGIC, CHECKPOINT_VERSION, *astuple(config))
 
 
 def write_checkpoint(path: StrPath, checkpoint: Checkpoint) -> None:
-    """Write a model checkpoint; on failure the file that was there before is still there, whole.
+    """Write a model checkpoint; after a failure an existing file is unchanged.
 
     Raises
     ------

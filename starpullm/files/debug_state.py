@@ -11,10 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.errors import (
-    InvalidArgumentError,
-    TokenRangeError,
-)
+from starpullm.errors import InvalidArgumentError, TokenRangeError
 from starpullm.files.arrays import FLOAT32, bytes_of, check_array, check_ids, first_outside, read_array
 from starpullm.files.atomic import atomic_write
 from starpullm.files.header import (
@@ -38,16 +35,16 @@ DEBUG_STATE_VERSION: Final = 2
 
 @dataclass(frozen=True, eq=False)
 class DebugState:
-    """What one forward and backward pass of llm.c gave, for comparison.
+    """The results of one forward and backward pass, with which a run is compared.
 
     Parameters
     ----------
     config
-        Sizes of the model that it belongs to (the file itself only has B and T).
+        Sizes of the model (the file itself contains only B and T).
     inputs, targets
         Token ids, int32 (B,T).
     logits
-        float32 (B,T,V): without the padding.
+        float32 (B,T,V), without padding.
     loss
         The mean loss.
     gradients
@@ -96,20 +93,20 @@ def read_debug_state(path: StrPath, config: ModelConfig, *, mmap: bool = False) 
     path
         The file.
     config
-        Sizes of the model that it belongs to; the file only has B and T.
+        Sizes of the model; the file contains only B and T.
     mmap
-        True: logits and gradients are read-only views of the mapped file. False: they are in memory.
+        True: logits and gradients are read-only views of the mapped file. False: they are read into memory.
 
     Raises
     ------
     FormatError
-        If the header or the file's size isn't that of this model's debug state.
+        If the file isn't a debug state of this model, or its size is wrong.
     TokenRangeError
         If a token id isn't in [0, V).
     FileError
         If the file can't be read.
     OutOfMemoryError
-        If there is no memory for the arrays.
+        If there isn't enough memory for the arrays.
     """
     with reading(path) as (file, where):
         header = read_header(file, where, DEBUG_STATE_MAGIC)
@@ -142,7 +139,7 @@ def read_debug_state(path: StrPath, config: ModelConfig, *, mmap: bool = False) 
 
 
 def write_debug_state(path: StrPath, state: DebugState) -> None:
-    """Write a debug state; on failure the file that was there before is still there, whole.
+    """Write a debug state; after a failure an existing file is unchanged.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""What all five formats share: the header of 256 int32, opening a file for reading, and how a wrong byte is refused.
+"""What all five formats share: the header of 256 int32, opening a file for reading, and errors that name a byte.
 
-Every file is little-endian and starts with magic, version, then the format's own counts.
+All files are little-endian. A header starts with magic number and version.
 """
 
 from __future__ import annotations
@@ -13,12 +13,7 @@ from typing import BinaryIO, Final, TypeAlias
 
 import numpy as np
 
-from starpullm.errors import (
-    FileError,
-    FormatError,
-    OutOfMemoryError,
-    StarpullmError,
-)
+from starpullm.errors import FileError, FormatError, OutOfMemoryError, StarpullmError
 
 __all__ = [
     "CHECKPOINT_MAGIC",
@@ -62,7 +57,7 @@ INT32: Final = np.dtype("<i4")
 
 
 def header_bytes(*values: int) -> bytes:
-    """Return a header's 1024 bytes, zeros behind the values."""
+    """Return the 1024 bytes of a header: the values, then zeros."""
     header = np.zeros(HEADER_INTS, INT32)
     header[: len(values)] = values
     return header.tobytes()
@@ -70,7 +65,7 @@ def header_bytes(*values: int) -> bytes:
 
 @contextmanager
 def reading(path: StrPath) -> Iterator[tuple[BinaryIO, Path]]:
-    """Open a file to read it; what the operating system refuses becomes a `FileError` with the path."""
+    """Open a file for reading, and convert errors of the operating system to `FileError`."""
     where = Path(path)
     try:
         with where.open("rb") as file:
@@ -84,22 +79,22 @@ def reading(path: StrPath) -> Iterator[tuple[BinaryIO, Path]]:
 
 
 def reason(error: OSError) -> str:
-    """Return the operating system's own words."""
+    """Return the operating system's error message."""
     return error.strerror or str(error)
 
 
 def refusal(where: Path, position: int, expected: str, found: str) -> FormatError:
-    """Return the exception that says which byte is wrong."""
+    """Return the exception for a wrong byte."""
     return FormatError(f"{where}, byte {position}: expected {expected}, found {found}")
 
 
 def file_size(file: BinaryIO) -> int:
-    """Return the number of bytes of an open file."""
+    """Return the size of an open file in bytes."""
     return os.fstat(file.fileno()).st_size
 
 
 def read_header(file: BinaryIO, where: Path, magic: int) -> list[int]:
-    """Read the header's 256 numbers, having checked that the file has one with this magic."""
+    """Read the 256 numbers of the header, and check its size and magic number."""
     data = file.read(HEADER_BYTES)
     if len(data) >= 4:
         found = int.from_bytes(data[:4], "little", signed=True)
@@ -112,14 +107,14 @@ def read_header(file: BinaryIO, where: Path, magic: int) -> list[int]:
 
 
 def check_version(header: list[int], where: Path, versions: tuple[int, ...]) -> int:
-    """Return the header's version if it is one of these."""
+    """Check that the header's version is one of these, and return it."""
     if header[1] not in versions:
         raise refusal(where, 4, f"version {' or '.join(map(str, versions))}", f"version {header[1]}")
     return header[1]
 
 
 def check_size(file: BinaryIO, where: Path, sections: Iterable[tuple[str, int]]) -> None:
-    """Check that the header and the sections (name, bytes) are all of the file."""
+    """Check that the file consists of the header and of sections with these names and sizes in bytes."""
     size = file_size(file)
     end = HEADER_BYTES
     inside = None

@@ -1,4 +1,4 @@
-"""A model's sizes, and its parameters' names, shapes and order: checkpoint, debug state and training state share them.
+"""A model's sizes, and the names, shapes and order of its parameters, which three of the formats share.
 
 Size letters: B batch, T sequence length, C channels, NH heads, L layers, V vocabulary, Vp padded vocabulary, maxT the
 longest sequence.
@@ -6,6 +6,7 @@ longest sequence.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -15,13 +16,12 @@ from typing import BinaryIO, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.errors import (
-    InvalidArgumentError,
-)
+from starpullm.errors import InvalidArgumentError
 from starpullm.files.arrays import FLOAT32, check_array, read_array
 from starpullm.files.header import HEADER_BYTES, INT32_MAX
 
 __all__ = [
+    "UNLAYERED_PARAMETERS",
     "ModelConfig",
     "checked_tensors",
     "config_problem",
@@ -33,6 +33,9 @@ __all__ = [
 ]
 
 _INT64_MAX: Final = 2**63 - 1
+
+UNLAYERED_PARAMETERS: Final = frozenset({"wte", "wpe", "lnfw", "lnfb"})
+"""The parameters that don't belong to a layer."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +60,8 @@ class ModelConfig:
     Raises
     ------
     InvalidArgumentError
-        If a size isn't positive or leaves int32, C isn't divisible by NH, Vp < V, or the checkpoint would
-        have more bytes than a 64-bit position can count.
+        If a size isn't positive or exceeds int32, C isn't divisible by NH, Vp < V, or the size of the checkpoint
+        exceeds int64.
     """
 
     max_seq_len: int
@@ -69,7 +72,7 @@ class ModelConfig:
     padded_vocab_size: int
 
     def __post_init__(self) -> None:
-        """Refuse sizes that no model can have."""
+        """Check the sizes."""
         for field in fields(self):
             value = getattr(self, field.name)
             try:
@@ -108,14 +111,14 @@ def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def num_parameters(config: ModelConfig) -> int:
-    """Return the number of elements of all parameters together."""
+    """Return the total number of elements of all parameters."""
     return sum(num_elements(shape) for shape in parameter_shapes(config).values())
 
 
 def read_tensors(
     file: BinaryIO, where: Path, config: ModelConfig, position: int, *, mmap: bool
 ) -> dict[str, NDArray[np.float32]]:
-    """Read all parameters (or gradients) as views of one array, in the checkpoint's order."""
+    """Read all parameters or gradients as views of one array, in the checkpoint's order."""
     body = read_array(file, where, FLOAT32, position, num_parameters(config), mmap=mmap)
     tensors = {}
     start = 0
@@ -127,7 +130,7 @@ def read_tensors(
 
 
 def config_problem(sizes: Mapping[str, int]) -> tuple[str, str, str] | None:
-    """Return the first size that is wrong, as (name, what it should be, what it is), or None."""
+    """Return the first size that is wrong, as (name, what was expected, what was found), or None."""
     for name, value in sizes.items():
         if not 1 <= value <= INT32_MAX:
             return name, f"from 1 to {INT32_MAX}", str(value)
@@ -137,15 +140,11 @@ def config_problem(sizes: Mapping[str, int]) -> tuple[str, str, str] | None:
         return "channels", f"divisible by num_heads = {sizes['num_heads']}", str(channels)
     if padded_vocab_size < vocab_size:
         return "padded_vocab_size", f"at least vocab_size = {vocab_size}", str(padded_vocab_size)
-    # Elements of parameter_shapes, without building a config that isn't known to be valid.
+    # As num_parameters, which needs a valid config.
     tables = (padded_vocab_size + sizes["max_seq_len"]) * channels
     parameters = tables + layers * (12 * channels + 13) * channels + 2 * channels
     if HEADER_BYTES + 4 * parameters > _INT64_MAX:
-        return (
-            "channels",
-            "such that the checkpoint's bytes fit into 64 bits",
-            f"{channels} in {layers} layers",
-        )
+        return "channels", "such that the checkpoint's bytes fit into 64 bits", f"{channels} in {layers} layers"
     return None
 
 
@@ -156,16 +155,13 @@ def tensor_sections(config: ModelConfig) -> list[tuple[str, int]]:
 
 def num_elements(shape: tuple[int, ...]) -> int:
     """Return the number of elements of an array of this shape."""
-    count = 1
-    for dimension in shape:
-        count *= dimension
-    return count
+    return math.prod(shape)
 
 
 def checked_tensors(
     config: ModelConfig, tensors: Mapping[str, NDArray[np.float32]], group: str
 ) -> dict[str, NDArray[np.float32]]:
-    """Return the tensors in the checkpoint's order, having checked names, shapes and dtypes."""
+    """Check names, shapes and dtypes, and return the tensors in the checkpoint's order."""
     shapes = parameter_shapes(config)
     missing = [name for name in shapes if name not in tensors]
     unknown = [name for name in tensors if name not in shapes]

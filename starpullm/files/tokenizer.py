@@ -6,10 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from starpullm.errors import (
-    InvalidArgumentError,
-    TokenRangeError,
-)
+from starpullm.errors import InvalidArgumentError, TokenRangeError
 from starpullm.files.atomic import atomic_write
 from starpullm.files.header import (
     HEADER_BYTES,
@@ -34,21 +31,21 @@ _MAX_TOKEN_BYTES: Final = 255
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """The bytes of every token id; decoding only, as in llm.c.
+    """The bytes of every token id, for decoding; llm.c's file doesn't allow encoding.
 
     Parameters
     ----------
     tokens
-        The bytes of token 0, 1, …; each 1 to 255 bytes long.
+        The bytes of each token, 1 to 255 bytes.
     end_of_text
         Id of the end-of-text token.
     version
-        Version of the file: 2 stores `end_of_text`, 1 implies 50256 and has exactly 50257 tokens.
+        Version of the file: version 2 stores `end_of_text`; version 1 has 50257 tokens and implies 50256.
 
     Raises
     ------
     InvalidArgumentError
-        If a token has no or too many bytes, or version or end-of-text id don't fit.
+        If a token has no bytes or too many, or the version or the end-of-text id is wrong.
     """
 
     tokens: tuple[bytes, ...]
@@ -56,7 +53,7 @@ class Tokenizer:
     version: int = 2
 
     def __post_init__(self) -> None:
-        """Refuse what no tokenizer file can hold."""
+        """Check that a tokenizer file can contain these tokens."""
         if self.version not in TOKENIZER_VERSIONS:
             raise InvalidArgumentError(f"tokenizer, version: expected 1 or 2, found {self.version}")
         implied = (GPT2_END_OF_TEXT + 1, GPT2_END_OF_TEXT)
@@ -82,7 +79,7 @@ class Tokenizer:
         return len(self.tokens)
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """Return the bytes of the ids, one after the other.
+        """Return the concatenated bytes of the ids.
 
         Raises
         ------
@@ -99,7 +96,7 @@ class Tokenizer:
         return b"".join(parts)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of the ids; bytes that aren't UTF-8 (half a character) become U+FFFD.
+        """Return the text of the ids; bytes that aren't valid UTF-8 become U+FFFD.
 
         Raises
         ------
@@ -115,7 +112,7 @@ def read_tokenizer(path: StrPath) -> Tokenizer:
     Raises
     ------
     FormatError
-        If header, a token's length or the file's size is wrong.
+        If the header, the length of a token or the size of the file is wrong.
     FileError
         If the file can't be read.
     """
@@ -155,7 +152,7 @@ def read_tokenizer(path: StrPath) -> Tokenizer:
 
 
 def write_tokenizer(path: StrPath, tokenizer: Tokenizer) -> None:
-    """Write a tokenizer in its own version; on failure the file that was there before is still there, whole.
+    """Write a tokenizer in its own version; after a failure an existing file is unchanged.
 
     Raises
     ------

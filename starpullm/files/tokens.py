@@ -8,10 +8,7 @@ from typing import BinaryIO, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from starpullm.errors import (
-    InvalidArgumentError,
-    TokenRangeError,
-)
+from starpullm.errors import InvalidArgumentError, TokenRangeError
 from starpullm.files.arrays import SCAN, UINT16, bytes_of, check_ids, first_outside, read_array
 from starpullm.files.atomic import atomic_write
 from starpullm.files.header import (
@@ -31,16 +28,16 @@ __all__ = ["MAX_TOKEN_ID", "read_tokens", "token_count", "write_tokens"]
 
 TOKENS_VERSION: Final = 1
 MAX_TOKEN_ID: Final = 2**16 - 1
-"""The largest id that a token file holds."""
+"""The largest id that a token file can contain."""
 
 
 def token_count(path: StrPath) -> int:
-    """Read a token file's header and return its number of tokens, having checked the file's size against it.
+    """Return the number of tokens of a token file, and check that it agrees with the size of the file.
 
     Raises
     ------
     FormatError
-        If the header or the file's size isn't that of a token file.
+        If the file isn't a token file, or its size is wrong.
     FileError
         If the file can't be read.
     """
@@ -56,7 +53,7 @@ def read_tokens(path: StrPath, *, mmap: bool = True, vocab_size: int | None = No
     path
         The file.
     mmap
-        True: the array is a read-only view of the mapped file. False: it is in memory.
+        True: the array is a read-only view of the mapped file. False: it is read into memory.
     vocab_size
         V; None: ids aren't checked.
 
@@ -68,13 +65,13 @@ def read_tokens(path: StrPath, *, mmap: bool = True, vocab_size: int | None = No
     Raises
     ------
     FormatError
-        If the header or the file's size isn't that of a token file.
+        If the file isn't a token file, or its size is wrong.
     TokenRangeError
         If an id isn't below V.
     FileError
         If the file can't be read.
     OutOfMemoryError
-        If there is no memory for the ids.
+        If there isn't enough memory for the ids.
     """
     with reading(path) as (file, where):
         count = _read_tokens_header(file, where)
@@ -85,7 +82,7 @@ def read_tokens(path: StrPath, *, mmap: bool = True, vocab_size: int | None = No
 
 
 def write_tokens(path: StrPath, tokens: ArrayLike) -> None:
-    """Write a token file; on failure the file that was there before is still there, whole.
+    """Write a token file; after a failure an existing file is unchanged.
 
     Parameters
     ----------

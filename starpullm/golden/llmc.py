@@ -1,7 +1,7 @@
-"""llm.c's CPU trainer in a shared object that a user names: its model's layout as ctypes structs, checked before use.
+"""llm.c's CPU trainer in a shared object: the layout of its model as ctypes structs, which is checked before use.
 
-``checks/llmc.py`` calls it, in a child process, because llm.c ends its process when something is wrong. The layout is
-that of ``GPT2`` in llm.c's ``train_gpt2.c`` since July 2024.
+The layout is that of ``GPT2`` in ``train_gpt2.c`` since July 2024. llm.c ends its process on errors, so this runs in a
+child process.
 
 Size letters: B batch, T sequence length, L layers, V vocabulary.
 """
@@ -29,11 +29,11 @@ _FUNCTIONS = (_BUILD, "gpt2_forward", "gpt2_zero_grad", "gpt2_backward", "gpt2_u
 
 _NO_LOSS = -1.0  # mean_loss before the first forward pass
 
-# Memory behind the struct, which a library with a longer one would write to, and what it is filled with.
+# Memory after the struct and its contents, which a library with a longer struct would change.
 _GUARD_BYTES = 4096
 _GUARD = 0xA5
 
-# The parameters stand in the checkpoint's order, the activations in that of execution.
+# Parameters are in the checkpoint's order, activations in that of execution.
 _CONFIG = ("max_seq_len", "vocab_size", "padded_vocab_size", "num_layers", "num_heads", "channels")
 _ANY_MODEL = ModelConfig(max_seq_len=1, vocab_size=1, num_layers=1, num_heads=1, channels=1, padded_vocab_size=1)
 _PARAMETERS = tuple(parameter_shapes(_ANY_MODEL))
@@ -137,9 +137,10 @@ class LlmcModel:
         self._call("gpt2_update", *map(ctypes.c_float, options), ctypes.c_int(step))
 
     def tensors(self, group: str) -> Iterator[tuple[str, NDArray[np.float32]]]:
-        """Yield a group's tensors by name, the layer dimension first: llm.c's own memory, good until the next call.
+        """Yield a group's tensors by name, with the layer dimension first, as views of llm.c's memory.
 
-        llm.c never writes ``preatt`` above the diagonal, which counts as +0.0.
+        They are valid until the next call. The elements of ``preatt`` above the diagonal, which llm.c never writes, are
+        replaced by +0.
         """
         model = self._model
         memory, shapes = {
@@ -183,7 +184,7 @@ class LlmcModel:
         self._expect("num_activations", self._model.num_activations, sum(sizes))
         self._check_pointers("acts", self._model.acts_memory, self._model.acts, self._activation_shapes)
         losses = dict(self.tensors("activations"))["losses"]
-        # A mean of the losses, however it was rounded.
+        # The mean is between the least and the largest loss; its rounding is allowed for.
         low, high = float(losses.min()) * (1 - 1e-3), float(losses.max()) * (1 + 1e-3)
         if not low <= self._model.mean_loss <= high:
             raise self._refusal("mean_loss", f"{self._model.mean_loss:g}", f"{low:g} to {high:g}, as the losses are")
@@ -195,7 +196,7 @@ class LlmcModel:
     def _check_pointers(
         self, name: str, memory: int | None, pointers: ctypes.Structure, shapes: dict[str, tuple[int, ...]]
     ) -> None:
-        """Refuse tensors that don't stand one behind the other in their memory."""
+        """Check that the tensors are adjacent in their memory."""
         if not memory or memory % ctypes.alignment(ctypes.c_float):
             raise self._refusal(f"{name}_memory", str(memory), "the address of floats")
         position = memory

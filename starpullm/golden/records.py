@@ -1,6 +1,4 @@
-"""Golden records of llm.c: every tensor's bits after every step, and their libm (golden/README.md).
-
-The parity check compares against them and `doctor` reports the fingerprint; it needs no native library.
+"""Golden records of llm.c: digests of all tensors after every step, and the fingerprint of the libm (README.md).
 
 Size letters: B batch, T sequence length, C channels, NH heads, L layers, V vocabulary, Vp padded vocabulary.
 """
@@ -21,7 +19,7 @@ from numpy.typing import NDArray
 
 from starpullm.errors import FileError, FormatError, InvalidArgumentError
 from starpullm.files.header import StrPath
-from starpullm.files.model import ModelConfig, parameter_shapes
+from starpullm.files.model import UNLAYERED_PARAMETERS, ModelConfig, parameter_shapes
 
 __all__ = [
     "LIBM_FUNCTIONS",
@@ -31,10 +29,12 @@ __all__ = [
     "GoldenStep",
     "LibmEvaluate",
     "activation_shapes",
+    "layer_name",
     "libm_fingerprint",
     "shipped_libm_fingerprint",
     "shipped_record",
     "shipped_records",
+    "split_layer",
     "split_layers",
     "tensor_digest",
 ]
@@ -43,15 +43,15 @@ SHIPPED_RECORDS: Final = ("tiny", "odd", "small", "deep", "gpt2-124m")
 """Names of the records that come with the package, the quickest first."""
 
 TENSOR_GROUPS: Final = ("activations", "activation_grads", "grads", "params", "m", "v")
-"""Groups of tensors in a step, in the order in which they come to be."""
+"""Groups of tensors of a step, in the order in which they are computed."""
 
 LIBM_FUNCTIONS: Final = ("expf", "tanhf", "coshf", "logf", "powf")
 """The functions of the platform's libm that the arithmetic contract uses."""
 
 _UNLAYERED: Final = frozenset(
-    {"wte", "wpe", "lnfw", "lnfb"} | {"encoded", "lnf", "lnf_mean", "lnf_rstd", "logits", "probs", "losses"}
+    UNLAYERED_PARAMETERS | {"encoded", "lnf", "lnf_mean", "lnf_rstd", "logits", "probs", "losses"}
 )
-"""The parameters and activations that there aren't one per layer of."""
+"""The parameters and activations that don't belong to a layer."""
 
 _GOLDEN: Final = Path(__file__).parent
 _DIGEST_DIGITS: Final = 32
@@ -70,7 +70,7 @@ _CANONICAL_NAN: Final = 0x7FC00000
 
 @dataclass(frozen=True)
 class GoldenStep:
-    """One training step's results.
+    """The results of one training step.
 
     Parameters
     ----------
@@ -79,8 +79,8 @@ class GoldenStep:
     mean_loss_bits
         Its bits, 8 hex digits, the most significant first.
     digests
-        Group (see `TENSOR_GROUPS`) to tensor to `tensor_digest`. Tensors of a layer are named like `qkvw[1]`;
-        they stand in the order of the checkpoint or, for activations, of execution.
+        The digest (see `tensor_digest`) of each tensor of each group of `TENSOR_GROUPS`. Names are those of
+        `layer_name`, in the order of the checkpoint or, for activations, of execution.
     """
 
     mean_loss: float
@@ -90,14 +90,14 @@ class GoldenStep:
 
 @dataclass(frozen=True)
 class GoldenRecord:
-    """A case: its generated inputs, its settings, and what llm.c computed.
+    """A model, tokens and settings, and what llm.c computed with them.
 
     Parameters
     ----------
     path
-        Where it was read from.
+        The file.
     name
-        Name of the case.
+        Name of the record.
     seed
         Number of the generated model and tokens, see `starpullm.data`.
     model
@@ -109,9 +109,9 @@ class GoldenRecord:
     checkpoint_sha256, tokens_sha256
         SHA-256 in hex of the generated checkpoint and of all steps' tokens.
     libm_fingerprint
-        Function to SHA-256 in hex, of the libm that the record was made with.
+        Function to SHA-256 in hex, of the libm with which the record was made.
     steps
-        The steps, from the first.
+        The steps from the first on.
     """
 
     path: Path
@@ -137,7 +137,7 @@ class GoldenRecord:
         Raises
         ------
         FormatError
-            If it isn't JSON, or a key is missing or has a value that no record has; names the key.
+            If the file isn't JSON, or a key is missing or has a wrong value; the message names the key.
         FileError
             If the file can't be read.
         """
@@ -181,17 +181,17 @@ class GoldenRecord:
         return len(self.steps)
 
     def different_functions(self, fingerprint: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the libm functions whose bits aren't those the record was made with; none: comparable.
+        """Return the libm functions with other bits than those of the record's libm; empty if results are comparable.
 
         Parameters
         ----------
         fingerprint
-            What `libm_fingerprint` returned.
+            The result of `libm_fingerprint`.
         """
         return tuple(name for name in LIBM_FUNCTIONS if fingerprint.get(name) != self.libm_fingerprint[name])
 
     def raw_tensor(self, step: int, group: str, tensor: str) -> NDArray[np.float32] | None:
-        """Return a tensor's values, or None where only its digest is known.
+        """Return the values of a tensor, or None if only its digest is known.
 
         Parameters
         ----------
@@ -205,20 +205,20 @@ class GoldenRecord:
         Raises
         ------
         FormatError
-            If the array file beside the record can't be understood.
+            If the record's array file has a wrong format.
         """
         arrays = self.path.with_suffix(".npz")
         if not arrays.is_file():
             return None
-        name, _, layer = tensor.partition("[")
+        name, layer = split_layer(tensor)
         key = f"{step}/{group}/{name}"
         try:
-            # Opened here, because np.load leaves a file open that it can't understand.
+            # Opened here, because np.load doesn't close a file with a wrong format.
             with arrays.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 if key not in archive:
                     return None
                 array = np.asarray(archive[key], np.float32)
-                return array[int(layer.rstrip("]"))] if layer else array
+                return array if layer is None else array[layer]
         except (OSError, ValueError, IndexError, zipfile.BadZipFile) as error:
             raise FormatError(f"{arrays}, array {key}: expected the values of {tensor}: {error}") from error
 
@@ -229,7 +229,7 @@ def shipped_record(name: str) -> GoldenRecord:
     Raises
     ------
     InvalidArgumentError
-        If there is none.
+        If there is no record of this name.
     """
     if name not in SHIPPED_RECORDS:
         raise InvalidArgumentError(f"golden record: expected {' or '.join(SHIPPED_RECORDS)}, found {name}")
@@ -242,7 +242,7 @@ def shipped_records() -> dict[str, GoldenRecord]:
 
 
 def shipped_libm_fingerprint() -> dict[str, str]:
-    """Return the fingerprint of the libm that the shipped records were made with."""
+    """Return the fingerprint of the libm with which the shipped records were made."""
     where = _GOLDEN / "libm.json"
     return _fingerprint(_Node(where, "", _read_json(where)))
 
@@ -256,7 +256,7 @@ def tensor_digest(array: NDArray[np.float32]) -> str:
     Raises
     ------
     InvalidArgumentError
-        If the array isn't float32: converting it would hash other bits than those that were computed.
+        If the array isn't float32, because a conversion would change the bits.
     """
     if array.dtype.newbyteorder("=") != np.float32:
         raise InvalidArgumentError(f"tensor digest: expected a float32 array, found {array.dtype}")
@@ -265,7 +265,7 @@ def tensor_digest(array: NDArray[np.float32]) -> str:
 
 
 def activation_shapes(config: ModelConfig, batch_size: int, seq_len: int) -> dict[str, tuple[int, ...]]:
-    """Return every activation's shape by name, in the order of execution, the layer dimension first.
+    """Return the shape of each activation by name, in the order of execution, with the layer dimension first.
 
     Parameters
     ----------
@@ -303,10 +303,21 @@ def activation_shapes(config: ModelConfig, batch_size: int, seq_len: int) -> dic
     }
 
 
+def layer_name(tensor: str, layer: int | None) -> str:
+    """Return the name that records give to a layer's tensor: ``qkvw[1]``, or ``wte`` if the layer is None."""
+    return tensor if layer is None else f"{tensor}[{layer}]"
+
+
+def split_layer(name: str) -> tuple[str, int | None]:
+    """Return tensor and layer of a name in a record: ("qkvw", 1) of ``qkvw[1]``, ("wte", None) of ``wte``."""
+    tensor, _, layer = name.partition("[")
+    return tensor, int(layer.removesuffix("]")) if layer else None
+
+
 def split_layers(
     tensors: Mapping[str, NDArray[np.float32]],
 ) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """Yield parameters or activations as a record names them: `wte` whole, `qkvw` per layer as `qkvw[0]`.
+    """Yield parameters or activations by the names of a record: `wte`, and for each layer `qkvw[0]` and so on.
 
     Parameters
     ----------
@@ -318,17 +329,17 @@ def split_layers(
             yield name, array
         else:
             for layer, part in enumerate(array):
-                yield f"{name}[{layer}]", part
+                yield layer_name(name, layer), part
 
 
 # ---- libm ----
 
 
 class LibmEvaluate(Protocol):
-    """A function that applies a libm function by name, element by element."""
+    """Applies a libm function to each element."""
 
     def __call__(self, function: str, *arguments: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the results; `arguments` is one array, or for powf two: bases and exponents."""
+        """Return the results; `arguments` is one array, or for powf bases and exponents."""
 
 
 def libm_fingerprint(evaluate: LibmEvaluate) -> dict[str, str]:
@@ -337,12 +348,12 @@ def libm_fingerprint(evaluate: LibmEvaluate) -> dict[str, str]:
     Parameters
     ----------
     evaluate
-        Called with `expf`, `tanhf`, `coshf` and `logf` and one float32 array, and with `powf` and two.
+        Called with the name of each function and one float32 array, for `powf` with two.
 
     Notes
     -----
-    Inputs are the bit patterns i·65521 mod 2^32 for i = 0 … 65535; for powf 0.9f and 0.999f to the powers
-    1 … 1000, power by power. A NaN counts as 0x7fc00000.
+    Inputs are the bit patterns i·65521 mod 2^32 for i from 0 to 65535; for powf 0.9f and 0.999f raised to each of the
+    powers 1 to 1000. Each NaN is replaced by 0x7fc00000.
     """
     patterns = np.arange(_UNARY_INPUTS, dtype=np.uint64) * np.uint64(_UNARY_STRIDE) % np.uint64(2**32)
     inputs = patterns.astype(np.uint32).view(np.float32)
@@ -361,7 +372,7 @@ def libm_fingerprint(evaluate: LibmEvaluate) -> dict[str, str]:
 
 
 class _Node:
-    """A value inside a JSON file that knows its key, so that every complaint can name it."""
+    """A value in a JSON file and its key, which error messages name."""
 
     def __init__(self, path: Path, key: str, value: object) -> None:
         self._path = path
@@ -449,5 +460,6 @@ def _tensor_names(group: str, model: ModelConfig) -> list[str]:
     shapes = activation_shapes(model, 1, 1) if activations else parameter_shapes(model)
     names = []
     for name in shapes:
-        names += [name] if name in _UNLAYERED else [f"{name}[{layer}]" for layer in range(model.num_layers)]
+        layers = [None] if name in _UNLAYERED else range(model.num_layers)
+        names += [layer_name(name, layer) for layer in layers]
     return names

@@ -1,1 +1,1 @@
-"""Processes that are started, watched and ended: jobs, ranks, locks, progress."""
+"""Starting, watching and ending processes: children, jobs, ranks, locks, progress reports."""

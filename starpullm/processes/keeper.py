@@ -1,6 +1,6 @@
-"""Stays beside one process of a job: output goes to files, and how it ended is noted before anybody else hears of it.
+"""A program that runs one rank of a job: it writes the rank's output to files, and records how the rank ended.
 
-``job.py`` has it started, by path, for every rank. It imports nothing of the package: it has to be there at once.
+It is started by path and imports nothing of the package, so that it starts quickly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 __all__ = ["rank_and_size_from_environment"]
 
-# What says which rank a process is: Open MPI's mpirun, MPICH's mpiexec and its kin, Slurm's srun.
+# The variables of Open MPI's mpirun, of MPICH's mpiexec and launchers derived from it, and of Slurm's srun.
 _RANK_AND_SIZE = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
@@ -27,11 +27,11 @@ _RANK_AND_SIZE = (
 )
 
 EXIT_CANNOT_START = 127  # as shells have it
-EXIT_LAUNCHER_GONE = 1  # which nobody sees but mpirun
+EXIT_LAUNCHER_GONE = 1  # only mpirun sees it
 
 
 def rank_and_size_from_environment(environment: Mapping[str, str] | None = None) -> tuple[int, int]:
-    """Return which rank of how many this process is; 0 of 1 if nothing started it as a rank.
+    """Return the rank of this process and the number of ranks; (0, 1) if it was not started as a rank.
 
     Parameters
     ----------
@@ -46,24 +46,25 @@ def rank_and_size_from_environment(environment: Mapping[str, str] | None = None)
 
 
 def main(directory: Path, launcher: int, places: list[str], command: list[str]) -> int:
-    """Run a command to its end and return its exit status, 128 and the signal's number if a signal ended it.
+    """Run a command to its end and return its exit status, or 128 plus the number of the signal that ended it.
 
-    Leaves in `directory`, R being the rank: ``R.stdout`` and ``R.stderr``; ``R.pid``, the number of the process; at its
-    end ``R.ending``: exit status, negative for a signal, and CLOCK_MONOTONIC in nanoseconds.
+    With R the rank, the files in `directory` are ``R.stdout`` and ``R.stderr``; ``R.pid``, the number of the process;
+    and after its end ``R.ending``: exit status, negative for a signal, and CLOCK_MONOTONIC in nanoseconds.
 
     Parameters
     ----------
     directory
-        The job's.
+        For these files.
     launcher
-        Number of the process that wants to know. Once it is gone, nobody ends the command any more but this.
+        Number of the process that runs the job. If it ends first, the command is killed.
     places
-        The job's directories, which nobody removes any more then.
+        The job's directories, which are removed in that case.
     command
-        What to run.
+        The rank's command.
     """
     rank, _ = rank_and_size_from_environment()
-    # mpirun signals whole process groups. A handler that does nothing, unlike SIG_IGN, isn't inherited by the command.
+    # mpirun signals whole process groups, also this process, which has to outlive the command. The command inherits
+    # SIG_IGN, but not a handler that does nothing.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     # A core file would be left behind.
@@ -83,13 +84,13 @@ def main(directory: Path, launcher: int, places: list[str], command: list[str]) 
 
 
 def _end_with(launcher: int, process: subprocess.Popen[bytes], places: list[str]) -> None:
-    """Wait until the process has ended, or end it because the launcher has, and this one with it."""
+    """Wait until the process has ended; if the launcher ends first, kill the process and end this one."""
     try:
         files = {os.pidfd_open(launcher): launcher, os.pidfd_open(process.pid): process.pid}
     except ProcessLookupError:
-        files = {}  # one of them has ended already
+        files = {}  # the launcher or the process has ended already
     except OSError:
-        return  # Linux before 5.3: without this guard then
+        return  # Linux before 5.3 has no pidfd: the command is then not killed with the launcher
     poll = select.poll()
     for file in files:
         poll.register(file, select.POLLIN)
@@ -99,7 +100,7 @@ def _end_with(launcher: int, process: subprocess.Popen[bytes], places: list[str]
         process.wait()
         for place in places:
             shutil.rmtree(place, ignore_errors=True)  # the keepers of other ranks do the same
-        # mpirun gives each rank a group, and so does job.py; in anybody else's this process isn't first.
+        # mpirun and job.py make this process the leader of a group of its own; another group must not be killed.
         if os.getpgrp() == os.getpid():
             os.killpg(os.getpgrp(), signal.SIGKILL)
         os._exit(EXIT_LAUNCHER_GONE)
@@ -108,7 +109,7 @@ def _end_with(launcher: int, process: subprocess.Popen[bytes], places: list[str]
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file that is there with all of its content or not at all."""
+    """Write a file so that readers see all of its content or no file."""
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_text(text, "ascii")
     unfinished.rename(path)

@@ -1,7 +1,4 @@
-"""One StarPU at a time on this machine: its workers poll, and two of them would take the cores from each other.
-
-``isolation.py`` holds the lock while a child works, the pytest plugin while it has a runtime in its own process.
-"""
+"""A lock that lets only one StarPU run at a time: its workers poll, so two would take the cores from each other."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from starpullm.errors import FileError
 __all__ = ["LOCK_VARIABLE", "machine_lock"]
 
 LOCK_VARIABLE = "STARPULLM_LOCK"
-"""Environment variable that names another lock file than the user's own."""
+"""Environment variable with the path of a lock file to use instead of the user's own."""
 
 _own = threading.RLock()
 _depth = 0
@@ -28,14 +25,14 @@ _file = -1
 def machine_lock() -> Iterator[None]:
     """Wait until no other process of this user holds the lock, and hold it; may be nested.
 
-    The system gives it back when its holder ends, however that ends.
+    The kernel releases the lock when the process ends, also after a crash.
 
     Raises
     ------
     FileError
-        If there can't be a lock file.
+        If the lock file can't be opened.
     """
-    global _depth, _file  # noqa: PLW0603 - a process has the lock or has it not
+    global _depth, _file  # noqa: PLW0603 - the lock belongs to the whole process
     with _own:
         if _depth == 0:
             _file = _open(lock_path())
@@ -61,11 +58,11 @@ def _open(path: Path) -> int:
 
 
 def lock_path() -> Path:
-    """Return the file that is locked, in the user's run directory if there is one."""
+    """Return the path of the lock file; it is in the user's run directory if there is one."""
     chosen = os.environ.get(LOCK_VARIABLE)
     if chosen:
         return Path(chosen)
     directory = os.environ.get("XDG_RUNTIME_DIR")
     if directory and os.access(directory, os.W_OK):
         return Path(directory, "starpullm.lock")
-    return Path(f"/tmp/starpullm-{os.getuid()}.lock")  # whatever TMPDIR is: jobs have their own
+    return Path(f"/tmp/starpullm-{os.getuid()}.lock")  # not TMPDIR, which each job has of its own

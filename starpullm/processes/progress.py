@@ -1,6 +1,6 @@
-"""Where each process of a job is: it reports its phase and its last finished step; others read that from outside.
+"""Progress reports: a process writes its phase and its last finished step to a file, which others read at any time.
 
-The training loop reports; ``job.py`` reads, after a crash too; messages about a rank end with what it reported last.
+The files are apart from any other connection so that a report can be read after a crash and during a hang.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ __all__ = [
 ]
 
 DIRECTORY_VARIABLE = "STARPULLM_PROGRESS_DIR"
-"""Environment variable that names the directory of the reports; without it they stay in memory."""
+"""Environment variable with the directory of the reports; without it they stay in memory."""
 
 # A record is one line of this size, written by one pwrite() to the same place each time.
 _RECORD_SIZE = 256
-_PHASE_CHARACTERS = 48  # of up to 4 bytes each: with its checksum and three numbers the line fits
+_PHASE_CHARACTERS = 48  # of up to 4 bytes each, which leaves room for a checksum and three numbers
 _NO_STEP = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What a rank reported last.
+    """The last report of a rank.
 
     Parameters
     ----------
     rank
-        Which.
+        Its number.
     phase
-        What it was beginning to do.
+        The phase that it began.
     step
-        The last step it had finished, from 1; None before the first.
+        The last step that it had finished, from 1; None before the first.
     seconds_ago
-        Since the report.
+        Time since the report.
     pid
-        Its process.
+        The number of its process.
     """
 
     rank: int
@@ -62,14 +62,14 @@ class Phase:
     pid: int
 
     def __str__(self) -> str:
-        """Return the rank's step and phase in words, as they stand at the end of messages."""
+        """Return the rank's step and phase in words, as messages have them at their end."""
         finished = "before the first step" if self.step is None else f"last finished step {self.step}"
         return f"{finished}, phase {self.phase}"
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A rank that gave up: the exit status it wanted, why unless it had said that before, CLOCK_MONOTONIC in ns."""
+    """A rank's report of its own failure: its exit status, a sentence (may be empty), and CLOCK_MONOTONIC in ns."""
 
     rank: int
     status: int
@@ -78,16 +78,16 @@ class Failure:
 
 
 def report_phase(phase: str, step: int | None = None) -> None:
-    """Say that this process begins a phase; takes a few microseconds.
+    """Report that this process begins a phase; takes a few microseconds.
 
-    Whatever ends the process, others read this report or the one before, never a part of one.
+    However the process ends, readers see either this report or the previous one, never a part of a report.
 
     Parameters
     ----------
     phase
-        What it does now; the first 48 characters are kept.
+        The phase; its first 48 characters are kept.
     step
-        The last step that it has finished, from 1; None: the same as before.
+        The last step that this process has finished, from 1; None: the same as before.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def report_phase(phase: str, step: int | None = None) -> None:
 
 
 def current_phase() -> Phase | None:
-    """Return what this process reported last, if anything."""
+    """Return the last report of this process, if there is one."""
     if _own.last is None:
         return None
     phase, step, then = _own.last
@@ -111,12 +111,12 @@ def current_phase() -> Phase | None:
 
 
 def where() -> str:
-    """Return this process's step and phase in words, as they stand at the end of messages."""
+    """Return this process's step and phase in words, as messages have them at their end."""
     return str(current_phase() or "no phase reported")
 
 
 def report_failure(status: int, sentence: str) -> None:
-    """Say that this process gives up, and why; only the first call counts: what ends it after that is not the reason.
+    """Report that this process fails, and why. Later calls are ignored, because the first failure is the cause.
 
     Raises
     ------
@@ -138,12 +138,12 @@ def report_failure(status: int, sentence: str) -> None:
 
 
 def read_phases(directory: Path) -> dict[int, Phase]:
-    """Return what each rank reported last, by rank, for the ranks that have reported.
+    """Return the last report of each rank that has reported, by rank.
 
     Parameters
     ----------
     directory
-        What the ranks' environment names; written on the machine that reads, whose clock it takes.
+        The directory of the reports; times are only right on the machine that the ranks run on.
 
     Raises
     ------
@@ -157,13 +157,13 @@ def read_phases(directory: Path) -> dict[int, Phase]:
         if record is not None:
             pid, step, then, phase = record
             finished = None if step == _NO_STEP else step
-            # A report made while this was reading isn't in the future.
+            # A report that is written during this call is later than `now`.
             phases[int(path.stem)] = Phase(int(path.stem), phase, finished, max(now - then, 0) / 1e9, pid)
     return dict(sorted(phases.items()))
 
 
 def read_failures(directory: Path) -> dict[int, Failure]:
-    """Return why ranks gave up, by rank, for those that said so.
+    """Return the failures that ranks have reported, by rank.
 
     Raises
     ------
@@ -178,7 +178,7 @@ def read_failures(directory: Path) -> dict[int, Failure]:
 
 
 class _Own:
-    """What this process reported last: phase, last finished step, and when."""
+    """The last report of this process: phase, last finished step, time in nanoseconds."""
 
     last: tuple[str, int | None, int] | None = None
 
@@ -211,10 +211,10 @@ def _encode(pid: int, phase: str, step: int | None, then: int) -> bytes:
 
 
 def _read_record(path: Path) -> tuple[int, int, int, str] | None:
-    """Return process, step, time and phase, or None for a record that isn't there yet.
+    """Return process, step, time and phase, or None if there is no record yet.
 
-    A write within one page is done before a signal can end the writer. A reader may still come in the middle of it,
-    which the checksum tells, and then reads again.
+    The kernel completes a write within one page before a signal ends the writer. A reader can still see a part of a
+    write that is going on; it notices that by the checksum, and reads again.
     """
     for _ in range(1000):
         record = path.read_bytes()

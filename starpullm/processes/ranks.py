@@ -1,6 +1,6 @@
-"""For a process that is one rank of an MPI job: its world, the same options everywhere, and one end for all ranks.
+"""What a process does that is one rank of an MPI job: start MPI, compare options with other ranks, and end with them.
 
-The command line calls it when it is run under mpirun; mpi4py is needed from `world` on.
+``pytest_plugin/ranks.py`` is about pytest on several ranks. Only `world` imports mpi4py.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ __all__ = [
 ]
 
 AGREEMENT_SECONDS = 1.0
-"""How long a rank that gives up waits for the others to do so too, before it ends them."""
+"""How long a rank that fails waits for the other ranks to fail too, before it ends them by ``MPI_Abort``."""
 
 INTERRUPT_SECONDS = 2.0
-"""How long an interrupted rank may stay in a native call."""
+"""How long an interrupted rank may stay in a native call before its process is ended."""
 
 
 def world() -> Comm:
@@ -53,8 +53,8 @@ def world() -> Comm:
     MissingDependencyError
         If mpi4py isn't installed, or finds no MPI.
     """
-    # With more ranks than cores Open MPI's threads yield while they wait, and workers that look for tasks don't:
-    # messages then take a time slice each. Has to be said before MPI is initialised.
+    # With more ranks than cores Open MPI's threads yield while they wait, but StarPU's workers do not yield while they
+    # look for tasks, so each message takes a time slice. MPI reads the variable when it is initialised.
     os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "0")
     try:
         from mpi4py import MPI
@@ -62,7 +62,7 @@ def world() -> Comm:
         raise MissingDependencyError(
             f"mpi4py: can't be imported ({error}), expected it for several ranks: pip install 'starpullm[mpi]'"
         ) from error
-    except RuntimeError as error:  # how its wheels say that there is no libmpi
+    except RuntimeError as error:  # mpi4py's wheels raise it if there is no libmpi
         raise MissingDependencyError(
             f"mpi4py: found no MPI library ({error}), expected Open MPI or MPICH: apt-get install libopenmpi-dev"
         ) from error
@@ -70,7 +70,7 @@ def world() -> Comm:
 
 
 def default_exit_status(error: BaseException) -> int:
-    """Return the exit status that an exception means, as Python and click have it."""
+    """Return the exit status that Python and click use for an exception."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     if isinstance(error, click.ClickException | click.exceptions.Exit):
@@ -80,32 +80,34 @@ def default_exit_status(error: BaseException) -> int:
 
 @contextmanager
 def guarded(comm: Comm, exit_status: Callable[[BaseException], int] = default_exit_status) -> Iterator[None]:
-    """Let all ranks end together: none waits for ever for one that has failed.
+    """Make all ranks end together, so that no rank waits for ever for one that has failed.
 
-    A rank that raises says on standard error what, and what it reported last. If all ranks leave within a second, as
-    for bad input, the same sentence is said once and each exits with its own status; else this one ends the others by
-    ``MPI_Abort`` with its status. A rank that leaves regularly waits for the others.
+    A rank whose block raises writes the exception and its own last report to standard error. If all ranks raise within
+    a second, for example because of bad input, each distinct sentence is written once and each rank exits with its own
+    status. Otherwise the rank ends the others by ``MPI_Abort`` with its status. A rank that leaves the block without an
+    exception waits for the others.
 
-    SIGTERM, which mpirun sends to the survivors when a rank has died, ends the process at once with a line that says
-    where it was; SIGINT does if the rank hasn't left within two seconds. Both also in a native call of the main thread.
+    SIGTERM, which mpirun sends to the surviving ranks when a rank has died, ends the process at once, after a line with
+    its last report. SIGINT does the same if the block hasn't been left within two seconds. Both work during a native
+    call of the main thread.
 
-    Every rank enters and leaves it, in the main thread, and leaves it before it closes what waits for other ranks when
-    it is closed: a trainer, a runtime. It may be nested.
+    Every rank has to enter and leave the block, in the main thread, and to leave it before it closes a trainer or a
+    runtime, because closing these waits for the other ranks. Blocks may be nested.
 
     Parameters
     ----------
     comm
         All ranks of the job.
     exit_status
-        From an exception to an exit status; 0 means that it is no failure.
+        From an exception to an exit status; 0 means that the exception is not a failure.
 
     Raises
     ------
     SystemExit
-        With that exit status, in place of an exception that all ranks agreed to leave with.
+        With that exit status, in place of the exception, if all ranks have raised.
     """
     with _SignalWatch(comm.Get_rank()) as watch:
-        own = comm.Dup()  # on `comm` the others may be in the middle of something
+        own = comm.Dup()  # other ranks may be in the middle of an operation on `comm`
         try:
             yield
             _leave_regularly(own)
@@ -122,18 +124,18 @@ def guarded(comm: Comm, exit_status: Callable[[BaseException], int] = default_ex
                 raise
             raise SystemExit(status) from error
         finally:
-            own.Free()  # here all ranks have met
+            own.Free()  # all ranks get here
 
 
 def check_same_options(comm: Comm, options: Mapping[str, object]) -> None:
-    """Refuse options that aren't the same on all ranks; every rank calls it, and every rank is refused.
+    """Raise on every rank if options differ between ranks; every rank has to call this.
 
     Parameters
     ----------
     comm
-        All ranks that have to agree.
+        The ranks to compare.
     options
-        Name to value; values are the same if their ``repr`` is.
+        Name to value; values are compared by their ``repr``.
 
     Raises
     ------
@@ -179,8 +181,8 @@ def rank_list(ranks: Sequence[int]) -> str:
 
 
 def meet(comm: Comm, seconds: float | None = None) -> bool:
-    """Wait for all ranks, asleep, with handlers of signals running; False if the time is over first."""
-    # Whoever arrives first may end the others' output, were it not written yet.
+    """Wait for all ranks, mostly asleep, so that signal handlers can run; False if the time is over first."""
+    # Once all ranks have met, one of them may end the job, and with it any output that is still in a buffer.
     sys.stdout.flush()
     sys.stderr.flush()
     deadline = None if seconds is None else time.monotonic() + seconds
@@ -199,7 +201,7 @@ def meet(comm: Comm, seconds: float | None = None) -> bool:
 
 @dataclass(frozen=True)
 class _Reason:
-    """Why a rank gives up: its exit status, a sentence unless that has been said already, and the trace of a defect."""
+    """Why a rank fails: its exit status, a sentence unless it was written before, and the traceback of a defect."""
 
     status: int
     sentence: str
@@ -223,15 +225,15 @@ def _reason(error: BaseException, status: int) -> _Reason:
 
 
 def _left_together(comm: Comm, watch: _SignalWatch, reason: _Reason) -> bool:
-    """Say why this rank gives up, once for all ranks that say the same, if all of them leave within the time."""
+    """If all ranks fail within the time, write each distinct reason once, from the first rank that has it."""
     watch.unsaid = reason
-    with suppress(StarpullmError):  # that there is no place for reports any more isn't what the user has to know
+    with suppress(StarpullmError):  # a missing directory for reports must not hide the reason
         progress.report_failure(reason.status, reason.sentence)
     try:
         if not meet(comm, AGREEMENT_SECONDS):
             return False
         sentences = comm.allgather(reason.sentence)
-    except Exception:  # it may be MPI that has failed
+    except Exception:  # the failure may be MPI's own
         return False
     watch.unsaid = None
     if reason.sentence and sentences.index(reason.sentence) == comm.Get_rank():
@@ -249,29 +251,29 @@ def _abort(comm: Comm, watch: _SignalWatch, reason: _Reason) -> NoReturn:
     watch.unsaid = None
     reason.say(f"rank {comm.Get_rank()}")
     comm.Abort(reason.status)
-    os._exit(reason.status)  # not reached where MPI_Abort does what it says
+    os._exit(reason.status)  # in case MPI_Abort returns
 
 
 def _say(line: str) -> None:
-    """Write a line in one piece, past buffers whose lock the main thread may hold."""
+    """Write a line in one piece, without Python's buffers, whose lock the main thread may hold."""
     os.write(2, f"{line}\n".encode(errors="replace"))
 
 
 class _SignalWatch:
-    """Ends the process at a signal, from a thread: handlers written in Python wait for native calls to return."""
+    """Ends the process at a signal, from a thread, because Python's signal handlers wait for native calls to return."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.unsaid: _Reason | None = None
-        """What the rank is going to say of its failure."""
+        """The reason of the rank's failure that hasn't been written yet."""
         self.leaving = threading.Event()
-        """Set when the main thread has got the exception that a signal raised, or any other."""
+        """Set when an exception, of a signal or any other, has reached the main thread."""
 
     def __enter__(self) -> Self:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         self._outer_file = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        # Python's own part of a signal, and with it the wake-up, needs a handler to be there.
+        # Python writes to the wake-up file only for signals that have a handler in Python.
         self._outer_handler = signal.signal(signal.SIGTERM, lambda *_: None)
         self._thread = threading.Thread(target=self._watch, name="starpullm signals", daemon=True)
         self._thread.start()
@@ -282,7 +284,7 @@ class _SignalWatch:
     ) -> None:
         self.leaving.set()
         signal.set_wakeup_fd(self._outer_file)
-        if self._outer_handler is not None:  # None: not Python's, so not to be put back from here
+        if self._outer_handler is not None:  # None: a handler that wasn't installed from Python can't be restored
             signal.signal(signal.SIGTERM, self._outer_handler)
         os.write(self._writer, b"\0")
         self._thread.join()

@@ -1,7 +1,4 @@
-"""Where the threads of another process are: their native stacks, as far as this machine lets one see them.
-
-``job.py`` asks it about ranks whose time is over, before it ends them.
-"""
+"""The native stacks of another process, as far as this machine allows to read them."""
 
 from __future__ import annotations
 
@@ -17,14 +14,14 @@ _FRAMES = 16  # of each thread, the innermost
 
 
 def native_stacks(pid: int, seconds: float) -> str:
-    """Return the stacks of a process's threads, by eu-stack or gdb if installed, else where the kernel has them.
+    """Return the stacks of a process's threads by eu-stack or gdb, or without them what each thread waits for.
 
     Parameters
     ----------
     pid
-        The process, which is stopped for the time it takes.
+        The process, which is stopped meanwhile.
     seconds
-        How long that may take.
+        Time limit.
     """
     for command in _debuggers(pid):
         with suppress(OSError, subprocess.TimeoutExpired):
@@ -36,7 +33,7 @@ def native_stacks(pid: int, seconds: float) -> str:
                 errors="replace",
                 timeout=seconds,
                 check=False,
-                env={**os.environ, "DEBUGINFOD_URLS": ""},  # symbols from afar take longer than there is time
+                env={**os.environ, "DEBUGINFOD_URLS": ""},  # downloading symbols takes too long
             )
             lines = [line for line in run.stdout.splitlines() if line.startswith(("#", "Thread ", "TID "))]
             if any(line.startswith("#") for line in lines):
@@ -45,7 +42,7 @@ def native_stacks(pid: int, seconds: float) -> str:
 
 
 def _debuggers(pid: int) -> list[list[str]]:
-    """Return the commands of the debuggers that are here, the quickest first."""
+    """Return the commands of the installed debuggers, the fastest first."""
     commands = [
         ["eu-stack", "-n", str(_FRAMES), "-p", str(pid)],
         [
@@ -58,11 +55,11 @@ def _debuggers(pid: int) -> list[list[str]]:
 
 
 def _kernel_view(pid: int) -> str:
-    """Return a line for each thread: its name, its state, and what it waits for in the kernel."""
+    """Return a line for each thread: its name, its state, and the kernel function that it waits in."""
     lines = []
     for task in sorted(Path(f"/proc/{pid}/task").glob("*"), key=lambda path: int(path.name)):
-        with suppress(OSError):  # it may end meanwhile
-            # The name is in parentheses and may have any character; the state comes after it.
+        with suppress(OSError):  # the thread may end meanwhile
+            # The name is in parentheses and may contain any character; the state follows it.
             name, _, rest = (task / "stat").read_text(errors="replace").partition("(")[2].rpartition(")")
             lines.append(f"thread {task.name} {name}: state {rest.split()[0]}, waits in {_waits_in(task)}")
     return "\n".join(lines)

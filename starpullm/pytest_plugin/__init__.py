@@ -1,7 +1,7 @@
-"""The pytest plugin: options, markers, fixtures, and what a run says about itself at its beginning and at its end.
+"""The pytest plugin: its hooks, which connect options, fixtures, ranks and results.
 
-pytest loads it with every run. Importing it loads nothing else of the package, and a run that uses none of its fixtures
-and markers sees nothing of it but its options.
+pytest loads it in every run. So importing it imports nothing else of the package, and a run that uses none of its
+fixtures and markers is changed only by its options.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from starpullm.pytest_plugin.fixtures import (
 )
 from starpullm.pytest_plugin.items import FIXTURES, MARKERS, RANK_MARKERS
 from starpullm.pytest_plugin.options import pytest_addoption
-from starpullm.pytest_plugin.ranks import RankedRun, be_another_s_worker, rank_and_size
+from starpullm.pytest_plugin.ranks import RankedRun, rank_and_size, write_nothing
 from starpullm.pytest_plugin.run import VALIDATION, Validation, validation_of
 from starpullm.pytest_plugin.throughput import Gate, choose_throughput_tests, starpullm_gate
 
@@ -49,17 +49,17 @@ __all__ = [
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Say before plugins are configured that rank 0 is the one who writes."""
+    """Let only rank 0 write; other plugins have to know this before they are configured."""
     rank, _ = rank_and_size(config.option)
     if rank > 0:
-        be_another_s_worker(config, rank)
+        write_nothing(config, rank)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers, meet the other ranks, and refuse options that can't be served."""
-    for name, meaning in {**MARKERS, **RANK_MARKERS}.items():
-        config.addinivalue_line("markers", f"{name}: {meaning} (starpullm)")
+    """Register the markers, connect the ranks, and refuse options that can't be satisfied."""
+    for name, text in {**MARKERS, **RANK_MARKERS}.items():
+        config.addinivalue_line("markers", f"{name}: {text} (starpullm)")
     validation = config.stash[VALIDATION] = Validation(config)
     config.pluginmanager.register(validation, "starpullm-validation")
     ranked = RankedRun(config) if validation.ranks > 1 else None
@@ -72,24 +72,24 @@ def pytest_configure(config: pytest.Config) -> None:
         refusal = error
     if ranked is not None:
         ranked.refuse_together(refusal)
-        config.pluginmanager.register(ranked, "starpullm-ranks")  # after the other, whose reports it compares
+        config.pluginmanager.register(ranked, "starpullm-ranks")  # after the other plugin, whose reports it compares
     if refusal is not None:
         raise refusal
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests of throughput unless they were asked for."""
+    """Deselect the tests of throughput without ``--benchmark``."""
     choose_throughput_tests(config, items)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Leave nothing running, and the environment as it was."""
+    """End all processes, and restore the environment."""
     if VALIDATION in config.stash:
         config.stash[VALIDATION].close()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrise the fixtures by the options; tests with the same runtime come one after the other."""
+    """Parametrise the fixtures by the options; tests with the same configuration follow one after the other."""
     validation = validation_of(metafunc.config)
     ranks = validation.ranks_of(metafunc.definition)
     if _is_ours(metafunc, "starpullm_configuration"):
@@ -107,7 +107,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _is_ours(metafunc: pytest.Metafunc, fixture: str) -> bool:
-    """Return whether a test asks for a fixture and doesn't itself say what it is."""
+    """Return whether a test requests a fixture and doesn't parametrise it itself."""
     marks = metafunc.definition.iter_markers("parametrize")
     named = [mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0] for mark in marks if mark.args]
     return fixture in metafunc.fixturenames and not any(fixture == name.strip() for names in named for name in names)

@@ -1,7 +1,4 @@
-"""The fixtures, and the ``Checker`` through which a test runs checks in other processes.
-
-pytest finds them through the plugin; the suite and users' tests ask for them.
-"""
+"""The fixtures, and the ``Checker`` with which a test runs checks in other processes."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from starpullm.pytest_plugin.run import Validation, validation_of
 
 if TYPE_CHECKING:
     from starpullm import Runtime, Trainer
-    from starpullm.checks.isolation import Answer, CheckReport, Configuration
+    from starpullm.checks.isolation import Answer, CheckReport, RuntimeConfiguration
     from starpullm.checks.references import Reference
     from starpullm.checks.result import CheckResult
     from starpullm.golden.records import GoldenRecord
@@ -38,41 +35,41 @@ __all__ = [
 ]
 
 MAX_LINES = 25
-"""So many lines of a result are shown; the report has all of it."""
+"""The lines of a result that are shown; the report has all of them."""
 
 
 @pytest.fixture(scope="session")
 def starpullm_validation(request: pytest.FixtureRequest) -> Validation:
-    """Give the run's options, and the processes that its checks run in."""
+    """Give the options of the run, and the processes of its checks."""
     return validation_of(request.config)
 
 
 @pytest.fixture(scope="session")
-def starpullm_configuration(request: pytest.FixtureRequest) -> Configuration:
-    """Partition and scheduler; a test that asks for it runs once for each."""
-    configuration: Configuration = request.param
+def starpullm_configuration(request: pytest.FixtureRequest) -> RuntimeConfiguration:
+    """Give partition, scheduler and number of ranks; the test runs once for each configuration."""
+    configuration: RuntimeConfiguration = request.param
     return configuration
 
 
 @pytest.fixture
 def starpullm_check(
-    request: pytest.FixtureRequest, starpullm_validation: Validation, starpullm_configuration: Configuration
+    request: pytest.FixtureRequest, starpullm_validation: Validation, starpullm_configuration: RuntimeConfiguration
 ) -> Checker:
     """Run a check in a process of its own: ``starpullm_check(function, **arguments)``.
 
-    The function gets a ``starpullm.checks.runs.Place`` and the arguments, and returns a result. Unless that passed, the
-    test fails, or is skipped if nothing could be compared. A crash or a hang fails this test only.
+    The function is called with a ``starpullm.checks.runs.Place`` and the arguments, and returns a result. The test
+    passes, fails or is skipped as the result says. A crash or a hang fails this test only.
     """
     return Checker(starpullm_validation, request.node, starpullm_configuration)
 
 
 @pytest.fixture(scope="session")
 def starpu_runtime(
-    starpullm_configuration: Configuration, tmp_path_factory: pytest.TempPathFactory
+    starpullm_configuration: RuntimeConfiguration, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Runtime]:
-    """Start a ``Runtime`` in pytest's own process, one after the other for each partition and scheduler.
+    """Start a ``Runtime`` in pytest's own process; the configurations follow one after the other.
 
-    In a test marked ``mpi`` it is over all ranks.
+    In a test marked ``mpi`` the runtime uses all ranks.
     """
     from starpullm import Runtime
     from starpullm.processes.lock import machine_lock
@@ -89,7 +86,7 @@ def starpu_runtime(
 
 @pytest.fixture(scope="session")
 def golden(request: pytest.FixtureRequest) -> GoldenRecord:
-    """Give a ``GoldenRecord``; a test that asks for it runs once for each of the chosen ones."""
+    """Give a ``GoldenRecord``; the test runs once for each chosen record."""
     from starpullm.checks.runs import find_record
 
     return find_record(request.param)
@@ -99,7 +96,7 @@ def golden(request: pytest.FixtureRequest) -> GoldenRecord:
 def reference(
     starpullm_validation: Validation, golden: GoldenRecord, tmp_path_factory: pytest.TempPathFactory
 ) -> Reference:
-    """Give what is to be compared with, and its values: llm.c if ``--llmc-lib`` names it, else ``golden``."""
+    """Give what to compare with: llm.c if ``--llmc-lib`` is given, otherwise ``golden``."""
     from starpullm.checks.llmc import run_llmc
     from starpullm.checks.parity import make_inputs
     from starpullm.checks.references import GoldenReference
@@ -112,7 +109,10 @@ def reference(
 
 @pytest.fixture
 def trainer(starpu_runtime: Runtime, golden: GoldenRecord, tmp_path: Path) -> Iterator[Trainer]:
-    """Make a ``Trainer`` of the record's model and settings, before its first step; it keeps activations and traces."""
+    """Make a ``Trainer`` with the model and settings of ``golden``, before its first step.
+
+    It keeps activations and records a trace.
+    """
     from starpullm.checks.runs import Place, new_trainer
 
     with new_trainer(Place(starpu_runtime, tmp_path), golden, trace=True) as new:
@@ -121,21 +121,21 @@ def trainer(starpu_runtime: Runtime, golden: GoldenRecord, tmp_path: Path) -> It
 
 @pytest.fixture
 def task_trace(request: pytest.FixtureRequest, trainer: Trainer) -> Trace:
-    """Give the ``Trace`` of four steps of generated batches, submitted one upon the other to ``trainer``."""
+    """Give the ``Trace`` of four steps of ``trainer`` on generated batches, submitted without waiting."""
     from starpullm.checks.runs import trace_steps
 
     return trace_steps(trainer, request.config.getoption("--starpullm-seed"))
 
 
 class Checker:
-    """Runs checks for one test, and makes their outcomes the test's."""
+    """Runs the checks of one test; their outcomes decide the test's."""
 
-    def __init__(self, validation: Validation, node: pytest.Item, configuration: Configuration | None) -> None:
+    def __init__(self, validation: Validation, node: pytest.Item, configuration: RuntimeConfiguration | None) -> None:
         self.configuration = configuration
         if runs_on_every_rank(node) and validation.ranks > 1:
             pytest.fail(
-                f"{node.nodeid}: its check has processes of its own, so the test can't run on every rank as well: mark "
-                "it over_ranks instead of mpi",
+                f"{node.nodeid}: its checks start ranks of their own, so the test can't run on every rank: mark it "
+                "over_ranks instead of mpi",
                 pytrace=False,
             )
         self._validation = validation
@@ -143,7 +143,7 @@ class Checker:
         self._entry.configuration = str(configuration) if configuration else "all"
 
     def __call__(self, function: Callable[..., CheckResult], **arguments: object) -> None:
-        """Run a check where the test runs, and fail or skip the test unless it passed."""
+        """Run a check on the test's configuration; fail or skip the test unless the check passed."""
         assert self.configuration is not None
         answer = self.run(self.configuration, function, **arguments)
         if not answer.reports:
@@ -151,9 +151,9 @@ class Checker:
         self.judge(answer.reports[0])
 
     def run(
-        self, configuration: Configuration, function: Callable[..., CheckResult | None], **arguments: Any
+        self, configuration: RuntimeConfiguration, function: Callable[..., CheckResult | None], **arguments: Any
     ) -> Answer:
-        """Call a function in the process of a configuration; fail the test if it doesn't answer."""
+        """Call a function in the process of a configuration; fail the test if there is no answer."""
         answer = self._validation.pool.call(
             configuration, function, time_limit=self._validation.time_limit, **arguments
         )
@@ -162,7 +162,7 @@ class Checker:
         return answer
 
     def judge(self, *reports: CheckReport) -> None:
-        """Fail or skip the test unless all these checks passed."""
+        """Fail or skip the test unless all checks passed."""
         from starpullm.checks.result import Outcome
 
         texts = []
@@ -170,13 +170,13 @@ class Checker:
             self._entry.results.append({**report.details, "name": report.name, "outcome": report.outcome.value})
             more = len(report.lines) - MAX_LINES
             if report.outcome is not Outcome.PASSED:
-                texts += [*report.lines[:MAX_LINES], *([f"  … and {more} lines more"] if more > 0 else [])]
+                texts += [*report.lines[:MAX_LINES], *([f"  … and {more} more lines"] if more > 0 else [])]
         if any(report.outcome is Outcome.FAILED for report in reports):
             pytest.fail("\n".join(texts), pytrace=False)
         if texts:
             pytest.skip("\n".join(texts))
 
     def give_up(self, failure: str) -> NoReturn:
-        """Fail the test because the check had no result, with everything that is known of the reason."""
+        """Fail the test because the check had no result; ``failure`` is all that is known of the reason."""
         self._entry.failure = failure
         pytest.fail(failure, pytrace=False)

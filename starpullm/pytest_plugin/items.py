@@ -1,7 +1,4 @@
-"""Which tests are the plugin's, and what it knows of each beyond pytest's own report.
-
-The other files of the plugin call it.
-"""
+"""Which tests use the plugin, and what is kept for each of them in addition to pytest's own report."""
 
 from __future__ import annotations
 
@@ -15,12 +12,12 @@ __all__ = ["ENTRY", "FIXTURES", "MARKERS", "RANK_MARKERS", "Entry", "configurati
 MARKERS = {
     "parity": "every tensor has the bits of a golden record",
     "dependencies": "tasks run in the order that their accesses require",
-    "reduction": "errors of sums are within their bounds, and bits as stable as promised",
-    "memory": "nothing grows with the number of steps",
+    "reduction": "errors of sums are within their bounds, and bits are as stable as documented",
+    "memory": "memory does not grow with the number of steps",
     "throughput": "training is as fast as a baseline; only with --benchmark",
-    "mutation": "the checks catch a defect that was put into the library",
+    "mutation": "the checks catch a seeded defect",
 }
-"""Families of checks, in the order of the summary."""
+"""The families of tests, in the order of the summary."""
 
 RANK_MARKERS = {
     "mpi": "with --with-mpi the test runs on every rank, in pytest's own processes",
@@ -31,12 +28,12 @@ FIXTURES = frozenset(
     {"starpullm_configuration", "starpullm_check", "starpullm_validation", "starpu_runtime", "trainer", "golden"}
     | {"reference", "starpullm_gate", "task_trace"}
 )
-"""Whoever asks for one of them uses the plugin."""
+"""A test that requests one of them uses the plugin."""
 
 
 @dataclass
 class Entry:
-    """What the checks of one test told the plugin."""
+    """The results of the checks of one test."""
 
     configuration: str = ""
     results: list[dict[str, Any]] = field(default_factory=list)
@@ -47,18 +44,18 @@ ENTRY = pytest.StashKey[Entry]()
 
 
 def uses_plugin(item: pytest.Item) -> bool:
-    """Return whether a test has a fixture or a marker of the plugin's."""
+    """Return whether a test has a fixture or a marker of the plugin."""
     return not FIXTURES.isdisjoint(getattr(item, "fixturenames", ())) or any(
         item.get_closest_marker(name) for name in MARKERS
     )
 
 
 def family_of(item: pytest.Item) -> str:
-    """Return the test's first marker of the plugin's, or ``"other"``."""
+    """Return the first of the plugin's markers that a test has, or ``"other"``."""
     return next((name for name in MARKERS if item.get_closest_marker(name)), "other")
 
 
 def configuration_of(item: pytest.Item) -> str:
-    """Return what the test was parametrised with, or ``"-"``."""
+    """Return the runtime configuration that a test is parametrised with, or ``"-"``."""
     callspec = getattr(item, "callspec", None)
     return str(callspec.params.get("starpullm_configuration", "-")) if callspec else "-"

@@ -1,10 +1,8 @@
-"""The options, what they mean on this machine, and a usage error for the first that can't be served.
-
-pytest calls ``pytest_addoption``; ``Validation`` has the rest.
-"""
+"""The options: their help texts, what they mean on this machine, and usage errors for what can't be satisfied."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,78 +13,94 @@ from starpullm.pytest_plugin.items import RANK_MARKERS
 from starpullm.pytest_plugin.ranks import add_mpi_option, rank_and_size
 
 if TYPE_CHECKING:
-    from starpullm.checks.isolation import Configuration
+    from starpullm.checks.isolation import RuntimeConfiguration
 
-__all__ = ["DEFAULT_TIME_LIMIT", "Options", "pytest_addoption"]
+__all__ = ["DEFAULT_TIME_LIMIT", "Options", "check_file", "pytest_addoption"]
 
 DEFAULT_RECORDS = ("tiny", "odd", "small", "deep")
 DEFAULT_RECORDS_OF_RANKS = ("tiny", "odd", "small")
-"""One of them can be cut for each number of ranks from 2 to 4 and for 8; few, as ranks often share cores."""
+"""Few, because ranks often share cores; 2, 3, 4 and 8 ranks divide the batch of at least one of them."""
 DEFAULT_TIME_LIMIT = 60.0
 DISTURBING = ("eager", "random", "lws", "prio", "dmda", "ws")
 DEFAULT_THROUGHPUT_RECORD = "small"
+"""It is large enough to be measured, and small enough to be quick."""
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     """Add the options."""
     group = parser.getgroup("starpullm", "validation of starpullm")
-    add = group.addoption
-    add("--starpullm-lib", metavar="PATH", help="native library to validate, instead of the installed one")
+
+    def add(name: str, metavar: str | None, text: str, **attributes: Any) -> None:
+        action = {"action": "store_true"} if metavar is None else {"metavar": metavar}
+        group.addoption(name, help=text, **action, **attributes)
+
+    add("--starpullm-lib", "PATH", "native library to validate; default: the installed one")
     add(
         "--starpullm-partition",
-        metavar="WxT",
+        "WxT",
+        "W workers of T threads each; may be repeated; all (the default): 1x1 and the partitions that use every core",
         action="append",
-        help="W workers of T threads, may be repeated; all (the default): 1x1 and those that use every core",
     )
-    add("--starpullm-schedulers", metavar="NAME,…", help="StarPU's schedulers; lws by default")
-    add("--starpullm-sub-batches", metavar="N,…", help="numbers, or all; 1 and one per sequence by default")
-    add("--starpullm-reductions", metavar="NAME,…", help="ordered, tree, redux; all of them by default")
+    add("--starpullm-schedulers", "NAME,…", "StarPU schedulers; default: lws")
+    add("--starpullm-sub-batches", "N,…", "numbers of sub-batches, or all; default: 1 and one per sequence")
+    add("--starpullm-reductions", "NAME,…", "reductions of gradients; default: ordered,tree,redux")
+    add("--starpullm-records", "RECORD,…", f"golden records, by name or file; default: {','.join(DEFAULT_RECORDS)}")
+    add("--llmc-lib", "PATH", "llm.c as a shared object, to compare with in addition to the golden records")
     add(
-        "--starpullm-records",
-        metavar="RECORD,…",
-        help=f"golden records, by name or file; {','.join(DEFAULT_RECORDS)} by default",
+        "--starpullm-seed",
+        "N",
+        "seed of generated batches, of delays and of StarPU's random scheduler; default: 1",
+        type=int,
+        default=1,
     )
-    add("--llmc-lib", metavar="PATH", help="llm.c as a shared object, to compare with beside the golden records")
-    add("--starpullm-seed", metavar="N", type=int, default=1, help="seed of generated batches and of StarPU; default 1")
     add(
         "--starpullm-timeout",
-        metavar="SECONDS",
+        "SECONDS",
+        f"time limit of each check; default: {DEFAULT_TIME_LIMIT:g}",
         type=float,
         default=DEFAULT_TIME_LIMIT,
-        help=f"time limit of each check; {DEFAULT_TIME_LIMIT:g} by default",
     )
     add(
         "--benchmark",
-        action="store_true",
+        None,
+        "also run the tests of throughput; pytest-benchmark stores their results",
         dest="starpullm_benchmark",
-        help="also run the tests of throughput; pytest-benchmark keeps their records",
     )
     add(
         "--starpullm-baseline-lib",
-        metavar="PATH",
-        help="native library that throughput is compared with, turn by turn; without it: pytest-benchmark's records",
+        "PATH",
+        "native library to compare throughput with; default: the stored runs of pytest-benchmark",
     )
-    add("--starpullm-blocks", metavar="N", type=int, help="turns of each library; default 64")
-    add("--starpullm-budget", metavar="FRACTION", type=float, help="slowdown that is tolerated; default 0.02")
-    add("--starpullm-ranks", metavar="N,…", help="numbers of ranks that throughput is measured with; default 1")
-    add("--starpullm-fresh", action="store_true", help="a fresh process for each check")
-    add("--starpullm-report", metavar="PATH", help="JSON file of the results; by default in pytest's cache")
-    add("--starpullm-strict", action="store_true", help="skipped, not comparable, inconclusive: each is a failure")
+    add("--starpullm-blocks", "N", "rounds of a throughput comparison; default: 64", type=int)
+    add("--starpullm-budget", "FRACTION", "slowdown that is tolerated; default: 0.02", type=float)
+    add("--starpullm-ranks", "N,…", "numbers of ranks to measure throughput with; default: 1")
+    add("--starpullm-fresh", None, "start a new process for each check")
+    add("--starpullm-report", "PATH", "JSON file to write the results to; default: a file in pytest's cache")
+    add("--starpullm-strict", None, "fail tests that are skipped, not comparable or inconclusive")
     add_mpi_option(group, pluginmanager)
 
 
 class Options:
-    """The options of one run of pytest, read when they are first asked for.
+    """The options of one run of pytest; most are read when they are first asked for.
 
     Raises
     ------
     pytest.UsageError
-        From every property and method, for what can't be served.
+        From every property and method, for an option that can't be satisfied.
     """
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self.rank, self.ranks = rank_and_size(config.option)
+        option = config.option
+        self.rank, self.ranks = rank_and_size(option)
+        self.seed: int = option.starpullm_seed
+        self.time_limit: float = option.starpullm_timeout
+        self.benchmark: bool = option.starpullm_benchmark
+        # Paths are relative to the directory that pytest was called in.
+        self.library = self._path(option.starpullm_lib)
+        self.llmc_library = self._path(option.llmc_lib)
+        self.baseline_library = self._path(option.starpullm_baseline_lib)
+        self.report_path = self._path(option.starpullm_report)
 
     @property
     def has_options(self) -> bool:
@@ -97,33 +111,9 @@ class Options:
         values.append(self._config.option.llmc_lib)
         return self.benchmark or self.time_limit != DEFAULT_TIME_LIMIT or any(value is not None for value in values)
 
-    @property
-    def seed(self) -> int:
-        """``--starpullm-seed``."""
-        seed: int = self._config.getoption("--starpullm-seed")
-        return seed
-
-    @property
-    def time_limit(self) -> float:
-        """``--starpullm-timeout``."""
-        seconds: float = self._config.getoption("--starpullm-timeout")
-        return seconds
-
-    @property
-    def llmc_library(self) -> Path | None:
-        """``--llmc-lib``, from the directory that pytest was called in."""
-        path: str | None = self._config.getoption("--llmc-lib")
-        return None if path is None else Path(self._config.invocation_params.dir, path)
-
-    @property
-    def report_path(self) -> Path | None:
-        """``--starpullm-report``, from the directory that pytest was called in."""
-        path: str | None = self._config.getoption("--starpullm-report")
-        return None if path is None else Path(self._config.invocation_params.dir, path)
-
     @cached_property
     def machine(self) -> dict[str, Any]:
-        """What ``starpullm doctor --json`` says, from a process of its own."""
+        """The results of ``starpullm doctor --json``, from a process of its own."""
         from starpullm.checks.isolation import machine_in_child
         from starpullm.errors import StarpullmError
 
@@ -133,40 +123,48 @@ class Options:
             raise pytest.UsageError(f"starpullm: this machine can't be inspected: {error}") from error
 
     def ranks_of(self, test: pytest.Item) -> int:
-        """Return how many ranks a test is about: all of this run's, if it is marked so."""
+        """Return on how many ranks a test's checks run: on all of this run if it is marked so, otherwise on one."""
         marked = any(test.get_closest_marker(name) for name in RANK_MARKERS)
         return self.ranks if marked else 1
 
     @cached_property
-    def configurations(self) -> list[Configuration]:
-        """Those without ranks."""
+    def configurations(self) -> list[RuntimeConfiguration]:
+        """The configurations on one rank."""
         return self.configurations_on(1)
 
-    def configurations_on(self, ranks: int) -> list[Configuration]:
-        """Return partitions with schedulers, the partition's changing slowest."""
-        from starpullm.checks.isolation import Configuration
+    def configurations_on(self, ranks: int) -> list[RuntimeConfiguration]:
+        """Return every partition with every scheduler; the partition changes slowest."""
+        from starpullm.checks.isolation import RuntimeConfiguration
 
         return [
-            Configuration(partition, scheduler, ranks)
+            RuntimeConfiguration(partition, scheduler, ranks)
             for partition in self._partitions(ranks)
             for scheduler in self._schedulers()
         ]
 
     @cached_property
+    def disturbing_configurations(self) -> list[RuntimeConfiguration]:
+        """The partition with the most workers, with the chosen schedulers or else with each of `DISTURBING`."""
+        from starpullm.checks.isolation import RuntimeConfiguration
+        from starpullm.runtime import Partition
+
+        partition = max(self._partitions(1), key=lambda text: Partition.parse(text).workers)
+        known = self.machine["schedulers"]
+        schedulers = self._schedulers() if self._list("schedulers") else [name for name in DISTURBING if name in known]
+        return [RuntimeConfiguration(partition, scheduler) for scheduler in schedulers]
+
+    @cached_property
     def records(self) -> list[str]:
-        """Names of shipped records, and paths of others."""
+        """The chosen records: names of shipped ones, paths of others."""
         from starpullm.checks.runs import find_record
         from starpullm.errors import StarpullmError
         from starpullm.golden.records import SHIPPED_RECORDS
 
-        names = self._list("records") or list(DEFAULT_RECORDS if self.ranks == 1 else DEFAULT_RECORDS_OF_RANKS)
         found = []
-        for name in names:
-            path = Path(self._config.invocation_params.dir, name)
+        for name in self._list("records") or (DEFAULT_RECORDS if self.ranks == 1 else DEFAULT_RECORDS_OF_RANKS):
+            path = self._config.invocation_params.dir / name
             if name not in SHIPPED_RECORDS and not path.is_file():
-                raise pytest.UsageError(
-                    f'--starpullm-records: found "{name}", expected a file or one of {", ".join(SHIPPED_RECORDS)}'
-                )
+                raise _not_one_of("records", name, SHIPPED_RECORDS, "a file or one of")
             found.append(name if name in SHIPPED_RECORDS else str(path))
             try:
                 find_record(found[-1])
@@ -175,21 +173,21 @@ class Options:
         return found
 
     @cached_property
+    def throughput_records(self) -> list[str]:
+        """The records whose throughput is measured."""
+        return self.records if self._list("records") else [DEFAULT_THROUGHPUT_RECORD]
+
+    @cached_property
     def reductions(self) -> list[str]:
-        """Reduction modes."""
+        """The chosen reduction modes."""
         from starpullm.trainer import REDUCTIONS
 
-        chosen = self._list("reductions") or list(REDUCTIONS)
-        for name in chosen:
-            if name not in REDUCTIONS:
-                raise pytest.UsageError(
-                    f'--starpullm-reductions: found "{name}", expected one of {", ".join(REDUCTIONS)}'
-                )
-        return chosen
+        return self._names("reductions", REDUCTIONS) or list(REDUCTIONS)
 
     def sub_batches(self, record: str, ranks: int = 1) -> list[int]:
-        """Return the numbers of a rank's sub-batches for a record: those chosen that divide its batch."""
+        """Return the chosen numbers of sub-batches that divide each rank's part of a record's batch, ascending."""
         from starpullm.checks.runs import find_record
+        from starpullm.data.sizes import divisors
 
         batch_size, rest = divmod(find_record(record).batch_size, ranks)
         if rest:
@@ -197,101 +195,39 @@ class Options:
         chosen = self._list("sub_batches")
         if not chosen:
             return sorted({1, batch_size})
-        divisors = [count for count in range(1, batch_size + 1) if batch_size % count == 0]
-        if chosen == ["all"]:
-            return divisors
-        for text in chosen:
-            if not text.isascii() or not text.isdigit() or int(text) < 1:
-                raise pytest.UsageError(
-                    f'--starpullm-sub-batches: found "{text}", expected positive numbers with commas between, or all'
-                )
-        return [count for count in divisors if str(count) in chosen]
-
-    @property
-    def benchmark(self) -> bool:
-        """``--benchmark``."""
-        return bool(self._config.getoption("starpullm_benchmark"))
-
-    @property
-    def blocks(self) -> int:
-        """``--starpullm-blocks``."""
-        from starpullm.speed.contest import BLOCKS
-
-        blocks: int | None = self._config.getoption("--starpullm-blocks")
-        return BLOCKS if blocks is None else blocks
-
-    @property
-    def budget(self) -> float:
-        """``--starpullm-budget``."""
-        from starpullm.speed.gate import BUDGET
-
-        budget: float | None = self._config.getoption("--starpullm-budget")
-        return BUDGET if budget is None else budget
-
-    @cached_property
-    def baseline_library(self) -> Path | None:
-        """``--starpullm-baseline-lib``, from the directory that pytest was called in."""
-        path: str | None = self._config.getoption("--starpullm-baseline-lib")
-        return None if path is None else Path(self._config.invocation_params.dir, path)
-
-    @cached_property
-    def throughput_records(self) -> list[str]:
-        """The chosen records, or the one that is large enough to be measured and small enough to be quick."""
-        return self.records if self._list("records") else [DEFAULT_THROUGHPUT_RECORD]
+        counts = divisors(batch_size) if chosen == ["all"] else self._counts("sub_batches", ", or all")
+        return [count for count in divisors(batch_size) if count in counts]
 
     @cached_property
     def rank_counts(self) -> list[int]:
-        """``--starpullm-ranks``."""
-        counts = self._list("ranks") or ["1"]
-        for text in counts:
-            if not text.isascii() or not text.isdigit() or int(text) < 1:
-                raise pytest.UsageError(
-                    f'--starpullm-ranks: found "{text}", expected positive numbers with commas between'
-                )
-        return [int(text) for text in counts]
+        """The numbers of ranks to measure throughput with."""
+        return self._counts("ranks") or [1]
 
-    def _check_throughput(self) -> None:
-        from starpullm.speed.gate import MIN_BLOCKS, RESOLUTION
+    @property
+    def rounds(self) -> int:
+        """The rounds of a throughput comparison."""
+        from starpullm.speed.rounds import ROUNDS
 
-        if not self.benchmark:
-            for name in ("baseline-lib", "blocks", "budget", "ranks"):
-                if self._config.getoption(f"--starpullm-{name}") is not None:
-                    raise pytest.UsageError(f"--starpullm-{name}: expected --benchmark with it")
-            return
-        if not self._config.pluginmanager.hasplugin("benchmark"):
-            raise pytest.UsageError(
-                "--benchmark: pytest-benchmark isn't there, expected it for the records: pip install 'starpullm[test]'"
-            )
-        if self.blocks < MIN_BLOCKS:
-            raise pytest.UsageError(f"--starpullm-blocks: found {self.blocks}, expected at least {MIN_BLOCKS}")
-        if not 0 <= self.budget <= RESOLUTION:
-            raise pytest.UsageError(f"--starpullm-budget: found {self.budget:g}, expected 0 to {RESOLUTION:g}")
-        library = self.baseline_library
-        if library is not None and not library.is_file():
-            raise pytest.UsageError(f"--starpullm-baseline-lib: {library}: no such file")
-        assert self.rank_counts
+        rounds: int | None = self._config.option.starpullm_blocks
+        return ROUNDS if rounds is None else rounds
 
-    @cached_property
-    def disturbing_configurations(self) -> list[Configuration]:
-        """The partition with the most workers, with the chosen schedulers, or else with each of `DISTURBING`."""
-        from starpullm.checks.isolation import Configuration
-        from starpullm.runtime import Partition
+    @property
+    def budget(self) -> float:
+        """The slowdown that is tolerated, as a fraction."""
+        from starpullm.speed.gate import BUDGET
 
-        partition = max(self._partitions(1), key=lambda text: Partition.parse(text).workers)
-        known = self.machine["schedulers"]
-        schedulers = self._schedulers() if self._list("schedulers") else [name for name in DISTURBING if name in known]
-        return [Configuration(partition, scheduler) for scheduler in schedulers]
+        budget: float | None = self._config.option.starpullm_budget
+        return BUDGET if budget is None else budget
 
     def check_options(self) -> None:
-        """Raise a usage error for the first option that can't be served."""
+        """Raise a usage error for the first option that can't be satisfied."""
         if not self.time_limit > 0:
             raise pytest.UsageError(f"--starpullm-timeout: found {self.time_limit:g}, expected a positive number")
         if not any(self.sub_batches(record) for record in self.records):
             raise pytest.UsageError(
                 "--starpullm-sub-batches: expected a number that divides the batch of one of the records"
             )
-        if self.llmc_library is not None and not self.llmc_library.is_file():
-            raise pytest.UsageError(f"--llmc-lib: {self.llmc_library}: no such file")
+        check_file("--llmc-lib", self.llmc_library)
         if not any(self.sub_batches(record, self.ranks) for record in self.records):
             raise pytest.UsageError(
                 f"--with-mpi: found {self.ranks} ranks, which with these sub-batches divide the batch of none of the "
@@ -304,26 +240,73 @@ class Options:
         assert self.reductions
         assert self.configurations
 
+    def _check_throughput(self) -> None:
+        from starpullm.errors import MissingDependencyError
+        from starpullm.speed.gate import MIN_ROUNDS, RESOLUTION
+        from starpullm.speed.gate_statistics import scipy_stats
+
+        if not self.benchmark:
+            for name in ("baseline-lib", "blocks", "budget", "ranks"):
+                if self._config.getoption(f"--starpullm-{name}") is not None:
+                    raise pytest.UsageError(f"--starpullm-{name}: expected --benchmark with it")
+            return
+        if not self._config.pluginmanager.hasplugin("benchmark"):
+            raise pytest.UsageError(
+                "--benchmark: expected pytest-benchmark, which isn't installed: pip install 'starpullm[bench]'"
+            )
+        try:
+            scipy_stats()
+        except MissingDependencyError as error:
+            raise pytest.UsageError(f"--benchmark: {error}") from error
+        if self.rounds < MIN_ROUNDS:
+            raise pytest.UsageError(f"--starpullm-blocks: found {self.rounds}, expected at least {MIN_ROUNDS}")
+        if not 0 <= self.budget <= RESOLUTION:
+            raise pytest.UsageError(f"--starpullm-budget: found {self.budget:g}, expected 0 to {RESOLUTION:g}")
+        check_file("--starpullm-baseline-lib", self.baseline_library)
+        assert self.rank_counts
+
+    # Reading one option
+
+    def _path(self, text: str | None) -> Path | None:
+        return None if text is None else self._config.invocation_params.dir / text
+
     def _list(self, option: str) -> list[str]:
+        """Return the parts of an option with commas, each of them once; none if it wasn't given."""
         text: str | None = getattr(self._config.option, f"starpullm_{option}")
         if text is None:
             return []
         parts = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
         if not parts:
-            raise pytest.UsageError(f"--starpullm-{option.replace('_', '-')}: found nothing")
+            raise pytest.UsageError(f"{_name(option)}: found nothing, expected a list with commas")
         return parts
 
+    def _names(self, option: str, known: Iterable[str]) -> list[str]:
+        chosen = self._list(option)
+        for name in chosen:
+            if name not in known:
+                raise _not_one_of(option, name, known)
+        return chosen
+
+    def _counts(self, option: str, more: str = "") -> list[int]:
+        chosen = self._list(option)
+        for text in chosen:
+            if not text.isascii() or not text.isdigit() or int(text) < 1:
+                raise pytest.UsageError(
+                    f'{_name(option)}: found "{text}", expected positive numbers separated by commas{more}'
+                )
+        return [int(text) for text in chosen]
+
     def _partitions(self, ranks: int) -> list[str]:
+        from starpullm.data.sizes import divisors
         from starpullm.errors import StarpullmError
         from starpullm.runtime import Partition
 
         cores = int(self.machine["cores"])
         chosen = []
-        for text in self._config.getoption("--starpullm-partition") or ["all"]:
+        for text in self._config.option.starpullm_partition or ["all"]:
             if text == "all":
                 own = max(cores // ranks, 1)
-                divisors = [count for count in range(own, 0, -1) if own % count == 0]
-                chosen += ["1x1", *(f"{workers}x{own // workers}" for workers in divisors)]
+                chosen += ["1x1", *(f"{own // threads}x{threads}" for threads in divisors(own))]
                 continue
             try:
                 workers, threads = Partition.parse(text)
@@ -340,10 +323,18 @@ class Options:
     def _schedulers(self) -> list[str]:
         from starpullm.runtime import DEFAULT_SCHEDULER
 
-        chosen = self._list("schedulers") or [DEFAULT_SCHEDULER]
-        for name in chosen:
-            if name not in self.machine["schedulers"]:
-                raise pytest.UsageError(
-                    f'--starpullm-schedulers: found "{name}", expected one of {", ".join(self.machine["schedulers"])}'
-                )
-        return chosen
+        return self._names("schedulers", self.machine["schedulers"]) or [DEFAULT_SCHEDULER]
+
+
+def _name(option: str) -> str:
+    return f"--starpullm-{option.replace('_', '-')}"
+
+
+def _not_one_of(option: str, found: str, known: Iterable[str], expected: str = "one of") -> pytest.UsageError:
+    return pytest.UsageError(f'{_name(option)}: found "{found}", expected {expected} {", ".join(known)}')
+
+
+def check_file(option: str, path: Path | None) -> None:
+    """Raise a usage error if an option names a file that isn't there."""
+    if path is not None and not path.is_file():
+        raise pytest.UsageError(f"{option}: {path}: no such file")

@@ -1,8 +1,8 @@
-"""pytest under mpirun, on every rank: the same tests, one outcome for each, one rank that speaks.
+"""pytest under mpirun: all ranks run the same tests and agree on each outcome; only rank 0 prints.
 
 The plugin registers a ``RankedRun`` if pytest was started with ``--with-mpi`` on several ranks. A test marked ``mpi``
-runs on all of them, in pytest's own processes. Every other test runs on rank 0, and the others take its reports; if it
-is marked ``over_ranks``, the processes of its checks are a job of as many ranks.
+runs on all ranks, in pytest's own processes. Every other test runs on rank 0, and the other ranks take over its
+reports; if it is marked ``over_ranks``, its checks run in a job of as many ranks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from starpullm.pytest_plugin.report import message_of
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
 
-__all__ = ["RankedRun", "add_mpi_option", "be_another_s_worker", "rank_and_size", "runs_on_every_rank"]
+__all__ = ["RankedRun", "add_mpi_option", "rank_and_size", "runs_on_every_rank", "write_nothing"]
 
 _PAUSE_SECONDS = 0.02
 _SEVERITY = ("passed", "skipped", "failed")
@@ -37,7 +37,7 @@ def add_mpi_option(group: pytest.OptionGroup, plugins: pytest.PytestPluginManage
 
 
 def rank_and_size(options: argparse.Namespace) -> tuple[int, int]:
-    """Return this process's rank and how many there are; 0 and 1 without ``--with-mpi``, which asks for ranks."""
+    """Return this process's rank and the number of ranks; 0 and 1 without ``--with-mpi``."""
     if not getattr(options, "with_mpi", False):
         return 0, 1
     from starpullm.processes.ranks import rank_and_size_from_environment
@@ -46,19 +46,19 @@ def rank_and_size(options: argparse.Namespace) -> tuple[int, int]:
 
 
 def runs_on_every_rank(item: pytest.Item) -> bool:
-    """Return whether a test's body runs on all ranks, rather than on rank 0 alone."""
+    """Return whether a test runs on all ranks, instead of on rank 0 only."""
     return item.get_closest_marker("mpi") is not None and item.get_closest_marker("over_ranks") is None
 
 
 class RankedRun:
-    """One rank of a run of pytest over several; registered as a plugin."""
+    """One rank of a run of pytest over several ranks; registered as a plugin."""
 
     def __init__(self, config: pytest.Config) -> None:
         from starpullm.errors import StarpullmError
         from starpullm.processes.ranks import world
 
         if config.getoption("dist", "no") != "no":
-            raise pytest.UsageError("--with-mpi: found pytest-xdist's -n beside it, expected one of the two")
+            raise pytest.UsageError("--with-mpi: found -n of pytest-xdist too, expected only one of them")
         try:
             self.comm = world()
         except StarpullmError as error:
@@ -71,35 +71,35 @@ class RankedRun:
             self._be_silent()
 
     def refuse_together(self, error: pytest.UsageError | None) -> None:
-        """Raise a usage error on all ranks if one of them has found one; every rank calls it."""
-        told = self._exchange("options", str(error) if error else "")
-        found = {rank: text for rank, text in told.items() if text}
+        """Raise a usage error on all ranks if one of them has found one; every rank has to call it."""
+        texts_of_ranks = self._exchange("options", str(error) if error else "")
+        found = {rank: text for rank, text in texts_of_ranks.items() if text}
         if not found:
             return
         if self.rank > 0:
-            raise pytest.UsageError  # in silence: rank 0 says it
+            raise pytest.UsageError  # without a text: rank 0 prints it
         texts = [text if len(found) == self.size else f"rank {rank}: {text}" for rank, text in found.items()]
         raise pytest.UsageError(texts[0] if len(found) == self.size else "; ".join(texts))
 
-    # What pytest asks for
+    # Hooks of pytest
 
     def pytest_report_header(self) -> str:
-        """Say that there are ranks."""
+        """Show the number of ranks."""
         return f"starpullm: {self.size} ranks; tests marked mpi run on all of them, the others on rank 0"
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Put the tests that run on every rank after the others: their fixtures can't be there at the same time."""
+        """Put the tests that run on every rank last: their fixtures can't coexist with those of the others."""
         items.sort(key=runs_on_every_rank)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Refuse the run unless all ranks have collected the same tests."""
         tests = [item.nodeid for item in session.items]
-        told = self._agree("collection", (tests, session.testsfailed))
-        differences = list(_collection_differences({rank: of_rank[0] for rank, of_rank in told.items()}))
-        failed = [rank for rank, (_, errors) in told.items() if errors]
+        collected = self._agree("collection", (tests, session.testsfailed))
+        differences = list(_collection_differences({rank: of_rank[0] for rank, of_rank in collected.items()}))
+        failed = [rank for rank, (_, errors) in collected.items() if errors]
         if failed and len(failed) < self.size:
-            differences.append(f"{_ranks(failed)} had errors, which are on that rank's standard output alone")
+            differences.append(f"{_ranks(failed)} had errors, which only that rank's standard output shows")
         if differences:
             if self.rank > 0:
                 raise pytest.UsageError
@@ -107,10 +107,10 @@ class RankedRun:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
-        """Run a test where it has to run, and log the same reports on all ranks."""
+        """Run a test on all ranks or on rank 0, and log the same reports on all ranks."""
         everywhere = runs_on_every_rank(item)
         if nextitem is not None and runs_on_every_rank(nextitem) != everywhere:
-            nextitem = None  # all fixtures end before the other kind begins
+            nextitem = None  # so that all fixtures are closed before tests of the other kind begin
         hook = item.ihook
         hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         if everywhere:
@@ -131,29 +131,29 @@ class RankedRun:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Make the worst outcome of a test's phase on any rank that of all."""
+        """Give a phase of a test the same outcome on all ranks: the worst of any rank."""
         report = yield
         if runs_on_every_rank(item):
-            own = _Told(report.outcome, hasattr(report, "wasxfail"), message_of(report), _captured(report))
+            own = _Phase(report.outcome, message_of(report), _captured(report))
             place = f"{report.when} of {item.nodeid}"
             try:
                 _merge(report, self._agree(place, own, self._limit), self.size)
-            except _NotThereError as error:
+            except _MissingError as error:
                 self._end_all(place, own, error.ranks)
         return report
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_timeout_set_timer(self, item: pytest.Item) -> bool | None:
-        """Leave the time limit of a test that runs on rank 0 to rank 0."""
+        """Let rank 0 alone watch the time limit of a test that runs on rank 0."""
         return True if self.rank > 0 and not runs_on_every_rank(item) else None
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """Wait for the other ranks; those that are elsewhere learn that this one has ended."""
-        with suppress(_ElsewhereError):  # they are told, and end too
+        """Wait for the other ranks; a rank at another place of the run learns that this one has ended."""
+        with suppress(_ElsewhereError):  # the other ranks get the same error, and end too
             self._exchange("end of the run", int(exitstatus))
 
-    # How it works
+    # Implementation
 
     def _agree(self, place: str, value: Any, seconds: float | None = None) -> Mapping[int, Any]:
         try:
@@ -161,16 +161,18 @@ class RankedRun:
         except _ElsewhereError as error:
             pytest.exit(str(error), pytest.ExitCode.INTERRUPTED)
 
-    def _end_all(self, place: str, own: _Told, missing: Sequence[int]) -> NoReturn:
-        """End the job: ranks that wait in MPI for something that doesn't come can't be reached otherwise."""
-        lines = [f"rank {self.rank} of {self.size}: {place}: {own.outcome} here; {_ranks(missing)} hadn't ended it "]
-        lines[0] += f"{self._limit:g} s later (--starpullm-timeout), so the job is ended"
-        os.write(2, "\n".join([*lines, own.message, ""]).encode(errors="replace"))
+    def _end_all(self, place: str, own: _Phase, missing: Sequence[int]) -> NoReturn:
+        """End the job: nothing else reaches a rank that waits in MPI for a message that is never sent."""
+        line = (
+            f"rank {self.rank} of {self.size}: {place}: {own.outcome} here; {_ranks(missing)} hadn't ended it "
+            f"{self._limit:g} s later (--starpullm-timeout), so the job is ended"
+        )
+        os.write(2, f"{line}\n{own.message}\n".encode(errors="replace"))
         self.comm.Abort(pytest.ExitCode.TESTS_FAILED)
         os._exit(pytest.ExitCode.TESTS_FAILED)
 
     def _be_silent(self) -> None:
-        """Print nothing: rank 0 does."""
+        """Print nothing, because rank 0 prints for all."""
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
             self._config.pluginmanager.unregister(reporter)
@@ -178,27 +180,26 @@ class RankedRun:
             self._config.pluginmanager.register(quiet, "terminalreporter")
 
 
-def be_another_s_worker(config: pytest.Config, rank: int) -> None:
-    """Let this rank write neither cache nor reports, and no temporary files where another does.
+def write_nothing(config: pytest.Config, rank: int) -> None:
+    """Let this rank write neither cache nor reports, and give it a folder of its own for temporary files.
 
-    Plugins leave reports to whoever has no ``workerinput``.
+    pytest and its plugins write no reports in a process that has ``workerinput``, as workers of pytest-xdist have.
     """
     vars(config)["workerinput"] = {"workerid": f"rank{rank}"}
     if config.option.basetemp is not None:
         config.option.basetemp += f"-rank{rank}"
 
 
-class _Told(NamedTuple):
-    """What a rank tells the others of a test's phase."""
+class _Phase(NamedTuple):
+    """How a phase of a test ended on one rank."""
 
     outcome: str
-    expected: bool
     message: str
     captured: str
 
 
-class _NotThereError(Exception):
-    """Some ranks haven't come in time."""
+class _MissingError(Exception):
+    """Some ranks haven't arrived in time."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
         super().__init__(_ranks(ranks))
@@ -206,54 +207,55 @@ class _NotThereError(Exception):
 
 
 class _ElsewhereError(Exception):
-    """A rank has come from another place of the run: it was interrupted, or a plugin has failed there."""
+    """A rank is at another place of the run, because it was interrupted or a plugin has failed there."""
 
 
 class _Exchange:
-    """Every rank gives a value to all others; none of them waits in MPI, so that signals and time limits work."""
+    """Gives every rank's value to all others, without waiting inside MPI, so that signals and time limits work."""
 
     def __init__(self, comm: Comm) -> None:
         self._comm = comm
         self._over = False
 
     def __call__(self, place: str, value: Any, seconds: float | None = None) -> dict[int, Any]:
-        """Return the values by rank; at the end of a run that has come apart, nobody's but its own."""
+        """Return the values by rank; after ranks have been at different places, only the own value."""
         rank, size = self._comm.Get_rank(), self._comm.Get_size()
         if self._over:
             return {rank: value}
         others = [other for other in range(size) if other != rank]
         requests = [self._comm.isend((place, value), other) for other in others]
         deadline = None if seconds is None else time.monotonic() + seconds
-        told: dict[int, tuple[str, Any]] = {rank: (place, value)}
-        while missing := [other for other in others if other not in told]:
+        received: dict[int, tuple[str, Any]] = {rank: (place, value)}
+        while missing := [other for other in others if other not in received]:
             for other in missing:
                 message = self._comm.improbe(other)
                 if message is not None:
-                    told[other] = message.recv()
-            if len(told) == size:
+                    received[other] = message.recv()
+            if len(received) == size:
                 break
             if deadline is not None and time.monotonic() > deadline:
-                raise _NotThereError(missing)
+                raise _MissingError(missing)
             time.sleep(_PAUSE_SECONDS)
         for request in requests:
             request.wait()
-        places = {other: where for other, (where, _) in sorted(told.items())}
+        places = {other: where for other, (where, _) in sorted(received.items())}
         if len(set(places.values())) > 1:
             self._over = True
             texts = (f"rank {other}: {where}" for other, where in places.items())
             raise _ElsewhereError(f"the ranks aren't at the same place of the run: {'; '.join(texts)}")
-        return {other: told[other][1] for other in sorted(told)}
+        return {other: received[other][1] for other in sorted(received)}
 
 
-def _merge(report: pytest.TestReport, told: Mapping[int, _Told], size: int) -> None:
-    """Give a report the worst outcome, and name the ranks that it comes from."""
-    worst = max((of_rank.outcome for of_rank in told.values()), key=_SEVERITY.index)
-    if worst == "passed" or (worst == "skipped" and len({of_rank.outcome for of_rank in told.values()}) == 1):
+def _merge(report: pytest.TestReport, phases: Mapping[int, _Phase], size: int) -> None:
+    """Give a report the worst outcome of all ranks, and name the ranks that had it."""
+    outcomes = {phase.outcome for phase in phases.values()}
+    worst = max(outcomes, key=_SEVERITY.index)
+    if worst == "passed" or outcomes == {"skipped"}:
         return
     groups: dict[tuple[str, str], list[int]] = {}
-    for rank, of_rank in told.items():
-        if of_rank.outcome == worst:
-            groups.setdefault((of_rank.message, of_rank.captured if rank > 0 else ""), []).append(rank)
+    for rank, phase in phases.items():
+        if phase.outcome == worst:
+            groups.setdefault((phase.message, phase.captured if rank > 0 else ""), []).append(rank)
     those = [rank for ranks in groups.values() for rank in ranks]
     lines = [f"{worst} on {_ranks(sorted(those))} of {size}"]
     for (message, captured), ranks in groups.items():
@@ -270,7 +272,7 @@ def _captured(report: pytest.TestReport) -> str:
 
 
 def _collection_differences(tests: Mapping[int, Sequence[str]]) -> Iterator[str]:
-    """Yield a text for each set of tests that some ranks have and others haven't."""
+    """Yield a text for each set of tests that only some ranks have collected."""
     where: dict[str, list[int]] = {}
     for rank, of_rank in tests.items():
         for test in of_rank:
@@ -283,7 +285,7 @@ def _collection_differences(tests: Mapping[int, Sequence[str]]) -> Iterator[str]
         more = f" and {len(only) - 1} more" if len(only) > 1 else ""
         yield f"{only[0]}{more} on {_ranks(those)} only"
     if not groups and len({tuple(of_rank) for of_rank in tests.values()}) > 1:
-        yield "the same ones in another order"
+        yield "the same tests in another order"
 
 
 def _ranks(ranks: Sequence[int]) -> str:

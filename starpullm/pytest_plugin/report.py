@@ -1,7 +1,4 @@
-"""What came out of a run: collected test by test, shown as a table at the end, written as JSON.
-
-``Validation`` fills it in.
-"""
+"""The results of a run: collected test by test, shown as a table at the end, and written as JSON."""
 
 from __future__ import annotations
 
@@ -38,27 +35,27 @@ class Report:
 
     @property
     def has_tests(self) -> bool:
-        """Whether there are any."""
+        """Whether a test has used the plugin."""
         return bool(self._tests)
 
     def add(self, report: pytest.TestReport) -> None:
-        """Take what is told of a test, if it is one that uses the plugin."""
-        told = getattr(report, "starpullm", None)
-        if told is None:
+        """Add a phase of a test, if the test uses the plugin."""
+        results = getattr(report, "starpullm", None)
+        if results is None:
             return
         known = self._tests.get(report.nodeid)
         if known is not None and report.passed:
             return
         self._tests[report.nodeid] = {
             "test": report.nodeid,
-            **told,
+            **results,
             "outcome": report.outcome,
             "seconds": report.duration + (known["seconds"] if known else 0),
             "message": "" if report.passed else message_of(report),
         }
 
     def lines(self, costs: Costs | None) -> list[str]:
-        """Return a line for each family and configuration, what the processes cost, and the notes."""
+        """Return a line for each family and configuration, the cost of the processes, and the notes."""
         groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
         for test in self._tests.values():
             groups.setdefault((test["family"], test["configuration"]), []).append(test)
@@ -66,10 +63,8 @@ class Report:
         rows = []
         for (family, configuration), tests in sorted(groups.items(), key=lambda item: order.index(item[0][0])):
             counts = Counter(test["outcome"] for test in tests)
-            told = ", ".join(
-                f"{counts[outcome]} {outcome}" for outcome in ("passed", "failed", "skipped") if counts[outcome]
-            )
-            rows.append((family, configuration, told, f"{sum(test['seconds'] for test in tests):.1f} s"))
+            outcomes = [f"{counts[name]} {name}" for name in ("passed", "failed", "skipped") if counts[name]]
+            rows.append((family, configuration, ", ".join(outcomes), f"{sum(test['seconds'] for test in tests):.1f} s"))
         widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
         lines = [
             f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]:{widths[2]}}  {row[3]:>{widths[3]}}" for row in rows
@@ -81,7 +76,7 @@ class Report:
     def write(
         self, path: Path, *, environment: Mapping[str, Any] | None, ranks: int, seed: int, costs: Costs | None
     ) -> None:
-        """Write a JSON file, whole or not at all.
+        """Write a JSON file, either completely or not at all.
 
         Raises
         ------

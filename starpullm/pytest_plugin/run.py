@@ -1,18 +1,14 @@
-"""One run of pytest with the plugin: its options, the processes of its checks, and what came out.
-
-The plugin makes one when pytest is configured; fixtures, and the suite's ``conftest.py``, ask for it.
-"""
+"""One run of pytest with the plugin: its options, the processes of its checks, and its results."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from starpullm.pytest_plugin.items import ENTRY, Entry, configuration_of, family_of, uses_plugin
-from starpullm.pytest_plugin.options import Options
+from starpullm.pytest_plugin.options import Options, check_file
 from starpullm.pytest_plugin.report import Report, message_of
 
 if TYPE_CHECKING:
@@ -22,7 +18,7 @@ __all__ = ["VALIDATION", "Validation", "validation_of"]
 
 
 class Validation(Options):
-    """One run of pytest: its options, the processes of its checks, and what came out."""
+    """One run of pytest: its options, the processes of its checks, and its results."""
 
     def __init__(self, config: pytest.Config) -> None:
         super().__init__(config)
@@ -30,21 +26,18 @@ class Validation(Options):
         self._pool: Pool | None = None
         self._report = Report()
         self._costs: Costs | None = None
-        """Of this process's checks, and of those of its workers under pytest-xdist."""
+        """Of the checks of this process, and under pytest-xdist of those of its workers."""
         self._environment_shown = False
 
     def choose_library(self) -> None:
-        """Let this process and its children open the library that the user named."""
-        chosen = self._config.getoption("--starpullm-lib")
-        if chosen is not None:
-            path = Path(self._config.invocation_params.dir, chosen)
-            if not path.is_file():
-                raise pytest.UsageError(f"--starpullm-lib: {path}: no such file")
-            self._patch.setenv("STARPULLM_LIB", str(path))
+        """Let this process and its children open the library of ``--starpullm-lib``."""
+        check_file("--starpullm-lib", self.library)
+        if self.library is not None:
+            self._patch.setenv("STARPULLM_LIB", str(self.library))
 
     @property
     def pool(self) -> Pool:
-        """The processes of the checks, from the first use on."""
+        """The processes of the checks; created at the first use."""
         from starpullm.checks.isolation import Pool
 
         if self._pool is None:
@@ -53,15 +46,15 @@ class Validation(Options):
         return self._pool
 
     def close(self) -> None:
-        """End the processes; may be called twice."""
+        """End the processes, and restore the environment; may be called twice."""
         if self._pool is not None:
             self._pool.close()
         self._patch.undo()
 
-    # What pytest asks for
+    # Hooks of pytest
 
     def pytest_report_collectionfinish(self, config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
-        """Show the environment, if a test uses the plugin."""
+        """Show the environment if a test uses the plugin."""
         if hasattr(config, "workerinput") or config.option.collectonly or not any(map(uses_plugin, items)):
             return []
         self._environment_shown = True
@@ -69,7 +62,7 @@ class Validation(Options):
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Add what the plugin knows to the report, and make skips failures if that was asked for."""
+        """Add the results of the checks to the report; with ``--starpullm-strict``, turn a skip into a failure."""
         report = yield
         if not uses_plugin(item):
             return report
@@ -80,7 +73,7 @@ class Validation(Options):
             report.longrepr = f"{reason}\n--starpullm-strict: expected a result, not a skip"
         if report.when == "call" or not report.passed:
             entry = item.stash.get(ENTRY, Entry())
-            vars(report)["starpullm"] = {  # as pytest does with what plugins add: it also crosses processes
+            vars(report)["starpullm"] = {  # an attribute, because pytest-xdist serialises those
                 "family": family_of(item),
                 "configuration": entry.configuration or configuration_of(item),
                 "results": entry.results,
@@ -89,7 +82,7 @@ class Validation(Options):
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep what the summary and the JSON file need."""
+        """Add a report to the summary and the JSON file."""
         self._report.add(report)
 
     @pytest.hookimpl(tryfirst=True)
@@ -105,7 +98,7 @@ class Validation(Options):
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take over what the checks of a worker of pytest-xdist cost."""
+        """Add the costs of the checks of a pytest-xdist worker."""
         told = getattr(node, "workeroutput", {}).get("starpullm_costs")
         if told is not None:
             from starpullm.checks.isolation import Costs
@@ -114,7 +107,7 @@ class Validation(Options):
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, object, object]:
-        """Write a line for each family and configuration, before pytest shows the failures."""
+        """Write a line for each family and configuration, above pytest's failures."""
         if self._report:
             terminalreporter.section("starpullm", "=")
             environment = [] if self._environment_shown else self._environment_lines()
@@ -122,7 +115,7 @@ class Validation(Options):
                 terminalreporter.line(line)
         return (yield)
 
-    # How it works
+    # Implementation
 
     def _environment_lines(self) -> list[str]:
         machine = self.machine
@@ -137,7 +130,7 @@ class Validation(Options):
         self._costs = costs if self._costs is None else self._costs + costs
 
     def _write_report(self, session: pytest.Session) -> None:
-        """Write the JSON file where the user wants it, else into pytest's cache if a test has used the plugin."""
+        """Write the JSON file to ``--starpullm-report``, or into pytest's cache if a test has used the plugin."""
         path = self.report_path
         if path is None and not self._report.has_tests:
             return
@@ -146,7 +139,7 @@ class Validation(Options):
                 cache = self._config.cache if self._config.pluginmanager.has_plugin("cacheprovider") else None
                 if cache is None:
                     self._report.notes.append(
-                        "report: not written: pytest's cache is switched off, and there is no --starpullm-report"
+                        "report: not written: pytest's cache is switched off, expected --starpullm-report"
                     )
                     return
                 path = cache.mkdir("starpullm") / "report.json"
@@ -170,17 +163,17 @@ VALIDATION = pytest.StashKey[Validation]()
 
 
 def validation_of(config: pytest.Config) -> Validation:
-    """Return the run that a configuration of pytest belongs to.
+    """Return the run of a pytest configuration.
 
     Raises
     ------
     pytest.UsageError
-        If pytest runs without the plugin.
+        If pytest has not loaded the plugin.
     """
     validation = config.stash.get(VALIDATION, None)
     if validation is None:
         raise pytest.UsageError(
-            "starpullm: the suite needs starpullm's plugin, which this pytest has not loaded: expected starpullm to be "
-            "installed where pytest is and no -p no:starpullm, or else -p starpullm.pytest_plugin"
+            "starpullm: the suite needs starpullm's plugin, which this pytest has not loaded: expected starpullm and "
+            "pytest in one environment and no -p no:starpullm, or else -p starpullm.pytest_plugin"
         )
     return validation

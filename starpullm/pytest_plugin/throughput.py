@@ -1,7 +1,4 @@
-"""Throughput in pytest: which tests run with ``--benchmark`` alone, and one measurement with pytest-benchmark's record.
-
-The suite's throughput tests ask for the fixture.
-"""
+"""Throughput in pytest: the tests that run only with ``--benchmark``, their fixture, and pytest-benchmark's records."""
 
 from __future__ import annotations
 
@@ -16,17 +13,17 @@ from starpullm.pytest_plugin.fixtures import Checker
 from starpullm.pytest_plugin.run import Validation, validation_of
 
 if TYPE_CHECKING:
-    from starpullm.speed.contest import Series
     from starpullm.speed.cost import CostResult
-    from starpullm.speed.throughput import Configuration
+    from starpullm.speed.rounds import Series
+    from starpullm.speed.workload import Workload
 
 __all__ = ["Gate", "choose_throughput_tests", "starpullm_gate"]
 
 
 class _StepClock:
-    """The clock that pytest-benchmark reads: it goes on by the time of a step, when one has been measured.
+    """The clock that pytest-benchmark reads: it advances by the time of each measured step.
 
-    So the record has steps, and not what it takes to start and stop processes between them.
+    So the record has the times of steps, without the time to start and stop processes between them.
     """
 
     def __init__(self) -> None:
@@ -35,7 +32,7 @@ class _StepClock:
     def __call__(self) -> float:
         return self._now
 
-    def go_on(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self._now += seconds
 
 
@@ -43,15 +40,15 @@ _CLOCK = _StepClock()
 
 
 def choose_throughput_tests(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect tests of throughput unless they were asked for; let pytest-benchmark time the others by steps."""
+    """Deselect the tests of throughput without ``--benchmark``; with it, give them the clock of steps."""
     own = [item for item in items if item.get_closest_marker("throughput")]
     if validation_of(config).benchmark:
         for item in own:
             item.add_marker(pytest.mark.benchmark(timer=_CLOCK))
-            # A test that fails before its first turn has its own reason for that.
+            # A test that fails before its first turn reports the reason itself.
             item.add_marker(pytest.mark.filterwarnings("ignore:Benchmark fixture was not used"))
             if config.pluginmanager.hasplugin("timeout"):
-                item.add_marker(pytest.mark.timeout(0))  # every turn has a time limit of its own, and there are many
+                item.add_marker(pytest.mark.timeout(0))  # each of the many turns has a time limit of its own
     elif own:
         config.hook.pytest_deselected(items=own)
         items[:] = [item for item in items if item not in set(own)]
@@ -61,14 +58,14 @@ def choose_throughput_tests(config: pytest.Config, items: list[pytest.Item]) -> 
 def starpullm_gate(request: pytest.FixtureRequest) -> Gate:
     """Measure throughput and compare it: ``starpullm_gate(record, sub_batches, ranks)``.
 
-    The test asks for ``starpullm_configuration`` too. It fails if the library under test is slower than the baseline by
-    more than the budget, and is skipped if that can't be said, or if there is no baseline.
+    The test uses ``starpullm_configuration`` too. It fails if the library under test is slower than the baseline by
+    more than the budget, and is skipped if the measurements don't decide or if there is no baseline.
     """
     return Gate(request)
 
 
 class Gate:
-    """Runs the library under test, by turns with the baseline if that is another library."""
+    """Measures the library under test, in turn with the baseline if that is another library."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self._validation: Validation = validation_of(request.config)
@@ -79,21 +76,21 @@ class Gate:
         self._checker = Checker(self._validation, request.node, self._place)
 
     def __call__(self, record: str, sub_batches: int, ranks: int) -> None:
-        """Measure a record's model in the test's configuration, and fail or skip the test unless it is fast enough.
+        """Measure the training of a record's model, and fail or skip the test unless it is fast enough.
 
         Parameters
         ----------
         record
-            A golden record's name or file; only its sizes matter.
+            A golden record's name or file; only its sizes are used.
         sub_batches
             Of each rank.
         ranks
-            Each with the test's partition; the batch is that of all together.
+            The number of ranks, each with the test's partition; the record's batch is that of all ranks together.
         """
         from starpullm.checks.runs import find_record
         from starpullm.data.generator import generate_checkpoint
         from starpullm.errors import StarpullmError
-        from starpullm.speed.throughput import Configuration
+        from starpullm.speed.workload import Workload
 
         if self._benchmark.disabled:
             pytest.skip(
@@ -102,7 +99,7 @@ class Gate:
         golden = find_record(record)
         checkpoint = self._directory / "model.bin"
         try:
-            configuration = Configuration(
+            workload = Workload(
                 model=golden.name,
                 batch_size=golden.batch_size,
                 seq_len=golden.seq_len,
@@ -116,38 +113,38 @@ class Gate:
             )
             generate_checkpoint(checkpoint, golden.model, golden.seed)
             if self._validation.baseline_library is None:
-                self._against_records(configuration, checkpoint)
+                self._against_records(workload, checkpoint)
             else:
-                self._against_library(configuration, checkpoint, self._validation.baseline_library)
+                self._against_library(workload, checkpoint, self._validation.baseline_library)
         except StarpullmError as error:
             self._checker.give_up(str(error))
 
-    def _against_library(self, configuration: Configuration, checkpoint: Path, library: Path) -> None:
+    def _against_library(self, workload: Workload, checkpoint: Path, library: Path) -> None:
         from starpullm.checks.isolation import CheckReport
-        from starpullm.speed.contest import open_contest
-        from starpullm.speed.turns import Contestant
+        from starpullm.speed.rounds import open_rounds
+        from starpullm.speed.turns import Contender
 
-        new, baseline = Contestant("library"), Contestant("baseline", library)
-        with open_contest(configuration, checkpoint, new, baseline, self._validation.time_limit) as contest:
-            self._run(contest.block)
-            result = contest.decide(self._validation.budget)
-        self._record(contest.new, configuration, result.matmul_limit_gflops, result.fraction_of_limit)
-        self._checker.judge(CheckReport.of(result), CheckReport.of(contest.costs()))
+        new, baseline = Contender("library"), Contender("baseline", library)
+        with open_rounds(workload, checkpoint, new, baseline, self._validation.time_limit) as rounds:
+            self._run(rounds.run_round)
+            result = rounds.decide(self._validation.budget)
+        self._record(rounds.new, workload, result.matmul_limit_gflops, result.fraction_of_limit)
+        self._checker.judge(CheckReport.of(result), CheckReport.of(rounds.compare_costs()))
 
-    def _against_records(self, configuration: Configuration, checkpoint: Path) -> None:
+    def _against_records(self, workload: Workload, checkpoint: Path) -> None:
         from starpullm.checks.isolation import CheckReport
-        from starpullm.speed.contest import open_series
         from starpullm.speed.cost import GraphCost, check_cost
         from starpullm.speed.gate import compare_with_stored
-        from starpullm.speed.turns import Contestant
+        from starpullm.speed.rounds import open_series
+        from starpullm.speed.turns import Contender
 
-        with open_series(configuration, checkpoint, Contestant("library"), self._validation.time_limit) as series:
+        with open_series(workload, checkpoint, Contender("library"), self._validation.time_limit) as series:
             self._run(series.take)
             limit, fraction = series.finish()
-        stored = [extra for extra in self._stored() if extra["configuration"] == asdict(configuration)]
-        self._record(series, configuration, limit, fraction)
+        stored = [extra for extra in self._stored() if extra["configuration"] == asdict(workload)]
+        self._record(series, workload, limit, fraction)
         result = compare_with_stored(
-            str(configuration),
+            str(workload),
             fraction,
             [extra["fraction_of_limit"] for extra in stored],
             tokens_per_ms=series.tokens_per_ms,
@@ -156,27 +153,27 @@ class Gate:
         )
         costs: list[CostResult] = []
         if stored:
-            assert series.contestant.cost is not None
-            costs.append(check_cost(series.contestant.cost, GraphCost(**stored[-1]["cost"])))
+            assert series.contender.cost is not None
+            costs.append(check_cost(series.contender.cost, GraphCost(**stored[-1]["cost"])))
         self._checker.judge(*(CheckReport.of(of) for of in (result, *costs)))
 
     def _run(self, measure: Callable[[], float]) -> None:
-        self._benchmark.pedantic(lambda: _CLOCK.go_on(measure()), rounds=self._validation.blocks, iterations=1)
+        self._benchmark.pedantic(lambda: _CLOCK.advance(measure()), rounds=self._validation.rounds, iterations=1)
 
-    def _record(self, series: Series, configuration: Configuration, limit: float, fraction: float) -> None:
-        """Tell pytest-benchmark what its record needs beyond the times of the steps."""
-        assert series.contestant.cost is not None
+    def _record(self, series: Series, workload: Workload, limit: float, fraction: float) -> None:
+        """Add to pytest-benchmark's record what later runs are compared with."""
+        assert series.contender.cost is not None
         self._benchmark.extra_info["starpullm"] = {
             "fingerprint": self._fingerprint,
-            "configuration": asdict(configuration),
+            "configuration": asdict(workload),
             "tokens_per_ms": series.tokens_per_ms,
             "matmul_limit_gflops": limit,
             "fraction_of_limit": fraction,
-            "cost": asdict(series.contestant.cost),
+            "cost": asdict(series.contender.cost),
         }
 
     def _stored(self) -> Iterator[dict[str, Any]]:
-        """Yield what was recorded on this machine, the oldest first."""
+        """Yield the stored runs of this machine, the oldest first."""
         for _, run in self._config._benchmarksession.storage.load():  # type: ignore[attr-defined]
             for benchmark in run["benchmarks"]:
                 extra = benchmark.get("extra_info", {}).get("starpullm")

@@ -1,1 +1,1 @@
-"""How fast training is: measurements, comparisons with other programs, the gate between two builds."""
+"""How fast training is: measurements, comparisons of builds, and comparisons with other programs."""

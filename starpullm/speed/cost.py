@@ -1,6 +1,6 @@
-"""What a step's task graph costs whatever the machine's speed: tasks, bytes between them and between ranks, its length.
+"""The cost of a step's task graph, which doesn't depend on the machine's speed: tasks, bytes, the longest chains.
 
-The throughput gate compares it exactly between two builds, or with a stored record.
+The throughput gate compares it exactly, between two builds or with a stored run.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import numpy as np
 
 from starpullm.checks.dependencies import required_edges
 from starpullm.checks.result import CheckResult, Outcome
+from starpullm.speed.attribution import is_kernel
 from starpullm.trace import AccessMode, Trace
 
 __all__ = ["CostResult", "GraphCost", "check_cost", "graph_cost"]
-
-_TRANSFER = "transfer"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,14 +27,14 @@ class GraphCost:
     tasks
         Of all ranks, without messages.
     bytes_between_tasks
-        What tasks read: so much is moved if each runs on another worker than those that wrote it, and never more. How
-        much really is moved depends on the scheduler.
+        What tasks read. That many bytes are moved if every task runs on another worker than those that wrote its data,
+        and never more. How many really are moved depends on the scheduler.
     bytes_between_ranks
         In messages.
     path_tasks
-        Tasks on the longest chain in which each waits for the one before.
+        Tasks on the critical path.
     path_bytes
-        Bytes that the tasks of a chain read and write, of the chain that has most.
+        Bytes that the tasks of a chain read and write, for the chain with the most of them.
     """
 
     tasks: int
@@ -46,34 +45,31 @@ class GraphCost:
 
 
 def graph_cost(trace: Trace) -> GraphCost:
-    """Return the cost of the last step of a trace that has several, messages between ranks included."""
+    """Return the cost of the last step of a trace, messages between ranks included."""
     steps = trace.tasks["step"]
-    tasks = trace.tasks[steps == steps.max()]
+    last = steps == steps.max()
+    tasks, kernel = trace.tasks[last], is_kernel(trace)[last]
     sizes = np.array([handle.bytes for handle in trace.handles], np.int64)
-    moved, messages, touched = 0, 0, []
-    for task in tasks:
+    read, touched = np.zeros(len(tasks), np.int64), np.zeros(len(tasks), np.int64)
+    for index, task in enumerate(tasks):
         first = int(task["first_access"])
         own = trace.accesses[first : first + int(task["num_accesses"])]
         size = sizes[own["handle"]]
-        touched.append(int(size.sum()))
-        if trace.operations[int(task["operation"])] == _TRANSFER:
-            messages += int(size[own["mode"] != AccessMode.WRITE].sum())
-        else:
-            moved += int(size[own["mode"] != AccessMode.WRITE].sum())
-    kernel = np.array([trace.operations[number] != _TRANSFER for number in tasks["operation"]])
+        touched[index] = size.sum()
+        read[index] = size[own["mode"] != AccessMode.WRITE].sum()
     graph = required_edges(tasks, trace.accesses)
     return GraphCost(
         tasks=int(kernel.sum()),
-        bytes_between_tasks=moved,
-        bytes_between_ranks=messages,
+        bytes_between_tasks=int(read[kernel].sum()),
+        bytes_between_ranks=int(read[~kernel].sum()),
         path_tasks=graph.critical_path(kernel.astype(np.int64))[0],
-        path_bytes=graph.critical_path(np.array(touched, np.int64))[0],
+        path_bytes=graph.critical_path(touched)[0],
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class CostResult(CheckResult):
-    """Two builds' costs; ``measured`` is how many of the numbers have grown, ``limit`` 0."""
+    """The costs of two builds; ``measured`` is how many of the numbers have grown, ``limit`` is 0."""
 
     now: GraphCost
     baseline: GraphCost
@@ -87,7 +83,7 @@ class CostResult(CheckResult):
 
 
 def check_cost(now: GraphCost, baseline: GraphCost) -> CostResult:
-    """Compare exactly: failed if any number has grown."""
+    """Compare two costs exactly; the check fails if any number has grown."""
     differences = [getattr(now, field.name) - getattr(baseline, field.name) for field in fields(GraphCost)]
     grown, shrunk = sum(of > 0 for of in differences), sum(of < 0 for of in differences)
     finding = f"{grown} of {len(differences)} numbers have grown" if grown else "no number has grown"

@@ -1,25 +1,22 @@
-"""The throughput gate's decisions: a build against another, turn by turn, or against stored runs of the same machine.
+"""The throughput gate's decision: whether a build is slower than another one, or than stored runs of the same machine.
 
-``contest.py`` and the suite call it with what was measured; nothing here runs anything.
+Two builds are compared in rounds of three turns: the new build's, the baseline's, and that of the control, a second
+process of the baseline (an A/A comparison). The quantities are the step and the kernels of each operation. In each
+round, the logarithm of the new build's time is compared with that of each of the baseline's two processes, and a
+quantity's change is the average of the two comparisons. (A comparison with the mean of the baseline's two turns would
+make a build on a busy machine look faster than itself: disturbances only slow down, and one of two turns is disturbed
+more often than one turn.) ``gate_statistics`` makes an estimate and an interval of the rounds; it keeps the middle half
+of them, because other activity of the machine disturbs single turns. The intervals of all quantities together miss the
+true values with a probability of at most `ERROR_RATE` to either side, divided equally among them (Bonferroni). The
+number of rounds is fixed before the first one, so there is no repeated testing that would raise this probability.
 
-A comparison of two builds has three series of turns: the new build's, the baseline's, and again the baseline's from a
-process of its own, which is the A/A control. A block holds one turn of each, in random order. The quantities are the
-step and every operation's kernels. Per block, the new build's time is compared with each of the baseline's two, by
-logarithms; over blocks, the mean of the middle half of these counts, because what else the machine does can only
-disturb single turns by much, and a quantity's change is the mean of the two comparisons. (Compared with the mean of the
-baseline's two instead, a build on a busy machine looks faster than itself: disturbances only slow down, and of two
-turns one is disturbed more often.) The interval is Student's, with a bootstrap's standard error. All intervals
-together miss with the probability `ERROR_RATE` to either side at most, each with an equal part of it; the number of
-blocks is fixed before the first of them is run, so there is no second look that would cost some more.
-
-What the control's interval says of two builds that are the same is taken off: as far as it excludes no change, the
-change's interval is made wider, to both sides.
+The control shows how much two processes of the same build differ. If its interval excludes "no change", the interval of
+the new build's change is widened by that distance, to both sides.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -29,16 +26,17 @@ from numpy.typing import NDArray
 
 from starpullm.checks.result import CheckResult, Outcome
 from starpullm.errors import InvalidArgumentError
+from starpullm.speed.gate_statistics import interval, student
 
 __all__ = [
     "BUDGET",
     "ERROR_RATE",
-    "MIN_BLOCKS",
+    "MIN_ROUNDS",
     "MIN_STORED",
     "RESOLUTION",
     "STEP",
+    "BuildsResult",
     "Change",
-    "ContestResult",
     "StoredResult",
     "Verdict",
     "compare_builds",
@@ -46,36 +44,32 @@ __all__ = [
 ]
 
 BUDGET = 0.02
-"""So much slower may a build be: a slowdown must be shown to be more."""
+"""The slowdown that is tolerated; a build is called slower if its slowdown is shown to be larger."""
 
 RESOLUTION = 0.05
-"""A slowdown of so much must be excluded before a build is called unchanged."""
+"""The slowdown that must be excluded before a build is called unchanged."""
 
 ERROR_RATE = 0.01
-"""How often at most a build that is just as much slower as the budget allows is called slower: in any quantity."""
+"""The largest probability that a build whose slowdown is just the budget is called slower, in any quantity."""
 
 MIN_SHARE = 0.01
-"""An operation is judged if it has this part of the kernels' time at least."""
+"""An operation is judged if it takes at least this fraction of the kernels' time."""
 
 MIN_TASK_SECONDS = 1e-6
-"""An operation is judged if its tasks take so long on average: `BUDGET` of it is what one look at the clock takes."""
+"""An operation is judged if its tasks take at least so long on average; one reading of the clock takes 2 % of it."""
 
-MIN_BLOCKS = 16
-"""With fewer the bootstrap's error means nothing."""
+MIN_ROUNDS = 16
+"""With fewer rounds the bootstrap's standard error is not reliable."""
 
 MIN_STORED = 3
-"""So many stored runs are needed to know how much runs differ by themselves."""
+"""The number of stored runs that is needed to estimate how much runs of one build differ."""
 
 STEP = "step"
 """The name of the quantity that isn't an operation."""
 
-_RESAMPLES = 4_000
-_RESAMPLES_AT_ONCE = 2_000  # memory
-_SEED = 1  # of the bootstrap: the same measurements have the same verdict
-
 
 class Verdict(Enum):
-    """What a comparison came to."""
+    """The result of a comparison."""
 
     FASTER = "faster"
     UNCHANGED = "unchanged"
@@ -95,25 +89,25 @@ _OUTCOMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """How the time of one quantity has changed; fractions of the baseline's time, 0.05 being 5 % slower.
+    """How the time of one quantity has changed, in fractions of the baseline's time: 0.05 means 5 % slower.
 
     Parameters
     ----------
     name
         ``STEP``, or an operation.
     seconds
-        The baseline's time per step, of all workers together for an operation.
+        The baseline's time per step; for an operation the sum over all workers.
     share
-        Of the kernels' time; None for the step.
+        The fraction of the kernels' time; None for the step.
     change, low, high
         The estimate and its interval.
     control_low, control_high
-        The interval of the change from one process of the baseline to the other.
+        The interval of the change from the baseline to the control.
     visible
-        The smallest slowdown that would have been called slower with the control's disturbance.
+        The smallest slowdown that would have been called slower, derived from the control's interval.
     verdict
-        ``SLOWER``: more than the budget. ``INCONCLUSIVE``: a slowdown of the resolution isn't excluded. None: the
-        operation's share, or its tasks, are too small to be judged.
+        ``SLOWER``: the interval lies above the budget. ``INCONCLUSIVE``: a slowdown of the resolution isn't excluded.
+        None: the operation's share or its tasks are too small to be judged.
     """
 
     name: str
@@ -128,7 +122,6 @@ class Change:
     verdict: Verdict | None
 
     def __str__(self) -> str:
-        """Return it as a line."""
         share = "" if self.share is None else f", {self.share:.1%} of the kernels' time"
         return (
             f"{self.name}: {self.change:+.1%} ({self.low:+.1%} to {self.high:+.1%}){share}; "
@@ -137,25 +130,25 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ContestResult(CheckResult):
-    """Two builds by turns; ``measured`` is the highest change of those judged, ``limit`` the budget.
+class BuildsResult(CheckResult):
+    """The comparison of two builds; ``measured`` is the largest change of a judged quantity, ``limit`` the budget.
 
     Parameters
     ----------
     configuration
-        In words.
+        The workload, in words.
     verdict
         Of all quantities together.
     tokens_per_ms, baseline_tokens_per_ms
         Medians over turns.
     matmul_limit_gflops, fraction_of_limit
-        What the cores do at most, measured in the same processes before and after the turns, and the part of it that
-        the new build's matrix products have over a step.
+        The machine's limit, measured in the same processes before and after the turns, and the fraction of it that the
+        new build's matrix products have over a step.
     blocks
-        Turns of each of the three.
+        The number of rounds. (Its name in reports.)
     visible
-        The smallest slowdown of any judged operation that would have been called slower, None if none is judged; the
-        step's is in its change.
+        The smallest slowdown of any judged operation that would have been called slower; None if none is judged. That
+        of the step is in the step's change.
     changes
         The step first, then the operations, longest first.
     """
@@ -178,17 +171,15 @@ class ContestResult(CheckResult):
         )
         for verdict in (Verdict.SLOWER, Verdict.INCONCLUSIVE):
             yield from (f"{verdict.value}: {change}" for change in self.changes if change.verdict is verdict)
-        if self.changes[0].verdict not in (Verdict.SLOWER, Verdict.INCONCLUSIVE):
-            yield str(self.changes[0])
+        step = self.changes[0]
+        if step.verdict not in (Verdict.SLOWER, Verdict.INCONCLUSIVE):
+            yield str(step)
         operations = (
             "no operation is large enough to be judged"
             if self.visible is None
             else f"and of {self.visible:.1%} of any judged operation"
         )
-        yield (
-            f"{self.blocks} turns each; a slowdown of {self.changes[0].visible:.1%} of the step would have been seen, "
-            f"{operations}"
-        )
+        yield f"{self.blocks} rounds; a slowdown of {step.visible:.1%} of the step would have been seen, {operations}"
 
 
 def compare_builds(
@@ -202,103 +193,78 @@ def compare_builds(
     flops: int,
     limit_gflops: float,
     budget: float = BUDGET,
-    resolution: float = RESOLUTION,
-) -> ContestResult:
+) -> BuildsResult:
     """Decide whether a build is slower than another.
 
     Parameters
     ----------
     configuration
-        In words, for messages.
+        The workload in words, for messages.
     new, baseline, control
-        By block: seconds by quantity, one of which is ``STEP``. The i-th of each were measured next to each other.
+        For each round: seconds by quantity, one of which is ``STEP``. The i-th of each are of the same round.
     tasks
-        By operation: the baseline's tasks of a step.
+        The baseline's tasks of a step, by operation.
     tokens, flops
         Of a step.
     limit_gflops
-        What the machine does at most.
-    budget, resolution
-        Other ones.
+        The machine's limit, in 10^9 operations per second.
+    budget
+        The slowdown that is tolerated.
 
     Raises
     ------
     InvalidArgumentError
-        If there are too few blocks, not as many of each, or the budget isn't from 0 to the resolution.
+        If there are fewer than `MIN_ROUNDS`, if the series differ in length, or if the budget isn't 0 to `RESOLUTION`.
+    MissingDependencyError
+        If SciPy isn't there.
     """
-    if not len(new) == len(baseline) == len(control) >= MIN_BLOCKS:
+    if not len(new) == len(baseline) == len(control) >= MIN_ROUNDS:
         raise InvalidArgumentError(
-            f"blocks: found {len(new)}, {len(baseline)} and {len(control)}, expected the same number, at least "
-            f"{MIN_BLOCKS}"
+            f"rounds: found {len(new)}, {len(baseline)} and {len(control)}, expected the same number, at least "
+            f"{MIN_ROUNDS}"
         )
-    if not 0 <= budget <= resolution:
-        raise InvalidArgumentError(f"budget: found {budget:g}, expected 0 to {resolution:g}")
-    # An operation that only one of the two builds has can't be compared; the step counts it.
-    names = [name for name in baseline[0] if name in new[0]]
-    logs = [np.log([[block[name] for name in names] for block in series]) for series in (new, baseline, control)]
-    seconds = dict(zip(names, np.exp((np.median(logs[1], axis=0) + np.median(logs[2], axis=0)) / 2), strict=True))
-    kernels = sum(of for name, of in seconds.items() if name != STEP)
-
-    def is_judged(name: str) -> bool:
-        return name == STEP or seconds[name] >= max(MIN_SHARE * kernels, MIN_TASK_SECONDS * tasks[name])
-
-    judged = [name for name in names if is_judged(name)]
-    tail = ERROR_RATE / len(judged)
-    change = _interval([logs[0] - logs[1], logs[0] - logs[2]], tail)
-    aa = _interval([logs[2] - logs[1]], tail)
-    bias = np.maximum(np.maximum(aa[1], -aa[2]), 0)
-    changes = [
-        _change(
-            name,
-            seconds[name],
-            None if name == STEP else seconds[name] / kernels,
-            (change[0][i], change[1][i] - bias[i], change[2][i] + bias[i]),
-            (aa[1][i], aa[2][i]),
-            (budget, resolution) if name in judged else None,
-        )
-        for i, name in enumerate(names)
-    ]
-    changes.sort(key=lambda of: (of.name != STEP, -of.seconds))
-    counted = [of for of in changes if of.verdict is not None]
-    verdict = _together(counted)
-    step_seconds = math.exp(float(np.median(logs[0][:, names.index(STEP)])))
-    visible = max((of.visible for of in counted if of.name != STEP), default=None)
-    return ContestResult(
+    if not 0 <= budget <= RESOLUTION:
+        raise InvalidArgumentError(f"budget: found {budget:g}, expected 0 to {RESOLUTION:g}")
+    changes = _changes((new, baseline, control), tasks, budget)
+    step, judged = changes[0], [of for of in changes if of.verdict is not None]
+    verdict = _together(judged)
+    step_seconds = math.exp(np.median([math.log(of[STEP]) for of in new]))
+    return BuildsResult(
         name="throughput",
         outcome=_OUTCOMES[verdict],
-        finding=_finding(verdict, _reason(verdict, counted, budget, resolution)),
-        measured=max(of.change for of in counted),
+        finding=_finding(verdict, _reason(verdict, judged, budget)),
+        measured=max(of.change for of in judged),
         limit=budget,
         configuration=configuration,
         verdict=verdict,
         tokens_per_ms=tokens / step_seconds / 1e3,
-        baseline_tokens_per_ms=tokens / float(seconds[STEP]) / 1e3,
+        baseline_tokens_per_ms=tokens / step.seconds / 1e3,
         matmul_limit_gflops=limit_gflops,
         fraction_of_limit=flops / step_seconds / 1e9 / limit_gflops,
         blocks=len(new),
-        visible=visible,
+        visible=max((of.visible for of in judged if of is not step), default=None),
         changes=tuple(changes),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredResult(CheckResult):
-    """A run against stored ones; ``measured`` is the change of the time, 0.05 being 5 % slower, ``limit`` the budget.
+    """The comparison of a run with stored ones; ``measured`` is the change (0.05: 5 % slower), ``limit`` the budget.
 
-    Times are compared in units of what the machine did at most in the same run, so by ``fraction_of_limit``.
+    Runs are compared by ``fraction_of_limit``, each with the machine's limit at the time of the run.
 
     Parameters
     ----------
     configuration
-        In words.
+        The workload, in words.
     verdict
-        What came out.
+        The result.
     tokens_per_ms, matmul_limit_gflops, fraction_of_limit
         Of this run.
     stored
         ``fraction_of_limit`` of each stored run, the oldest first.
     low, high
-        The change's interval; None without enough stored runs.
+        The interval of the change; None if there are too few stored runs.
     visible
         The smallest slowdown that would have been called slower.
     """
@@ -314,7 +280,7 @@ class StoredResult(CheckResult):
     visible: float | None
 
     def detail_lines(self) -> Iterator[str]:
-        """Yield the speed, and what it was compared with."""
+        """Yield the speed, and the stored runs that it was compared with."""
         yield (
             f"{self.tokens_per_ms:.4g} tokens/ms; {self.fraction_of_limit:.1%} of the machine's "
             f"{self.matmul_limit_gflops:.4g} GFLOP/s"
@@ -334,33 +300,37 @@ def compare_with_stored(
     tokens_per_ms: float,
     limit_gflops: float,
     budget: float = BUDGET,
-    resolution: float = RESOLUTION,
 ) -> StoredResult:
-    """Decide whether a run is slower than the stored runs of the same configuration on the same machine.
+    """Decide whether a run is slower than the stored runs of the same workload on the same machine.
 
-    How much two runs differ by themselves is only known from the stored ones: the interval is Student's for one more
-    run of the same kind, with the probability `ERROR_RATE` to either side.
+    Only the stored runs show how much runs of one build differ. The interval is Student's prediction interval for one
+    more run, which misses with the probability `ERROR_RATE` to either side.
 
     Parameters
     ----------
     configuration
-        In words, for messages.
+        The workload in words, for messages.
     fraction_of_limit, stored
-        Of this run, and of stored ones.
+        The fraction of the limit of this run, and of each stored run.
     tokens_per_ms, limit_gflops
         Of this run, for the result.
-    budget, resolution
-        Other ones.
+    budget
+        The slowdown that is tolerated.
+
+    Raises
+    ------
+    MissingDependencyError
+        If SciPy isn't there.
     """
     verdict, measured, low, high, visible = Verdict.NO_BASELINE, None, None, None, None
     reason = f"{len(stored)} stored runs of this configuration on this machine, expected at least {MIN_STORED}"
     if len(stored) >= MIN_STORED:
         logs = np.log(stored)
         change = float(logs.mean()) - math.log(fraction_of_limit)
-        half = _student(len(stored) - 1, ERROR_RATE) * float(logs.std(ddof=1)) * math.sqrt(1 + 1 / len(stored))
+        half = student(len(stored) - 1, ERROR_RATE) * float(logs.std(ddof=1)) * math.sqrt(1 + 1 / len(stored))
         measured, low, high = (math.expm1(of) for of in (change, change - half, change + half))
         visible = (1 + budget) * math.exp(half) - 1
-        verdict = _verdict(low, high, budget, resolution)
+        verdict = _verdict(low, high, budget)
         reason = f"{measured:+.1%} ({low:+.1%} to {high:+.1%}) of the time of {len(stored)} stored runs"
     return StoredResult(
         name="throughput",
@@ -380,118 +350,79 @@ def compare_with_stored(
     )
 
 
-# ---- How it works ----
+# ---- Judging ----
 
 
-def _interval(differences: Sequence[NDArray[np.float64]], tail: float) -> NDArray[np.float64]:
-    """Return the mean of the differences' estimates, and the ends that miss with probability `tail` each: (3, columns).
+def _changes(series: Sequence[Sequence[Mapping[str, float]]], tasks: Mapping[str, int], budget: float) -> list[Change]:
+    """Return the changes of all quantities of the new build, the baseline and the control, the step first."""
+    # An operation that only one of the two builds has can't be compared; the step includes its time.
+    names = [STEP, *(name for name in series[1][0] if name in series[0][0] and name != STEP)]
+    new, baseline, control = (np.log([[turn[name] for name in names] for turn in turns]) for turns in series)
+    seconds = np.exp((np.median(baseline, axis=0) + np.median(control, axis=0)) / 2).tolist()
+    kernels = sum(seconds[1:])
+    is_judged = [True]
+    for name, of in zip(names[1:], seconds[1:], strict=True):
+        is_judged.append(of >= max(MIN_SHARE * kernels, MIN_TASK_SECONDS * tasks[name]))
+    tail = ERROR_RATE / sum(is_judged)
+    change, low, high = interval([new - baseline, new - control], tail)
+    _, control_low, control_high = interval([control - baseline], tail)
+    bias = np.maximum(np.maximum(control_low, -control_high), 0)
 
-    Each of `differences` is (blocks, columns).
-    """
-    values = np.concatenate(differences, axis=1)
-    blocks = len(values)
+    def fractions(logarithms: NDArray[np.float64]) -> list[float]:
+        values: list[float] = np.expm1(logarithms).tolist()
+        return values
 
-    def estimate(of: NDArray[np.float64]) -> NDArray[np.float64]:
-        means: NDArray[np.float64] = _middle(of).reshape(*of.shape[:-2], len(differences), -1).mean(axis=-2)
-        return means
-
-    random = np.random.default_rng(_SEED)
-    parts = []
-    for _ in range(_RESAMPLES // _RESAMPLES_AT_ONCE):
-        parts.append(estimate(values[random.integers(0, blocks, (_RESAMPLES_AT_ONCE, blocks))]))
-    middle = estimate(values)
-    # The bootstrap's own quantiles so far out would rest on a few resamples, so its standard error is what counts. A
-    # resample of n has the variance (n - 1)/n of a sample's. And a trimmed mean's error is Student's with the degrees
-    # of freedom of what was left (Yuen 1974).
-    error = np.concatenate(parts).std(axis=0) * math.sqrt(blocks / (blocks - 1))
-    half = error * _student(blocks - 2 * (blocks // 4) - 1, tail)
-    return np.stack([middle, middle - half, middle + half])
-
-
-def _middle(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the mean of the middle half over the last axis but one."""
-    count = values.shape[-2]
-    middle: NDArray[np.float64] = np.sort(values, axis=-2)[..., count // 4 : count - count // 4, :].mean(axis=-2)
-    return middle
-
-
-def _change(
-    name: str,
-    seconds: float,
-    share: float | None,
-    change: tuple[float, float, float],
-    control: tuple[float, float],
-    limits: tuple[float, float] | None,
-) -> Change:
-    estimate, low, high = (math.expm1(of) for of in change)
-    budget, resolution = limits or (BUDGET, RESOLUTION)
-    return Change(
-        name=name,
-        seconds=float(seconds),
-        share=None if share is None else float(share),
-        change=estimate,
-        low=low,
-        high=high,
-        control_low=math.expm1(control[0]),
-        control_high=math.expm1(control[1]),
-        visible=(1 + budget) * math.exp(max(-control[0], control[1])) - 1,
-        verdict=_verdict(low, high, budget, resolution) if limits else None,
-    )
+    columns = {
+        "change": fractions(change),
+        "low": fractions(low - bias),
+        "high": fractions(high + bias),
+        "control_low": fractions(control_low),
+        "control_high": fractions(control_high),
+        "visible": ((1 + budget) * np.exp(np.maximum(-control_low, control_high)) - 1).tolist(),
+    }
+    changes = []
+    for i, name in enumerate(names):
+        values = {key: column[i] for key, column in columns.items()}
+        changes.append(
+            Change(
+                name=name,
+                seconds=seconds[i],
+                share=None if name == STEP else seconds[i] / kernels,
+                verdict=_verdict(values["low"], values["high"], budget) if is_judged[i] else None,
+                **values,
+            )
+        )
+    return [changes[0], *sorted(changes[1:], key=lambda of: -of.seconds)]
 
 
-def _verdict(low: float, high: float, budget: float, resolution: float) -> Verdict:
+def _verdict(low: float, high: float, budget: float) -> Verdict:
     if low > budget:
         return Verdict.SLOWER
     if high < 0:
         return Verdict.FASTER
-    return Verdict.UNCHANGED if high < resolution else Verdict.INCONCLUSIVE
+    return Verdict.UNCHANGED if high < RESOLUTION else Verdict.INCONCLUSIVE
 
 
-def _together(changes: Sequence[Change]) -> Verdict:
-    """Slower if anything is, and faster if the step is; what couldn't be judged keeps it from being unchanged."""
-    verdicts = {change.verdict for change in changes}
-    step = next(change for change in changes if change.name == STEP)
-    if Verdict.SLOWER in verdicts:
-        return Verdict.SLOWER
-    if Verdict.INCONCLUSIVE in verdicts:
-        return Verdict.INCONCLUSIVE
-    return Verdict.FASTER if step.verdict is Verdict.FASTER else Verdict.UNCHANGED
+def _together(judged: Sequence[Change]) -> Verdict:
+    """Return slower if any quantity is, then inconclusive if any is; otherwise the step decides between the rest."""
+    verdicts = {change.verdict for change in judged}
+    for verdict in (Verdict.SLOWER, Verdict.INCONCLUSIVE):
+        if verdict in verdicts:
+            return verdict
+    return Verdict.FASTER if judged[0].verdict is Verdict.FASTER else Verdict.UNCHANGED
 
 
-def _reason(verdict: Verdict, changes: Sequence[Change], budget: float, resolution: float) -> str:
-    own = [change for change in changes if change.verdict is verdict]
+def _reason(verdict: Verdict, judged: Sequence[Change], budget: float) -> str:
+    own = [change for change in judged if change.verdict is verdict]
     if verdict is Verdict.SLOWER:
         names = ", ".join(f"{change.name} {change.change:+.1%}" for change in own)
         return f"{names}: shown to be more than {budget:.1%}"
     if verdict is Verdict.INCONCLUSIVE:
         names = ", ".join(change.name for change in own)
-        return f"a slowdown of {resolution:.1%} can't be excluded: {names}"
-    step = next(change for change in changes if change.name == STEP)
-    return f"step {step.change:+.1%}; nothing is slower by {max(change.high for change in changes):.1%} or more"
+        return f"a slowdown of {RESOLUTION:.1%} can't be excluded: {names}"
+    return f"step {judged[0].change:+.1%}; nothing is slower by {max(change.high for change in judged):.1%} or more"
 
 
 def _finding(verdict: Verdict, reason: str) -> str:
-    """Begin with the verdict, unless the outcome before it says the same."""
+    """Return the reason after the verdict, without it if the outcome's name is the same."""
     return reason if verdict.value == _OUTCOMES[verdict].value else f"{verdict.value}: {reason}"
-
-
-def _student(degrees: int, tail: float) -> float:
-    """Return the value that Student's t exceeds with probability `tail`."""
-    scale = math.exp(math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)) / math.sqrt(degrees * math.pi)
-
-    def exceeds(value: float) -> float:
-        """By Simpson's rule in the angle whose tangent is t / sqrt(degrees)."""
-        end = math.atan(value / math.sqrt(degrees))
-        angles = np.linspace(0, end, 2001)
-        density = np.cos(angles) ** (degrees - 1) * scale * math.sqrt(degrees)
-        weights = np.ones(2001)
-        weights[1:-1:2], weights[2:-1:2] = 4, 2
-        return 0.5 - float((density * weights).sum()) * end / 6000
-
-    low, high = 0.0, 1.0
-    while exceeds(high) > tail:
-        high *= 2
-    while high - low > 1e-9 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if exceeds(middle) > tail else (low, middle)
-    return statistics.fmean((low, high))

@@ -1,16 +1,21 @@
-"""Benchmarks: the throughput of configurations, each measured in a process or in ranks of its own.
+"""Throughput of one workload: tokens per millisecond, the fraction of the machine's limit, and where the time goes.
 
-``starpullm bench`` calls it; ``python -m starpullm.speed.measure`` is what each of those processes runs.
+``python -m starpullm.speed.measure`` is the child process, or each rank, in which a workload is measured.
 """
 
 from __future__ import annotations
 
 import json
+import resource
+import statistics
 import sys
-from contextlib import AbstractContextManager
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
+from starpullm.checks.result import json_value
 from starpullm.errors import (
     FormatError,
     InvalidArgumentError,
@@ -18,55 +23,255 @@ from starpullm.errors import (
     RuntimeFailureError,
     StarpullmError,
 )
+from starpullm.files.model import ModelConfig
+from starpullm.machine import processor, simd_level
 from starpullm.processes.job import ExitedWith, Job, run_job
-from starpullm.processes.progress import report_failure
+from starpullm.processes.progress import report_failure, report_phase
 from starpullm.processes.ranks import default_exit_status, guarded, rank_and_size_from_environment, world
-from starpullm.speed.throughput import Configuration, Throughput, measure_throughput
+from starpullm.runtime import Partition, Runtime
+from starpullm.speed.attribution import TRANSFER, attribute_time, is_kernel
+from starpullm.speed.limit import matmul_flops, measure_peaks
+from starpullm.speed.workload import Run, Workload, all_values, make_batches, open_runtime, open_trainer, run_steps
 
-__all__ = ["bench"]
+if TYPE_CHECKING:
+    from mpi4py.MPI import Comm
 
-# A child's exit statuses.
-_REFUSED = 2  # what was asked for can't be had
+__all__ = ["Throughput", "bench", "measure_throughput"]
+
+_PEAK_REPETITIONS = 3  # before the steps, and as many after them
+
+# The exit statuses of a child.
+_REFUSED = 2  # the workload is not possible
 _FAILED = 4
 
 
-def bench(configuration: Configuration, checkpoint: Path, time_limit: float) -> Throughput:
-    """Measure a configuration in a child process, or under mpirun if it has several ranks.
+@dataclass(frozen=True, kw_only=True)
+class Throughput:
+    """What was measured of a workload.
+
+    The speed is that of a run without trace. A second run, with trace, shows where the time goes; its speed is given
+    too. The time of all workers is divided into three fractions that add up to 1: ``kernel_fraction`` is spent in
+    kernels, and the rest is idle. A worker's idle time counts as ``runtime_overhead_fraction``, StarPU's own cost,
+    while the data of some task of its rank are there: the task hasn't been submitted yet, the scheduler hasn't found it
+    yet, its data are still on the way from another rank, or, with ``redux``, StarPU itself adds. It counts as
+    ``waiting_fraction`` while there is no such task: the task graph has no more tasks that could run at the same time.
+    Threads of one worker that wait for each other do so within a kernel.
 
     Parameters
     ----------
     configuration
+        The workload.
+    processor
+        Its name, and how many cores the machine has.
+    simd_level
+        Of its kernels.
+    matmul
+        ``Runtime.matmul``: ``"strict"``, or which BLAS.
+    tokens_per_ms
+        Of all ranks, over all iterations, which are submitted ahead.
+    step_seconds, traced_step_seconds
+        The time of an iteration, without and with trace.
+    matmul_flops
+        ``limit.matmul_flops`` of a step.
+    matmul_gflops
+        These operations per second, in 10^9.
+    matmul_limit_gflops
+        The most that the same number of cores does with one rounding per operation, as the contract requires: in
+        registers only, the median of measurements directly before and after the steps in the same processes.
+    matmul_limit_range
+        The least and the most of these measurements. If they are far apart, the machine was busy with something else.
+    fma_peak_gflops
+        The same with fused multiply-add, which the contract excludes; None if the kernels' level has none.
+    fraction_of_limit
+        ``matmul_gflops`` divided by ``matmul_limit_gflops``: all time outside of matrix products counts as lost.
+    kernel_fraction, runtime_overhead_fraction, waiting_fraction
+        See above.
+    idle_fractions
+        For each worker, those of rank 0 first: the fraction of the time without a kernel.
+    seconds_by_operation
+        The kernels' time of a step, of all workers together, longest first.
+    tasks_per_step
+        Of all ranks.
+    peak_rss_bytes
+        The most resident memory without trace: the sum of all ranks' maxima.
+    """
+
+    configuration: Workload
+    processor: str
+    simd_level: str
+    matmul: str
+    tokens_per_ms: float
+    step_seconds: float
+    traced_step_seconds: float
+    matmul_flops: int
+    matmul_gflops: float
+    matmul_limit_gflops: float
+    matmul_limit_range: tuple[float, float]
+    fma_peak_gflops: float | None
+    fraction_of_limit: float
+    kernel_fraction: float
+    runtime_overhead_fraction: float
+    waiting_fraction: float
+    idle_fractions: tuple[float, ...]
+    seconds_by_operation: dict[str, float]
+    tasks_per_step: float
+    peak_rss_bytes: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON values, by the names of the fields."""
+        values: dict[str, Any] = json_value(self)
+        return values
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Return the object that ``as_json`` was called on."""
+        low, high = values["matmul_limit_range"]
+        return cls(
+            **{
+                **values,
+                "configuration": Workload(**values["configuration"]),
+                "matmul_limit_range": (low, high),
+                "idle_fractions": tuple(values["idle_fractions"]),
+            }
+        )
+
+
+def bench(workload: Workload, checkpoint: Path, time_limit: float) -> Throughput:
+    """Measure a workload in a child process, or under mpirun if it has several ranks.
+
+    Parameters
+    ----------
+    workload
         What to run.
     checkpoint
         The model to start from.
     time_limit
-        Seconds, after which the child is ended.
+        Seconds after which the child is ended.
 
     Raises
     ------
     InvalidArgumentError
-        If the configuration can't be had, with the child's sentence.
+        If the workload isn't possible, with the child's message.
     MissingDependencyError
         If there is no mpirun for several ranks.
     RuntimeFailureError
-        If the child failed otherwise, or wasn't done in time.
+        If the child failed for another reason, or was not done in time.
     """
     outcome = run_job(
         Job(
-            (sys.executable, "-P", "-m", "starpullm.speed.measure", json.dumps(asdict(configuration)), str(checkpoint)),
+            (sys.executable, "-P", "-m", "starpullm.speed.measure", json.dumps(asdict(workload)), str(checkpoint)),
             time_limit=time_limit,
-            ranks=configuration.ranks if configuration.ranks > 1 else None,
+            ranks=workload.ranks if workload.ranks > 1 else None,
         )
     )
     if isinstance(outcome, ExitedWith) and outcome.rank is not None:
         failure = outcome.reports[outcome.rank].failure
         if failure is not None and failure.sentence:
             kind = InvalidArgumentError if outcome.status == _REFUSED else RuntimeFailureError
-            raise kind(f"{configuration}: {failure.sentence}")
+            raise kind(f"{workload}: {failure.sentence}")
     return Throughput.from_json(json.loads(outcome.completed().reports[0].stdout))
 
 
-# ---- The child ----
+def measure_throughput(
+    workload: Workload,
+    checkpoint: Path,
+    comm: Comm | None = None,
+    guard: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Throughput:
+    """Measure a workload in this process, or in all ranks, which all return the same result.
+
+    No runtime may be open: the limit is measured before StarPU starts and after it has ended, because its workers poll.
+
+    Parameters
+    ----------
+    workload
+        What to run; its ``ranks`` is the communicator's size.
+    checkpoint
+        The model to start from.
+    comm
+        An mpi4py communicator; None: this process alone.
+    guard
+        Returns a context manager that is entered inside a runtime and inside a trainer, so that closing them does not
+        wait for a rank that has failed.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If the partition, the sequence length or the scheduler is not possible.
+    """
+    ranks = comm.Get_size() if comm else 1
+    if ranks != workload.ranks:
+        raise InvalidArgumentError(f"ranks: found {ranks}, expected {workload.ranks}")
+    before = measure_peaks(workload.cores, comm, _PEAK_REPETITIONS)
+    with open_runtime(workload, comm) as runtime, guard():
+        matmul = runtime.matmul
+        model, timed = _run(workload, checkpoint, runtime, guard, trace=False)
+        peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        _, traced = _run(workload, checkpoint, runtime, guard, trace=True)
+    after = measure_peaks(workload.cores, comm, _PEAK_REPETITIONS)
+    strict, fused = (first + second for first, second in zip(before, after, strict=True))
+    limit = statistics.median(strict)
+    step_seconds = timed.seconds / workload.iterations
+    flops = matmul_flops(model, workload.batch_size, workload.seq_len)
+    return Throughput(
+        configuration=workload,
+        processor=processor(),
+        simd_level=simd_level(),
+        matmul=matmul,
+        tokens_per_ms=workload.tokens / step_seconds / 1e3,
+        step_seconds=step_seconds,
+        traced_step_seconds=traced.seconds / workload.iterations,
+        matmul_flops=flops,
+        matmul_gflops=flops / step_seconds / 1e9,
+        matmul_limit_gflops=limit,
+        matmul_limit_range=(min(strict), max(strict)),
+        fma_peak_gflops=statistics.median(fused) or None,
+        fraction_of_limit=flops / step_seconds / 1e9 / limit,
+        peak_rss_bytes=sum(all_values(comm, peak_rss)),
+        **_times(workload, traced),
+    )
+
+
+def _times(workload: Workload, traced: Run) -> dict[str, Any]:
+    """Return what ``Throughput`` has from the trace."""
+    trace = traced.trace
+    assert trace is not None
+    workers = Partition.parse(workload.partition).workers
+    spent = attribute_time(trace, traced.begin_ns, traced.end_ns, workers=workers, ranks=workload.ranks)
+    return {
+        "kernel_fraction": spent.kernels,
+        "runtime_overhead_fraction": spent.runtime,
+        "waiting_fraction": spent.waiting,
+        "idle_fractions": spent.idle,
+        "seconds_by_operation": {
+            operation: seconds / workload.iterations
+            for operation, seconds in trace.seconds_by_operation().items()
+            if operation != TRANSFER
+        },
+        "tasks_per_step": int(is_kernel(trace).sum()) / workload.iterations,
+    }
+
+
+def _run(
+    workload: Workload,
+    checkpoint: Path,
+    runtime: Runtime,
+    guard: Callable[[], AbstractContextManager[None]],
+    *,
+    trace: bool,
+) -> tuple[ModelConfig, Run]:
+    report_phase("loading the model")
+    with open_trainer(workload, checkpoint, runtime, trace=trace) as trainer, guard():
+        batches = make_batches(workload, trainer, workload.warm_up + workload.iterations)
+        report_phase("warming up")
+        for inputs, targets in batches[: workload.warm_up]:
+            trainer.submit(inputs, targets)
+        trainer.wait()
+        report_phase("running the iterations")
+        return trainer.config, run_steps(trainer, batches[workload.warm_up :], trace=trace)
+
+
+# ---- In the child ----
 
 
 def _exit_status(error: BaseException) -> int:
@@ -75,7 +280,7 @@ def _exit_status(error: BaseException) -> int:
     return _FAILED if isinstance(error, StarpullmError) else default_exit_status(error)
 
 
-def _measure_over_ranks(configuration: Configuration, checkpoint: Path) -> Throughput | None:
+def _measure_over_ranks(workload: Workload, checkpoint: Path) -> Throughput | None:
     """Return the result on rank 0."""
     comm = world()
 
@@ -83,18 +288,18 @@ def _measure_over_ranks(configuration: Configuration, checkpoint: Path) -> Throu
         return guarded(comm, _exit_status)
 
     with guard():
-        result = measure_throughput(configuration, checkpoint, comm, guard)
+        result = measure_throughput(workload, checkpoint, comm, guard)
         return result if comm.Get_rank() == 0 else None
 
 
-def _main(configuration: Configuration, checkpoint: Path) -> None:
+def _main(workload: Workload, checkpoint: Path) -> None:
     _, size = rank_and_size_from_environment()
     result: Throughput | None
     if size > 1:
-        result = _measure_over_ranks(configuration, checkpoint)
+        result = _measure_over_ranks(workload, checkpoint)
     else:
         try:
-            result = measure_throughput(configuration, checkpoint)
+            result = measure_throughput(workload, checkpoint)
         except StarpullmError as error:
             report_failure(_exit_status(error), str(error))
             sys.exit(_exit_status(error))
@@ -103,4 +308,4 @@ def _main(configuration: Configuration, checkpoint: Path) -> None:
 
 
 if __name__ == "__main__":
-    _main(Configuration(**json.loads(sys.argv[1])), Path(sys.argv[2]))
+    _main(Workload(**json.loads(sys.argv[1])), Path(sys.argv[2]))

@@ -1,6 +1,6 @@
-"""Pictures of what ``starpullm bench --json`` printed: strong scaling, weak scaling, and partitions by batch size.
+"""Plots of the output of ``starpullm bench --json``: strong scaling, weak scaling, and partitions by batch size.
 
-``starpullm plot`` calls it. matplotlib is needed from `draw` on.
+matplotlib is imported when a plot is drawn.
 
 Size letters: B batch, T sequence length; a partition WxT has W workers of T threads.
 """
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from starpullm.errors import FileError, FormatError, InvalidArgumentError, MissingDependencyError
 from starpullm.runtime import Partition
-from starpullm.speed.throughput import Configuration, Throughput
+from starpullm.speed.measure import Throughput
+from starpullm.speed.workload import Workload
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +28,7 @@ KINDS = ("strong", "weak", "partitions")
 
 _PANEL_INCHES = (4.6, 4.0)
 _PANEL_COLUMNS = 3
-_BAR_GROUP = 0.8  # of the room that a batch size has
+_BAR_GROUP = 0.8  # of the width that a batch size has
 _LEGEND_COLUMNS = 4
 _LIMIT = "limit of the matmuls"
 _MARKERS = "osD^vP*X"
@@ -35,14 +36,14 @@ _DPI = 150
 
 
 def read_results(paths: Iterable[Path]) -> list[Throughput]:
-    """Read files that ``starpullm bench --json`` has printed.
+    """Read files with the output of ``starpullm bench --json``.
 
     Raises
     ------
     FileError
-        If one can't be read.
+        If a file can't be read.
     FormatError
-        If it holds something else.
+        If a file has other content.
     """
     results = []
     for path in paths:
@@ -64,23 +65,26 @@ def read_results(paths: Iterable[Path]) -> list[Throughput]:
 def draw(kind: str, results: Sequence[Throughput]) -> Figure:
     """Draw results of one model on one machine.
 
-    Where there are several numbers of sub-batches for the same point, the best is drawn. The limit is the speed at
-    which the matmuls alone would take all that so many cores did at most in any of the runs.
+    If several results belong to the same point, because they differ in the number of sub-batches, the fastest is drawn.
+    The line of the limit is the speed of a training that consists of its matmuls alone, at the highest limit that was
+    measured for that number of cores.
 
     Parameters
     ----------
     kind
-        ``"strong"``: tokens per millisecond by cores, with the batch the same; a panel per batch size. ``"weak"``: with
-        the batch per core the same; a panel for each. ``"partitions"``: by batch size, a bar for each partition.
+        ``"strong"``: tokens per millisecond by cores, a panel for each batch size. ``"weak"``: the same, a panel for
+        each batch size per core. ``"partitions"``: by batch size, a bar for each partition, a panel for each number of
+        cores.
     results
-        Those that don't belong into such a picture are left out.
+        Results that don't fit the kind of plot are left out.
 
     Raises
     ------
     InvalidArgumentError
-        If there is no such kind, or nothing to draw, or results of several models, lengths, reductions or machines.
+        If the kind is unknown, if there is nothing to draw, or if the results are of several models, sequence lengths,
+        reductions or machines.
     MissingDependencyError
-        If there is no matplotlib.
+        If matplotlib can't be imported.
     """
     if kind not in KINDS:
         raise InvalidArgumentError(f'kind: found "{kind}", expected one of {", ".join(KINDS)}')
@@ -104,7 +108,7 @@ def draw(kind: str, results: Sequence[Throughput]) -> Figure:
         axis.set_ylabel("tokens per millisecond" if number % _PANEL_COLUMNS == 0 else "")
         axis.grid(axis="y", alpha=0.3)
         axis.set_axisbelow(True)
-    axes[0].set_ylim(bottom=0)  # of all: they share it
+    axes[0].set_ylim(bottom=0)  # of all panels: they share the axis
     shown = {label: artist for axis in axes for artist, label in zip(*axis.get_legend_handles_labels(), strict=True)}
     figure.legend(
         list(shown.values()), list(shown), loc="outside lower center", ncols=_LEGEND_COLUMNS, fontsize="small"
@@ -120,14 +124,14 @@ def draw(kind: str, results: Sequence[Throughput]) -> Figure:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a picture; the name's suffix says in which format.
+    """Write a plot in the format that the suffix of the name stands for.
 
     Raises
     ------
     InvalidArgumentError
-        If matplotlib has no such format.
+        If matplotlib doesn't know the format.
     FileError
-        If it can't be written.
+        If the file can't be written.
     """
     formats = figure.canvas.get_supported_filetypes()
     suffix = path.suffix.removeprefix(".")
@@ -152,28 +156,26 @@ _SHARED: dict[str, Callable[[Throughput], object]] = {
 }
 
 _Series = dict[str, dict[int, Throughput]]
-"""A label's results by number of cores, or by batch size."""
+"""The results with a label, by number of cores or by batch size."""
 
 _Styles = dict[str, tuple[str, str]]
 """A label's colour and marker, the same in all panels."""
 
 
-def _cores(configuration: Configuration) -> int:
-    partition = Partition.parse(configuration.partition)
-    return configuration.ranks * partition.workers * partition.threads
+def _cores(workload: Workload) -> int:
+    """Return the cores of all ranks."""
+    return workload.ranks * workload.cores
 
 
 def _limit(result: Throughput) -> float:
-    """Return the tokens per millisecond at which matmuls alone would take all that the cores have."""
-    configuration = result.configuration
-    tokens = configuration.batch_size * configuration.seq_len
-    return result.matmul_limit_gflops * 1e9 / (result.matmul_flops / tokens) / 1e3
+    """Return the tokens per millisecond of matmuls alone at the machine's limit."""
+    return result.matmul_limit_gflops * 1e9 / (result.matmul_flops / result.configuration.tokens) / 1e3
 
 
-def _families(configuration: Configuration) -> list[str]:
-    """Return the lines that a point is on: what stays the same along them is the way in which cores are added."""
-    partition = Partition.parse(configuration.partition)
-    if configuration.ranks > 1:
+def _families(workload: Workload) -> list[str]:
+    """Return the labels of the lines that a point is on; along a line, cores are added in one way."""
+    partition = Partition.parse(workload.partition)
+    if workload.ranks > 1:
         return [f"ranks of {partition}"]
     lines = [f"ranks of {partition}", f"workers of {partition.threads} thread{'s' * (partition.threads > 1)}"]
     return [*lines, "one worker"] if partition.workers == 1 else lines
@@ -186,9 +188,9 @@ def _put(series: _Series, label: str, key: int, result: Throughput) -> None:
 
 
 def _scaling(
-    results: Sequence[Throughput], batch_of: Callable[[Configuration], int | None], title: str
+    results: Sequence[Throughput], batch_of: Callable[[Workload], int | None], title: str
 ) -> dict[str, _Series]:
-    """Return a panel for each batch, the smallest first, with the lines of more than one point."""
+    """Return a panel for each batch, the smallest first, with the lines that have more than one point."""
     panels: dict[int, _Series] = {}
     for result in results:
         batch = batch_of(result.configuration)
@@ -204,15 +206,15 @@ def _scaling(
 
 
 def _strong(results: Sequence[Throughput]) -> dict[str, _Series]:
-    panels = _scaling(results, lambda configuration: configuration.batch_size, "B = {}")
+    panels = _scaling(results, lambda workload: workload.batch_size, "B = {}")
     if not panels:
         raise InvalidArgumentError("strong: expected several numbers of cores with the same batch size, found none")
     return panels
 
 
 def _weak(results: Sequence[Throughput]) -> dict[str, _Series]:
-    def batch_of(configuration: Configuration) -> int | None:
-        each, rest = divmod(configuration.batch_size, _cores(configuration))
+    def batch_of(workload: Workload) -> int | None:
+        each, rest = divmod(workload.batch_size, _cores(workload))
         return None if rest else each
 
     panels = _scaling(results, batch_of, "B = {} per core")
@@ -224,14 +226,14 @@ def _weak(results: Sequence[Throughput]) -> dict[str, _Series]:
 def _partitions(results: Sequence[Throughput]) -> dict[str, _Series]:
     panels: dict[int, _Series] = {}
     for result in results:
-        configuration = result.configuration
-        ranks = f"{configuration.ranks} ranks of " if configuration.ranks > 1 else ""
-        series = panels.setdefault(_cores(configuration), {})
-        _put(series, f"{ranks}{configuration.partition}", configuration.batch_size, result)
+        workload = result.configuration
+        ranks = f"{workload.ranks} ranks of " if workload.ranks > 1 else ""
+        series = panels.setdefault(_cores(workload), {})
+        _put(series, f"{ranks}{workload.partition}", workload.batch_size, result)
     return {f"{cores} core{'s' * (cores > 1)}": series for cores, series in sorted(panels.items())}
 
 
-# ---- How it is drawn ----
+# ---- Drawing ----
 
 
 def _new_figure(panels: int) -> tuple[Figure, Sequence[Axes]]:

@@ -1,21 +1,18 @@
-"""Builds of the library that run the same configuration by turns, each in a process or in ranks of its own.
+"""The processes of contenders that run the same workload in turn: one process, or one job of ranks, for each.
 
-The throughput gate calls it. Whoever's turn it isn't is stopped, so a turn has the machine as if it were alone, and
-turns of a few steps follow each other faster than the machine's speed changes. Every turn starts StarPU and loads the
-model anew: which physical pages buffers and stacks get makes a difference of several percent to some operations, and
-must not be the same for all turns of a build.
+The processes of all contenders but one are stopped, so a turn has the machine to itself, and turns of a few steps
+follow each other faster than the machine's speed changes. Every turn starts StarPU and loads the model anew: the
+physical pages that buffers and stacks get change the time of some operations by several percent, and must not be the
+same in all turns of a contender.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import socket
-import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -23,30 +20,23 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.checks.isolation import Child
-from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StarpullmError
+from starpullm.errors import InvalidArgumentError
+from starpullm.processes.children import Child
 from starpullm.processes.lock import machine_lock
 from starpullm.processes.progress import report_phase
-from starpullm.processes.ranks import guarded, rank_and_size_from_environment, world
-from starpullm.runtime import Partition, Runtime
+from starpullm.processes.ranks import guarded
+from starpullm.speed.attribution import is_kernel
 from starpullm.speed.cost import GraphCost, graph_cost
-from starpullm.speed.throughput import (
-    Configuration,
-    is_kernel,
-    make_batches,
-    matmul_flops,
-    measure_peaks,
-    open_trainer,
-    run_steps,
-)
+from starpullm.speed.limit import matmul_flops, measure_peaks
+from starpullm.speed.workload import Workload, make_batches, open_runtime, open_trainer, run_steps
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
 
-__all__ = ["Contestant", "Turn", "Turns"]
+__all__ = ["Contender", "Turn", "Turns"]
 
 START_SECONDS = 120.0
-"""For a process or for all ranks to start and to load the model."""
+"""The time limit for all processes of a contender to start and to measure the machine's limit."""
 
 _PEAK_REPETITIONS = 2
 
@@ -58,27 +48,27 @@ class Turn:
     Parameters
     ----------
     step_seconds
-        From the end of a step to that of the next: the least of the turn's.
+        The least time of the turn's steps, each from the end of a step to the end of the next.
     seconds_by_operation
-        Kernels' time of a step: for each task of a step the least of the turn's steps, summed over the tasks. A task
-        is rarely interrupted in all of them.
+        The kernels' time of a step: for each task of a step the least time of the turn's steps, summed over the tasks.
+        A task is rarely interrupted in all of the steps.
     """
 
     step_seconds: float
     seconds_by_operation: dict[str, float]
 
 
-class Contestant:
-    """A build that takes turns.
+class Contender:
+    """A build of the library that takes turns.
 
     Parameters
     ----------
     name
-        What messages call it.
+        Its name in messages.
     library
-        None: the one that this process would open.
+        The native library; None: the one that this process would open.
     environment
-        Added to that of this process.
+        Environment variables that are added to those of this process.
     """
 
     def __init__(self, name: str, library: Path | None = None, environment: Mapping[str, str] | None = None) -> None:
@@ -87,26 +77,26 @@ class Contestant:
         if library is not None:
             self.environment["STARPULLM_LIB"] = str(library)
         self.flops = 0
-        """``matmul_flops`` of a step."""
+        """``limit.matmul_flops`` of a step."""
         self.tasks: dict[str, int] = {}
-        """Of a step, by operation."""
+        """The number of tasks of a step, by operation."""
         self.cost: GraphCost | None = None
-        """Of a step; the same in every run."""
+        """The cost of a step's task graph; the same in every run."""
         self.peaks: list[float] = []
-        """What the cores of the configuration do at most, 10^9 operations per second; before and after the turns."""
+        """The limit of the workload's cores in 10^9 operations per second, measured before and after the turns."""
 
 
 class Turns:
-    """The processes of all contestants; a context manager that has the machine to itself, as far as that is known.
+    """The processes of all contenders; a context manager that holds the machine lock.
 
     Parameters
     ----------
-    configuration
-        What they run; its ``iterations`` are the steps of a turn that are measured, after ``warm_up`` that aren't.
+    workload
+        What they run; a turn has ``warm_up`` steps that are not measured and ``iterations`` that are.
     checkpoint
         The model that every turn starts from.
-    contestants
-        Names are different.
+    contenders
+        Their names are different.
     time_limit
         Seconds for a turn.
 
@@ -115,21 +105,17 @@ class Turns:
     FileError
         If the machine can't be locked.
     RuntimeFailureError
-        If one doesn't start, with everything that is known of the reason.
+        If a contender doesn't start, with everything that is known of the reason.
     """
 
     def __init__(
-        self,
-        configuration: Configuration,
-        checkpoint: Path,
-        contestants: Sequence[Contestant],
-        time_limit: float = 60.0,
+        self, workload: Workload, checkpoint: Path, contenders: Sequence[Contender], time_limit: float = 60.0
     ) -> None:
-        self.configuration = configuration
+        if workload.warm_up < 1:
+            raise InvalidArgumentError(f"warm_up: found {workload.warm_up}, expected at least 1")
+        self.workload = workload
         self._checkpoint = checkpoint
-        if configuration.warm_up < 1:
-            raise InvalidArgumentError(f"warm_up: found {configuration.warm_up}, expected at least 1")
-        self._contestants = contestants
+        self._contenders = contenders
         self._time_limit = time_limit
         self._children: dict[str, Child] = {}
         self._operations: dict[str, NDArray[np.str_]] = {}
@@ -139,8 +125,8 @@ class Turns:
         try:
             self._stack.enter_context(machine_lock())
             directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="starpullm-turns-")))
-            for contestant in self._contestants:
-                self._start(contestant, directory)
+            for contender in self._contenders:
+                self._start(contender, directory)
         except BaseException:
             self._stack.close()
             raise
@@ -149,175 +135,94 @@ class Turns:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def take(self, contestant: Contestant) -> Turn:
-        """Let a contestant run its steps, and the others wait.
+    def take(self, contender: Contender) -> Turn:
+        """Run a turn of a contender, while the others are stopped.
 
         Raises
         ------
         RuntimeFailureError
             If it fails or doesn't answer.
         """
-        reply = self._ask(contestant, "turn")
-        lead = self.configuration.warm_up
-        per_task = np.array(reply["durations"])[lead:].min(axis=0) * 1e-9
-        names, group = np.unique(self._operations[contestant.name], return_inverse=True)
+        reply = self._ask(contender, "turn")
+        first = self.workload.warm_up
+        per_task = np.array(reply["durations"])[first:].min(axis=0) * 1e-9
+        names, group = np.unique(self._operations[contender.name], return_inverse=True)
         sums = np.bincount(group, weights=per_task)
-        step_seconds = float(np.diff(reply["ends"])[lead - 1 :].min()) * 1e-9
+        step_seconds = float(np.diff(reply["ends"])[first - 1 :].min()) * 1e-9
         return Turn(step_seconds, {str(name): float(of) for name, of in zip(names, sums, strict=True)})
 
     def finish(self) -> None:
-        """Measure once more what the machine can do."""
-        for contestant in self._contestants:
-            contestant.peaks += self._ask(contestant, "peaks")["peaks"]
+        """Measure the machine's limit once more."""
+        for contender in self._contenders:
+            contender.peaks += self._ask(contender, "peaks")
 
-    def pids(self, contestant: Contestant) -> tuple[int, ...]:
-        """Return a contestant's processes, one per rank."""
-        return self._children[contestant.name].pids
+    def pids(self, contender: Contender) -> tuple[int, ...]:
+        """Return a contender's processes, one per rank."""
+        return self._children[contender.name].pids
 
-    def _start(self, contestant: Contestant, directory: Path) -> None:
-        configuration = self.configuration
-        command = (
-            sys.executable,
-            "-P",
-            "-m",
-            "starpullm.speed.turns",
-            json.dumps(asdict(configuration)),
-            self._checkpoint,
-        )
+    def _start(self, contender: Contender, directory: Path) -> None:
         environment = {"STARPU_HOME": str(directory)} if "STARPU_HOME" not in os.environ else {}
         child = Child(
-            f"{contestant.name}, {configuration}",
-            [str(part) for part in command],
-            directory,
-            {**environment, **contestant.environment},
-            configuration.ranks if configuration.ranks > 1 else None,
+            f"{contender.name}, {self.workload}",
+            _serve_turns,
+            {"workload": asdict(self.workload), "checkpoint": str(self._checkpoint)},
+            ranks=self.workload.ranks,
+            environment={**environment, **contender.environment},
+            request_name="the turn",
         )
         self._stack.callback(child.end)
-        hello = child.wait_started(START_SECONDS)
-        if isinstance(hello, str):
-            raise RuntimeFailureError(hello)
-        self._children[contestant.name] = child
-        contestant.peaks = hello["peaks"]
-        first = self._ask(contestant, "first")
-        self._operations[contestant.name] = np.array(first["operations"])
-        contestant.tasks = dict(Counter(first["operations"]))
-        contestant.flops = first["flops"]
-        contestant.cost = GraphCost(**first["cost"])
+        contender.peaks = child.start(START_SECONDS).result()
+        self._children[contender.name] = child
+        first = self._ask(contender, "first")
+        self._operations[contender.name] = np.array(first["operations"])
+        contender.tasks = dict(Counter(first["operations"]))
+        contender.flops = first["flops"]
+        contender.cost = GraphCost(**first["cost"])
 
-    def _ask(self, contestant: Contestant, request: str) -> dict[str, Any]:
-        reply = self._children[contestant.name].ask(json.dumps(request) + "\n", self._time_limit)
-        if isinstance(reply, str):
-            raise RuntimeFailureError(reply)
-        if "raised" in reply:
-            raise RuntimeFailureError(f"{contestant.name}, {self.configuration}: {reply['raised']}")
-        return reply
+    def _ask(self, contender: Contender, request: str) -> Any:
+        return self._children[contender.name].ask(request, self._time_limit).result()
 
 
 # ---- In the children ----
 
 
-class _Line:
-    """The connection to the parent, which rank 0 has; what it reads all ranks get."""
+@contextmanager
+def _serve_turns(
+    comm: Comm | None, workload: Mapping[str, Any], checkpoint: str
+) -> Iterator[tuple[list[float], Callable[[str], Any]]]:
+    """Yield the machine's limit; requests are ``"peaks"`` (the limit again), ``"first"`` and ``"turn"``."""
+    own = Workload(**workload)
 
-    def __init__(self, address: str, comm: Comm | None) -> None:
-        self._comm = comm
-        pids = comm.gather(os.getpid()) if comm else [os.getpid()]
-        self._stream = None
-        if pids is not None:
-            self._socket = socket.socket(socket.AF_UNIX)
-            self._socket.connect(address)
-            self._stream = self._socket.makefile("rw", encoding="utf-8", newline="\n")
-            self.send({"pids": pids})
+    def answer(request: str) -> Any:
+        if request == "peaks":
+            return measure_peaks(own.cores, comm, _PEAK_REPETITIONS)[0]
+        return _run_turn(own, Path(checkpoint), comm, is_first=request == "first")
 
-    def send(self, reply: Mapping[str, object]) -> None:
-        if self._stream is not None:
-            self._stream.write(json.dumps(reply) + "\n")
-            self._stream.flush()
-
-    def read(self) -> str:
-        """Return what is asked for; "" if there is nobody any more."""
-        request = ""
-        if self._stream is not None:
-            line = self._stream.readline()
-            request = json.loads(line) if line else ""
-        return self._comm.bcast(request) if self._comm else request
+    yield answer("peaks"), answer
 
 
-def _serve(
-    configuration: Configuration,
-    checkpoint: Path,
-    line: _Line,
-    comm: Comm | None,
-    guard: Callable[[], AbstractContextManager[None]],
-) -> None:
-    partition = Partition.parse(configuration.partition)
-    cores = partition.workers * partition.threads
-
-    def peaks() -> dict[str, Any]:
-        return {"peaks": measure_peaks(cores, comm, _PEAK_REPETITIONS)[0]}
-
-    reply = peaks()
-    while True:
-        report_phase("waiting for a turn")
-        line.send(reply)
-        request = line.read()
-        if not request:
-            return
-        reply = peaks() if request == "peaks" else _turn(configuration, checkpoint, comm, guard, request == "first")
-
-
-def _turn(
-    configuration: Configuration,
-    checkpoint: Path,
-    comm: Comm | None,
-    guard: Callable[[], AbstractContextManager[None]],
-    is_first: bool,
-) -> dict[str, Any]:
-    """Run a turn's steps; return each one's times, or of the first turn what is the same in all of them."""
-    steps = configuration.warm_up + configuration.iterations
+def _run_turn(workload: Workload, checkpoint: Path, comm: Comm | None, *, is_first: bool) -> dict[str, Any]:
+    """Run a turn; return the times of each step, or of the first turn what is the same in all turns."""
+    steps = workload.warm_up + workload.iterations
     report_phase("running a turn")
+
+    def guard() -> AbstractContextManager[None]:
+        return guarded(comm) if comm is not None else nullcontext()
+
     with (
-        Runtime(
-            configuration.partition,
-            configuration.scheduler,
-            comm,
-            matmul=configuration.matmul,
-            blas_library=configuration.blas_library,
-        ) as runtime,
+        open_runtime(workload, comm) as runtime,
         guard(),
-        open_trainer(configuration, checkpoint, runtime, trace=True) as trainer,
+        open_trainer(workload, checkpoint, runtime, trace=True) as trainer,
         guard(),
     ):
-        trace = run_steps(trainer, make_batches(configuration, trainer, steps), trace=True).trace
+        trace = run_steps(trainer, make_batches(workload, trainer, steps), trace=True).trace
         assert trace is not None
         tasks = trace.tasks[is_kernel(trace)].reshape(steps, -1)
         if is_first:
             return {
                 "operations": [trace.operations[number] for number in tasks["operation"][-1]],
-                "flops": matmul_flops(trainer.config, configuration.batch_size, configuration.seq_len),
+                "flops": matmul_flops(trainer.config, workload.batch_size, workload.seq_len),
                 "cost": asdict(graph_cost(trace)),
             }
         durations = tasks["end_ns"] - tasks["start_ns"]
         return {"durations": durations.tolist(), "ends": tasks["end_ns"].max(axis=1).tolist()}
-
-
-def _main(configuration: Configuration, checkpoint: Path, address: str) -> None:
-    _, size = rank_and_size_from_environment()
-    if size > 1:
-        comm = world()
-
-        def guard() -> AbstractContextManager[None]:
-            return guarded(comm)
-
-        with guard():
-            _serve(configuration, checkpoint, _Line(address, comm), comm, guard)
-        return
-    line = _Line(address, None)
-    try:
-        _serve(configuration, checkpoint, line, None, nullcontext)
-    except StarpullmError as error:
-        line.send({"raised": f"{type(error).__name__}: {error}"})
-
-
-if __name__ == "__main__":
-    _main(Configuration(**json.loads(sys.argv[1])), Path(sys.argv[2]), sys.argv[3])

@@ -1,1 +1,1 @@
-"""The validation suite: ``pytest --pyargs starpullm.suite`` runs it against the installed library, on this machine."""
+"""The validation suite: ``pytest --pyargs starpullm.suite`` checks the installed library on this machine."""

@@ -1,7 +1,4 @@
-"""Spreads the suite's tests over records, sub-batches and reductions as the plugin's options say.
-
-pytest loads it for this directory's tests.
-"""
+"""Parametrises the suite's tests by records, sub-batches and reductions, according to the plugin's options."""
 
 from __future__ import annotations
 
@@ -19,11 +16,11 @@ from starpullm.pytest_plugin import Validation, validation_of
 from starpullm.runtime import Partition
 
 DISTURBED_RECORDS = 2
-"""So many records are run with delays, which multiply with schedulers and tasks."""
+"""Number of records that are run with delays; the runs are many, one for each scheduler."""
 
 
 class Case(NamedTuple):
-    """A record, and how a rank's batch is cut and the gradients summed."""
+    """A record, the number of a rank's sub-batches, and the reduction."""
 
     record: str
     sub_batches: int
@@ -34,7 +31,7 @@ class Case(NamedTuple):
 
 
 class SharedBits(NamedTuple):
-    """A record, a reduction, and the numbers of sub-batches that all have the same bits with it."""
+    """A record, a reduction, and numbers of sub-batches for which its bits must be equal."""
 
     record: str
     reduction: str
@@ -45,13 +42,13 @@ class SharedBits(NamedTuple):
 
 
 class SpeedCase(NamedTuple):
-    """A record, and how many ranks share its batch."""
+    """A record, and the number of ranks that share its batch."""
 
     record: str
     ranks: int
 
     def sub_batches(self, partition: str) -> int:
-        """Return one per worker where the batch has so many, as the command line's benchmark does."""
+        """Return the number of workers if it divides a rank's batch, otherwise 1, as ``starpullm bench`` does."""
         workers = Partition.parse(partition).workers
         return workers if find_record(self.record).batch_size % (workers * self.ranks) == 0 else 1
 
@@ -60,12 +57,12 @@ class SpeedCase(NamedTuple):
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out what is about ranks alone if there are none."""
+    """Ignore the tests that need several ranks if there is only one."""
     return True if collection_path.name == "test_ranks.py" and validation_of(config).ranks == 1 else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Under ranks leave out what has nothing to do with them."""
+    """Over ranks, deselect tests that aren't marked for that."""
     if validation_of(config).ranks > 1:
         here = Path(__file__).parent
         left_out = [item for item in items if item.path.parent == here and not item.get_closest_marker("over_ranks")]
@@ -74,7 +71,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrise ``case``, those that are like it, ``shared_bits`` and ``speed_case``."""
+    """Parametrise the fixtures of cases."""
     validation = validation_of(metafunc.config)
     ranks = validation.ranks_of(metafunc.definition)
     if "case" in metafunc.fixturenames:
@@ -88,7 +85,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "light_case" in metafunc.fixturenames:
         metafunc.parametrize("light_case", [case for case in _cases(validation, ranks) if _is_light(case)], ids=str)
     if "audited_case" in metafunc.fixturenames:
-        # StarPU's reduction sums in buffers of its own, which aren't closed.
+        # StarPU's reduction adds in buffers of its own, which aren't protected.
         cases = [case for case in _cases(validation, ranks) if PROMISES[case.reduction] is not Promise.BOUNDED]
         metafunc.parametrize("audited_case", cases, ids=str)
     if "shared_bits" in metafunc.fixturenames:
@@ -101,16 +98,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _is_light(case: Case) -> bool:
-    """Return whether all tensors of two runs fit into memory, and their bits don't vary."""
+    """Return whether the tensors of two runs fit into memory, and the reduction has fixed bits."""
     model = find_record(case.record).model
-    return PROMISES[case.reduction] is not Promise.BOUNDED and num_parameters(model) <= _LIGHT
+    return PROMISES[case.reduction] is not Promise.BOUNDED and num_parameters(model) <= _LIGHT_PARAMETERS
 
 
-_LIGHT = 10**7
+_LIGHT_PARAMETERS = 10**7
 
 
 def _parametrize_disturbances(metafunc: pytest.Metafunc, validation: Validation, ranks: int) -> None:
-    """The first records with their largest number of sub-batches, where most runs at a time; a seed per reduction."""
+    """Parametrise by the first records, with the largest number of sub-batches, and by a seed for each reduction."""
     largest = {case.record: case.sub_batches for case in _cases(validation, ranks)}
     reductions = [name for name in validation.reductions if PROMISES[name] is not Promise.BOUNDED]
     seeds = {name: validation.seed + number for number, name in enumerate(reductions)}
@@ -133,7 +130,7 @@ def _parametrize_disturbances(metafunc: pytest.Metafunc, validation: Validation,
 def _cases(validation: Validation, ranks: int) -> Iterator[Case]:
     for record in validation.records:
         for sub_batches in validation.sub_batches(record, ranks):
-            # The sum of one sub-batch is that of any reduction.
+            # With one sub-batch there is nothing to reduce.
             modes = validation.reductions if ranks * sub_batches > 1 else validation.reductions[:1]
             yield from (Case(record, sub_batches, reduction) for reduction in modes)
 

@@ -1,7 +1,4 @@
-"""Bits are the same with buffers that blocks share, and in a run that was resumed.
-
-Run by ``pytest --pyargs starpullm.suite``.
-"""
+"""Bits are the same if blocks share buffers, and if a run is resumed."""
 
 from __future__ import annotations
 
@@ -18,12 +15,12 @@ pytestmark = pytest.mark.parity
 def test_shared_buffers_move_no_bit(
     starpullm_check: Checker, light_case: Case, starpullm_validation: Validation
 ) -> None:
-    """Trainings let blocks share buffers; the records' comparison keeps each its own, to read it."""
+    """Blocks share buffers in training; parity runs use separate buffers, which can be read."""
     starpullm_check(lifetimes.shared_buffers, **light_case._asdict(), seed=starpullm_validation.seed)
 
 
 def test_resumed_run_has_the_bits_of_one_that_was_not_stopped(
     starpullm_check: Checker, light_case: Case, starpullm_validation: Validation
 ) -> None:
-    """Saved after half of its steps, closed and resumed."""
+    """It is saved after half of its steps, closed and resumed."""
     starpullm_check(lifetimes.resumed, **light_case._asdict(), seed=starpullm_validation.seed)

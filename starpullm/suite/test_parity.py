@@ -1,7 +1,4 @@
-"""Every tensor of every step has the bits of a golden record, and of llm.c itself, wherever it was computed.
-
-Run by ``pytest --pyargs starpullm.suite``.
-"""
+"""Every tensor of every step has the bits of a golden record, and of llm.c itself, on any placement."""
 
 from __future__ import annotations
 
@@ -16,12 +13,12 @@ pytestmark = [pytest.mark.parity, pytest.mark.over_ranks]
 
 
 def test_every_tensor_has_the_record_s_bits(starpullm_check: Checker, bitwise_case: Case) -> None:
-    """All six groups of tensors and the mean loss, after each step."""
+    """All six groups of tensors and the mean loss are compared after each step."""
     starpullm_check(runs.parity, **bitwise_case._asdict())
 
 
 def test_parity_with_llmc(starpullm_check: Checker, llmc_case: Case | None, starpullm_validation: Validation) -> None:
-    """The same against a live llm.c, which runs once for each record."""
+    """They are compared with those of llm.c itself, which runs once for each record."""
     if llmc_case is None:
         pytest.skip("no llm.c to compare with, expected --llmc-lib")
     starpullm_check(runs.parity_with_llmc, library=str(starpullm_validation.llmc_library), **llmc_case._asdict())

@@ -1,7 +1,7 @@
-"""Neither the scheduler nor random delays in tasks move a bit.
+"""Neither the scheduler nor random delays in tasks change a bit.
 
-Run by ``pytest --pyargs starpullm.suite``. A test's name has its scheduler and the seed of its delays, so ``-k`` or
-``--lf`` with the same ``--starpullm-seed`` repeats it.
+A test's name contains its scheduler and the seed of its delays, so ``-k`` or ``--lf`` with the same
+``--starpullm-seed`` repeats it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from starpullm.checks import runs
-from starpullm.checks.isolation import CheckReport, Configuration
+from starpullm.checks.isolation import CheckReport, RuntimeConfiguration
 from starpullm.checks.perturbation import MAX_DELAY_US, Disturbance, check_perturbed
 from starpullm.pytest_plugin import Checker, Validation
 
@@ -26,7 +26,7 @@ Tensors = dict[str, NDArray[np.float32]]
 
 @pytest.fixture(scope="module")
 def plain_runs() -> dict[Case, Tensors]:
-    """Give what undisturbed runs left, by their case; filled by the tests."""
+    """Provide the tensors of undisturbed runs by their case; the tests fill it."""
     return {}
 
 
@@ -34,15 +34,15 @@ def test_disturbed_run_has_the_bits_of_a_plain_one(
     request: pytest.FixtureRequest,
     starpullm_validation: Validation,
     plain_runs: dict[Case, Tensors],
-    disturbing_configuration: Configuration,
+    disturbing_configuration: RuntimeConfiguration,
     delay_seed: int,
     disturbed_case: Case,
     tmp_path: Path,
 ) -> None:
-    """After four steps parameters, gradients, m and v are those of a run on 1x1 eager, and the order was kept."""
+    """After four steps parameters, gradients, m and v equal those of a run on 1x1 eager, and the order was kept."""
     seed = starpullm_validation.seed
     if disturbed_case not in plain_runs:
-        plain = Checker(starpullm_validation, request.node, Configuration("1x1", "eager"))
+        plain = Checker(starpullm_validation, request.node, RuntimeConfiguration("1x1", "eager"))
         plain_runs[disturbed_case] = _run(plain, disturbed_case, seed, 0, 0, tmp_path / "plain.npz")
     checker = Checker(starpullm_validation, request.node, disturbing_configuration)
     found = _run(checker, disturbed_case, seed, MAX_DELAY_US, delay_seed, tmp_path / "disturbed.npz")
@@ -53,7 +53,7 @@ def test_disturbed_run_has_the_bits_of_a_plain_one(
 
 
 def _run(checker: Checker, case: Case, seed: int, max_delay_us: int, delay_seed: int, path: Path) -> Tensors:
-    """Return what a run left; fail if it didn't keep the order."""
+    """Return the tensors of a run; fail if it didn't keep the order."""
     checker(
         runs.write_disturbed,
         **case._asdict(),

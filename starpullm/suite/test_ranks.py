@@ -1,7 +1,4 @@
-"""What is said of all ranks is the same on each.
-
-Run by ``mpirun -n 4 pytest --with-mpi --pyargs starpullm.suite``; not collected without ranks.
-"""
+"""All ranks report the same; collected only over ranks (``mpirun -n 4 pytest --with-mpi --pyargs starpullm.suite``)."""
 
 from __future__ import annotations
 
@@ -18,5 +15,5 @@ pytestmark = [pytest.mark.reduction, pytest.mark.over_ranks]
 def test_losses_are_the_same_on_all_ranks(
     starpullm_check: Checker, case: Case, starpullm_validation: Validation
 ) -> None:
-    """Each rank computes the mean loss of every step from the losses of all."""
+    """Each rank computes the mean loss of every step from the losses of all ranks."""
     starpullm_check(runs.losses_of_ranks, **case._asdict(), seed=starpullm_validation.seed)

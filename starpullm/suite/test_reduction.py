@@ -1,7 +1,4 @@
-"""Gradients are within the error bounds of their sums, and have the same bits wherever that is promised.
-
-Run by ``pytest --pyargs starpullm.suite``.
-"""
+"""Gradients are within the error bounds of their sums, and have the same bits if their reduction promises that."""
 
 from __future__ import annotations
 
@@ -26,14 +23,14 @@ pytestmark = pytest.mark.reduction
 def test_gradients_are_within_their_bounds(
     starpullm_check: Checker, case: Case, starpullm_validation: Validation
 ) -> None:
-    """Every parameter's gradient against its sum in float64."""
+    """Each parameter's gradient is compared with its sum in float64."""
     starpullm_check(runs.gradients, **case._asdict(), seed=starpullm_validation.seed)
 
 
 def test_denormal_gradients_are_within_their_bounds(
     starpullm_check: Checker, light_case: Case, starpullm_validation: Validation
 ) -> None:
-    """Likewise, in a model whose gradients flush-to-zero would make 0."""
+    """The same, with a model whose gradients would be 0 with flush-to-zero."""
     starpullm_check(underflow, **light_case._asdict(), seed=starpullm_validation.seed)
 
 
@@ -41,12 +38,12 @@ def test_denormal_gradients_are_within_their_bounds(
 def test_bits_are_the_same_everywhere(
     request: pytest.FixtureRequest, starpullm_validation: Validation, shared_bits: SharedBits, tmp_path: Path
 ) -> None:
-    """Over partitions, schedulers and ranks; ``ordered`` also over the numbers of sub-batches."""
+    """On all partitions, schedulers and ranks; for ``ordered`` also with all numbers of sub-batches."""
     checker = Checker(starpullm_validation, request.node, None)
     ranks = starpullm_validation.ranks_of(request.node)
     configurations = starpullm_validation.configurations_on(ranks)
     places = [(configuration, count) for configuration in configurations for count in shared_bits.sub_batches]
-    if ranks > 1:  # one process with as many sub-batches as all ranks have
+    if ranks > 1:  # also one process with the sub-batches of all ranks
         alone = starpullm_validation.configurations
         places += [(configuration, ranks * count) for configuration in alone for count in shared_bits.sub_batches]
     tensors: dict[str, dict[str, NDArray[np.float32]]] = {}

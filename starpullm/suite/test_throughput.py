@@ -1,13 +1,10 @@
-"""Training is no slower than a baseline, and its task graph no more expensive.
-
-Run by ``pytest --pyargs starpullm.suite --benchmark``, and left out without that option.
-"""
+"""Training isn't slower than a baseline, and its task graph isn't more expensive; only with ``--benchmark``."""
 
 from __future__ import annotations
 
 import pytest
 
-from starpullm.checks.isolation import Configuration
+from starpullm.checks.isolation import RuntimeConfiguration
 from starpullm.pytest_plugin import Gate
 
 from .conftest import SpeedCase
@@ -16,7 +13,7 @@ pytestmark = pytest.mark.throughput
 
 
 def test_no_slower_than_the_baseline(
-    starpullm_gate: Gate, starpullm_configuration: Configuration, speed_case: SpeedCase
+    starpullm_gate: Gate, starpullm_configuration: RuntimeConfiguration, speed_case: SpeedCase
 ) -> None:
-    """The step and every operation's kernels; then tasks, bytes and the critical path, which must be the same."""
+    """Compared are the step and each operation's kernels; tasks, bytes and critical path must be equal."""
     starpullm_gate(speed_case.record, speed_case.sub_batches(starpullm_configuration.partition), speed_case.ranks)

@@ -1,1 +1,1 @@
-"""Loops over batches that a Trainer runs: training, generation, the demo."""
+"""Loops that use a trainer: training, text generation, the demo."""

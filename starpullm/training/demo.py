@@ -1,7 +1,4 @@
-"""The main job on an embedded default: a small GPT-2 learns Shakespeare, then the same run elsewhere, bit for bit.
-
-``starpullm demo`` calls it and prints what it yields.
-"""
+"""The demo: a small GPT-2 is trained on Shakespeare's sonnets, on several placements with the same bits."""
 
 from __future__ import annotations
 
@@ -36,9 +33,9 @@ SEED = 42
 
 @dataclass(frozen=True)
 class DemoRun:
-    """One run of the same steps: its losses, the SHA-256 of parameters, m and v, and what became of a checkpoint.
+    """The results of one run; ``state_sha256`` is the hash of parameters, m and v.
 
-    ``reloads`` is whether the checkpoint, if one was to be written, was read back with the bits that were trained.
+    ``reloads`` says whether the saved checkpoint, if any, has the bits of the parameters.
     """
 
     partition: str
@@ -48,9 +45,13 @@ class DemoRun:
     state_sha256: str
     reloads: bool
 
+    def has_losses_of(self, other: DemoRun) -> bool:
+        """Return whether all losses have the same bits as another run's."""
+        return [loss.tobytes() for loss in self.losses] == [loss.tobytes() for loss in other.losses]
+
 
 def encode_text(directory: Path) -> Path:
-    """Write the embedded sonnets as a token file, one token per byte, and return its path."""
+    """Write the sonnets of the package as a token file, one token per byte, and return its path."""
     text = resources.files("starpullm.training").joinpath("sonnets.txt").read_text(encoding="utf-8")
     path = directory / "sonnets.tokens.bin"
     write_tokens(path, byte_encoding().encode(text))
@@ -74,7 +75,7 @@ def run(
     save: Path | None = None,
     num_steps: int = NUM_STEPS,
 ) -> DemoRun:
-    """Train from a checkpoint on a partition; ``report`` is called per step."""
+    """Train from a checkpoint on a partition; ``report`` is called after each step."""
     loader = TokenLoader(tokens, BATCH_SIZE, SEQ_LEN, vocab_size=CONFIG.vocab_size)
     losses: list[np.float32] = []
     tokens_per_ms = math.nan
@@ -110,7 +111,7 @@ def _reloads(trainer: Trainer, path: Path) -> bool:
 
 
 def sample_text(checkpoint: Path, prompt: str, num_tokens: int) -> str:
-    """Return a prompt and what a checkpoint continues it with."""
+    """Return a prompt with its continuation by the model of a checkpoint."""
     encoding = byte_encoding()
     with (
         Runtime("1x1") as runtime,

@@ -1,4 +1,4 @@
-"""Text generation: a model samples tokens as llm.c does, and the encoding that goes with its vocabulary."""
+"""Text generation: sampling tokens as llm.c does, and the encoding for a model's vocabulary."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["encoding_for", "generate"]
 
 
 def encoding_for(config: ModelConfig, tokenizer_file: StrPath | None = None) -> TextEncoding:
-    """Return the encoding whose vocabulary a model has: bytes for V = 257, else GPT-2's.
+    """Return the encoding for a model's vocabulary: bytes for V = 257, otherwise GPT-2's.
 
     Raises
     ------
     InvalidArgumentError
-        If the model's vocabulary is of another size.
+        If no encoding has the size of the model's vocabulary.
     FileError, FormatError, MissingDependencyError
-        If it needs GPT-2's vocabulary and that can't be had.
+        If GPT-2's vocabulary is needed and isn't available.
     """
     encoding = byte_encoding()
     if config.vocab_size != encoding.vocab_size:
@@ -38,20 +38,20 @@ def encoding_for(config: ModelConfig, tokenizer_file: StrPath | None = None) -> 
 
 
 def generate(trainer: Trainer, prompt: list[int], end_of_text: int, num_tokens: int, seed: int) -> Iterator[int]:
-    """Yield sampled token ids one by one, as llm.c does: after an end of text and the prompt, with its random numbers.
+    """Yield sampled token ids as llm.c does: they follow an end-of-text token and the prompt.
 
     Parameters
     ----------
     trainer
-        A model with batch size 1 and room for 1 + prompt + num_tokens - 1 tokens in its sequence length.
+        A model with batch size 1 and a sequence length of at least len(prompt) + num_tokens.
     prompt
         Token ids.
     end_of_text
-        Id that the sequence begins and is filled with.
+        Id of the first token, and of those that aren't known yet.
     num_tokens
-        How many to sample.
+        Number of tokens to sample.
     seed
-        State of the xorshift generator; llm.c's is 1337.
+        State of llm.c's random numbers, 1337 in llm.c.
 
     Raises
     ------

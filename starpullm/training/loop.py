@@ -1,4 +1,4 @@
-"""The training loop, which keeps the runtime fed: a step's loss is read after the next ones have been submitted."""
+"""The training loop. It reads a loss only after further steps were submitted, so that workers never wait for it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ __all__ = ["StepReport", "mean_loss", "train"]
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """A step whose loss has arrived: its number from 1, the mean loss, and tokens per millisecond since the start."""
+    """A step whose loss has arrived: its number from 1, and its mean loss in nats per token.
+
+    ``tokens_per_ms`` is the speed since the start; ``seconds_left`` is what the remaining steps take at that speed.
+    """
 
     step: int
     loss: np.float32
     tokens_per_ms: float
+    seconds_left: float
 
 
 def train(
@@ -34,22 +38,22 @@ def train(
     first_step: int = 1,
     after_submit: Callable[[int], None] | None = None,
 ) -> Iterator[StepReport]:
-    """Train and yield a report per step, in order, as the losses arrive.
+    """Train and yield a report for each finished step, in order.
 
-    Over ranks every rank calls it with its own part of the batches; the reports count the tokens of all.
+    Over ranks all ranks must call it, each with its own part of the batches; reports count the tokens of all ranks.
 
     Parameters
     ----------
     trainer, tokens
-        The model and its batches, of the same batch size and sequence length.
+        The model and its batches, with the same batch size and sequence length.
     num_steps
         Number of the last step.
     ahead
-        Steps that are submitted before the loss of the first of them is read.
+        Number of further steps that are submitted before the loss of a step is read.
     first_step
-        Number of the first step: more than 1 if others have been done before.
+        Number of the first step; more than 1 in a run that is resumed.
     after_submit
-        Called with a step's number when it has been submitted, to save its state for example.
+        Called with the number of each submitted step, for example to save its state.
     """
     start = time.perf_counter()
     tokens_per_step = trainer.runtime.ranks * trainer.batch_size * trainer.seq_len
@@ -62,8 +66,8 @@ def train(
         loss = waiting.popleft().value
         done += 1
         report_phase(f"after step {done}", done)
-        seconds = time.perf_counter() - start
-        return StepReport(done, loss, (done - first_step + 1) * tokens_per_step / (seconds * 1e3))
+        seconds = (time.perf_counter() - start) / (done - first_step + 1)
+        return StepReport(done, loss, tokens_per_step / (seconds * 1e3), (num_steps - done) * seconds)
 
     for step in range(first_step, num_steps + 1):
         report_phase(f"reading the batch of step {step}")
@@ -79,7 +83,7 @@ def train(
 
 
 def mean_loss(trainer: Trainer, tokens: TokenLoader, num_batches: int) -> float:
-    """Return the mean loss of the first batches of token files, in nats per token."""
+    """Return the mean loss of the first ``num_batches`` batches, in nats per token."""
     tokens.reset()
     losses = [float(trainer.evaluate(*tokens.next())) for _ in range(num_batches)]
     return sum(losses) / len(losses)

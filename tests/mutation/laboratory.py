@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.checks import lifetimes, runs
-from starpullm.checks.isolation import CheckReport, Configuration, Pool
+from starpullm.checks.isolation import CheckReport, Pool, RuntimeConfiguration
 from starpullm.checks.perturbation import MAX_DELAY_US, Disturbance, check_perturbed
 from starpullm.checks.reduction import Promise, check_bit_stability
 from starpullm.checks.result import CheckResult, Outcome
@@ -29,15 +29,15 @@ from starpullm.files.tokens import write_tokens
 from starpullm.golden.records import shipped_record
 from starpullm.processes.job import Completed, Job, TimedOut, run_job
 from starpullm.pytest_plugin.options import DISTURBING
-from starpullm.speed import throughput
-from starpullm.speed.contest import open_contest
-from starpullm.speed.turns import Contestant
+from starpullm.speed.rounds import open_rounds
+from starpullm.speed.turns import Contender
+from starpullm.speed.workload import Workload
 
 __all__ = ["CHECKS", "REPEATED", "TIME_LIMIT_CATCH", "Catch", "Hunt", "Laboratory", "hunt"]
 
-ONE, TWO, TEAM = (Configuration(partition, "lws") for partition in ("1x1", "2x1", "1x2"))
+ONE, TWO, TEAM = (RuntimeConfiguration(partition, "lws") for partition in ("1x1", "2x1", "1x2"))
 
-RANKS = Configuration("1x1", "lws", 2)
+RANKS = RuntimeConfiguration("1x1", "lws", 2)
 
 SEED = 1
 TIME_LIMIT = 30.0
@@ -99,14 +99,20 @@ class Laboratory:
         return next(self._seeds)
 
     def call(
-        self, name: str, configuration: Configuration, function: Callable[..., CheckResult | None], **arguments: Any
+        self,
+        name: str,
+        configuration: RuntimeConfiguration,
+        function: Callable[..., CheckResult | None],
+        **arguments: Any,
     ) -> Iterator[Catch]:
         """Yield what a check in a child has found: that it failed, that the child died, or that it took too long."""
+        start = time.monotonic()
         answer = self._pool.call(configuration, function, time_limit=TIME_LIMIT, **arguments)
+        seconds = time.monotonic() - start
         if answer.ending != "answered":
             assert "LibraryNotFoundError" not in answer.failure, answer.failure  # nothing was tried
             # A job whose ranks have crashed may take a moment to end, and then reads as if it had hung.
-            hung = "had not ended after" in answer.failure.splitlines()[0] and answer.seconds >= TIME_LIMIT
+            hung = "had not ended after" in answer.failure.splitlines()[0] and seconds >= TIME_LIMIT
             yield Catch(TIME_LIMIT_CATCH if hung else name, answer.failure.splitlines()[0])
         for report in answer.reports:
             yield from judge(name, report, str(configuration))
@@ -187,8 +193,8 @@ def perturbation(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     delay_seed = laboratory.next_seed()
     plain = None
     for configuration, max_delay_us in [
-        (Configuration("1x1", "eager"), 0),
-        *((Configuration("2x1", scheduler), MAX_DELAY_US) for scheduler in DISTURBING),
+        (RuntimeConfiguration("1x1", "eager"), 0),
+        *((RuntimeConfiguration("2x1", scheduler), MAX_DELAY_US) for scheduler in DISTURBING),
     ]:
         found = yield from written_tensors(
             laboratory,
@@ -212,7 +218,7 @@ def perturbation(laboratory: Laboratory, name: str) -> Iterator[Catch]:
 def written_tensors(
     laboratory: Laboratory,
     name: str,
-    configuration: Configuration,
+    configuration: RuntimeConfiguration,
     function: Callable[..., CheckResult | None],
     **arguments: Any,
 ) -> Generator[Catch, None, Tensors | None]:
@@ -269,7 +275,7 @@ def training_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         yield Catch(name, "the trained models differ")
 
 
-BLOCKS = 16
+ROUNDS = 16
 """Turns of each build: enough to see a slowdown of 20 %."""
 
 BUDGET = 0.05
@@ -281,11 +287,11 @@ def speed(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     record = shipped_record("small")
     model = laboratory.directory / "speed.bin"
     generate_checkpoint(model, record.model, record.seed)
-    new = Contestant("library", environment=laboratory.environment)
-    baseline = Contestant(
+    new = Contender("library", environment=laboratory.environment)
+    baseline = Contender(
         "without the defect", environment={**laboratory.environment, "STARPULLM_LIB": str(laboratory.without_defect)}
     )
-    configuration = throughput.Configuration(
+    workload = Workload(
         model=record.name,
         batch_size=record.batch_size,
         seq_len=record.seq_len,
@@ -297,10 +303,10 @@ def speed(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         iterations=1,
         warm_up=1,
     )
-    with open_contest(configuration, model, new, baseline) as contest:
-        for _ in range(BLOCKS):
-            contest.block()
-        results = contest.decide(BUDGET), contest.costs()
+    with open_rounds(workload, model, new, baseline) as rounds:
+        for _ in range(ROUNDS):
+            rounds.run_round()
+        results = rounds.decide(BUDGET), rounds.compare_costs()
     for result in results:  # "inconclusive", on a busy machine, is no alarm
         if result.outcome is Outcome.FAILED:
             yield Catch(name, result.finding)
@@ -311,7 +317,6 @@ import sys
 from pathlib import Path
 from starpullm.data.generator import generate_checkpoint
 from starpullm.golden.records import shipped_record
-from starpullm.speed.turns import Contestant
 record = shipped_record("tiny")
 generate_checkpoint(Path(sys.argv[1]), record.model, record.seed)
 """

@@ -1,7 +1,7 @@
-"""Runs functions, code and the command line in child processes that are killed, group and all, after a time limit.
+"""Runs functions, code and the command line in child processes, which are killed with their group after a time limit.
 
-The tests of this directory call it, and never start StarPU in pytest's own process: there is one StarPU per process,
-and a native hang can't be interrupted from inside.
+No test here starts StarPU in pytest's own process: a process has only one StarPU, and a native hang can't be
+interrupted from inside. These helpers don't use starpullm, because they test it.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ TWO_CORES = {"HWLOC_SYNTHETIC": "numa:1 core:2 pu:1"}
 
 R = TypeVar("R")
 
-# What would change how StarPU, hwloc, OpenMP or the terminal output behave.
+# Variables that change the behaviour of StarPU, hwloc, OpenMP or the terminal output.
 _DROPPED = ("HWLOC_", "STARPU_", "OMP_", "GOMP_", "TIKTOKEN_")
 _DROPPED_NAMES = ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "PYTHONWARNINGS")
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A child that has ended by itself; converts to a text with everything that it wrote."""
+    """A child that has ended by itself; its text has the child's complete output."""
 
     command: tuple[str, ...]
     returncode: int
@@ -60,7 +60,7 @@ class Finished:
     stderr: str
 
     def check(self, returncode: int = 0) -> Self:
-        """Fail with everything that the child wrote unless it ended with this status."""
+        """Fail with the child's complete output unless it ended with this status."""
         assert self.returncode == returncode, f"expected exit status {returncode} of {self}"
         return self
 
@@ -78,17 +78,17 @@ def run_function(
 ) -> R:
     """Call a module-level function of a test file in a child, which imports that file, and return its result.
 
-    Arguments and result cross as JSON: a path arrives as a text, a tuple as a list. Nothing but the result may be
-    printed, so the library can't print either; standard error is shown when something fails, so notes go there.
+    Arguments and result are passed as JSON: a path arrives as a text, a tuple as a list. The child may print nothing
+    but the result, so a library that prints fails the test; standard error is free, and is shown if the test fails.
 
     Parameters
     ----------
     function, args
-        What is called.
+        The function and its arguments.
     timeout
         Seconds.
     environment
-        Added to the child's.
+        Variables in addition to the child's.
     cwd
         The child's current directory.
     prefix
@@ -140,7 +140,7 @@ def run_command(
     environment: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> Finished:
-    """Run a command to its end; a child that needs more than `timeout` seconds is killed and fails the test."""
+    """Run a command to its end; after `timeout` seconds it is killed and the test fails."""
     cleaned = _clean_environment(environment or {})
     if not _server().can_run(command, cleaned):
         with started(command, timeout=timeout, environment=environment, cwd=cwd) as process:
@@ -150,13 +150,13 @@ def run_command(
 
 
 class Child(subprocess.Popen[bytes]):
-    """A process that leads a group of its own, which is killed as a whole."""
+    """A process that is the leader of a process group, which is killed as a whole."""
 
     killed_after: float | None = None
-    """The time limit in seconds, if that ended it."""
+    """The time limit in seconds, if the process was killed by it."""
 
     def kill_group(self) -> None:
-        # Until the leader has been waited for, its number belongs to nobody else.
+        # The number of a process isn't used again before it has been waited for.
         if self.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -177,7 +177,7 @@ def started(
 ) -> Iterator[Child]:
     """Start a command with pipes in a process group of its own, which is killed after `timeout` seconds.
 
-    So every read of a pipe comes to an end. What still runs when the block is left is killed too.
+    So every read of a pipe ends. Processes of the group that run when the block is left are killed too.
     """
     process = Child(
         command,
@@ -200,7 +200,7 @@ def started(
 
 
 def finish(process: Child) -> Finished:
-    """Wait for a child of `started` and return what it wrote and was not read yet; fail if its time is over."""
+    """Wait for a child of `started` and return its output that wasn't read before; fail if the time limit killed it."""
     stdout, stderr = process.communicate()
     assert isinstance(process.args, Sequence)
     return _finished(tuple(map(str, process.args)), process.returncode, stdout, stderr, process.killed_after)
@@ -218,7 +218,7 @@ class Reply(TypedDict):
 
 
 def attempt(action: Callable[..., object], *args: object) -> Reply:
-    """Call something in a child and return how that ended."""
+    """Call a function and return how the call ended; for use in a child."""
     try:
         result = action(*args)
     except Exception as error:
@@ -254,7 +254,7 @@ def _clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith(_DROPPED) and name not in _DROPPED_NAMES
     }
-    # Neither the current directory nor this one may hide the installed package.
+    # PYTHONSAFEPATH: a starpullm in the current directory must not hide the installed package.
     return {**kept, "STARPU_HOME": _starpu_home(), "PYTHONSAFEPATH": "1", **extra}
 
 

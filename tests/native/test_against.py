@@ -1,6 +1,6 @@
-"""``starpullm bench --against``: contenders train the same, take turns, and leave nothing behind.
+"""``starpullm bench --against``: contenders train the same model, take turns, and leave no process or file behind.
 
-Collected by pytest; every command is a child process. No speed is expected of any machine.
+Every command is a child process. No test expects a certain speed of the machine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What is refused, with which sentence, and that nothing was changed by it.
+"""Bad input: each case is refused with its sentence, and the refusal changes nothing.
 
-Files, tokens, options, partitions, calls after close, full disks, wrong libraries. Collected by pytest; the runs are in
-child processes, all refusals of one kind in one.
+Files, tokens, options, partitions, calls after close, full disks, wrong libraries. The runs are in child processes, all
+cases of one kind in one of them.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from starpullm.binding import prototypes
 from starpullm.binding.library import find_library
+from starpullm.checks.observer import Observer
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import (
     FileError,
@@ -58,7 +59,7 @@ Tokens = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Refusal:
-    """What is expected: the exception, and parts of its sentence."""
+    """The exception that is expected, and parts of its sentence."""
 
     kind: type[StarpullmError]
     parts: tuple[str, ...]
@@ -86,7 +87,7 @@ def open_and_close(runtime: Runtime, checkpoint: str, **options: Any) -> None:
 
 
 def state_of(trainer: Trainer) -> str:
-    """One hash of all bits of the parameters and of AdamW's m and v."""
+    """Return one hash of all bits of the parameters, m and v."""
     digest = hashlib.sha256()
     for group in ("params", "m", "v"):
         for name in trainer.tensor_names(group):
@@ -102,7 +103,7 @@ MODEL_BYTES = HEADER_BYTES + 4 * sum(int(np.prod(shape)) for shape in parameter_
 
 @dataclass(frozen=True)
 class Damage:
-    """How a good checkpoint is damaged, and parts of the sentence that must say so."""
+    """How a good checkpoint is damaged, and parts of the sentence that has to report it."""
 
     apply: Callable[[bytes], bytes]
     parts: tuple[str, ...]
@@ -150,7 +151,7 @@ def header_only(**fields: int) -> Callable[[bytes], bytes]:
     return lambda content: with_header(**fields)(content)[:HEADER_BYTES]
 
 
-# The bytes of this model are 1024 modulo 2^64: a sum that wraps would take the header alone for the whole file.
+# The size of this model is 1024 bytes modulo 2^64: after a wrapped sum, the header alone would look complete.
 WRAPPING = {
     "channels": 2**30,
     "num_heads": 1,
@@ -178,7 +179,7 @@ def wrong_headers() -> Iterator[tuple[str, Damage]]:
     yield "V > Vp", Damage(with_header(vocab_size=65), ("padded_vocab_size", "64", "vocab_size (65)"))
     yield "another L", Damage(with_header(num_layers=3), (f"{MODEL_BYTES} bytes", "num_layers 3", "missing"))
     yield "another maxT", Damage(with_header(max_seq_len=15), ("max_seq_len 15", "too long by 64"))
-    # 48 · 2^58 bytes and a little more: that fits into 64 bits without sign only.
+    # 48 · 2^58 bytes and a little more: this fits into unsigned 64 bits only.
     yield "more than 2^63 bytes", Damage(with_header(channels=2**29, num_layers=1), ("too large", "channels 536870912"))
     yield "all largest", Damage(with_header(num_heads=1, **LARGEST), ("too large", "2147483647"))
     yield "wraps to the file's size", Damage(header_only(**WRAPPING), ("too large", "channels 1073741824"))
@@ -188,7 +189,7 @@ DAMAGES = dict(itertools.chain(wrong_sizes(), wrong_headers()))
 
 
 def try_checkpoints(paths: list[str], good: str) -> list[Reply]:
-    """Open each, then the good one."""
+    """Open each file, then the good one."""
 
     with Runtime() as runtime:
         return [attempt(open_and_close, runtime, path) for path in [*paths, good]]
@@ -214,7 +215,7 @@ def test_damaged_checkpoint(damaged: dict[str, tuple[Path, Reply]], case: str) -
 
 
 def test_no_checkpoint_at_all(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """Not there, a directory, a device, a FIFO that nobody writes to, a name with a NUL in it."""
+    """A missing file, a directory, a device, a FIFO without a writer, a name with a NUL."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     nul = f"{tiny_checkpoint}\0.bin"
@@ -245,7 +246,7 @@ def train_from(checkpoint: str, partition: str, sub_batches: int) -> list[bool]:
 def test_weights_that_are_no_numbers(
     tiny_checkpoint: Path, tmp_path: Path, value: float, partition: str, sub_batches: int
 ) -> None:
-    """As with llm.c they aren't refused: the loss is NaN, and nothing crashes."""
+    """They are accepted, as by llm.c: the loss is NaN, and nothing crashes."""
     model = read_checkpoint(tiny_checkpoint)
     model.parameters["wte"][...] = value
     path = tmp_path / "nan.bin"
@@ -257,7 +258,7 @@ def test_weights_that_are_no_numbers(
 
 
 def with_token(value: int) -> Callable[[Tokens], object]:
-    """Return what puts a token at [1, 3]."""
+    """Return a function that puts a token at [1, 3]."""
 
     def apply(good: Tokens) -> object:
         changed = good.astype(np.uint64 if value >= 2**63 else np.int64)
@@ -267,7 +268,7 @@ def with_token(value: int) -> Callable[[Tokens], object]:
     return apply
 
 
-# V to Vp - 1 are rows of wte, but no tokens.
+# wte has rows for V to Vp - 1, but these are not tokens.
 BAD_IDS = (-1, V, TINY.model.padded_vocab_size - 1, -(2**31), 2**31, 2**32, 2**40, -(2**40), -(2**63), 2**64 - 1)
 
 BAD_TOKENS: dict[str, tuple[Callable[[Tokens], object], Refusal]] = {
@@ -287,7 +288,7 @@ BAD_TOKENS: dict[str, tuple[Callable[[Tokens], object], Refusal]] = {
             ("a number", lambda good: 1, "()"),
             ("one dimension", lambda good: good.ravel(), f"({B * T},)"),
             ("three dimensions", lambda good: good[None], f"(1, {B}, {T})"),
-            ("turned", lambda good: good.T, f"({T}, {B})"),
+            ("transposed", lambda good: good.T, f"({T}, {B})"),
             ("a sequence too few", lambda good: good[1:], f"({B - 1}, {T})"),
             ("a token too many", lambda good: np.pad(good, ((0, 0), (0, 1))), f"({B}, {T + 1})"),
             ("empty", lambda good: good[:0], f"(0, {T})"),
@@ -308,7 +309,7 @@ TOKEN_CALLS: dict[str, Callable[[Trainer, object, Tokens], object]] = {
 
 
 class TokenRun(TypedDict):
-    """What a trainer answered to bad tokens, and its state before, after, and the losses of the steps after that."""
+    """A trainer's replies to bad tokens, its state before and after them, and the losses of the next steps."""
 
     replies: dict[str, Reply]
     before: str
@@ -367,7 +368,7 @@ def losses_of_forms(checkpoint: str) -> dict[str, Reply]:
 
 
 def test_tokens_of_any_integer_type(tiny_checkpoint: Path) -> None:
-    """What isn't bad isn't refused."""
+    """Valid tokens of every integer type are accepted."""
     replies = run_function(losses_of_forms, tiny_checkpoint)
     assert {name: reply["text"] for name, reply in replies.items()} == dict.fromkeys(
         TOKEN_FORMS, repr(np.float32(TINY.steps[0].mean_loss))
@@ -427,7 +428,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], Refusal]] = {
 
 
 def try_options(checkpoint: str) -> dict[str, Reply]:
-    """Try each, then the good ones."""
+    """Try each option, then the good ones."""
     cases: dict[str, dict[str, Any]] = {**{name: options for name, (options, _) in OPTIONS.items()}, "good": {}}
     with Runtime() as runtime:
         return {
@@ -455,7 +456,7 @@ def try_sub_batches(checkpoint: str, number: int) -> Reply:
 
 @pytest.mark.parametrize("number", [2**26, 2**31, 2**32 + 1])
 def test_more_sub_batches_than_handles_can_be_counted(tiny_checkpoint: Path, number: int) -> None:
-    """Counted in 32 bits, they would wrap to few or none."""
+    """With 32-bit counters, the number of handles would wrap to a small one."""
     reply = run_function(try_sub_batches, tiny_checkpoint, number)
     assert reply["raised"] in (InvalidArgumentError.__name__, OutOfMemoryError.__name__), reply
     assert "handles" in reply["text"] or f"sub_batches: found {number}" in reply["text"]
@@ -572,12 +573,12 @@ TRAINER_CALLS: dict[str, Callable[[Trainer, str], object]] = {
     "gather": lambda trainer, path: trainer.gather(),
     "trace": lambda trainer, path: trainer.trace(),
     "clear_trace": lambda trainer, path: trainer.clear_trace(),
-    "findings": lambda trainer, path: trainer.findings(),
-    "hold": lambda trainer, path: trainer.hold(),
-    "release": lambda trainer, path: trainer.release(),
+    "findings": lambda trainer, path: Observer(trainer).findings(),
+    "hold": lambda trainer, path: Observer(trainer).hold(),
+    "release": lambda trainer, path: Observer(trainer).release(),
 }
 
-# These only look at what the trainer remembers.
+# These need only what the trainer keeps in Python.
 ALWAYS_POSSIBLE = {"close", "closed", "tensor_names", "layers_of"}
 
 
@@ -661,13 +662,13 @@ def leave_everything_open(checkpoint: str) -> str:
 
 
 def test_a_program_that_closes_nothing_ends(tiny_checkpoint: Path) -> None:
-    """Exit status 0, with steps still running."""
+    """The exit status is 0, although steps are still running."""
     loss = run_function(leave_everything_open, tiny_checkpoint, environment=TWO_CORES)
     assert loss == repr(np.float32(TINY.steps[0].mean_loss))
 
 
 def interrupt_submissions(checkpoint: str) -> dict[str, int]:
-    """Interrupt at many different moments and count by which exception, or none, the calls ended."""
+    """Interrupt submissions at many moments, and count the exceptions (or none) with which they ended."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -689,7 +690,7 @@ def interrupt_submissions(checkpoint: str) -> dict[str, int]:
 
 
 def test_an_interrupt_arrives_as_one(tiny_checkpoint: Path) -> None:
-    """Wherever in a call it comes, and the trainer stays usable."""
+    """An interrupt at any moment of a call raises KeyboardInterrupt, and the trainer stays usable."""
     endings = run_function(interrupt_submissions, tiny_checkpoint)
     assert endings.keys() <= {"KeyboardInterrupt", "none"}
     assert endings["KeyboardInterrupt"] > 0
@@ -854,7 +855,7 @@ def test_other_file_as_library(tmp_path: Path, content: bytes) -> None:
 
 
 def compiled(path: Path, functions: dict[str, int]) -> Path:
-    """A shared library with functions that return a constant."""
+    """Compile a shared library with functions that return a constant."""
     source = path.with_suffix(".c")
     source.write_text("".join(f"int {name}(void) {{ return {value}; }}\n" for name, value in functions.items()))
     subprocess.run(["cc", "-shared", "-fPIC", "-o", path, source], check=True, timeout=60)
@@ -873,13 +874,13 @@ def test_library_of_another_abi(tmp_path: Path) -> None:
 
 
 def test_library_in_the_current_directory(tmp_path: Path) -> None:
-    """A relative name is a path, not something for the linker to look for elsewhere."""
+    """A relative name is a path; the linker doesn't search for it elsewhere."""
     (tmp_path / "mine.so").symlink_to(find_library().resolve())
     reply = reply_with_library("mine.so", cwd=tmp_path)
     assert reply["raised"] is None, reply
 
 
-# ---- The tensor tables of the two halves ----
+# ---- The tensor tables of the package and of the native library ----
 
 
 def tensor_tables(checkpoint: str, batch_size: int, seq_len: int) -> dict[str, list[list[object]]]:
@@ -896,7 +897,7 @@ def tensor_tables(checkpoint: str, batch_size: int, seq_len: int) -> dict[str, l
 
 
 def test_tensor_tables_agree(odd_checkpoint: Path) -> None:
-    """Names, order, shapes and which tensors have layers: the package against the native library."""
+    """Package and native library have the same names, order, shapes and layers of tensors."""
     odd = shipped_record("odd")
     tables = run_function(tensor_tables, odd_checkpoint, odd.batch_size, odd.seq_len)
     layered = {name.partition("[")[0] for group in odd.steps[0].digests.values() for name in group if "[" in name}

@@ -1,6 +1,6 @@
-"""``starpullm bench``: what it measures is complete and plausible, and what can't be measured is refused.
+"""``starpullm bench``: its results are complete and plausible, and impossible workloads are refused.
 
-Collected by pytest; every command is a child process. No speed is expected of any machine.
+Every command is a child process. No test expects a certain speed of the machine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 from starpullm.golden.records import shipped_record
 from starpullm.machine import peak_gflops
-from starpullm.speed.throughput import matmul_flops
+from starpullm.speed.limit import matmul_flops
 
 from .children import TWO_CORES, Reply, attempt, run_cli, run_function
 
@@ -32,7 +32,7 @@ def bench(*args: object) -> list[dict[str, Any]]:
 
 
 def assert_plausible(result: dict[str, Any], batch_size: int, seq_len: int, workers: int) -> None:
-    """Every quantity is in the range that it can have, and fits the others."""
+    """Check that every quantity is in its possible range and agrees with the others."""
     configuration = result["configuration"]
     assert (configuration["batch_size"], configuration["seq_len"]) == (batch_size, seq_len)
     assert (configuration["iterations"], configuration["warm_up"]) == (2, 1)
@@ -93,7 +93,8 @@ def test_every_combination_is_measured(tiny_checkpoint: Path) -> None:
 
 
 def test_two_ranks() -> None:
-    (result,) = bench("--model", "tiny", "--ranks", 2)
+    """--batch-size is that of each rank; the result has that of all ranks."""
+    (result,) = bench("--model", "tiny", "--ranks", 2, "--batch-size", TINY.batch_size // 2)
     assert result["configuration"]["ranks"] == 2
     assert_plausible(result, TINY.batch_size, TINY.seq_len, 2)
     (alone,) = bench("--model", "tiny")
@@ -142,6 +143,10 @@ def test_pictures(tmp_path: Path) -> None:
     ("args", "sentence"),
     [
         ((), "expected either --model or --checkpoint"),
+        (
+            ("--model", "tiny", "--batch-size", 2, "--total-batch-size", 2),
+            "expected either --batch-size or --total-batch-size",
+        ),
         (("--model", "tiny", "--partition", "3x"), 'partition: found "3x", expected WxT'),
         (("--model", "tiny", "--partition", "3x1", "--sub-batches", 1), "partition 3x1: needs 3 cores, found 2"),
         (("--model", "tiny", "--sub-batches", 4), "batch_size: found 2, expected a multiple of 4"),

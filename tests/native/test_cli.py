@@ -1,6 +1,6 @@
-"""The command line: what it prints, writes and returns; and that bad usage ends in one sentence, not in a trace back.
+"""The command line: what it prints, writes and returns; bad usage is answered with one sentence, not with a traceback.
 
-Collected by pytest; every command is a child process. Parity on many configurations is in test_parity.py.
+Every command is a child process. Parity on many configurations is in test_parity.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SIZES = ("--batch-size", 2, "--seq-len", 8)
 
 
 def assert_refused(run: Finished, *parts: str, returncode: int = 2) -> None:
-    """One sentence on standard error, after the usage if that was wrong, and nothing else."""
+    """There is one sentence on standard error, after the usage if the options were wrong, and nothing else."""
     run.check(returncode)
     *usage, sentence = run.stderr.splitlines()
     assert sentence.startswith("Error: "), run
@@ -90,7 +90,7 @@ def test_doctor_without_a_library(tmp_path: Path) -> None:
 
 
 def train_directly(checkpoint: str, pattern: str, steps: int) -> dict[str, Any]:
-    """What `train` should do, by the package: losses, and the parameters after them as hex."""
+    """Do with the package what `train` should do; return losses, and the final parameters as hex."""
     tokens = TokenLoader(pattern, 2, 8)
     with Runtime() as runtime, Trainer(runtime, checkpoint, batch_size=2, seq_len=8) as trainer:
         losses = [float(trainer.step(*tokens.next())) for _ in range(steps)]
@@ -211,7 +211,7 @@ BAD_TRAINING: dict[str, tuple[tuple[object, ...], tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("case", BAD_TRAINING)
 def test_bad_training(tiny_checkpoint: Path, tiny_tokens: Path, tmp_path: Path, case: str) -> None:
-    """Refused before the first step: nothing has been trained for nothing, nothing is left behind."""
+    """It is refused before the first step, and no file is left behind."""
     options, parts = BAD_TRAINING[case]
     foreign = tmp_path / "foreign.bin"
     write_tokens(foreign, [1, 2, 3, 61] * 100)
@@ -240,7 +240,7 @@ def test_missing_options() -> None:
 def test_train_saves_on_a_full_disk(
     tiny_checkpoint: Path, tiny_tokens: Path, small_disk: SmallDisk, as_json: bool
 ) -> None:
-    """Exit status 4: it isn't the user's input that is wrong; no result is printed that isn't there."""
+    """The exit status is 4, because the input is right; no result is printed."""
     fill = 'head -c 240000 /dev/zero >"$1/filler" && shift && "$@"; status=$?; ls -A "$0" >&2; exit $status'
     prefix = (*small_disk.prefix, "sh", "-c", fill, str(small_disk.folder), str(small_disk.folder))
     files = ("--checkpoint", tiny_checkpoint, "--tokens", tiny_tokens, "--save", small_disk.folder / "model.bin")
@@ -258,11 +258,11 @@ def test_train_saves_on_a_full_disk(
 def test_interrupted_training(
     tiny_checkpoint: Path, tiny_tokens: Path, tmp_path: Path, placement: tuple[object, ...]
 ) -> None:
-    """Ctrl-C ends it at once with a status of its own; what --save names stays as it was."""
+    """Ctrl-C ends it at once with a status of its own; the file of --save keeps its content."""
     saved = tmp_path / "model.bin"
     saved.write_bytes(b"old")
     files = ("--checkpoint", tiny_checkpoint, "--tokens", tiny_tokens, "--save", saved)
-    # A shell's jobs in the background ignore Ctrl-C, and their children inherit that.
+    # Background jobs of a shell ignore Ctrl-C, and child processes inherit that.
     command = ["env", "--default-signal=INT", *cli_command("train", *files, *SIZES, "--steps", 10**9, *placement)]
     with started(command, timeout=30, environment=TWO_CORES) as process:
         assert process.stdout is not None
@@ -278,7 +278,7 @@ def test_interrupted_training(
 
 
 def sample_again(checkpoint: str, prompt: list[int], num_tokens: int, seed: int) -> list[list[int]]:
-    """llm.c's sampling, written out; and what training.generate() yields."""
+    """Return the tokens of llm.c's sampling, written out here, and those of training.generate."""
     mask = 2**64 - 1
     end_of_text, state = 256, seed
     sequence = [end_of_text, *prompt]
@@ -400,12 +400,12 @@ def test_checkpoint_seeds(tmp_path: Path) -> None:
         (("--channels", 10**9, "--heads", 1), ("channels", "64 bits"), 2),
         (("--channels", "many"), ("--channels", "many"), 2),
         (("--seed", -1), ("--seed", "-1"), 2),
-        # It fits a file, but no memory.
+        # A file can hold it, but memory can't.
         (("--channels", 10**8, "--heads", 1), ("memory",), 4),
     ],
 )
 def test_bad_model_sizes(tmp_path: Path, options: tuple[object, ...], parts: tuple[str, ...], returncode: int) -> None:
-    # 64 GB of addresses, so that no machine has the memory for the largest.
+    # The limit of 64 GB of addresses lets the largest model fail on every machine.
     prefix = ("sh", "-c", 'ulimit -v 67108864; exec "$@"', "sh") if "memory" in parts else ()
     run = run_cli("checkpoint", "new", *NEW_MODEL, *options, tmp_path / "new.bin", prefix=prefix)
     assert_refused(run, *parts, returncode=returncode)
@@ -448,7 +448,7 @@ TEXT = "Shall I compare thee to a summer's day?\nThou art more lovely and more t
 def test_tokenize_then_train(byte_checkpoint: Path, tmp_path: Path) -> None:
     text, tokens = tmp_path / "text.txt", tmp_path / "text.tokens"
     text.write_text(TEXT, encoding="utf-8")
-    # Without GPT-2's vocabulary, whatever this machine has.
+    # GPT-2's vocabulary must not be found, even if this machine has it.
     environment = {"TIKTOKEN_CACHE_DIR": str(tmp_path / "empty")}
     run = run_cli("tokenize", text, tokens, environment=environment).check()
     size = len(TEXT.encode())
@@ -566,7 +566,7 @@ def test_parity_with_one_difference(tmp_path: Path) -> None:
 
 
 def test_parity_names_the_element_of_the_record(tmp_path: Path) -> None:
-    """Where the record has values: of tiny's first and last step."""
+    """The record of tiny has the values of its first and last step."""
     name = "attprojw[1]"
 
     def change(content: dict[str, Any]) -> None:
@@ -595,7 +595,7 @@ def test_parity_names_the_element_of_the_record(tmp_path: Path) -> None:
 
 
 def test_parity_with_other_bits() -> None:
-    """What really is different: a sum in another order. Its values come from a run in the record's order."""
+    """A sum in another order has other bits. The expected values come from a run in the record's order."""
     record = shipped_record("odd").path
     options = ("--sub-batches", "3", "--reduction", "tree", "--partition", "2x1")
     run = run_cli("parity", record, *options, environment=TWO_CORES).check(1)
@@ -614,7 +614,7 @@ def test_parity_with_other_bits() -> None:
 
 
 def test_parity_names_the_first_in_order_of_execution(tmp_path: Path) -> None:
-    """Which isn't the first in the file: forward, then backward from the last block, then the update."""
+    """That is not the order of the file: forward, then backward from the last block, then the update."""
     order = [
         (1, "activations", "preatt[0]"),
         (1, "activations", "atty[0]"),
@@ -654,7 +654,7 @@ def change_libm(content: dict[str, Any]) -> None:
 
 
 def test_parity_on_another_libm(tmp_path: Path) -> None:
-    """Never reported as equal, whatever else is compared."""
+    """It is never reported as equal, even if another record is."""
     record = changed_record(tmp_path / "libm.json", change_libm)
     run = run_cli("parity", record).check(3)
     line, last = run.stdout.splitlines()

@@ -16,6 +16,7 @@ import pytest
 
 from starpullm import Runtime, Trainer
 from starpullm.checks.dependencies import check_observed, check_reuse, check_runtime_graph, typical_durations
+from starpullm.checks.observer import Observer
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.files.model import ModelConfig
 from starpullm.trace import Trace
@@ -85,20 +86,21 @@ def runtime_graphs(directory: str, partition: str, sub_batches: int, reduction: 
             runtime, checkpoint, batch_size=4, seq_len=32, sub_batches=sub_batches, reduction=reduction, trace=True
         ) as trainer,
     ):
-        trainer.hold()
+        observer = Observer(trainer)
+        observer.hold()
         losses = [trainer.submit(*generate_tokens(1, step, 4, 32, 61)) for step in range(2)]
         time.sleep(0.2)
         assert not any(loss.ready for loss in losses)
         refused = [
-            attempt(trainer.hold),
+            attempt(observer.hold),
             attempt(trainer.gather),
             attempt(trainer.tensor, "params", "wte"),
             attempt(trainer.submit, *generate_tokens(1, 2, 4, 32, 61)),
         ]
-        edges = trainer.release()
+        edges = observer.release()
         trace = trainer.trace()
         assert all(loss.ready for loss in losses)
-        refused.append(attempt(trainer.release))
+        refused.append(attempt(observer.release))
     update = next(task.id for task in trace if task.operation == "adamw_update")
     encoders = [task.id for task in trace if task.operation == "encoder_forward"]
     return {

@@ -1,6 +1,6 @@
-"""The throughput gate on real runs: turns of two builds, over ranks too, and what it makes of them.
+"""The throughput gate on measured rounds of two builds, also over ranks.
 
-Collected by pytest; contests run in child processes. No speed is expected of any machine.
+All measurements run in child processes. No test expects a certain speed of the machine.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from starpullm.checks.result import json_value
 from starpullm.data.generator import generate_checkpoint
 from starpullm.errors import RuntimeFailureError
 from starpullm.golden.records import shipped_record
-from starpullm.speed.contest import open_contest, open_series
 from starpullm.speed.gate import BUDGET, Verdict
-from starpullm.speed.throughput import Configuration
-from starpullm.speed.turns import Contestant
+from starpullm.speed.rounds import open_rounds, open_series
+from starpullm.speed.turns import Contender
+from starpullm.speed.workload import Workload
 
 from .children import TWO_CORES, Reply, attempt, run_function
 
@@ -25,7 +25,7 @@ TIMEOUT = 110
 RECORD = shipped_record("odd")
 
 
-def configuration(ranks: int = 1, **changes: Any) -> Configuration:
+def workload(ranks: int = 1, **changes: Any) -> Workload:
     values = {
         "model": RECORD.name,
         "batch_size": RECORD.batch_size * ranks,
@@ -38,23 +38,23 @@ def configuration(ranks: int = 1, **changes: Any) -> Configuration:
         "iterations": 1,
         "warm_up": 1,
     }
-    return Configuration(**{**values, **changes})
+    return Workload(**{**values, **changes})
 
 
-def contest(directory: str, environment: dict[str, str], blocks: int) -> dict[str, Any]:
+def two_builds(directory: str, environment: dict[str, str], rounds: int) -> dict[str, Any]:
     checkpoint = Path(directory) / "model.bin"
     generate_checkpoint(checkpoint, RECORD.model, RECORD.seed)
-    new, baseline = Contestant("new", None, environment), Contestant("baseline")
-    with open_contest(configuration(), checkpoint, new, baseline) as opened:
-        for _ in range(blocks):
-            assert opened.block() == opened.new.seconds[-1]["step"] > 0
+    new, baseline = Contender("new", None, environment), Contender("baseline")
+    with open_rounds(workload(), checkpoint, new, baseline) as opened:
+        for _ in range(rounds):
+            assert opened.run_round() == opened.new.seconds[-1]["step"] > 0
         result = opened.decide(BUDGET)
-        return {"result": result.as_json(), "costs": opened.costs().as_json(), "peaks": len(new.peaks)}
+        return {"result": result.as_json(), "costs": opened.compare_costs().as_json(), "peaks": len(new.peaks)}
 
 
 def test_reference_kernels_are_slower_than_vectors(tmp_path: Path) -> None:
-    """A real slowdown, of many times, in the operations whose kernels differ; the graph is the same."""
-    told = run_function(contest, tmp_path, {"STARPULLM_SIMD": "ref"}, 16, timeout=TIMEOUT, environment=TWO_CORES)
+    """A large slowdown of the operations whose kernels differ; the task graph is the same."""
+    told = run_function(two_builds, tmp_path, {"STARPULLM_SIMD": "ref"}, 16, timeout=TIMEOUT, environment=TWO_CORES)
     result = told["result"]
     slower = {change["name"] for change in result["changes"] if change["verdict"] == Verdict.SLOWER.value}
     assert result["verdict"] == Verdict.SLOWER.value
@@ -67,7 +67,7 @@ def test_reference_kernels_are_slower_than_vectors(tmp_path: Path) -> None:
 
 
 def test_a_build_against_itself_isn_t_slower(tmp_path: Path) -> None:
-    told = run_function(contest, tmp_path, {}, 16, timeout=TIMEOUT, environment=TWO_CORES)
+    told = run_function(two_builds, tmp_path, {}, 16, timeout=TIMEOUT, environment=TWO_CORES)
     assert told["result"]["verdict"] != Verdict.SLOWER.value, told["result"]
     assert told["result"]["outcome"] in {"passed", "inconclusive"}
 
@@ -75,21 +75,21 @@ def test_a_build_against_itself_isn_t_slower(tmp_path: Path) -> None:
 def series(directory: str, ranks: int) -> dict[str, Any]:
     checkpoint = Path(directory) / "model.bin"
     generate_checkpoint(checkpoint, RECORD.model, RECORD.seed)
-    with open_series(configuration(ranks), checkpoint, Contestant("own")) as opened:
+    with open_series(workload(ranks), checkpoint, Contender("own")) as opened:
         steps = [opened.take() for _ in range(3)]
         limit, fraction = opened.finish()
-        assert opened.contestant.cost is not None
+        assert opened.contender.cost is not None
         return {
             "steps": steps,
             "seconds": json_value(opened.seconds),
             "limit": limit,
             "fraction": fraction,
-            "cost": asdict(opened.contestant.cost),
+            "cost": asdict(opened.contender.cost),
         }
 
 
 def test_over_ranks(tmp_path: Path) -> None:
-    """Two ranks have messages, and the operations of both; every number of the graph is the same in another run."""
+    """Two ranks send messages and run more tasks; every number of the graph is the same in another run."""
     alone, first, second = (
         run_function(series, tmp_path, ranks, timeout=TIMEOUT, environment=TWO_CORES) for ranks in (1, 2, 2)
     )
@@ -110,13 +110,13 @@ def impossible(directory: str) -> Reply:
     generate_checkpoint(checkpoint, RECORD.model, RECORD.seed)
 
     def run() -> None:
-        with open_series(configuration(scheduler="none"), checkpoint, Contestant("own")):
+        with open_series(workload(scheduler="none"), checkpoint, Contender("own")):
             pass
 
     return attempt(run)
 
 
-def test_what_cannot_be_run_says_who_and_why(tmp_path: Path) -> None:
+def test_an_impossible_workload_is_reported_with_its_contender(tmp_path: Path) -> None:
     reply = run_function(impossible, tmp_path, timeout=TIMEOUT, environment=TWO_CORES)
     assert reply["raised"] == RuntimeFailureError.__name__
     assert reply["text"].startswith('own, 1x1, S = 1, ordered: InvalidArgumentError: scheduler: "none" is unknown')
@@ -127,9 +127,9 @@ def killed(directory: str) -> Reply:
     generate_checkpoint(checkpoint, RECORD.model, RECORD.seed)
 
     def run() -> None:
-        with open_series(configuration(), checkpoint, Contestant("own")) as opened:
+        with open_series(workload(), checkpoint, Contender("own")) as opened:
             opened.take()
-            [pid] = opened.turns.pids(opened.contestant)
+            [pid] = opened.turns.pids(opened.contender)
             os.kill(pid, 9)
             opened.take()
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from starpullm import Runtime, Trainer
+from starpullm.checks.observer import Observer
 from starpullm.checks.parity import execution_order
 from starpullm.data.generator import generate_tokens
 from starpullm.golden.records import tensor_digest
@@ -50,7 +51,7 @@ def digests(checkpoint: str, partition: str, reduction: str, instruments: dict[s
             f"{group}/{name}/{layer}": tensor_digest(trainer.tensor(group, name, layer))
             for group, name, layer in execution_order(trainer.config.num_layers)
         }
-        return tensors, [] if instruments is None else [str(finding) for finding in trainer.findings()]
+        return tensors, [] if instruments is None else [str(finding) for finding in Observer(trainer).findings()]
 
 
 @pytest.mark.parametrize("reduction", ["ordered", "tree"])
@@ -81,7 +82,7 @@ def read_and_save(checkpoint: str, directory: str) -> Any:
         trainer.save_checkpoint(Path(directory, "saved.bin"))
         refused = attempt(trainer.save_state, directory)
         trainer.step(*batch(trainer, 3))
-        findings = [str(finding) for finding in trainer.findings()]
+        findings = [str(finding) for finding in Observer(trainer).findings()]
         with Trainer(
             runtime, Path(directory, "saved.bin"), batch_size=BATCH, seq_len=LENGTH, keep_activations=True
         ) as again:
@@ -131,9 +132,9 @@ def refusals(checkpoint: str) -> list[Reply]:
     with Runtime("1x1") as runtime, new_trainer(runtime, checkpoint, {"audit": True}):
         replies.append(attempt(new_trainer, runtime, checkpoint, {"audit": True}))
         with new_trainer(runtime, checkpoint, None) as plain:
-            replies.append(attempt(plain.findings))
+            replies.append(attempt(Observer(plain).findings))
     with Runtime("1x1") as runtime, new_trainer(runtime, checkpoint, {"audit": True}) as after:
-        replies.append(attempt(after.findings))
+        replies.append(attempt(Observer(after).findings))
     return replies
 
 

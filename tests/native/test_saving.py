@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 import shutil
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,7 +26,17 @@ from starpullm.files.tokens import write_tokens
 from starpullm.files.training_state import read_training_state
 from starpullm.golden.records import shipped_record
 
-from .children import TWO_CORES, Finished, Reply, attempt, names_in, run_cli, run_function
+from .children import (
+    TWO_CORES,
+    Finished,
+    Reply,
+    attempt,
+    cli_command,
+    names_in,
+    run_cli,
+    run_function,
+    started,
+)
 from .conftest import SmallDisk
 
 TINY = shipped_record("tiny")
@@ -95,7 +107,8 @@ def test_saving_changes_no_bits_and_every_state_leads_to_the_same_end(
 
     unsaved, saved = train(None), train(tmp_path / "states")
     assert saved == unsaved
-    folders = names_in(tmp_path / "states")
+    lock, *folders = names_in(tmp_path / "states")
+    assert lock == ".lock"
     assert folders == [f"step-{step:012}" for step in range(1, STEPS + 1)]
     states = [str(tmp_path / "states" / name) for name in folders]
     ends = run_function(resume_each, states, other, timeout=TIME_LIMIT, environment=TWO_CORES)
@@ -201,13 +214,13 @@ def test_a_run_that_was_ended_goes_on(tiny_checkpoint: Path, tiny_tokens: Path, 
     train("--checkpoint", tiny_checkpoint, *tokens, "--steps", 9, "--save", whole).check()
     saving = ("--save-every", 2, "--state-dir", states)
     train("--checkpoint", tiny_checkpoint, *tokens, "--steps", 5, *saving).check()
-    assert names_in(states) == ["step-000000000002", "step-000000000004"]
+    assert names_in(states) == [".lock", "step-000000000002", "step-000000000004"]
     resumed = train("--resume", states, *tokens, "--steps", 9, "--partition", "2x1", "--save-every", 2, "--save", parts)
     resumed.check()
     assert [line.split(":")[0] for line in resumed.stdout.splitlines()[:-1]] == [
         f"step {step}/9" for step in range(5, 10)
     ]
-    assert names_in(states) == ["step-000000000006", "step-000000000008"]
+    assert names_in(states) == [".lock", "step-000000000006", "step-000000000008"]
     assert parts.read_bytes() == whole.read_bytes()
 
 
@@ -232,7 +245,7 @@ def test_resuming_with_other_data_is_refused(states: Path, tiny_tokens: Path, tm
         refused = train("--resume", states, *options).check(2)
         assert sentence in refused.stderr
         assert refused.stdout == ""
-    assert names_in(states) == ["step-000000000002"]
+    assert names_in(states) == [".lock", "step-000000000002"]
 
 
 def test_no_complete_state(states: Path, tiny_tokens: Path, tmp_path: Path) -> None:
@@ -254,10 +267,53 @@ def test_no_complete_state(states: Path, tiny_tokens: Path, tmp_path: Path) -> N
     assert "Traceback" not in refused.stderr
 
 
+def test_two_runs_never_save_into_one_folder(tiny_checkpoint: Path, tiny_tokens: Path, tmp_path: Path) -> None:
+    """The second run is refused as long as the first lives, and not after the first was killed."""
+    states, tokens = tmp_path / "states", ("--tokens", tiny_tokens)
+    sizes = ("--batch-size", TINY.batch_size, "--seq-len", TINY.seq_len)
+    saving = ("--save-every", 1, "--state-dir", states, "--keep-states", 2)
+    first = cli_command("train", "--checkpoint", tiny_checkpoint, *tokens, *sizes, "--steps", 10**9, *saving)
+    with started(first, timeout=TIME_LIMIT, environment=TWO_CORES) as process:
+        assert process.stdout is not None
+        while not process.stdout.readline().startswith(b"step 3/"):
+            pass
+        os.killpg(process.pid, signal.SIGSTOP)  # so that it doesn't remove the state that the second run reads
+        refused = train("--resume", states, *tokens, "--steps", 10**9, *saving).check(4)
+        assert f"Error: {states}: another run is saving into this folder (process {process.pid} on " in refused.stderr
+        assert "Traceback" not in refused.stderr
+        process.kill_group()
+        process.wait()
+    step = read_training_state(states).step
+    train("--resume", states, *tokens, "--steps", step + 2, *saving).check()
+    assert names_in(states) == [".lock", f"step-{step + 1:012}", f"step-{step + 2:012}"]
+
+
+def save_in_turn(checkpoint: str, folder: str) -> list[Reply]:
+    """Save by one trainer, by another while the first is open, and by the other after the first was closed."""
+    with Runtime("1x1") as runtime:
+        first, second = (
+            Trainer(runtime, checkpoint, batch_size=TINY.batch_size, seq_len=TINY.seq_len) for _ in range(2)
+        )
+        with second:
+            with first:
+                replies = [attempt(trainer.save_state, folder) for trainer in (first, second, first)]
+            return [*replies, attempt(second.save_state, folder), attempt(second.wait_saved)]
+
+
+def test_the_lock_ends_with_the_trainer(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    replies = run_function(save_in_turn, tiny_checkpoint, tmp_path, timeout=TIME_LIMIT)
+    assert [reply["raised"] for reply in replies] == [None, FileError.__name__, None, None, None]
+    assert f"{tmp_path}: another run is saving into this folder (process " in replies[1]["text"]
+    assert replies[1]["errno"] == errno.EBUSY
+
+
 def test_usage(states: Path, tiny_checkpoint: Path, tiny_tokens: Path) -> None:
     tokens = ("--tokens", tiny_tokens)
     for options, sentence in (
-        (("--checkpoint", tiny_checkpoint, "--save-every", 1), "--save-every needs --state-dir"),
+        (
+            ("--checkpoint", tiny_checkpoint, "--save-every", 1),
+            "--save-every: expected --state-dir or --resume with it",
+        ),
         (("--checkpoint", tiny_checkpoint, "--resume", states), "expected either --checkpoint or --resume"),
         ((), "expected either --checkpoint or --resume"),
     ):

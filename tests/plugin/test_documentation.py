@@ -1,7 +1,4 @@
-"""The page on validation: its example runs as it stands, and it names every option and fixture.
-
-Collected by pytest.
-"""
+"""docs/validating.md: its example runs as it stands, and it names every option and fixture."""
 
 from __future__ import annotations
 

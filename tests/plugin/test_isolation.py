@@ -1,7 +1,4 @@
-"""The processes that checks run in: kept, stopped, replaced, restored to the initial state, and gone at the end.
-
-Collected by pytest; the children have the runtimes.
-"""
+"""Tests of the child processes of checks: kept and stopped between checks, replaced if lost, and ended at the end."""
 
 from __future__ import annotations
 
@@ -14,12 +11,12 @@ import psutil
 import pytest
 
 from starpullm.checks import runs
-from starpullm.checks.isolation import Answer, Configuration, Pool
+from starpullm.checks.isolation import Answer, Pool, RuntimeConfiguration
 from starpullm.checks.result import CheckResult, Outcome
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError
 
-ONE, TWO = Configuration("1x1", "lws"), Configuration("2x1", "eager")
+ONE, TWO = RuntimeConfiguration("1x1", "lws"), RuntimeConfiguration("2x1", "eager")
 
 
 @pytest.fixture
@@ -30,7 +27,7 @@ def pool() -> Iterator[Pool]:
     assert not any(process.is_running() for process in processes)
 
 
-def parity(pool: Pool, configuration: Configuration = ONE) -> Answer:
+def parity(pool: Pool, configuration: RuntimeConfiguration = ONE) -> Answer:
     answer = pool.call(configuration, runs.parity, record="tiny", sub_batches=1, reduction="ordered")
     assert answer.ending == "answered", answer.failure
     assert answer.reports[0].outcome is Outcome.PASSED, answer.reports[0].lines
@@ -50,7 +47,7 @@ def test_a_child_serves_all_checks_of_its_configuration(pool: Pool) -> None:
 
 
 def test_children_that_wait_are_stopped(pool: Pool) -> None:
-    """Idle workers would take the cores from the one that is asked."""
+    """Idle workers would take the cores from the child that runs a check."""
     parity(pool)
     [process] = map(psutil.Process, pool.pids().values())
     deadline = time.monotonic() + 10
@@ -63,7 +60,7 @@ def test_children_that_wait_are_stopped(pool: Pool) -> None:
 
 
 def train_and_spoil(place: runs.Place, record: str) -> None:
-    """Leave a trained model behind, and other bytes in the place of the initial one."""
+    """Train, and overwrite the file of the initial model."""
     golden = runs.find_record(record)
     with runs.new_trainer(place, golden) as trainer:
         for number in range(3):
@@ -107,7 +104,9 @@ def test_time_limit(pool: Pool) -> None:
 
 
 def test_a_runtime_that_does_not_start(pool: Pool) -> None:
-    answer = pool.call(Configuration("9x1", "lws"), runs.parity, record="tiny", sub_batches=1, reduction="ordered")
+    answer = pool.call(
+        RuntimeConfiguration("9x1", "lws"), runs.parity, record="tiny", sub_batches=1, reduction="ordered"
+    )
     assert answer.ending == "lost"
     assert answer.failure.startswith("9x1 lws: InvalidArgumentError: ")
     assert pool.pids() == {}

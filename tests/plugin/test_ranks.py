@@ -1,6 +1,6 @@
-"""pytest under mpirun: the same tests on all ranks, one outcome for each, and no rank that waits for ever.
+"""pytest under mpirun: all ranks run the same tests and agree on each outcome, and no rank waits for ever.
 
-Collected by pytest; each test runs another pytest on ranks.
+Each test runs another pytest on two ranks.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def test_trains(trainer, golden):
 
 
 def test_tests_on_every_rank(run_ranks: Run, pytester: pytest.Pytester) -> None:
-    """Also beside one on rank 0 alone, which has a runtime of its own."""
+    """They run together with a test on rank 0 alone, which has a runtime of its own."""
     pytester.makepyfile(
         test_everywhere=EVERYWHERE,
         test_alone="def test_alone(starpu_runtime):\n    assert starpu_runtime.ranks == 1\n",
@@ -271,7 +271,7 @@ def test_stuck():
 def test_a_rank_that_others_wait_for_in_vain(
     run_ranks: Run, pytester: pytest.Pytester, action: str, lines: list[str]
 ) -> None:
-    """It can't be undone, but it ends."""
+    """The job is ended, because nothing else ends the wait."""
     pytester.makepyfile(STUCK.format(action=action))
     start = time.monotonic()
     result = run_ranks("--starpullm-timeout", "2")

@@ -1,6 +1,6 @@
-"""Throughput in pytest: left out unless asked for, what each outcome tells a user, and what pytest-benchmark keeps.
+"""Throughput in pytest: it is measured only on request, each outcome is explained, and pytest-benchmark stores it.
 
-Collected by pytest; each test runs another pytest in a child process. No speed is expected of any machine.
+Each test runs another pytest in a child process. No test expects a certain speed of the machine.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from starpullm.binding.library import find_library
 from .conftest import Run
 
 SUITE = ("--pyargs", "starpullm.suite")
-BLOCKS = 16
-GATE = (*SUITE, "-m", "throughput", "--benchmark", "--starpullm-records", "tiny", "--starpullm-blocks", str(BLOCKS))
+ROUNDS = 16
+GATE = (*SUITE, "-m", "throughput", "--benchmark", "--starpullm-records", "tiny", "--starpullm-blocks", str(ROUNDS))
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def stored(run: Run, measured: Path, tmp_path: Path) -> Path:
-    """A folder of pytest-benchmark's records, with one of a real run; that test had no baseline and was skipped."""
+    """A folder of pytest-benchmark's records, with the record of a run that was skipped for want of a baseline."""
     storage = tmp_path / "records"
     if not any(measured.iterdir()):
         measure(run, measured)
@@ -49,7 +49,7 @@ def measure(run: Run, storage: Path) -> None:
 
 
 def store_more(storage: Path, factors: list[float], changes: dict[str, Any] | None = None) -> None:
-    """Add records like the first, of runs that had so many times its speed."""
+    """Add copies of the first record, their speeds multiplied by `factors`."""
     [first] = storage.glob("*/0001_first.json")
     for number, factor in enumerate(factors):
         content = json.loads(first.read_text())
@@ -83,7 +83,7 @@ def test_the_record_has_steps_and_what_a_later_run_compares(stored: Path) -> Non
         "path_tasks",
         "path_bytes",
     }
-    assert benchmark["stats"]["rounds"] == BLOCKS
+    assert benchmark["stats"]["rounds"] == ROUNDS
     tokens = told["configuration"]["batch_size"] * told["configuration"]["seq_len"]
     assert told["tokens_per_ms"] == pytest.approx(tokens / benchmark["stats"]["median"] / 1e3)
 
@@ -143,7 +143,7 @@ def test_records_of_another_machine_are_no_baseline(run: Run, stored: Path, tmp_
 
 
 def test_a_library_against_itself_is_never_slower(run: Run, tmp_path: Path) -> None:
-    """With few turns of a tiny model hardly anything can be seen, and it says so."""
+    """With few rounds of a tiny model only large slowdowns can be seen, and the report says so."""
     report = tmp_path / "report.json"
     library = str(find_library())
     result = run(*GATE, "--starpullm-baseline-lib", library, "--starpullm-report", str(report), "-rs")
@@ -152,7 +152,7 @@ def test_a_library_against_itself_is_never_slower(run: Run, tmp_path: Path) -> N
     speed, cost = sorted(test["results"], key=lambda of: of["name"] != "throughput")
     assert cost["outcome"] == "passed"
     assert speed["verdict"] in {"unchanged", "faster", "inconclusive"}
-    assert speed["blocks"] == BLOCKS
+    assert speed["blocks"] == ROUNDS
     assert speed["visible"] > 0.02
     assert speed["changes"][0]["name"] == "step"
     if speed["verdict"] == "inconclusive":

@@ -1,4 +1,1 @@
-"""Tests of jobs of several ranks under a real mpirun.
-
-pytest runs them; they are a package so that they can share programs.py.
-"""
+"""Tests of jobs of several ranks under a real mpirun; a package so that test files can share programs.py."""

@@ -1,7 +1,4 @@
-"""After every test no process of its jobs is left, and no file where they kept theirs.
-
-pytest loads it for this directory's tests.
-"""
+"""The check after every test that no process and no file of its jobs is left."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from starpullm.processes import job
 
 @pytest.fixture(autouse=True)
 def job_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The test's own job, of which everything that it starts is a part; checks that nothing is left of it."""
+    """Make a job of the test, which all its processes belong to; check that no process and no file of it is left."""
     name = f"test-{uuid.uuid4().hex}"
     files = tmp_path / "files"
     files.mkdir()

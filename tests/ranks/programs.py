@@ -1,7 +1,4 @@
-"""What the ranks of the tests' jobs do: one function for each, called by its name on the command line.
-
-test_failures.py and test_ranks.py run it under mpirun.
-"""
+"""The programs of ranks in test_failures.py and test_ranks.py: functions that the command line names."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ FOREVER = 1000  # seconds or steps, far more than the jobs' time limits allow
 
 
 def steps(comm: Comm) -> Iterator[int]:
-    """Yield each step on the failing rank once it is done; the other ranks go on."""
+    """Do steps for ever; on the failing rank, yield after each of them."""
     for step in range(1, 1000 * FOREVER):
         report_phase("allreduce")
         assert comm.allreduce(1) == comm.Get_size()
@@ -87,7 +84,7 @@ def hang(comm: Comm) -> None:
 
 
 def hang_at_the_end(comm: Comm) -> None:
-    """One rank never comes to its end."""
+    """Let one rank sleep at the end of the program."""
     if comm.Get_rank() == FAILING_RANK:
         report_phase("sleeping", 5)
         time.sleep(FOREVER)
@@ -106,14 +103,14 @@ def refuse_everywhere(comm: Comm) -> None:
 
 
 def refuse_on_some(comm: Comm) -> None:
-    """Two sentences for three ranks."""
+    """Raise with two different sentences on three ranks."""
     if comm.Get_rank() == FAILING_RANK:
         raise click.UsageError("No such option: --fast")
     raise InvalidArgumentError("batch_size: found 0, expected at least 1")
 
 
 def exit_with_1_everywhere(comm: Comm) -> None:
-    """Write a result that isn't to be lost by another rank's being earlier."""
+    """Write a result, which mustn't be lost because another rank ends first."""
     if comm.Get_rank() == 0:
         time.sleep(0.3)
         print("result\n" * 5000)
@@ -132,7 +129,7 @@ def different_options(comm: Comm) -> None:
 
 
 def orphan(comm: Comm) -> None:
-    """Leave a process behind that no signal to a process group reaches."""
+    """Leave a process running in a session of its own, which signals to the group of the rank don't reach."""
     command = [sys.executable, "-c", f"import time; time.sleep({FOREVER})"]
     subprocess.Popen(command, start_new_session=True)
 
@@ -142,7 +139,7 @@ def environment(comm: Comm) -> None:
 
 
 def shared_files(comm: Comm) -> None:
-    """Print what is mapped that isn't a library: the memory that ranks share."""
+    """Print the mapped files that aren't libraries: the memory that ranks share."""
     comm.barrier()
     mapped = {
         line.split(maxsplit=5)[5] for line in Path("/proc/self/maps").read_text().splitlines() if "segment" in line

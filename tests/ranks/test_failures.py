@@ -1,7 +1,4 @@
-"""A rank that dies, raises, exits or hangs ends the whole job in a bounded time, and the outcome says which and where.
-
-Collected by pytest; conftest.py checks that nothing is left of the jobs.
-"""
+"""A rank that dies, raises, exits or hangs ends the whole job within a time limit; the ending has rank and phase."""
 
 from __future__ import annotations
 
@@ -17,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from starpullm.processes.job import Completed, Crashed, ExitedWith, Job, Outcome, TimedOut, processes_of, run_job
+from starpullm.processes.job import Completed, Crashed, ExitedWith, Job, JobEnding, TimedOut, processes_of, run_job
 
 from . import programs
 
-if TYPE_CHECKING:  # importing it would make a rank of pytest
+if TYPE_CHECKING:  # importing it would initialise MPI in pytest's process
     from mpi4py.MPI import Comm
 
 RANKS = 3
@@ -30,11 +27,11 @@ END_SECONDS = 20.0
 """From a failure to the end of the job: two seconds on a quiet machine."""
 
 
-def run(program: Callable[[Comm], None], time_limit: float = TIME_LIMIT, ranks: int = RANKS) -> Outcome:
+def run(program: Callable[[Comm], None], time_limit: float = TIME_LIMIT, ranks: int = RANKS) -> JobEnding:
     return run_job(Job([sys.executable, programs.__file__, program.__name__], time_limit, ranks))
 
 
-def assert_ended_soon(outcome: Outcome) -> None:
+def assert_ended_soon(outcome: JobEnding) -> None:
     assert outcome.seconds < TIME_LIMIT
     for report in outcome.reports.values():
         assert report.phase is not None, outcome
@@ -147,7 +144,7 @@ def test_ranks_end_with_a_launcher_that_is_killed(job_name: str, tmp_path: Path)
     )
     command = [sys.executable, "-c", code, programs.__file__, str(tmp_path / "files")]
     with subprocess.Popen(command) as launcher:
-        # mpirun, and for each rank its keeper and itself, beside the launcher.
+        # The launcher, mpirun, and for each rank its keeper and its process.
         wait_until(lambda: len(processes_of(job_name)) == 2 + 2 * RANKS)
         launcher.kill()
     wait_until(lambda: not processes_of(job_name))
@@ -161,7 +158,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def test_mpirun_alone_names_the_rank_and_the_step(job_name: str) -> None:
-    """Without job.py too: what a user sees who calls mpirun."""
+    """What a user sees who calls mpirun without job.py."""
     command = ["mpirun", "-n", "2", "--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
     command += [sys.executable, programs.__file__, "kill_between_steps"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT, check=False)

@@ -1,7 +1,4 @@
-"""Several ranks have the bits of one: llm.c's in `ordered`, those of one process with as many sub-batches in `tree`.
-
-Collected by pytest; conftest.py checks that nothing is left of the jobs.
-"""
+"""Several ranks have the bits of one process: llm.c's in `ordered`, those of as many sub-batches in `tree`."""
 
 from __future__ import annotations
 
@@ -49,7 +46,7 @@ def test_golden_records(ranks: int, names: tuple[str, ...], sub_batches: int, la
 
 
 def test_a_difference_names_the_rank_that_wrote_it() -> None:
-    """A sum in another order; what owns the end of the tree has written the gradient, and its worker is known."""
+    """A difference is reported with the worker of the owner, which has written the gradient at the end of the tree."""
     command = [
         sys.executable,
         "-m",
@@ -74,7 +71,7 @@ def test_a_difference_names_the_rank_that_wrote_it() -> None:
 
 
 def test_a_live_llmc(llmc_stand_in: Callable[..., Path]) -> None:
-    """Rank 0 runs it; what it refuses is said once, and all ranks leave."""
+    """Rank 0 runs the command; an error is printed once, and all ranks end."""
     options = ("parity", "--sub-batches", 1, shipped_record("odd").path, "--llmc-lib")
     run = run_cli(3, *options, llmc_stand_in())
     assert run.reports[0].stdout.splitlines()[-1] == "parity: 1080 tensors over 4 steps, 0 differ"
@@ -87,7 +84,7 @@ def test_a_live_llmc(llmc_stand_in: Callable[..., Path]) -> None:
 
 
 def test_the_worker_is_that_of_the_rank_that_wrote(tmp_path: Path) -> None:
-    """Of activations each rank writes its sequences; without values the writers of all parts are named."""
+    """Each rank writes its sequences of an activation; without values the writers of all parts are reported."""
     content: dict[str, Any] = json.loads(shipped_record("small").path.read_text())
     content["steps"][0]["activations"]["att[2]"] = "0" * 32
     path = tmp_path / "tampered.json"
@@ -126,7 +123,7 @@ def test_two_ranks_are_one_process_with_twice_the_sub_batches(
     assert two["losses"] == one["losses"]
     assert two_model == one_model
     other, other_model = train(None, *options, "--sub-batches", 1, save=tmp_path / "other.bin")
-    # How the batch is cut changes the tree's bits, and not the chain's.
+    # The number of sub-batches changes the bits of the tree, but not those of the chain.
     assert (other_model == one_model) == (reduction == "ordered")
     assert other["losses"][0] == one["losses"][0]
 

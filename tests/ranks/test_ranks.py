@@ -1,7 +1,4 @@
-"""What ranks do together when nothing crashes: one end, one sentence for one mistake, the same options, their output.
-
-Collected by pytest; conftest.py checks that nothing is left of the jobs.
-"""
+"""Ranks that don't crash: they end together, report a common mistake once, compare options, and have output apart."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import tempfile
 import pytest
 
 from starpullm.processes import job
-from starpullm.processes.job import Completed, ExitedWith, Job, Outcome, run_job
+from starpullm.processes.job import Completed, ExitedWith, Job, JobEnding, run_job
 
 from . import programs
 from .test_failures import RANKS, TIME_LIMIT, run
@@ -34,7 +31,7 @@ def test_exit_status_0_is_no_failure() -> None:
     assert isinstance(run(programs.exit_with_0), Completed)
 
 
-def assert_refused(outcome: Outcome, status: int) -> ExitedWith:
+def assert_refused(outcome: JobEnding, status: int) -> ExitedWith:
     assert isinstance(outcome, ExitedWith), outcome
     assert outcome.status == status
     assert "MPI_ABORT" not in outcome.launcher_stderr
@@ -96,7 +93,7 @@ def test_shared_memory_is_in_a_directory_of_the_job() -> None:
 
 
 def test_a_job_inside_a_rank() -> None:
-    """A rank's environment doesn't confuse an mpirun of its own."""
+    """A rank can run mpirun itself, despite the variables that make it a rank."""
     code = (
         "import sys; from starpullm.processes.job import Job, run_job\n"
         "print(run_job(Job([sys.executable, sys.argv[1], 'environment'], 30, 2)).completed().stdout.count('None'))"

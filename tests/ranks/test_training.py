@@ -1,7 +1,4 @@
-"""Trainings on several ranks that fail, are killed in a save, resume, and run for long.
-
-Collected by pytest; conftest.py checks that nothing is left of the jobs.
-"""
+"""Training on several ranks: failures, kills during a save, resuming, and long runs."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.files.tokens import write_tokens
 from starpullm.files.training_state import read_training_state
 from starpullm.golden.records import shipped_record
-from starpullm.processes.job import Completed, Crashed, ExitedWith, Job, Outcome, TimedOut, run_job
+from starpullm.processes.job import Completed, Crashed, ExitedWith, Job, JobEnding, TimedOut, run_job
 
 from . import training_programs as programs
 from .test_parity import run_cli
@@ -44,12 +41,12 @@ def token_file(directory: Path, count: int) -> Path:
     return path
 
 
-def run(program: Callable[..., None], *arguments: object, time_limit: float = TIME_LIMIT, ranks: int = 2) -> Outcome:
+def run(program: Callable[..., None], *arguments: object, time_limit: float = TIME_LIMIT, ranks: int = 2) -> JobEnding:
     command = [sys.executable, programs.__file__, program.__name__, *map(str, arguments)]
     return run_job(Job(command, time_limit, ranks))
 
 
-def assert_ended_soon(outcome: Outcome) -> None:
+def assert_ended_soon(outcome: JobEnding) -> None:
     for report in outcome.reports.values():
         assert report.phase is not None, outcome
         assert report.phase.seconds_ago < END_SECONDS, outcome
@@ -83,7 +80,7 @@ def test_hangs(tmp_path: Path) -> None:
     assert isinstance(outcome, TimedOut), outcome
     assert outcome.sentence.startswith("not ended after 15 s: rank 0 was running, last finished step ")
     assert (outcome.phases[0].phase, outcome.phases[1].phase) == ("training", "sleeping")
-    assert outcome.phases[0].step in (4, 5)  # its loss of step 6 needs rank 1
+    assert outcome.phases[0].step in (4, 5)  # the loss of step 6 needs rank 1
     assert outcome.phases[1].step == programs.FAILING_STEP
     assert re.search(r'training_programs\.py", line \d+ in hang', outcome.reports[1].stderr)
 
@@ -129,7 +126,7 @@ def test_three_ranks_resume_what_three_ranks_saved(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(240)
 def test_killed_in_a_save(tmp_path: Path) -> None:
-    """Each run goes on from what the one before it left, wherever that was killed."""
+    """Each run resumes from the state that the previous run left, at whatever point that was killed."""
     checkpoint, states = model(tmp_path, channels=128), tmp_path / "states"
     tokens = token_file(tmp_path, 4000)
     reached = 0

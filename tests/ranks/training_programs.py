@@ -1,7 +1,4 @@
-"""What the ranks of the training tests' jobs do: one function for each, called by its name on the command line.
-
-test_training.py runs it under mpirun.
-"""
+"""The programs of ranks in test_training.py: functions that the command line names."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ FAILING_STEP = 5
 FOREVER = 1000  # seconds or steps, far more than the jobs' time limits allow
 
 B, T = 2, 8
-"""Of each rank; a model of 61 tokens or more."""
+"""Sizes of the batch on each rank; the model has a vocabulary of 61 tokens or more."""
 
 
 @contextmanager
@@ -48,7 +45,7 @@ def training(comm: Comm, checkpoint: str) -> Iterator[Trainer]:
 
 
 def steps(comm: Comm, trainer: Trainer) -> Iterator[int]:
-    """Yield each step on the failing rank once it is done; the other ranks go on."""
+    """Do steps; on the failing rank, yield after each of them."""
     for step in range(1, 1000 * FOREVER):
         report_phase("training", step - 1)
         trainer.step(*generate_tokens(comm.Get_rank() + 1, step, B, T, 61))
@@ -80,7 +77,7 @@ def hang(comm: Comm, checkpoint: str) -> None:
 
 
 def killed_while_saving(comm: Comm, source: str, tokens: str, states: str, seed: str) -> None:
-    """Save each step, and kill all ranks at about the same time: at any point of a save or between two."""
+    """Save after each step, and kill all ranks at about the same time, during a save or between two saves."""
     resumed = training_state(states) if Path(states).exists() else None
     loader = TokenLoader(tokens, B, T, rank=comm.Get_rank(), num_ranks=comm.Get_size())
     if resumed:
@@ -90,7 +87,7 @@ def killed_while_saving(comm: Comm, source: str, tokens: str, states: str, seed:
 
     def save(step: int) -> None:
         trainer.save_state(states, batches=loader.position, data_id=loader.fingerprint)
-        if step == first_step + 2:  # the first is on the disk: the second waited for it
+        if step == first_step + 2:  # the first state is complete: the second save has waited for it
             threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
 
     with (

@@ -1,6 +1,6 @@
 """Tests of the judgement on the instruments' findings: each kind fails its own check, with a sentence that names it.
 
-Collected by pytest; the instruments themselves are tested by native/tests/instrument and tests/native.
+The instruments themselves are tested by native/tests/instrument and tests/native.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import pytest
 
 from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK
 from starpullm.checks.accesses import MAX_LISTED, check_accesses, check_poison
+from starpullm.checks.observer import FindingKind, InstrumentFinding
 from starpullm.checks.result import Outcome
-from starpullm.trace import AccessMode, Finding, FindingKind, HandleInfo, Trace
+from starpullm.trace import AccessMode, HandleInfo, Trace
 
 QKV, ATT = HandleInfo(0, "activations/qkv[3]#1", 8192), HandleInfo(1, "activations/att[3]#1", 4096)
 
@@ -33,8 +34,8 @@ def two_tasks(*, worker: int = 0) -> Trace:
     return Trace(tasks, np.array(accesses, TRACE_ACCESS), operations, (QKV, ATT))
 
 
-def found(kind: FindingKind, *, task: int | None = 1) -> Finding:
-    return Finding(task, QKV, kind, 4096, 2)
+def found(kind: FindingKind, *, task: int | None = 1) -> InstrumentFinding:
+    return InstrumentFinding(task, QKV, kind, 4096, 2)
 
 
 @pytest.mark.parametrize("check", [check_accesses, check_poison])

@@ -1,4 +1,4 @@
-"""When a comparison with another way of training is one, and what its numbers are. Collected by pytest."""
+"""Comparisons with other programs: their numbers, and what can't be compared."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.speed.peers.compare import LOSS_TOLERANCE, Spread, check_losses, compare
-from starpullm.speed.throughput import Configuration
+from starpullm.speed.workload import Workload
 
-CONFIGURATION = Configuration(
+WORKLOAD = Workload(
     model="tiny",
     batch_size=2,
     seq_len=8,
@@ -36,7 +36,7 @@ def test_losses_that_agree() -> None:
 
 @pytest.mark.parametrize("second", [10.5 + 2 * LOSS_TOLERANCE, 10.5 - 2 * LOSS_TOLERANCE, math.nan, math.inf])
 def test_losses_that_do_not(second: float) -> None:
-    """An opponent that does something else after the first forward pass."""
+    """A contender that computes something else after the first forward pass."""
     with pytest.raises(
         RuntimeFailureError, match=r"^torch eager: step 1: its loss is .*, expected the strict run's 10\.5"
     ):
@@ -44,14 +44,14 @@ def test_losses_that_do_not(second: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "opponents", "sentence"),
+    ("changes", "peers", "sentence"),
     [
         ({}, ["jax"], 'against: found "jax", expected blas or torch'),
         ({"ranks": 2}, ["blas"], "expected a strict configuration of one rank"),
         ({"matmul": "blas"}, ["blas"], "expected a strict configuration of one rank"),
     ],
 )
-def test_what_cannot_be_compared(changes: dict[str, object], opponents: list[str], sentence: str) -> None:
-    configuration = Configuration(**{**vars(CONFIGURATION), **changes})
+def test_what_cannot_be_compared(changes: dict[str, object], peers: list[str], sentence: str) -> None:
+    workload = Workload(**{**vars(WORKLOAD), **changes})
     with pytest.raises(InvalidArgumentError, match=sentence):
-        compare(configuration, Path("none.bin"), opponents)
+        compare(workload, Path("none.bin"), peers)

@@ -1,7 +1,4 @@
-"""Tests of comparing two tensors bit for bit, against the definition of each number that comes out.
-
-pytest runs them.
-"""
+"""Tests of comparing two tensors bit for bit, against the definition of each number that comes out."""
 
 from __future__ import annotations
 

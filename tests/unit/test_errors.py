@@ -1,7 +1,4 @@
-"""Tests of the exceptions: what they derive from and what they carry.
-
-pytest runs them; they need no native library.
-"""
+"""Tests of the exceptions: what they derive from and what they carry."""
 
 from __future__ import annotations
 

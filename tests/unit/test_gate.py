@@ -1,38 +1,39 @@
-"""The throughput gate's decisions on made-up measurements, whose truth is known.
-
-Collected by pytest; needs no native library.
-"""
+"""The throughput gate's decisions on simulated measurements, whose slowdowns are known."""
 
 from __future__ import annotations
 
 import json
 import math
 import statistics
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from scipy import stats
 
 from starpullm.checks.result import Outcome
-from starpullm.errors import InvalidArgumentError
+from starpullm.errors import InvalidArgumentError, MissingDependencyError
 from starpullm.speed.cost import GraphCost, check_cost
 from starpullm.speed.gate import (
     BUDGET,
     ERROR_RATE,
-    MIN_BLOCKS,
+    MIN_ROUNDS,
     MIN_STORED,
     RESOLUTION,
     STEP,
-    ContestResult,
+    BuildsResult,
     StoredResult,
     Verdict,
-    _student,
     compare_builds,
     compare_with_stored,
 )
+from starpullm.speed.gate_statistics import interval, student
 
-BLOCKS = 64
+ROUNDS = 64
 OPERATIONS = {"matmul_forward": 3e-3, "attention_backward": 2e-3, "gelu_backward": 1e-3, "mean_loss": 1e-6}
 TASKS = {"matmul_forward": 17, "attention_backward": 4, "gelu_backward": 4, "mean_loss": 1}
 FASTER, UNCHANGED, SLOWER = Verdict.FASTER, Verdict.UNCHANGED, Verdict.SLOWER
@@ -48,17 +49,17 @@ def measured(
     noise: float = 0.01,
     bursts: float = 0.1,
     drift: float = 0.1,
-    blocks: int = BLOCKS,
+    rounds: int = ROUNDS,
 ) -> tuple[Series, Series, Series]:
     """A machine whose speed drifts, in waves and at random, and that does something else during some turns."""
     random = np.random.default_rng(seed)
-    turns = 3 * blocks
+    turns = 3 * rounds
     wave = drift * np.sin(np.arange(turns) * 2 * np.pi * random.uniform(0.5, 6) / turns + random.uniform(0, 6))
     walk = np.cumsum(random.normal(0, drift / 20, turns))
     series: tuple[Series, Series, Series] = ([], [], [])
-    for block in range(blocks):
+    for number in range(rounds):
         for place, who in enumerate(random.permutation(3).tolist()):
-            speed = math.exp(wave[3 * block + place] + walk[3 * block + place])
+            speed = math.exp(wave[3 * number + place] + walk[3 * number + place])
             if random.random() < bursts:
                 speed *= 1 + random.exponential(0.5)
             turn = {}
@@ -71,11 +72,11 @@ def measured(
     return series
 
 
-def compare(series: tuple[Series, Series, Series], tasks: Mapping[str, int] = TASKS) -> ContestResult:
+def compare(series: tuple[Series, Series, Series], tasks: Mapping[str, int] = TASKS) -> BuildsResult:
     return compare_builds("here", *series, tasks=tasks, tokens=512, flops=10**9, limit_gflops=250.0)
 
 
-def named(result: ContestResult, verdict: Verdict) -> set[str]:
+def named(result: BuildsResult, verdict: Verdict) -> set[str]:
     return {change.name for change in result.changes if change.verdict is verdict}
 
 
@@ -113,13 +114,13 @@ def test_at_the_edge_of_the_budget_the_error_rate_holds() -> None:
     assert wrong <= _largest_count(60, ERROR_RATE, 0.01)
 
 
-def test_few_blocks_and_wild_noise_keep_the_error_rate() -> None:
-    """The least number of blocks, turns with a tail so heavy that it has no variance."""
+def test_few_rounds_and_heavy_tailed_noise_keep_the_error_rate() -> None:
+    """The least number of rounds, and times with a distribution so heavy-tailed that it has no variance."""
     wrong = 0
     for seed in range(60):
         random = np.random.default_rng(seed)
         series: tuple[Series, Series, Series] = ([], [], [])
-        for _ in range(MIN_BLOCKS):
+        for _ in range(MIN_ROUNDS):
             for turns in series:
                 turn = {name: of * math.exp(0.1 * random.standard_t(2)) for name, of in OPERATIONS.items()}
                 turns.append({**turn, STEP: 1e-2 * math.exp(0.1 * random.standard_t(2))})
@@ -209,16 +210,16 @@ def test_the_same_measurements_have_the_same_result() -> None:
 
 def test_refusals() -> None:
     new, baseline, control = measured(1)
-    with pytest.raises(InvalidArgumentError, match="blocks: found 64, 64 and 63, expected the same number, at l"):
+    with pytest.raises(InvalidArgumentError, match="rounds: found 64, 64 and 63, expected the same number, at l"):
         compare((new, baseline, control[1:]))
-    few = MIN_BLOCKS - 1
-    with pytest.raises(InvalidArgumentError, match="blocks: found 15, 15 and 15"):
+    few = MIN_ROUNDS - 1
+    with pytest.raises(InvalidArgumentError, match="rounds: found 15, 15 and 15"):
         compare((new[:few], baseline[:few], control[:few]))
     with pytest.raises(InvalidArgumentError, match=r"budget: found 0\.1, expected 0 to 0\.05"):
         compare_builds("here", new, baseline, control, tasks=TASKS, tokens=1, flops=1, limit_gflops=1.0, budget=0.1)
 
 
-def test_contest_lines_and_json() -> None:
+def test_lines_and_json_of_two_builds() -> None:
     result = compare(measured(1, {"gelu_backward": 0.1}))
     first, speed, slower, step, last = result.describe()
     assert first.startswith("throughput: failed: slower: gelu_backward +")
@@ -227,7 +228,7 @@ def test_contest_lines_and_json() -> None:
     assert slower.startswith("  slower: gelu_backward: +")
     assert "16.7% of the kernels' time; control" in slower
     assert step.startswith("  step: +")
-    assert last.startswith("  64 turns each; a slowdown of ")
+    assert last.startswith("  64 rounds; a slowdown of ")
     assert last.endswith("% of any judged operation")
     values = json.loads(json.dumps(result.as_json(), allow_nan=False))
     assert values["verdict"] == "slower"
@@ -282,7 +283,46 @@ def test_no_baseline_says_how_many_are_missing() -> None:
 @pytest.mark.parametrize(("degrees", "tail", "value"), [(1, 0.05, 6.3138), (2, 0.05, 2.92), (9, 0.01, 2.8214)])
 def test_student(degrees: int, tail: float, value: float) -> None:
     """As in printed tables."""
-    assert _student(degrees, tail) == pytest.approx(value, abs=1e-3)
+    assert student(degrees, tail) == pytest.approx(value, abs=1e-3)
+
+
+# ---- Statistics ----
+
+
+def test_interval_by_its_definition() -> None:
+    """The mean of the middle half; and the standard error of the bootstrap, written out, with Student's factor."""
+    random = np.random.default_rng(2)
+    differences = [random.normal(0, 0.01, (18, 3)), random.normal(0.02, 0.01, (18, 3))]
+
+    def middle_half(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        means: NDArray[np.float64] = np.sort(values, axis=0)[4:14].mean(axis=0)
+        return means
+
+    expected = (middle_half(differences[0]) + middle_half(differences[1])) / 2
+    resamples = []
+    for _ in range(4000):
+        rows = random.integers(0, 18, 18)
+        resamples.append((middle_half(differences[0][rows]) + middle_half(differences[1][rows])) / 2)
+    half = np.std(resamples, axis=0) * math.sqrt(18 / 17) * 3.2498  # of 9 degrees, tail 0.005
+    estimate, low, high = interval(differences, 0.005)
+    assert estimate == pytest.approx(expected, rel=1e-12)
+    assert estimate - low == pytest.approx(half, rel=0.06)  # five standard errors of the standard deviation of 4000
+    assert high - estimate == pytest.approx(estimate - low, rel=1e-12)
+
+
+def test_modules_can_be_imported_without_scipy() -> None:
+    modules = "starpullm.commands, starpullm.pytest_plugin.options, starpullm.speed.rounds"
+    code = f"import sys; sys.modules['scipy'] = None; import {modules}"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_decisions_without_scipy_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    for decide in (lambda: compare(measured(1)), lambda: compare_stored(0.3, [0.3, 0.31, 0.29])):
+        with pytest.raises(
+            MissingDependencyError, match=r"scipy: can't be imported .*: pip install 'starpullm\[bench\]'"
+        ):
+            decide()
 
 
 # ---- Costs of the graph ----
@@ -309,9 +349,4 @@ def test_costs_are_compared_exactly() -> None:
 
 def _largest_count(trials: int, rate: float, tail: float) -> int:
     """Return the smallest count that is exceeded with at most this probability."""
-    total, count = 0.0, 0
-    while True:
-        total += math.comb(trials, count) * rate**count * (1 - rate) ** (trials - count)
-        if 1 - total <= tail:
-            return count
-        count += 1
+    return int(stats.binom.isf(tail, trials, rate))

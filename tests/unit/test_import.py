@@ -1,7 +1,4 @@
-"""Tests of importing the package, and of the text that comes with it.
-
-pytest runs them; they need no native library.
-"""
+"""Tests of importing the package, and of the text that comes with it."""
 
 from __future__ import annotations
 
@@ -28,14 +25,14 @@ def test_importing_opens_no_native_library() -> None:
 
 
 def test_importing_loads_little() -> None:
-    """Every run of pytest imports the package, for its plugin."""
+    """Every run of pytest imports the package because of the plugin, so importing it has to be quick."""
     code = "import sys, starpullm.pytest_plugin\nprint('numpy' in sys.modules)\nstarpullm.Runtime, starpullm.Trainer"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
 
 def test_no_other_names() -> None:
-    """A name that isn't there is refused as any module does."""
+    """A missing name is an AttributeError, as in any module."""
     assert not hasattr(starpullm, "runtimes")
     assert all(hasattr(starpullm, name) for name in starpullm.__all__)
 

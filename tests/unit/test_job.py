@@ -1,6 +1,6 @@
-"""Tests of jobs of one process, of how mpirun is called, and of the texts of outcomes.
+"""Tests of jobs of one process, of the command line of mpirun, and of the texts of endings.
 
-pytest runs them; they need neither the native library nor MPI. Jobs of several ranks are in tests/ranks.
+They need neither the native library nor MPI; jobs of several ranks are tested in tests/ranks.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from starpullm.processes.job import (
     Crashed,
     ExitedWith,
     Job,
-    Outcome,
+    JobEnding,
     RankReport,
     TimedOut,
     job_environment,
-    mpirun_command,
     processes_of,
     run_job,
 )
+from starpullm.processes.mpirun import mpirun_command
 from starpullm.processes.progress import Phase
 
 TIME_LIMIT = 60.0
@@ -38,7 +38,7 @@ TIME_LIMIT = 60.0
 
 @pytest.fixture(autouse=True)
 def job_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The test's own job, of which everything that it starts is a part; checks that nothing is left of it."""
+    """Make a job of the test, which all its processes belong to; check that no process and no file of it is left."""
     name = f"test-{uuid.uuid4().hex}"
     files = tmp_path / "files"
     files.mkdir()
@@ -122,7 +122,7 @@ def test_a_process_that_ignores_signals_is_killed() -> None:
 
 
 def test_a_group_of_processes_is_killed() -> None:
-    """What the process has started goes with it, in whatever session."""
+    """Processes that the job has started are killed too, also those in a session of their own."""
     code = (
         "import subprocess, sys, time\nfor _ in range(3):\n"
         "    subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)'], start_new_session=True)\n"
@@ -218,7 +218,7 @@ def test_no_mpirun(tmp_path: Path) -> None:
 
 
 def fake_mpirun(directory: Path, script: str) -> dict[str, str]:
-    """Make an mpirun that isn't Open MPI's, and return an environment where it is found."""
+    """Make an mpirun that isn't Open MPI's, and return an environment with it on PATH."""
     path = directory / "bin"
     path.mkdir()
     (path / "mpirun").write_text(f'#!/bin/sh\n[ "$1" = --version ] && {{ echo HYDRA; exit; }}\n{script}\n')
@@ -246,7 +246,7 @@ def test_a_failure_of_mpirun_itself(tmp_path: Path) -> None:
 
 
 def test_ranks_that_go_on_after_a_failure_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever mpirun does about it, here nothing."""
+    """This mpirun doesn't end them."""
     monkeypatch.setattr(job, "FAILURE_SECONDS", 1.0)
     script = 'shift 2\nfor rank in 0 1; do PMI_RANK=$rank PMI_SIZE=2 "$@" & done; wait'
     code = "import os, sys, time\nif os.environ['PMI_RANK'] == '1': sys.exit(7)\ntime.sleep(1000)"
@@ -283,7 +283,7 @@ def test_environment() -> None:
 
 
 def test_environment_inside_a_rank() -> None:
-    """An outer job's rank isn't this job's; the user's parameters stay where they can't be mistaken for it."""
+    """The variables of an outer MPI job are dropped; outside of one, the user's parameters of Open MPI are kept."""
     rank = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_MCA_ess": "pmi", "PMIX_RANK": "1", "STARPULLM_JOB": "outer"}
     found = environment_of(Job(["true"], 1), {**rank, "A": "a"})
     assert not {"OMPI_COMM_WORLD_RANK", "OMPI_MCA_ess", "PMIX_RANK"} & found.keys()
@@ -294,21 +294,21 @@ def test_environment_inside_a_rank() -> None:
 # ---- Texts ----
 
 
-def outcome_of(kind: type[Outcome], *reports: RankReport, **rest: int) -> Outcome:
+def ending_of(kind: type[JobEnding], *reports: RankReport, **rest: int) -> JobEnding:
     job = Job(["train", "it"], 30, ranks=len(reports))
     return kind(job, 1.25, {report.rank: report for report in reports}, "mpirun's words\n", (), **rest)
 
 
-def test_text_of_an_outcome() -> None:
+def test_text_of_an_ending() -> None:
     lines = "".join(f"line {line}\n" for line in range(50))
-    outcome = outcome_of(
+    ending = ending_of(
         Crashed,
         RankReport(0, 100, 143, Phase(0, "allreduce", 4, 2.0, 100), None, "", lines, ""),
         RankReport(1, 101, -11, None, None, "", "", ""),
         signal=11,
         rank=1,
     )
-    assert str(outcome).splitlines() == [
+    assert str(ending).splitlines() == [
         "rank 1 of 2 was ended by SIGSEGV",
         "command: train it",
         "rank 0: exit status 143, last finished step 4, phase allreduce for 2.0 s",
@@ -322,18 +322,18 @@ def test_text_of_an_outcome() -> None:
 
 def test_text_of_native_stacks() -> None:
     running = RankReport(0, 100, None, Phase(0, "allreduce", None, 28.5, 100), None, "", "", "#0 wait\n#1 main")
-    outcome = outcome_of(TimedOut, running)
-    assert outcome.sentence == (
+    ending = ending_of(TimedOut, running)
+    assert ending.sentence == (
         "not ended after 30 s: rank 0 was running, before the first step, phase allreduce for 28.5 s"
     )
-    assert "---- native stacks of rank 0\n#0 wait\n#1 main\n" in str(outcome)
+    assert "---- native stacks of rank 0\n#0 wait\n#1 main\n" in str(ending)
 
 
 # ---- Stacks ----
 
 
 def test_stacks_of_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a debugger if there is one; without one, the kernel's view."""
+    """By a debugger if one is installed, and without one."""
     with subprocess.Popen(["sleep", "1000"]) as process:
         try:
             assert "sleep" in stacks.native_stacks(process.pid, 60)

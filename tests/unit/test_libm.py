@@ -1,6 +1,6 @@
 """The comparison of vector versions with libm: what it counts, when it says passed, and that a failure ends it.
 
-Collected by pytest; the native comparison of one part is replaced by functions that know what they should find.
+The native comparison of one part is replaced by functions that know what they should find.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Tests of what the parity check knows without running anything: the order in which it compares.
-
-Collected by pytest.
-"""
+"""Tests of what the parity check knows without running anything: the order in which it compares."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Tests of the comparison of a disturbed run with a plain one: any bit counts, and the message says how to repeat it.
 
-Collected by pytest; disturbed runs are in starpullm/suite.
+Disturbed runs are in starpullm/suite.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pictures of benchmarks: that they show the right numbers, and say what can't be drawn. Collected by pytest."""
+"""Plots of benchmarks: the numbers that they show, and what can't be drawn."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ import pytest
 from starpullm.errors import FileError, FormatError, InvalidArgumentError
 from starpullm.runtime import Partition
 from starpullm.speed import plots
-from starpullm.speed.throughput import Configuration, Throughput
+from starpullm.speed.measure import Throughput
+from starpullm.speed.workload import Workload
 
 FLOPS_PER_TOKEN = 750_000_000
 LIMIT_OF_CORE = 100.0  # 10^9 per second
 
 
 def speed_of(partition: str, ranks: int, batch_size: int) -> float:
-    """Any number that is another for each."""
+    """A number that differs for all arguments."""
     workers, threads = Partition.parse(partition)
     return 0.05 * ranks * workers * threads * (1 - 0.01 * threads) * (1 - 1 / (2 + batch_size)) * (1 - 0.001 * ranks)
 
 
 def result(partition: str, batch_size: int, ranks: int = 1, sub_batches: int = 1, **changes: Any) -> Throughput:
-    configuration = Configuration(
+    workload = Workload(
         model="gpt2-124m",
         batch_size=batch_size,
         seq_len=64,
@@ -40,7 +41,7 @@ def result(partition: str, batch_size: int, ranks: int = 1, sub_batches: int = 1
     )
     cores = ranks * Partition.parse(partition).workers * Partition.parse(partition).threads
     made = Throughput(
-        configuration=configuration,
+        configuration=workload,
         processor="some processor, 8 cores",
         simd_level="avx512",
         matmul="strict",
@@ -124,7 +125,7 @@ def test_partitions_by_batch_size() -> None:
 
 
 def test_words() -> None:
-    """Machine, model and axes are named; the labels of all panels stand once in a legend that covers none of them."""
+    """Machine, model and axes are named; one legend has each label of all panels once, and covers no panel."""
     figure = plots.draw("partitions", RESULTS)
     (title,) = figure.texts
     assert title.get_text() == ("Partitions by batch size: gpt2-124m, T = 64\nsome processor, 8 cores, avx512, ordered")

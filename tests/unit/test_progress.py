@@ -1,6 +1,6 @@
-"""Tests of the reports of a process about itself: what readers see, at any moment, and after a kill.
+"""Tests of progress reports: what readers see at any moment, and after the process was killed.
 
-pytest runs them; they need no native library. Who reports is a child process: each has one phase, for good.
+Child processes make the reports, because a process has only one rank and one directory of reports.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from starpullm.processes.progress import DIRECTORY_VARIABLE, read_failures, read
 
 
 def report(code: str, directory: Path | None, **environment: str) -> str:
-    """Run code with everything of progress imported, as a process that reports there, and return what it printed."""
+    """Run code in a process that reports into this directory, and return what it has printed."""
     variables = {**os.environ, **environment}
     variables.pop(DIRECTORY_VARIABLE, None)
     if directory is not None:
@@ -60,7 +60,7 @@ def test_without_reports(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("phase", ["", " spaces ", "two\nlines", "é😀" * 100, "x" * 1000, "\0", "\udc80"])
 def test_any_text(phase: str, tmp_path: Path) -> None:
-    """A phase is kept up to its 48th character, whatever it is, if it can be written as text at all."""
+    """Any phase is kept up to its 48th character; what can't be encoded is replaced."""
     report(f"report_phase({phase!a}, 2**62)", tmp_path)
     found = read_phases(tmp_path)[0]
     assert found.phase == phase[:48].rstrip("\0").encode(errors="replace").decode()
@@ -85,7 +85,7 @@ def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
         assert f"expected a directory in {DIRECTORY_VARIABLE}" in sentence
 
 
-# Two records of which no part fits the other: a mixture would have another length or another checksum.
+# Two different records: a mixture of them would have another length or another checksum.
 REPORT_FOR_EVER = """
 import itertools
 for step in itertools.count(1):
@@ -95,7 +95,7 @@ for step in itertools.count(1):
 
 
 def test_whole_records_at_any_moment_and_after_a_kill(tmp_path: Path) -> None:
-    """A reader that never pauses sees whole records only, also when the writer is killed at a random moment."""
+    """A reader that never pauses sees complete records only, also if the writer is killed at a random moment."""
     for round_ in range(8):
         directory = tmp_path / str(round_)
         directory.mkdir()

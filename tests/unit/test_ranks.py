@@ -1,6 +1,6 @@
-"""Tests of what ranks do without MPI: who they are, how differences and ranks are worded, what an exception means.
+"""Tests of what ranks do without MPI: rank and size, texts about options and ranks, exit statuses of exceptions.
 
-pytest runs them; they need no native library. What they do with MPI is in tests/ranks.
+What ranks do with MPI is tested in tests/ranks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from starpullm.processes.ranks import default_exit_status, option_differences, r
         ({"PMI_RANK": "3", "PMI_SIZE": "8"}, (3, 8)),
         ({"PMIX_RANK": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}, (1, 2)),
         ({"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "6"}, (5, 6)),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "6"}, (0, 1)),  # a batch script, which is no rank
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "6"}, (0, 1)),  # a batch script isn't a rank
         # mpirun inside a Slurm job
         ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "SLURM_PROCID": "0", "PMIX_RANK": "1"}, (1, 2)),
     ],

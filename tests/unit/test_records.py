@@ -1,7 +1,4 @@
-"""Tests of golden records: what is shipped, what is refused, digests and the libm fingerprint.
-
-pytest runs them; they need no native library.
-"""
+"""Tests of golden records: what is shipped, what is refused, digests and the libm fingerprint."""
 
 from __future__ import annotations
 

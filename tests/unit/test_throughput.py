@@ -1,7 +1,4 @@
-"""Tests of the throughput measure: the count of operations, where the time goes, and what its results look like.
-
-pytest runs them; they need no native library.
-"""
+"""Measurements of throughput: the number of operations, where the time goes, and the results as JSON."""
 
 from __future__ import annotations
 
@@ -15,16 +12,13 @@ from numpy.typing import NDArray
 from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK
 from starpullm.errors import InvalidArgumentError
 from starpullm.golden.records import shipped_record
-from starpullm.speed.throughput import (
-    Configuration,
-    Throughput,
-    attribute_time,
-    matmul_flops,
-    merge_ranks,
-)
+from starpullm.speed.attribution import attribute_time, merge_ranks
+from starpullm.speed.limit import matmul_flops
+from starpullm.speed.measure import Throughput
+from starpullm.speed.workload import Workload
 from starpullm.trace import AccessMode, HandleInfo, Trace
 
-CONFIGURATION = Configuration(
+WORKLOAD = Workload(
     model="tiny",
     batch_size=4,
     seq_len=8,
@@ -63,7 +57,7 @@ def test_flops_as_a_plain_count() -> None:
     assert matmul_flops(model, B, T) == linear + L * B * pairs * C * 2 * (2 + 4)
 
 
-# ---- Configurations and results ----
+# ---- Workloads and results ----
 
 
 @pytest.mark.parametrize(
@@ -78,15 +72,15 @@ def test_flops_as_a_plain_count() -> None:
         ({"partition": "2"}, 'partition: found "2", expected WxT'),
     ],
 )
-def test_impossible_configurations(changes: dict[str, object], sentence: str) -> None:
+def test_impossible_workloads(changes: dict[str, object], sentence: str) -> None:
     with pytest.raises(InvalidArgumentError, match=sentence):
-        Configuration(**{**asdict(CONFIGURATION), **changes})
+        Workload(**{**asdict(WORKLOAD), **changes})
 
 
 def test_json() -> None:
-    """A result is the same after a way through JSON, with the keys that programs rely on."""
+    """A result is the same after it was written as JSON and read, with the keys that programs rely on."""
     result = Throughput(
-        configuration=CONFIGURATION,
+        configuration=WORKLOAD,
         processor="some processor, 2 cores",
         simd_level="ref",
         matmul="strict",
@@ -112,7 +106,7 @@ def test_json() -> None:
         "configuration tokens_per_ms matmul_limit_gflops fraction_of_limit runtime_overhead_fraction peak_rss_bytes"
     )
     assert set(required.split()) <= values.keys()
-    assert values["configuration"] == asdict(CONFIGURATION)
+    assert values["configuration"] == asdict(WORKLOAD)
     assert Throughput.from_json(values) == result
     assert Throughput.from_json(replace(result, fma_peak_gflops=20.0).as_json()) != result
 

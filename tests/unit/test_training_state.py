@@ -1,6 +1,6 @@
 """Tests of reading and writing training states: round trips, the format's bytes, every kind of damage.
 
-pytest runs them; they need no native library, which has a reader and a writer of its own (ctest training_state).
+The native library has a reader and a writer of its own (ctest training_state).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from starpullm.errors import FileError, FormatError, InvalidArgumentError
 from starpullm.files.model import ModelConfig, parameter_shapes
-from starpullm.files.training_state import TrainingState, read_training_state, write_training_state
+from starpullm.files.training_state import TrainingStateContents, read_training_state, write_training_state
 
 BLOCK = 4096
 CONFIG = ModelConfig(max_seq_len=4, vocab_size=85, num_layers=2, num_heads=2, channels=16, padded_vocab_size=90)
@@ -43,8 +43,8 @@ def some_tensors(seed: int) -> dict[str, NDArray[np.float32]]:
     }
 
 
-def some_state(step: int = 7, **changes: Any) -> TrainingState:
-    state = TrainingState(
+def some_state(step: int = 7, **changes: Any) -> TrainingStateContents:
+    state = TrainingStateContents(
         CONFIG,
         step=step,
         batches=5 * 2**32 + 1,
@@ -66,8 +66,8 @@ def some_state(step: int = 7, **changes: Any) -> TrainingState:
     return replace(state, **changes)
 
 
-def assert_same(left: TrainingState, right: TrainingState) -> None:
-    for field in fields(TrainingState):
+def assert_same(left: TrainingStateContents, right: TrainingStateContents) -> None:
+    for field in fields(TrainingStateContents):
         found, expected = getattr(left, field.name), getattr(right, field.name)
         if field.name in ("params", "m", "v"):
             assert list(found) == list(expected)
@@ -91,7 +91,7 @@ def padded(data: bytes) -> bytes:
     return data + bytes(-len(data) % BLOCK)
 
 
-def bytes_of(state: TrainingState, rank: int, num_ranks: int) -> bytes:
+def bytes_of(state: TrainingStateContents, rank: int, num_ranks: int) -> bytes:
     """Return a file made from docs/formats.md alone."""
     owned = TENSORS[rank::num_ranks]
     header = struct.pack("<11i4x", 20261121, 1, *asdict(CONFIG).values(), rank, num_ranks, len(owned))

@@ -1,5 +1,4 @@
-/* Reads and writes llm.c's model checkpoints, one parameter tensor of one layer at a time. session.c and api.c call
- * it. */
+/* Reads and writes llm.c's model checkpoints. */
 #include "io/checkpoint.h"
 
 #include <inttypes.h>
@@ -14,19 +13,21 @@ enum {
 };
 
 /* The header's sizes, in its order. */
-struct header_size {
+static const struct {
     const char *name;
-    int32_t value;
+    size_t offset; /* in model_config */
+} sizes[NUM_SIZES] = {
+    {"max_seq_len", offsetof(model_config, max_seq_len)},
+    {"vocab_size", offsetof(model_config, vocab_size)},
+    {"num_layers", offsetof(model_config, num_layers)},
+    {"num_heads", offsetof(model_config, num_heads)},
+    {"channels", offsetof(model_config, channels)},
+    {"padded_vocab_size", offsetof(model_config, padded_vocab_size)},
 };
 
-static void sizes_of(const model_config *config, struct header_size sizes[NUM_SIZES])
+static int32_t *size_of(const model_config *config, int number)
 {
-    sizes[0] = (struct header_size){"max_seq_len", config->max_seq_len};
-    sizes[1] = (struct header_size){"vocab_size", config->vocab_size};
-    sizes[2] = (struct header_size){"num_layers", config->num_layers};
-    sizes[3] = (struct header_size){"num_heads", config->num_heads};
-    sizes[4] = (struct header_size){"channels", config->channels};
-    sizes[5] = (struct header_size){"padded_vocab_size", config->padded_vocab_size};
+    return (int32_t *)((char *)config + sizes[number].offset);
 }
 
 static int64_t parameter_position(const model_config *config, enum parameter p, int layer)
@@ -37,26 +38,14 @@ static int64_t parameter_position(const model_config *config, enum parameter p, 
 static status read_config(const struct input_file *file, model_config *config)
 {
     int32_t header[FILE_HEADER_INTS];
-    status result = input_read_header(file, FORMAT_CHECKPOINT, header);
-    if (result != STARPULLM_OK)
-        return result;
+    TRY(input_read_header(file, FORMAT_CHECKPOINT, header));
     if (header[HEADER_VERSION] == VERSION_BFLOAT16)
         return fail(STARPULLM_INVALID_FILE,
                     "%s: byte 4: version is %d (bfloat16), expected 3 (float32): bfloat16 checkpoints can't be read",
                     file->path, VERSION_BFLOAT16);
-    result = input_check_version(file, FORMAT_CHECKPOINT, header);
-    if (result != STARPULLM_OK)
-        return result;
-
-    const int32_t *sizes = header + HEADER_CONFIG;
-    *config = (model_config){
-        .max_seq_len = sizes[0],
-        .vocab_size = sizes[1],
-        .num_layers = sizes[2],
-        .num_heads = sizes[3],
-        .channels = sizes[4],
-        .padded_vocab_size = sizes[5],
-    };
+    TRY(input_check_version(file, FORMAT_CHECKPOINT, header));
+    for (int i = 0; i < NUM_SIZES; i++)
+        *size_of(config, i) = header[HEADER_CONFIG + i];
     if (model_config_check(config, "bytes 8 to 31") != STARPULLM_OK)
         return fail(STARPULLM_INVALID_FILE, "%s: %s", file->path, last_error());
 
@@ -70,112 +59,102 @@ static status read_config(const struct input_file *file, model_config *config)
 /* On success the file is open. */
 static status open_checkpoint(struct input_file *file, const char *path, model_config *config)
 {
-    status result = input_open(file, path);
-    if (result != STARPULLM_OK)
-        return result;
-    result = read_config(file, config);
-    if (result != STARPULLM_OK)
+    TRY(input_open(file, path));
+    const status code = read_config(file, config);
+    if (code != STARPULLM_OK)
         input_close(file);
-    return result;
+    return code;
 }
 
 status checkpoint_config(const char *path, model_config *config)
 {
     struct input_file file;
     model_config found;
-    if (config == NULL)
+    if (!config)
         return fail(STARPULLM_INVALID_ARGUMENT, "config is NULL, expected a place for the sizes");
-    status result = open_checkpoint(&file, path, &found);
-    if (result != STARPULLM_OK)
-        return result;
+    TRY(open_checkpoint(&file, path, &found));
     input_close(&file);
     *config = found;
     return STARPULLM_OK;
 }
 
-static status check_same(const char *path, const model_config *found_config, const model_config *expected_config)
+static status check_same(const char *path, const model_config *found, const model_config *expected)
 {
-    struct header_size found[NUM_SIZES], expected[NUM_SIZES];
-    sizes_of(found_config, found);
-    sizes_of(expected_config, expected);
     for (int i = 0; i < NUM_SIZES; i++)
-        if (found[i].value != expected[i].value)
+        if (*size_of(found, i) != *size_of(expected, i))
             return fail(STARPULLM_INVALID_FILE, "%s: byte %d: %s is %" PRId32 ", expected %" PRId32 " (this model's)",
-                        path, 4 * (HEADER_CONFIG + i), found[i].name, found[i].value, expected[i].value);
+                        path, 4 * (HEADER_CONFIG + i), sizes[i].name, *size_of(found, i), *size_of(expected, i));
     return STARPULLM_OK;
 }
 
 static status read_parameter(const struct input_file *file, const model_config *config, enum parameter p, int layer,
-                             const struct checkpoint_destination *destination)
+                             const struct tensor_destination *destination)
 {
     float *values = NULL;
-    status result = destination->acquire(destination->context, p, layer, &values);
-    if (result != STARPULLM_OK)
-        return result;
-    if (values != NULL)
-        result = input_read(file, values, sizeof values[0], tensor_elements(parameter_shape(config, p)),
-                            parameter_position(config, p, layer));
-    destination->release(destination->context, p, layer);
-    return result;
+    TRY(destination->acquire(destination->context, STARPULLM_PARAMS, p, layer, &values));
+    status code = STARPULLM_OK;
+    if (values)
+        code = input_read(file, values, sizeof values[0], tensor_elements(parameter_shape(config, p)),
+                          parameter_position(config, p, layer));
+    destination->release(destination->context, STARPULLM_PARAMS, p, layer);
+    return code;
 }
 
-status checkpoint_read(const char *path, const model_config *expected, const struct checkpoint_destination *destination)
+static status read_parameters(const struct input_file *file, const model_config *config,
+                              const struct tensor_destination *destination)
+{
+    for (enum parameter p = 0; p < NUM_PARAMETERS; p++)
+        for (int layer = 0; layer < parameter_instances(config, p); layer++)
+            TRY(read_parameter(file, config, p, layer, destination));
+    return STARPULLM_OK;
+}
+
+status checkpoint_read(const char *path, const model_config *expected, const struct tensor_destination *destination)
 {
     struct input_file file;
     model_config config;
-    if (expected == NULL || destination == NULL)
-        return fail(STARPULLM_INVALID_ARGUMENT, "%s is NULL", expected == NULL ? "config" : "destination");
-    status result = open_checkpoint(&file, path, &config);
-    if (result != STARPULLM_OK)
-        return result;
-    result = check_same(path, &config, expected);
-    for (enum parameter p = 0; result == STARPULLM_OK && p < NUM_PARAMETERS; p++)
-        for (int layer = 0; result == STARPULLM_OK && layer < parameter_instances(&config, p); layer++)
-            result = read_parameter(&file, &config, p, layer, destination);
+    if (!expected || !destination)
+        return fail(STARPULLM_INVALID_ARGUMENT, "%s is NULL", expected ? "destination" : "config");
+    TRY(open_checkpoint(&file, path, &config));
+    status code = check_same(path, &config, expected);
+    if (code == STARPULLM_OK)
+        code = read_parameters(&file, &config, destination);
     input_close(&file);
-    return result;
-}
-
-static status write_header(struct output_file *file, const model_config *config)
-{
-    int32_t header[FILE_HEADER_INTS] = {0};
-    struct header_size sizes[NUM_SIZES];
-    sizes_of(config, sizes);
-    for (int i = 0; i < NUM_SIZES; i++)
-        header[HEADER_CONFIG + i] = sizes[i].value;
-    return output_write_header(file, FORMAT_CHECKPOINT, header);
+    return code;
 }
 
 static status write_parameter(struct output_file *file, const model_config *config, enum parameter p, int layer,
                               const struct checkpoint_source *source)
 {
     const float *values = NULL;
-    status result = source->acquire(source->context, p, layer, &values);
-    if (result != STARPULLM_OK)
-        return result;
-    result = output_write(file, values, sizeof values[0], tensor_elements(parameter_shape(config, p)));
+    TRY(source->acquire(source->context, p, layer, &values));
+    const status code = output_write(file, values, sizeof values[0], tensor_elements(parameter_shape(config, p)));
     source->release(source->context, p, layer);
-    return result;
+    return code;
+}
+
+static status write_model(struct output_file *file, const model_config *config, const struct checkpoint_source *source)
+{
+    int32_t header[FILE_HEADER_INTS] = {0};
+    for (int i = 0; i < NUM_SIZES; i++)
+        header[HEADER_CONFIG + i] = *size_of(config, i);
+    TRY(output_write_header(file, FORMAT_CHECKPOINT, header));
+    for (enum parameter p = 0; p < NUM_PARAMETERS; p++)
+        for (int layer = 0; layer < parameter_instances(config, p); layer++)
+            TRY(write_parameter(file, config, p, layer, source));
+    return STARPULLM_OK;
 }
 
 status checkpoint_write(const char *path, const model_config *config, const struct checkpoint_source *source)
 {
     struct output_file file;
-    if (config == NULL || source == NULL)
-        return fail(STARPULLM_INVALID_ARGUMENT, "%s is NULL", config == NULL ? "config" : "source");
-    status result = model_config_check(config, "config");
-    if (result != STARPULLM_OK)
-        return result;
-    result = output_open(&file, path);
-    if (result != STARPULLM_OK)
-        return result;
-    result = write_header(&file, config);
-    for (enum parameter p = 0; result == STARPULLM_OK && p < NUM_PARAMETERS; p++)
-        for (int layer = 0; result == STARPULLM_OK && layer < parameter_instances(config, p); layer++)
-            result = write_parameter(&file, config, p, layer, source);
-    if (result != STARPULLM_OK) {
-        output_discard(&file);
-        return result;
-    }
-    return output_commit(&file);
+    if (!config || !source)
+        return fail(STARPULLM_INVALID_ARGUMENT, "%s is NULL", config ? "source" : "config");
+    TRY(model_config_check(config, "config"));
+    TRY(output_open(&file, path));
+    const status code = write_model(&file, config, source);
+    if (code == STARPULLM_OK)
+        return output_commit(&file);
+    output_discard(&file);
+    return code;
 }

@@ -1,19 +1,10 @@
-/* Model checkpoints: header, parameters into the caller's buffers, and back. session.c and api.c call it.
- *
- * A parameter has one buffer per layer, in the shape of parameter_shape(). Both directions go through the buffers in
- * the checkpoint's order and hold one at a time, with no copy in between: the caller's acquire() gives it, and
- * release() follows every acquire() that returned STARPULLM_OK, also when reading or writing it failed. */
+/* Model checkpoints: header, parameters into the caller's buffers, and back, one tensor of one layer at a time. */
 #ifndef STARPULLM_CHECKPOINT_H
 #define STARPULLM_CHECKPOINT_H
 
-#include "model/tensors.h"
+#include "io/tensor_destination.h"
 
-struct checkpoint_destination {
-    void *context;
-    status (*acquire)(void *context, enum parameter p, int layer, float **values); /* NULL: not wanted, skipped */
-    void (*release)(void *context, enum parameter p, int layer);
-};
-
+/* Where parameters are written from: as struct tensor_destination, the other way. */
 struct checkpoint_source {
     void *context;
     status (*acquire)(void *context, enum parameter p, int layer, const float **values);
@@ -26,8 +17,7 @@ status checkpoint_config(const char *path, model_config *config);
 
 /* Checks the file as above and that it is `expected`'s model (what the caller's buffers were made for); then reads the
  * parameters. After a failure some buffers may have been filled. */
-status checkpoint_read(const char *path, const model_config *expected,
-                       const struct checkpoint_destination *destination);
+status checkpoint_read(const char *path, const model_config *expected, const struct tensor_destination *destination);
 
 /* Replaces the file in one step; on failure the one that was there is still there, whole (see output_commit). */
 status checkpoint_write(const char *path, const model_config *config, const struct checkpoint_source *source);

@@ -1,11 +1,14 @@
-/* Reads llm.c's debug state. api.c exports it; the parity check compares a step against it. */
-#include "io/debug_state.h"
-
+/* llm.c's debug state: a batch with the logits, loss and parameter gradients that PyTorch computed for it.
+ *
+ * Its header has B and T only, so the model's sizes come from its checkpoint; a file that doesn't have exactly the size
+ * that follows from both is refused, as is T > maxT. */
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 
+#include "arguments.h"
 #include "io/file.h"
+#include "model/tensors.h"
 
 enum { HEADER_BATCH_SIZE = 2, HEADER_SEQ_LEN = 3, VALUE_BYTES = 4 /* int32 and float alike */ };
 
@@ -45,11 +48,8 @@ static bool lay_out(struct layout *layout, const model_config *config, int64_t b
 static status check_header(const struct input_file *file, const model_config *config, struct layout *layout)
 {
     int32_t header[FILE_HEADER_INTS];
-    status result = input_read_header(file, FORMAT_DEBUG_STATE, header);
-    if (result == STARPULLM_OK)
-        result = input_check_version(file, FORMAT_DEBUG_STATE, header);
-    if (result != STARPULLM_OK)
-        return result;
+    TRY(input_read_header(file, FORMAT_DEBUG_STATE, header));
+    TRY(input_check_version(file, FORMAT_DEBUG_STATE, header));
     int32_t batch_size = header[HEADER_BATCH_SIZE], seq_len = header[HEADER_SEQ_LEN];
     if (batch_size < 1)
         return fail(STARPULLM_INVALID_FILE, "%s: byte 8: batch size is %" PRId32 ", expected at least 1", file->path,
@@ -74,29 +74,24 @@ static status check_header(const struct input_file *file, const model_config *co
 static status open_debug_state(struct input_file *file, const char *path, const model_config *config,
                                struct layout *layout)
 {
-    if (config == NULL)
-        return fail(STARPULLM_INVALID_ARGUMENT, "config is NULL, expected the model's sizes");
-    status result = model_config_check(config, "config");
-    if (result != STARPULLM_OK)
-        return result;
-    result = input_open(file, path);
-    if (result != STARPULLM_OK)
-        return result;
-    result = check_header(file, config, layout);
-    if (result != STARPULLM_OK)
+    TRY(model_config_check(config, "config"));
+    TRY(input_open(file, path));
+    const status code = check_header(file, config, layout);
+    if (code != STARPULLM_OK)
         input_close(file);
-    return result;
+    return code;
 }
 
-status debug_state_size(const char *path, const model_config *config, int64_t *batch_size, int64_t *seq_len)
+status starpullm_debug_state_size(const char *path, const struct starpullm_model_config *config, int64_t *batch_size,
+                                  int64_t *seq_len)
 {
+    CHECK_POINTER(path);
+    CHECK_POINTER(config);
+    CHECK_POINTER(batch_size);
+    CHECK_POINTER(seq_len);
     struct input_file file;
     struct layout layout;
-    if (batch_size == NULL || seq_len == NULL)
-        return fail(STARPULLM_INVALID_ARGUMENT, "%s is NULL", batch_size == NULL ? "batch_size" : "seq_len");
-    status result = open_debug_state(&file, path, config, &layout);
-    if (result != STARPULLM_OK)
-        return result;
+    TRY(open_debug_state(&file, path, config, &layout));
     input_close(&file);
     *batch_size = layout.batch_size;
     *seq_len = layout.seq_len;
@@ -106,7 +101,7 @@ status debug_state_size(const char *path, const model_config *config, int64_t *b
 static status read_section(const struct input_file *file, const struct layout *layout, enum section section,
                            void *values)
 {
-    if (values == NULL)
+    if (!values)
         return STARPULLM_OK;
     return input_read(file, values, VALUE_BYTES, layout->count[section], layout->offset[section]);
 }
@@ -114,32 +109,41 @@ static status read_section(const struct input_file *file, const struct layout *l
 static status read_tokens(const struct input_file *file, const struct layout *layout, enum section section,
                           int32_t vocab_size, int32_t *tokens)
 {
-    status result = read_section(file, layout, section, tokens);
-    for (int64_t i = 0; result == STARPULLM_OK && tokens != NULL && i < layout->count[section]; i++)
+    TRY(read_section(file, layout, section, tokens));
+    for (int64_t i = 0; tokens && i < layout->count[section]; i++)
         if (tokens[i] < 0 || tokens[i] >= vocab_size)
-            result = fail(STARPULLM_INVALID_TOKEN,
-                          "%s: byte %" PRId64 ": token id is %" PRId32 ", expected 0 to %" PRId32 " (vocab_size - 1)",
-                          file->path, layout->offset[section] + VALUE_BYTES * i, tokens[i], vocab_size - 1);
-    return result;
+            return fail(STARPULLM_INVALID_TOKEN,
+                        "%s: byte %" PRId64 ": token id is %" PRId32 ", expected 0 to %" PRId32 " (vocab_size - 1)",
+                        file->path, layout->offset[section] + VALUE_BYTES * i, tokens[i], vocab_size - 1);
+    return STARPULLM_OK;
 }
 
-status debug_state_read(const char *path, const model_config *config, int32_t *inputs, int32_t *targets, float *logits,
-                        float *loss, float *grads)
+/* The outputs that aren't NULL; after a failure some of them may have been filled. */
+struct outputs {
+    int32_t *inputs, *targets;
+    float *logits, *loss, *grads;
+};
+
+static status read_outputs(const struct input_file *file, const struct layout *layout, int32_t vocab_size,
+                           const struct outputs *outputs)
 {
+    TRY(read_tokens(file, layout, INPUTS, vocab_size, outputs->inputs));
+    TRY(read_tokens(file, layout, TARGETS, vocab_size, outputs->targets));
+    TRY(read_section(file, layout, LOGITS, outputs->logits));
+    TRY(read_section(file, layout, LOSS, outputs->loss));
+    return read_section(file, layout, GRADS, outputs->grads);
+}
+
+status starpullm_debug_state_read(const char *path, const struct starpullm_model_config *config, int32_t *inputs,
+                                  int32_t *targets, float *logits, float *loss, float *grads)
+{
+    CHECK_POINTER(path);
+    CHECK_POINTER(config);
     struct input_file file;
     struct layout layout;
-    status result = open_debug_state(&file, path, config, &layout);
-    if (result != STARPULLM_OK)
-        return result;
-    result = read_tokens(&file, &layout, INPUTS, config->vocab_size, inputs);
-    if (result == STARPULLM_OK)
-        result = read_tokens(&file, &layout, TARGETS, config->vocab_size, targets);
-    if (result == STARPULLM_OK)
-        result = read_section(&file, &layout, LOGITS, logits);
-    if (result == STARPULLM_OK)
-        result = read_section(&file, &layout, LOSS, loss);
-    if (result == STARPULLM_OK)
-        result = read_section(&file, &layout, GRADS, grads);
+    TRY(open_debug_state(&file, path, config, &layout));
+    const struct outputs outputs = {inputs, targets, logits, loss, grads};
+    const status code = read_outputs(&file, &layout, config->vocab_size, &outputs);
     input_close(&file);
-    return result;
+    return code;
 }

@@ -1,5 +1,4 @@
-/* Files as llm.c's formats and ours need them: checked opening, complete reads, and replacement in one step. Called by
- * checkpoint.c, tokens.c, debug_state.c and training_state.c. */
+/* Files as llm.c's formats and ours need them: checked opening, complete reads, and replacement in one step. */
 #include "io/file.h"
 
 #include <errno.h>
@@ -18,7 +17,6 @@ _Static_assert(sizeof(off_t) >= 8, "files are larger than 2 GB: build with _FILE
 enum {
     TRANSFER_BYTES = 1 << 30,     /* one read or write; some systems refuse 2 GB and more at once */
     CONVERSION_BYTES = 64 * 1024, /* converted at a time where the machine's byte order isn't the file's */
-    NAME_ATTEMPTS = 100,
 };
 
 static const struct {
@@ -69,31 +67,29 @@ static status not_regular(const char *path, mode_t mode)
 status input_open(struct input_file *file, const char *path)
 {
     *file = (struct input_file){.path = path, .descriptor = -1};
-    if (path == NULL)
+    if (!path)
         return fail(STARPULLM_INVALID_ARGUMENT, "path is NULL, expected the path of a file");
 
-    /* Before open(), which has effects on some devices; and again after it, when the path can't change any more. */
+    /* Checked before open(), which has effects on some devices, and again on the opened file, which can't change. */
     struct stat info;
     if (stat(path, &info) != 0)
         return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: open", path);
     if (!S_ISREG(info.st_mode))
         return not_regular(path, info.st_mode);
 
-    do
-        file->descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-    while (file->descriptor < 0 && errno == EINTR);
+    file->descriptor = TEMP_FAILURE_RETRY(open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
     if (file->descriptor < 0)
         return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: open", path);
 
-    status result = STARPULLM_OK;
+    status code = STARPULLM_OK;
     if (fstat(file->descriptor, &info) != 0)
-        result = fail_errno(STARPULLM_FILE_ERROR, errno, "%s: fstat", path);
+        code = fail_errno(STARPULLM_FILE_ERROR, errno, "%s: fstat", path);
     else if (!S_ISREG(info.st_mode))
-        result = not_regular(path, info.st_mode);
-    if (result != STARPULLM_OK)
+        code = not_regular(path, info.st_mode);
+    if (code != STARPULLM_OK)
         input_close(file);
     file->size = info.st_size;
-    return result;
+    return code;
 }
 
 void input_close(struct input_file *file)
@@ -109,9 +105,7 @@ status input_read(const struct input_file *file, void *values, size_t width, int
     int64_t end = offset + count * (int64_t)width;
     for (int64_t position = offset; position < end;) {
         size_t size = end - position < TRANSFER_BYTES ? (size_t)(end - position) : TRANSFER_BYTES;
-        ssize_t got = pread(file->descriptor, to, size, position);
-        if (got < 0 && errno == EINTR)
-            continue;
+        ssize_t got = TEMP_FAILURE_RETRY(pread(file->descriptor, to, size, position));
         if (got < 0)
             return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: byte %" PRId64 ": read", file->path, position);
         if (got == 0)
@@ -145,9 +139,7 @@ status input_read_header(const struct input_file *file, enum file_format format,
                     " bytes, expected at least %d (the header of %s): truncated, at least %" PRId64
                     " bytes are missing",
                     file->path, file->size, FILE_HEADER_BYTES, formats[format].name, FILE_HEADER_BYTES - file->size);
-    status result = input_read(file, header, sizeof header[0], FILE_HEADER_INTS, 0);
-    if (result != STARPULLM_OK)
-        return result;
+    TRY(input_read(file, header, sizeof header[0], FILE_HEADER_INTS, 0));
     char found[32];
     if (header[HEADER_MAGIC] != formats[format].magic)
         return fail(STARPULLM_INVALID_FILE, "%s: byte 0: magic number is %" PRId32 "%s, expected %" PRId32 " (%s)",
@@ -167,16 +159,13 @@ status input_check_version(const struct input_file *file, enum file_format forma
 
 status input_check_size(const struct input_file *file, int64_t expected, const char *consequence_of)
 {
-    if (file->size < expected)
-        return fail(STARPULLM_INVALID_FILE,
-                    "%s: the file is %" PRId64 " bytes, expected %" PRId64 " (%s): truncated, %" PRId64
-                    " bytes are missing",
-                    file->path, file->size, expected, consequence_of, expected - file->size);
-    if (file->size > expected)
-        return fail(STARPULLM_INVALID_FILE,
-                    "%s: the file is %" PRId64 " bytes, expected %" PRId64 " (%s): too long by %" PRId64 " bytes",
-                    file->path, file->size, expected, consequence_of, file->size - expected);
-    return STARPULLM_OK;
+    if (file->size == expected)
+        return STARPULLM_OK;
+    const bool truncated = file->size < expected;
+    return fail(STARPULLM_INVALID_FILE,
+                "%s: the file is %" PRId64 " bytes, expected %" PRId64 " (%s): %s%" PRId64 " bytes%s", file->path,
+                file->size, expected, consequence_of, truncated ? "truncated, " : "too long by ",
+                truncated ? expected - file->size : file->size - expected, truncated ? " are missing" : "");
 }
 
 /* ---- Writing ---- */
@@ -187,74 +176,60 @@ static status resolve(const char *path, char **resolved)
 {
     struct stat info;
     *resolved = realpath(path, NULL);
-    if (*resolved != NULL)
+    if (!*resolved && errno == ENOENT) {
+        if (lstat(path, &info) == 0)
+            return fail_errno(STARPULLM_FILE_ERROR, ENOENT, "%s: follow the symbolic link", path);
+        *resolved = strdup(path);
+    }
+    if (*resolved)
         return STARPULLM_OK;
     if (errno == ENOMEM)
         return fail(STARPULLM_OUT_OF_MEMORY, "%s: its path could not be allocated", path);
-    if (errno != ENOENT)
-        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: resolve", path);
-    if (lstat(path, &info) == 0)
-        return fail_errno(STARPULLM_FILE_ERROR, ENOENT, "%s: follow the symbolic link", path);
-    *resolved = malloc(strlen(path) + 1);
-    if (*resolved == NULL)
-        return fail(STARPULLM_OUT_OF_MEMORY, "%s: its path could not be allocated", path);
-    memcpy(*resolved, path, strlen(path) + 1);
-    return STARPULLM_OK;
+    return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: resolve", path);
 }
 
 /* The folder stays open until the end: every later call is relative to it, and it is fsynced after the rename. */
 static status open_folder(struct output_file *file)
 {
-    const char *folder = file->resolved;
+    const char *folder = ".";
     char *slash = strrchr(file->resolved, '/');
-    if (slash == NULL) {
-        folder = ".";
-        file->name = file->resolved;
-    } else if (slash == file->resolved) {
-        folder = "/";
-        file->name = slash + 1;
-    } else {
+    file->name = file->resolved;
+    if (slash) {
         *slash = '\0';
+        folder = slash == file->resolved ? "/" : file->resolved;
         file->name = slash + 1;
     }
     if (file->name[0] == '\0')
         return fail(STARPULLM_INVALID_ARGUMENT, "%s: names no file, expected the path of a file", file->path);
-    do
-        file->folder = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    while (file->folder < 0 && errno == EINTR);
+    file->folder = TEMP_FAILURE_RETRY(open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (file->folder < 0)
         return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: open folder %s", file->path, folder);
     return STARPULLM_OK;
 }
 
-/* Unique among threads, processes and (by O_EXCL) machines that share the folder; short whatever the final name is. */
+/* The name is unique among threads, processes and, but for one case in 10^9, machines that share the folder, where
+ * O_EXCL refuses it. It is short whatever the final name is. */
 static status create_temporary(struct output_file *file, mode_t mode)
 {
     static atomic_uint created;
-    for (int attempt = 0; attempt < NAME_ATTEMPTS; attempt++) {
-        struct timespec now = {0};
-        clock_gettime(CLOCK_REALTIME, &now);
-        snprintf(file->temporary, sizeof file->temporary, ".starpullm-%ld-%u-%09ld.tmp", (long)getpid(),
-                 atomic_fetch_add(&created, 1), now.tv_nsec);
-        file->descriptor = openat(file->folder, file->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-        if (file->descriptor >= 0)
-            return STARPULLM_OK;
-        if (errno != EEXIST && errno != EINTR)
-            break;
-    }
-    status result = fail_errno(STARPULLM_FILE_ERROR, errno, "%s: create temporary file %s in its folder", file->path,
-                               file->temporary);
+    struct timespec now = {0};
+    clock_gettime(CLOCK_REALTIME, &now);
+    snprintf(file->temporary, sizeof file->temporary, ".starpullm-%ld-%u-%09ld.tmp", (long)getpid(),
+             atomic_fetch_add(&created, 1), now.tv_nsec);
+    file->descriptor =
+        TEMP_FAILURE_RETRY(openat(file->folder, file->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
+    if (file->descriptor >= 0)
+        return STARPULLM_OK;
+    const status code = fail_errno(STARPULLM_FILE_ERROR, errno, "%s: create temporary file %s in its folder",
+                                   file->path, file->temporary);
     file->temporary[0] = '\0'; /* not ours to remove */
-    return result;
+    return code;
 }
 
 /* The permission bits are there from the start: what is being written is never readable by more than the result. */
 static status create(struct output_file *file)
 {
-    status result = open_folder(file);
-    if (result != STARPULLM_OK)
-        return result;
-
+    TRY(open_folder(file));
     struct stat old;
     if (fstatat(file->folder, file->name, &old, 0) != 0) {
         if (errno != ENOENT)
@@ -265,23 +240,23 @@ static status create(struct output_file *file)
         return not_regular(file->path, old.st_mode);
     if (faccessat(file->folder, file->name, W_OK, AT_EACCESS) != 0)
         return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: replace", file->path);
-    result = create_temporary(file, 0600);
-    if (result == STARPULLM_OK && fchmod(file->descriptor, old.st_mode & 0777) != 0)
+    TRY(create_temporary(file, 0600));
+    if (fchmod(file->descriptor, old.st_mode & 0777) != 0)
         return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: chmod temporary file %s", file->path, file->temporary);
-    return result;
+    return STARPULLM_OK;
 }
 
 status output_open(struct output_file *file, const char *path)
 {
     *file = (struct output_file){.path = path, .folder = -1, .descriptor = -1};
-    if (path == NULL)
+    if (!path)
         return fail(STARPULLM_INVALID_ARGUMENT, "path is NULL, expected the path of a file");
-    status result = resolve(path, &file->resolved);
-    if (result == STARPULLM_OK)
-        result = create(file);
-    if (result != STARPULLM_OK)
+    status code = resolve(path, &file->resolved);
+    if (code == STARPULLM_OK)
+        code = create(file);
+    if (code != STARPULLM_OK)
         output_discard(file);
-    return result;
+    return code;
 }
 
 static status write_bytes(struct output_file *file, const void *bytes, int64_t count)
@@ -289,9 +264,7 @@ static status write_bytes(struct output_file *file, const void *bytes, int64_t c
     const char *from = bytes;
     while (count > 0) {
         size_t size = count < TRANSFER_BYTES ? (size_t)count : TRANSFER_BYTES;
-        ssize_t put = write(file->descriptor, from, size);
-        if (put < 0 && errno == EINTR)
-            continue;
+        ssize_t put = TEMP_FAILURE_RETRY(write(file->descriptor, from, size));
         if (put <= 0)
             return fail_errno(STARPULLM_FILE_ERROR, put < 0 ? errno : EIO,
                               "%s: byte %" PRId64 ": write to temporary file %s", file->path, file->written,
@@ -313,9 +286,7 @@ status output_write(struct output_file *file, const void *values, size_t width, 
         int64_t size = left < CONVERSION_BYTES ? left : CONVERSION_BYTES;
         memcpy(converted, from, (size_t)size);
         reverse_bytes(converted, width, (size_t)size / width);
-        status result = write_bytes(file, converted, size);
-        if (result != STARPULLM_OK)
-            return result;
+        TRY(write_bytes(file, converted, size));
         from += size;
         left -= size;
     }
@@ -336,11 +307,7 @@ status output_write_header(struct output_file *file, enum file_format format, in
 
 int sync_file(int descriptor)
 {
-    int result;
-    do
-        result = fsync(descriptor);
-    while (result != 0 && errno == EINTR);
-    return result;
+    return TEMP_FAILURE_RETRY(fsync(descriptor));
 }
 
 int sync_folder(int descriptor)
@@ -349,32 +316,30 @@ int sync_folder(int descriptor)
 }
 
 /* Closing can report a write that failed late (NFS). After EINTR the descriptor is gone all the same. */
-static status finish_temporary(struct output_file *file)
+static status replace(struct output_file *file)
 {
     if (sync_file(file->descriptor) != 0)
         return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: fsync of temporary file %s", file->path, file->temporary);
-    int closed = close(file->descriptor);
+    const int closed = close(file->descriptor);
     file->descriptor = -1;
     if (closed != 0 && errno != EINTR)
         return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: close temporary file %s", file->path, file->temporary);
+    if (renameat(file->folder, file->temporary, file->folder, file->name) != 0)
+        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: rename temporary file %s to it", file->path,
+                          file->temporary);
+    file->temporary[0] = '\0';
+    if (sync_folder(file->folder) != 0)
+        return fail_errno(STARPULLM_FILE_ERROR, errno,
+                          "%s: the new file is in place, but a power failure may undo that: fsync of its folder",
+                          file->path);
     return STARPULLM_OK;
 }
 
 status output_commit(struct output_file *file)
 {
-    status result = finish_temporary(file);
-    if (result == STARPULLM_OK && renameat(file->folder, file->temporary, file->folder, file->name) != 0)
-        result =
-            fail_errno(STARPULLM_FILE_ERROR, errno, "%s: rename temporary file %s to it", file->path, file->temporary);
-    if (result == STARPULLM_OK) {
-        file->temporary[0] = '\0';
-        if (sync_folder(file->folder) != 0)
-            result = fail_errno(STARPULLM_FILE_ERROR, errno,
-                                "%s: the new file is in place, but a power failure may undo that: fsync of its folder",
-                                file->path);
-    }
+    const status code = replace(file);
     output_discard(file);
-    return result;
+    return code;
 }
 
 void output_discard(struct output_file *file)

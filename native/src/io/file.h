@@ -1,5 +1,5 @@
 /* What llm.c's file formats and ours share: opening, headers, exact sizes, byte order, and writing that keeps the old
- * file. checkpoint.c, tokens.c, debug_state.c and training_state.c build on it; it knows no format's body.
+ * file. It knows no format's body.
  *
  * Sentences begin with the path as the caller gave it. What the system refuses is STARPULLM_FILE_ERROR with its errno;
  * a content that isn't what the format says, a path that is no regular file included, is STARPULLM_INVALID_FILE. */
@@ -40,12 +40,13 @@ void input_close(struct input_file *file);
 /* Reads `count` values of `width` bytes (2 or 4) from byte `offset` on, into the machine's byte order. */
 status input_read(const struct input_file *file, void *values, size_t width, int64_t count, int64_t offset);
 
-/* Reads the header and checks the magic number; the version is the format's own business. */
+/* Reads the header and checks the magic number. */
 status input_read_header(const struct input_file *file, enum file_format format, int32_t header[FILE_HEADER_INTS]);
+/* Checks the version, for formats of which one version is read. */
 status input_check_version(const struct input_file *file, enum file_format format,
                            const int32_t header[FILE_HEADER_INTS]);
 
-/* `consequence_of` says in the sentence what the expected size follows from. */
+/* Refuses any other size; the sentence says with `consequence_of` what the expected size follows from. */
 status input_check_size(const struct input_file *file, int64_t expected, const char *consequence_of);
 
 /* A file being written under a temporary name in the folder of its final one. */

@@ -1,12 +1,13 @@
-/* The token loader: which tokens of which shard belong to this rank's next step. api.c exports it as
- * starpullm_tokens. */
-#include "io/tokens.h"
-
+/* The token loader: which tokens of which shard belong to this rank's next step, in llm.c's order without shuffling.
+ *
+ * One shard is open at a time. Each is checked (header, exact size, at least one step) when the loader is opened and
+ * again when the loader comes to it: then it must still hold as many tokens. Positions are 64-bit. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "arguments.h"
 #include "io/file.h"
 
 enum { HEADER_NUM_TOKENS = 2, TOKEN_BYTES = 2 };
@@ -58,21 +59,19 @@ static status copy_options(struct starpullm_tokens *tokens, const struct starpul
                     " is too large, expected at most %" PRId64 " bytes",
                     options->num_ranks, options->batch_size, options->seq_len, INT64_MAX);
 
-    if (options->paths == NULL || options->num_paths == 0)
+    if (!options->paths || options->num_paths == 0)
         return fail(STARPULLM_INVALID_ARGUMENT, "no token files, expected at least 1");
     tokens->shards = calloc(options->num_paths, sizeof tokens->shards[0]);
-    if (tokens->shards == NULL)
+    if (!tokens->shards)
         return fail(STARPULLM_OUT_OF_MEMORY, "a list of %zu token files could not be allocated", options->num_paths);
     tokens->num_shards = options->num_paths;
     for (size_t i = 0; i < tokens->num_shards; i++) {
-        if (options->paths[i] == NULL)
+        if (!options->paths[i])
             return fail(STARPULLM_INVALID_ARGUMENT, "path %zu of %zu is NULL, expected the path of a token file", i,
                         tokens->num_shards);
-        size_t bytes_of_path = strlen(options->paths[i]) + 1;
-        tokens->shards[i].path = malloc(bytes_of_path);
-        if (tokens->shards[i].path == NULL)
+        tokens->shards[i].path = strdup(options->paths[i]);
+        if (!tokens->shards[i].path)
             return fail(STARPULLM_OUT_OF_MEMORY, "%s: its path could not be allocated", options->paths[i]);
-        memcpy(tokens->shards[i].path, options->paths[i], bytes_of_path);
     }
     return STARPULLM_OK;
 }
@@ -80,20 +79,15 @@ static status copy_options(struct starpullm_tokens *tokens, const struct starpul
 static status check_shard(const struct starpullm_tokens *tokens, const struct input_file *file, int64_t *num_tokens)
 {
     int32_t header[FILE_HEADER_INTS];
-    status result = input_read_header(file, FORMAT_TOKENS, header);
-    if (result == STARPULLM_OK)
-        result = input_check_version(file, FORMAT_TOKENS, header);
-    if (result != STARPULLM_OK)
-        return result;
+    TRY(input_read_header(file, FORMAT_TOKENS, header));
+    TRY(input_check_version(file, FORMAT_TOKENS, header));
     *num_tokens = header[HEADER_NUM_TOKENS];
     if (*num_tokens < 1)
         return fail(STARPULLM_INVALID_FILE, "%s: byte 8: number of tokens is %" PRId64 ", expected at least 1",
                     file->path, *num_tokens);
     char what[64];
     snprintf(what, sizeof what, "number of tokens %" PRId64, *num_tokens);
-    result = input_check_size(file, FILE_HEADER_BYTES + TOKEN_BYTES * *num_tokens, what);
-    if (result != STARPULLM_OK)
-        return result;
+    TRY(input_check_size(file, FILE_HEADER_BYTES + TOKEN_BYTES * *num_tokens, what));
     if (*num_tokens < tokens->step_tokens + 1)
         return fail(STARPULLM_INVALID_ARGUMENT,
                     "%s: byte 8: number of tokens is %" PRId64 ", expected at least %" PRId64
@@ -107,51 +101,62 @@ static status check_shard(const struct starpullm_tokens *tokens, const struct in
 static status open_shard(const struct starpullm_tokens *tokens, size_t shard, struct input_file *file,
                          int64_t *num_tokens)
 {
-    status result = input_open(file, tokens->shards[shard].path);
-    if (result != STARPULLM_OK)
-        return result;
-    result = check_shard(tokens, file, num_tokens);
-    if (result != STARPULLM_OK)
+    TRY(input_open(file, tokens->shards[shard].path));
+    const status code = check_shard(tokens, file, num_tokens);
+    if (code != STARPULLM_OK)
         input_close(file);
-    return result;
+    return code;
 }
 
-/* From the last to the first, so that the first stays open. */
+/* From the last shard to the first, which stays open. */
 static status open_all(struct starpullm_tokens *tokens)
 {
     for (size_t i = tokens->num_shards; i-- > 0;) {
         input_close(&tokens->file);
-        status result = open_shard(tokens, i, &tokens->file, &tokens->shards[i].num_tokens);
-        if (result != STARPULLM_OK)
-            return result;
+        TRY(open_shard(tokens, i, &tokens->file, &tokens->shards[i].num_tokens));
     }
     tokens->buffer = malloc((size_t)(tokens->rank_tokens + 1) * sizeof tokens->buffer[0]);
-    if (tokens->buffer == NULL)
+    if (!tokens->buffer)
         return fail(STARPULLM_OUT_OF_MEMORY, "a buffer of %" PRId64 " tokens could not be allocated",
                     tokens->rank_tokens + 1);
     return STARPULLM_OK;
 }
 
-status tokens_open(const struct starpullm_tokens_options *options, struct starpullm_tokens **tokens)
+status starpullm_tokens_open(const struct starpullm_tokens_options *options, starpullm_tokens **tokens)
 {
-    if (options == NULL || tokens == NULL)
-        return fail(STARPULLM_INVALID_ARGUMENT, "%s is NULL", options == NULL ? "options" : "tokens");
+    CHECK_POINTER(tokens);
     *tokens = NULL;
-    if (options->size != sizeof *options)
-        return fail(STARPULLM_INVALID_ARGUMENT, "options: size is %zu, expected %zu (starpullm_tokens_options)",
-                    options->size, sizeof *options);
+    CHECK_STRUCT(options);
     struct starpullm_tokens *opened = calloc(1, sizeof *opened);
-    if (opened == NULL)
+    if (!opened)
         return fail(STARPULLM_OUT_OF_MEMORY, "a token loader could not be allocated");
     opened->file.descriptor = -1;
-    status result = copy_options(opened, options);
-    if (result == STARPULLM_OK)
-        result = open_all(opened);
-    if (result != STARPULLM_OK) {
-        tokens_close(opened);
-        return result;
+    status code = copy_options(opened, options);
+    if (code == STARPULLM_OK)
+        code = open_all(opened);
+    if (code == STARPULLM_OK)
+        *tokens = opened;
+    else
+        starpullm_tokens_close(opened);
+    return code;
+}
+
+/* Opens the shard that comes after this one. It may be this one. */
+static status open_next_shard(struct starpullm_tokens *tokens, size_t next)
+{
+    if (next == tokens->shard)
+        return STARPULLM_OK;
+    struct input_file file;
+    int64_t num_tokens;
+    TRY(open_shard(tokens, next, &file, &num_tokens));
+    if (num_tokens != tokens->shards[next].num_tokens) {
+        input_close(&file);
+        return fail(STARPULLM_INVALID_FILE,
+                    "%s: byte 8: number of tokens is %" PRId64 ", expected %" PRId64 " (what it was at first)",
+                    tokens->shards[next].path, num_tokens, tokens->shards[next].num_tokens);
     }
-    *tokens = opened;
+    input_close(&tokens->file);
+    tokens->file = file;
     return STARPULLM_OK;
 }
 
@@ -160,44 +165,24 @@ static status advance(struct starpullm_tokens *tokens)
 {
     if (tokens->step < (tokens->shards[tokens->shard].num_tokens - 1) / tokens->step_tokens)
         return STARPULLM_OK;
-    size_t next = (tokens->shard + 1) % tokens->num_shards;
-    if (next != tokens->shard) {
-        struct input_file file;
-        int64_t num_tokens;
-        status result = open_shard(tokens, next, &file, &num_tokens);
-        if (result != STARPULLM_OK)
-            return result;
-        if (num_tokens != tokens->shards[next].num_tokens) {
-            input_close(&file);
-            return fail(STARPULLM_INVALID_FILE,
-                        "%s: byte 8: number of tokens is %" PRId64 ", expected %" PRId64 " (what it was at first)",
-                        tokens->shards[next].path, num_tokens, tokens->shards[next].num_tokens);
-        }
-        input_close(&tokens->file);
-        tokens->file = file;
-    }
+    const size_t next = (tokens->shard + 1) % tokens->num_shards;
+    TRY(open_next_shard(tokens, next));
     tokens->shard = next;
     tokens->step = 0;
     return STARPULLM_OK;
 }
 
-status tokens_next(struct starpullm_tokens *tokens, int32_t *inputs, int32_t *targets)
+/* On failure neither the outputs nor the position have changed: the next call tries the same step. */
+status starpullm_tokens_next(starpullm_tokens *tokens, int32_t *inputs /* (B,T) */, int32_t *targets /* (B,T) */)
 {
-    if (tokens == NULL || inputs == NULL || targets == NULL)
-        return fail(STARPULLM_INVALID_ARGUMENT, "%s is NULL",
-                    tokens == NULL   ? "tokens"
-                    : inputs == NULL ? "inputs"
-                                     : "targets");
-    status result = advance(tokens);
-    if (result != STARPULLM_OK)
-        return result;
-
-    int64_t count = tokens->rank_tokens + 1;
-    int64_t position = tokens->step * tokens->step_tokens + tokens->rank * tokens->rank_tokens;
-    int64_t offset = FILE_HEADER_BYTES + TOKEN_BYTES * position;
-    result = input_read(&tokens->file, tokens->buffer, TOKEN_BYTES, count, offset);
-    if (result != STARPULLM_OK)
-        return result;
+    CHECK_POINTER(tokens);
+    CHECK_POINTER(inputs);
+    CHECK_POINTER(targets);
+    TRY(advance(tokens));
+    const int64_t count = tokens->rank_tokens + 1;
+    const int64_t position = tokens->step * tokens->step_tokens + tokens->rank * tokens->rank_tokens;
+    const int64_t offset = FILE_HEADER_BYTES + TOKEN_BYTES * position;
+    TRY(input_read(&tokens->file, tokens->buffer, TOKEN_BYTES, count, offset));
     for (int64_t i = 0; tokens->vocab_size > 0 && i < count; i++)
         if (tokens->buffer[i] >= tokens->vocab_size)
             return fail(STARPULLM_INVALID_TOKEN,
@@ -211,9 +196,9 @@ status tokens_next(struct starpullm_tokens *tokens, int32_t *inputs, int32_t *ta
     return STARPULLM_OK;
 }
 
-void tokens_close(struct starpullm_tokens *tokens)
+void starpullm_tokens_close(starpullm_tokens *tokens)
 {
-    if (tokens == NULL)
+    if (!tokens)
         return;
     input_close(&tokens->file);
     for (size_t i = 0; i < tokens->num_shards; i++)

@@ -1,20 +1,20 @@
-/* Training states: everything a run resumes from, one file per rank, written while the training goes on. saving.c,
- * session.c and api.c call it; docs/formats.md has the format.
+/* Training states: everything that a run resumes from. docs/formats.md has the format.
  *
  * The state after step k is the folder <root>/step-<k>. Each rank puts the tensors that it owns into a file of its own
- * there, under a temporary name until it is whole and on the disk; the state is complete when the files of all ranks
- * are there, so no rank waits for another. Killed at any moment, a save leaves the complete states that there are. */
+ * there, under a temporary name until it is whole and on the disk. The state is complete when the files of all ranks
+ * are there, so no rank waits for another. A save that is killed at any moment leaves the complete states that there
+ * are. Only one run at a time may save into a root: see folder_lock.h. */
 #ifndef STARPULLM_TRAINING_STATE_H
 #define STARPULLM_TRAINING_STATE_H
 
-#include "model/tensors.h"
+#include "io/tensor_destination.h"
 
 /* The same on all ranks, but for `rank`. */
 struct training_state_meta {
     model_config config;
     int32_t rank, num_ranks;
     int64_t step;                /* updates that led to it */
-    uint64_t run;                /* any number that another run is unlikely to have: files of two runs aren't mixed */
+    uint64_t run;                /* a number that another run is unlikely to have: files of two runs make no state */
     int64_t batches;             /* data position: batches taken, each of ... */
     int64_t batch_size, seq_len; /* ... (B,T), all ranks together */
     int64_t seed;                /* of generated tokens, or whatever else the data follow from */
@@ -25,6 +25,10 @@ struct training_state_meta {
 
 /* ---- Writing ---- */
 
+/* What is kept of each tensor, in the file's order. */
+enum { STATE_PARTS = 3 };
+extern const enum starpullm_group state_groups[STATE_PARTS];
+
 struct training_state_tensor {
     enum parameter parameter;
     int layer;
@@ -32,23 +36,25 @@ struct training_state_tensor {
 
 struct training_state_writer;
 
-/* Makes root (its parent must be there) and the step's folder as needed, and in it the temporary file, with all its
- * space reserved: a full disk is found here. `tensors` are those that this rank owns, perhaps none. A temporary file
- * that a killed save has left is taken over; one that a living process writes is STARPULLM_FILE_ERROR. Copies its
- * arguments. On failure *writer is NULL and nothing is left behind but root. */
+/* Makes the folder, whose parent must exist, unless it is there. */
+status training_state_make_root(const char *root);
+
+/* Makes the step's folder in the existing `root`, and in it the temporary file, with all its space reserved: a full
+ * disk is found here. `tensors` are those that this rank owns, perhaps none, in the checkpoint's order. Replaces the
+ * temporary file of a killed save. Copies its arguments. On failure *writer is NULL and nothing is left behind. */
 status training_state_writer_open(const char *root, const struct training_state_meta *meta,
                                   const struct training_state_tensor *tensors, int count,
                                   struct training_state_writer **writer);
 
-/* Writes params, m or v of the index-th tensor; returns when `values` may change again. From any threads at once; each
- * once, in any order. Values that begin on a multiple of 4096 bytes go to the disk from where they are, past the page
- * cache where the file system can; others are copied on the way. Nothing past the last value is read. */
+/* Writes params, m or v of the index-th tensor; returns when `values` may change again. Each part has to be written
+ * once, in any order, by one thread at a time. Values go to the disk from where they are, past the page cache where the
+ * file system can and they begin on a multiple of 4096 bytes. Nothing past the last value is read. */
 status training_state_write(struct training_state_writer *writer, int index, enum starpullm_group group,
                             const float *values);
 
 /* Once everything has been written: fsync, rename, fsync of the folder. Frees the writer whatever it returns; on
- * failure as after training_state_discard(). (The one exception: if only the folder's fsync fails, the file is in place
- * and the sentence says so.) */
+ * failure as training_state_discard(). (The one exception: if only the folder's fsync fails, the file is in place and
+ * the sentence says so.) */
 status training_state_commit(struct training_state_writer *writer);
 
 /* Removes the temporary file, and the step's folder if it is empty, and frees the writer. Leaves the last error alone.
@@ -56,10 +62,9 @@ status training_state_commit(struct training_state_writer *writer);
 void training_state_discard(struct training_state_writer *writer);
 
 /* Removes the states that the one after `step`, just saved, makes unnecessary: of those up to it, all but the newest
- * `keep` (at least 1) complete ones, and the incomplete ones older than the newest complete one. Later steps belong to
- * another run and stay, and so does whatever in these folders isn't a training state's. One rank calls it; that several
- * processes do does no harm. Whether every rank is done with `step` doesn't matter, provided that each saves its steps
- * in ascending order. */
+ * `keep` (at least 1) complete ones, and the incomplete ones that are older than the newest complete one. Later steps
+ * belong to another run and stay, and so does whatever in these folders isn't a training state's. One rank calls it.
+ * The other ranks may still be writing `step`, provided that each rank saves its steps in ascending order. */
 status training_state_prune(const char *root, int64_t step, int keep);
 
 /* ---- Reading ---- */
@@ -75,7 +80,7 @@ status training_state_open(const char *path, struct training_state **state);
 /* NULL is allowed. */
 void training_state_close(struct training_state *state);
 
-/* rank is 0. Whether a run may go on with other hyperparameters, data or ranks is the caller's business. */
+/* rank is 0. Whether a run may go on with other hyperparameters, data or ranks is for the caller to decide. */
 const struct training_state_meta *training_state_meta(const struct training_state *state);
 
 /* Its folder. */
@@ -85,18 +90,9 @@ const char *training_state_path(const struct training_state *state);
  * is none. */
 const char *training_state_passed_over(const struct training_state *state);
 
-/* One tensor is held at a time, in the files' order; release() follows every acquire() that returned STARPULLM_OK, also
- * when reading failed. */
-struct training_state_destination {
-    void *context;
-    status (*acquire)(void *context, enum starpullm_group group, enum parameter p, int layer,
-                      float **values); /* NULL: not wanted, skipped */
-    void (*release)(void *context, enum starpullm_group group, enum parameter p, int layer);
-};
-
 /* Checks that it is `expected`'s model (what the caller's buffers were made for), then reads params, m and v of every
  * tensor, whichever rank wrote it. After a failure some buffers may have been filled. */
-status training_state_read(const struct training_state *state, const model_config *expected,
-                           const struct training_state_destination *destination);
+status training_state_read(struct training_state *state, const model_config *expected,
+                           const struct tensor_destination *destination);
 
 #endif

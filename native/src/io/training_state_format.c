@@ -1,5 +1,4 @@
-/* Header, table, trailer and names of a training state's file, as docs/formats.md has them. training_state.c reads
- * them, training_state_writer.c writes them. */
+/* Header, table, trailer and names of a training state's file, as docs/formats.md has them. */
 #include "io/training_state_format.h"
 
 #include <inttypes.h>
@@ -10,7 +9,7 @@ const enum starpullm_group state_groups[STATE_PARTS] = {STARPULLM_PARAMS, STARPU
 
 enum { MAX_FIELD_TEXT = 32 };
 
-/* The header's fields behind magic and version. A field takes one word or two, with the bits that it has in memory. */
+/* The header's fields after magic and version. A field takes one word or two, with the bits that it has in memory. */
 static const struct field {
     const char *name;
     int word;
@@ -53,7 +52,7 @@ static void put_int64(int32_t *word, int64_t value)
     word[1] = (int32_t)(uint32_t)((uint64_t)value >> 32);
 }
 
-int64_t get_int64(const int32_t *word)
+static int64_t get_int64(const int32_t *word)
 {
     return (int64_t)((uint64_t)(uint32_t)word[1] << 32 | (uint32_t)word[0]);
 }
@@ -67,12 +66,12 @@ static void put_field(int32_t *words, const struct field *field, const struct tr
 {
     const char *member = (const char *)meta + field->offset;
     int64_t value;
-    if (two_words(field)) {
-        memcpy(&value, member, sizeof value);
-        put_int64(words + field->word, value);
-    } else {
+    if (!two_words(field)) {
         memcpy(words + field->word, member, sizeof words[0]);
+        return;
     }
+    memcpy(&value, member, sizeof value);
+    put_int64(words + field->word, value);
 }
 
 static void get_field(struct training_state_meta *meta, const struct field *field, const int32_t *words)
@@ -85,24 +84,24 @@ static void get_field(struct training_state_meta *meta, const struct field *fiel
         memcpy(member, words + field->word, sizeof words[0]);
 }
 
-static const char *field_text(char text[MAX_FIELD_TEXT], const struct field *field, const int32_t *words)
+static const char *field_text(char text[MAX_FIELD_TEXT], const struct field *field,
+                              const struct training_state_meta *meta)
 {
-    float number;
-    memcpy(&number, words + field->word, sizeof number);
-    switch (field->kind) {
-    case INT32:
-        snprintf(text, MAX_FIELD_TEXT, "%" PRId32, words[field->word]);
-        break;
-    case INT64:
-        snprintf(text, MAX_FIELD_TEXT, "%" PRId64, get_int64(words + field->word));
-        break;
-    case HEX64:
-        snprintf(text, MAX_FIELD_TEXT, "0x%" PRIx64, (uint64_t)get_int64(words + field->word));
-        break;
-    case FLOAT32:
-        snprintf(text, MAX_FIELD_TEXT, "%.9g", (double)number);
-        break;
-    }
+    union {
+        int32_t int32;
+        int64_t int64;
+        uint64_t hex64;
+        float float32;
+    } value;
+    memcpy(&value, (const char *)meta + field->offset, two_words(field) ? 8 : 4);
+    if (field->kind == INT32)
+        snprintf(text, MAX_FIELD_TEXT, "%" PRId32, value.int32);
+    else if (field->kind == INT64)
+        snprintf(text, MAX_FIELD_TEXT, "%" PRId64, value.int64);
+    else if (field->kind == HEX64)
+        snprintf(text, MAX_FIELD_TEXT, "0x%" PRIx64, value.hex64);
+    else
+        snprintf(text, MAX_FIELD_TEXT, "%.9g", (double)value.float32);
     return text;
 }
 
@@ -166,19 +165,13 @@ status state_meta_check(const struct training_state_meta *meta, status code, con
     return STARPULLM_OK;
 }
 
-void state_encode_header(int32_t header[FILE_HEADER_INTS], const struct training_state_meta *meta, int count)
-{
-    memset(header, 0, FILE_HEADER_BYTES);
-    stamp_header(FORMAT_TRAINING_STATE, header);
-    for (int f = 0; f < NUM_FIELDS; f++)
-        put_field(header, &fields[f], meta);
-    header[STATE_WORD_TENSORS] = count;
-}
-
 void state_encode(int32_t *words, const struct training_state_meta *meta, const struct state_entry *entries, int count)
 {
     memset(words, 0, (size_t)state_header_bytes(count));
-    state_encode_header(words, meta, count);
+    stamp_header(FORMAT_TRAINING_STATE, words);
+    for (int f = 0; f < NUM_FIELDS; f++)
+        put_field(words, &fields[f], meta);
+    words[STATE_WORD_TENSORS] = count;
     for (int i = 0; i < count; i++) {
         int32_t *entry = words + FILE_HEADER_INTS + i * STATE_ENTRY_WORDS;
         entry[0] = (int32_t)entries[i].parameter;
@@ -196,19 +189,18 @@ void state_decode(struct training_state_meta *meta, const int32_t *words)
         get_field(meta, &fields[f], words);
 }
 
-status state_compare(const char *path, const int32_t *found, const struct training_state_meta *expected,
-                     bool only_model, const char *whose)
+status state_compare(const char *path, const struct training_state_meta *found,
+                     const struct training_state_meta *expected, bool only_model, const char *whose)
 {
-    int32_t words[FILE_HEADER_INTS] = {0};
     char found_text[MAX_FIELD_TEXT], expected_text[MAX_FIELD_TEXT];
     for (int f = 0; f < NUM_FIELDS; f++) {
         const struct field *field = &fields[f];
         if (field->shared_by == RANK || (only_model && field->shared_by != MODEL))
             continue;
-        put_field(words, field, expected);
-        if (memcmp(words + field->word, found + field->word, two_words(field) ? 8 : 4) != 0)
+        if (memcmp((const char *)found + field->offset, (const char *)expected + field->offset,
+                   two_words(field) ? 8 : 4) != 0)
             return fail(STARPULLM_INVALID_FILE, "%s: byte %d: %s is %s, expected %s (%s)", path, 4 * field->word,
-                        field->name, field_text(found_text, field, found), field_text(expected_text, field, words),
+                        field->name, field_text(found_text, field, found), field_text(expected_text, field, expected),
                         whose);
     }
     return STARPULLM_OK;
@@ -239,7 +231,7 @@ void state_encode_trailer(int32_t words[STATE_BLOCK_WORDS], const struct trainin
     put_int64(words + 10, file_bytes);
 }
 
-/* ---- Names ---- */
+/* ---- Names: parsing accepts exactly what is generated ---- */
 
 void state_folder_name(char name[STATE_NAME_BYTES], int64_t step)
 {
@@ -263,7 +255,7 @@ void state_file_name(char name[STATE_NAME_BYTES], int32_t rank, int32_t num_rank
 bool state_file_parse(const char *name, int32_t *rank, int32_t *num_ranks)
 {
     char same[STATE_NAME_BYTES];
-    if (sscanf(name, "rank-%" SCNd32 "-of-%" SCNd32 ".state", rank, num_ranks) != 2 || *rank < 0 || *rank >= *num_ranks)
+    if (sscanf(name, "rank-%" SCNd32 "-of-%" SCNd32, rank, num_ranks) != 2 || *rank < 0 || *rank >= *num_ranks)
         return false;
     state_file_name(same, *rank, *num_ranks);
     return strcmp(name, same) == 0;
@@ -278,7 +270,7 @@ bool state_temporary_parse(const char *name)
 {
     char same[STATE_NAME_BYTES];
     int32_t rank, num_ranks;
-    if (sscanf(name, ".rank-%" SCNd32 "-of-%" SCNd32 ".tmp", &rank, &num_ranks) != 2)
+    if (sscanf(name, ".rank-%" SCNd32 "-of-%" SCNd32, &rank, &num_ranks) != 2)
         return false;
     state_temporary_name(same, rank, num_ranks);
     return strcmp(name, same) == 0;

@@ -1,5 +1,4 @@
-/* The layout of a training state's file and the names of files and folders, for the two directions to share.
- * training_state.c and training_state_writer.c call it.
+/* The layout of a training state's file and the names of files and folders, which writing and reading share.
  *
  * A file is a header of 256 int32, a table with an entry for each of its tensors, the tensors' values, and a trailer,
  * each beginning on a multiple of STATE_BLOCK bytes but for the table, which follows the header at once. Integers are
@@ -11,22 +10,19 @@
 #include "io/training_state.h"
 
 enum {
-    STATE_BLOCK = 4096, /* bytes; the sectors of every disk we know divide it */
+    STATE_BLOCK = 4096, /* bytes; a multiple of every disk's sectors, as writes past the page cache need */
     STATE_BLOCK_WORDS = STATE_BLOCK / 4,
     STATE_ENTRY_WORDS = 10, /* per tensor, in the table */
     STATE_NAME_BYTES = 48,  /* any of the names */
     STATE_WORD_TENSORS = 10 /* the header's number of tensors */
 };
 
-/* What is kept of each tensor, in the file's order. */
-enum { STATE_PARTS = 3 };
-extern const enum starpullm_group state_groups[STATE_PARTS];
-
 struct state_entry {
     enum parameter parameter;
     int layer;
     int64_t elements;
     int64_t positions[STATE_PARTS]; /* bytes */
+    bool written[STATE_PARTS];      /* only of a file being written */
 };
 
 /* The smallest multiple of STATE_BLOCK that has room for them. */
@@ -40,25 +36,23 @@ int64_t state_header_bytes(int count);
 status state_lay_out(const model_config *config, struct state_entry *entries, int count, int64_t *file_bytes,
                      const char *where);
 
-/* Refuses with `code` what no state can have. */
+/* Refuses, with `code`, numbers that no state can have. */
 status state_meta_check(const struct training_state_meta *meta, status code, const char *where);
 
-/* Header, and header and table (state_header_bytes(count) bytes), and the header back. */
-void state_encode_header(int32_t header[FILE_HEADER_INTS], const struct training_state_meta *meta, int count);
+/* Header and table: state_header_bytes(count) bytes; and the header back. */
 void state_encode(int32_t *words, const struct training_state_meta *meta, const struct state_entry *entries, int count);
 void state_decode(struct training_state_meta *meta, const int32_t *words);
 
-/* Refuses a header that differs in the model, or (not only_model) in anything that the ranks of one save share. `whose`
- * says whose the expected values are. */
-status state_compare(const char *path, const int32_t *found, const struct training_state_meta *expected,
-                     bool only_model, const char *whose);
+/* Refuses a file whose header differs in the model, or (unless only_model) in anything that the ranks of one save
+ * share. `whose` says in the sentence where the expected values are from. */
+status state_compare(const char *path, const struct training_state_meta *found,
+                     const struct training_state_meta *expected, bool only_model, const char *whose);
 
-/* The last block. It repeats the identity, and has a fingerprint of header and table: FNV-1a of 64 bits. */
+/* The last block. It repeats which save and rank it belongs to, and has a fingerprint of header and table (64-bit
+ * FNV-1a). */
 uint64_t state_fingerprint(const int32_t *words, int64_t bytes);
 void state_encode_trailer(int32_t words[STATE_BLOCK_WORDS], const struct training_state_meta *meta,
                           uint64_t fingerprint, int64_t file_bytes);
-
-int64_t get_int64(const int32_t *word);
 
 /* Names, and back: false if it isn't exactly such a name. */
 void state_folder_name(char name[STATE_NAME_BYTES], int64_t step);
@@ -68,7 +62,7 @@ bool state_file_parse(const char *name, int32_t *rank, int32_t *num_ranks);
 void state_temporary_name(char name[STATE_NAME_BYTES], int32_t rank, int32_t num_ranks);
 bool state_temporary_parse(const char *name);
 
-/* Position of a tensor among all of the model's, in the checkpoint's order; and their number. */
+/* Position of a tensor among all of the model's, in the checkpoint's order; their number for NUM_PARAMETERS, 0. */
 int64_t state_instance(const model_config *config, enum parameter p, int layer);
 
 #endif

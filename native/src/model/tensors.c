@@ -1,5 +1,4 @@
-/* The tensor table itself, and the sizes that follow from it. io, data, session and api ask it; nothing else in the
- * library knows a tensor's shape. */
+/* The tensor table itself, and the sizes that follow from it. */
 #include "model/tensors.h"
 
 #include <inttypes.h>

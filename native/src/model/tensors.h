@@ -1,5 +1,5 @@
-/* The tensor table: every tensor's name, group, shape and place in the checkpoint, in one place.
- * io, data, session and api all read it; nothing else in the library knows a tensor's shape.
+/* The tensor table: every tensor's name, group, shape and place in the checkpoint. Nothing else in the library knows a
+ * tensor's shape.
  *
  * Size letters, here and everywhere: B batch, T sequence length, C channels, NH heads, L layers, V vocabulary,
  * Vp padded vocabulary, maxT the longest sequence the position table has. */

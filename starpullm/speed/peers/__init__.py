@@ -1,1 +1,1 @@
-"""The same training step by others, run by turns with the library's own: other matmuls, and PyTorch."""
+"""Comparisons of the strict training step with the same step by other programs: another matmul, or PyTorch."""

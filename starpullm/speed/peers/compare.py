@@ -1,45 +1,42 @@
-"""The library's strict training beside another way of doing the same, step by step in turns: ratios with their spread.
+"""The library's strict training and peers that train the same model, in turn: ratios of their speeds with their spread.
 
-``starpullm bench --against`` calls it. The machine's speed changes from minute to minute; who takes turns meets the
-same changes, so a ratio is taken within each round, and only then the median over rounds.
+The machine's speed changes from minute to minute. Contenders that take turns see the same changes, so each ratio is
+taken within a round, and the median over the rounds comes last.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
 import statistics
-import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from starpullm.checks.isolation import Child
 from starpullm.checks.result import json_value
 from starpullm.errors import InvalidArgumentError, MissingDependencyError, RuntimeFailureError, StarpullmError
-from starpullm.speed.peers.serve import COMPILED, EAGER
-from starpullm.speed.throughput import Configuration
+from starpullm.processes.children import Child, Raised, Reply
+from starpullm.speed.peers.serve import COMPILED, EAGER, serve_steps
+from starpullm.speed.workload import Workload
 
-__all__ = ["OPPONENTS", "STRICT", "Comparison", "Contender", "Spread", "check_losses", "compare"]
+__all__ = ["PEERS", "STRICT", "Comparison", "ContenderSpeed", "Spread", "check_losses", "compare"]
 
-OPPONENTS = ("blas", "torch")
+PEERS = ("blas", "torch")
 STRICT, BLAS = "strict", "blas"
 
 LOSS_TOLERANCE = 1e-3
-"""The most by which losses may differ for a comparison to be one of the same training.
+"""The largest difference between the losses of two contenders that train the same model.
 
-At a loss of 11 it is 1,000 roundings of binary32: far more than another order of sums makes in a step or two, and less
-than a wrong gradient, learning rate or mask.
+At a loss of 11 it is 1,000 roundings of binary32: far more than another order of sums causes in a step or two, and less
+than the effect of a wrong gradient, learning rate or mask.
 """
 
-_LEAD_STEPS = 2  # at least, before any is timed: the second loss shows the first one's gradients and update
-_TURN_SECONDS = 0.25  # at least: waking up costs nothing against it
-_MIN_TURN_STEPS = 5  # the first finds cold caches, and the last has no next one to go on with: both count
+_LEAD_STEPS = 2  # at least, before measured turns: the second loss depends on the gradients and the update of the first
+_TURN_SECONDS = 0.25  # at least, so that the time to wake a stopped process is negligible
+_MIN_TURN_STEPS = 5  # so that the first step, with cold caches, and the last, without a successor, don't dominate
 _MAX_TURN_STEPS = 1000
 
 
@@ -58,19 +55,20 @@ class Spread:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contender:
-    """One way of training.
+class ContenderSpeed:
+    """What was measured of one contender.
 
     Parameters
     ----------
     name
         ``strict``, ``blas``, ``torch eager`` or ``torch compiled``.
     description
-        What it is, in its own words.
+        What it computes with, as it reports itself.
     tokens_per_ms
         Over the rounds.
     times_slower
-        The strict run's tokens per millisecond ÷ this one's, within each round: above 1, the strict run is faster.
+        The strict run's tokens per millisecond divided by this one's, within each round: above 1, the strict run is
+        faster.
     losses
         Of the first steps.
     """
@@ -89,125 +87,98 @@ class Comparison:
     Parameters
     ----------
     configuration
-        The strict one's; its ``iterations`` is the number of rounds.
+        The strict workload; its ``iterations`` is the number of rounds.
     contenders
         In the order of their first turns.
     steps_per_turn
-        Of each, by name: as many as take a quarter of a second, at least one.
+        The steps of a turn of each contender, by name: as many as take a quarter of a second, at least five.
     loss_difference
-        The largest between a contender and the strict run over the first steps.
+        The largest difference between a contender's losses and the strict run's, over the first steps.
     left_out
-        Contenders that weren't there, with the reason.
+        Contenders that can't run on this machine, with the reason.
     """
 
-    configuration: Configuration
-    contenders: tuple[Contender, ...]
+    configuration: Workload
+    contenders: tuple[ContenderSpeed, ...]
     steps_per_turn: dict[str, int]
     loss_difference: float
     left_out: dict[str, str]
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON values, by the names of the fields."""
-        return {field.name: json_value(getattr(self, field.name)) for field in fields(self)}
+        values: dict[str, Any] = json_value(self)
+        return values
 
 
 def compare(
-    configuration: Configuration,
+    workload: Workload,
     checkpoint: Path,
-    opponents: Sequence[str],
+    peers: Sequence[str],
     *,
     blas_library: str | None = None,
     time_limit: float = 1800.0,
     progress: Callable[[], None] | None = None,
 ) -> Comparison:
-    """Let the strict run and its opponents take turns, each in a process of its own.
+    """Let the strict run and its peers take turns, each in a process of its own.
 
-    All start from the same model and see the same batches. Before anything is timed, the losses of the first steps are
-    compared: who computes something else is no opponent.
+    All start from the same model and train on the same batches. Before turns are measured, the losses of the first
+    steps are compared: a contender that computes something else can't be compared.
 
     Parameters
     ----------
-    configuration
-        The strict run, of one rank. Opponents have as many threads as its partition; ``blas`` has its graph as well.
+    workload
+        The strict run, of one rank. Peers have as many threads as its partition; ``blas`` has its task graph too.
     checkpoint
         The model.
-    opponents
-        Of ``OPPONENTS``. ``torch`` stands for two, PyTorch as it is and, if there is a C++ compiler, compiled.
+    peers
+        Of ``PEERS``. ``torch`` stands for two contenders: eager PyTorch and, if there is a C++ compiler, compiled.
     blas_library
-        As ``Runtime``'s, of ``blas``.
+        The library of ``blas``, as for ``Runtime``.
     time_limit
-        Seconds for each answer; the first takes ``torch.compile`` a minute or more.
+        Seconds for each reply; the first one of ``torch.compile`` takes a minute or more.
     progress
         Called after each round.
 
     Raises
     ------
     InvalidArgumentError
-        If a configuration can't be had.
+        If a workload isn't possible.
     MissingDependencyError
         If there is no BLAS or no PyTorch.
     RuntimeFailureError
-        If a contender fails, is late, or its losses aren't the strict run's.
+        If a contender fails, doesn't reply in time, or has other losses than the strict run.
     """
-    unknown = [name for name in opponents if name not in OPPONENTS]
-    if unknown:
-        raise InvalidArgumentError(f'against: found "{unknown[0]}", expected {" or ".join(OPPONENTS)}')
-    if configuration.ranks != 1 or configuration.matmul != STRICT:
-        raise InvalidArgumentError("against: expected a strict configuration of one rank")
-    if not time_limit > 0:
-        raise InvalidArgumentError(f"time_limit: found {time_limit:g}, expected a positive number of seconds")
-    configurations, left_out = _contenders(configuration, opponents, blas_library)
-    tokens = configuration.batch_size * configuration.seq_len
+    _check_arguments(workload, peers, time_limit)
+    workloads, left_out = _workloads(workload, peers, blas_library)
     with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="starpullm-against-")))
-        turns = []
-        for name, own in configurations.items():
-            turn = _Turns(name, own, checkpoint, directory, time_limit)
-            stack.callback(turn.end)
-            turn.start()
-            turns.append(turn)
-        lead = max(configuration.warm_up, _LEAD_STEPS)
-        # One step first: it compiles, calibrates and touches its memory, and says nothing about how long others take.
-        losses = {turn.name: turn.take(1)[1] for turn in turns}
-        for turn in turns:
-            seconds, more = turn.take(lead - 1)
-            losses[turn.name] += more
-            turn.steps = min(max(math.ceil(_TURN_SECONDS * (lead - 1) / seconds), _MIN_TURN_STEPS), _MAX_TURN_STEPS)
-        difference = check_losses(losses)
-        speeds: dict[str, list[float]] = {turn.name: [] for turn in turns}
-        for round_number in range(configuration.iterations):
-            for turn in turns if round_number % 2 == 0 else reversed(turns):
-                seconds, _ = turn.take(turn.steps)
-                speeds[turn.name].append(turn.steps * tokens / seconds / 1e3)
+        contenders = []
+        for name, own in workloads.items():
+            contenders.append(_Contender(name, own, checkpoint, time_limit))
+            stack.callback(contenders[-1].end)
+            contenders[-1].start()
+        _run_lead_steps(contenders, max(workload.warm_up, _LEAD_STEPS))
+        difference = check_losses({contender.name: contender.losses for contender in contenders})
+        for round_number in range(workload.iterations):
+            for contender in contenders if round_number % 2 == 0 else reversed(contenders):
+                contender.take_turn()
             if progress:
                 progress()
     return Comparison(
-        configuration=configuration,
-        contenders=tuple(
-            Contender(
-                name=turn.name,
-                description=turn.description,
-                tokens_per_ms=Spread.of(speeds[turn.name]),
-                times_slower=Spread.of(
-                    [own / other for own, other in zip(speeds[STRICT], speeds[turn.name], strict=True)]
-                ),
-                losses=tuple(losses[turn.name]),
-            )
-            for turn in turns
-        ),
-        steps_per_turn={turn.name: turn.steps for turn in turns},
+        configuration=workload,
+        contenders=tuple(contender.speed(contenders[0].speeds) for contender in contenders),
+        steps_per_turn={contender.name: contender.steps for contender in contenders},
         loss_difference=difference,
         left_out=left_out,
     )
 
 
 def check_losses(losses: Mapping[str, Sequence[float]]) -> float:
-    """Return the largest difference of any contender's losses from the strict run's, step by step.
+    """Return the largest difference between a contender's losses and the strict run's, step by step.
 
     Raises
     ------
     RuntimeFailureError
-        If it is more than ``LOSS_TOLERANCE``, or no number.
+        If a difference is larger than ``LOSS_TOLERANCE`` or not a number.
     """
     largest = 0.0
     for name, found in losses.items():
@@ -216,70 +187,102 @@ def check_losses(losses: Mapping[str, Sequence[float]]) -> float:
             if not difference <= LOSS_TOLERANCE:
                 raise RuntimeFailureError(
                     f"{name}: step {step}: its loss is {value:.6f}, expected the strict run's {expected:.6f} to within "
-                    f"{LOSS_TOLERANCE:g}: it doesn't train the same model, and its speed says nothing"
+                    f"{LOSS_TOLERANCE:g}: it doesn't train the same model, so the speeds can't be compared"
                 )
             largest = max(largest, difference)
     return largest
 
 
-# ---- How it works ----
+# ---- The processes of the contenders ----
 
 _FAILURES: dict[str, type[StarpullmError]] = {
     kind.__name__: kind for kind in (InvalidArgumentError, MissingDependencyError)
 }
 
 
-def _contenders(
-    configuration: Configuration, opponents: Sequence[str], blas_library: str | None
-) -> tuple[dict[str, Configuration], dict[str, str]]:
-    """Return contenders with their configurations, and those that can't be there with the reason."""
-    found = {STRICT: configuration}
+def _check_arguments(workload: Workload, peers: Sequence[str], time_limit: float) -> None:
+    unknown = [name for name in peers if name not in PEERS]
+    if unknown:
+        raise InvalidArgumentError(f'against: found "{unknown[0]}", expected {" or ".join(PEERS)}')
+    if workload.ranks != 1 or workload.matmul != STRICT:
+        raise InvalidArgumentError("against: expected a strict configuration of one rank")
+    if not time_limit > 0:
+        raise InvalidArgumentError(f"time_limit: found {time_limit:g}, expected a positive number of seconds")
+
+
+def _workloads(
+    workload: Workload, peers: Sequence[str], blas_library: str | None
+) -> tuple[dict[str, Workload], dict[str, str]]:
+    """Return each contender's workload, and the contenders that can't run on this machine with the reason."""
+    found = {STRICT: workload}
     left_out = {}
-    if BLAS in opponents:
-        found[BLAS] = replace(configuration, matmul="blas", blas_library=blas_library)
-    if "torch" in opponents:
-        found[EAGER] = configuration
+    if BLAS in peers:
+        found[BLAS] = replace(workload, matmul="blas", blas_library=blas_library)
+    if "torch" in peers:
+        found[EAGER] = workload
         compiler = os.environ.get("CXX", "g++")
         if shutil.which(compiler):
-            found[COMPILED] = configuration
+            found[COMPILED] = workload
         else:
             left_out[COMPILED] = f"found no C++ compiler {compiler}, which torch.compile calls"
     return found, left_out
 
 
-def _raise_failure(name: str, reply: Mapping[str, Any]) -> None:
-    if "failure" in reply:
-        raise _FAILURES.get(reply["kind"], RuntimeFailureError)(f"{name}: {reply['failure']}")
+def _run_lead_steps(contenders: Sequence[_Contender], lead: int) -> None:
+    """Run each contender's first `lead` steps, at least two, and set the number of steps of its turns."""
+    # The first step compiles, calibrates and touches memory: its time says nothing about later steps.
+    for contender in contenders:
+        contender.losses = contender.run(1)[1]
+    for contender in contenders:
+        seconds, losses = contender.run(lead - 1)
+        contender.losses += losses
+        steps = math.ceil(_TURN_SECONDS * (lead - 1) / seconds)
+        contender.steps = min(max(steps, _MIN_TURN_STEPS), _MAX_TURN_STEPS)
 
 
-class _Turns:
-    """A contender's process."""
+class _Contender:
+    """A contender's process, and what was measured of it."""
 
-    def __init__(
-        self, name: str, configuration: Configuration, checkpoint: Path, directory: Path, time_limit: float
-    ) -> None:
+    def __init__(self, name: str, workload: Workload, checkpoint: Path, time_limit: float) -> None:
         self.name = name
         self.description = ""
+        self.losses: list[float] = []
+        self.speeds: list[float] = []
+        """Tokens per millisecond, by round."""
         self.steps = 1
+        """Of a turn."""
+        self._tokens = workload.tokens
         self._time_limit = time_limit
-        command = [sys.executable, "-P", "-m", "starpullm.speed.peers.serve"]
-        arguments = [name, json.dumps(asdict(configuration)), str(checkpoint)]
-        self._child = Child(name, [*command, *arguments], directory, {})
+        arguments = {"name": name, "workload": asdict(workload), "checkpoint": str(checkpoint)}
+        self._child = Child(name, serve_steps, arguments, request_name="the turn")
 
     def start(self) -> None:
-        hello = self._child.wait_started(self._time_limit)
-        if isinstance(hello, str):
-            raise RuntimeFailureError(hello)
-        _raise_failure(self.name, hello)
-        self.description = hello["description"]
+        self.description = _result(self._child.start(self._time_limit))
 
-    def take(self, steps: int) -> tuple[float, list[float]]:
-        """Let it do so many steps; return their seconds and losses."""
-        reply = self._child.ask(json.dumps({"steps": steps}) + "\n", self._time_limit)
-        if isinstance(reply, str):
-            raise RuntimeFailureError(reply)
-        _raise_failure(self.name, reply)
-        return reply["seconds"], reply["losses"]
+    def run(self, steps: int) -> tuple[float, list[float]]:
+        """Run so many steps; return their seconds and losses."""
+        result = _result(self._child.ask(steps, self._time_limit))
+        return result["seconds"], result["losses"]
+
+    def take_turn(self) -> None:
+        seconds, _ = self.run(self.steps)
+        self.speeds.append(self.steps * self._tokens / seconds / 1e3)
 
     def end(self) -> None:
         self._child.end()
+
+    def speed(self, strict_speeds: Sequence[float]) -> ContenderSpeed:
+        ratios = [strict / own for strict, own in zip(strict_speeds, self.speeds, strict=True)]
+        return ContenderSpeed(
+            name=self.name,
+            description=self.description,
+            tokens_per_ms=Spread.of(self.speeds),
+            times_slower=Spread.of(ratios),
+            losses=tuple(self.losses),
+        )
+
+
+def _result(reply: Reply) -> Any:
+    if isinstance(reply, Raised) and reply.kind in _FAILURES:
+        raise _FAILURES[reply.kind](f"{reply.child}: {reply.sentence}")
+    return reply.result()

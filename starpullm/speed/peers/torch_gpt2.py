@@ -1,7 +1,6 @@
 """GPT-2's training step in PyTorch, on the same model files: what ``starpullm bench --against torch`` measures.
 
-``serve.py`` calls it in a process of its own; nothing else imports PyTorch. It is written as one would write it
-for PyTorch's sake: fused attention, fused AdamW, binary32 throughout.
+Nothing else imports PyTorch. The code is idiomatic PyTorch: fused attention, fused AdamW, binary32 throughout.
 
 Size letters: B batch, T sequence length, C channels, NH heads, L layers, V vocabulary.
 """
@@ -28,14 +27,14 @@ _LAYER_NORM_EPS = 1e-5
 
 
 class _GPT2(torch.nn.Module):  # type: ignore[misc]
-    """The model with llm.c's names and shapes; forward gives the mean loss."""
+    """The model, with llm.c's names and shapes of parameters; forward returns the mean loss."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         super().__init__()
         config = checkpoint.config
         self.num_layers, self.num_heads = config.num_layers, config.num_heads
         for name, array in checkpoint.parameters.items():
-            # Padding rows of the vocabulary have no token, and no gradient.
+            # Padded rows belong to no token and get no gradient.
             values = torch.from_numpy(np.array(array[: config.vocab_size] if name == "wte" else array))
             if name in _ONCE:
                 self.register_parameter(name, torch.nn.Parameter(values))
@@ -78,9 +77,9 @@ class TorchTrainer:
     checkpoint
         The model file.
     threads
-        How many PyTorch uses.
+        The number of PyTorch's threads.
     compiled
-        Whether ``torch.compile`` makes code of forward and backward; the first step then takes long.
+        Whether ``torch.compile`` compiles forward and backward pass; the first step then takes long.
     """
 
     def __init__(self, checkpoint: Path, threads: int, *, compiled: bool) -> None:
@@ -92,7 +91,7 @@ class TorchTrainer:
         )
 
     def step(self, inputs: NDArray[np.int32], targets: NDArray[np.int32]) -> float:
-        """Do one step on token ids (B,T); return its mean loss."""
+        """Run one step on token ids (B,T); return its mean loss."""
         loss = self._loss(*(torch.from_numpy(ids.astype(np.int64)) for ids in (inputs, targets)))
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -101,6 +100,6 @@ class TorchTrainer:
 
 
 def describe() -> str:
-    """Return PyTorch's version, what it computes with and its threads."""
+    """Return PyTorch's version, its level of CPU instructions and its number of threads."""
     capability = torch.backends.cpu.get_cpu_capability()
     return f"PyTorch {torch.__version__}, {capability}, {torch.get_num_threads()} threads"

@@ -8,7 +8,8 @@
 #include <string.h>
 
 #include "kernels/simd/kernels_simd.h"
-#include "kernels/simd/tile.h"
+#include "kernels/simd/sizes.h"
+#include "kernels/simd/transpose.h"
 
 enum {
     GROUPS = 2,  /* vectors of rows */

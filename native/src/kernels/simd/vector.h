@@ -51,28 +51,4 @@ static inline vector vector_of(float x)
     return x - (vector){0};
 }
 
-/* What turns squares over, within quads of four lanes, which processors permute fastest: of each quad of a and the same
- * of b, values 0 and 1 in turn, or 2 and 3; the pair 0 and 1 of both, or 2 and 3. Then whole quads: the even ones of a
- * and of b, or the odd ones. The compilers want the lanes' numbers as constants. */
-#if SIMD_BYTES == 64
-#define SIMD_VALUES_01 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29
-#define SIMD_VALUES_23 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31
-#define SIMD_PAIRS_01 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29
-#define SIMD_PAIRS_23 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31
-#define SIMD_EVEN_QUADS 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27
-#define SIMD_ODD_QUADS 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31
-#elif SIMD_BYTES == 32
-#define SIMD_VALUES_01 0, 8, 1, 9, 4, 12, 5, 13
-#define SIMD_VALUES_23 2, 10, 3, 11, 6, 14, 7, 15
-#define SIMD_PAIRS_01 0, 1, 8, 9, 4, 5, 12, 13
-#define SIMD_PAIRS_23 2, 3, 10, 11, 6, 7, 14, 15
-#define SIMD_EVEN_QUADS 0, 1, 2, 3, 8, 9, 10, 11
-#define SIMD_ODD_QUADS 4, 5, 6, 7, 12, 13, 14, 15
-#else
-#define SIMD_VALUES_01 0, 4, 1, 5
-#define SIMD_VALUES_23 2, 6, 3, 7
-#define SIMD_PAIRS_01 0, 1, 4, 5
-#define SIMD_PAIRS_23 2, 3, 6, 7
-#endif
-
 #endif

@@ -1,0 +1,189 @@
+/* attention_backward: one head of one sequence at a time.
+ *
+ *   datt = dout * values'            pack values' transpose; for t by MR: scores_product
+ *   dvalues = att' * dout            pack dout; sum_over_future
+ *   dpreatt, of att and datt         LANES rows at a time
+ *   dqueries = dpreatt * keys        pack keys; for t by MR: sum_over_past
+ *   dkeys = dpreatt' * queries       pack queries; sum_over_future
+ *
+ * q, k, v and their gradients are (T,hs) with rows 3C apart, dout is (T,hs) with rows C apart. The prefetch plan of a
+ * step is the next head's rows. A head is one thread's: dk needs dpreatt of all later rows. */
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "kernels/simd/attention.h"
+#include "kernels/simd/attention_unpacked.h"
+#include "kernels/simd/kernels_simd.h"
+#include "kernels/simd/packing.h"
+#include "kernels/simd/scratch.h"
+#include "kernels/simd/transpose.h"
+
+enum {
+    SMALL_HEAD = 1024, /* T * T * hs up to which packing takes longer than it saves; measured */
+    /* t3 at a time: a sum and a factor of each stay in registers, beside what one step needs */
+    SOFTMAX_COLUMNS = SIMD_REGISTERS == 16 ? 6 : 12
+};
+
+static struct backward_head head_of(struct backward_head first, size_t bh, size_t NH, const struct head_sizes *sizes)
+{
+    const size_t b = bh / NH, h = bh % NH, T = sizes->T, hs = sizes->hs, C = sizes->C, row = b * T * 3 * C + h * hs;
+    return (struct backward_head){first.dq + row,          first.dpreatt + bh * T * T,
+                                  first.datt + bh * T * T, first.dout + b * T * C + h * hs,
+                                  first.q + row,           first.att + bh * T * T};
+}
+
+/* ---- The softmax's gradient: dpreatt[t,t3] = ordered sum over t2 <= t from 0 of
+ *      (att[t,t2] * ((t2 == t3 ? 1 : 0) - att[t,t3])) * datt[t,t2]. Lanes go across rows t. ---- */
+
+/* Lanes l >= n are all ones in the vector at lanes_from + LANES - n. */
+static const int32_t lanes_from[2 * LANES] = {[LANES... 2 * LANES - 1] = -1};
+
+/* sum[j] accumulates (att * factor[j]) * datt, in the lanes of mask if it is `masked`: no sum here is ever -0, so
+ * adding +0 in the other lanes changes nothing. */
+SIMD_INLINE void add_terms(vector *sum, const vector *factor, vector att, vector datt, bool masked, vector_int mask)
+{
+    for (int j = 0; j < SOFTMAX_COLUMNS; j++) {
+        vector term = (att * factor[j]) * datt;
+        if (masked)
+            term = (vector)((vector_int)term & mask);
+        sum[j] += term;
+    }
+}
+
+/* SOFTMAX_COLUMNS columns from t3 on, for a vector of rows from t on: attT, dattT and dpreattT are the rows'
+ * transposes, a row's lane in every vector. Lane l takes the t2 <= t + l, of `count` in all. */
+static void softmax_backward_tile(float *restrict dpreattT, const float *restrict attT, const float *restrict dattT,
+                                  size_t t3, size_t t, size_t count)
+{
+    vector sum[SOFTMAX_COLUMNS], factor[SOFTMAX_COLUMNS], with_indicator[SOFTMAX_COLUMNS];
+    const vector zero = {0};
+    for (int j = 0; j < SOFTMAX_COLUMNS; j++) {
+        sum[j] = zero;
+        factor[j] = zero - vector_load(attT + (t3 + (size_t)j) * LANES);
+        with_indicator[j] = factor[j];
+    }
+#define AT(x) vector_load((x) + t2 * LANES)
+#define MASK *(const vector_int_unaligned *)(lanes_from + LANES - (t2 > t ? t2 - t : 0))
+    size_t t2 = 0;
+    for (; t2 < smaller(t3, t); t2++)
+        add_terms(sum, factor, AT(attT), AT(dattT), false, (vector_int){0});
+    for (; t2 < t3; t2++)
+        add_terms(sum, factor, AT(attT), AT(dattT), true, MASK);
+    for (; t2 < smaller(t3 + SOFTMAX_COLUMNS, count); t2++) {
+        with_indicator[t2 - t3] = vector_of(1.0f) - AT(attT);
+        add_terms(sum, with_indicator, AT(attT), AT(dattT), true, MASK);
+        with_indicator[t2 - t3] = zero - AT(attT);
+    }
+    for (; t2 < t; t2++)
+        add_terms(sum, factor, AT(attT), AT(dattT), false, (vector_int){0});
+    for (; t2 < count; t2++)
+        add_terms(sum, factor, AT(attT), AT(dattT), true, MASK);
+#undef AT
+#undef MASK
+    for (int j = 0; j < SOFTMAX_COLUMNS; j++)
+        vector_store(dpreattT + (t3 + (size_t)j) * LANES, sum[j]);
+}
+
+/* Floats of the room that softmax_backward_rows() takes: three transposes. */
+static size_t softmax_room(size_t T)
+{
+    return 3 * rounded_up(T, SOFTMAX_COLUMNS) * LANES;
+}
+
+/* Rows t to t + rows, at most a vector of them. */
+static void softmax_backward_rows(const struct backward_head *head, float *room, size_t t, size_t rows, size_t T)
+{
+    const size_t count = t + rows, vectors = rounded_up(count, SOFTMAX_COLUMNS);
+    float *attT = room, *dattT = attT + vectors * LANES, *dpreattT = dattT + vectors * LANES;
+    if (rows < LANES)
+        memset(room, 0, 2 * vectors * LANES * sizeof(float));
+    else
+        memset(attT + count * LANES, 0, (vectors - count) * LANES * sizeof(float));
+    SIMD_NAME(transpose)(attT, LANES, head->att + t * T, T, rows, count);
+    SIMD_NAME(transpose)(dattT, LANES, head->datt + t * T, T, rows, count);
+    for (size_t t3 = 0; t3 < count; t3 += SOFTMAX_COLUMNS)
+        softmax_backward_tile(dpreattT, attT, dattT, t3, t, count);
+    SIMD_NAME(transpose)(head->dpreatt + t * T, T, dpreattT, LANES, count, rows);
+}
+
+/* ---- A head ---- */
+
+/* datt of a head; meanwhile the next head's queries, keys and values are prefetched. */
+static void backward_scores(const struct backward_head *head, const struct backward_head *next,
+                            const struct head_sizes *sizes, float *packed)
+{
+    const size_t T = sizes->T, hs = sizes->hs, C = sizes->C;
+    SIMD_NAME(pack_b_transposed)(packed, head->q + 2 * C, 3 * C, hs, T);
+    for (size_t t = 0; t < T; t += MR) {
+        const struct score_rows rows = {.t = t, .rows = smaller(MR, T - t), .count = T, .T = T, .hs = hs};
+        SIMD_NAME(scores_product)(head->datt, head->dout, C, packed, &rows);
+        if (next->q)
+            prefetch_qkv(next->q, t, t + rows.rows, hs, C);
+    }
+}
+
+/* dpreatt of a head, and both it and datt past the causal edge. */
+static void backward_softmax(const struct backward_head *head, const struct backward_head *next,
+                             const struct head_sizes *sizes, float *room)
+{
+    const size_t T = sizes->T;
+    for (size_t t = 0; t < T; t += LANES) {
+        const size_t rows = smaller(LANES, T - t);
+        softmax_backward_rows(head, room, t, rows, T);
+        if (next->q) {
+            prefetch_rows(next->dout, sizes->hs, sizes->C, t, t + rows);
+            prefetch_rows(next->att, T, T, t, t + rows);
+        }
+    }
+    for (size_t t = 0; t < T; t++) {
+        memset(head->dpreatt + t * T + t + 1, 0, (T - t - 1) * sizeof(float));
+        memset(head->datt + t * T + t + 1, 0, (T - t - 1) * sizeof(float));
+    }
+}
+
+/* false: there is no memory to pack. */
+static bool backward_packed(const struct backward_head *head, const struct backward_head *next,
+                            const struct head_sizes *sizes)
+{
+    const size_t T = sizes->T, hs = sizes->hs, C = sizes->C;
+    float *dq = head->dq, *dk = dq + C, *dv = dk + C;
+    const float *q = head->q, *k = q + C;
+    const size_t b_room = rounded_up(T, NR) * rounded_up(hs, NR);
+    float *b = kernels_scratch(b_room + softmax_room(T) + SIMD_NAME(sum_over_future_room)());
+    if (!b)
+        return false;
+    float *room = b + b_room, *a = room + softmax_room(T);
+    backward_scores(head, next, sizes, b);
+    SIMD_NAME(pack_b)(b, head->dout, C, T, hs);
+    SIMD_NAME(sum_over_future)(dv, 3 * C, head->att, b, a, 1.0f, T, hs);
+    backward_softmax(head, next, sizes, room);
+    SIMD_NAME(pack_b)(b, k, 3 * C, T, hs);
+    for (size_t t = 0; t < T; t += MR) {
+        const struct score_rows rows = {.t = t, .rows = smaller(MR, T - t), .count = T, .T = T, .hs = hs};
+        SIMD_NAME(sum_over_past)(dq, 3 * C, head->dpreatt, b, sizes->scale, &rows);
+        if (next->q)
+            prefetch_qkv(next->dq, t, t + rows.rows, hs, C);
+    }
+    SIMD_NAME(pack_b)(b, q, 3 * C, T, hs);
+    SIMD_NAME(sum_over_future)(dk, 3 * C, head->dpreatt, b, a, sizes->scale, T, hs);
+    return true;
+}
+
+void SIMD_NAME(attention_backward)(float *dqkv /* (B,T,3C) */, float *dpreatt /* (B,NH,T,T) */,
+                                   float *datt /* (B,NH,T,T) */, const float *dout /* (B,T,C) */,
+                                   const float *qkv /* (B,T,3C) */, const float *att /* (B,NH,T,T) */, size_t B,
+                                   size_t T, size_t C, size_t NH, struct team team)
+{
+    const size_t hs = C / NH;
+    const struct head_sizes sizes = {T, hs, C, 1.0f / sqrtf((float)hs)};
+    const bool small = T * T * hs <= SMALL_HEAD;
+    const struct share own = team_share(team, B * NH, 1);
+    const struct backward_head first = {dqkv, dpreatt, datt, dout, qkv, att}, none = {0};
+    for (size_t bh = own.begin; bh < own.end; bh++) {
+        const struct backward_head head = head_of(first, bh, NH, &sizes);
+        const struct backward_head next = !small && bh + 1 < own.end ? head_of(first, bh + 1, NH, &sizes) : none;
+        if (small || !backward_packed(&head, &next, &sizes))
+            attention_backward_unpacked(&head, &sizes);
+    }
+}

@@ -1,0 +1,59 @@
+/* The blocking of a matmul: how large the blocks are into which the five loops around the micro-kernel cut a product,
+ * and which part of the output each thread of a team computes. Where each size comes from stands in blocking.c. */
+#ifndef STARPULLM_SIMD_BLOCKING_H
+#define STARPULLM_SIMD_BLOCKING_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "kernels/simd/microkernel.h"
+#include "kernels/simd/sizes.h"
+#include "kernels/team.h"
+
+/* The block sizes of one product C (m,n) = A (m,k) * B (k,n). */
+struct blocking {
+    size_t MC; /* loop 3: rows of A and of C, a multiple of MR */
+    size_t KC; /* loop 4: steps between two stores of the running sums, a multiple of LANES */
+    size_t NC; /* loop 5: columns of B and of C, a multiple of NR */
+    size_t KP; /* steps of B that are packed at a time: all k, or a multiple of KC */
+    size_t NG; /* columns that meet all MC rows before the next columns do, a multiple of NR */
+};
+
+struct blocking SIMD_NAME(blocking_forward)(size_t m, size_t n, size_t k);
+struct blocking SIMD_NAME(blocking_backward_input)(size_t m, size_t n, size_t k);
+struct blocking SIMD_NAME(blocking_backward_weight)(size_t m, size_t n, size_t k);
+
+/* The KC of attention's products. */
+size_t SIMD_NAME(blocking_attention_KC)(void);
+
+/* A thread's part of an output. */
+struct rectangle {
+    struct share rows, columns;
+};
+
+/* This thread's part of an output (m,n), of whole micro-tiles. */
+struct rectangle SIMD_NAME(team_rectangle)(struct team team, size_t m, size_t n);
+
+/* Micro-tiles of a block (m,n). */
+static inline size_t tiles_of(size_t m, size_t n)
+{
+    return parts_of(m, MR) * parts_of(n, NR);
+}
+
+/* Products of so few terms that packing takes longer than it saves. */
+bool SIMD_NAME(is_small_matmul)(size_t m, size_t n, size_t k);
+
+/* Rows ld floats apart fall into few sets of the first-level cache, which cannot hold MR of them at the same time. */
+static inline bool has_set_conflict(size_t ld)
+{
+    /* 64 sets of 64-byte lines repeat every 1024 floats; a multiple of half of it leaves two sets. */
+    return ld % 512 == 0;
+}
+
+/* A distance of rows of `length` floats without a set conflict: an odd number of cache lines. */
+static inline size_t row_distance(size_t length)
+{
+    return (parts_of(length, FLOATS_PER_LINE) | 1) * FLOATS_PER_LINE;
+}
+
+#endif

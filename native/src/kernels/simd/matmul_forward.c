@@ -1,0 +1,161 @@
+/* matmul_forward: out[n,o] = bias[o] + sum over i of inp[n,i] * weight[o,i].
+ *
+ * As C = A * B: A is weight (m = OC, k = C), B the transpose of inp (k = C, n = N), C the transpose of out. One value
+ * of weight meets a vector of inp's rows.
+ *
+ *   loop 5: for jc < n by NC          pack B (k,NC), all k at once
+ *   loop 3:   for ic < m by MC
+ *   loop 4:     for pc < k by KC      A (MC,KC) is read in place, or copied if its rows have a set conflict
+ *   loop 2:       for jr < NC by NR
+ *   loop 1:         for ir < MC by MR micro-kernel; after the last pc the sums are transposed into out
+ *
+ * Loop 3 is outside loop 4: a block of C is finished before the next is begun, so that only one block of sums (MC,NC)
+ * is stored and reloaded. The prefetch plan of a block is the block of A that comes next. */
+#include <string.h>
+
+#include "kernels/simd/blocking.h"
+#include "kernels/simd/kernels_simd.h"
+#include "kernels/simd/packing.h"
+#include "kernels/simd/scratch.h"
+#include "kernels/simd/transpose.h"
+
+/* One thread's product and its scratch memory. */
+struct forward {
+    float *out;                       /* (n,m), rows ldout apart */
+    const float *inp, *weight, *bias; /* (n,k), (m,k), (m) or NULL */
+    size_t m, n, k, ldout;
+    struct blocking blocking;
+    float *b;    /* the micro-panels of B */
+    float *sums; /* (MC,NC), rows ldsums apart */
+    float *rows; /* A's, where they have a set conflict */
+    size_t ldsums;
+};
+
+/* Where a block begins, and its sizes. */
+struct block {
+    size_t ic, jc, pc, m, n, k;
+};
+
+/* The block of A that is needed after this one. */
+static struct prefetch_lines next_a(const struct forward *f, const struct block *block)
+{
+    const size_t KC = f->blocking.KC, next_ic = block->ic + block->m, next_pc = block->pc + block->k;
+    if (next_pc < f->k)
+        return prefetch_lines(f->weight + block->ic * f->k + next_pc, block->m, smaller(KC, f->k - next_pc), f->k);
+    return prefetch_lines(f->weight + next_ic * f->k, smaller(f->blocking.MC, f->m - next_ic), KC, f->k);
+}
+
+/* Rows begin to end of a column of micro-tiles: the sums become out's. */
+static void transpose_sums(const struct forward *f, const struct block *block, size_t jr, size_t n, size_t begin,
+                           size_t end)
+{
+    SIMD_NAME(transpose)(f->out + (block->jc + jr) * f->ldout + block->ic + begin, f->ldout,
+                         f->sums + begin * f->ldsums + jr, f->ldsums, end - begin, n);
+}
+
+/* Loop 1: a column of micro-tiles, n columns wide from jr on. */
+static void forward_column(const struct forward *f, const struct block *block, struct rows a, size_t jr, size_t n,
+                           struct prefetch_plan *plan)
+{
+    const bool last = block->pc + block->k == f->k;
+    const size_t width = rounded_up(n, LANES);
+    const size_t share = parts_of(n * MR, block->m); /* rows of out that each micro-tile prefetches */
+    const float *bias = f->bias ? f->bias + block->ic : NULL;
+    float *out = f->out + (block->jc + jr) * f->ldout + block->ic;
+    struct product tile = {.ldc = f->ldsums,
+                           .rs_a = a.ld,
+                           .cs_a = 1,
+                           .b = f->b + (jr * f->k) + block->pc * width,
+                           .ldb = width,
+                           .n = width,
+                           .k = block->k};
+    size_t transposed = 0;
+    for (size_t ir = 0; ir < block->m; ir += MR) {
+        /* A few rows of finished sums before each micro-tile: after the last one their latest sums would still be
+         * awaited, and many lines be written at a time. */
+        const size_t finished = ir / LANES * LANES;
+        if (last && finished > transposed)
+            transpose_sums(f, block, jr, n, transposed, finished);
+        transposed = finished;
+        tile.c = f->sums + ir * f->ldsums + jr;
+        tile.initial = block->pc > 0 ? NULL : bias ? bias + ir : SIMD_NAME(zeros);
+        tile.a = a.first + ir * a.ld;
+        tile.m = smaller(MR, block->m - ir);
+        prefetch_next(&tile.prefetch, plan);
+        const size_t row = ir / MR * share;
+        if (last && tile.prefetch.count == 0 && row < n)
+            tile.prefetch = prefetch_lines(out + row * f->ldout, smaller(share, n - row), block->m, f->ldout);
+        SIMD_NAME(microkernel)(&tile);
+    }
+    if (last)
+        transpose_sums(f, block, jr, n, transposed, block->m);
+}
+
+/* Loops 3, 4 and 2, for the columns jc to jc + nc, which are packed. */
+static void forward_columns(const struct forward *f, size_t jc, size_t nc)
+{
+    const struct blocking *blocking = &f->blocking;
+    for (size_t ic = 0; ic < f->m; ic += blocking->MC)
+        for (size_t pc = 0; pc < f->k; pc += blocking->KC) {
+            const struct block block = {.ic = ic,
+                                        .jc = jc,
+                                        .pc = pc,
+                                        .m = smaller(blocking->MC, f->m - ic),
+                                        .n = nc,
+                                        .k = smaller(blocking->KC, f->k - pc)};
+            const struct rows a =
+                SIMD_NAME(rows_without_conflict)(f->rows, f->weight + ic * f->k + pc, f->k, block.m, block.k, true);
+            struct prefetch_plan plan = prefetch_plan(next_a(f, &block), tiles_of(block.m, nc), block.k);
+            for (size_t jr = 0; jr < nc; jr += NR)
+                forward_column(f, &block, a, jr, smaller(NR, nc - jr), &plan);
+        }
+}
+
+/* Loop 5. false: there is no memory to pack. */
+static bool forward_packed(struct forward *f)
+{
+    const struct blocking blocking = SIMD_NAME(blocking_forward)(f->m, f->n, f->k);
+    f->blocking = blocking;
+    f->ldsums = row_distance(blocking.NC);
+    f->b = kernels_scratch(blocking.NC * f->k + blocking.MC * f->ldsums +
+                           SIMD_NAME(rows_room)(f->k, blocking.MC, blocking.KC));
+    if (!f->b)
+        return false;
+    f->sums = f->b + blocking.NC * f->k;
+    f->rows = f->sums + blocking.MC * f->ldsums;
+    for (size_t jc = 0; jc < f->n; jc += blocking.NC) {
+        const size_t nc = smaller(blocking.NC, f->n - jc);
+        SIMD_NAME(pack_b_transposed)(f->b, f->inp + jc * f->k, f->k, f->k, nc);
+        forward_columns(f, jc, nc);
+    }
+    return true;
+}
+
+static void forward_unpacked(const struct forward *f)
+{
+    for (size_t n = 0; n < f->n; n++)
+        for (size_t o = 0; o < f->m; o++) {
+            float sum = f->bias ? f->bias[o] : 0.0f;
+            for (size_t i = 0; i < f->k; i++)
+                sum += f->inp[n * f->k + i] * f->weight[o * f->k + i];
+            f->out[n * f->ldout + o] = sum;
+        }
+}
+
+void SIMD_NAME(matmul_forward)(float *out /* (N,OC) */, const float *inp /* (N,C) */, const float *weight /* (OC,C) */,
+                               const float *bias /* (OC) */, size_t N, size_t C, size_t OC, struct team team)
+{
+    const struct rectangle own = SIMD_NAME(team_rectangle)(team, OC, N);
+    struct forward f = {.out = out + own.columns.begin * OC + own.rows.begin,
+                        .inp = inp + own.columns.begin * C,
+                        .weight = weight + own.rows.begin * C,
+                        .bias = bias ? bias + own.rows.begin : NULL,
+                        .m = own.rows.end - own.rows.begin,
+                        .n = own.columns.end - own.columns.begin,
+                        .k = C,
+                        .ldout = OC};
+    if (f.m == 0 || f.n == 0)
+        return;
+    if (SIMD_NAME(is_small_matmul)(OC, N, C) || !forward_packed(&f))
+        forward_unpacked(&f);
+}

@@ -1,0 +1,57 @@
+/* The micro-kernel: the product of a micro-panel of A (MR rows) and one of B (NR columns), whose MR x NR sums stay in
+ * vector registers. Every matrix product of this folder is built from it.
+ *
+ * c[i,j] = sum over p ascending of a[i,p] * b[p,j]. Columns j are the lanes, so a sum is never spread over lanes. A sum
+ * starts from `initial` or from C and takes its terms in order; it is split along k only by storing and reloading C. */
+#ifndef STARPULLM_SIMD_MICROKERNEL_H
+#define STARPULLM_SIMD_MICROKERNEL_H
+
+#include <stddef.h>
+
+#include "kernels/simd/prefetch.h"
+#include "kernels/simd/vector.h"
+
+/* MR rows and NR_VECTORS vectors of columns: as many sums as leave registers for one step's NR_VECTORS vectors of b,
+ * one value of a and one term. The preprocessor needs the numbers. */
+#if SIMD_REGISTERS == 16
+#define MR 6
+#define NR_VECTORS 2
+#elif SIMD_BYTES == 64
+#define MR 12
+#define NR_VECTORS 2
+#else
+#define MR 8
+#define NR_VECTORS 3
+#endif
+enum { NR = NR_VECTORS * LANES };
+_Static_assert(MR *NR_VECTORS + NR_VECTORS + 2 <= SIMD_REGISTERS, "a micro-tile fits the registers");
+
+/* c (m,n) += a (m,k) * b (k,n), with m <= MR and n <= NR. */
+struct product {
+    float *c; /* rows ldc apart */
+    size_t ldc;
+    const float *initial; /* (m): what each row's sums start from; NULL: c's present values */
+    const float *a;       /* a[i,p] is a[i * rs_a + p * cs_a] */
+    size_t rs_a, cs_a;
+    const float *b; /* rows ldb apart, rounded_up(n, LANES) values in each */
+    size_t ldb;
+    size_t m, n, k;
+    struct prefetch_lines prefetch;
+};
+
+/* `initial` of sums that start from zero. */
+extern const float SIMD_NAME(zeros)[MR];
+
+/* a is row-major (cs_a = 1) or a packed micro-panel (rs_a = 1, cs_a = MR). */
+void SIMD_NAME(microkernel)(const struct product *product);
+
+/* The same with terms (a[i,p] * b[p,j]) * scale. Scale 1 costs nothing. */
+void SIMD_NAME(microkernel_scaled)(const struct product *product, float scale);
+
+/* Which p < m row i's sum takes. */
+enum triangle { UP_TO_ROW /* p <= i */, FROM_ROW /* p >= i */ };
+
+/* The same over a triangle of a, with any strides; k is m, and b a packed micro-panel. */
+void SIMD_NAME(microkernel_triangular)(const struct product *product, enum triangle triangle, float scale);
+
+#endif

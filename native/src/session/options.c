@@ -1,0 +1,88 @@
+/* Checks of a session's options, apart because the rules are many and depend on nothing but their arguments and the
+ * running runtime. */
+#include <math.h>
+
+#include "runtime/runtime.h"
+#include "session/session.h"
+
+enum { MAX_DELAY_US = 1000000, MAX_STEPS_IN_FLIGHT = 1024 };
+
+static status check_number(const char *name, float value)
+{
+    if (isfinite(value) && value >= 0.0f)
+        return STARPULLM_OK;
+    return fail(STARPULLM_INVALID_ARGUMENT, "%s: found %g, expected a finite number, at least 0", name, (double)value);
+}
+
+static status check_beta(const char *name, float value)
+{
+    if (value >= 0.0f && value < 1.0f)
+        return STARPULLM_OK;
+    return fail(STARPULLM_INVALID_ARGUMENT, "%s: found %g, expected at least 0 and below 1", name, (double)value);
+}
+
+static status check_instruments(const struct starpullm_session_options *o)
+{
+    const int32_t all = STARPULLM_AUDIT | STARPULLM_POISON | STARPULLM_DELAY;
+    if (o->instruments & ~all)
+        return fail(STARPULLM_INVALID_ARGUMENT, "instruments: found %d, expected a sum of %d, %d and %d",
+                    o->instruments, STARPULLM_AUDIT, STARPULLM_POISON, STARPULLM_DELAY);
+    if (o->max_delay_us < 0 || o->max_delay_us > MAX_DELAY_US)
+        return fail(STARPULLM_INVALID_ARGUMENT, "max_delay_us: found %d, expected 0 to %d", o->max_delay_us,
+                    MAX_DELAY_US);
+    if (o->instruments && !o->trace)
+        return fail(STARPULLM_INVALID_ARGUMENT, "instruments: found no trace, expected one: findings name its tasks");
+    const struct runtime_layout *layout = runtime_layout();
+    if ((o->instruments & STARPULLM_AUDIT) && (layout->workers > 1 || layout->threads_per_worker > 1))
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "instruments: found the audit on partition %dx%d, expected 1x1: pages are open to all threads",
+                    layout->workers, layout->threads_per_worker);
+    if ((o->instruments & (STARPULLM_AUDIT | STARPULLM_POISON)) && layout->ranks > 1)
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "instruments: found audit or poison on %d ranks, expected one: transfers aren't tasks",
+                    layout->ranks);
+    if ((o->instruments & STARPULLM_AUDIT) && o->reduction == STARPULLM_REDUCTION_REDUX)
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "instruments: found the audit with the reduction redux, expected another: StarPU sums in buffers "
+                    "of its own");
+    return STARPULLM_OK;
+}
+
+static status check_sizes(const struct starpullm_session_options *o, const model_config *config)
+{
+    if (o->batch_size < 1)
+        return fail(STARPULLM_INVALID_ARGUMENT, "batch_size: found %lld, expected at least 1",
+                    (long long)o->batch_size);
+    if (o->seq_len < 1 || o->seq_len > config->max_seq_len)
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "seq_len: found %lld, expected 1 to %d, the longest sequence that %s has positions for",
+                    (long long)o->seq_len, config->max_seq_len, o->checkpoint ? o->checkpoint : o->resume);
+    if (o->sub_batches < 1 || o->sub_batches > INT32_MAX || o->batch_size % o->sub_batches != 0)
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "sub_batches: found %lld, expected a divisor of the batch size %lld that 32 bits hold",
+                    (long long)o->sub_batches, (long long)o->batch_size);
+    const int64_t ranks = runtime_layout()->ranks;
+    if (o->sub_batches > INT32_MAX / ranks || o->batch_size > INT64_MAX / ranks)
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "batch_size, sub_batches: found %lld and %lld on each of %lld ranks, "
+                    "expected at most as many sub-batches on all ranks together as 32 bits hold",
+                    (long long)o->batch_size, (long long)o->sub_batches, (long long)ranks);
+    return activations_check(config, ranks * o->batch_size, o->seq_len);
+}
+
+status session_check_options(const struct starpullm_session_options *o, const model_config *config)
+{
+    TRY(check_sizes(o, config));
+    if (o->reduction < STARPULLM_REDUCTION_ORDERED || o->reduction > STARPULLM_REDUCTION_REDUX)
+        return fail(STARPULLM_INVALID_ARGUMENT, "reduction: found %d, expected %d (ordered), %d (tree) or %d (redux)",
+                    o->reduction, STARPULLM_REDUCTION_ORDERED, STARPULLM_REDUCTION_TREE, STARPULLM_REDUCTION_REDUX);
+    if (o->steps_in_flight < 1 || o->steps_in_flight > MAX_STEPS_IN_FLIGHT)
+        return fail(STARPULLM_INVALID_ARGUMENT, "steps_in_flight: found %d, expected 1 to %d", o->steps_in_flight,
+                    MAX_STEPS_IN_FLIGHT);
+    TRY(check_instruments(o));
+    TRY(check_number("learning_rate", o->learning_rate));
+    TRY(check_beta("beta1", o->beta1));
+    TRY(check_beta("beta2", o->beta2));
+    TRY(check_number("eps", o->eps));
+    return check_number("weight_decay", o->weight_decay);
+}

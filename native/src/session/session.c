@@ -1,0 +1,163 @@
+/* Creates a session from a checkpoint or a training state, and destroys it. */
+#include "session/session.h"
+
+#include <fenv.h>
+#include <stdlib.h>
+
+#include "io/checkpoint.h"
+#include "runtime/runtime.h"
+
+static status create_iterations(struct starpullm_session *session, int slots)
+{
+    session->slots = slots;
+    session->iterations = calloc((size_t)slots, sizeof *session->iterations);
+    if (!session->iterations)
+        return fail(STARPULLM_OUT_OF_MEMORY, "a table of %d submissions could not be allocated", slots);
+    for (; session->slots_ready < slots; session->slots_ready++)
+        TRY(iteration_init(&session->iterations[session->slots_ready], session->recorder, &session->failure));
+    return STARPULLM_OK;
+}
+
+/* Handles hold constants that are computed here, on the caller's thread. They have to follow from numerics.md's
+ * floating-point environment, whatever the caller has set. */
+static status create_handles(struct starpullm_session *session, const struct starpullm_session_options *options)
+{
+    const struct graph_options *graph = &session->graph;
+    const struct handles_options handles_options = {
+        .config = graph->config,
+        .sub_batch_size = (int64_t)graph->B,
+        .seq_len = (int64_t)graph->T,
+        .placement = &session->placement,
+        .reduction = graph->reduction,
+        .slots = options->steps_in_flight,
+        .keep_activations = options->keep_activations != 0,
+    };
+    fenv_t environment;
+    fegetenv(&environment);
+    fesetenv(FE_DFL_ENV);
+    const status code = handles_create(&handles_options, &session->handles);
+    fesetenv(&environment);
+    TRY(code);
+    session->graph.handles = session->handles;
+    if (graph->reduction == STARPULLM_REDUCTION_REDUX)
+        for (int p = 0; p < NUM_PARAMETERS; p++)
+            for (int l = 0; l < parameter_instances(&graph->config, p); l++)
+                gradient_make_reducible(handles_gradient(session->handles, p, l, 0));
+    return STARPULLM_OK;
+}
+
+/* Comes after the loading of the model: the audit closes the memory of all handles. */
+static status create_instrument(struct starpullm_session *session, const struct starpullm_session_options *options)
+{
+    if (!options->instruments)
+        return STARPULLM_OK;
+    const int count = handles_count(session->handles);
+    struct audit_buffer *buffers = calloc((size_t)count, sizeof *buffers);
+    if (!buffers)
+        return fail(STARPULLM_OUT_OF_MEMORY, "a table of %d buffers could not be allocated", count);
+    for (int i = 0; i < count; i++) {
+        const struct data *data = handles_at(session->handles, i);
+        buffers[i] = (struct audit_buffer){data->id, data->buffer, data->bytes};
+    }
+    const struct instrument_options instrument_options = {options->instruments, options->max_delay_us,
+                                                          options->delay_seed};
+    const status code = instrument_create(&instrument_options, buffers, (size_t)count, &session->instrument);
+    free(buffers);
+    TRY(code);
+    for (int i = 0; i < count; i++)
+        handles_at(session->handles, i)->audit = instrument_audit(session->instrument);
+    for (int slot = 0; slot < session->slots; slot++)
+        session->iterations[slot].instrument = session->instrument;
+    return STARPULLM_OK;
+}
+
+/* `state` is what the session resumes from; NULL: it starts from a checkpoint. */
+static status open_model(struct starpullm_session *session, const struct starpullm_session_options *options,
+                         struct training_state *state)
+{
+    const struct runtime_layout *layout = runtime_layout();
+    struct graph_options *graph = &session->graph;
+    if (state)
+        graph->config = training_state_meta(state)->config;
+    else
+        TRY(checkpoint_config(options->checkpoint, &graph->config));
+    TRY(session_check_options(options, &graph->config));
+    session->batch_size = options->batch_size;
+    session->blas = layout->blas || (state && training_state_meta(state)->blas);
+    graph->B = (size_t)(options->batch_size / options->sub_batches);
+    graph->T = (size_t)options->seq_len;
+    graph->sub_batches = (int)options->sub_batches * layout->ranks;
+    graph->placement = &session->placement;
+    graph->reduction = (enum starpullm_reduction)options->reduction;
+    graph->adamw = (struct adamw_options){options->learning_rate, options->beta1, options->beta2, options->eps,
+                                          options->weight_decay};
+    if (options->trace)
+        TRY(recorder_create(&session->recorder));
+    TRY(create_iterations(session, options->steps_in_flight));
+    TRY(placement_create(&session->placement, &graph->config, layout->rank, layout->ranks, graph->sub_batches));
+    TRY(create_handles(session, options));
+    TRY(session_load(session, options->checkpoint, state));
+    return create_instrument(session, options);
+}
+
+static status open_session(struct starpullm_session *session, struct starpullm_runtime *runtime,
+                           const struct starpullm_session_options *options)
+{
+    TRY(runtime_enter_session(runtime));
+    session->runtime = runtime;
+    if (!options->checkpoint == !options->resume)
+        return fail(STARPULLM_INVALID_ARGUMENT, "checkpoint, resume: found %s, expected one of them",
+                    options->checkpoint ? "both" : "neither");
+    struct training_state *state = NULL;
+    if (options->resume)
+        TRY(training_state_open(options->resume, &state));
+    const status code = open_model(session, options, state);
+    training_state_close(state);
+    return code;
+}
+
+status starpullm_session_create(starpullm_runtime *runtime, const struct starpullm_session_options *options,
+                                starpullm_session **session)
+{
+    CHECK_POINTER(runtime);
+    CHECK_STRUCT(options);
+    CHECK_POINTER(session);
+    struct starpullm_session *created = calloc(1, sizeof *created);
+    if (!created)
+        return fail(STARPULLM_OUT_OF_MEMORY, "a session could not be allocated");
+    failure_init(&created->failure);
+    const status code = open_session(created, runtime, options);
+    if (code == STARPULLM_OK)
+        *session = created;
+    else
+        starpullm_session_destroy(created);
+    return code;
+}
+
+void starpullm_session_destroy(starpullm_session *session)
+{
+    if (!session)
+        return;
+    saving_destroy(session->saving);
+    session_wait_all(session);
+    instrument_destroy(session->instrument);
+    handles_destroy(session->handles);
+    placement_destroy(&session->placement);
+    for (int slot = 0; slot < session->slots_ready; slot++)
+        iteration_destroy(&session->iterations[slot]);
+    free(session->iterations);
+    recorder_destroy(session->recorder);
+    free(session->edges);
+    failure_destroy(&session->failure);
+    if (session->runtime)
+        runtime_leave_session(session->runtime);
+    free(session);
+}
+
+status starpullm_session_config(const starpullm_session *session, struct starpullm_model_config *config)
+{
+    CHECK_POINTER(session);
+    CHECK_POINTER(config);
+    *config = session->graph.config;
+    return STARPULLM_OK;
+}

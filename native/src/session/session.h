@@ -1,0 +1,50 @@
+/* What the files of this folder share: the session, and the few functions that one file offers another. The exported
+ * functions of a session are spread over these files. */
+#ifndef STARPULLM_SESSION_H
+#define STARPULLM_SESSION_H
+
+#include "arguments.h"
+#include "codelets/hold.h"
+#include "graph/graph.h"
+#include "instrument/instrument.h"
+#include "io/training_state.h"
+#include "session/saving.h"
+
+struct starpullm_session {
+    struct starpullm_runtime *runtime; /* NULL: not entered yet */
+    int64_t batch_size;                /* sequences of this rank */
+    struct graph_options graph;
+    struct placement placement;
+    struct handles *handles;
+    struct recorder *recorder;     /* NULL: not traced */
+    struct instrument *instrument; /* NULL: none */
+    struct hold *hold;             /* NULL: tasks may run */
+    int64_t first_held;            /* number of the first submission that is held */
+    struct hold_edge *edges;       /* of the last hold */
+    size_t num_edges;
+    struct iteration *iterations; /* [slot] */
+    int slots;
+    int slots_ready;        /* iterations that were initialised */
+    int64_t submitted;      /* number of submissions */
+    int64_t updates;        /* number of steps among them, and before the state that the session resumed from */
+    bool blas;              /* a BLAS computes, or has computed, matmuls of its steps */
+    bool broken;            /* a submission failed half way */
+    struct failure failure; /* of a task */
+    struct saving *saving;  /* NULL: nothing has been saved yet */
+};
+
+/* options.c: refuses options that this model and the running runtime can't serve. */
+status session_check_options(const struct starpullm_session_options *options, const model_config *config);
+
+/* submit.c */
+void session_wait_all(struct starpullm_session *session); /* lets held tasks run */
+
+/* hold.c */
+status session_let_go(struct starpullm_session *session);
+/* Refuses to wait for tasks that are held: the wait would never end. */
+status session_check_not_held(const struct starpullm_session *session);
+
+/* save.c: `state` is what the session resumes from; NULL: it starts from the checkpoint at `path`. */
+status session_load(struct starpullm_session *session, const char *path, struct training_state *state);
+
+#endif

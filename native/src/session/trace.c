@@ -1,0 +1,90 @@
+/* Hands out what was recorded of a session's tasks: the trace, the handles that it names, and the instruments'
+ * findings. */
+#include "trace/record.h"
+
+#include <stdio.h>
+
+#include "session/session.h"
+
+static status finish_trace(struct starpullm_session *session)
+{
+    if (!session->recorder)
+        return fail(STARPULLM_INVALID_STATE, "the session isn't traced, expected one created with trace");
+    return starpullm_session_wait(session);
+}
+
+status starpullm_session_trace_size(starpullm_session *session, size_t *tasks, size_t *accesses)
+{
+    CHECK_POINTER(session);
+    CHECK_POINTER(tasks);
+    CHECK_POINTER(accesses);
+    TRY(finish_trace(session));
+    *tasks = recorder_tasks(session->recorder);
+    *accesses = recorder_accesses(session->recorder);
+    return STARPULLM_OK;
+}
+
+status starpullm_session_trace_read(starpullm_session *session, struct starpullm_trace_task *tasks, size_t num_tasks,
+                                    struct starpullm_trace_access *accesses, size_t num_accesses)
+{
+    CHECK_POINTER(session);
+    CHECK_POINTER(tasks);
+    CHECK_POINTER(accesses);
+    TRY(finish_trace(session));
+    if (num_tasks != recorder_tasks(session->recorder) || num_accesses != recorder_accesses(session->recorder))
+        return fail(STARPULLM_INVALID_ARGUMENT, "trace: room for %zu tasks and %zu accesses, expected %zu and %zu",
+                    num_tasks, num_accesses, recorder_tasks(session->recorder), recorder_accesses(session->recorder));
+    recorder_copy(session->recorder, tasks, accesses);
+    return STARPULLM_OK;
+}
+
+status starpullm_session_trace_clear(starpullm_session *session)
+{
+    CHECK_POINTER(session);
+    TRY(finish_trace(session));
+    recorder_clear(session->recorder);
+    if (session->instrument)
+        instrument_clear(session->instrument);
+    return STARPULLM_OK;
+}
+
+int32_t starpullm_session_handle_count(const starpullm_session *session)
+{
+    return session ? handles_count(session->handles) : 0;
+}
+
+status starpullm_session_handle_info(const starpullm_session *session, int32_t index,
+                                     struct starpullm_handle_info *info)
+{
+    CHECK_POINTER(session);
+    CHECK_STRUCT(info);
+    if (index < 0 || index >= handles_count(session->handles))
+        return fail(STARPULLM_INVALID_ARGUMENT, "handle: found number %d, expected 0 to %d", index,
+                    handles_count(session->handles) - 1);
+    const struct data *data = handles_at(session->handles, index);
+    snprintf(info->name, sizeof info->name, "%s", data->name);
+    info->bytes = (int64_t)data->bytes;
+    return STARPULLM_OK;
+}
+
+status starpullm_session_findings_size(starpullm_session *session, size_t *count)
+{
+    CHECK_POINTER(session);
+    CHECK_POINTER(count);
+    if (!session->instrument)
+        return fail(STARPULLM_INVALID_STATE, "the session has no instruments, expected one created with some");
+    TRY(starpullm_session_wait(session));
+    return instrument_findings(session->instrument, count);
+}
+
+status starpullm_session_findings_read(starpullm_session *session, struct starpullm_finding *findings, size_t count)
+{
+    CHECK_POINTER(session);
+    CHECK_POINTER(findings);
+    size_t found;
+    TRY(starpullm_session_findings_size(session, &found));
+    if (count != found)
+        return fail(STARPULLM_INVALID_ARGUMENT, "findings: room for %zu, expected %zu", count, found);
+    instrument_copy(session->instrument, findings);
+    return STARPULLM_OK;
+}

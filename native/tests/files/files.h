@@ -1,0 +1,80 @@
+/* What the parts of test_files share: system calls that fail on demand, files made byte by byte, and the tests. */
+#ifndef TESTS_FILES_H
+#define TESTS_FILES_H
+
+#include "harness.h"
+#include "io/checkpoint.h"
+
+/* Reads, writes and fsyncs of the library that fail. */
+struct faults {
+    size_t most;         /* bytes in one call; 0: no limit */
+    int interrupt_every; /* every n-th call fails with EINTR; 0: none */
+    int fail_at;         /* the n-th call fails, counted from 1; 0: none */
+    int error;           /* its errno; 0: the call moves no byte */
+    int calls;
+};
+extern struct faults faults;
+extern int fsync_fail_at, fsync_calls, fsync_error;
+void no_faults(void);
+
+struct bytes {
+    unsigned char *data;
+    size_t size, room;
+};
+void put(struct bytes *bytes, uint64_t value, size_t width);
+void put_int(struct bytes *bytes, int64_t value);
+void put_float(struct bytes *bytes, float value);
+void set_int(struct bytes *bytes, size_t index, int32_t value);
+void put_header(struct bytes *bytes, const int32_t *values, size_t count);
+void save_part(const char *path, const struct bytes *bytes, size_t size);
+void save(const char *path, const struct bytes *bytes);
+bool has_bytes(const char *path, const struct bytes *bytes);
+void make_special_files(void);
+
+extern const model_config tiny;
+enum { TINY_PARAMETERS = 6 * 4 + 3 * 4 + 2 * (12 * 4 * 4 + 13 * 4) + 2 * 4 };
+
+/* ---- test_checkpoint.c ---- */
+
+struct bytes make_checkpoint(const model_config *config);
+
+/* Gives a buffer of exactly the right size for each acquire, and can interfere before it does. */
+struct parameters {
+    const model_config *config;
+    int acquired, released;
+    int64_t position; /* of the next parameter in the body, if they come in order */
+    bool wrong;       /* a value or the order was */
+    int interfere_at; /* number of the acquire, from 0 */
+    status (*interfere)(void);
+    int skip_odd; /* destinations that aren't wanted */
+    float *values;
+};
+
+status read_into(const char *path, const model_config *config, struct parameters *parameters);
+status read_checkpoint(const char *path, const model_config *config);
+status write_from(const char *path, const model_config *config, struct parameters *parameters);
+status write_checkpoint(const char *path, const model_config *config);
+status refuse(void); /* an interference */
+
+/* ---- test_tokens.c, test_debug_state.c ---- */
+
+struct bytes make_tokens(int32_t count, const uint16_t *ids);
+void random_ids(uint16_t *ids, int count, uint16_t limit);
+struct starpullm_tokens_options options_for(const char *const *paths, size_t num_paths, int64_t B, int64_t T);
+struct bytes make_debug_state(void);
+status read_state(const model_config *config);
+
+void test_checkpoint_read(void);
+void test_checkpoint_header(void);
+void test_checkpoint_reading_fails(void);
+void test_checkpoint_write(void);
+void test_checkpoint_writing_fails(void);
+void test_permissions(void);
+void test_tokens_order(void);
+void test_tokens_refused(void);
+void test_tokens_next_fails(void);
+void test_tokens_far(void);
+void test_debug_state(void);
+void test_damaged_files(void);
+
+#endif

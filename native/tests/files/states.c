@@ -1,0 +1,331 @@
+/* System calls that fail on demand, and training states of known content. */
+#include "states.h"
+
+#include <dirent.h>
+#include <stdarg.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+/* ---- System calls that fail on demand; the library's calls come here first ---- */
+
+struct fault faults[NUM_CALLS];
+size_t most;
+int interrupt_every;
+bool refuse_direct;
+int direct_writes;
+const void *looked_for;
+bool written_from_looked_for;
+
+void no_faults(void)
+{
+    memset(faults, 0, sizeof faults);
+    most = 0;
+    interrupt_every = 0;
+    refuse_direct = false;
+    direct_writes = 0;
+    looked_for = NULL;
+    written_from_looked_for = false;
+}
+
+static bool fault(enum call call, int *result)
+{
+    faults[call].calls++;
+    if (faults[call].fail_at != -1 && faults[call].fail_at != faults[call].calls)
+        return false;
+    errno = faults[call].error;
+    *result = errno != 0 ? -1 : 0;
+    return true;
+}
+
+void fail_call(enum call call, int at, int error)
+{
+    no_faults();
+    faults[call].fail_at = at;
+    faults[call].error = error;
+}
+
+ssize_t pwrite(int descriptor, const void *bytes, size_t size, off_t offset)
+{
+    int result;
+    if (fault(CALL_WRITE, &result))
+        return result;
+    if (interrupt_every > 0 && faults[CALL_WRITE].calls % interrupt_every == 0) {
+        errno = EINTR;
+        return -1;
+    }
+    const bool direct = (fcntl(descriptor, F_GETFL) & O_DIRECT) != 0;
+    direct_writes += direct;
+    if (direct && refuse_direct) {
+        errno = EINVAL;
+        return -1;
+    }
+    written_from_looked_for = written_from_looked_for || (looked_for != NULL && bytes == looked_for);
+    return syscall(SYS_pwrite64, descriptor, bytes, most > 0 && size > most ? most : size, offset);
+}
+
+int fallocate(int descriptor, int mode, off_t offset, off_t size)
+{
+    int result;
+    if (fault(CALL_RESERVE, &result))
+        return result;
+    return (int)syscall(SYS_fallocate, descriptor, mode, offset, size);
+}
+
+/* A killed process leaves what it has written whether or not it was synced, so no disk has to be waited for. */
+int fsync(int descriptor)
+{
+    int result;
+    struct stat info;
+    if (fault(CALL_SYNC, &result))
+        return result;
+    return fstat(descriptor, &info);
+}
+
+int renameat(int from_folder, const char *from, int to_folder, const char *to)
+{
+    int result;
+    if (fault(CALL_RENAME, &result))
+        return result;
+    return (int)syscall(SYS_renameat2, from_folder, from, to_folder, to, 0u);
+}
+
+/* ---- Folders and files ---- */
+
+bool there(const char *path)
+{
+    struct stat info;
+    return lstat(path, &info) == 0;
+}
+
+const char *joined(const char *format, ...)
+{
+    static char texts[4][1024];
+    static int used;
+    char *text = texts[used++ % 4];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof texts[0], format, arguments);
+    va_end(arguments);
+    return text;
+}
+
+struct bytes load(const char *path)
+{
+    struct stat info;
+    FILE *file = must(fopen(path, "rb"));
+    if (fstat(fileno(file), &info) != 0)
+        abort();
+    struct bytes bytes = {must(malloc((size_t)info.st_size + 64)), (size_t)info.st_size};
+    if (fread(bytes.data, 1, bytes.size, file) != bytes.size)
+        abort();
+    fclose(file);
+    memset(bytes.data + bytes.size, 0x5a, 64);
+    return bytes;
+}
+
+void save(const char *path, const struct bytes *bytes, size_t size)
+{
+    unlink(path);
+    FILE *file = must(fopen(path, "wb"));
+    if (fwrite(bytes->data, 1, size, file) != size || fclose(file) != 0)
+        abort();
+}
+
+void put(struct bytes *bytes, size_t position, uint64_t value, size_t width)
+{
+    for (size_t i = 0; i < width; i++)
+        bytes->data[position + i] = (unsigned char)(value >> 8 * i);
+}
+
+/* ---- States of known content ---- */
+
+const model_config tiny = {
+    .max_seq_len = 4, .vocab_size = 85, .num_layers = 2, .num_heads = 2, .channels = 16, .padded_vocab_size = 90};
+const model_config least = {
+    .max_seq_len = 1, .vocab_size = 1, .num_layers = 1, .num_heads = 1, .channels = 8, .padded_vocab_size = 160};
+const model_config larger = {
+    .max_seq_len = 4, .vocab_size = 1100, .num_layers = 1, .num_heads = 2, .channels = 256, .padded_vocab_size = 1100};
+const enum starpullm_group groups[] = {STARPULLM_PARAMS, STARPULLM_M, STARPULLM_V};
+
+struct training_state_meta meta_of(const model_config *config, int64_t step, int32_t rank, int32_t num_ranks)
+{
+    return (struct training_state_meta){.config = *config,
+                                        .rank = rank,
+                                        .num_ranks = num_ranks,
+                                        .step = step,
+                                        .run = UINT64_C(0xfedcba9876543210),
+                                        .batches = step / 2 + (INT64_C(5) << 32),
+                                        .batch_size = 4,
+                                        .seq_len = 3,
+                                        .seed = -7,
+                                        .data_id = UINT64_C(0x8000000000000001),
+                                        .learning_rate = 1e-4f,
+                                        .beta1 = 0.9f,
+                                        .beta2 = 0.999f,
+                                        .eps = 1e-8f,
+                                        .weight_decay = 0.01f,
+                                        .blas = 1};
+}
+
+/* Bits of all kinds, NaN and subnormals included, that depend on everything. */
+uint32_t value_bits(const struct training_state_meta *meta, int group, enum parameter p, int layer, int64_t i)
+{
+    uint64_t x = (uint64_t)meta->step * 0x9e3779b97f4a7c15u ^ meta->run;
+    x = (x ^ (uint64_t)(group * 1000003 + (int)p * 1009 + layer)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27 ^ (uint64_t)i) * 0x94d049bb133111ebu;
+    return (uint32_t)(x >> 32);
+}
+
+/* All tensors of the model in the checkpoint's order, but only those of one rank: number r, r + R, r + 2R, ... */
+int tensors_of(const model_config *config, int32_t rank, int32_t num_ranks,
+               struct training_state_tensor tensors[MOST_TENSORS])
+{
+    int count = 0, number = 0;
+    for (enum parameter p = 0; p < NUM_PARAMETERS; p++)
+        for (int layer = 0; layer < parameter_instances(config, p); layer++)
+            if (number++ % num_ranks == rank)
+                tensors[count++] = (struct training_state_tensor){p, layer};
+    return count;
+}
+
+int64_t elements_of(const model_config *config, enum parameter p)
+{
+    return tensor_elements(parameter_shape(config, p));
+}
+
+/* Memory that ends on the page that the last value is on; the next can't be read. */
+static float *mapped(size_t bytes, size_t *mapped_bytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    *mapped_bytes = (bytes + page - 1) / page * page + page;
+    char *memory = mmap(NULL, *mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED || mprotect(memory + *mapped_bytes - page, page, PROT_NONE) != 0)
+        abort();
+    return (float *)memory;
+}
+
+/* Unaligned: the values begin 4 bytes after a block does. */
+status write_tensor(struct training_state_writer *writer, const struct training_state_meta *meta, int index,
+                    struct training_state_tensor tensor, int group, bool unaligned)
+{
+    const int64_t count = elements_of(&meta->config, tensor.parameter);
+    size_t bytes;
+    float *memory = mapped((size_t)(count + unaligned) * sizeof *memory, &bytes);
+    float *values = memory + unaligned;
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t bits = value_bits(meta, group, tensor.parameter, tensor.layer, i);
+        memcpy(values + i, &bits, sizeof bits);
+    }
+    if (tensor.parameter == PARAM_WTE)
+        looked_for = values;
+    status result = training_state_write(writer, index, groups[group], values);
+    munmap(memory, bytes);
+    return result;
+}
+
+status write_all(struct training_state_writer *writer, const struct training_state_meta *meta, bool unaligned)
+{
+    struct training_state_tensor tensors[MOST_TENSORS];
+    const int count = tensors_of(&meta->config, meta->rank, meta->num_ranks, tensors);
+    for (int i = count - 1; i >= 0; i--)
+        for (int group = 0; group < GROUPS; group++)
+            TRY(write_tensor(writer, meta, i, tensors[i], group, unaligned));
+    return STARPULLM_OK;
+}
+
+status open_writer(const char *root, const struct training_state_meta *meta, struct training_state_writer **writer)
+{
+    struct training_state_tensor tensors[MOST_TENSORS];
+    const int count = tensors_of(&meta->config, meta->rank, meta->num_ranks, tensors);
+    TRY(training_state_make_root(root));
+    return training_state_writer_open(root, meta, tensors, count, writer);
+}
+
+status write_file(const char *root, const struct training_state_meta *meta, bool unaligned)
+{
+    struct training_state_writer *writer;
+    TRY(open_writer(root, meta, &writer));
+    status result = write_all(writer, meta, unaligned);
+    if (result != STARPULLM_OK) {
+        training_state_discard(writer);
+        return result;
+    }
+    return training_state_commit(writer);
+}
+
+void write_state(const char *root, const model_config *config, int64_t step, int32_t num_ranks)
+{
+    for (int32_t rank = 0; rank < num_ranks; rank++) {
+        struct training_state_meta meta = meta_of(config, step, rank, num_ranks);
+        WORKS(write_file(root, &meta, false));
+    }
+}
+
+/* ---- Reading them back ---- */
+
+status acquire(void *context, enum starpullm_group group, enum parameter p, int layer, float **values)
+{
+    struct reading *reading = context;
+    (void)group;
+    (void)layer;
+    if (reading->refuse > 0 && --reading->refuse == 0)
+        return fail(STARPULLM_RUNTIME_FAILURE, "refused");
+    reading->held++;
+    *values = NULL;
+    if (!reading->skip)
+        *values = reading->values =
+            must(malloc((size_t)elements_of(&reading->meta->config, p) * sizeof *reading->values));
+    return STARPULLM_OK;
+}
+
+void release(void *context, enum starpullm_group group, enum parameter p, int layer)
+{
+    struct reading *reading = context;
+    int number = 0;
+    bool same = true;
+    reading->held--;
+    reading->tensors++;
+    if (reading->skip)
+        return;
+    while (groups[number] != group)
+        number++;
+    for (int64_t i = 0; i < elements_of(&reading->meta->config, p); i++) {
+        uint32_t bits = value_bits(reading->meta, number, p, layer, i);
+        same = same && memcmp(&bits, reading->values + i, sizeof bits) == 0;
+    }
+    reading->wrong += !same;
+    free(reading->values);
+}
+
+status read_all(struct training_state *state, struct reading *reading)
+{
+    reading->meta = training_state_meta(state);
+    return training_state_read(state, &training_state_meta(state)->config,
+                               &(struct tensor_destination){reading, acquire, release});
+}
+
+/* That the path has a state of this step, whole. Returns the state of no step as -1. */
+int64_t read_state(const char *path)
+{
+    struct training_state *state;
+    struct reading reading = {0};
+    if (training_state_open(path, &state) != STARPULLM_OK)
+        return -1;
+    const int64_t step = training_state_meta(state)->step;
+    WORKS(read_all(state, &reading));
+    int expected = 0;
+    for (enum parameter p = 0; p < NUM_PARAMETERS; p++)
+        expected += GROUPS * parameter_instances(&training_state_meta(state)->config, p);
+    CHECK(reading.tensors == expected && reading.wrong == 0 && reading.held == 0);
+    training_state_close(state);
+    return step;
+}
+
+status try_open(const char *path)
+{
+    struct training_state *state = (struct training_state *)&checks;
+    status result = training_state_open(path, &state);
+    CHECK((result == STARPULLM_OK) == (state != NULL));
+    training_state_close(state);
+    return result;
+}

@@ -1,0 +1,99 @@
+/* What the parts of test_training_state share: system calls that fail on demand, states of known content, and the
+ * tests. */
+#ifndef TESTS_STATES_H
+#define TESTS_STATES_H
+
+#include "harness.h"
+#include "io/training_state.h"
+
+/* ---- System calls of the library that fail on demand ---- */
+
+enum call { CALL_WRITE, CALL_RESERVE, CALL_SYNC, CALL_RENAME, NUM_CALLS };
+struct fault {
+    int calls;
+    int fail_at; /* the n-th call fails, counted from 1; 0: none; -1: every one */
+    int error;   /* its errno; 0: the call moves no byte */
+};
+extern struct fault faults[NUM_CALLS];
+extern size_t most;                  /* bytes in one write; 0: no limit */
+extern int interrupt_every;          /* every n-th write fails with EINTR; 0: none */
+extern bool refuse_direct;           /* writes past the page cache fail with EINVAL */
+extern int direct_writes;            /* past the page cache */
+extern const void *looked_for;       /* a buffer ... */
+extern bool written_from_looked_for; /* ... and whether something was written from there */
+void no_faults(void);
+void fail_call(enum call call, int at, int error);
+
+/* ---- Folders and files ---- */
+
+bool there(const char *path);
+/* One of four static texts in turn. */
+const char *joined(const char *format, ...);
+struct bytes {
+    unsigned char *data;
+    size_t size;
+};
+struct bytes load(const char *path);
+void save(const char *path, const struct bytes *bytes, size_t size);
+void put(struct bytes *bytes, size_t position, uint64_t value, size_t width);
+
+/* ---- States of known content ---- */
+
+#define FOLDER "root/step-000000000007"
+#define RANK_0 FOLDER "/rank-00000-of-00001.state"
+
+extern const model_config tiny, least, larger;
+extern const enum starpullm_group groups[];
+enum { GROUPS = 3, MOST_TENSORS = 64, BLOCK = 4096 };
+
+struct training_state_meta meta_of(const model_config *config, int64_t step, int32_t rank, int32_t num_ranks);
+uint32_t value_bits(const struct training_state_meta *meta, int group, enum parameter p, int layer, int64_t i);
+int tensors_of(const model_config *config, int32_t rank, int32_t num_ranks,
+               struct training_state_tensor tensors[MOST_TENSORS]);
+int64_t elements_of(const model_config *config, enum parameter p);
+status write_tensor(struct training_state_writer *writer, const struct training_state_meta *meta, int index,
+                    struct training_state_tensor tensor, int group, bool unaligned);
+status write_all(struct training_state_writer *writer, const struct training_state_meta *meta, bool unaligned);
+/* These make the root as well. */
+status open_writer(const char *root, const struct training_state_meta *meta, struct training_state_writer **writer);
+status write_file(const char *root, const struct training_state_meta *meta, bool unaligned);
+void write_state(const char *root, const model_config *config, int64_t step, int32_t num_ranks);
+
+struct reading {
+    const struct training_state_meta *meta;
+    float *values;
+    int held;
+    int tensors; /* read */
+    int wrong;   /* tensors with other bits */
+    int refuse;  /* the n-th acquire fails; 0: none */
+    bool skip;   /* nothing is wanted */
+};
+status acquire(void *context, enum starpullm_group group, enum parameter p, int layer, float **values);
+void release(void *context, enum starpullm_group group, enum parameter p, int layer);
+status read_all(struct training_state *state, struct reading *reading);
+/* Checks that the path has a state, whole, and returns its step; -1 if it has none. */
+int64_t read_state(const char *path);
+status try_open(const char *path);
+bool has_step(int64_t step);
+void check_bytes(const char *file, int line, const char *path, const struct training_state_meta *meta);
+
+/* ---- Tests ---- */
+
+void test_format(void);
+void test_direct(void);
+void test_arguments(void);
+void test_incomplete(void);
+void test_damage(void);
+void test_reading_fails(void);
+void test_failing_calls(void);
+void test_size_limit(void);
+void test_full_disk(void);
+void test_prune(void);
+void test_prune_at_once(void);
+void test_writer(void);
+void test_failing_in_background(void);
+void test_folder_lock(void);
+/* Kills a run of so many ranks again and again while it saves. */
+void killed(int32_t num_ranks);
+
+#endif

@@ -1,0 +1,306 @@
+/* Tests of reading checkpoints: the format byte for byte, and every refusal with its sentence. */
+#include "files.h"
+#include "io/file.h"
+
+/* Every parameter is its index in the body, wherever the format puts it. */
+struct bytes make_checkpoint(const model_config *config)
+{
+    int32_t header[] = {20240326,
+                        3,
+                        config->max_seq_len,
+                        config->vocab_size,
+                        config->num_layers,
+                        config->num_heads,
+                        config->channels,
+                        config->padded_vocab_size};
+    int64_t Vp = config->padded_vocab_size, maxT = config->max_seq_len, L = config->num_layers, C = config->channels;
+    int64_t attention = 3 * C * C + 3 * C + C * C + C, mlp = 4 * C * C + 4 * C + C * 4 * C + C;
+    int64_t body = Vp * C + maxT * C + L * (C + C + attention + C + C + mlp) + C + C;
+    struct bytes bytes = {0};
+    put_header(&bytes, header, sizeof header / sizeof header[0]);
+    for (int64_t i = 0; i < body; i++)
+        put_float(&bytes, (float)i);
+    return bytes;
+}
+
+static status acquire(struct parameters *parameters, enum parameter p, int layer)
+{
+    if (parameters->interfere != NULL && parameters->acquired == parameters->interfere_at) {
+        status result = parameters->interfere();
+        if (result != STARPULLM_OK)
+            return result;
+    }
+    parameters->wrong |= parameters->acquired != parameters->released;
+    parameters->wrong |= parameter_offset(parameters->config, p, layer) != parameters->position;
+    parameters->acquired++;
+    int64_t elements = tensor_elements(parameter_shape(parameters->config, p));
+    parameters->values = must(malloc((size_t)elements * sizeof(float)));
+    return STARPULLM_OK;
+}
+
+static void release(struct parameters *parameters, enum parameter p)
+{
+    parameters->released++;
+    parameters->position += tensor_elements(parameter_shape(parameters->config, p));
+    free(parameters->values);
+    parameters->values = NULL;
+}
+
+static status acquire_destination(void *context, enum starpullm_group group, enum parameter p, int layer,
+                                  float **values)
+{
+    struct parameters *parameters = context;
+    status result = acquire(parameters, p, layer);
+    parameters->wrong |= group != STARPULLM_PARAMS;
+    *values = parameters->skip_odd && p % 2 == 1 ? NULL : parameters->values;
+    return result;
+}
+
+static void release_destination(void *context, enum starpullm_group group, enum parameter p, int layer)
+{
+    struct parameters *parameters = context;
+    (void)group;
+    (void)layer;
+    int64_t elements = tensor_elements(parameter_shape(parameters->config, p));
+    for (int64_t i = 0; i < elements && !(parameters->skip_odd && p % 2 == 1); i++)
+        parameters->wrong |= parameters->values[i] != (float)(parameters->position + i);
+    release(parameters, p);
+}
+
+static status acquire_source(void *context, enum parameter p, int layer, const float **values)
+{
+    struct parameters *parameters = context;
+    status result = acquire(parameters, p, layer);
+    if (result != STARPULLM_OK)
+        return result;
+    int64_t elements = tensor_elements(parameter_shape(parameters->config, p));
+    for (int64_t i = 0; i < elements; i++)
+        parameters->values[i] = (float)(parameters->position + i);
+    *values = parameters->values;
+    return STARPULLM_OK;
+}
+
+static void release_source(void *context, enum parameter p, int layer)
+{
+    (void)layer;
+    release(context, p);
+}
+
+status read_into(const char *path, const model_config *config, struct parameters *parameters)
+{
+    struct tensor_destination destination = {parameters, acquire_destination, release_destination};
+    parameters->config = config;
+    status result = checkpoint_read(path, config, &destination);
+    CHECK(parameters->acquired == parameters->released);
+    return result;
+}
+
+status read_checkpoint(const char *path, const model_config *config)
+{
+    struct parameters parameters = {0};
+    return read_into(path, config, &parameters);
+}
+
+status write_from(const char *path, const model_config *config, struct parameters *parameters)
+{
+    struct checkpoint_source source = {parameters, acquire_source, release_source};
+    parameters->config = config;
+    status result = checkpoint_write(path, config, &source);
+    CHECK(parameters->acquired == parameters->released && !parameters->wrong);
+    return result;
+}
+
+status write_checkpoint(const char *path, const model_config *config)
+{
+    struct parameters parameters = {0};
+    return write_from(path, config, &parameters);
+}
+
+void test_checkpoint_read(void)
+{
+    struct bytes bytes = make_checkpoint(&tiny);
+    save("model.bin", &bytes);
+
+    model_config config;
+    WORKS(checkpoint_config("model.bin", &config));
+    CHECK(memcmp(&config, &tiny, sizeof config) == 0);
+    struct parameters parameters = {0};
+    WORKS(read_into("model.bin", &tiny, &parameters));
+    CHECK(!parameters.wrong && parameters.position == parameters_total(&tiny) && parameters.released == 4 + 12 * 2);
+
+    struct parameters half = {.skip_odd = 1};
+    WORKS(read_into("model.bin", &tiny, &half));
+    CHECK(!half.wrong && half.position == parameters_total(&tiny));
+
+    /* Each of its lengths but the right one, so every boundary of the header and of every tensor, and beyond. */
+    put_float(&bytes, 0);
+    put_float(&bytes, 0);
+    size_t right = bytes.size - 8;
+    char found[64], expected[64], difference[64];
+    memset(&config, 0x55, sizeof config);
+    for (size_t size = 0; size <= bytes.size; size++) {
+        if (size == right)
+            continue;
+        save_part("model.bin", &bytes, size);
+        snprintf(found, sizeof found, "is %zu bytes", size);
+        snprintf(expected, sizeof expected, size < 1024 ? "expected at least 1024" : "expected %zu ", right);
+        if (size > right)
+            snprintf(difference, sizeof difference, "too long by %zu bytes", size - right);
+        else if (size >= 1024)
+            snprintf(difference, sizeof difference, "truncated, %zu bytes are missing", right - size);
+        else
+            snprintf(difference, sizeof difference, "truncated, at least %zu bytes are missing", 1024 - size);
+        REFUSED(checkpoint_config("model.bin", &config), STARPULLM_INVALID_FILE, "model.bin: ", found, expected,
+                difference);
+        REFUSED(read_checkpoint("model.bin", &tiny), STARPULLM_INVALID_FILE, "model.bin: ", found, expected,
+                difference);
+    }
+    model_config untouched;
+    memset(&untouched, 0x55, sizeof untouched);
+    CHECK(memcmp(&config, &untouched, sizeof config) == 0);
+    free(bytes.data);
+}
+
+void test_checkpoint_header(void)
+{
+    const int32_t least = INT32_MIN, most = INT32_MAX;
+    const struct {
+        size_t index;
+        int32_t value;
+        const char *parts[3];
+    } refusals[] = {
+        {0, 0, {"byte 0: magic number is 0, ", "expected 20240326 (a model checkpoint)"}},
+        {0, -1, {"byte 0: magic number is -1, ", "expected 20240326"}},
+        {0, 20240327, {"byte 0: magic number is 20240327 (a debug state)", "expected 20240326 (a model checkpoint)"}},
+        {0, 20240328, {"byte 0: magic number is 20240328 (a tokenizer)", "expected 20240326"}},
+        {0, 20240520, {"byte 0: magic number is 20240520 (a token file)", "expected 20240326"}},
+        {1, 0, {"byte 4: version is 0", "expected 3"}},
+        {1, 1, {"byte 4: version is 1", "expected 3"}},
+        {1, 2, {"byte 4: version is 2", "expected 3"}},
+        {1, 4, {"byte 4: version is 4", "expected 3"}},
+        {1, 5, {"byte 4: version is 5 (bfloat16)", "expected 3 (float32)", "bfloat16 checkpoints can't be read"}},
+        {1, least, {"byte 4: version is -2147483648", "expected 3"}},
+        {2, 0, {"bytes 8 to 31: max_seq_len is 0", "expected at least 1"}},
+        {3, 0, {"bytes 8 to 31: vocab_size is 0", "expected at least 1"}},
+        {4, 0, {"bytes 8 to 31: num_layers is 0", "expected at least 1"}},
+        {5, 0, {"bytes 8 to 31: num_heads is 0", "expected at least 1"}},
+        {6, 0, {"bytes 8 to 31: channels is 0", "expected at least 1"}},
+        {7, 0, {"bytes 8 to 31: padded_vocab_size is 0", "expected at least 1"}},
+        {2, -3, {"max_seq_len is -3", "expected at least 1"}},
+        {3, -5, {"vocab_size is -5", "expected at least 1"}},
+        {4, -2, {"num_layers is -2", "expected at least 1"}},
+        {5, -2, {"num_heads is -2", "expected at least 1"}},
+        {6, -4, {"channels is -4", "expected at least 1"}},
+        {7, least, {"padded_vocab_size is -2147483648", "expected at least 1"}},
+        {5, 3, {"channels is 4", "expected a multiple of num_heads (3)"}},
+        {5, 8, {"channels is 4", "expected a multiple of num_heads (8)"}},
+        {7, 4, {"padded_vocab_size is 4", "expected at least vocab_size (5)"}},
+        {3, 7, {"padded_vocab_size is 6", "expected at least vocab_size (7)"}},
+        {2, 4, {"expected 3168 (max_seq_len 4, num_layers 2, channels 4, padded_vocab_size 6)", "truncated, 16 bytes"}},
+        {2, 2, {"expected 3136", "too long by 16 bytes"}},
+        {4, most, {"truncated", "num_layers 2147483647"}},
+        {6, most - 1, {"bytes 8 to 31: a checkpoint with", "channels 2147483646", "at most 9223372036854775807"}},
+    };
+    for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
+        struct bytes bytes = make_checkpoint(&tiny);
+        set_int(&bytes, refusals[i].index, refusals[i].value);
+        save("model.bin", &bytes);
+        free(bytes.data);
+        model_config config;
+        const char *const *parts = refusals[i].parts;
+        REFUSED(checkpoint_config("model.bin", &config), STARPULLM_INVALID_FILE, "model.bin: ", parts[0], parts[1],
+                parts[2]);
+        REFUSED(read_checkpoint("model.bin", &tiny), STARPULLM_INVALID_FILE, "model.bin: ", parts[0], parts[1],
+                parts[2]);
+    }
+
+    /* What follows the sizes in the header means nothing. */
+    struct bytes bytes = make_checkpoint(&tiny);
+    set_int(&bytes, 8, -1);
+    set_int(&bytes, 255, -1);
+    save("model.bin", &bytes);
+    free(bytes.data);
+    WORKS(read_checkpoint("model.bin", &tiny));
+
+    /* A model other than the caller's buffers were made for, of the same size (V) and of another (the rest). */
+    static const char *const names[] = {"max_seq_len", "vocab_size", "num_layers",
+                                        "num_heads",   "channels",   "padded_vocab_size"};
+    for (int i = 0; i < 6; i++) {
+        int32_t sizes[6];
+        model_config other;
+        memcpy(sizes, &tiny, sizeof sizes);
+        sizes[i] = i == 1 || i == 3 ? 1 : 2 * sizes[i];
+        memcpy(&other, sizes, sizeof other);
+        struct bytes different = make_checkpoint(&other);
+        save("other.bin", &different);
+        free(different.data);
+        char where[64], limit[32];
+        snprintf(where, sizeof where, "other.bin: byte %d: %s is %d", 8 + 4 * i, names[i], sizes[i]);
+        memcpy(sizes, &tiny, sizeof sizes);
+        snprintf(limit, sizeof limit, "expected %d ", sizes[i]);
+        REFUSED(read_checkpoint("other.bin", &tiny), STARPULLM_INVALID_FILE, where, limit);
+    }
+}
+
+static status truncate_model(void)
+{
+    return truncate("model.bin", 1500) == 0 ? STARPULLM_OK : STARPULLM_FILE_ERROR;
+}
+
+status refuse(void)
+{
+    return fail(STARPULLM_RUNTIME_FAILURE, "no access to the data");
+}
+
+void test_checkpoint_reading_fails(void)
+{
+    struct bytes bytes = make_checkpoint(&tiny);
+    model_config config;
+    REFUSED(checkpoint_config(NULL, &config), STARPULLM_INVALID_ARGUMENT, "path is NULL");
+    REFUSED(checkpoint_config("model.bin", NULL), STARPULLM_INVALID_ARGUMENT, "config is NULL");
+    REFUSED(read_checkpoint(NULL, &tiny), STARPULLM_INVALID_ARGUMENT, "path is NULL");
+    REFUSED(read_checkpoint("model.bin", NULL), STARPULLM_INVALID_ARGUMENT, "config is NULL");
+    REFUSED(checkpoint_read("model.bin", &tiny, NULL), STARPULLM_INVALID_ARGUMENT, "destination is NULL");
+    REFUSED(checkpoint_config("nothing.bin", &config), STARPULLM_FILE_ERROR,
+            "nothing.bin: open: No such file or directory");
+    CHECK(last_error_number() == ENOENT);
+    REFUSED(checkpoint_config("", &config), STARPULLM_FILE_ERROR, "open: No such file or directory");
+
+    alarm(20); /* a FIFO without a writer would wait for ever */
+    REFUSED(checkpoint_config("folder", &config), STARPULLM_INVALID_FILE, "folder: is a directory",
+            "expected a regular file");
+    REFUSED(checkpoint_config("fifo", &config), STARPULLM_INVALID_FILE, "fifo: is a FIFO", "expected a regular file");
+    REFUSED(checkpoint_config("socket", &config), STARPULLM_INVALID_FILE, "is a socket", "expected a regular file");
+    REFUSED(checkpoint_config("/dev/null", &config), STARPULLM_INVALID_FILE, "is a character device", "expected a reg");
+    alarm(0);
+
+    for (size_t most = 1; most < 8; most++) {
+        save("model.bin", &bytes);
+        faults.most = most;
+        faults.interrupt_every = 3;
+        struct parameters parameters = {0};
+        WORKS(read_into("model.bin", &tiny, &parameters));
+        CHECK(!parameters.wrong);
+        no_faults();
+    }
+
+    save("model.bin", &bytes);
+    for (int call = 1; call <= 3; call++) { /* header, wte, wpe */
+        faults.fail_at = call;
+        faults.error = EIO;
+        const char *where = call == 1 ? "byte 0: read" : call == 2 ? "byte 1024: read" : "byte 1120: read";
+        REFUSED(read_checkpoint("model.bin", &tiny), STARPULLM_FILE_ERROR, "model.bin: ", where, "Input/output error");
+        CHECK(last_error_number() == EIO);
+        no_faults();
+    }
+    struct parameters shrinking = {.interfere = truncate_model, .interfere_at = 7};
+    REFUSED(read_into("model.bin", &tiny, &shrinking), STARPULLM_INVALID_FILE, "model.bin: byte 1500",
+            "expected 116 more bytes", "truncated");
+    CHECK(shrinking.acquired == 8);
+
+    save("model.bin", &bytes);
+    struct parameters refusing = {.interfere = refuse, .interfere_at = 5};
+    REFUSED(read_into("model.bin", &tiny, &refusing), STARPULLM_RUNTIME_FAILURE, "no access to the data");
+    CHECK(refusing.acquired == 5);
+    free(bytes.data);
+}

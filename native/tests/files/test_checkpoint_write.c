@@ -1,0 +1,229 @@
+/* Tests of writing checkpoints: whatever fails, the old file stays. */
+#include <dirent.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include "files.h"
+
+static mode_t mode_of(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 ? info.st_mode & 07777 : (mode_t)-1;
+}
+
+void test_checkpoint_write(void)
+{
+    struct bytes bytes = make_checkpoint(&tiny);
+    mode_t mask = umask(027);
+    unlink("new.bin");
+    WORKS(write_checkpoint("new.bin", &tiny));
+    CHECK(has_bytes("new.bin", &bytes) && mode_of("new.bin") == 0640);
+    struct parameters parameters = {0};
+    WORKS(read_into("new.bin", &tiny, &parameters));
+    CHECK(!parameters.wrong);
+
+    chmod("new.bin", 0604);
+    WORKS(write_checkpoint("new.bin", &tiny));
+    CHECK(has_bytes("new.bin", &bytes) && mode_of("new.bin") == 0604);
+    umask(mask);
+
+    /* A link stays a link; the file that it names is replaced, in its own folder. */
+    unlink("folder/target.bin");
+    save_part("folder/target.bin", &bytes, 9);
+    CHECK(symlink("folder/target.bin", "link.bin") == 0);
+    WORKS(write_checkpoint("link.bin", &tiny));
+    struct stat info;
+    CHECK(lstat("link.bin", &info) == 0 && S_ISLNK(info.st_mode));
+    CHECK(has_bytes("folder/target.bin", &bytes) && entries("folder") == 1);
+    unlink("folder/target.bin");
+    REFUSED(write_checkpoint("link.bin", &tiny), STARPULLM_FILE_ERROR, "link.bin: follow the symbolic link",
+            "No such file or directory");
+    unlink("link.bin");
+
+    char absolute[2048], *here = must(realpath(".", NULL));
+    snprintf(absolute, sizeof absolute, "%s/folder/new.bin", here);
+    free(here);
+    WORKS(write_checkpoint(absolute, &tiny));
+    CHECK(has_bytes("folder/new.bin", &bytes) && entries("folder") == 1);
+    unlink("folder/new.bin");
+
+    char longest[256]; /* the longest name leaves no room for a suffix */
+    memset(longest, 'n', 255);
+    longest[255] = '\0';
+    WORKS(write_checkpoint(longest, &tiny));
+    CHECK(has_bytes(longest, &bytes));
+    unlink(longest);
+
+    for (size_t most = 1; most < 8; most++) {
+        faults.most = most;
+        faults.interrupt_every = 3;
+        WORKS(write_checkpoint("new.bin", &tiny));
+        no_faults();
+        CHECK(has_bytes("new.bin", &bytes));
+    }
+
+    /* An odd model, larger than one conversion buffer and in several layers. */
+    model_config odd = {13, 97, 2, 5, 160, 101};
+    struct bytes larger = make_checkpoint(&odd);
+    WORKS(write_checkpoint("new.bin", &odd));
+    CHECK(has_bytes("new.bin", &larger));
+    free(larger.data);
+    free(bytes.data);
+}
+
+static status replace_by_folder(void)
+{
+    return unlink("w/model.bin") == 0 && mkdir("w/model.bin", 0755) == 0 ? STARPULLM_OK : STARPULLM_FILE_ERROR;
+}
+
+static status remove_temporaries(void)
+{
+    remove_all("w");
+    return STARPULLM_OK;
+}
+
+/* That the write was refused, the old file is whole and nothing else is in its folder. */
+static void old_file_survives(int line, const struct bytes *old)
+{
+    check_at(__FILE__, line, has_bytes("w/model.bin", old), "the old file is whole");
+    check_at(__FILE__, line, entries("w") == 1, "no temporary file is left");
+}
+
+void test_checkpoint_writing_fails(void)
+{
+    struct bytes old = {0};
+    put_header(&old, &(int32_t){77}, 1);
+    mkdir("w", 0755);
+    save("w/model.bin", &old);
+    const size_t size = 1024 + 4 * TINY_PARAMETERS;
+
+    /* A full disk, as good as: the file may not grow beyond a limit. */
+    signal(SIGXFSZ, SIG_IGN);
+    struct rlimit limit, saved;
+    CHECK(getrlimit(RLIMIT_FSIZE, &saved) == 0);
+    limit = saved;
+    const size_t limits[] = {0, 1, 1023, 1024, 1025, 1120, size / 2, size - 1};
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
+        char where[64];
+        limit.rlim_cur = limits[i];
+        snprintf(where, sizeof where, "byte %zu: write to temporary file .starpullm-", limits[i]);
+        fflush(stdout);
+        CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+        status result = write_checkpoint("w/model.bin", &tiny);
+        CHECK(setrlimit(RLIMIT_FSIZE, &saved) == 0);
+        REFUSED(result, STARPULLM_FILE_ERROR, "w/model.bin: ", where, "File too large");
+        CHECK(last_error_number() == EFBIG);
+        old_file_survives(__LINE__, &old);
+    }
+
+    no_faults();
+    for (int call = 1; call <= 29; call++) { /* the header and 28 parameters */
+        faults.fail_at = call;
+        faults.error = ENOSPC;
+        status result = write_checkpoint("w/model.bin", &tiny);
+        no_faults();
+        REFUSED(result, STARPULLM_FILE_ERROR, "w/model.bin: byte ", "write", "No space left on device");
+        CHECK(last_error_number() == ENOSPC);
+        old_file_survives(__LINE__, &old);
+    }
+    faults.fail_at = 2;
+    REFUSED(write_checkpoint("w/model.bin", &tiny), STARPULLM_FILE_ERROR, "byte 1024: write", "Input/output error");
+    no_faults();
+    old_file_survives(__LINE__, &old);
+
+    fsync_fail_at = 1;
+    fsync_error = EIO;
+    REFUSED(write_checkpoint("w/model.bin", &tiny), STARPULLM_FILE_ERROR, "w/model.bin: fsync of temporary file",
+            "Input/output error");
+    no_faults();
+    old_file_survives(__LINE__, &old);
+
+    struct parameters refusing = {.interfere = refuse, .interfere_at = 9};
+    REFUSED(write_from("w/model.bin", &tiny, &refusing), STARPULLM_RUNTIME_FAILURE, "no access to the data");
+    old_file_survives(__LINE__, &old);
+
+    /* The folder's fsync comes too late to keep the old file, and the sentence says so. */
+    fsync_fail_at = 2;
+    fsync_error = EIO;
+    REFUSED(write_checkpoint("w/model.bin", &tiny), STARPULLM_FILE_ERROR, "w/model.bin: the new file is in place",
+            "Input/output error");
+    no_faults();
+    struct bytes bytes = make_checkpoint(&tiny);
+    old_file_survives(__LINE__, &bytes);
+    fsync_fail_at = 2;
+    fsync_error = EINVAL; /* a file system that doesn't know it */
+    WORKS(write_checkpoint("w/model.bin", &tiny));
+    fsync_fail_at = 1;
+    fsync_calls = 0;
+    fsync_error = EINTR;
+    WORKS(write_checkpoint("w/model.bin", &tiny));
+    no_faults();
+
+    struct parameters changing = {.interfere = replace_by_folder, .interfere_at = 3};
+    REFUSED(write_from("w/model.bin", &tiny, &changing), STARPULLM_FILE_ERROR, "w/model.bin: rename temporary file",
+            "Is a directory");
+    CHECK(entries("w") == 1);
+    struct parameters vanishing = {.interfere = remove_temporaries, .interfere_at = 3};
+    rmdir("w/model.bin");
+    REFUSED(write_from("w/model.bin", &tiny, &vanishing), STARPULLM_FILE_ERROR, "w/model.bin: rename temporary file",
+            "No such file or directory");
+    CHECK(entries("w") == 0);
+
+    alarm(20);
+    REFUSED(write_checkpoint("folder", &tiny), STARPULLM_INVALID_FILE, "folder: is a directory", "expected a regular");
+    REFUSED(write_checkpoint("fifo", &tiny), STARPULLM_INVALID_FILE, "fifo: is a FIFO", "expected a regular file");
+    REFUSED(write_checkpoint("/dev/null", &tiny), STARPULLM_INVALID_FILE, "/dev/null: is a character device");
+    alarm(0);
+    REFUSED(write_checkpoint("w/none/model.bin", &tiny), STARPULLM_FILE_ERROR, "w/none/model.bin: open folder w/none",
+            "No such file or directory");
+    REFUSED(write_checkpoint("fifo/model.bin", &tiny), STARPULLM_FILE_ERROR, "fifo/model.bin: ", "Not a directory");
+    REFUSED(write_checkpoint("", &tiny), STARPULLM_INVALID_ARGUMENT, "names no file");
+    REFUSED(write_checkpoint("w/new/", &tiny), STARPULLM_INVALID_ARGUMENT, "w/new/: names no file", "expected");
+    REFUSED(write_checkpoint(NULL, &tiny), STARPULLM_INVALID_ARGUMENT, "path is NULL");
+    REFUSED(checkpoint_write("w/model.bin", NULL, NULL), STARPULLM_INVALID_ARGUMENT, "config is NULL");
+    REFUSED(checkpoint_write("w/model.bin", &tiny, NULL), STARPULLM_INVALID_ARGUMENT, "source is NULL");
+    model_config wrong = tiny;
+    wrong.num_heads = 3;
+    REFUSED(write_checkpoint("w/model.bin", &wrong), STARPULLM_INVALID_ARGUMENT, "config: channels is 4",
+            "expected a multiple of num_heads (3)");
+    CHECK(entries("w") == 0);
+    free(bytes.data);
+    free(old.data);
+}
+
+/* As another user if this one may do everything. */
+void test_permissions(void)
+{
+    struct bytes bytes = make_checkpoint(&tiny);
+    uid_t user = geteuid();
+    if (mkdir("closed", 0755) != 0)
+        abort();
+    save("closed/model.bin", &bytes);
+    save("closed/secret.bin", &bytes);
+    chmod("closed/secret.bin", 0);
+    chmod("closed", 0555);
+    const uid_t nobody = 65534;
+    if (user == 0 && seteuid(nobody) != 0) {
+        printf("test_files: permissions not tested: root can't become another user\n");
+    } else {
+        REFUSED(write_checkpoint("closed/new.bin", &tiny), STARPULLM_FILE_ERROR,
+                "closed/new.bin: ", "Permission denied");
+        CHECK(last_error_number() == EACCES);
+        REFUSED(write_checkpoint("closed/model.bin", &tiny), STARPULLM_FILE_ERROR,
+                "closed/model.bin: ", "Permission denied");
+        REFUSED(read_checkpoint("closed/secret.bin", &tiny), STARPULLM_FILE_ERROR, "closed/secret.bin: open",
+                "Permission denied");
+        if (seteuid(user) != 0)
+            abort();
+        chmod("closed", 0777);
+        if (user == 0 && seteuid(nobody) != 0)
+            abort();
+        REFUSED(write_checkpoint("closed/secret.bin", &tiny), STARPULLM_FILE_ERROR, "closed/secret.bin: ",
+                "Permission denied"); /* write-protected: renaming over it would have been possible */
+        if (seteuid(user) != 0)
+            abort();
+    }
+    CHECK(entries("closed") == 2 && has_bytes("closed/model.bin", &bytes));
+    chmod("closed", 0755);
+    free(bytes.data);
+}

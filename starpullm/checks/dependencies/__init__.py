@@ -1,0 +1,31 @@
+"""The order of tasks that the declared accesses require, compared with StarPU's graph, with a run, and without reuse.
+
+Everything here follows from the order of submission and the access modes alone. StarPU's rules, for each handle:
+
+- A read waits for the last write (read after write).
+- A write waits for the last write and for the reads since then (write after write, write after read).
+- Reads commute.
+- Consecutive contributions (``REDUX``) commute. As a group they wait for what came before the first of them, as a
+  ``READ_WRITE`` does, and the next access of another mode waits for all of them.
+"""
+
+from starpullm.checks.dependencies.graph import DependencyKind, TaskGraph
+from starpullm.checks.dependencies.observed_order import ObservedResult, check_observed
+from starpullm.checks.dependencies.required_order import required_edges
+from starpullm.checks.dependencies.reuse import ReuseResult, check_reuse, typical_durations
+from starpullm.checks.dependencies.runtime_graph import RuntimeGraphResult, check_runtime_graph
+from starpullm.checks.dependencies.wording import MAX_LISTED
+
+__all__ = [
+    "MAX_LISTED",
+    "DependencyKind",
+    "ObservedResult",
+    "ReuseResult",
+    "RuntimeGraphResult",
+    "TaskGraph",
+    "check_observed",
+    "check_reuse",
+    "check_runtime_graph",
+    "required_edges",
+    "typical_durations",
+]

@@ -1,0 +1,110 @@
+"""The order that declared accesses require; all checks of this package compare with it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from starpullm.checks.dependencies.graph import TaskGraph
+from starpullm.errors import InvalidArgumentError
+from starpullm.trace import AccessMode
+
+__all__ = ["TaskFlow", "graph_of", "required_edges", "task_flow"]
+
+_READ_AFTER_WRITE, _WRITE_AFTER_READ, _WRITE_AFTER_WRITE = range(3)
+
+TaskFlow: TypeAlias = Sequence[Sequence[tuple[int, int]]]
+"""For each task its handles and access modes, each handle once."""
+
+
+class _HandleState:
+    """The tasks that the next access of a handle may have to wait for."""
+
+    __slots__ = ("before_group", "readers", "writers")
+
+    def __init__(self) -> None:
+        self.writers: list[int] = []  # the last writer, or all contributions of the last group
+        self.readers: list[int] = []  # since then
+        # Writers and readers before a group of contributions; None: the last write wasn't a contribution.
+        self.before_group: tuple[list[int], list[int]] | None = None
+
+    def access(self, task: int, mode: int) -> Iterator[tuple[int, int]]:
+        """Record an access, and yield the tasks that it waits for, each with the kind of dependency."""
+        if mode == AccessMode.REDUX and self.before_group is not None and not self.readers:
+            earlier_writers, earlier_readers = self.before_group
+        else:
+            earlier_writers, earlier_readers = self.writers, self.readers
+        if mode != AccessMode.WRITE:
+            yield from ((writer, _READ_AFTER_WRITE) for writer in earlier_writers)
+        elif not earlier_readers:
+            yield from ((writer, _WRITE_AFTER_WRITE) for writer in earlier_writers)
+        if mode == AccessMode.READ:
+            self.readers.append(task)
+            return
+        yield from ((reader, _WRITE_AFTER_READ) for reader in earlier_readers)
+        if mode != AccessMode.REDUX:
+            self.writers, self.readers, self.before_group = [task], [], None
+        elif earlier_writers is self.writers:
+            self.writers, self.readers, self.before_group = [task], [], (earlier_writers, earlier_readers)
+        else:
+            self.writers.append(task)
+
+
+def task_flow(tasks: NDArray[np.void], accesses: NDArray[np.void]) -> list[list[tuple[int, int]]]:
+    """Return the handles and modes of each task; arguments and errors as ``required_edges``."""
+    modes = accesses["mode"]
+    unknown = np.flatnonzero((modes < AccessMode.READ) | (modes > AccessMode.REDUX))
+    if len(unknown):
+        raise InvalidArgumentError(
+            f"access {unknown[0]}: found mode {modes[unknown[0]]}, expected {int(AccessMode.READ)} to "
+            f"{int(AccessMode.REDUX)}"
+        )
+    pairs = list(zip(accesses["handle"].tolist(), modes.tolist(), strict=True))
+    flow = []
+    for start, count in zip(tasks["first_access"].tolist(), tasks["num_accesses"].tolist(), strict=True):
+        listed = pairs[start : start + count]
+        merged = dict(listed)
+        if len(merged) < len(listed):
+            for handle in merged:
+                # Two different modes of one handle are at least a read and a write.
+                different = {mode for listed_handle, mode in listed if listed_handle == handle}
+                merged[handle] = different.pop() if len(different) == 1 else int(AccessMode.READ_WRITE)
+        flow.append(list(merged.items()))
+    return flow
+
+
+def graph_of(flow: TaskFlow) -> TaskGraph:
+    """Return the required order of a task flow; see ``required_edges``."""
+    states: defaultdict[int, _HandleState] = defaultdict(_HandleState)
+    first = [0]
+    edges: list[tuple[int, int, int]] = []
+    for task, accesses in enumerate(flow):
+        for handle, mode in accesses:
+            edges += [(earlier, handle, kind) for earlier, kind in states[handle].access(task, mode)]
+        first.append(len(edges))
+    table = np.array(edges, np.int64).reshape(-1, 3)
+    return TaskGraph(np.array(first, np.int64), table[:, 0], table[:, 1], table[:, 2].astype(np.int8))
+
+
+def required_edges(tasks: NDArray[np.void], accesses: NDArray[np.void]) -> TaskGraph:
+    """Return the order that the accesses require.
+
+    Every pair of tasks that must be ordered is joined by a path. Edges exist only between an access and the last
+    accesses that conflict with it, and every read, also of a ``READ_WRITE``, has an edge from the task that wrote the
+    value.
+
+    Parameters
+    ----------
+    tasks, accesses
+        Those of a ``Trace``, in the order of submission.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If an access mode isn't one of ``AccessMode``.
+    """
+    return graph_of(task_flow(tasks, accesses))

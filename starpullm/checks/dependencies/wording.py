@@ -1,0 +1,50 @@
+"""How findings about the order of tasks name tasks, handles and paths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from starpullm.checks.dependencies.graph import DependencyKind, Edge
+from starpullm.checks.task_name import TaskName
+from starpullm.trace import Trace
+
+__all__ = ["MAX_LISTED", "Dependency", "and_more", "named_dependencies", "named_dependency", "path_text"]
+
+MAX_LISTED = 20
+"""At most this many findings of a kind are listed; their count is always complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """A task, a later task that has to wait for it, and the handle that is the reason."""
+
+    before: TaskName
+    after: TaskName
+    handle: str
+    kind: DependencyKind
+
+    def __str__(self) -> str:
+        return f"{self.before} → {self.after}: {self.kind.value} of {self.handle}"
+
+
+def named_dependency(trace: Trace, edge: Edge) -> Dependency:
+    """Return an edge with the names of its tasks and handle."""
+    before, after = (TaskName.of(trace[task]) for task in (edge.before, edge.after))
+    return Dependency(before, after, trace.handles[edge.handle].name, edge.kind)
+
+
+def named_dependencies(trace: Trace, edges: Iterable[Edge]) -> tuple[Dependency, ...]:
+    """Return edges with the names of their tasks and handles."""
+    return tuple(named_dependency(trace, edge) for edge in edges)
+
+
+def path_text(path: Sequence[Dependency]) -> str:
+    """Return a path's tasks, with the handles between them."""
+    return f"{path[0].before}" + "".join(f" → [{step.handle}] {step.after}" for step in path)
+
+
+def and_more(count: int, listed: int) -> Iterator[str]:
+    """Yield a line that says how many findings aren't listed, if any."""
+    if count > listed:
+        yield f"… and {count - listed} more"

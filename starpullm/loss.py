@@ -1,0 +1,45 @@
+"""The loss of a step that may still be running."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from starpullm.binding import prototypes, structs
+
+__all__ = ["Loss"]
+
+
+class Loss:
+    """The mean loss of a submitted step, which is known when the step's tasks have run."""
+
+    def __init__(self, handle: structs.LossHandle) -> None:
+        self._handle = handle
+        self._value: np.float32 | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether the value is known, so that reading it doesn't wait."""
+        return self._value is not None or bool(prototypes.call("loss_ready", self._handle))
+
+    @property
+    def value(self) -> np.float32:
+        """The mean loss over the batch in nats per token, binary32; waits until it is known."""
+        if self._value is None:
+            self._value = prototypes.loss_value(self._handle)
+            self._release()
+        return self._value
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+    def __repr__(self) -> str:
+        return f"<Loss {self._value}>" if self._value is not None else "<Loss, not read yet>"
+
+    def _release(self) -> None:
+        # Cleared before it is destroyed, so that an interrupt leaks the loss instead of destroying it twice.
+        handle, self._handle = self._handle, structs.LossHandle()
+        if handle:
+            prototypes.call("loss_destroy", handle)
+
+    def __del__(self) -> None:
+        self._release()

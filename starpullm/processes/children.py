@@ -1,0 +1,396 @@
+"""Child processes that answer requests: both ends of the connection between a parent and its children.
+
+A child is one process, or the ranks of one job. It is stopped (SIGSTOP) whenever it has no request to answer, because
+idle StarPU workers poll and would take the cores from other children.
+
+A child runs a *service*: a context manager that prepares what the answers need, and yields a value for the parent and
+a function from a request to its reply. All of these are JSON values. The messages are lines of JSON on a Unix socket:
+the child sends the process numbers of its ranks, then the value, then a reply for each request. It ends when the
+parent closes the connection.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO, TypeAlias
+
+import psutil
+
+from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StarpullmError
+from starpullm.processes.job import Crashed, Job, JobEnding, run_job
+from starpullm.processes.progress import report_phase
+from starpullm.processes.ranks import guarded, meet, world
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Comm
+
+__all__ = ["Answered", "Child", "Hung", "Lost", "Raised", "Reply", "Service", "find_function", "location_of"]
+
+Service: TypeAlias = AbstractContextManager[tuple[Any, Callable[[Any], Any]]]
+"""What a child runs: yields a value for the parent, and the function that answers a request.
+
+With several ranks, every rank enters the context and calls the function on every request; rank 0's values are sent.
+"""
+
+START_SECONDS = 120.0
+"""For a child to get ready: Python, and StarPU's calibration of a machine that it sees for the first time."""
+
+_END_SECONDS = 10.0
+_POLL_SECONDS = 0.1
+_NOTICE_SECONDS = 0.5  # for a job to be reported as ended after its connection has closed
+_STOP_SECONDS = 60.0  # for a job to be killed, with the stacks of its ranks before that
+_JOB_SECONDS = 7 * 24 * 3600.0  # run_job needs a limit; here each request has its own
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The child has answered."""
+
+    value: Any
+
+    def result(self) -> Any:
+        """Return the value."""
+        return self.value
+
+
+@dataclass(frozen=True)
+class Raised:
+    """The service raised an exception. The child answers further requests, unless this was its start.
+
+    An exception in a child of several ranks ends the child instead, so it is `Lost`.
+
+    Parameters
+    ----------
+    child
+        The child's name.
+    kind, sentence
+        Name of the exception's class, and the exception as text.
+    text
+        Both of them; for exceptions that aren't this package's the traceback.
+    """
+
+    child: str
+    kind: str
+    sentence: str
+    text: str
+
+    def result(self) -> NoReturn:
+        """Raise a `RuntimeFailureError` with the child's name and the text."""
+        raise RuntimeFailureError(f"{self.child}: {self.text}")
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The child has crashed or exited, or could not be started.
+
+    ``text`` is a sentence, then everything that helps to find the cause. ``ending`` is how the job ended, or the
+    exception that kept it from starting.
+    """
+
+    text: str
+    ending: JobEnding | Exception
+
+    def result(self) -> NoReturn:
+        """Raise a `RuntimeFailureError` with the text."""
+        raise RuntimeFailureError(self.text)
+
+
+@dataclass(frozen=True)
+class Hung(Lost):
+    """The child had not answered within the time limit, and was killed; the text has the stacks of its threads."""
+
+
+Reply: TypeAlias = Answered | Raised | Lost
+
+
+def location_of(function: Callable[..., object]) -> dict[str, str]:
+    """Return where `find_function` finds a function in another process.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If it isn't defined at the top level of a module that has a file.
+    """
+    module = sys.modules[function.__module__]
+    if "." in function.__qualname__ or module.__file__ is None:
+        raise InvalidArgumentError(f"function: found {function.__qualname__}, expected one of a module's own")
+    return {"module": module.__name__, "file": module.__file__, "function": function.__name__}
+
+
+def find_function(location: Mapping[str, str]) -> Callable[..., Any]:
+    """Return a function by its location; imports a module of this package by name, any other one from its file.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If the file isn't a Python file.
+    """
+    name = location["module"]
+    if name not in sys.modules and name.partition(".")[0] != __package__.partition(".")[0]:
+        spec = importlib.util.spec_from_file_location(name, location["file"])
+        if spec is None or spec.loader is None:
+            raise InvalidArgumentError(f"{location['file']}: expected a Python file")
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    function: Callable[..., Any] = getattr(importlib.import_module(name), location["function"])
+    return function
+
+
+# ---- In the parent ----
+
+
+class Child:
+    """A child process, or a job of several ranks; a context manager that starts nothing by itself and ends the child.
+
+    Parameters
+    ----------
+    name
+        The child's name in messages.
+    service
+        A function at the top level of a module; the child calls it with a communicator (None on one rank) and the
+        arguments.
+    arguments
+        Keyword arguments as JSON values.
+    ranks
+        With more than one, the child is a job under mpirun.
+    environment
+        Variables in addition to those of this process.
+    request_name
+        The name of a request in messages.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        service: Callable[..., Service],
+        arguments: Mapping[str, object],
+        *,
+        ranks: int = 1,
+        environment: Mapping[str, str] | None = None,
+        request_name: str = "the request",
+    ) -> None:
+        self.name = name
+        self.pids: tuple[int, ...] = ()
+        """By rank."""
+        self._specification = {**location_of(service), "arguments": arguments, "ranks": ranks}
+        self._ranks = ranks if ranks > 1 else None
+        self._environment = environment or {}
+        self._request_name = request_name
+        self._processes: list[psutil.Process] = []
+        self._connection: socket.socket | None = None
+        self._received = b""
+        self._ending: JobEnding | Exception | None = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._oom_kills = _oom_kills()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no process of the child is left."""
+        return self._thread is None or not self._thread.is_alive()
+
+    def start(self, time_limit: float = START_SECONDS) -> Reply:
+        """Start the child, wait until its service is ready, and return the value that the service has yielded."""
+        deadline = time.monotonic() + time_limit
+        with tempfile.TemporaryDirectory(prefix="starpullm-") as directory, socket.socket(socket.AF_UNIX) as listener:
+            address = str(Path(directory, "s"))
+            listener.bind(address)
+            listener.listen(1)
+            # -P: the current directory may have a starpullm without a shared library.
+            command = [sys.executable, "-P", "-m", __name__, json.dumps({**self._specification, "address": address})]
+            job = Job(command, _JOB_SECONDS, ranks=self._ranks, environment=self._environment)
+            self._thread = threading.Thread(target=self._run, args=(job,), name=f"child {self.name}", daemon=True)
+            self._thread.start()
+            listener.settimeout(_POLL_SECONDS)
+            while self._connection is None and not self.has_ended and time.monotonic() < deadline:
+                with suppress(TimeoutError):
+                    self._connection, _ = listener.accept()
+        self.pids = tuple(self._read(deadline) or ())
+        for pid in self.pids:
+            with suppress(psutil.Error):
+                self._processes.append(psutil.Process(pid))
+        return self._reply("the start", time_limit, deadline)
+
+    def ask(self, request: object, time_limit: float) -> Reply:
+        """Let the child run until it has replied to a request, at most this many seconds.
+
+        After a `Lost` reply the child has ended.
+        """
+        assert self._connection is not None
+        deadline = time.monotonic() + time_limit
+        self._signal(signal.SIGCONT)
+        with suppress(OSError):  # the child has crashed since its last reply: reading notices that too
+            self._connection.sendall(json.dumps(request).encode() + b"\n")
+        return self._reply(self._request_name, time_limit, deadline)
+
+    def end(self) -> None:
+        """Let the child end, or kill it; may be called twice.
+
+        Raises
+        ------
+        RuntimeFailureError
+            If it can't be killed.
+        """
+        if self._thread is None:
+            return
+        self._signal(signal.SIGCONT)
+        if self._connection is not None:
+            self._connection.close()
+            self._thread.join(_END_SECONDS)
+        self._kill()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def _run(self, job: Job) -> None:
+        try:
+            self._ending = run_job(job, self._stop)
+        except (StarpullmError, OSError) as error:
+            self._ending = error
+
+    def _reply(self, what: str, time_limit: float, deadline: float) -> Reply:
+        message = self._read(deadline)
+        if message is None:
+            return self._lost(what, time_limit)
+        self._signal(signal.SIGSTOP)
+        return Answered(message["value"]) if "value" in message else Raised(self.name, **message)
+
+    def _read(self, deadline: float) -> Any:
+        """Return the next message; None if it doesn't come before the deadline, or the child has ended."""
+        if self._connection is None:
+            return None
+        while b"\n" not in self._received:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            self._connection.settimeout(left)
+            try:
+                part = self._connection.recv(1 << 16)
+            except OSError:  # the deadline, or a connection that has broken
+                return None
+            if not part:
+                return None
+            self._received += part
+        line, _, self._received = self._received.partition(b"\n")
+        return json.loads(line)
+
+    def _lost(self, what: str, time_limit: float) -> Lost:
+        """Return how the child ended; kill it if it hasn't."""
+        assert self._thread is not None
+        self._thread.join(_NOTICE_SECONDS)
+        is_hung = self._thread.is_alive()
+        self._kill()
+        assert self._ending is not None
+        if is_hung:
+            sentence = f"{self.name}: {what} had not ended after {time_limit:g} s, so its process was ended:"
+            return Hung(f"{sentence}\n{self._ending}", self._ending)
+        text = f"{self.name}: {self._ending}"
+        if isinstance(self._ending, Crashed) and self._ending.signal == signal.SIGKILL:
+            killed = _oom_kills() - self._oom_kills
+            if killed:
+                text += f"\nmeanwhile the kernel has killed {killed} of this machine's processes to get memory"
+        return Lost(text, self._ending)
+
+    def _kill(self) -> None:
+        assert self._thread is not None
+        self._stop.set()
+        self._thread.join(_STOP_SECONDS)
+        if self._thread.is_alive():
+            raise RuntimeFailureError(f"child {self.name}: processes {self.pids} can't be ended")
+
+    def _signal(self, number: int) -> None:
+        for process in self._processes:
+            with suppress(psutil.Error):  # psutil notices if the number is another process's by now
+                process.send_signal(number)
+
+
+def _oom_kills() -> int:
+    """Return how many processes the kernel has killed for their memory since it was started; 0 if it doesn't say."""
+    with suppress(OSError):
+        for line in Path("/proc/vmstat").read_text("ascii").splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+    return 0
+
+
+# ---- In the child ----
+
+
+def _serve(service: Service, address: str, comm: Comm | None) -> None:
+    """Answer requests until the parent closes the connection, which only rank 0 has."""
+    pids = comm.gather(os.getpid()) if comm is not None else [os.getpid()]
+    with ExitStack() as stack:
+        stream = stack.enter_context(_connected(address)) if pids else None
+
+        def send(message: object) -> None:
+            if stream is not None:
+                stream.write(json.dumps(message) + "\n")
+                stream.flush()
+
+        send(pids)
+        report_phase("starting")
+        started = _attempt(comm, stack.enter_context, service)
+        if "value" not in started:
+            send(started)
+            return
+        value, answer = started["value"]
+        reply = {"value": value}
+        while True:
+            report_phase("waiting for a request")  # before the reply, after which this process is stopped
+            send(reply)
+            line = stream.readline() if stream is not None else ""
+            if comm is not None:
+                meet(comm)  # the other ranks sleep until rank 0 has a request
+                line = comm.bcast(line)
+            if not line:
+                return
+            reply = _attempt(comm, answer, json.loads(line))
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[TextIO]:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(address)
+        with connection.makefile("rw", encoding="utf-8", newline="\n") as stream:
+            yield stream
+
+
+def _attempt(comm: Comm | None, function: Callable[[Any], Any], argument: object) -> dict[str, Any]:
+    """Return a function's result as a message, or an exception; a rank that raises ends all ranks."""
+    if comm is not None:
+        with guarded(comm):
+            return {"value": function(argument)}
+    try:
+        return {"value": function(argument)}
+    except Exception as error:
+        kind = type(error).__name__
+        text = f"{kind}: {error}" if isinstance(error, StarpullmError) else traceback.format_exc()
+        return {"kind": kind, "sentence": str(error), "text": text}
+
+
+def _main(specification: Mapping[str, Any]) -> None:
+    comm = world() if specification["ranks"] > 1 else None
+    service = find_function(specification)
+    _serve(service(comm, **specification["arguments"]), specification["address"], comm)
+
+
+if __name__ == "__main__":
+    _main(json.loads(sys.argv[1]))

@@ -1,0 +1,226 @@
+"""How a job can end: one type for each way, with a text that says what is known of the cause."""
+
+from __future__ import annotations
+
+import signal
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from starpullm.errors import RuntimeFailureError
+from starpullm.processes.progress import Failure, Phase
+
+if TYPE_CHECKING:
+    from starpullm.processes.job import Job
+
+__all__ = ["Completed", "Crashed", "ExitedWith", "JobEnding", "RankReport", "Stopped", "TimedOut"]
+
+_TAIL_LINES = 40  # of a rank's output, in an ending's text; Python's stacks of a few threads fit
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """What is known of one rank at the end of its job.
+
+    Parameters
+    ----------
+    rank
+        Its number.
+    pid
+        Its process; None if it was never started.
+    status
+        Exit status, negative for a signal; None if the rank was running when the job was stopped.
+    phase
+        Its last report, with the time from then to the end of the job.
+    failure
+        Its report of its own failure, if there is one.
+    stdout, stderr
+        Its complete output.
+    native_stacks
+        Of its threads, if it was running when the job was stopped.
+    """
+
+    rank: int
+    pid: int | None
+    status: int | None
+    phase: Phase | None
+    failure: Failure | None
+    stdout: str = ""
+    stderr: str = ""
+    native_stacks: str = ""
+
+    def __str__(self) -> str:
+        """Return how the rank ended and its last phase, in words."""
+        if self.pid is None:
+            ending = "never began"
+        elif self.status is None:
+            ending = "was running"
+        elif self.status < 0:
+            ending = f"ended by {_signal_name(-self.status)}"
+        else:
+            ending = f"exit status {self.status}"
+        if self.phase is None:
+            return f"{ending}, no phase reported"
+        return f"{ending}, {self.phase} for {self.phase.seconds_ago:.1f} s"
+
+
+@dataclass(frozen=True)
+class JobEnding(ABC):
+    """How a job ended; its text is a sentence about that, then the ranks, then the last lines of their output.
+
+    Parameters
+    ----------
+    job
+        What was run.
+    seconds
+        How long it took.
+    reports
+        By rank; a job without mpirun has rank 0.
+    launcher_stderr
+        The output of mpirun itself.
+    left_running
+        Processes of the job that were still running after it had ended by itself, and were killed.
+    """
+
+    job: Job
+    seconds: float
+    reports: Mapping[int, RankReport]
+    launcher_stderr: str
+    left_running: tuple[str, ...]
+
+    @property
+    @abstractmethod
+    def sentence(self) -> str:
+        """How the job ended, with the rank whose failure ended it."""
+
+    @property
+    def stdout(self) -> str:
+        """The standard output of the ranks, in the order of ranks."""
+        return "".join(report.stdout for report in self.reports.values())
+
+    @property
+    def stderr(self) -> str:
+        """The standard error of the ranks, in the order of ranks."""
+        return "".join(report.stderr for report in self.reports.values())
+
+    def completed(self) -> Completed:
+        """Return this ending if all ranks ended with status 0.
+
+        Raises
+        ------
+        RuntimeFailureError
+            With this ending's text, if not.
+        """
+        raise RuntimeFailureError(str(self))
+
+    def __str__(self) -> str:
+        """Return everything that helps to find the cause."""
+        lines = [self.sentence, f"command: {' '.join(self.job.command)}"]
+        if self.job.ranks is not None:
+            lines += [f"rank {report.rank}: {report}" for report in self.reports.values()]
+        lines += [f"left running, killed: {process}" for process in self.left_running]
+        for report in self.reports.values():
+            of_rank = "" if self.job.ranks is None else f" of rank {report.rank}"
+            lines += _section(f"standard output{of_rank}", report.stdout)
+            lines += _section(f"standard error{of_rank}", report.stderr)
+            if report.native_stacks:
+                lines += [f"---- native stacks{of_rank}", report.native_stacks]
+        lines += _section("mpirun", self.launcher_stderr)
+        return "\n".join(lines)
+
+    def _who(self, rank: int | None) -> str:
+        if self.job.ranks is None:
+            return "the process"
+        return "mpirun" if rank is None else f"rank {rank} of {self.job.ranks}"
+
+    def _where(self, rank: int | None) -> str:
+        phase = None if rank is None else self.reports[rank].phase
+        return "" if phase is None else f" ({phase})"
+
+    def _ranks(self) -> str:
+        if self.job.ranks is None:
+            return str(self.reports[0])
+        return "; ".join(f"rank {report.rank} {report}" for report in self.reports.values())
+
+
+@dataclass(frozen=True)
+class Completed(JobEnding):
+    """Every rank ended with status 0."""
+
+    @property
+    def sentence(self) -> str:
+        """How long it took."""
+        return f"completed after {self.seconds:.1f} s"
+
+    def completed(self) -> Completed:
+        """Return itself."""
+        return self
+
+
+@dataclass(frozen=True)
+class ExitedWith(JobEnding):
+    """The first rank to fail reported a failure or ended with this status, which is not 0; None: mpirun itself."""
+
+    status: int
+    rank: int | None
+
+    @property
+    def sentence(self) -> str:
+        """The rank, its status, its last phase, and its own sentence about the failure if there is one."""
+        sentence = f"{self._who(self.rank)} ended with exit status {self.status}{self._where(self.rank)}"
+        failure = None if self.rank is None else self.reports[self.rank].failure
+        return f"{sentence}: {failure.sentence}" if failure is not None and failure.sentence else sentence
+
+
+@dataclass(frozen=True)
+class Crashed(JobEnding):
+    """A signal ended the first rank to fail; None: mpirun itself."""
+
+    signal: int
+    rank: int | None
+
+    @property
+    def sentence(self) -> str:
+        """The rank, the signal, and the rank's last phase."""
+        return f"{self._who(self.rank)} was ended by {_signal_name(self.signal)}{self._where(self.rank)}"
+
+
+@dataclass(frozen=True)
+class TimedOut(JobEnding):
+    """The job had not ended at its time limit, and was killed."""
+
+    @property
+    def phases(self) -> dict[int, Phase]:
+        """The last report of each rank that made one."""
+        return {rank: report.phase for rank, report in self.reports.items() if report.phase is not None}
+
+    @property
+    def sentence(self) -> str:
+        """The limit, and the last phase of each rank."""
+        return f"not ended after {self.job.time_limit:g} s: {self._ranks()}"
+
+
+@dataclass(frozen=True)
+class Stopped(JobEnding):
+    """The event that was given to `run_job` was set, and the job was killed."""
+
+    @property
+    def sentence(self) -> str:
+        """The time, and the last phase of each rank."""
+        return f"stopped after {self.seconds:.1f} s: {self._ranks()}"
+
+
+def _section(title: str, text: str) -> list[str]:
+    lines = text.splitlines()
+    if not lines:
+        return []
+    cut = len(lines) - _TAIL_LINES
+    return [f"---- {title}" + (f", without the first {cut} lines" if cut > 0 else ""), *lines[-_TAIL_LINES:]]
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,70 @@
+"""What a run can resume from: the newest complete training state in a folder, without its tensors."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from starpullm.binding import prototypes, structs
+from starpullm.files.model import ModelConfig
+
+__all__ = ["TrainingState", "model_config", "training_state"]
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """The description of a saved training state, without its tensors.
+
+    ``step`` is the number of updates. ``batches`` is the number of batches read, each of ``batch_size`` sequences (all
+    ranks together) of ``seq_len`` tokens. ``ranks`` is the number of ranks that saved it. ``seed`` and ``data_id`` are
+    those of ``Trainer.save_state``. ``passed_over`` says why the newest incomplete state after this one can't be used;
+    it is empty if there is none. ``strict`` is False if a BLAS computed matmuls of any step.
+    """
+
+    path: Path
+    config: ModelConfig
+    step: int
+    batches: int
+    batch_size: int
+    seq_len: int
+    seed: int
+    data_id: int
+    ranks: int
+    passed_over: str
+    learning_rate: float
+    betas: tuple[float, float]
+    eps: float
+    weight_decay: float
+    strict: bool
+
+
+def training_state(path: str | os.PathLike[str]) -> TrainingState:
+    """Return the newest complete training state in a folder, or the state whose own folder this is.
+
+    Raises
+    ------
+    FormatError
+        If there is no complete state; the message says what is wrong with the newest.
+    FileError
+        If the folder can't be read.
+    """
+    info = structs.TrainingStateInfo()
+    prototypes.call("training_state_info", prototypes.c_string("path", path), info)
+    same = ("step", "batches", "batch_size", "seq_len", "seed", "data_id", "ranks")
+    return TrainingState(
+        path=Path(os.fsdecode(info.path)),
+        config=model_config(info.config),
+        passed_over=prototypes.text(info.passed_over),
+        learning_rate=info.learning_rate,
+        betas=(info.beta1, info.beta2),
+        eps=info.eps,
+        weight_decay=info.weight_decay,
+        strict=not info.blas,
+        **{name: getattr(info, name) for name in same},
+    )
+
+
+def model_config(struct: structs.ModelConfigStruct) -> ModelConfig:
+    """Return the sizes that a struct of the native library holds."""
+    return ModelConfig(**{field.name: getattr(struct, field.name) for field in fields(ModelConfig)})

@@ -1,0 +1,96 @@
+"""Where the time of a traced run goes: to kernels, to StarPU, or to waiting for data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from starpullm.checks.dependencies import required_edges
+from starpullm.trace import Trace
+
+__all__ = ["TRANSFER", "WorkerTime", "attribute_time", "is_kernel", "merge_ranks"]
+
+TRANSFER = "transfer"
+"""The operation that is a message between ranks; it runs on no worker."""
+
+
+class WorkerTime(NamedTuple):
+    """How the time of all workers is spent, as fractions that add up to 1, and the idle fraction of each worker.
+
+    ``measure.Throughput`` defines the fractions. The workers of rank 0 come first.
+    """
+
+    kernels: float
+    runtime: float
+    waiting: float
+    idle: tuple[float, ...]
+
+
+def attribute_time(trace: Trace, begin_ns: int, end_ns: int, *, workers: int, ranks: int = 1) -> WorkerTime:
+    """Attribute the time of all workers to kernels, to the runtime and to waiting, as ``measure.Throughput`` says.
+
+    Tasks without predecessors are ready at `begin_ns`. After the last kernel, one worker of each rank counts as idle
+    because of the runtime.
+
+    Parameters
+    ----------
+    trace
+        Every task, with the times of the rank that ran it.
+    begin_ns, end_ns
+        When the submission of the first task began, and when the end of all tasks was known, on the clock of the trace.
+    workers, ranks
+        The number of workers of each rank, and of ranks.
+    """
+    tasks = trace.tasks
+    ends = tasks["end_ns"]
+    predecessors = required_edges(tasks, trace.accesses).predecessors
+    ready = np.array([max((ends[before] for before in row), default=begin_ns) for row in predecessors], np.int64)
+    kernel = is_kernel(trace)
+    last_end = ends[kernel].max(initial=begin_ns)
+    capacity = (end_ns - begin_ns) * workers * ranks
+    busy_time, runtime_time = 0, 0
+    idle = []
+    for rank in range(ranks):
+        own = kernel & (tasks["rank"] == rank)
+        start, end = tasks["start_ns"][own], tasks["end_ns"][own]
+        busy = np.bincount(tasks["worker"][own], weights=end - start, minlength=workers)
+        busy_time += int(busy.sum())
+        idle += [1 - float(of_worker) / (end_ns - begin_ns) for of_worker in busy]
+        # Three events of each task change how many tasks could run and how many do: it becomes ready, starts, ends.
+        # From the last end to `end_ns` there is one more thing to do: to make the end known.
+        count = len(start)
+        times = np.concatenate([np.minimum(ready[own], start), start, end, [last_end, end_ns]])
+        could_run = np.concatenate([np.ones(count), -np.ones(count), np.zeros(count), [1, -1]])
+        running = np.concatenate([np.zeros(count), np.ones(count), -np.ones(count), [0, 0]])
+        order = np.argsort(times, kind="stable")
+        spans = np.diff(times[order])
+        unused = np.minimum(workers - np.cumsum(running[order])[:-1], np.cumsum(could_run[order])[:-1])
+        runtime_time += int((spans * unused).sum())
+    waiting_time = capacity - busy_time - runtime_time
+    return WorkerTime(busy_time / capacity, runtime_time / capacity, waiting_time / capacity, tuple(idle))
+
+
+def merge_ranks(trace: Trace, tasks_of_ranks: Sequence[NDArray[np.void]]) -> Trace:
+    """Return a rank's trace with the worker and times of each task taken from the rank that ran it.
+
+    Both ranks of a message have recorded it; the later of the two ends counts.
+    """
+    tasks = trace.tasks.copy()
+    kernel = is_kernel(trace)
+    for rank, recorded in enumerate(tasks_of_ranks):
+        own = kernel & (tasks["rank"] == rank)
+        for name in ("worker", "submit_ns", "start_ns", "end_ns"):
+            tasks[name][own] = recorded[name][own]
+        ends = tasks["end_ns"]
+        ends[~kernel] = np.maximum(ends[~kernel], recorded["end_ns"][~kernel])
+    return Trace(tasks, trace.accesses, trace.operations, trace.handles)
+
+
+def is_kernel(trace: Trace) -> NDArray[np.bool_]:
+    """Return, for each task, whether a worker ran it: all tasks but messages, shape (tasks,)."""
+    names = np.array([name != TRANSFER for name in trace.operations], bool)
+    kernels: NDArray[np.bool_] = names[trace.tasks["operation"]]
+    return kernels

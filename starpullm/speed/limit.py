@@ -1,0 +1,58 @@
+"""The limit: the most operations per second that the cores do in this arithmetic, and the operations that a step needs.
+
+Size letters: B batch, T sequence length, C channels, L layers, Vp padded vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starpullm.files.model import ModelConfig
+from starpullm.machine import peak_gflops
+from starpullm.processes.progress import report_phase
+from starpullm.speed.workload import all_values
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Comm
+
+__all__ = ["matmul_flops", "measure_peaks"]
+
+_PEAK_SECONDS = 0.1
+
+
+def matmul_flops(model: ModelConfig, batch_size: int, seq_len: int) -> int:
+    """Return the number of multiplications and additions in the matrix products of a training step.
+
+    A linear layer from C to OC channels has 2·B·T·C·OC in its forward product and as many in each of its two backward
+    products. The four linear layers of a block have 12·C² weights together (3C² + C² + 4C² + 4C²), the logits Vp·C.
+    Attention has two products forward (queries with keys, weights with values) and four backward; each of them has 2·C
+    per pair of a position and an earlier or the same position, T·(T+1)/2 pairs in a sequence. In all
+    6·B·T·(12·L·C² + Vp·C) + 6·B·L·C·T·(T+1).
+
+    Parameters
+    ----------
+    model
+        The model's sizes.
+    batch_size, seq_len
+        B of all ranks together, and T.
+    """
+    C, L = model.channels, model.num_layers
+    linear = 6 * batch_size * seq_len * (12 * L * C * C + model.padded_vocab_size * C)
+    attention = 6 * batch_size * L * C * seq_len * (seq_len + 1)
+    return linear + attention
+
+
+def measure_peaks(cores: int, comm: Comm | None, repetitions: int) -> tuple[list[float], list[float]]:
+    """Return the strict and the fused peak of all ranks together, in 10^9 operations per second, of each repetition.
+
+    Strict and fused (with fused multiply-add) measurements alternate; each rank uses `cores` cores.
+    """
+    report_phase("measuring what the machine can do")
+    strict: list[float] = []
+    fused: list[float] = []
+    for _ in range(repetitions):
+        for is_fused, peaks in ((False, strict), (True, fused)):
+            if comm:
+                comm.Barrier()
+            peaks.append(sum(all_values(comm, peak_gflops(cores, fused=is_fused, seconds=_PEAK_SECONDS))))
+    return strict, fused

@@ -1,0 +1,170 @@
+"""What one measurement runs: a model with sizes, a placement and a number of steps.
+
+Every measurement trains through these functions, so all of them run the same steps on the same batches.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from starpullm.data.generator import generate_tokens
+from starpullm.errors import InvalidArgumentError
+from starpullm.runtime import Partition, Runtime
+from starpullm.speed.attribution import merge_ranks
+from starpullm.trace import Trace
+from starpullm.trainer import Trainer
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Comm
+
+__all__ = ["Run", "Workload", "all_values", "make_batches", "open_runtime", "open_trainer", "run_steps"]
+
+_Value = TypeVar("_Value")
+
+_SEED = 1  # of the generated tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What is measured.
+
+    Parameters
+    ----------
+    model
+        A name for tables and messages.
+    batch_size, seq_len
+        B of all ranks together, and T.
+    partition, scheduler
+        Of each rank.
+    sub_batches
+        Of each rank's part of the batch.
+    reduction
+        Of the gradients.
+    ranks
+        Processes under mpirun; 1 means one process without mpirun.
+    iterations, warm_up
+        The number of steps that are measured, and of steps before them that are not.
+    matmul, blas_library
+        As ``Runtime``'s.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If the sub-batches of all ranks don't divide the batch, if a number is too small, or if the partition isn't one.
+    """
+
+    model: str
+    batch_size: int
+    seq_len: int
+    partition: str
+    scheduler: str
+    sub_batches: int
+    reduction: str
+    ranks: int
+    iterations: int
+    warm_up: int
+    matmul: str = "strict"
+    blas_library: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "seq_len", "sub_batches", "ranks", "iterations"):
+            if getattr(self, name) < 1:
+                raise InvalidArgumentError(f"{name}: found {getattr(self, name)}, expected at least 1")
+        if self.warm_up < 0:
+            raise InvalidArgumentError(f"warm_up: found {self.warm_up}, expected at least 0")
+        Partition.parse(self.partition)
+        if self.batch_size % (self.ranks * self.sub_batches):
+            raise InvalidArgumentError(
+                f"batch_size: found {self.batch_size}, expected a multiple of {self.ranks * self.sub_batches} "
+                f"(ranks {self.ranks}, sub-batches of each {self.sub_batches})"
+            )
+
+    def __str__(self) -> str:
+        ranks = f", {self.ranks} ranks" if self.ranks > 1 else ""
+        matmul = "" if self.matmul == "strict" else f", {self.matmul}"
+        return f"{self.partition}{ranks}, S = {self.sub_batches}, {self.reduction}{matmul}"
+
+    @property
+    def cores(self) -> int:
+        """The cores of one rank."""
+        partition = Partition.parse(self.partition)
+        return partition.workers * partition.threads
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of a step, of all ranks together."""
+        return self.batch_size * self.seq_len
+
+
+def open_runtime(workload: Workload, comm: Comm | None = None) -> Runtime:
+    """Return a runtime with the placement of a workload."""
+    return Runtime(
+        workload.partition, workload.scheduler, comm, matmul=workload.matmul, blas_library=workload.blas_library
+    )
+
+
+def open_trainer(workload: Workload, checkpoint: Path, runtime: Runtime, *, trace: bool) -> Trainer:
+    """Return this rank's trainer of a workload; no step has been run yet."""
+    return Trainer(
+        runtime,
+        checkpoint,
+        batch_size=workload.batch_size // workload.ranks,
+        seq_len=workload.seq_len,
+        sub_batches=workload.sub_batches,
+        reduction=workload.reduction,
+        trace=trace,
+    )
+
+
+def make_batches(workload: Workload, trainer: Trainer, number: int) -> list[list[NDArray[np.int32]]]:
+    """Return this rank's inputs and targets, each (B of the rank, T), of so many steps."""
+    batch_size = trainer.batch_size
+    own = slice(trainer.runtime.rank * batch_size, (trainer.runtime.rank + 1) * batch_size)
+    sizes = (workload.batch_size, workload.seq_len, trainer.config.vocab_size)
+    return [[part[own] for part in generate_tokens(_SEED, step, *sizes)] for step in range(number)]
+
+
+class Run(NamedTuple):
+    """Steps that all ranks have run: the first begin, the last end, and the merged trace if there is one."""
+
+    begin_ns: int
+    end_ns: int
+    trace: Trace | None
+
+    @property
+    def seconds(self) -> float:
+        """The time from the first begin to the last end."""
+        return (self.end_ns - self.begin_ns) * 1e-9
+
+
+def run_steps(trainer: Trainer, batches: Sequence[Sequence[NDArray[np.int32]]], *, trace: bool) -> Run:
+    """Submit all steps ahead, on all ranks after a barrier, and wait for them; every rank returns the same."""
+    comm = trainer.runtime.comm
+    if trace:
+        trainer.clear_trace()
+    if comm:
+        comm.Barrier()
+    begin = time.monotonic_ns()
+    for inputs, targets in batches:
+        trainer.submit(inputs, targets)
+    trainer.wait()
+    end = time.monotonic_ns()
+    # All ranks are on this machine and read the same clock.
+    begins, ends = zip(*all_values(comm, (begin, end)), strict=True)
+    recorded = None
+    if trace:
+        own_trace = trainer.trace()
+        recorded = merge_ranks(own_trace, all_values(comm, own_trace.tasks))
+    return Run(min(begins), max(ends), recorded)
+
+
+def all_values(comm: Comm | None, value: _Value) -> list[_Value]:
+    """Return every rank's value, on every rank."""
+    return comm.allgather(value) if comm else [value]

@@ -1,0 +1,164 @@
+"""Small files of llm.c's four formats, with functions that read and write them, for the tests of formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from starpullm.files.checkpoint import (
+    Checkpoint,
+    checkpoint_config,
+    read_checkpoint,
+    write_checkpoint,
+)
+from starpullm.files.debug_state import DebugState, read_debug_state, write_debug_state
+from starpullm.files.header import HEADER_BYTES
+from starpullm.files.model import ModelConfig, parameter_shapes
+from starpullm.files.tokenizer import Tokenizer, read_tokenizer, write_tokenizer
+from starpullm.files.tokens import read_tokens, token_count, write_tokens
+
+CONFIG = ModelConfig(max_seq_len=4, vocab_size=5, num_layers=2, num_heads=2, channels=4, padded_vocab_size=8)
+
+
+def some_tensors(config: ModelConfig, seed: int = 0) -> dict[str, NDArray[np.float32]]:
+    """Arrays with the shapes of the parameters and bits of all kinds, NaN and subnormals included."""
+    random = np.random.default_rng(seed)
+    return {
+        name: random.integers(0, 2**32, shape, np.uint32).view(np.float32)
+        for name, shape in parameter_shapes(config).items()
+    }
+
+
+def some_debug_state(config: ModelConfig, batch_size: int, seq_len: int, seed: int = 0) -> DebugState:
+    """Return a debug state of random content."""
+    random = np.random.default_rng(seed)
+    return DebugState(
+        config,
+        inputs=random.integers(0, config.vocab_size, (batch_size, seq_len), np.int32),
+        targets=random.integers(0, config.vocab_size, (batch_size, seq_len), np.int32),
+        logits=random.standard_normal((batch_size, seq_len, config.vocab_size), np.float32),
+        loss=float(np.float32(1.25)),
+        gradients=some_tensors(config, seed),
+    )
+
+
+def same_bits(left: NDArray[np.float32], right: NDArray[np.float32]) -> bool:
+    """Compare as bits, so that NaN equals itself and -0.0 differs from 0.0."""
+    return left.shape == right.shape and left.tobytes() == right.tobytes()
+
+
+def patch_int32(path: Path, index: int, value: int) -> None:
+    """Overwrite the header's int32 number `index`."""
+    content = bytearray(path.read_bytes())
+    content[4 * index : 4 * index + 4] = value.to_bytes(4, "little", signed=True)
+    path.write_bytes(content)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A format: how to write a small file, how to read it, and where its parts end."""
+
+    name: str
+    magic: int
+    version: int
+    write: Callable[[Path], None]
+    read: Callable[[Path], object]
+    boundaries: tuple[int, ...]
+
+
+def _sections() -> tuple[int, ...]:
+    sizes = [4 * int(np.prod(shape)) for shape in parameter_shapes(CONFIG).values()]
+    return tuple(HEADER_BYTES + int(end) for end in np.cumsum(sizes))
+
+
+def _debug_sections() -> tuple[int, ...]:
+    before = np.cumsum([4 * 6, 4 * 6, 4 * 6 * CONFIG.vocab_size, 4])
+    ends = [HEADER_BYTES + int(end) for end in before]
+    return (*ends, *(end - HEADER_BYTES + ends[-1] for end in _sections()))
+
+
+TOKENIZER = Tokenizer((b"a", b"bcd", b"\xff", b"<|endoftext|>"), end_of_text=3)
+KINDS = [
+    Kind(
+        "checkpoint",
+        20240326,
+        3,
+        lambda path: write_checkpoint(path, Checkpoint(CONFIG, some_tensors(CONFIG))),
+        read_checkpoint,
+        _sections(),
+    ),
+    Kind(
+        "checkpoint, mapped",
+        20240326,
+        3,
+        lambda path: write_checkpoint(path, Checkpoint(CONFIG, some_tensors(CONFIG))),
+        lambda path: read_checkpoint(path, mmap=True),
+        _sections(),
+    ),
+    Kind(
+        "checkpoint, header only",
+        20240326,
+        3,
+        lambda path: write_checkpoint(path, Checkpoint(CONFIG, some_tensors(CONFIG))),
+        checkpoint_config,
+        _sections(),
+    ),
+    Kind(
+        "debug state",
+        20240327,
+        2,
+        lambda path: write_debug_state(path, some_debug_state(CONFIG, 2, 3)),
+        lambda path: read_debug_state(path, CONFIG),
+        _debug_sections(),
+    ),
+    Kind(
+        "tokenizer",
+        20240328,
+        2,
+        lambda path: write_tokenizer(path, TOKENIZER),
+        read_tokenizer,
+        (HEADER_BYTES + 2, HEADER_BYTES + 6, HEADER_BYTES + 8, HEADER_BYTES + 22),
+    ),
+    Kind(
+        "tokens",
+        20240520,
+        1,
+        lambda path: write_tokens(path, [1, 2, 3, 65535]),
+        read_tokens,
+        (HEADER_BYTES + 2, HEADER_BYTES + 4, HEADER_BYTES + 6, HEADER_BYTES + 8),
+    ),
+    Kind(
+        "tokens, count only",
+        20240520,
+        1,
+        lambda path: write_tokens(path, [1, 2, 3, 65535]),
+        token_count,
+        (HEADER_BYTES + 8,),
+    ),
+]
+every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+
+
+def sparse(path: Path, header: bytes, size: int, end: bytes) -> None:
+    """Make a file of that size that takes no space on disk."""
+    with path.open("wb") as file:
+        file.write(header)
+        file.truncate(size)
+        file.seek(size - len(end))
+        file.write(end)
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> ModelConfig:
+    """Small models of all shapes."""
+    size = st.integers(1, 5)
+    heads, vocab_size = draw(size), draw(size)
+    return ModelConfig(
+        draw(size), vocab_size, draw(size), heads, heads * draw(size), vocab_size + draw(st.integers(0, 3))
+    )

@@ -1,0 +1,196 @@
+"""Tests of children of one process: what they answer, and every way in which they can fail to answer.
+
+Children of several ranks are tested where checks use them, in tests/plugin/test_ranks.py.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import psutil
+import pytest
+
+from starpullm.errors import InvalidArgumentError, RuntimeFailureError
+from starpullm.processes.children import Answered, Child, Hung, Lost, Raised, Service, find_function, location_of
+from starpullm.processes.job import Crashed, ExitedWith, Stopped
+from starpullm.processes.progress import report_phase
+
+TIME_LIMIT = 60.0
+
+
+@contextmanager
+def calculator(comm: None, start: int) -> Iterator[tuple[str, Callable[[Any], int]]]:
+    """Add up the numbers of all requests; other requests are the ways to fail."""
+    total = start
+
+    def answer(request: int | str) -> int:
+        nonlocal total
+        report_phase(f"answering {request}")
+        if isinstance(request, str):
+            failures: dict[str, Callable[[], object]] = {
+                "refuse": refuse,
+                "stumble": stumble,
+                "exit": lambda: sys.exit(3),
+                "abort": os.abort,
+                "hang": hang,
+            }
+            failures[request]()
+            return 0
+        total += request
+        return total
+
+    yield "ready", answer
+
+
+def refuse() -> NoReturn:
+    raise InvalidArgumentError("number: found none")
+
+
+def stumble() -> NoReturn:
+    raise ValueError("stumbled")
+
+
+def hang() -> None:
+    time.sleep(1000)
+
+
+@contextmanager
+def failing_start(comm: object) -> Iterator[tuple[None, Callable[[Any], None]]]:
+    if comm is None:
+        refuse()
+    yield None, lambda request: None
+
+
+def hanging_import(comm: None) -> Service:
+    hang()
+    raise AssertionError
+
+
+@contextmanager
+def starter(comm: None) -> Iterator[tuple[int, Callable[[Any], None]]]:
+    """Start a process that never ends by itself."""
+    process = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    yield process.pid, lambda request: None
+
+
+@pytest.fixture
+def child() -> Iterator[Child]:
+    with Child("calculator", calculator, {"start": 10}) as child:
+        assert child.start() == Answered("ready")
+        yield child
+    assert child.has_ended
+    assert not any(psutil.pid_exists(pid) for pid in child.pids)
+
+
+def test_answers_and_is_stopped_between_requests(child: Child) -> None:
+    [process] = map(psutil.Process, child.pids)
+    for expected in (11, 12):
+        wait_until(lambda: process.status() == psutil.STATUS_STOPPED)
+        assert child.ask(1, TIME_LIMIT).result() == expected
+
+
+def test_an_exception_is_reported_and_the_child_goes_on(child: Child) -> None:
+    sentence = "number: found none"
+    refused = child.ask("refuse", TIME_LIMIT)
+    assert refused == Raised("calculator", "InvalidArgumentError", sentence, f"InvalidArgumentError: {sentence}")
+    with pytest.raises(RuntimeFailureError, match=r"^calculator: InvalidArgumentError: number: found none$"):
+        refused.result()
+    stumbled = child.ask("stumble", TIME_LIMIT)
+    assert isinstance(stumbled, Raised)
+    assert (stumbled.kind, stumbled.sentence) == ("ValueError", "stumbled")
+    assert "in stumble" in stumbled.text
+    assert child.ask(1, TIME_LIMIT) == Answered(11)
+
+
+def test_a_crash(child: Child) -> None:
+    lost = child.ask("abort", TIME_LIMIT)
+    assert isinstance(lost, Lost)
+    assert not isinstance(lost, Hung)
+    assert isinstance(lost.ending, Crashed)
+    assert lost.ending.signal == signal.SIGABRT
+    assert lost.text.startswith("calculator: the process was ended by SIGABRT (")
+    assert "in answer" in lost.text
+    with pytest.raises(RuntimeFailureError, match="phase answering abort"):
+        lost.result()
+    assert isinstance(child.ask(1, TIME_LIMIT), Lost)
+
+
+def test_an_exit(child: Child) -> None:
+    lost = child.ask("exit", TIME_LIMIT)
+    assert isinstance(lost, Lost)
+    assert isinstance(lost.ending, ExitedWith)
+    assert lost.ending.status == 3
+
+
+def test_a_kill_between_requests(child: Child) -> None:
+    os.kill(child.pids[0], signal.SIGKILL)
+    lost = child.ask(1, TIME_LIMIT)
+    assert isinstance(lost, Lost)
+    assert lost.text.startswith("calculator: the process was ended by SIGKILL (")
+    assert "phase waiting for a request" in lost.text
+
+
+def test_a_hang(child: Child) -> None:
+    hung = child.ask("hang", 0.5)
+    assert isinstance(hung, Hung)
+    assert isinstance(hung.ending, Stopped)
+    assert hung.text.startswith("calculator: the request had not ended after 0.5 s, so its process was ended:\nstopped")
+    assert "phase answering hang for" in hung.text
+    assert "in hang" in hung.text
+    assert "---- native stacks" in hung.text
+
+
+def test_a_start_that_fails() -> None:
+    with Child("failing", failing_start, {}) as child:
+        reply = child.start()
+        assert isinstance(reply, Raised)
+        assert reply.sentence == "number: found none"
+
+
+def test_a_start_that_hangs_before_the_connection() -> None:
+    with Child("hanging", hanging_import, {}) as child:
+        reply = child.start(2.0)
+        assert isinstance(reply, Hung)
+        assert reply.text.startswith("hanging: the start had not ended after 2 s")
+        assert "in hang" in reply.text
+
+
+def test_what_a_child_has_started_ends_with_it() -> None:
+    with Child("starter", starter, {}) as child:
+        pid = child.start().result()
+        assert psutil.pid_exists(pid)
+    wait_until(lambda: not psutil.pid_exists(pid))
+
+
+def test_a_child_that_is_never_started() -> None:
+    with Child("unused", calculator, {"start": 0}) as child:
+        assert child.has_ended
+
+
+def test_functions_that_another_process_finds() -> None:
+    assert find_function(location_of(refuse)) is refuse
+    assert location_of(refuse)["function"] == "refuse"
+    with pytest.raises(InvalidArgumentError, match="local, expected one of a module's own"):
+        location_of(local_function())
+    with pytest.raises(InvalidArgumentError, match=r"notes\.txt: expected a Python file"):
+        find_function({"module": "notes", "file": "notes.txt", "function": "read"})
+
+
+def local_function() -> Callable[[], None]:
+    def local() -> None: ...
+
+    return local
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -1,0 +1,178 @@
+"""Tests of generated models and tokens, and of untrained models."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from starpullm.data import generator
+from starpullm.data.generator import (
+    generate_checkpoint,
+    generate_parameters,
+    generate_tokens,
+    generated_checkpoint_sha256,
+    generated_tokens_sha256,
+    initial_parameters,
+    mix,
+)
+from starpullm.errors import (
+    FileError,
+    InvalidArgumentError,
+)
+from starpullm.files.checkpoint import checkpoint_header, read_checkpoint
+from starpullm.files.model import ModelConfig, parameter_shapes
+from starpullm.golden.records import SHIPPED_RECORDS, shipped_record
+
+
+def mix_one(value: int) -> int:
+    """The mixing function of golden/README.md in Python's own integers."""
+    value = (value + 0x9E3779B97F4A7C15) % 2**64
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    value = (value ^ value >> 27) * 0x94D049BB133111EB % 2**64
+    return value ^ value >> 31
+
+
+@given(values=st.lists(st.integers(0, 2**64 - 1)))
+def test_mix(values: list[int]) -> None:
+    """Vectorised and scalar agree, wrapping included, and the argument isn't changed."""
+    array = np.array(values, np.uint64)
+    assert mix(array).tolist() == [mix_one(value) for value in values]
+    assert array.tolist() == values
+
+
+def test_mix_is_splitmix64() -> None:
+    """The first outputs of splitmix64 with seed 0, as published."""
+    states = np.array([0, 0x9E3779B97F4A7C15], np.uint64)
+    assert mix(states).tolist() == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4]
+
+
+SCALES = {"wte": 0.04, "qkvw": 0.04, "fcw": 0.04, "wpe": 0.02, "attprojw": 0.02, "fcprojw": 0.02}
+CONFIG = ModelConfig(5, 7, 2, 2, 6, 9)
+
+
+def literal_parameter(name: str, number: int, count: int, seed: int) -> list[float]:
+    """A generated parameter as golden/README.md has it, one element at a time."""
+    values = []
+    for index in range(count):
+        stream = mix_one(((100 * seed + number << 32) + index) % 2**64)
+        unit = np.float32((stream >> 40) - 2**23) * np.float32(2.0**-23)
+        if name in ("ln1w", "ln2w", "lnfw"):
+            value = unit * np.float32(0.1) + np.float32(1)
+        else:
+            value = unit * np.float32(SCALES.get(name, 0.01))
+        values.append(float(value))
+    return values
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**31 - 1, 2**40])
+def test_generated_parameters(seed: int) -> None:
+    """Names, shapes and every element are those of the description."""
+    parameters = dict(generate_parameters(CONFIG, seed))
+    assert {name: array.shape for name, array in parameters.items()} == parameter_shapes(CONFIG)
+    assert list(parameters) == list(parameter_shapes(CONFIG))
+    for number, (name, array) in enumerate(parameters.items()):
+        assert array.dtype == np.float32
+        assert array.reshape(-1).tolist() == literal_parameter(name, number, array.size, seed)
+
+
+def test_generator_goes_on_over_its_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many elements are made at a time makes no difference."""
+    expected = dict(generate_parameters(CONFIG, 3))
+    digest = generated_checkpoint_sha256(CONFIG, 3)
+    monkeypatch.setattr(generator, "_GENERATOR_CHUNK", 5)
+    for name, array in generate_parameters(CONFIG, 3):
+        assert np.array_equal(array, expected[name])
+    assert generated_checkpoint_sha256(CONFIG, 3) == digest
+
+
+def test_generator_stays_away_from_subnormals() -> None:
+    """No generated value is one that flush-to-zero would change."""
+    for _, array in generate_parameters(ModelConfig(64, 64, 2, 1, 64, 64), 1):
+        magnitudes = np.abs(array[array != 0])
+        assert magnitudes.min() > 1e-10
+
+
+@pytest.mark.parametrize("name", SHIPPED_RECORDS)
+def test_generated_inputs_of_the_records(name: str) -> None:
+    """Checkpoint and tokens of every record have the SHA-256 that llm.c was given."""
+    record = shipped_record(name)
+    tokens = generated_tokens_sha256(
+        record.seed, record.num_steps, record.batch_size, record.seq_len, record.model.vocab_size
+    )
+    assert tokens == record.tokens_sha256
+    assert generated_checkpoint_sha256(record.model, record.seed) == record.checkpoint_sha256
+
+
+def test_generated_checkpoint(tmp_path: Path) -> None:
+    """The file has the hash that is returned, and holds the generated parameters."""
+    path = tmp_path / "model.bin"
+    record = shipped_record("odd")
+    digest = generate_checkpoint(path, record.model, record.seed)
+    content = path.read_bytes()
+    assert digest == record.checkpoint_sha256 == hashlib.sha256(content).hexdigest()
+    assert content.startswith(checkpoint_header(record.model))
+    checkpoint = read_checkpoint(path)
+    assert checkpoint.config == record.model
+    for name, array in generate_parameters(record.model, record.seed):
+        assert np.array_equal(checkpoint.parameters[name], array)
+    with pytest.raises(FileError, match="can't be written"):
+        generate_checkpoint(tmp_path / "none" / "model.bin", record.model, record.seed)
+
+
+@given(
+    seed=st.integers(0, 1000),
+    step=st.integers(0, 2**40),
+    batch_size=st.integers(1, 3),
+    seq_len=st.integers(1, 5),
+    vocab_size=st.integers(1, 60000),
+)
+def test_generated_tokens(seed: int, step: int, batch_size: int, seq_len: int, vocab_size: int) -> None:
+    """Every id is that of the description; the first B·T are the inputs."""
+    inputs, targets = generate_tokens(seed, step, batch_size, seq_len, vocab_size)
+    count = 2 * batch_size * seq_len
+    expected = [mix_one(((100 * seed + 50 << 32) + step * count + j) % 2**64) % vocab_size for j in range(count)]
+    assert inputs.dtype == targets.dtype == np.int32
+    assert inputs.shape == targets.shape == (batch_size, seq_len)
+    assert [*inputs.reshape(-1).tolist(), *targets.reshape(-1).tolist()] == expected
+
+
+@pytest.mark.parametrize("sizes", [(0, 1, 1), (1, 0, 1), (1, 1, 0), (1, 1, -1)])
+def test_generated_tokens_of_bad_sizes(sizes: tuple[int, int, int]) -> None:
+    """Sizes have to be positive."""
+    with pytest.raises(InvalidArgumentError, match="expected a positive number"):
+        generate_tokens(1, 0, *sizes)
+
+
+def test_initial_parameters() -> None:
+    """As GPT-2 was initialised."""
+    config = ModelConfig(256, 300, 4, 4, 64, 320)
+    parameters = dict(initial_parameters(config, 42))
+    assert {name: array.shape for name, array in parameters.items()} == parameter_shapes(config)
+    for name, array in parameters.items():
+        assert array.dtype == np.float32
+        if name in ("ln1w", "ln2w", "lnfw"):
+            assert np.all(array == 1)
+        elif name.endswith("b"):
+            assert np.all(array == 0)
+        else:
+            drawn = array[:300] if name == "wte" else array
+            std = 0.02 / math.sqrt(8) if name in ("attprojw", "fcprojw") else 0.02
+            assert drawn.std() == pytest.approx(std, rel=0.05)
+            assert abs(drawn.mean()) < 0.05 * std
+    assert np.all(parameters["wte"][300:] == 0)
+
+
+def test_initial_parameters_depend_on_the_seed_alone() -> None:
+    """A seed gives one model, however far its vocabulary is padded; another seed gives another."""
+    first = dict(initial_parameters(ModelConfig(8, 10, 2, 1, 4, 10), 1))
+    padded = dict(initial_parameters(ModelConfig(8, 10, 2, 1, 4, 16), 1))
+    other = dict(initial_parameters(ModelConfig(8, 10, 2, 1, 4, 10), 2))
+    assert np.array_equal(first["wte"], padded["wte"][:10])
+    assert np.array_equal(first["fcprojw"], padded["fcprojw"])
+    assert not np.array_equal(first["fcprojw"], other["fcprojw"])
