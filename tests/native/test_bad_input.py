@@ -607,8 +607,8 @@ def replies_after_close(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPath
     return replies
 
 
-def test_every_method_of_a_trainer_is_tried() -> None:
-    public = {name for name in dir(Trainer) if not name.startswith("_")}
+def test_every_method_of_a_trainer_and_its_observer_is_tried() -> None:
+    public = {name for of in (Trainer, Observer) for name in dir(of) if not name.startswith("_")}
     assert public == set(TRAINER_CALLS) | ALWAYS_POSSIBLE
 
 
