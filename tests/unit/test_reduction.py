@@ -1,4 +1,4 @@
-"""Tests of the reduction checks: bounds that hold and are sharp, and bits that change.
+"""Tests of the reduction checks: bounds that hold and are sharp, probes that can't be deceived, bits that move.
 
 The gradients are the strict reference's, in the arithmetic of numerics.md.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
 
@@ -21,9 +22,11 @@ from starpullm.checks.reduction import (
     Multiplicity,
     Promise,
     check_bit_stability,
+    check_exactly_once,
     check_gradients,
     gradient_error,
     multiplicities,
+    power_of_two_probe,
 )
 from starpullm.checks.reference64 import GradientReference, gamma, gradient_references, sum_reference
 from starpullm.checks.result import Outcome
@@ -280,6 +283,81 @@ def test_multiplicities_of_independent_contributions(times: list[int], seed: int
     assert multiplicities(total, references) == expected
     assert multiplicities(total + F32(1e-31), references) is None
     assert multiplicities(-total - parts.sum(axis=0), references) is None
+
+
+# ---- Exactly once ----
+
+
+def probe_sums(weights: Floats, times: list[int], order: list[int]) -> Floats:
+    """Add the contributions in binary32, each so often, in an order."""
+    sums = np.zeros(weights.shape[1], F32)
+    for contribution in order:
+        for _ in range(times[contribution]):
+            sums += weights[contribution]
+    return sums
+
+
+@given(data=st.data(), count=st.integers(1, 30))
+def test_multiplicities_up_to_three_are_named(data: st.DataObject, count: int) -> None:
+    times = data.draw(st.lists(st.sampled_from([0, 1, 1, 1, 2, 3]), min_size=count, max_size=count))
+    order = data.draw(st.permutations(range(count)))
+    probe = power_of_two_probe([f"sub-batch {number}" for number in range(count)])
+    result = check_exactly_once(probe_sums(probe.weights, times, order), probe)
+    expected = {Multiplicity(f"sub-batch {number}", n) for number, n in enumerate(times) if n != 1}
+    assert set(result.wrong) == expected
+    assert result.undecoded == ()
+    assert result.outcome is (Outcome.FAILED if expected else Outcome.PASSED)
+
+
+@given(data=st.data(), count=st.integers(1, 14))
+def test_no_multiplicities_deceive_the_probe(data: st.DataObject, count: int) -> None:
+    times = data.draw(st.lists(st.integers(0, 40), min_size=count, max_size=count))
+    probe = power_of_two_probe([str(number) for number in range(count)])
+    result = check_exactly_once(probe_sums(probe.weights, times, list(range(count))), probe)
+    assert (result.outcome is Outcome.PASSED) == (set(times) == {1})
+
+
+def test_one_element_alone_would_be_deceived() -> None:
+    """The first contribution five times and the second not at all make the sum that each once makes."""
+    probe = power_of_two_probe(["a", "b"])
+    sums = probe_sums(probe.weights, [5, 0], [0, 1])
+    assert sums[0] == probe_sums(probe.weights, [1, 1], [0, 1])[0]
+    result = check_exactly_once(sums, probe)
+    assert result.outcome is Outcome.FAILED
+    assert result.describe() == [
+        "each contribution once: failed: 2 contributions in 2 sums, 1 findings",
+        "  a to b: sums 5.0 and 20.0 (in units), expected 5.0 twice",
+    ]
+
+
+@pytest.mark.parametrize("value", [0.5, -1.0, math.nan, math.inf, 2.0**24])
+def test_sums_of_nothing_are_not_decoded(value: float) -> None:
+    probe = power_of_two_probe(["a", "b"])
+    assert len(check_exactly_once([value, 5.0], probe).undecoded) == 1
+
+
+def test_many_sums_of_one_probe_in_a_unit() -> None:
+    probe = power_of_two_probe(["a", "b", "c"])
+    good, bad = (probe_sums(probe.weights, times, [2, 0, 1]) for times in ([1, 1, 1], [1, 0, 2]))
+    sums = np.stack([good, bad, good, bad], axis=1) * F32(2.0**-10)
+    result = check_exactly_once(sums, probe, unit=2.0**-10)
+    assert result.wrong == (Multiplicity("b", 0), Multiplicity("c", 2))
+    assert (result.num_sums, result.measured) == (8, 2)
+    assert [str(entry) for entry in result.wrong] == ["b is missing", "c is there 2 times"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: power_of_two_probe([]), "expected at least one"),
+        (lambda: power_of_two_probe(["a", "a"]), "each only once"),
+        (lambda: check_exactly_once([1.0], power_of_two_probe(["a"])), r"found shape \(1,\), expected \(2\)"),
+        (lambda: check_exactly_once([1.0, 1.0], power_of_two_probe(["a"]), unit=3), "unit: found 3"),
+    ],
+)
+def test_bad_probes_are_refused(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        call()
 
 
 # ---- Bit stability ----
