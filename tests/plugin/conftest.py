@@ -30,6 +30,9 @@ def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     # Neither the current directory nor the checkout may hide the installed package.
     monkeypatch.setenv("PYTHONSAFEPATH", "1")
     monkeypatch.setenv("HWLOC_SYNTHETIC", "numa:1 core:2 pu:1")
+    # pytest-benchmark would take them for workers of pytest-xdist.
+    for variable in [name for name in os.environ if name.startswith("PYTEST_XDIST_")]:
+        monkeypatch.delenv(variable)
     # The run that this test is part of may hold the lock.
     monkeypatch.setenv(LOCK_VARIABLE, str(tmp_path / "lock"))
     yield
