@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import click
 import pytest
 from click.testing import CliRunner
-from starpullm.speed.throughput import Configuration
 
 from starpullm.commands import bench, main
+from starpullm.speed.workload import Workload
 
 
 def commands(command: click.Command, *names: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -67,10 +67,10 @@ def test_batch_sizes_of_bench(
     monkeypatch: pytest.MonkeyPatch, options: list[str], expected: list[tuple[int, int]]
 ) -> None:
     """Of each rank or of all together; configurations, as printed by --json, have that of all together."""
-    measured: list[Configuration] = []
+    measured: list[Workload] = []
 
-    def measure(run: object, configurations: Sequence[Configuration], checkpoint: object) -> None:
-        measured.extend(configurations)
+    def measure(run: object, workloads: Sequence[Workload], checkpoint: object) -> None:
+        measured.extend(workloads)
 
     monkeypatch.setattr(bench, "_measure", measure)
     result = CliRunner().invoke(main, ["bench", "--model", "tiny", "--ranks", "1", "--ranks", "2", *options])
