@@ -148,7 +148,8 @@ void SIMD_NAME(matmul_backward_weight)(float *dweight /* (OC,C) */, float *dbias
                                 .start = start};
     if (w.m == 0 || w.n == 0)
         return;
-    if (!SIMD_NAME(is_small_matmul)(OC, C, N) && backward_weight_packed(&w))
+    /* A single row gives each value of dweight one term: nothing to gain by packing. */
+    if (N > 1 && !SIMD_NAME(is_small_matmul)(OC, C, N) && backward_weight_packed(&w))
         return;
     for (size_t o = 0; o < w.m; o++)
         SIMD_NAME(unpacked_row)(w.dweight + o * C, start, w.dout + o, OC, w.inp, C, w.n, N);

@@ -55,14 +55,16 @@ SIMD_INLINE void product_of(const struct product *product, int rows, int vectors
 
 /* X(rows, vectors) for every micro-tile of this level: each number of rows and vectors is what remains at some edge. */
 #if NR_VECTORS == 2
-#define ROW_OF_TILES(X, rows) X(rows, 1) X(rows, 2)
+#define WIDTHS(X, rows) X(rows, 1) X(rows, 2)
+#elif NR_VECTORS == 3
+#define WIDTHS(X, rows) X(rows, 1) X(rows, 2) X(rows, 3)
 #else
-#define ROW_OF_TILES(X, rows) X(rows, 1) X(rows, 2) X(rows, 3)
+#define WIDTHS(X, rows) X(rows, 1) X(rows, 2) X(rows, 3) X(rows, 4)
 #endif
-#define TILES_6(X) \
-    ROW_OF_TILES(X, 1) ROW_OF_TILES(X, 2) ROW_OF_TILES(X, 3) ROW_OF_TILES(X, 4) ROW_OF_TILES(X, 5) ROW_OF_TILES(X, 6)
-#define TILES_8(X) TILES_6(X) ROW_OF_TILES(X, 7) ROW_OF_TILES(X, 8)
-#define TILES_12(X) TILES_8(X) ROW_OF_TILES(X, 9) ROW_OF_TILES(X, 10) ROW_OF_TILES(X, 11) ROW_OF_TILES(X, 12)
+#define TILES_3(X) WIDTHS(X, 1) WIDTHS(X, 2) WIDTHS(X, 3)
+#define TILES_6(X) TILES_3(X) WIDTHS(X, 4) WIDTHS(X, 5) WIDTHS(X, 6)
+#define TILES_8(X) TILES_6(X) WIDTHS(X, 7) WIDTHS(X, 8)
+#define TILES_12(X) TILES_8(X) WIDTHS(X, 9) WIDTHS(X, 10) WIDTHS(X, 11) WIDTHS(X, 12)
 #define ALL_TILES(X) SIMD_JOIN(TILES, MR)(X)
 
 typedef void product_function(const struct product *product, float scale);
@@ -125,6 +127,11 @@ SIMD_INLINE void triangle_row(float *restrict c, const float *initial, const flo
         vector_store(c + v * LANES, sum[v]);
 }
 
+#define TRIANGLE_ROW(i, vectors)                                      \
+    case vectors:                                                     \
+        triangle_row(to, initial, a, cs_a, b, depth, vectors, scale); \
+        break;
+
 void SIMD_NAME(microkernel_triangular)(const struct product *product, enum triangle triangle, float scale)
 {
     const size_t m = product->m, n = product->n, width = rounded_up(n, LANES);
@@ -138,12 +145,9 @@ void SIMD_NAME(microkernel_triangular)(const struct product *product, enum trian
         float *row = product->c + i * ldc, *to = whole ? row : part;
         if (!whole && !initial)
             memcpy(part, row, n * sizeof(float));
-        if (width == NR)
-            triangle_row(to, initial, a, cs_a, b, depth, NR_VECTORS, scale);
-        else if (width == LANES)
-            triangle_row(to, initial, a, cs_a, b, depth, 1, scale);
-        else
-            triangle_row(to, initial, a, cs_a, b, depth, 2, scale);
+        switch (width / LANES) {
+            WIDTHS(TRIANGLE_ROW, i)
+        }
         if (!whole)
             memcpy(row, part, n * sizeof(float));
     }

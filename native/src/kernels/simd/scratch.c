@@ -1,5 +1,5 @@
-/* The per-thread memory of simd/scratch.h.
- * Linked once, whatever the levels. */
+/* Apart from the rest of this folder because it is compiled once, not once per level: all levels share a thread's
+ * block. */
 #include "kernels/simd/scratch.h"
 
 #include <pthread.h>
@@ -7,8 +7,8 @@
 #include <sys/mman.h>
 
 enum {
-    GRAIN = 4096, /* bytes; a page, so that blocks of whole cache lines begin on one */
-    HUGE_GRAIN = 2 << 20
+    PAGE = 4096, /* bytes */
+    HUGE_PAGE = 2 << 20
 };
 
 struct block {
@@ -18,7 +18,7 @@ struct block {
 
 static _Thread_local struct block block;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static pthread_key_t key; /* only for its destructor */
+static pthread_key_t key; /* its destructor frees the block when the thread ends */
 static int no_key;
 
 static void make_key(void)
@@ -28,17 +28,17 @@ static void make_key(void)
 
 float *kernels_scratch(size_t count)
 {
-    const size_t wanted = count * sizeof(float), grain = wanted < HUGE_GRAIN ? GRAIN : HUGE_GRAIN;
-    const size_t bytes = (wanted + grain - 1) / grain * grain;
+    const size_t wanted = count * sizeof(float), page = wanted < HUGE_PAGE ? PAGE : HUGE_PAGE;
+    const size_t bytes = (wanted + page - 1) / page * page;
     if (bytes <= block.bytes)
         return block.values;
     pthread_once(&once, make_key);
-    float *values = no_key ? NULL : aligned_alloc(grain, bytes);
+    float *values = no_key ? NULL : aligned_alloc(page, bytes);
     if (!values || pthread_setspecific(key, values)) {
         free(values);
         return NULL;
     }
-    if (grain == HUGE_GRAIN)
+    if (page == HUGE_PAGE)
         (void)madvise(values, bytes, MADV_HUGEPAGE); /* fewer TLB misses; no harm if refused */
     free(block.values);
     block = (struct block){values, bytes};

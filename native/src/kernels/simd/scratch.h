@@ -1,12 +1,11 @@
-/* Memory for packed operands, one block per thread, kept until the thread ends.
- * matmul.c and attention.c call it. */
+/* Memory for packed operands: one block per thread, kept until the thread ends. */
 #ifndef STARPULLM_SIMD_SCRATCH_H
 #define STARPULLM_SIMD_SCRATCH_H
 
 #include <stddef.h>
 
-/* This thread's block, of at least `count` floats, on a cache line of its own; what an earlier call left there may be
- * gone. NULL if there is no memory. */
+/* This thread's block, of at least `count` floats; it begins on a page. Its contents are undefined, and the block of an
+ * earlier call may be freed. NULL: out of memory. */
 float *kernels_scratch(size_t count);
 
 #endif
