@@ -9,7 +9,7 @@
 /* Rounds of x = x * factor + term for many independent x, which never leave their registers; returns their sum. */
 typedef float peak_loop(size_t rounds, float factor, float term);
 
-/* A level's loops. fused is NULL at level ref, and if no instruction multiplies and adds with one rounding. */
+/* A level's loops. fused is NULL at level ref, and on a processor without fused multiply-add. */
 struct peak {
     peak_loop *strict, *fused;
     double operations; /* of one round: multiplications and additions */

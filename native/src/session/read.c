@@ -68,7 +68,7 @@ static status check_kept(const struct starpullm_session *session, int32_t group,
                 group == STARPULLM_ACTIVATIONS ? "activations" : "activation_grads", activation_name(index));
 }
 
-/* The batch lies in sub-batches one after the other, each in a buffer of its own. */
+/* The sub-batches of a batch are stored one after the other, each in a buffer of its own. */
 static status read_activation(struct starpullm_session *session, int32_t group, int32_t index, int32_t layer,
                               int64_t offset, int64_t count, float *values)
 {
