@@ -18,6 +18,7 @@ from starpullm.commands import options
 from starpullm.commands.main import EXIT_DIFFERENT, EXIT_NOT_COMPARABLE, all_ranks, guarded_ranks
 from starpullm.commands.render import OUT, print_json, progress_bar
 from starpullm.data.sizes import divisors
+from starpullm.errors import InvalidArgumentError
 from starpullm.golden.records import GoldenRecord, shipped_records
 from starpullm.runtime import DEFAULT_SCHEDULER, Runtime
 
@@ -72,8 +73,9 @@ def command(
     package are used. Every combination of the repeated options is compared. Under mpirun, the ranks share the batch of
     a record.
 
-    Exit status: 0 if all bits are equal; 1 if some differ; 2 for bad usage or input; 3 if nothing can be compared,
-    because this machine's libm is not the record's or a BLAS computes the matmuls.
+    Exit status: 0 if all bits are equal; 1 if some differ; 2 for bad usage or input, also if the ranks can share no
+    record's batch; 3 if nothing can be compared, because this machine's libm is not the record's or a BLAS computes the
+    matmuls.
     """
     records = [GoldenRecord.load(path) for path in record_files]
     results: list[ParityResult] = []
@@ -114,11 +116,17 @@ def _plan(
 ) -> list[tuple[GoldenRecord, list[int]]]:
     """Return the records to compare with, and for each of them the numbers of sub-batches of a rank.
 
-    Shipped records whose batch these ranks can't share are left out.
+    Shipped records whose batch these ranks can't share are left out; if that leaves none, the command is refused.
     """
     if not records:
         shipped = [record for name, record in shipped_records().items() if full or name != "gpt2-124m"]
         records = [record for record in shipped if record.batch_size % ranks == 0]
+        if not records:
+            batches = ", ".join(f"{record.name} {record.batch_size}" for record in shipped)
+            raise InvalidArgumentError(
+                f"ranks: found {ranks}, expected a divisor of the batch of a shipped record ({batches}); nothing would "
+                "be compared"
+            )
     if sub_batches == "all":
         return [(record, divisors(record.batch_size // ranks)) for record in records]
     try:

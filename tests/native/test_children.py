@@ -35,6 +35,15 @@ sys.exit(3)
 """
 
 
+# With the handler of Python, because a shell starts background jobs with SIGINT ignored.
+INTERRUPTED = """
+import atexit, os, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+atexit.register(print, "last")
+os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
 def in_new_process(command: list[str], cwd: Path) -> Finished:
     with started(command, environment=TWO_CORES, cwd=cwd) as process:
         return finish(process)
@@ -54,7 +63,7 @@ def test_it_sees_what_a_new_process_sees(tmp_path: Path) -> None:
         ("raise ValueError('found a bad number')", 1),
         ("raise SystemExit('no')", 1),
         ("import os; os.kill(os.getpid(), 9)", -signal.SIGKILL),
-        ("import atexit; atexit.register(print, 'last'); import os; os.kill(os.getpid(), 2)", -signal.SIGINT),
+        (INTERRUPTED, -signal.SIGINT),
         ("import os; print('lost'); os._exit(7)", 7),
     ],
 )

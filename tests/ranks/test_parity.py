@@ -45,6 +45,18 @@ def test_golden_records(ranks: int, names: tuple[str, ...], sub_batches: int, la
     assert [report.stdout for rank, report in run.reports.items() if rank > 0] == [""] * (ranks - 1)
 
 
+def test_nothing_to_compare_is_refused() -> None:
+    """No shipped record's batch can be shared by five ranks: that is bad usage, and no success."""
+    outcome = run_job(Job([sys.executable, "-m", "starpullm.commands", "parity"], TIME_LIMIT, 5))
+    assert isinstance(outcome, ExitedWith)
+    assert outcome.status == 2
+    assert outcome.stdout == ""
+    assert outcome.stderr.startswith(
+        "ranks 0-4: ranks: found 5, expected a divisor of the batch of a shipped record (tiny 2, odd 3, small 8, "
+        "deep 12); nothing would be compared"
+    )
+
+
 def test_a_difference_names_the_rank_that_wrote_it() -> None:
     """A difference is reported with the worker of the owner, which has written the gradient at the end of the tree."""
     command = [
