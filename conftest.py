@@ -36,13 +36,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Run `pytest` without arguments in two processes: most tests keep one core busy, and none of these is timed."""
-    if not config.invocation_params.args and config.pluginmanager.hasplugin("xdist"):
-        config.option.numprocesses, config.option.dist = 2, "worksteal"
-
-
 @pytest.fixture(scope="session", autouse=True)
 def starpu_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep StarPU's calibration files out of the user's home."""
