@@ -8,13 +8,8 @@ struct update {
     int64_t step;
 };
 
-static void run_update(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct update *a = arguments;
-    kernels()->adamw_update(buffers[0], buffers[1], buffers[2], buffers[3], a->count, &a->options, a->step, team);
-}
-
-DEFINE_OPERATION(adamw_update, run_update);
+DEFINE_KERNEL_OPERATION(adamw_update, struct update, buffers[0], buffers[1], buffers[2], buffers[3], a->count,
+                        &a->options, a->step);
 
 status submit_adamw_update(struct task_place place, struct data *params, struct data *m, struct data *v,
                            struct data *grads, size_t count, const struct adamw_options *options, int64_t step)

@@ -5,13 +5,8 @@ struct attention {
     size_t B, T, C, NH;
 };
 
-static void run_forward(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct attention *a = arguments;
-    kernels()->attention_forward(buffers[0], buffers[1], buffers[2], buffers[3], a->B, a->T, a->C, a->NH, team);
-}
-
-DEFINE_OPERATION(attention_forward, run_forward);
+DEFINE_KERNEL_OPERATION(attention_forward, struct attention, buffers[0], buffers[1], buffers[2], buffers[3], a->B, a->T,
+                        a->C, a->NH);
 
 status submit_attention_forward(struct task_place place, struct data *out, struct data *preatt, struct data *att,
                                 struct data *qkv, size_t B, size_t T, size_t C, size_t NH)
@@ -21,14 +16,8 @@ status submit_attention_forward(struct task_place place, struct data *out, struc
     return INSERT_TASK(operation_attention_forward, place, accesses, arguments);
 }
 
-static void run_backward(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct attention *a = arguments;
-    kernels()->attention_backward(buffers[0], buffers[1], buffers[2], buffers[3], buffers[4], buffers[5], a->B, a->T,
-                                  a->C, a->NH, team);
-}
-
-DEFINE_OPERATION(attention_backward, run_backward);
+DEFINE_KERNEL_OPERATION(attention_backward, struct attention, buffers[0], buffers[1], buffers[2], buffers[3],
+                        buffers[4], buffers[5], a->B, a->T, a->C, a->NH);
 
 status submit_attention_backward(struct task_place place, struct data *dqkv, struct data *dpreatt, struct data *datt,
                                  struct data *dout, struct data *qkv, struct data *att, size_t B, size_t T, size_t C,

@@ -5,13 +5,8 @@ struct forward {
     size_t B, T, C;
 };
 
-static void run_forward(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct forward *a = arguments;
-    kernels()->encoder_forward(buffers[0], buffers[1], buffers[2], buffers[3], a->B, a->T, a->C, team);
-}
-
-DEFINE_OPERATION(encoder_forward, run_forward);
+DEFINE_KERNEL_OPERATION(encoder_forward, struct forward, buffers[0], buffers[1], buffers[2], buffers[3], a->B, a->T,
+                        a->C);
 
 status submit_encoder_forward(struct task_place place, struct data *out, struct data *tokens, struct data *wte,
                               struct data *wpe, size_t B, size_t T, size_t C)
@@ -26,14 +21,8 @@ struct backward {
     enum sum_start dwpe_start;
 };
 
-static void run_backward(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct backward *a = arguments;
-    kernels()->encoder_backward(buffers[0], buffers[1], buffers[2], buffers[3], a->B, a->T, a->C, a->maxT,
-                                a->dwpe_start, team);
-}
-
-DEFINE_OPERATION(encoder_backward, run_backward);
+DEFINE_KERNEL_OPERATION(encoder_backward, struct backward, buffers[0], buffers[1], buffers[2], buffers[3], a->B, a->T,
+                        a->C, a->maxT, a->dwpe_start);
 
 status submit_encoder_backward(struct task_place place, struct data *dwte, struct data *dwpe, struct data *dout,
                                struct data *tokens, size_t B, size_t T, size_t C, size_t maxT,

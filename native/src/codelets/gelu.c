@@ -6,13 +6,7 @@ struct gelu {
     enum sum_start start; /* backward only */
 };
 
-static void run_forward(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct gelu *a = arguments;
-    kernels()->gelu_forward(buffers[0], buffers[1], a->count, team);
-}
-
-DEFINE_OPERATION(gelu_forward, run_forward);
+DEFINE_KERNEL_OPERATION(gelu_forward, struct gelu, buffers[0], buffers[1], a->count);
 
 status submit_gelu_forward(struct task_place place, struct data *out, struct data *inp, size_t count)
 {
@@ -21,13 +15,7 @@ status submit_gelu_forward(struct task_place place, struct data *out, struct dat
     return INSERT_TASK(operation_gelu_forward, place, accesses, arguments);
 }
 
-static void run_backward(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct gelu *a = arguments;
-    kernels()->gelu_backward(buffers[0], buffers[1], buffers[2], a->count, a->start, team);
-}
-
-DEFINE_OPERATION(gelu_backward, run_backward);
+DEFINE_KERNEL_OPERATION(gelu_backward, struct gelu, buffers[0], buffers[1], buffers[2], a->count, a->start);
 
 status submit_gelu_backward(struct task_place place, struct data *dinp, struct data *dout, struct data *inp,
                             size_t count, enum sum_start start)

@@ -8,13 +8,7 @@ struct add {
     size_t count;
 };
 
-static void run_add(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct add *a = arguments;
-    kernels()->gradient_add(buffers[0], buffers[1], a->count, team);
-}
-
-DEFINE_OPERATION(gradient_add, run_add);
+DEFINE_KERNEL_OPERATION(gradient_add, struct add, buffers[0], buffers[1], a->count);
 
 status submit_gradient_add(struct task_place place, struct data *sum, struct data *term, size_t count)
 {

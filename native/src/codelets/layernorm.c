@@ -7,14 +7,8 @@ struct layernorm {
     enum sum_start start; /* backward only */
 };
 
-static void run_forward(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct layernorm *a = arguments;
-    kernels()->layernorm_forward(buffers[0], buffers[1], buffers[2], buffers[3], buffers[4], buffers[5], a->N, a->C,
-                                 team);
-}
-
-DEFINE_OPERATION(layernorm_forward, run_forward);
+DEFINE_KERNEL_OPERATION(layernorm_forward, struct layernorm, buffers[0], buffers[1], buffers[2], buffers[3], buffers[4],
+                        buffers[5], a->N, a->C);
 
 status submit_layernorm_forward(struct task_place place, struct data *out, struct data *mean, struct data *rstd,
                                 struct data *inp, struct data *weight, struct data *bias, size_t N, size_t C)
@@ -25,14 +19,8 @@ status submit_layernorm_forward(struct task_place place, struct data *out, struc
     return INSERT_TASK(operation_layernorm_forward, place, accesses, arguments);
 }
 
-static void run_backward_input(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct layernorm *a = arguments;
-    kernels()->layernorm_backward_input(buffers[0], buffers[1], buffers[2], buffers[3], buffers[4], buffers[5], a->N,
-                                        a->C, a->start, team);
-}
-
-DEFINE_OPERATION(layernorm_backward_input, run_backward_input);
+DEFINE_KERNEL_OPERATION(layernorm_backward_input, struct layernorm, buffers[0], buffers[1], buffers[2], buffers[3],
+                        buffers[4], buffers[5], a->N, a->C, a->start);
 
 status submit_layernorm_backward_input(struct task_place place, struct data *dinp, struct data *dout, struct data *inp,
                                        struct data *mean, struct data *rstd, struct data *weight, size_t N, size_t C,
@@ -44,14 +32,8 @@ status submit_layernorm_backward_input(struct task_place place, struct data *din
     return INSERT_TASK(operation_layernorm_backward_input, place, accesses, arguments);
 }
 
-static void run_backward_weight(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct layernorm *a = arguments;
-    kernels()->layernorm_backward_weight(buffers[0], buffers[1], buffers[2], buffers[3], buffers[4], buffers[5], a->N,
-                                         a->C, a->start, team);
-}
-
-DEFINE_OPERATION(layernorm_backward_weight, run_backward_weight);
+DEFINE_KERNEL_OPERATION(layernorm_backward_weight, struct layernorm, buffers[0], buffers[1], buffers[2], buffers[3],
+                        buffers[4], buffers[5], a->N, a->C, a->start);
 
 status submit_layernorm_backward_weight(struct task_place place, struct data *dweight, struct data *dbias,
                                         struct data *dout, struct data *inp, struct data *mean, struct data *rstd,

@@ -8,13 +8,7 @@ struct rows {
     enum sum_start start; /* backward only */
 };
 
-static void run_softmax_forward(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct rows *a = arguments;
-    kernels()->softmax_forward(buffers[0], buffers[1], a->N, a->V, a->Vp, team);
-}
-
-DEFINE_OPERATION(softmax_forward, run_softmax_forward);
+DEFINE_KERNEL_OPERATION(softmax_forward, struct rows, buffers[0], buffers[1], a->N, a->V, a->Vp);
 
 status submit_softmax_forward(struct task_place place, struct data *probs, struct data *logits, size_t N, size_t V,
                               size_t Vp)
@@ -24,13 +18,7 @@ status submit_softmax_forward(struct task_place place, struct data *probs, struc
     return INSERT_TASK(operation_softmax_forward, place, accesses, arguments);
 }
 
-static void run_crossentropy_forward(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct rows *a = arguments;
-    kernels()->crossentropy_forward(buffers[0], buffers[1], buffers[2], a->N, a->Vp, team);
-}
-
-DEFINE_OPERATION(crossentropy_forward, run_crossentropy_forward);
+DEFINE_KERNEL_OPERATION(crossentropy_forward, struct rows, buffers[0], buffers[1], buffers[2], a->N, a->Vp);
 
 status submit_crossentropy_forward(struct task_place place, struct data *losses, struct data *probs,
                                    struct data *targets, size_t N, size_t Vp)
@@ -40,14 +28,8 @@ status submit_crossentropy_forward(struct task_place place, struct data *losses,
     return INSERT_TASK(operation_crossentropy_forward, place, accesses, arguments);
 }
 
-static void run_crossentropy_softmax_backward(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct rows *a = arguments;
-    kernels()->crossentropy_softmax_backward(buffers[0], buffers[1], buffers[2], buffers[3], a->N, a->V, a->Vp,
-                                             a->start, team);
-}
-
-DEFINE_OPERATION(crossentropy_softmax_backward, run_crossentropy_softmax_backward);
+DEFINE_KERNEL_OPERATION(crossentropy_softmax_backward, struct rows, buffers[0], buffers[1], buffers[2], buffers[3],
+                        a->N, a->V, a->Vp, a->start);
 
 status submit_crossentropy_softmax_backward(struct task_place place, struct data *dlogits, struct data *dlosses,
                                             struct data *probs, struct data *targets, size_t N, size_t V, size_t Vp,
@@ -65,13 +47,7 @@ struct mean {
     enum sum_start start;
 };
 
-static void run_mean_loss(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct mean *a = arguments;
-    kernels()->mean_loss(buffers[0], buffers[1], a->N, a->divisor, a->start, team);
-}
-
-DEFINE_OPERATION(mean_loss, run_mean_loss);
+DEFINE_KERNEL_OPERATION(mean_loss, struct mean, buffers[0], buffers[1], a->N, a->divisor, a->start);
 
 status submit_mean_loss(struct task_place place, struct data *mean, struct data *losses, size_t N, float divisor,
                         enum sum_start start)

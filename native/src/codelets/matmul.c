@@ -8,14 +8,8 @@ struct matmul {
     int has_bias;         /* as the last buffer */
 };
 
-static void run_forward(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct matmul *a = arguments;
-    kernels()->matmul_forward(buffers[0], buffers[1], buffers[2], a->has_bias ? buffers[3] : NULL, a->N, a->C, a->OC,
-                              team);
-}
-
-DEFINE_OPERATION(matmul_forward, run_forward);
+DEFINE_KERNEL_OPERATION(matmul_forward, struct matmul, buffers[0], buffers[1], buffers[2],
+                        a->has_bias ? buffers[3] : NULL, a->N, a->C, a->OC);
 
 status submit_matmul_forward(struct task_place place, struct data *out, struct data *inp, struct data *weight,
                              struct data *bias, size_t N, size_t C, size_t OC)
@@ -25,13 +19,8 @@ status submit_matmul_forward(struct task_place place, struct data *out, struct d
     return insert_task(&operation_matmul_forward, place, accesses, bias ? 4 : 3, &arguments, sizeof arguments);
 }
 
-static void run_backward_input(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct matmul *a = arguments;
-    kernels()->matmul_backward_input(buffers[0], buffers[1], buffers[2], a->N, a->C, a->OC, a->start, team);
-}
-
-DEFINE_OPERATION(matmul_backward_input, run_backward_input);
+DEFINE_KERNEL_OPERATION(matmul_backward_input, struct matmul, buffers[0], buffers[1], buffers[2], a->N, a->C, a->OC,
+                        a->start);
 
 status submit_matmul_backward_input(struct task_place place, struct data *dinp, struct data *dout, struct data *weight,
                                     size_t N, size_t C, size_t OC, enum sum_start start)
@@ -41,14 +30,8 @@ status submit_matmul_backward_input(struct task_place place, struct data *dinp, 
     return INSERT_TASK(operation_matmul_backward_input, place, accesses, arguments);
 }
 
-static void run_backward_weight(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct matmul *a = arguments;
-    kernels()->matmul_backward_weight(buffers[0], a->has_bias ? buffers[3] : NULL, buffers[1], buffers[2], a->N, a->C,
-                                      a->OC, a->start, team);
-}
-
-DEFINE_OPERATION(matmul_backward_weight, run_backward_weight);
+DEFINE_KERNEL_OPERATION(matmul_backward_weight, struct matmul, buffers[0], a->has_bias ? buffers[3] : NULL, buffers[1],
+                        buffers[2], a->N, a->C, a->OC, a->start);
 
 status submit_matmul_backward_weight(struct task_place place, struct data *dweight, struct data *dbias,
                                      struct data *dout, struct data *inp, size_t N, size_t C, size_t OC,

@@ -40,6 +40,16 @@ void operation_cpu(void *interfaces[], void *task);
                     .name = #name_},                               \
     }
 
+/* The same for an operation that is a call of its kernel, in each thread of the team: with these arguments, which come
+ * from the buffers, in the order of the accesses, and from `a`, the task's arguments. */
+#define DEFINE_KERNEL_OPERATION(name_, arguments_, ...)                                     \
+    static void run_##name_(void *const buffers[], const void *arguments, struct team team) \
+    {                                                                                       \
+        const arguments_ *a = arguments;                                                    \
+        kernels()->name_(__VA_ARGS__, team);                                                \
+    }                                                                                       \
+    DEFINE_OPERATION(name_, run_##name_)
+
 struct access {
     struct data *data;
     enum starpu_data_access_mode mode;

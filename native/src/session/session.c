@@ -14,7 +14,7 @@ static status create_iterations(struct starpullm_session *session, int slots)
     if (!session->iterations)
         return fail(STARPULLM_OUT_OF_MEMORY, "a table of %d submissions could not be allocated", slots);
     for (; session->slots_ready < slots; session->slots_ready++)
-        TRY(iteration_init(&session->iterations[session->slots_ready], session->recorder, &session->failure));
+        iteration_init(&session->iterations[session->slots_ready], session->recorder, &session->failure);
     return STARPULLM_OK;
 }
 
