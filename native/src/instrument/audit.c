@@ -37,7 +37,6 @@ struct audit {
     struct region *regions; /* sorted by address */
     size_t count;
     struct region **of_handle;
-    int32_t num_handles;
     uintptr_t page;
     int after_read; /* a page's protection after its first read */
     atomic_bool in_task;
@@ -122,18 +121,14 @@ static int compare_regions(const void *left, const void *right)
 
 static status make_regions(struct audit *audit, const struct audit_buffer *buffers, size_t count)
 {
-    for (size_t i = 0; i < count; i++)
-        if (buffers[i].handle >= audit->num_handles)
-            audit->num_handles = buffers[i].handle + 1;
     audit->regions = calloc(count + 1, sizeof *audit->regions);
-    audit->of_handle = calloc((size_t)audit->num_handles + 1, sizeof(struct region *));
+    audit->of_handle = calloc(count + 1, sizeof(struct region *));
     if (!audit->regions || !audit->of_handle)
         return fail(STARPULLM_OUT_OF_MEMORY, "a table of %zu audited buffers", count);
     for (size_t i = 0; i < count; i++) {
         const uintptr_t begin = (uintptr_t)buffers[i].begin, bytes = buffers[i].bytes;
-        audit->regions[i] = (struct region){.begin = begin,
-                                            .end = begin + (bytes + audit->page - 1) / audit->page * audit->page,
-                                            .handle = buffers[i].handle};
+        audit->regions[i] = (struct region){
+            .begin = begin, .end = begin + (bytes + audit->page - 1) / audit->page * audit->page, .handle = (int32_t)i};
     }
     audit->count = count;
     qsort(audit->regions, count, sizeof *audit->regions, compare_regions);

@@ -13,9 +13,8 @@
 
 struct audit;
 
-/* A handle's buffer, on pages of its own. */
+/* A handle's buffer, on pages of its own; an array of them has the handles' order. */
 struct audit_buffer {
-    int32_t handle;
     void *begin;
     size_t bytes;
 };

@@ -57,7 +57,7 @@ static status create_instrument(struct starpullm_session *session, const struct 
         return fail(STARPULLM_OUT_OF_MEMORY, "a table of %d buffers could not be allocated", count);
     for (int i = 0; i < count; i++) {
         const struct data *data = handles_at(session->handles, i);
-        buffers[i] = (struct audit_buffer){data->id, data->buffer, data->bytes};
+        buffers[i] = (struct audit_buffer){data->buffer, data->bytes};
     }
     const struct instrument_options instrument_options = {options->instruments, options->max_delay_us,
                                                           options->delay_seed};

@@ -48,7 +48,7 @@ static void make_buffers(void)
         void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (memory == MAP_FAILED)
             exit(EXIT_FAILURE);
-        buffers[i] = (struct audit_buffer){i, memory, bytes};
+        buffers[i] = (struct audit_buffer){memory, bytes};
     }
 }
 
