@@ -4,17 +4,12 @@
 #include "runtime/runtime.h"
 #include "runtime/team.h"
 
-struct add {
-    size_t count;
-};
-
-DEFINE_KERNEL_OPERATION(gradient_add, struct add, buffers[0], buffers[1], a->count);
+DEFINE_KERNEL_OPERATION(gradient_add, buffers[0], buffers[1], a->count);
 
 status submit_gradient_add(struct task_place place, struct data *sum, struct data *term, size_t count)
 {
     const struct access accesses[] = {{sum, STARPU_RW}, {term, STARPU_R}};
-    const struct add arguments = {count};
-    TRY(INSERT_TASK(operation_gradient_add, place, accesses, arguments));
+    TRY(INSERT_TASK(operation_gradient_add, place, accesses, .count = count));
     exchange_drop(term);
     return STARPULLM_OK;
 }
@@ -78,9 +73,4 @@ void gradient_make_reducible(struct data *gradient)
 void submit_gradient_clear(struct data *gradient)
 {
     starpu_data_invalidate_submit(gradient->handle);
-}
-
-status submit_gradient_redux(struct data *gradient)
-{
-    return exchange_reduce(gradient);
 }

@@ -48,11 +48,11 @@ static status submit(struct starpu_task *starpu_task, struct task *task)
 }
 
 status insert_task(struct operation *operation, struct task_place place, const struct access *accesses,
-                   size_t num_accesses, const void *arguments, size_t arguments_size)
+                   size_t num_accesses, const struct task_arguments *arguments)
 {
     const bool one_rank = runtime_layout()->ranks == 1;
     struct task *task;
-    TRY(task_create(&task, operation, place, accesses, num_accesses, arguments, arguments_size));
+    TRY(task_create(&task, operation, place, accesses, num_accesses, arguments));
     struct starpu_task *starpu_task = NULL;
     status code = STARPULLM_OK;
     if (one_rank)

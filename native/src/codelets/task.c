@@ -2,7 +2,6 @@
 #include "codelets/task.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "runtime/runtime.h"
 #include "runtime/team.h"
@@ -15,13 +14,13 @@ struct call {
 static void run_thread(void *argument, struct team team)
 {
     const struct call *call = argument;
-    call->task->operation->run(call->buffers, call->task->arguments, team);
+    call->task->operation->run(call->buffers, &call->task->arguments, team);
 }
 
 void operation_cpu(void *interfaces[], void *argument)
 {
     struct task *task = argument;
-    void *buffers[TASK_MAX_ACCESSES];
+    void *buffers[TASK_MAX_ACCESSES] = {0};
     for (int i = 0; i < task->num_buffers; i++)
         buffers[i] = (void *)STARPU_VECTOR_GET_PTR(interfaces[i]);
 
@@ -85,13 +84,15 @@ static void fill_watch(struct task *task, const struct access *accesses)
 }
 
 status task_create(struct task **created, const struct operation *operation, struct task_place place,
-                   const struct access *accesses, size_t num_accesses, const void *arguments, size_t arguments_size)
+                   const struct access *accesses, size_t num_accesses, const struct task_arguments *arguments)
 {
-    struct task *task = malloc(sizeof *task + arguments_size);
+    struct task *task = malloc(sizeof *task);
     if (!task)
         return fail(STARPULLM_OUT_OF_MEMORY, "a task of %s", operation->codelet.name);
-    *task = (struct task){.operation = operation, .iteration = place.iteration, .num_buffers = (int)num_accesses};
-    memcpy(task->arguments, arguments, arguments_size);
+    *task = (struct task){.operation = operation,
+                          .iteration = place.iteration,
+                          .num_buffers = (int)num_accesses,
+                          .arguments = *arguments};
     status code = task_record(&task->record, operation->number, place, accesses, num_accesses);
     if (code != STARPULLM_OK) {
         free(task);

@@ -13,12 +13,12 @@ struct task {
     struct starpullm_trace_task *record; /* NULL: not traced */
     struct watch watch;                  /* its instrument is NULL: none */
     int num_buffers;
-    max_align_t arguments[];
+    struct task_arguments arguments;
 };
 
 /* Copies the arguments, and tells the recorder and the instruments of the task, if there are any. */
 status task_create(struct task **task, const struct operation *operation, struct task_place place,
-                   const struct access *accesses, size_t num_accesses, const void *arguments, size_t arguments_size);
+                   const struct access *accesses, size_t num_accesses, const struct task_arguments *arguments);
 
 /* Adds a task or a transfer to the trace; *record is NULL if nothing is traced. */
 status task_record(struct starpullm_trace_task **record, int operation_number, struct task_place place,

@@ -1,6 +1,7 @@
 /* The reduction of the parameters' gradients over sub-batches: where each contribution goes, and how they become one.
  * docs/design.md describes the modes. `ordered` has one buffer per rank and tensor, `tree` one per sub-batch, `redux`
  * one; see handles_gradient(). */
+#include "data/exchange.h"
 #include "graph/graph.h"
 
 static struct data *gradient(const struct graph_context *context, enum parameter p, int l, int index)
@@ -69,7 +70,7 @@ status reduce_gradient(const struct graph_context *context, enum parameter p, in
     case STARPULLM_REDUCTION_TREE:
         return add_tree(context, p, l);
     default:
-        return submit_gradient_redux(gradient(context, p, l, 0));
+        return exchange_reduce(gradient(context, p, l, 0));
     }
 }
 

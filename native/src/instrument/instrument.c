@@ -13,7 +13,7 @@ struct instrument {
     struct audit *audit; /* NULL: not audited */
     pthread_mutex_t mutex;
     struct starpullm_finding *findings;
-    size_t count, capacity;
+    size_t count;
     bool lost; /* there wasn't enough memory for all findings */
 };
 
@@ -61,17 +61,12 @@ static void append(void *argument, struct starpullm_finding finding)
 {
     struct instrument *instrument = argument;
     pthread_mutex_lock(&instrument->mutex);
-    if (instrument->count == instrument->capacity) {
-        const size_t capacity = instrument->capacity ? 2 * instrument->capacity : 64;
-        struct starpullm_finding *findings = realloc(instrument->findings, capacity * sizeof *findings);
-        if (findings) {
-            instrument->findings = findings;
-            instrument->capacity = capacity;
-        }
-    }
-    if (instrument->count < instrument->capacity)
-        instrument->findings[instrument->count++] = finding;
-    else
+    struct starpullm_finding *findings =
+        realloc(instrument->findings, (instrument->count + 1) * sizeof *instrument->findings);
+    if (findings) {
+        instrument->findings = findings;
+        findings[instrument->count++] = finding;
+    } else
         instrument->lost = true;
     pthread_mutex_unlock(&instrument->mutex);
 }
