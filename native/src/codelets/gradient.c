@@ -37,12 +37,8 @@ static void start_cpu(void *interfaces[], void *argument)
     team_run(runtime_layout()->threads_per_worker, start_thread, &r);
 }
 
-static struct starpu_codelet start_codelet = {.where = STARPU_CPU,
-                                              .cpu_funcs = {start_cpu},
-                                              .cpu_funcs_name = {"start_cpu"},
-                                              .nbuffers = 1,
-                                              .modes = {STARPU_W},
-                                              .name = "gradient_redux_start"};
+static struct starpu_codelet start_codelet = {
+    .where = STARPU_CPU, .cpu_funcs = {start_cpu}, .nbuffers = 1, .modes = {STARPU_W}, .name = "gradient_redux_start"};
 
 static void add_thread(void *argument, struct team team)
 {
@@ -60,7 +56,6 @@ static void add_cpu(void *interfaces[], void *argument)
 
 static struct starpu_codelet add_codelet = {.where = STARPU_CPU,
                                             .cpu_funcs = {add_cpu},
-                                            .cpu_funcs_name = {"add_cpu"},
                                             .nbuffers = 2,
                                             .modes = {STARPU_RW | STARPU_COMMUTE, STARPU_R},
                                             .name = "gradient_redux_add"};

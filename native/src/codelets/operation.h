@@ -45,7 +45,6 @@ void operation_cpu(void *interfaces[], void *task);
         .model = {.type = STARPU_HISTORY_BASED, .symbol = #name_}, \
         .codelet = {.where = STARPU_CPU,                           \
                     .cpu_funcs = {operation_cpu},                  \
-                    .cpu_funcs_name = {"operation_cpu"},           \
                     .nbuffers = STARPU_VARIABLE_NBUFFERS,          \
                     .model = &operation_##name_.model,             \
                     .name = #name_},                               \
