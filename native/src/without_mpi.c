@@ -20,6 +20,16 @@ void ranks_close(void)
 {
 }
 
+status ranks_agree(status code)
+{
+    return code;
+}
+
+int64_t ranks_max_tag(void)
+{
+    return INT64_MAX;
+}
+
 static status refuse(const char *what)
 {
     return fail(STARPULLM_INVALID_STATE, "%s: found several ranks, expected one in a build without MPI", what);
@@ -66,14 +76,14 @@ status transfers_before_task(struct starpu_task **created, struct operation *ope
                              const struct access *accesses, size_t num_accesses)
 {
     (void)created, (void)place, (void)accesses, (void)num_accesses;
-    return refuse(operation->codelet.name);
+    return refuse(operation->name);
 }
 
 status transfers_after_task(struct operation *operation, struct task_place place, const struct access *accesses,
                             size_t num_accesses)
 {
     (void)place, (void)accesses, (void)num_accesses;
-    return refuse(operation->codelet.name);
+    return refuse(operation->name);
 }
 
 status submit_transfer(struct task_place place, struct data *destination, struct data *source)

@@ -200,20 +200,28 @@ print(json.dumps(operations))
     }
 
 
-def test_every_operation_has_a_performance_model_of_its_name(checkpoint: Path, tmp_path: Path) -> None:
-    """StarPU writes the history of each model when it stops; dmda is a scheduler that needs them."""
-    run = run_python(
-        HEAD
-        + """
-with Runtime("2x1", "dmda") as runtime, Trainer(runtime, checkpoint, **SIZES, trace=True) as trainer:
+@pytest.mark.parametrize(("level", "blas"), [("ref", ""), ("", ""), ("ref", "_blas")])
+def test_performance_models(checkpoint: Path, tmp_path: Path, level: str, blas: str) -> None:
+    """Each operation has one by level and BLAS, which StarPU writes when it stops; no delay is measured into it."""
+    code = """
+from starpullm.machine import inspect_machine
+from starpullm.trainer import Instruments
+blas = dict(matmul="blas", blas_library="scipy-openblas32") if sys.argv[2] else {}
+with Runtime("2x1", "dmda", **blas) as runtime:
+    with Trainer(runtime, checkpoint, **SIZES, trace=True, instruments=Instruments(max_delay_us=1)) as trainer:
+        trainer.step(*batch(0))
+if list(Path(sys.argv[3]).glob("**/starpullm_*")):
+    raise AssertionError("delayed tasks have models")
+with Runtime("2x1", "dmda", **blas) as runtime, Trainer(runtime, checkpoint, **SIZES, trace=True) as trainer:
     trainer.step(*batch(0))
-    print(json.dumps(sorted({task.operation for task in trainer.trace()})))
-""",
-        checkpoint,
-        environment={"STARPU_HOME": str(tmp_path)},
-    )
+    print(json.dumps([inspect_machine().simd_level, sorted({task.operation for task in trainer.trace()})]))
+"""
+    environment = {"STARPU_HOME": str(tmp_path), "STARPULLM_SIMD": level}
+    run = run_python(HEAD + code, checkpoint, blas, tmp_path, environment=environment)
+    used, operations = json.loads(run.stdout)
+    assert (used == "ref") == bool(level)
     models = {path.name.split(".")[0] for path in (tmp_path / ".starpu" / "sampling" / "codelets").glob("*/*")}
-    assert sorted(models) == json.loads(run.stdout)
+    assert sorted(models) == [f"starpullm_{operation}_{used}{blas}" for operation in operations]
 
 
 def test_a_trainer_that_is_dropped_is_closed(checkpoint: Path) -> None:

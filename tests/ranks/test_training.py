@@ -101,6 +101,39 @@ def test_different_options_are_refused(tmp_path: Path) -> None:
     assert "Traceback" not in outcome.stderr
 
 
+def test_several_trainers_on_one_runtime(tmp_path: Path) -> None:
+    """Two trainers at the same time, and one after the other, have the losses of a trainer alone."""
+    outcome = run(programs.several_trainers, model(tmp_path))
+    assert isinstance(outcome, Completed), outcome
+    for report in outcome.reports.values():
+        losses = json.loads(report.stdout)
+        alone = losses[-3:]
+        assert len(set(alone)) == 3
+        assert losses == [loss for loss in alone for _ in range(2)] + alone * 2
+
+
+def test_one_rank_fails_in_a_native_call(tmp_path: Path) -> None:
+    """The others aren't left waiting, and name the rank that failed."""
+    path = model(tmp_path)
+    outcome = run(programs.one_rank_fails, path)
+    assert isinstance(outcome, Completed), outcome
+    scheduler, checkpoint = outcome.reports[1].stdout.splitlines()
+    assert scheduler.startswith('scheduler: "no_such" is unknown to StarPU ')
+    assert f"{path} which is missing" in checkpoint
+    assert outcome.reports[0].stdout.splitlines() == [f"rank 1: {scheduler}", f"rank 1: {checkpoint}"]
+
+
+@pytest.mark.parametrize("level", ["single", "funneled", "serialized"])
+def test_mpi_that_only_one_thread_may_call_is_refused(level: str) -> None:
+    code = (
+        f"import mpi4py; mpi4py.rc.thread_level = '{level}'\n"
+        f"import runpy; runpy.run_path({programs.__file__!r}, run_name='__main__')"
+    )
+    outcome = run_job(Job([sys.executable, "-c", code, "use_mpi"], TIME_LIMIT, 2))
+    assert isinstance(outcome, ExitedWith), outcome
+    assert f"found it initialized with MPI_THREAD_{level.upper()}, expected MPI_THREAD_MULTIPLE" in outcome.stderr
+
+
 # ---- Resuming ----
 
 

@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
-from starpullm import Runtime, Trainer
+from starpullm import Runtime, Trainer, trainer
 from starpullm.data.generator import generate_tokens
 from starpullm.data.loader import TokenLoader
+from starpullm.errors import StarpullmError
 from starpullm.processes import ranks
 from starpullm.processes.progress import report_phase
 from starpullm.trainer import training_state
@@ -115,6 +117,45 @@ def memory(comm: Comm, checkpoint: str, last: str, *at: str) -> None:
                 pages = int(Path("/proc/self/statm").read_text().split()[1])
                 sizes[step] = (pages * os.sysconf("SC_PAGE_SIZE"), len(list(Path("/proc/self/fd").iterdir())))
     print(json.dumps(sizes))
+
+
+def several_trainers(comm: Comm, checkpoint: str) -> None:
+    """Print the losses of two trainers at the same time, and of two one after the other, as JSON."""
+    batch = generate_tokens(comm.Get_rank() + 1, 1, B, T, 61)
+    losses: list[float] = []
+    with Runtime(comm=comm) as runtime, ranks.guarded(comm):
+        with (
+            Trainer(runtime, checkpoint, batch_size=B, seq_len=T) as first,
+            Trainer(runtime, checkpoint, batch_size=B, seq_len=T) as second,
+        ):
+            losses += map(float, [each.submit(*batch) for _ in range(3) for each in (first, second)])
+        for _ in range(2):
+            with Trainer(runtime, checkpoint, batch_size=B, seq_len=T) as trainer:
+                losses += map(float, [trainer.submit(*batch) for _ in range(3)])
+    print(json.dumps(losses))
+
+
+def one_rank_fails(comm: Comm, checkpoint: str) -> None:
+    """Print the errors of calls that fail on one rank; afterwards the same calls succeed."""
+    fails = comm.Get_rank() == FAILING_RANK
+    try:
+        Runtime(scheduler="no_such" if fails else "lws", comm=comm)
+    except StarpullmError as error:
+        print(error)
+    with Runtime(comm=comm) as runtime, ranks.guarded(comm):
+        try:
+            # In Python the options are compared before the native call is made.
+            with mock.patch.object(trainer, "_options_of_all_ranks", return_value={}):
+                Trainer(runtime, f"{checkpoint} which is missing" if fails else checkpoint, batch_size=B, seq_len=T)
+        except StarpullmError as error:
+            print(error)
+        with Trainer(runtime, checkpoint, batch_size=B, seq_len=T) as succeeds:
+            float(succeeds.submit(*generate_tokens(comm.Get_rank() + 1, 1, B, T, 61)))
+
+
+def use_mpi(comm: Comm) -> None:
+    with Runtime(comm=comm):
+        pass
 
 
 def main(program: Callable[..., None], *arguments: str) -> None:

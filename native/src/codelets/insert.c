@@ -10,7 +10,7 @@ static struct starpu_task *task_on_this_rank(struct operation *operation, struct
                                              const struct access *accesses, size_t num_accesses)
 {
     struct starpu_task *starpu_task = starpu_task_create();
-    starpu_task->cl = &operation->codelet;
+    starpu_task->cl = operation_codelet(operation, place.iteration);
     starpu_task->priority = place.priority;
     starpu_task->nbuffers = (int)num_accesses;
     for (size_t i = 0; i < num_accesses; i++) {
@@ -24,7 +24,7 @@ static struct starpu_task *task_on_this_rank(struct operation *operation, struct
 static status submit(struct starpu_task *starpu_task, struct task *task)
 {
     struct iteration *iteration = task->iteration;
-    starpu_task->name = task->operation->codelet.name;
+    starpu_task->name = task->operation->name;
     starpu_task->sched_ctx = runtime_layout()->context;
     starpu_task->cl_arg = task;
     starpu_task->cl_arg_free = 1;
@@ -39,8 +39,7 @@ static status submit(struct starpu_task *starpu_task, struct task *task)
         if (!error)
             return STARPULLM_OK;
         iteration_task_done(iteration);
-        code = fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused a task of %s (error %d)", task->operation->codelet.name,
-                    error);
+        code = fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused a task of %s (error %d)", task->operation->name, error);
     }
     starpu_task->destroy = 0;
     starpu_task_destroy(starpu_task);

@@ -20,12 +20,21 @@ struct task_arguments {
 /* Makes the operation's one kernel call, in each thread of the team. The buffers are in the order of the accesses. */
 typedef void operation_run(void *const buffers[], const struct task_arguments *a, struct team team);
 
+/* What StarPU measures of an operation is kept by the name of its model, for later runs and other programs. Tasks that
+ * instruments watch or delay have none. */
+enum model { MODEL_STRICT, MODEL_BLAS, NUM_MODELS, NO_MODEL = NUM_MODELS };
+
 struct operation {
     int number; /* in operations.def */
+    const char *name;
     operation_run *run;
-    struct starpu_perfmodel model;
-    struct starpu_codelet codelet;
+    char model_names[NUM_MODELS][96];
+    struct starpu_perfmodel models[NUM_MODELS];
+    struct starpu_codelet codelets[NUM_MODELS + 1]; /* [enum model]; made when the first task needs them */
 };
+
+/* The codelet of the tasks that an iteration adds (task.c). */
+struct starpu_codelet *operation_codelet(struct operation *operation, const struct iteration *iteration);
 
 enum {
 #define OPERATION(name) OPERATION_##name,
@@ -34,21 +43,9 @@ enum {
     NUM_OPERATIONS
 };
 
-/* The CPU function of all codelets (task.c). */
-void operation_cpu(void *interfaces[], void *task);
-
-/* Defines operation_<name>, with a codelet and a history-based performance model of that name. */
-#define DEFINE_OPERATION(name_, run_)                              \
-    static struct operation operation_##name_ = {                  \
-        .number = OPERATION_##name_,                               \
-        .run = (run_),                                             \
-        .model = {.type = STARPU_HISTORY_BASED, .symbol = #name_}, \
-        .codelet = {.where = STARPU_CPU,                           \
-                    .cpu_funcs = {operation_cpu},                  \
-                    .nbuffers = STARPU_VARIABLE_NBUFFERS,          \
-                    .model = &operation_##name_.model,             \
-                    .name = #name_},                               \
-    }
+/* Defines operation_<name>. */
+#define DEFINE_OPERATION(name_, run_) \
+    static struct operation operation_##name_ = {.number = OPERATION_##name_, .name = #name_, .run = (run_)}
 
 /* The same for an operation that is a call of its kernel with these arguments, which come from `buffers` and `a`. */
 #define DEFINE_KERNEL_OPERATION(name_, ...)                                                          \

@@ -1,6 +1,8 @@
 /* What a task brings along, and what a worker does with it: the one CPU function of all codelets. */
 #include "codelets/task.h"
 
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "runtime/runtime.h"
@@ -17,7 +19,7 @@ static void run_thread(void *argument, struct team team)
     call->task->operation->run(call->buffers, &call->task->arguments, team);
 }
 
-void operation_cpu(void *interfaces[], void *argument)
+static void operation_cpu(void *interfaces[], void *argument)
 {
     struct task *task = argument;
     void *buffers[TASK_MAX_ACCESSES] = {0};
@@ -39,7 +41,34 @@ void operation_cpu(void *interfaces[], void *argument)
     if (threads != expected)
         failure_set(task->iteration->failure, STARPULLM_RUNTIME_FAILURE,
                     "%s: OpenMP gave %d threads, expected the partition's %d (is OMP_THREAD_LIMIT or OMP_DYNAMIC set?)",
-                    task->operation->codelet.name, threads, expected);
+                    task->operation->name, threads, expected);
+}
+
+static void make_codelets(struct operation *operation)
+{
+    for (enum model m = 0; m <= NO_MODEL; m++)
+        operation->codelets[m] = (struct starpu_codelet){.where = STARPU_CPU,
+                                                         .cpu_funcs = {operation_cpu},
+                                                         .nbuffers = STARPU_VARIABLE_NBUFFERS,
+                                                         .name = operation->name};
+    for (enum model m = 0; m < NUM_MODELS; m++) {
+        snprintf(operation->model_names[m], sizeof operation->model_names[m], "starpullm_%s_%s%s", operation->name,
+                 kernels_level(), m == MODEL_BLAS ? "_blas" : "");
+        operation->models[m] =
+            (struct starpu_perfmodel){.type = STARPU_HISTORY_BASED, .symbol = operation->model_names[m]};
+        operation->codelets[m].model = &operation->models[m];
+    }
+}
+
+struct starpu_codelet *operation_codelet(struct operation *operation, const struct iteration *iteration)
+{
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&mutex);
+    if (!operation->codelets[0].name)
+        make_codelets(operation);
+    pthread_mutex_unlock(&mutex);
+    const enum model strict_or_blas = runtime_layout()->blas ? MODEL_BLAS : MODEL_STRICT;
+    return &operation->codelets[iteration->instrument ? NO_MODEL : strict_or_blas];
 }
 
 void task_done(void *task)
@@ -88,7 +117,7 @@ status task_create(struct task **created, const struct operation *operation, str
 {
     struct task *task = malloc(sizeof *task);
     if (!task)
-        return fail(STARPULLM_OUT_OF_MEMORY, "a task of %s", operation->codelet.name);
+        return fail(STARPULLM_OUT_OF_MEMORY, "a task of %s", operation->name);
     *task = (struct task){.operation = operation,
                           .iteration = place.iteration,
                           .num_buffers = (int)num_accesses,

@@ -22,11 +22,10 @@ status transfers_before_task(struct starpu_task **created, struct operation *ope
 {
     struct starpu_data_descr descriptors[TASK_MAX_ACCESSES];
     describe(descriptors, accesses, num_accesses);
-    *created = starpu_mpi_task_build(ranks_communicator(), &operation->codelet,
+    *created = starpu_mpi_task_build(ranks_communicator(), operation_codelet(operation, place.iteration),
                                      TASK_AS_LIST(place, descriptors, num_accesses));
     if (!*created && place.rank == runtime_layout()->rank)
-        return fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused the transfers for a task of %s",
-                    operation->codelet.name);
+        return fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused the transfers for a task of %s", operation->name);
     return STARPULLM_OK;
 }
 
@@ -35,11 +34,11 @@ status transfers_after_task(struct operation *operation, struct task_place place
 {
     struct starpu_data_descr descriptors[TASK_MAX_ACCESSES];
     describe(descriptors, accesses, num_accesses);
-    const int error = starpu_mpi_task_post_build(ranks_communicator(), &operation->codelet,
+    const int error = starpu_mpi_task_post_build(ranks_communicator(), operation_codelet(operation, place.iteration),
                                                  TASK_AS_LIST(place, descriptors, num_accesses));
     if (error)
         return fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused the transfers of a task of %s on rank %d (error %d)",
-                    operation->codelet.name, place.rank, error);
+                    operation->name, place.rank, error);
     return STARPULLM_OK;
 }
 
@@ -74,9 +73,9 @@ status submit_transfer(struct task_place place, struct data *destination, struct
         record->start_ns = recorder_now();
     iteration_add_task(place.iteration);
     const int error = rank == source->owner
-                          ? starpu_mpi_isend_detached(source->handle, destination->owner, destination->id,
+                          ? starpu_mpi_isend_detached(source->handle, destination->owner, destination->tag,
                                                       ranks_communicator(), transfer_done, transfer)
-                          : starpu_mpi_irecv_detached(destination->handle, source->owner, destination->id,
+                          : starpu_mpi_irecv_detached(destination->handle, source->owner, destination->tag,
                                                       ranks_communicator(), transfer_done, transfer);
     if (!error)
         return STARPULLM_OK;

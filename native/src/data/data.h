@@ -15,6 +15,7 @@ struct data {
     void *buffer; /* NULL: this rank keeps no copy; StarPU makes one while a task here reads the data */
     size_t bytes;
     int32_t id;                 /* index among the session's handles, the same on every rank */
+    int64_t tag;                /* of its transfers; no other session has it */
     int owner;                  /* the rank that keeps the value */
     bool transient;             /* the next iteration doesn't need the value that this one leaves */
     char name[DATA_NAME_BYTES]; /* group/tensor[layer]#sub-batch */

@@ -11,8 +11,9 @@ static bool one_rank(void)
 
 void exchange_register(struct data *data)
 {
+    data->tag = runtime_layout()->first_tag + data->id;
     if (!one_rank())
-        starpu_mpi_data_register_comm(data->handle, data->id, data->owner, ranks_communicator());
+        starpu_mpi_data_register_comm(data->handle, data->tag, data->owner, ranks_communicator());
 }
 
 status exchange_to(struct data *data, int rank)

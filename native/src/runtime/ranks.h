@@ -13,10 +13,17 @@ struct ranks {
 /* 1 if this build has ranks. */
 int ranks_supported(void);
 
-/* Collective. communicator: a Fortran handle, of which a duplicate is used. MPI must be initialized for several
- * threads. */
+/* Collective. communicator: a Fortran handle, of which a duplicate is used. MPI must be initialized with
+ * MPI_THREAD_MULTIPLE. */
 status ranks_open(int32_t communicator, struct ranks *ranks);
 void ranks_close(void);
+
+/* Collective: STARPULLM_OK if `code` is so on every rank. Otherwise a rank that has failed keeps its failure, and the
+ * others get that of the first one, with its number. Without open ranks, `code`. */
+status ranks_agree(status code);
+
+/* The largest tag of a transfer. */
+int64_t ranks_max_tag(void);
 
 /* Starts StarPU's transfers between ranks. StarPU must be running. */
 status ranks_start(void);

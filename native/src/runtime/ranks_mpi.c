@@ -1,6 +1,9 @@
 /* Ranks in a build with MPI. */
 #include "runtime/ranks_mpi.h"
 
+#include <limits.h>
+#include <stdio.h>
+
 static MPI_Comm communicator = MPI_COMM_NULL;
 
 MPI_Comm ranks_communicator(void)
@@ -15,6 +18,12 @@ int ranks_supported(void)
 
 static status check_mpi(void)
 {
+    static const struct {
+        int level;
+        const char *name;
+    } levels[] = {{MPI_THREAD_SINGLE, "MPI_THREAD_SINGLE"},
+                  {MPI_THREAD_FUNNELED, "MPI_THREAD_FUNNELED"},
+                  {MPI_THREAD_SERIALIZED, "MPI_THREAD_SERIALIZED"}};
     int initialized = 0, finalized = 0, level = MPI_THREAD_SINGLE;
     MPI_Initialized(&initialized);
     MPI_Finalized(&finalized);
@@ -22,11 +31,13 @@ static status check_mpi(void)
         return fail(STARPULLM_INVALID_STATE, "MPI is %s, expected to be running",
                     finalized ? "finalized" : "not initialized");
     MPI_Query_thread(&level);
-    if (level < MPI_THREAD_SERIALIZED)
-        return fail(
-            STARPULLM_INVALID_STATE,
-            "MPI was initialized for one thread (level %d), expected MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE",
-            level);
+    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++)
+        if (level == levels[i].level)
+            return fail(
+                STARPULLM_INVALID_STATE,
+                "MPI: found it initialized with %s, expected MPI_THREAD_MULTIPLE: a thread of StarPU's calls it "
+                "at any time",
+                levels[i].name);
     return STARPULLM_OK;
 }
 
@@ -54,6 +65,34 @@ void ranks_close(void)
     if (communicator != MPI_COMM_NULL)
         MPI_Comm_free(&communicator);
     communicator = MPI_COMM_NULL;
+}
+
+status ranks_agree(status code)
+{
+    if (communicator == MPI_COMM_NULL)
+        return code;
+    struct {
+        int code;
+        char sentence[4096];
+    } failure = {.code = (int)code};
+    int rank, first;
+    MPI_Comm_rank(communicator, &rank);
+    const int mine = code == STARPULLM_OK ? INT_MAX : rank;
+    MPI_Allreduce(&mine, &first, 1, MPI_INT, MPI_MIN, communicator);
+    if (first == INT_MAX)
+        return STARPULLM_OK;
+    snprintf(failure.sentence, sizeof failure.sentence, "%s", last_error());
+    MPI_Bcast(&failure, sizeof failure, MPI_BYTE, first, communicator);
+    return code != STARPULLM_OK ? code : fail((status)failure.code, "rank %d: %s", first, failure.sentence);
+}
+
+/* StarPU-MPI sends its tags, of 64 bits, within its messages: MPI_TAG_UB doesn't limit them. */
+int64_t ranks_max_tag(void)
+{
+    int64_t *bound = NULL;
+    int known = 0;
+    starpu_mpi_comm_get_attr(communicator, STARPU_MPI_TAG_UB, &bound, &known);
+    return known ? *bound : 0;
 }
 
 status ranks_start(void)

@@ -9,6 +9,7 @@
 
 #include "kernels/kernels.h"
 #include "runtime/check.h"
+#include "runtime/environment.h"
 #include "runtime/ranks.h"
 #include "runtime/topology.h"
 
@@ -20,7 +21,7 @@ struct starpullm_runtime {
     int sessions;
     struct runtime_layout layout;
     struct starpu_parallel_worker_config *parallel_workers; /* NULL: workers of one thread */
-    bool unbound;                                           /* STARPU_WORKERS_NOBIND was set by start_starpu() */
+    int64_t next_tag;                                       /* of the next session's transfers */
 };
 
 static struct starpullm_runtime the_runtime = {.layout = {.workers = 1, .threads_per_worker = 1, .ranks = 1}};
@@ -77,8 +78,8 @@ static void choose_cores(struct starpu_conf *conf, bool *unbound, const struct t
     *unbound = topology->synthetic || (!enough && !bound_already);
 }
 
-static status start_starpu(struct starpullm_runtime *runtime, const struct starpullm_runtime_options *options,
-                           const struct topology *topology, const struct ranks *ranks)
+static status start_starpu(const struct starpullm_runtime_options *options, const struct topology *topology,
+                           const struct ranks *ranks)
 {
     const int threads = options->workers * options->threads_per_worker;
     struct starpu_conf conf;
@@ -93,13 +94,10 @@ static status start_starpu(struct starpullm_runtime *runtime, const struct starp
     if (ranks->local_size > 1)
         choose_cores(&conf, &unbound, topology, ranks, threads);
 
-    /* By default StarPU writes to stderr, which a library must not do. The user's own settings take precedence. */
-    setenv("STARPU_SILENT", "1", 0);
-    setenv("STARPU_MPI_NOBIND", "1", 0);
-    runtime->unbound = unbound && !getenv("STARPU_WORKERS_NOBIND");
-    if (runtime->unbound)
-        setenv("STARPU_WORKERS_NOBIND", "1", 0);
-
+    /* By default StarPU writes to stderr, which a library must not do. */
+    static char silent[] = "STARPU_SILENT=1", no_mpi_bind[] = "STARPU_MPI_NOBIND=1",
+                no_bind[] = "STARPU_WORKERS_NOBIND=1";
+    TRY(environment_extend((char *const[]){silent, no_mpi_bind, no_bind}, unbound ? 3 : 2));
     int error = starpu_init(&conf);
     if (error)
         return fail(STARPULLM_RUNTIME_FAILURE, "StarPU %s could not be started (error %d)", runtime_starpu_version(),
@@ -135,16 +133,24 @@ static void stop_starpu(struct starpullm_runtime *runtime)
 #endif
     runtime->parallel_workers = NULL;
     starpu_shutdown();
-    if (runtime->unbound)
-        unsetenv("STARPU_WORKERS_NOBIND");
-    runtime->unbound = false;
     runtime->layout = alone;
+    runtime->running = false;
 }
 
-static status start(struct starpullm_runtime *runtime, const struct starpullm_runtime_options *options,
-                    const struct topology *topology, const struct ranks *ranks)
+/* What may fail on one rank alone. */
+static status start_on_this_rank(struct starpullm_runtime *runtime, const struct starpullm_runtime_options *options,
+                                 const struct ranks *ranks)
 {
-    TRY(start_starpu(runtime, options, topology, ranks));
+    if (starpu_is_initialized())
+        return fail(STARPULLM_INVALID_STATE,
+                    "StarPU is running in this process but wasn't started by starpullm, expected it not to be running");
+    struct topology topology;
+    TRY(topology_read(&topology));
+    TRY(check_runtime_options(options, &topology));
+    TRY(open_blas(options->blas_library));
+    TRY(start_starpu(options, &topology, ranks));
+    runtime->running = true;
+    runtime->next_tag = 0;
     runtime->layout = (struct runtime_layout){
         .workers = options->workers,
         .threads_per_worker = options->threads_per_worker,
@@ -152,38 +158,28 @@ static status start(struct starpullm_runtime *runtime, const struct starpullm_ru
         .ranks = ranks->size,
         .blas = options->blas_library != NULL,
     };
-    status code = start_parallel_workers(runtime);
-    if (code == STARPULLM_OK && ranks->size > 1)
-        code = ranks_start();
-    if (code != STARPULLM_OK)
-        stop_starpu(runtime);
-    return code;
+    return start_parallel_workers(runtime);
 }
 
 static status create_locked(const struct starpullm_runtime_options *options)
 {
-    if (the_runtime.running)
+    struct starpullm_runtime *runtime = &the_runtime;
+    if (runtime->running)
         return fail(STARPULLM_INVALID_STATE, "a runtime is running already in this process, expected none: close it");
-    if (starpu_is_initialized())
-        return fail(STARPULLM_INVALID_STATE,
-                    "StarPU is running in this process but wasn't started by starpullm, expected it not to be running");
-    struct topology topology;
-    TRY(topology_read(&topology));
-    TRY(check_runtime_options(options, &topology));
     struct ranks ranks = {.size = 1, .local_size = 1};
     if (options->communicator)
         TRY(ranks_open(*options->communicator, &ranks));
-    status code = open_blas(options->blas_library);
+    status code = ranks_agree(start_on_this_rank(runtime, options, &ranks));
+    if (code == STARPULLM_OK && ranks.size > 1)
+        code = ranks_start();
+    environment_restore();
     if (code == STARPULLM_OK)
-        code = start(&the_runtime, options, &topology, &ranks);
-    if (code != STARPULLM_OK) {
-        kernels_close_blas();
-        ranks_close();
-        return code;
-    }
-    the_runtime.running = true;
-    the_runtime.sessions = 0;
-    return STARPULLM_OK;
+        return STARPULLM_OK;
+    if (runtime->running)
+        stop_starpu(runtime);
+    kernels_close_blas();
+    ranks_close();
+    return code;
 }
 
 const struct runtime_layout *runtime_layout(void)
@@ -219,7 +215,6 @@ static status destroy_locked(struct starpullm_runtime *runtime)
     stop_starpu(runtime);
     ranks_close();
     kernels_close_blas();
-    runtime->running = false;
     return STARPULLM_OK;
 }
 
@@ -231,10 +226,25 @@ status runtime_destroy(struct starpullm_runtime *runtime)
     return code;
 }
 
+/* A session's handles are numbered from 0, with 31 bits. Tags aren't used again: a rank may begin the next session
+ * while another still ends the last one. */
+static status take_tags(struct starpullm_runtime *runtime)
+{
+    const int64_t count = (int64_t)INT32_MAX + 1;
+    if (runtime->layout.ranks > 1 && runtime->next_tag > ranks_max_tag() - count)
+        return fail(STARPULLM_INVALID_STATE, "the runtime's sessions have used all tags of transfers, up to %lld",
+                    (long long)ranks_max_tag());
+    runtime->layout.first_tag = runtime->next_tag;
+    runtime->next_tag += count;
+    return STARPULLM_OK;
+}
+
 status runtime_enter_session(struct starpullm_runtime *runtime)
 {
     pthread_mutex_lock(&mutex);
     status code = runtime_check_running(runtime);
+    if (code == STARPULLM_OK)
+        code = take_tags(runtime);
     if (code == STARPULLM_OK)
         runtime->sessions++;
     pthread_mutex_unlock(&mutex);

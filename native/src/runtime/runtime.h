@@ -12,7 +12,7 @@ status runtime_destroy(struct starpullm_runtime *runtime);
 /* STARPULLM_INVALID_STATE if the runtime isn't the one that is running. */
 status runtime_check_running(const struct starpullm_runtime *runtime);
 
-/* A runtime can't be destroyed while sessions are open on it. */
+/* A runtime can't be destroyed while sessions are open on it. Every rank enters its sessions in the same order. */
 status runtime_enter_session(struct starpullm_runtime *runtime);
 void runtime_leave_session(struct starpullm_runtime *runtime);
 
@@ -20,8 +20,9 @@ void runtime_leave_session(struct starpullm_runtime *runtime);
 struct runtime_layout {
     int workers, threads_per_worker;
     int rank, ranks;
-    unsigned context; /* the scheduling context that tasks are submitted to */
-    bool blas;        /* matmuls aren't strict */
+    unsigned context;  /* the scheduling context that tasks are submitted to */
+    bool blas;         /* matmuls aren't strict */
+    int64_t first_tag; /* of the transfers of the session that was entered last; its handles' ids are added */
 };
 const struct runtime_layout *runtime_layout(void);
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "io/checkpoint.h"
+#include "runtime/ranks.h"
 #include "runtime/runtime.h"
 
 static status create_iterations(struct starpullm_session *session, int slots)
@@ -126,7 +127,7 @@ status starpullm_session_create(starpullm_runtime *runtime, const struct starpul
     if (!created)
         return fail(STARPULLM_OUT_OF_MEMORY, "a session could not be allocated");
     failure_init(&created->failure);
-    const status code = open_session(created, runtime, options);
+    const status code = ranks_agree(open_session(created, runtime, options));
     if (code == STARPULLM_OK)
         *session = created;
     else

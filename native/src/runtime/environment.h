@@ -1,0 +1,15 @@
+/* Settings that StarPU takes from the environment alone. setenv() isn't used: it may move the array of the environment
+ * while another thread reads it. */
+#ifndef STARPULLM_ENVIRONMENT_H
+#define STARPULLM_ENVIRONMENT_H
+
+#include <stddef.h>
+
+#include "status.h"
+
+/* Adds settings ("NAME=value") to the environment until environment_restore(). Variables that are set already stay as
+ * they are. */
+status environment_extend(char *const *settings, size_t count);
+void environment_restore(void);
+
+#endif
