@@ -36,7 +36,7 @@ SIMD_INLINE void product_of(const struct product *product, int rows, int vectors
         for (int v = 0; v < vectors; v++)
             step[v] = vector_load(b + p * ldb + v * LANES);
         for (int i = 0; i < rows; i++) {
-            const vector factor = vector_of(bases[i / 4][(size_t)(i % 4) * rs_a]);
+            const vector factor = vector_broadcast(&bases[i / 4][(size_t)(i % 4) * rs_a]);
             for (int v = 0; v < vectors; v++) {
                 vector term = factor * step[v];
                 if (scaled)
@@ -122,7 +122,7 @@ SIMD_INLINE void triangle_row(float *restrict c, const float *initial, const flo
         sum[v] = initial ? vector_of(*initial) : vector_load(c + v * LANES);
     for (size_t p = 0; p < depth; p++, a += cs_a, b += vectors * LANES)
         for (int v = 0; v < vectors; v++)
-            sum[v] += (vector_of(*a) * vector_load(b + v * LANES)) * vector_of(scale);
+            sum[v] += (vector_broadcast(a) * vector_load(b + v * LANES)) * vector_of(scale);
     for (int v = 0; v < vectors; v++)
         vector_store(c + v * LANES, sum[v]);
 }
