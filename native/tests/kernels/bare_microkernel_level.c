@@ -2,18 +2,18 @@
  * more with fused multiply-add. */
 #include "kernels/simd/microkernel.h"
 
-/* As many steps as let both micro-panels take 16 KB; the smallest first-level caches have 32 KB. */
-enum { KC = 4096 / (MR + NR) };
+/* As many steps as a matmul's largest blocks have, so that beginning and end of a micro-tile weigh as little. */
+enum { KC = 768 };
 
 void SIMD_NAME(bare_microkernel)(size_t calls);
 double SIMD_NAME(bare_operations)(void);
 
 void SIMD_NAME(bare_microkernel)(size_t calls)
 {
-    static float a[KC * MR] __attribute__((aligned(64))), b[KC * NR] __attribute__((aligned(64)));
-    static float c[MR * NR] __attribute__((aligned(64)));
+    static float a[KC], b[NR], c[MR * NR];
+    /* All rows of a are the same row, and all of b: every load is from the first-level cache. */
     const struct product product = {
-        .c = c, .ldc = NR, .a = a, .rs_a = 1, .cs_a = MR, .b = b, .ldb = NR, .m = MR, .n = NR, .k = KC};
+        .c = c, .ldc = NR, .a = a, .rs_a = 0, .cs_a = 1, .b = b, .ldb = 0, .m = MR, .n = NR, .k = KC};
     for (size_t i = 0; i < calls; i++)
         SIMD_NAME(microkernel)(&product);
 }
