@@ -62,7 +62,7 @@ void test_checkpoint_write(void)
         CHECK(has_bytes("new.bin", &bytes));
     }
 
-    /* An odd model, larger than one conversion buffer and in several layers. */
+    /* An odd model in several layers. */
     model_config odd = {13, 97, 2, 5, 160, 101};
     struct bytes larger = make_checkpoint(&odd);
     WORKS(write_checkpoint("new.bin", &odd));
@@ -179,13 +179,6 @@ void test_checkpoint_writing_fails(void)
     REFUSED(write_checkpoint("fifo/model.bin", &tiny), STARPULLM_FILE_ERROR, "fifo/model.bin: ", "Not a directory");
     REFUSED(write_checkpoint("", &tiny), STARPULLM_INVALID_ARGUMENT, "names no file");
     REFUSED(write_checkpoint("w/new/", &tiny), STARPULLM_INVALID_ARGUMENT, "w/new/: names no file", "expected");
-    REFUSED(write_checkpoint(NULL, &tiny), STARPULLM_INVALID_ARGUMENT, "path is NULL");
-    REFUSED(checkpoint_write("w/model.bin", NULL, NULL), STARPULLM_INVALID_ARGUMENT, "config is NULL");
-    REFUSED(checkpoint_write("w/model.bin", &tiny, NULL), STARPULLM_INVALID_ARGUMENT, "source is NULL");
-    model_config wrong = tiny;
-    wrong.num_heads = 3;
-    REFUSED(write_checkpoint("w/model.bin", &wrong), STARPULLM_INVALID_ARGUMENT, "config: channels is 4",
-            "expected a multiple of num_heads (3)");
     CHECK(entries("w") == 0);
     free(bytes.data);
     free(old.data);

@@ -128,22 +128,11 @@ static void test_largest_model(void)
             "num_layers 296796807", "expected at most 9223372036854775807 bytes");
 }
 
-/* What runs on machines of the other byte order only. */
-static void test_reverse_bytes(void)
-{
-    unsigned char four[] = {1, 2, 3, 4, 5, 6, 7, 8}, two[] = {1, 2, 3, 4};
-    reverse_bytes(four, 4, 2);
-    reverse_bytes(two, 2, 2);
-    CHECK(memcmp(four, (unsigned char[]){4, 3, 2, 1, 8, 7, 6, 5}, 8) == 0);
-    CHECK(memcmp(two, (unsigned char[]){2, 1, 4, 3}, 4) == 0);
-}
-
 static void run(void)
 {
     test_status();
     test_tensors();
     test_largest_model();
-    test_reverse_bytes();
     make_special_files();
     test_checkpoint_read();
     test_checkpoint_header();
@@ -151,11 +140,6 @@ static void run(void)
     test_checkpoint_write();
     test_checkpoint_writing_fails();
     test_permissions();
-    test_tokens_order();
-    test_tokens_refused();
-    test_tokens_next_fails();
-    test_tokens_far();
-    test_debug_state();
     test_damaged_files();
 }
 

@@ -103,7 +103,7 @@ static void test_damaged_lock_files(void)
 
 void test_folder_lock(void)
 {
-    WORKS(training_state_make_root("root"));
+    WORKS(training_state_make_folder("root"));
     test_lock_in_one_process();
     test_killed_holders();
     test_damaged_lock_files();

@@ -116,7 +116,7 @@ static void live(int64_t step, double save)
         struct training_state *state;
         newest = -1;
         if (training_state_open("root", &state) == STARPULLM_OK)
-            newest = training_state_meta(state)->step;
+            newest = state->meta.step;
         training_state_close(state);
         if (newest >= step || now() > end)
             break;
