@@ -18,16 +18,6 @@
 
 enum { MAX_PEAK_SECONDS = 60 };
 
-const char *starpullm_last_error(void)
-{
-    return last_error();
-}
-
-int starpullm_last_error_number(void)
-{
-    return last_error_number();
-}
-
 int starpullm_abi_version(void)
 {
     return STARPULLM_ABI_VERSION;

@@ -30,7 +30,7 @@ static status read_config(const struct input_file *file, model_config *config)
     TRY(input_read_header(file, FORMAT_CHECKPOINT, header));
     memcpy(config, header + HEADER_CONFIG, sizeof *config);
     if (model_config_check(config, "bytes 8 to 31") != STARPULLM_OK)
-        return fail(STARPULLM_INVALID_FILE, "%s: %s", file->path, last_error());
+        return fail(STARPULLM_INVALID_FILE, "%s: %s", file->path, starpullm_last_error());
 
     char sizes_text[160];
     snprintf(sizes_text, sizeof sizes_text,

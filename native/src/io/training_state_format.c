@@ -93,7 +93,7 @@ status state_meta_check(const struct training_state_meta *meta, status code, con
         {"number of tensors", meta->num_tensors, 0},
     };
     if (model_config_check(&meta->config, where) != STARPULLM_OK)
-        return fail(code, "%s", last_error());
+        return fail(code, "%s", starpullm_last_error());
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         if (numbers[i].value < numbers[i].least)
             return fail(code, "%s: %s is %" PRId64 ", expected at least %" PRId64, where, numbers[i].name,

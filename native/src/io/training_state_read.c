@@ -221,7 +221,7 @@ status training_state_load(const char *folder, struct training_state **state)
 
 bool is_incomplete_state(status code)
 {
-    return code == STARPULLM_INVALID_FILE || (code == STARPULLM_FILE_ERROR && last_error_number() == ENOENT);
+    return code == STARPULLM_INVALID_FILE || (code == STARPULLM_FILE_ERROR && starpullm_last_error_number() == ENOENT);
 }
 
 /* ---- Opening ---- */
@@ -240,7 +240,7 @@ static status load_first_complete(const char *root, struct dirent **folders, int
         if (code == STARPULLM_OK || !is_incomplete_state(code))
             return code;
         if (!*problem && code == STARPULLM_INVALID_FILE)
-            *problem = strdup(last_error());
+            *problem = strdup(starpullm_last_error());
     }
     if (*problem)
         return fail(STARPULLM_INVALID_FILE, "%s: no training state in it is complete (the newest: %s)", root, *problem);

@@ -123,8 +123,8 @@ static void *save(void *argument)
     if (code == STARPULLM_OK)
         return NULL;
     saving->failure = code;
-    saving->failure_number = last_error_number();
-    saving->sentence = strdup(last_error());
+    saving->failure_number = starpullm_last_error_number();
+    saving->sentence = strdup(starpullm_last_error());
     return NULL;
 }
 

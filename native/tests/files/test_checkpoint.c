@@ -230,7 +230,7 @@ void test_checkpoint_reading_fails(void)
     model_config config;
     REFUSED(checkpoint_config("nothing.bin", &config), STARPULLM_FILE_ERROR,
             "nothing.bin: open: No such file or directory");
-    CHECK(last_error_number() == ENOENT);
+    CHECK(starpullm_last_error_number() == ENOENT);
     REFUSED(checkpoint_config("", &config), STARPULLM_FILE_ERROR, "open: No such file or directory");
 
     alarm(20); /* a FIFO without a writer would wait for ever */
@@ -257,7 +257,7 @@ void test_checkpoint_reading_fails(void)
         faults.error = EIO;
         const char *where = call == 1 ? "byte 0: read" : call == 2 ? "byte 1024: read" : "byte 1120: read";
         REFUSED(read_checkpoint("model.bin", &tiny), STARPULLM_FILE_ERROR, "model.bin: ", where, "Input/output error");
-        CHECK(last_error_number() == EIO);
+        CHECK(starpullm_last_error_number() == EIO);
         no_faults();
     }
     struct parameters shrinking = {.interfere = truncate_model, .interfere_at = 7};

@@ -112,7 +112,7 @@ void test_checkpoint_writing_fails(void)
         status result = write_checkpoint("w/model.bin", &tiny);
         CHECK(setrlimit(RLIMIT_FSIZE, &saved) == 0);
         REFUSED(result, STARPULLM_FILE_ERROR, "w/model.bin: ", where, "File too large");
-        CHECK(last_error_number() == EFBIG);
+        CHECK(starpullm_last_error_number() == EFBIG);
         old_file_survives(__LINE__, &old);
     }
 
@@ -123,7 +123,7 @@ void test_checkpoint_writing_fails(void)
         status result = write_checkpoint("w/model.bin", &tiny);
         no_faults();
         REFUSED(result, STARPULLM_FILE_ERROR, "w/model.bin: byte ", "write", "No space left on device");
-        CHECK(last_error_number() == ENOSPC);
+        CHECK(starpullm_last_error_number() == ENOSPC);
         old_file_survives(__LINE__, &old);
     }
     faults.fail_at = 2;
@@ -201,7 +201,7 @@ void test_permissions(void)
     } else {
         REFUSED(write_checkpoint("closed/new.bin", &tiny), STARPULLM_FILE_ERROR,
                 "closed/new.bin: ", "Permission denied");
-        CHECK(last_error_number() == EACCES);
+        CHECK(starpullm_last_error_number() == EACCES);
         REFUSED(write_checkpoint("closed/model.bin", &tiny), STARPULLM_FILE_ERROR,
                 "closed/model.bin: ", "Permission denied");
         REFUSED(read_checkpoint("closed/secret.bin", &tiny), STARPULLM_FILE_ERROR, "closed/secret.bin: open",

@@ -13,7 +13,7 @@ static void failed_save(int line, const struct training_state_meta *meta, int er
     const int before = entries("root"), descriptors = open_descriptors();
     refused_at(__FILE__, line, write_file("root", meta, false), STARPULLM_FILE_ERROR, "root/step-000000000008", part,
                (const char *)NULL);
-    check_at(__FILE__, line, last_error_number() == error, "the errno value is the call's");
+    check_at(__FILE__, line, starpullm_last_error_number() == error, "the errno value is the call's");
     no_faults();
     check_at(__FILE__, line, entries("root") == before && open_descriptors() == descriptors, "nothing is left behind");
     check_at(__FILE__, line, read_state("root") == 7, "the state before it is there, whole");
