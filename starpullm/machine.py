@@ -20,19 +20,6 @@ from starpullm.binding.library import find_blas, find_library
 from starpullm.errors import MissingDependencyError
 from starpullm.golden import records
 
-__all__ = [
-    "Limitation",
-    "Machine",
-    "VectorLibm",
-    "inspect_machine",
-    "libm_fingerprint",
-    "machine_fingerprint",
-    "peak_gflops",
-    "processor",
-    "simd_level",
-    "vector_libm",
-]
-
 
 @cache
 def libm_fingerprint() -> dict[str, str]:
@@ -72,7 +59,7 @@ def vector_libm() -> dict[str, VectorLibm]:
 
 def processor() -> str:
     """Return the processor's name and the number of cores, in words."""
-    machine = structs.MachineInfo()
+    machine = structs.new("machine_info")
     prototypes.call("machine_info", machine)
     cores = f"{machine.cores} cores" + (" (HWLOC_SYNTHETIC)" if machine.synthetic else "")
     return f"{prototypes.text(machine.processor) or 'unknown processor'}, {cores}"
@@ -80,7 +67,7 @@ def processor() -> str:
 
 def simd_level() -> str:
     """Return the SIMD level of the kernels in use."""
-    machine = structs.MachineInfo()
+    machine = structs.new("machine_info")
     prototypes.call("machine_info", machine)
     return prototypes.text(machine.simd_level)
 
@@ -162,7 +149,7 @@ def inspect_machine() -> Machine:
     LibraryNotFoundError
         If the native library can't be opened.
     """
-    build, machine = structs.BuildInfo(), structs.MachineInfo()
+    build, machine = structs.new("build_info"), structs.new("machine_info")
     prototypes.call("build_info", build)
     prototypes.call("machine_info", machine)
     fingerprint = libm_fingerprint()
@@ -200,7 +187,7 @@ def inspect_machine() -> Machine:
     )
 
 
-def _partitions(machine: structs.MachineInfo) -> tuple[str, ...]:
+def _partitions(machine: Any) -> tuple[str, ...]:
     """Return the partitions that use all cores; each worker of several threads needs one of StarPU's contexts."""
     cores = int(machine.cores)
     most = machine.starpu_max_contexts - 2 if machine.starpu_parallel_workers else 0
@@ -231,8 +218,8 @@ def _mpirun_version() -> str:
 
 
 def _limitations(
-    build: structs.BuildInfo,
-    machine: structs.MachineInfo,
+    build: Any,
+    machine: Any,
     different: list[str],
     environment: str,
     vectors: dict[str, VectorLibm],

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from starpullm.errors import InvalidArgumentError, LibraryNotFoundError, MissingDependencyError
 
-__all__ = ["ENVIRONMENT_VARIABLE", "find_blas", "find_library", "open_library"]
-
 ENVIRONMENT_VARIABLE = "STARPULLM_LIB"
 _FILE_NAME = "libstarpullm.so"
 

@@ -19,16 +19,6 @@ from starpullm.files.checkpoint import checkpoint_header
 from starpullm.files.header import StrPath
 from starpullm.files.model import ModelConfig, parameter_shapes
 
-__all__ = [
-    "generate_checkpoint",
-    "generate_parameters",
-    "generate_tokens",
-    "generated_checkpoint_sha256",
-    "generated_tokens_sha256",
-    "initial_parameters",
-    "mix",
-]
-
 _GENERATOR_CHUNK: Final = 1 << 16  # elements at a time: the working arrays, 512 KB each, stay in a cache
 _GENERATOR_SCALES: Final = {
     "wte": 0.04,

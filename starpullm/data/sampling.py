@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from starpullm.errors import InvalidArgumentError
 
-__all__ = ["XorShift", "sample"]
-
 
 def sample(probabilities: NDArray[np.float32], coin: float) -> int:
     """Return the index that a random number in [0, 1) selects, as llm.c does.

@@ -22,8 +22,6 @@ from starpullm.errors import FileError, FormatError, MissingDependencyError, Tok
 from starpullm.files.header import StrPath
 from starpullm.files.tokenizer import read_tokenizer
 
-__all__ = ["TextEncoding", "byte_encoding", "gpt2_encoding", "text_encoding"]
-
 
 class TextEncoding(Protocol):
     """Converts text to token ids and back."""

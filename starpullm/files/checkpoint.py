@@ -29,8 +29,6 @@ from starpullm.files.model import (
     tensor_sections,
 )
 
-__all__ = ["Checkpoint", "checkpoint_config", "checkpoint_header", "read_checkpoint", "write_checkpoint"]
-
 CHECKPOINT_VERSION: Final = 3
 CHECKPOINT_VERSION_BFLOAT16: Final = 5
 

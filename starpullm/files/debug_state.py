@@ -28,8 +28,6 @@ from starpullm.files.header import (
 )
 from starpullm.files.model import ModelConfig, checked_tensors, read_tensors, tensor_sections
 
-__all__ = ["DebugState", "read_debug_state", "write_debug_state"]
-
 DEBUG_STATE_VERSION: Final = 2
 
 

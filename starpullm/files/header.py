@@ -15,28 +15,6 @@ import numpy as np
 
 from starpullm.errors import FileError, FormatError, OutOfMemoryError, StarpullmError
 
-__all__ = [
-    "CHECKPOINT_MAGIC",
-    "DEBUG_STATE_MAGIC",
-    "HEADER_BYTES",
-    "HEADER_INTS",
-    "INT32",
-    "INT32_MAX",
-    "TOKENIZER_MAGIC",
-    "TOKENS_MAGIC",
-    "TRAINING_STATE_MAGIC",
-    "StrPath",
-    "check_end",
-    "check_size",
-    "check_version",
-    "file_size",
-    "header_bytes",
-    "read_header",
-    "reading",
-    "reason",
-    "refusal",
-]
-
 StrPath: TypeAlias = str | os.PathLike[str]
 HEADER_INTS: Final = 256
 HEADER_BYTES: Final = 4 * HEADER_INTS

@@ -20,18 +20,6 @@ from starpullm.errors import InvalidArgumentError
 from starpullm.files.arrays import FLOAT32, check_array, read_array
 from starpullm.files.header import HEADER_BYTES, INT32_MAX
 
-__all__ = [
-    "UNLAYERED_PARAMETERS",
-    "ModelConfig",
-    "checked_tensors",
-    "config_problem",
-    "num_elements",
-    "num_parameters",
-    "parameter_shapes",
-    "read_tensors",
-    "tensor_sections",
-]
-
 _INT64_MAX: Final = 2**63 - 1
 
 UNLAYERED_PARAMETERS: Final = frozenset({"wte", "wpe", "lnfw", "lnfb"})

@@ -21,8 +21,6 @@ from starpullm.files.header import (
     refusal,
 )
 
-__all__ = ["GPT2_END_OF_TEXT", "Tokenizer", "read_tokenizer", "write_tokenizer"]
-
 TOKENIZER_VERSIONS: Final = (1, 2)
 GPT2_END_OF_TEXT: Final = 50256
 """The end-of-text id that a version 1 tokenizer implies."""

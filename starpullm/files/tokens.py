@@ -24,8 +24,6 @@ from starpullm.files.header import (
     refusal,
 )
 
-__all__ = ["MAX_TOKEN_ID", "read_tokens", "token_count", "write_tokens"]
-
 TOKENS_VERSION: Final = 1
 MAX_TOKEN_ID: Final = 2**16 - 1
 """The largest id that a token file can contain."""

@@ -37,8 +37,6 @@ from starpullm.files.model import (
     parameter_shapes,
 )
 
-__all__ = ["TrainingStateContents", "read_training_state", "write_training_state"]
-
 TRAINING_STATE_VERSION: Final = 1
 
 

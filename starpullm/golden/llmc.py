@@ -22,8 +22,6 @@ from starpullm.files.model import ModelConfig, parameter_shapes
 from starpullm.golden.records import GoldenRecord, activation_shapes
 from starpullm.processes.progress import report_phase
 
-__all__ = ["LlmcModel"]
-
 _BUILD = "gpt2_build_from_checkpoint"
 _FUNCTIONS = (_BUILD, "gpt2_forward", "gpt2_zero_grad", "gpt2_backward", "gpt2_update")
 

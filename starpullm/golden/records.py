@@ -21,24 +21,6 @@ from starpullm.errors import FileError, FormatError, InvalidArgumentError
 from starpullm.files.header import StrPath
 from starpullm.files.model import UNLAYERED_PARAMETERS, ModelConfig, parameter_shapes
 
-__all__ = [
-    "LIBM_FUNCTIONS",
-    "SHIPPED_RECORDS",
-    "TENSOR_GROUPS",
-    "GoldenRecord",
-    "GoldenStep",
-    "LibmEvaluate",
-    "activation_shapes",
-    "layer_name",
-    "libm_fingerprint",
-    "shipped_libm_fingerprint",
-    "shipped_record",
-    "shipped_records",
-    "split_layer",
-    "split_layers",
-    "tensor_digest",
-]
-
 SHIPPED_RECORDS: Final = ("tiny", "odd", "small", "deep", "gpt2-124m")
 """Names of the records that come with the package, the quickest first."""
 

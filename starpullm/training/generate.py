@@ -13,8 +13,6 @@ from starpullm.files.header import StrPath
 from starpullm.files.model import ModelConfig
 from starpullm.trainer import Trainer
 
-__all__ = ["encoding_for", "generate"]
-
 
 def encoding_for(config: ModelConfig, tokenizer_file: StrPath | None = None) -> TextEncoding:
     """Return the encoding for a model's vocabulary: bytes for V = 257, otherwise GPT-2's.

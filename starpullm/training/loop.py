@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from starpullm.data.loader import TokenLoader
+from starpullm.loss import Loss
 from starpullm.processes.progress import report_phase
-from starpullm.trainer import Loss, Trainer
-
-__all__ = ["StepReport", "mean_loss", "train"]
+from starpullm.trainer import Trainer
 
 
 @dataclass(frozen=True, slots=True)
