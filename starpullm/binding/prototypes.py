@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from starpullm.binding import header
 from starpullm.binding.library import open_library
-from starpullm.binding.structs import NUMBERS, STRUCTS, Handle, LossHandle, RuntimeHandle, SessionHandle, c_type
+from starpullm.binding.structs import TYPES, Handle, LossHandle, RuntimeHandle, SessionHandle, c_type
 from starpullm.errors import (
     FileError,
     FormatError,
@@ -53,9 +53,11 @@ _Converter = Callable[[object], Any] | None
 def _converter(parameter: header.Declaration) -> _Converter:
     if parameter.pointers == 1 and parameter.type in _HANDLES:
         return _HANDLES[parameter.type].to_c
-    if parameter.pointers != 1 or parameter.type == "char":
+    if parameter.pointers != 1 or parameter.type == "char" or parameter.type not in TYPES:
         return None
-    target = (NUMBERS | STRUCTS)[parameter.type]
+    target = TYPES[parameter.type]
+    # Made here, because NumPy turns an interrupt in there into a TypeError. Structs with a size aren't in arrays.
+    dtype = None if hasattr(target, "size") else np.dtype(target)
 
     def to_c(value: object) -> int:
         """Return the address of one value of ctypes, or of a contiguous array, which is writable if C writes to it."""
@@ -63,7 +65,7 @@ def _converter(parameter: header.Declaration) -> _Converter:
             return ctypes.addressof(value)
         if (
             not isinstance(value, np.ndarray)
-            or value.dtype != np.dtype(target)
+            or value.dtype != dtype
             or not value.flags.c_contiguous
             or not (parameter.constant or value.flags.writeable)
         ):
@@ -91,9 +93,9 @@ def _functions() -> dict[str, tuple[Callable[..., Any], tuple[_Converter, ...]]]
                 f"{library._name}: has no function starpullm_{name}, expected ABI version {header.abi_version()}"
             ) from error
         converters = tuple(map(_converter, parameters))
-        function.restype = _RESULTS.get(result.type, NUMBERS.get(result.type))
+        function.restype = _RESULTS[result.type] if result.type in _RESULTS else TYPES[result.type]
         function.argtypes = [
-            c_void_p if converter or parameter.pointers > 1 else c_type(parameter)
+            c_void_p if converter else c_type(parameter)
             for parameter, converter in zip(parameters, converters, strict=True)
         ]
         if result.type == "status":

@@ -11,10 +11,11 @@ import numpy as np
 from starpullm.binding import header
 from starpullm.errors import StateError
 
-NUMBERS = {
+TYPES: dict[str, Any] = {
     name: getattr(ctypes, f"c_{name.removesuffix('_t')}")
     for name in ("char", "int", "int32_t", "int64_t", "uint32_t", "uint64_t", "float", "double")
 } | {"size_t": ctypes.c_size_t}
+"""Numbers and structs by their names in the header, without the prefix ``starpullm_``."""
 
 
 class _Struct(ctypes.Structure):
@@ -26,13 +27,11 @@ class _Struct(ctypes.Structure):
             self.size = ctypes.sizeof(self)
 
 
-STRUCTS: dict[str, type[_Struct]] = {}
-"""Each struct by its name in the header, without the prefix ``starpullm_``."""
-
-
 def c_type(declaration: header.Declaration) -> Any:
-    """Return the type of a struct's member or of a number."""
-    kind, pointers = (NUMBERS | STRUCTS)[declaration.type], declaration.pointers
+    """Return the type of a struct's member or of a parameter."""
+    if declaration.type not in TYPES:
+        return c_void_p  # a handle
+    kind, pointers = TYPES[declaration.type], declaration.pointers
     if declaration.type == "char" and pointers:
         kind, pointers = c_char_p, pointers - 1
     for _ in range(pointers):
@@ -42,18 +41,18 @@ def c_type(declaration: header.Declaration) -> Any:
 
 for _name, _members in header.structs().items():
     _fields = [(member.name, c_type(member)) for member in _members]
-    STRUCTS[_name] = type(_name, (_Struct,), {"_fields_": _fields})
+    TYPES[_name] = type(_name, (_Struct,), {"_fields_": _fields})
 
 
 def new(name: str, **values: Any) -> Any:
     """Return ``struct starpullm_<name>`` with these members, its size, and zeros."""
-    return STRUCTS[name](**values)
+    return TYPES[name](**values)
 
 
-TRACE_TASK = np.dtype(STRUCTS["trace_task"])
-TRACE_ACCESS = np.dtype(STRUCTS["trace_access"])
-THREAD_INFO = np.dtype(STRUCTS["thread_info"])
-FINDING = np.dtype(STRUCTS["finding"])
+TRACE_TASK = np.dtype(TYPES["trace_task"])
+TRACE_ACCESS = np.dtype(TYPES["trace_access"])
+THREAD_INFO = np.dtype(TYPES["thread_info"])
+FINDING = np.dtype(TYPES["finding"])
 
 
 class Handle:
