@@ -41,12 +41,7 @@ class TrainingState:
 def training_state(path: str | os.PathLike[str]) -> TrainingState:
     """Return the newest complete training state in a folder, or the state whose own folder this is.
 
-    Raises
-    ------
-    FormatError
-        If there is no complete state; the message says what is wrong with the newest.
-    FileError
-        If the folder can't be read.
+    Without a complete state, the message of the `FormatError` says what is wrong with the newest.
     """
     info = structs.new("training_state_info")
     prototypes.call("training_state_info", prototypes.c_string("path", path), info)

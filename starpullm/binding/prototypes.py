@@ -125,13 +125,7 @@ def _exception(code: int) -> StarpullmError:
 
 
 def integer(name: str, value: int, bits: int) -> int:
-    """Return an integer for C; ctypes would silently cut a larger one to its lower bits.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If it doesn't fit.
-    """
+    """Return an integer for C; ctypes would silently cut a larger one to its lower bits."""
     number = operator.index(value)
     if not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1):
         raise InvalidArgumentError(f"{name}: found {number}, expected an integer of {bits} bits")
@@ -139,13 +133,7 @@ def integer(name: str, value: int, bits: int) -> int:
 
 
 def c_string(name: str, value: str | os.PathLike[str]) -> bytes:
-    """Return a text or path for C, where it would end at its first NUL.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If it has a NUL.
-    """
+    """Return a text or path for C, where it would end at its first NUL."""
     encoded = os.fsencode(value)
     if b"\0" in encoded:
         raise InvalidArgumentError(f"{name}: found {os.fspath(value)!r}, expected no NUL in it")

@@ -78,17 +78,7 @@ class _Model(ctypes.Structure):
 class LlmcModel:
     """A model in llm.c's memory, trained by llm.c's functions.
 
-    Parameters
-    ----------
-    library
-        The shared object.
-    checkpoint
-        Model file.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If the library can't be opened, lacks a function, or its model isn't laid out like llm.c's.
+    `InvalidArgumentError` is raised if the library can't be opened, lacks a function, or lays its model out otherwise.
     """
 
     def __init__(self, library: Path, checkpoint: Path) -> None:
