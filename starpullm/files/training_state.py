@@ -311,6 +311,11 @@ def _read_table(file: BinaryIO, where: Path, config: ModelConfig, header: np.voi
     if size < end + _BLOCK:
         raise refusal(where, size, f"{end + _BLOCK} bytes in all", "the end of the file")
     check_end(file, where, end + _BLOCK)
+    known = np.zeros((), _HEADER)
+    for name in known.dtype.names or ():
+        known[name] = header[name]
+    if start != (known.tobytes().ljust(HEADER_BYTES, b"\0") + table.tobytes()).ljust(begin, b"\0"):
+        raise refusal(where, 0, "zeros wherever header and table have no number", "others")
     file.seek(end)
     if file.read(_BLOCK) != _end_record(header, size, start):
         raise refusal(where, end, "an end that goes with the header", "another: one of the two is damaged")

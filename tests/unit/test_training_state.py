@@ -275,7 +275,7 @@ SIZE = len(bytes_of(some_state(), 0, 1))
         (72, 0, "byte 72: expected batch_size to be from 1 to 9223372036854775807, found 0"),
         (124, 2, "byte 124: expected blas to be from 0 to 1, found 2"),
         (104, 0, "an end that goes with the header"),
-        (1020, 1, "an end that goes with the header"),
+        (1020, 1, "zeros wherever header and table have no number"),
         (1024, 16, "byte 1024: expected a parameter from 0 to 15, found 16"),
         (1028, 1, "byte 1028: expected a layer from 0 to 0, found 1"),
         (1064, 0, r"byte 1064: expected each tensor once, found wte\[0\] again"),
@@ -310,6 +310,19 @@ def test_another_size(tmp_path: Path, size: int) -> None:
     write_training_state(tmp_path, some_state())
     os.truncate(path, size)
     with pytest.raises(FormatError, match=r"the end of the file|expected files of at least"):
+        read_training_state(path.parent)
+
+
+@pytest.mark.parametrize("position", [44, 128, 1020, 1024 + 40 * len(TENSORS), BLOCK - 4])
+def test_space_of_no_number(tmp_path: Path, position: int) -> None:
+    """It holds zeros, also where the end goes with it."""
+    path = file_of(tmp_path)
+    write_training_state(tmp_path, some_state())
+    start = patched(position, 1)(path.read_bytes())[:BLOCK]
+    content = bytearray(start + path.read_bytes()[BLOCK:])
+    content[SIZE - BLOCK + 32 : SIZE - BLOCK + 40] = fnv1a(start).to_bytes(8, "little")
+    path.write_bytes(content)
+    with pytest.raises(FormatError, match="zeros wherever header and table have no number"):
         read_training_state(path.parent)
 
 
