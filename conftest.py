@@ -20,7 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         type=int,
         default=100_000,
-        help="how many mutated files tests/native/test_fuzzing.py reads; default 100000, which takes half a minute",
+        help="how many mutated files tests/native/test_fuzzing.py reads; default 100000",
     )
     group = parser.getgroup("mutation", "seeded defects")
     group.addoption(

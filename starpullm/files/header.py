@@ -81,7 +81,8 @@ def read_header(file: BinaryIO, where: Path, magic: int) -> list[int]:
             raise refusal(where, 0, f"magic {magic} ({_KINDS[magic]})", f"{found}{name}")
     if len(data) < HEADER_BYTES:
         raise refusal(where, len(data), f"a {_KINDS[magic]} header of {HEADER_BYTES} bytes", "the end of the file")
-    return [int(value) for value in np.frombuffer(data, INT32)]
+    header: list[int] = np.frombuffer(data, INT32).tolist()
+    return header
 
 
 def check_version(header: list[int], where: Path, versions: tuple[int, ...]) -> int:
