@@ -21,7 +21,7 @@ from starpullm.checks.products import check_products
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError
 from starpullm.golden.records import shipped_record
-from starpullm.trainer import training_state
+from starpullm.resume import training_state
 
 from .children import TWO_CORES, Reply, attempt, run_cli, run_function
 
