@@ -102,7 +102,6 @@ bool kernels_open_blas(char *sentence, size_t sentence_size, const char *library
         return false;
     with_blas = chosen->kernels;
     kernels_override_blas(&with_blas);
-    blas_make_sequential();
     current = &with_blas;
     return true;
 }
@@ -112,7 +111,7 @@ void kernels_close_blas(void)
     pthread_once(&once, choose);
     if (current != &with_blas)
         return;
-    blas_restore_threads();
+    blas_close();
     current = &chosen->kernels;
 }
 

@@ -14,7 +14,7 @@ static status create_iterations(struct starpullm_session *session, int slots)
     if (!session->iterations)
         return fail(STARPULLM_OUT_OF_MEMORY, "a table of %d submissions could not be allocated", slots);
     for (; session->slots_ready < slots; session->slots_ready++)
-        TRY(iteration_init(&session->iterations[session->slots_ready], session->recorder, &session->failure));
+        iteration_init(&session->iterations[session->slots_ready], session->recorder, &session->failure);
     return STARPULLM_OK;
 }
 
@@ -57,7 +57,7 @@ static status create_instrument(struct starpullm_session *session, const struct 
         return fail(STARPULLM_OUT_OF_MEMORY, "a table of %d buffers could not be allocated", count);
     for (int i = 0; i < count; i++) {
         const struct data *data = handles_at(session->handles, i);
-        buffers[i] = (struct audit_buffer){data->id, data->buffer, data->bytes};
+        buffers[i] = (struct audit_buffer){data->buffer, data->bytes};
     }
     const struct instrument_options instrument_options = {options->instruments, options->max_delay_us,
                                                           options->delay_seed};
