@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import pytest
 from _pytest.runner import runtestprotocol
 
+from starpullm.errors import StarpullmError
+from starpullm.processes.keeper import rank_and_size_from_environment
 from starpullm.pytest_plugin.report import message_of
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
-
-__all__ = ["RankedRun", "add_mpi_option", "rank_and_size", "runs_on_every_rank", "write_nothing"]
 
 _PAUSE_SECONDS = 0.02
 _SEVERITY = ("passed", "skipped", "failed")
@@ -38,11 +38,7 @@ def add_mpi_option(group: pytest.OptionGroup, plugins: pytest.PytestPluginManage
 
 def rank_and_size(options: argparse.Namespace) -> tuple[int, int]:
     """Return this process's rank and the number of ranks; 0 and 1 without ``--with-mpi``."""
-    if not getattr(options, "with_mpi", False):
-        return 0, 1
-    from starpullm.processes.ranks import rank_and_size_from_environment
-
-    return rank_and_size_from_environment()
+    return rank_and_size_from_environment() if getattr(options, "with_mpi", False) else (0, 1)
 
 
 def runs_on_every_rank(item: pytest.Item) -> bool:
@@ -54,7 +50,6 @@ class RankedRun:
     """One rank of a run of pytest over several ranks; registered as a plugin."""
 
     def __init__(self, config: pytest.Config) -> None:
-        from starpullm.errors import StarpullmError
         from starpullm.processes.ranks import world
 
         if config.getoption("dist", "no") != "no":

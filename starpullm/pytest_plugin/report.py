@@ -17,8 +17,6 @@ from starpullm.pytest_plugin.items import MARKERS
 if TYPE_CHECKING:
     from starpullm.checks.isolation import Costs
 
-__all__ = ["Report", "message_of"]
-
 REPORT_VERSION = 1
 
 

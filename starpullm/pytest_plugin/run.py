@@ -14,8 +14,6 @@ from starpullm.pytest_plugin.report import Report, message_of
 if TYPE_CHECKING:
     from starpullm.checks.isolation import Costs, Pool
 
-__all__ = ["VALIDATION", "Validation", "validation_of"]
-
 
 class Validation(Options):
     """One run of pytest: its options, the processes of its checks, and its results."""

@@ -9,7 +9,6 @@ import pytest
 from numpy.typing import NDArray
 
 from starpullm.checks import runs
-from starpullm.checks.isolation import CheckReport
 from starpullm.checks.reduction import Promise, check_bit_stability
 from starpullm.checks.underflow import underflow
 from starpullm.pytest_plugin import Checker, Validation
@@ -61,4 +60,4 @@ def test_bits_are_the_same_everywhere(
         with np.load(path) as arrays:
             tensors[f"{configuration}, sub-batches {sub_batches}"] = dict(arrays)
         path.unlink()
-    checker.judge(CheckReport.of(check_bit_stability(tensors, Promise.FIXED_BITS)))
+    checker.judge(check_bit_stability(tensors, Promise.FIXED_BITS))

@@ -240,9 +240,9 @@ def test_lost_children_fail_one_test_each(run: Run, pytester: pytest.Pytester) -
             "*_ test_killed_between_checks[[]1x1-lws[]] _*",
             "1x1 lws: the process was ended by SIGKILL (*, phase waiting for a request)",
             "*_ test_refuse[[]1x1-lws[]] _*",
-            "FileError: nowhere.json*",
+            "1x1 lws: FileError: nowhere.json*",
             "*_ test_stumble[[]1x1-lws[]] _*",
-            "Traceback (most recent call last):",
+            "1x1 lws: Traceback (most recent call last):",
             "*in stumble",
             "ValueError: stumbled",
         ]
