@@ -80,7 +80,8 @@ def test_hangs(tmp_path: Path) -> None:
     assert isinstance(outcome, TimedOut), outcome
     assert outcome.sentence.startswith("not ended after 15 s: rank 0 was running, last finished step ")
     first, second = (report.phase for report in outcome.reports.values())
-    assert first is not None and second is not None
+    assert first is not None
+    assert second is not None
     assert (first.phase, second.phase) == ("training", "sleeping")
     assert first.step in (4, 5)  # the loss of step 6 needs rank 1
     assert second.step == programs.FAILING_STEP
