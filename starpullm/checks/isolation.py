@@ -126,6 +126,7 @@ class Pool:
         function: Callable[..., CheckResult | None],
         *,
         time_limit: float = DEFAULT_TIME_LIMIT,
+        fresh: bool = False,
         **arguments: object,
     ) -> Reply:
         """Call a module-level function in the child of a configuration; the value of its answer is a report, or None.
@@ -139,6 +140,8 @@ class Pool:
             otherwise from its file.
         time_limit
             Seconds, after which the child is ended.
+        fresh
+            Use a child that hasn't run a check yet.
         arguments
             Keyword arguments as JSON values.
 
@@ -155,6 +158,8 @@ class Pool:
             raise InvalidArgumentError(f"time_limit: found {time_limit:g}, expected a positive number of seconds")
         request = {**location_of(function), "arguments": arguments}
         with machine_lock():
+            if fresh and configuration in self._children:
+                self._end(configuration)
             reply = self._ask(configuration, request, time_limit)
             if configuration in self._children and (isinstance(reply, Lost) or not self._sticky):
                 self._end(configuration)

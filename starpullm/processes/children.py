@@ -124,7 +124,8 @@ def find_function(location: Mapping[str, str]) -> Callable[..., Any]:
     name = location["module"]
     if name not in sys.modules and name.partition(".")[0] != __package__.partition(".")[0]:
         spec = importlib.util.spec_from_file_location(name, location["file"])
-        assert spec is not None and spec.loader is not None, location
+        assert spec is not None
+        assert spec.loader is not None
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     function: Callable[..., Any] = getattr(importlib.import_module(name), location["function"])

@@ -76,7 +76,7 @@ class JobEnding(ABC):
         return "".join(report.stderr for report in self.reports.values())
 
     def completed(self) -> Completed:
-        """Return this ending if all ranks ended with status 0, otherwise raise a `RuntimeFailureError` with its text."""
+        """Return this ending if all ranks ended with status 0, or raise a `RuntimeFailureError` with its text."""
         if isinstance(self, Completed):
             return self
         raise RuntimeFailureError(str(self))

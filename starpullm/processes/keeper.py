@@ -14,10 +14,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 # The variables of Open MPI's mpirun, of MPICH's mpiexec and launchers derived from it, and of Slurm's srun.
-_RANK_AND_SIZE = (
+RANK_AND_SIZE = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
     ("PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
@@ -31,7 +32,7 @@ EXIT_LAUNCHER_GONE = 1  # only mpirun sees it
 def rank_and_size_from_environment(environment: Mapping[str, str] | None = None) -> tuple[int, int]:
     """Return the rank of this process and the number of ranks; (0, 1) if it was not started as a rank."""
     environment = os.environ if environment is None else environment
-    for rank, size in _RANK_AND_SIZE:
+    for rank, size in RANK_AND_SIZE:
         if rank in environment and size in environment:
             return int(environment[rank]), int(environment[size])
     return 0, 1
@@ -75,17 +76,9 @@ def main(directory: Path, launcher: int, places: list[str], command: list[str]) 
 
 def _end_with(launcher: int, process: subprocess.Popen[bytes], places: list[str]) -> None:
     """Wait until the process has ended; if the launcher ends first, kill the process and end this one."""
-    try:
-        files = {os.pidfd_open(launcher): launcher, os.pidfd_open(process.pid): process.pid}
-    except ProcessLookupError:
-        files = {}  # the launcher or the process has ended already
-    except OSError:
-        return  # Linux before 5.3 has no pidfd: the command is then not killed with the launcher
-    poll = select.poll()
-    for file in files:
-        poll.register(file, select.POLLIN)
-    ended = {files[file] for file, _ in poll.poll()} if files else set()
-    if process.poll() is None and process.pid not in ended:
+    with suppress(ProcessLookupError):  # one of them has ended already
+        select.select([os.pidfd_open(launcher), os.pidfd_open(process.pid)], [], [])
+    if process.poll() is None:
         process.kill()
         process.wait()
         for place in places:
@@ -94,8 +87,6 @@ def _end_with(launcher: int, process: subprocess.Popen[bytes], places: list[str]
         if os.getpgrp() == os.getpid():
             os.killpg(os.getpgrp(), signal.SIGKILL)
         os._exit(EXIT_LAUNCHER_GONE)
-    for file in files:
-        os.close(file)
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 
 from starpullm.errors import MissingDependencyError
+from starpullm.processes.keeper import RANK_AND_SIZE
 
-# Variables that make a process a rank, and all variables of its job, which would confuse an mpirun inside the rank.
-_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+# All variables of a rank's job, which would confuse an mpirun inside the rank.
 _OUTER_JOB = ("OMPI_*", "ORTE_*", "PRTE_*", "PMIX_*", "PMI_*", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
 
 
@@ -49,7 +49,7 @@ def mpirun_command(mpirun: str, ranks: int, exported: Sequence[str], *, open_mpi
 
 def outer_job_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return patterns of the variables that belong to the MPI job in which this process is a rank, if it is one."""
-    return _OUTER_JOB if any(variable in environment for variable in _RANK_VARIABLES) else ()
+    return _OUTER_JOB if any(rank in environment for rank, _ in RANK_AND_SIZE) else ()
 
 
 def mpi_directories(temporary: Path, memory: Path) -> dict[str, str]:

@@ -98,11 +98,9 @@ def read_phases(directory: Path) -> dict[int, Phase]:
         record = _read_record(path)
         if record is not None:
             step, then, phase = _REPORT.unpack(record)
-            # A report that is written during this call is later than `now`.
-            seconds_ago = max(now - then, 0) / 1e9
-            phases[int(path.stem)] = Phase(
-                phase.rstrip(b"\0").decode(), None if step == _NO_STEP else step, seconds_ago
-            )
+            seconds_ago = max(now - then, 0) / 1e9  # a report that is written during this call is later than `now`
+            finished = None if step == _NO_STEP else step
+            phases[int(path.stem)] = Phase(phase.rstrip(b"\0").decode(), finished, seconds_ago)
     return phases
 
 

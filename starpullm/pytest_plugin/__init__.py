@@ -62,7 +62,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     validation = validation_of(metafunc.config)
     ranks = validation.ranks_of(metafunc.definition)
     if _is_ours(metafunc, "starpullm_configuration"):
-        configurations = validation.configurations_on(ranks)
+        configurations = validation.configurations(ranks)
         metafunc.parametrize(
             "starpullm_configuration",
             configurations,

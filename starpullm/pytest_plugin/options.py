@@ -104,12 +104,7 @@ class Options:
         marked = any(test.get_closest_marker(name) for name in RANK_MARKERS)
         return self.ranks if marked else 1
 
-    @cached_property
-    def configurations(self) -> list[RuntimeConfiguration]:
-        """The configurations on one rank."""
-        return self.configurations_on(1)
-
-    def configurations_on(self, ranks: int) -> list[RuntimeConfiguration]:
+    def configurations(self, ranks: int = 1) -> list[RuntimeConfiguration]:
         """Return every partition with every scheduler; the partition changes slowest."""
         from starpullm.checks.isolation import RuntimeConfiguration
 
@@ -214,7 +209,7 @@ class Options:
         if report is not None and not report.parent.is_dir():
             raise pytest.UsageError(f"--starpullm-report: {report}: there is no directory {report.parent}")
         assert self.reductions
-        assert self.configurations
+        assert self.configurations()
 
     def _check_throughput(self) -> None:
         from starpullm.speed.gate import MIN_ROUNDS, RESOLUTION
