@@ -96,4 +96,4 @@ def test_a_job_inside_a_rank() -> None:
         "print(run_job(Job([sys.executable, sys.argv[1], 'environment'], 30, 2)).completed().stdout.count('None'))"
     )
     outcome = run_job(Job([sys.executable, "-c", code, programs.__file__], TIME_LIMIT, ranks=1)).completed()
-    assert outcome.stdout == "8\n"
+    assert outcome.stdout == "4\n"
