@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from starpullm.checks import runs
-from starpullm.checks.isolation import CheckReport, RuntimeConfiguration
+from starpullm.checks.isolation import RuntimeConfiguration
 from starpullm.checks.perturbation import MAX_DELAY_US, Disturbance, check_perturbed
 from starpullm.pytest_plugin import Checker, Validation
 
@@ -49,7 +49,7 @@ def test_disturbed_run_has_the_bits_of_a_plain_one(
     disturbance = Disturbance(
         disturbing_configuration.partition, disturbing_configuration.scheduler, delay_seed, MAX_DELAY_US
     )
-    checker.judge(CheckReport.of(check_perturbed(disturbance, found, plain_runs[disturbed_case])))
+    checker.judge(check_perturbed(disturbance, found, plain_runs[disturbed_case]))
 
 
 def _run(checker: Checker, case: Case, seed: int, max_delay_us: int, delay_seed: int, path: Path) -> Tensors:
