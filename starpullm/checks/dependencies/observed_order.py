@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 
 from starpullm.checks.dependencies.graph import Edge, TaskGraph
 from starpullm.checks.dependencies.required_order import required_edges
-from starpullm.checks.dependencies.wording import MAX_LISTED, Dependency, and_more, named_dependencies, path_text
-from starpullm.checks.result import CheckResult, Outcome
+from starpullm.checks.dependencies.wording import Dependency, named_dependencies, path_text
+from starpullm.checks.result import MAX_LISTED, CheckResult, Outcome, listed, passed_if
 from starpullm.checks.task_name import TaskName
 from starpullm.trace import Trace
-
-__all__ = ["ObservedResult", "Violation", "check_observed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +34,13 @@ class Violation:
 class ObservedResult(CheckResult):
     """Whether the run kept the required order; ``measured`` counts violations.
 
-    ``num_compared`` of ``num_required`` edges join two tasks of one rank; only these are compared by the clock.
+    ``compared`` of ``num_required`` edges join two tasks of one rank; only these are compared by the clock.
     ``num_overtaken`` tasks started after a task that was submitted later, and up to ``max_parallel`` tasks ran at the
     same time: a run without either would have kept any order. ``violations`` lists the first ``MAX_LISTED``.
     """
 
     num_tasks: int
     num_required: int
-    num_compared: int
     num_overtaken: int
     max_parallel: int
     violations: tuple[Violation, ...]
@@ -51,8 +48,7 @@ class ObservedResult(CheckResult):
     def detail_lines(self) -> Iterator[str]:
         """Yield the findings."""
         yield f"{self.num_overtaken} of {self.num_tasks} tasks were overtaken, up to {self.max_parallel} at a time"
-        yield from map(str, self.violations)
-        yield from and_more(int(self.measured or 0), len(self.violations))
+        yield from listed(self.violations, int(self.measured or 0))
 
 
 def check_observed(trace: Trace) -> ObservedResult:
@@ -82,21 +78,18 @@ def check_observed(trace: Trace) -> ObservedResult:
         outcome = Outcome.NOT_COMPARABLE
         name = TaskName.of(trace[int(backwards[0])])
         finding = f"{name}: found a start before its submission, or an end before its start"
-    elif compared == 0:
-        outcome, finding = Outcome.INCONCLUSIVE, "no order is required between tasks of one rank, so nothing was shown"
     else:
-        outcome = Outcome.FAILED if by_pair else Outcome.PASSED
-        finding = f"{compared} required edges compared, {len(by_pair)} violated"
+        outcome = passed_if(not by_pair)
+        finding = f"{compared} required edges between tasks of one rank compared, {len(by_pair)} violated"
     ran_start = start[ran]
     return ObservedResult(
         name="observed order",
         outcome=outcome,
         finding=finding,
+        compared=compared,
         measured=len(by_pair),
-        limit=0,
         num_tasks=int(ran.sum()),
         num_required=required.num_edges,
-        num_compared=compared,
         num_overtaken=int((ran_start[:-1] > np.minimum.accumulate(ran_start[::-1])[::-1][1:]).sum()),
         max_parallel=_max_parallel(ran_start, end[ran]),
         violations=tuple(
