@@ -89,21 +89,16 @@ def check_debug_state(
     """Train on a debug state's batch and compare logits, loss and gradients of the first step with the state.
 
     As in llm.c's test, the padding of the logits and of wte's gradient isn't compared. A NaN is outside any tolerance.
+    Over ranks all ranks must call this, and all get the same result. ``progress`` is called after each step.
 
     Parameters
     ----------
-    state
-        What is expected.
-    runtime
-        Where to run; over ranks all ranks must call this, and all get the same result.
     checkpoint
         The model that the state belongs to.
     sub_batches, reduction
         As for ``Trainer``; the number of sub-batches is that of one rank.
     losses
         Expected mean losses, one for each step; by default ``expected_losses``.
-    progress
-        Called after each step.
 
     Raises
     ------

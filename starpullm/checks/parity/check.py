@@ -66,20 +66,16 @@ def check_parity(
 ) -> ParityResult:
     """Run a record's steps on a runtime and compare all six groups of tensors after each step.
 
+    Over ranks all ranks must call this, and all get the same result. ``progress`` is called after each step.
+
     Parameters
     ----------
-    record
-        What llm.c computed.
-    runtime
-        Where to run; over ranks all ranks must call this, and all get the same result.
     checkpoint
         The record's model, from ``make_inputs``.
     sub_batches, reduction
         As for ``Trainer``; the number of sub-batches is that of one rank.
     reference
         Where expected values come from; by default the record is a golden one. Only that of rank 0 is used.
-    progress
-        Called after each step.
 
     Raises
     ------
