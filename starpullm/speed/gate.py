@@ -22,26 +22,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
-from numpy.typing import NDArray
 
 from starpullm.checks.result import CheckResult, Outcome
 from starpullm.errors import InvalidArgumentError
 from starpullm.speed.gate_statistics import interval, student
-
-__all__ = [
-    "BUDGET",
-    "ERROR_RATE",
-    "MIN_ROUNDS",
-    "MIN_STORED",
-    "RESOLUTION",
-    "STEP",
-    "BuildsResult",
-    "Change",
-    "StoredResult",
-    "Verdict",
-    "compare_builds",
-    "compare_with_stored",
-]
 
 BUDGET = 0.02
 """The slowdown that is tolerated; a build is called slower if its slowdown is shown to be larger."""
@@ -91,23 +75,9 @@ _OUTCOMES = {
 class Change:
     """How the time of one quantity has changed, in fractions of the baseline's time: 0.05 means 5 % slower.
 
-    Parameters
-    ----------
-    name
-        ``STEP``, or an operation.
-    seconds
-        The baseline's time per step; for an operation the sum over all workers.
-    share
-        The fraction of the kernels' time; None for the step.
-    change, low, high
-        The estimate and its interval.
-    control_low, control_high
-        The interval of the change from the baseline to the control.
-    visible
-        The smallest slowdown that would have been called slower, derived from the control's interval.
-    verdict
-        ``SLOWER``: the interval lies above the budget. ``INCONCLUSIVE``: a slowdown of the resolution isn't excluded.
-        None: the operation's share or its tasks are too small to be judged.
+    ``seconds`` is the baseline's time per step, of an operation the sum over all workers. ``share`` is the fraction of
+    the kernels' time; None for the step. ``visible`` is the smallest slowdown that would have been called slower,
+    derived from the control's interval. ``verdict`` is None if the operation is too small to be judged.
     """
 
     name: str
@@ -130,37 +100,38 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildsResult(CheckResult):
-    """The comparison of two builds; ``measured`` is the largest change of a judged quantity, ``limit`` the budget.
+class ThroughputResult(CheckResult):
+    """The comparison of a build with a baseline; ``measured`` is the change (0.05: 5 % slower), ``limit`` the budget.
 
     Parameters
     ----------
     configuration
         The workload, in words.
-    verdict
-        Of all quantities together.
-    tokens_per_ms, baseline_tokens_per_ms
-        Medians over turns.
     matmul_limit_gflops, fraction_of_limit
         The machine's limit, measured in the same processes before and after the turns, and the fraction of it that the
-        new build's matrix products have over a step.
-    blocks
-        The number of rounds. (Its name in reports.)
+        build's matrix products have over a step.
     visible
-        The smallest slowdown of any judged operation that would have been called slower; None if none is judged. That
-        of the step is in the step's change.
-    changes
-        The step first, then the operations, longest first.
+        The smallest slowdown that would have been called slower, if there is one; of two builds, that of any judged
+        operation. That of the step is in the step's change.
     """
 
     configuration: str
     verdict: Verdict
     tokens_per_ms: float
-    baseline_tokens_per_ms: float
     matmul_limit_gflops: float
     fraction_of_limit: float
-    blocks: int
     visible: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildsResult(ThroughputResult):
+    """The comparison of two builds; ``measured`` is the largest change of a judged quantity.
+
+    ``blocks`` is the number of rounds. ``changes`` has the step first, then the operations, longest first.
+    """
+
+    baseline_tokens_per_ms: float
+    blocks: int
     changes: tuple[Change, ...]
 
     def detail_lines(self) -> Iterator[str]:
@@ -207,7 +178,7 @@ def compare_builds(
     tokens, flops
         Of a step.
     limit_gflops
-        The machine's limit, in 10^9 operations per second.
+        The machine's limit.
     budget
         The slowdown that is tolerated.
 
@@ -248,36 +219,16 @@ def compare_builds(
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoredResult(CheckResult):
-    """The comparison of a run with stored ones; ``measured`` is the change (0.05: 5 % slower), ``limit`` the budget.
+class StoredResult(ThroughputResult):
+    """The comparison of a run with stored ones, by ``fraction_of_limit``, each with the limit at the time of the run.
 
-    Runs are compared by ``fraction_of_limit``, each with the machine's limit at the time of the run.
-
-    Parameters
-    ----------
-    configuration
-        The workload, in words.
-    verdict
-        The result.
-    tokens_per_ms, matmul_limit_gflops, fraction_of_limit
-        Of this run.
-    stored
-        ``fraction_of_limit`` of each stored run, the oldest first.
-    low, high
-        The interval of the change; None if there are too few stored runs.
-    visible
-        The smallest slowdown that would have been called slower.
+    ``stored`` is that of each stored run, the oldest first; ``low`` and ``high`` are the interval of the change. The
+    change and its interval are None if there are too few stored runs.
     """
 
-    configuration: str
-    verdict: Verdict
-    tokens_per_ms: float
-    matmul_limit_gflops: float
-    fraction_of_limit: float
     stored: tuple[float, ...]
     low: float | None
     high: float | None
-    visible: float | None
 
     def detail_lines(self) -> Iterator[str]:
         """Yield the speed, and the stored runs that it was compared with."""
@@ -304,18 +255,8 @@ def compare_with_stored(
     """Decide whether a run is slower than the stored runs of the same workload on the same machine.
 
     Only the stored runs show how much runs of one build differ. The interval is Student's prediction interval for one
-    more run, which misses with the probability `ERROR_RATE` to either side.
-
-    Parameters
-    ----------
-    configuration
-        The workload in words, for messages.
-    fraction_of_limit, stored
-        The fraction of the limit of this run, and of each stored run.
-    tokens_per_ms, limit_gflops
-        Of this run, for the result.
-    budget
-        The slowdown that is tolerated.
+    more run, which misses with the probability `ERROR_RATE` to either side. `tokens_per_ms` and `limit_gflops` are only
+    for the result.
 
     Raises
     ------
@@ -367,31 +308,18 @@ def _changes(series: Sequence[Sequence[Mapping[str, float]]], tasks: Mapping[str
     change, low, high = interval([new - baseline, new - control], tail)
     _, control_low, control_high = interval([control - baseline], tail)
     bias = np.maximum(np.maximum(control_low, -control_high), 0)
-
-    def fractions(logarithms: NDArray[np.float64]) -> list[float]:
-        values: list[float] = np.expm1(logarithms).tolist()
-        return values
-
-    columns = {
-        "change": fractions(change),
-        "low": fractions(low - bias),
-        "high": fractions(high + bias),
-        "control_low": fractions(control_low),
-        "control_high": fractions(control_high),
-        "visible": ((1 + budget) * np.exp(np.maximum(-control_low, control_high)) - 1).tolist(),
-    }
-    changes = []
-    for i, name in enumerate(names):
-        values = {key: column[i] for key, column in columns.items()}
-        changes.append(
-            Change(
-                name=name,
-                seconds=seconds[i],
-                share=None if name == STEP else seconds[i] / kernels,
-                verdict=_verdict(values["low"], values["high"], budget) if is_judged[i] else None,
-                **values,
-            )
+    visible = math.log1p(budget) + np.maximum(-control_low, control_high)
+    fractions = np.expm1([change, low - bias, high + bias, control_low, control_high, visible])
+    changes = [
+        Change(
+            name=name,
+            seconds=of,
+            share=None if name == STEP else of / kernels,
+            verdict=_verdict(row[1], row[2], budget) if judged else None,
+            **dict(zip(("change", "low", "high", "control_low", "control_high", "visible"), row, strict=True)),
         )
+        for name, of, judged, row in zip(names, seconds, is_judged, fractions.T.tolist(), strict=True)
+    ]
     return [changes[0], *sorted(changes[1:], key=lambda of: -of.seconds)]
 
 
