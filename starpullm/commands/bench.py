@@ -6,9 +6,9 @@ import signal
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import click
@@ -23,31 +23,6 @@ from starpullm.speed.measure import Throughput, bench
 from starpullm.speed.peers.compare import PEERS, STRICT, Comparison, compare
 from starpullm.speed.workload import Workload
 from starpullm.trainer import REDUCTIONS
-
-__all__ = ["command"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Options:
-    """The options of the command, by the names that click gives them."""
-
-    model: str | None
-    checkpoint: Path | None
-    batch_sizes: Sequence[int]
-    total_batch_sizes: Sequence[int]
-    seq_len: int | None
-    partitions: Sequence[str]
-    sub_batch_counts: Sequence[int]
-    reductions: Sequence[str]
-    rank_counts: Sequence[int]
-    scheduler: str
-    iterations: int
-    warm_up: int
-    time_limit: float
-    matmul: str
-    blas_library: str | None
-    peers: Sequence[str]
-    as_json: bool
 
 
 @click.command(
@@ -83,7 +58,11 @@ class _Options:
 @click.option("--iterations", type=int, default=10, show_default=True, help="Measured steps; with --against, rounds.")
 @click.option("--warm-up", type=int, default=2, show_default=True, help="Steps before the measured ones.")
 @click.option(
-    "--time-limit", type=float, default=1800.0, show_default=True, help="Seconds that one measurement may take."
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1800.0,
+    show_default=True,
+    help="Seconds that one measurement may take.",
 )
 @options.matmul
 @options.blas_library
@@ -107,7 +86,7 @@ def command(**values: Any) -> None:
     With --against, the contenders take turns in --iterations rounds. "strict is" says how many times as fast the strict
     run is: the median, the least and the most of the ratios within each round.
     """
-    run = _Options(**values)
+    run = SimpleNamespace(**values)
     if (run.model is None) == (run.checkpoint is None):
         raise click.UsageError("expected either --model or --checkpoint")
     if run.batch_sizes and run.total_batch_sizes:
@@ -116,7 +95,6 @@ def command(**values: Any) -> None:
     workloads = list(_workloads(run, record))
     with _ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="starpullm-bench-") as directory:
         if record is None:
-            assert run.checkpoint is not None
             checkpoint = run.checkpoint.absolute()
         else:
             checkpoint = Path(directory, "model.bin").absolute()
@@ -127,7 +105,7 @@ def command(**values: Any) -> None:
             _measure(run, workloads, checkpoint)
 
 
-def _workloads(run: _Options, record: GoldenRecord | None) -> Iterator[Workload]:
+def _workloads(run: SimpleNamespace, record: GoldenRecord | None) -> Iterator[Workload]:
     """Yield every combination of the repeated options."""
     totals = run.total_batch_sizes or [record.batch_size if record else 4]
     for batch_size, ranks, partition in product(run.batch_sizes or totals, run.rank_counts, run.partitions):
@@ -150,7 +128,7 @@ def _workloads(run: _Options, record: GoldenRecord | None) -> Iterator[Workload]
             )
 
 
-def _measure(run: _Options, workloads: Sequence[Workload], checkpoint: Path) -> None:
+def _measure(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint: Path) -> None:
     results: list[Throughput] = []
     with progress_bar(hidden=run.as_json) as progress:
         for workload in progress.track(workloads, description="bench"):
@@ -161,7 +139,7 @@ def _measure(run: _Options, workloads: Sequence[Workload], checkpoint: Path) -> 
         _print_throughputs(results)
 
 
-def _compare(run: _Options, workloads: Sequence[Workload], checkpoint: Path) -> None:
+def _compare(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint: Path) -> None:
     with progress_bar(hidden=run.as_json) as progress:
         bar = progress.add_task("bench", total=len(workloads) * run.iterations)
         comparisons = [
@@ -216,13 +194,11 @@ def _print_throughputs(results: Sequence[Throughput]) -> None:
     print_table(_throughput_table(names, results))
     for name, result in zip(names, results, strict=True):
         low, high = result.matmul_limit_range
-        busy = f"; limit between {low:.4g} and {high:.4g}: other programs were running" if high > _QUIET * low else ""
+        busy = f"; limit between {low:.4g} and {high:.4g}: other programs were running" if result.was_disturbed else ""
         OUT.print(f"{name}: {_operation_shares(result)}{busy}")
 
 
 _NUM_OPERATIONS = 5
-_QUIET = 1.25
-"""On a machine that runs nothing else, repetitions of the limit's measurement differ by less than this factor."""
 
 
 def _throughput_table(names: Sequence[str], results: Sequence[Throughput]) -> Table:

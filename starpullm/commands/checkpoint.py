@@ -12,8 +12,6 @@ from starpullm.data.generator import initial_parameters
 from starpullm.files.checkpoint import Checkpoint, checkpoint_config, write_checkpoint
 from starpullm.files.model import ModelConfig, num_parameters, parameter_shapes
 
-__all__ = ["command"]
-
 
 @click.group("checkpoint")
 def command() -> None:

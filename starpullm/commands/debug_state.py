@@ -16,8 +16,6 @@ from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.debug_state import read_debug_state
 from starpullm.runtime import Runtime
 
-__all__ = ["command"]
-
 
 @click.command(
     "debug-state",

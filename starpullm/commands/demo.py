@@ -17,8 +17,6 @@ from starpullm.machine import inspect_machine
 from starpullm.training import demo as demo_run
 from starpullm.training.loop import StepReport
 
-__all__ = ["command"]
-
 
 @click.command("demo")
 @click.option(

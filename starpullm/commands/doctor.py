@@ -15,8 +15,6 @@ from starpullm.commands.main import EXIT_DIFFERENT
 from starpullm.commands.render import OUT, print_json, progress_bar
 from starpullm.machine import Machine, inspect_machine, vector_libm
 
-__all__ = ["command"]
-
 
 @click.command("doctor")
 @click.option("--prove-libm", is_flag=True, help="Compare the vector versions of libm's functions with libm.")

@@ -14,8 +14,6 @@ from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
 from starpullm.training.generate import encoding_for, generate
 
-__all__ = ["command"]
-
 
 @click.command(
     "generate", epilog=options.example("starpullm generate --checkpoint trained.bin --prompt 'Shall I' --seed 7")

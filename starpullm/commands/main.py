@@ -29,8 +29,6 @@ from starpullm.processes.ranks import (
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
 
-__all__ = ["EXIT_DIFFERENT", "EXIT_NOT_COMPARABLE", "all_ranks", "guarded_ranks", "main"]
-
 EXIT_DIFFERENT = 1
 EXIT_BAD_INPUT = 2
 EXIT_NOT_COMPARABLE = 3

@@ -22,8 +22,6 @@ from starpullm.errors import InvalidArgumentError
 from starpullm.golden.records import GoldenRecord, shipped_records
 from starpullm.runtime import DEFAULT_SCHEDULER, Runtime
 
-__all__ = ["command"]
-
 MAX_DETAILS = 16
 """Lines that are shown of the differences of one run."""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -22,40 +22,7 @@ from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer, TrainingState, training_state
 from starpullm.training.loop import StepReport, mean_loss, train
 
-__all__ = ["command"]
-
-
 POSITIVE = click.IntRange(min=1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Options:
-    """The options of the command, by the names that click gives them."""
-
-    checkpoint: Path | None
-    resume: Path | None
-    tokens: str
-    val_tokens: str | None
-    val_batches: int
-    batch_size: int
-    seq_len: int
-    steps: int
-    partition: str
-    sub_batches: int
-    reduction: str
-    scheduler: str
-    matmul: str
-    blas_library: str | None
-    learning_rate: float
-    beta1: float
-    beta2: float
-    eps: float
-    weight_decay: float
-    save: Path | None
-    save_every: int | None
-    state_dir: Path | None
-    keep_states: int
-    as_json: bool
 
 
 @click.command(
@@ -105,7 +72,7 @@ def command(**values: Any) -> None:
     An interrupted run continues with --resume and otherwise the same options, and has the bits of an uninterrupted run.
     Partition and number of ranks may differ, if the batch of all ranks together is the same.
     """
-    run = _Options(**values)
+    run = SimpleNamespace(**values)
     if run.save:
         _check_can_save(run.save)
     states = run.state_dir or run.resume
@@ -123,13 +90,12 @@ def command(**values: Any) -> None:
         print_json(result)
 
 
-def _start_of(run: _Options) -> tuple[ModelConfig, TrainingState | None]:
+def _start_of(run: SimpleNamespace) -> tuple[ModelConfig, TrainingState | None]:
     """Return the model's sizes, and the training state to resume if there is one."""
     if (run.checkpoint is None) == (run.resume is None):
         raise click.UsageError("expected either --checkpoint or --resume")
     if run.checkpoint is not None:
         return checkpoint_config(run.checkpoint), None
-    assert run.resume is not None
     state = training_state(run.resume)
     if state.passed_over:
         ERR.print(f"note: {state.passed_over}")
@@ -143,7 +109,7 @@ def _start_of(run: _Options) -> tuple[ModelConfig, TrainingState | None]:
 
 
 def _train(
-    run: _Options, config: ModelConfig, state: TrainingState | None, states: Path | None, runtime: Runtime
+    run: SimpleNamespace, config: ModelConfig, state: TrainingState | None, states: Path | None, runtime: Runtime
 ) -> dict[str, Any]:
     """Train, and return the results as --json prints them; without it, print each step."""
 
@@ -197,7 +163,7 @@ def _train(
     }
 
 
-def _open_tokens(pattern: str, run: _Options, config: ModelConfig, runtime: Runtime) -> TokenLoader:
+def _open_tokens(pattern: str, run: SimpleNamespace, config: ModelConfig, runtime: Runtime) -> TokenLoader:
     return TokenLoader(
         pattern,
         run.batch_size,
@@ -208,7 +174,7 @@ def _open_tokens(pattern: str, run: _Options, config: ModelConfig, runtime: Runt
     )
 
 
-def _new_trainer(run: _Options, state: TrainingState | None, runtime: Runtime) -> Trainer:
+def _new_trainer(run: SimpleNamespace, state: TrainingState | None, runtime: Runtime) -> Trainer:
     return Trainer(
         runtime,
         run.checkpoint,

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from starpullm.checks.dependencies import required_edges
 from starpullm.trace import Trace
 
-__all__ = ["TRANSFER", "WorkerTime", "attribute_time", "is_kernel", "merge_ranks"]
-
 TRANSFER = "transfer"
 """The operation that is a message between ranks; it runs on no worker."""
 

@@ -15,8 +15,6 @@ from starpullm.checks.result import CheckResult, Outcome
 from starpullm.speed.attribution import is_kernel
 from starpullm.trace import AccessMode, Trace
 
-__all__ = ["CostResult", "GraphCost", "check_cost", "graph_cost"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class GraphCost:

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from starpullm.errors import MissingDependencyError
 
-__all__ = ["interval", "scipy_stats", "student"]
-
 _CUT = 0.25  # of the values, at each end
 _RESAMPLES = 4_000
 _RESAMPLES_AT_ONCE = 500  # so that they stay in the cache

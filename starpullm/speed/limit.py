@@ -15,8 +15,6 @@ from starpullm.speed.workload import all_values
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
 
-__all__ = ["matmul_flops", "measure_peaks"]
-
 _PEAK_SECONDS = 0.1
 
 

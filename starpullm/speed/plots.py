@@ -1,8 +1,6 @@
 """Plots of the output of ``starpullm bench --json``: strong scaling, weak scaling, and partitions by batch size.
 
 matplotlib is imported when a plot is drawn.
-
-Size letters: B batch, T sequence length; a partition WxT has W workers of T threads.
 """
 
 from __future__ import annotations
@@ -21,8 +19,6 @@ from starpullm.speed.workload import Workload
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-__all__ = ["KINDS", "draw", "read_results", "save"]
 
 KINDS = ("strong", "weak", "partitions")
 
@@ -94,7 +90,7 @@ def draw(kind: str, results: Sequence[Throughput]) -> Figure:
         values = sorted({str(of(result)) for result in results})
         if len(values) > 1:
             raise InvalidArgumentError(f"results: found several kinds of {name} ({', '.join(values)}), expected one")
-    panels = {"strong": _strong, "weak": _weak, "partitions": _partitions}[kind](results)
+    panels = _partitions(results) if kind == "partitions" else _scaling(kind, results)
     limits: dict[int, float] = {}
     for result in results:
         cores = _cores(result.configuration)
@@ -187,40 +183,24 @@ def _put(series: _Series, label: str, key: int, result: Throughput) -> None:
         points[key] = result
 
 
-def _scaling(
-    results: Sequence[Throughput], batch_of: Callable[[Workload], int | None], title: str
-) -> dict[str, _Series]:
+def _scaling(kind: str, results: Sequence[Throughput]) -> dict[str, _Series]:
     """Return a panel for each batch, the smallest first, with the lines that have more than one point."""
+    title, batch_words = ("B = {}", "batch size") if kind == "strong" else ("B = {} per core", "batch per core")
     panels: dict[int, _Series] = {}
     for result in results:
-        batch = batch_of(result.configuration)
-        if batch is not None:
-            for family in _families(result.configuration):
-                _put(panels.setdefault(batch, {}), family, _cores(result.configuration), result)
+        workload = result.configuration
+        batch, rest = divmod(workload.batch_size, 1 if kind == "strong" else _cores(workload))
+        if not rest:
+            for family in _families(workload):
+                _put(panels.setdefault(batch, {}), family, _cores(workload), result)
     found = {}
     for batch, series in sorted(panels.items()):
         lines = {label: dict(sorted(points.items())) for label, points in series.items() if len(points) > 1}
         if lines:
             found[title.format(batch)] = lines
+    if not found:
+        raise InvalidArgumentError(f"{kind}: expected several numbers of cores with the same {batch_words}, found none")
     return found
-
-
-def _strong(results: Sequence[Throughput]) -> dict[str, _Series]:
-    panels = _scaling(results, lambda workload: workload.batch_size, "B = {}")
-    if not panels:
-        raise InvalidArgumentError("strong: expected several numbers of cores with the same batch size, found none")
-    return panels
-
-
-def _weak(results: Sequence[Throughput]) -> dict[str, _Series]:
-    def batch_of(workload: Workload) -> int | None:
-        each, rest = divmod(workload.batch_size, _cores(workload))
-        return None if rest else each
-
-    panels = _scaling(results, batch_of, "B = {} per core")
-    if not panels:
-        raise InvalidArgumentError("weak: expected several numbers of cores with the same batch per core, found none")
-    return panels
 
 
 def _partitions(results: Sequence[Throughput]) -> dict[str, _Series]:

@@ -24,11 +24,10 @@ from starpullm.trainer import Trainer
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
 
-__all__ = ["Run", "Workload", "all_values", "make_batches", "open_runtime", "open_trainer", "run_steps"]
-
 _Value = TypeVar("_Value")
 
-_SEED = 1  # of the generated tokens
+SEED = 1
+"""Of the generated tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +127,7 @@ def make_batches(workload: Workload, trainer: Trainer, number: int) -> list[list
     batch_size = trainer.batch_size
     own = slice(trainer.runtime.rank * batch_size, (trainer.runtime.rank + 1) * batch_size)
     sizes = (workload.batch_size, workload.seq_len, trainer.config.vocab_size)
-    return [[part[own] for part in generate_tokens(_SEED, step, *sizes)] for step in range(number)]
+    return [[part[own] for part in generate_tokens(SEED, step, *sizes)] for step in range(number)]
 
 
 class Run(NamedTuple):

@@ -18,8 +18,6 @@ from torch.nn import functional
 
 from starpullm.files.checkpoint import Checkpoint, read_checkpoint
 
-__all__ = ["TorchTrainer", "describe"]
-
 LEARNING_RATE, BETAS, EPS, WEIGHT_DECAY = 3e-4, (0.9, 0.999), 1e-8, 0.0
 """``Trainer``'s defaults."""
 
