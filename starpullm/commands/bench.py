@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import click
 from rich.table import Table
 
+from starpullm.checks.result import json_value
 from starpullm.commands import options
 from starpullm.commands.render import OUT, new_table, print_json, print_table, progress_bar
 from starpullm.data.generator import generate_checkpoint
@@ -134,7 +135,7 @@ def _measure(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint: Pa
         for workload in progress.track(workloads, description="bench"):
             results.append(bench(workload, checkpoint, run.time_limit))
     if run.as_json:
-        print_json([result.as_json() for result in results])
+        print_json(json_value(results))
     else:
         _print_throughputs(results)
 
@@ -154,7 +155,7 @@ def _compare(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint: Pa
             for workload in workloads
         ]
     if run.as_json:
-        print_json([comparison.as_json() for comparison in comparisons])
+        print_json(json_value(comparisons))
     else:
         for comparison in comparisons:
             _print_comparison(comparison)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -23,23 +24,17 @@ from starpullm.runtime import Runtime
 )
 @click.argument("state_file", metavar="STATE.bin", type=options.PATH)
 @click.option("--checkpoint", type=options.PATH, required=True, help="Checkpoint that STATE.bin was made from.")
-@options.partition
-@options.scheduler
-@options.sub_batches
-@options.reduction
-@options.matmul
-@options.blas_library
+@options.placement
 @options.as_json
 def command(
     state_file: Path,
     checkpoint: Path,
     partition: str,
     scheduler: str,
-    sub_batches: int,
-    reduction: str,
     matmul: str,
     blas_library: str | None,
     as_json: bool,
+    **summed: Any,
 ) -> None:
     """Compare a step with llm.c's debug state, within tolerances.
 
@@ -57,14 +52,7 @@ def command(
             progress_bar(hidden=as_json) as progress,
         ):
             bar = progress.add_task("debug state", total=len(expected_losses(state)))
-            result = check_debug_state(
-                state,
-                runtime,
-                checkpoint,
-                sub_batches=sub_batches,
-                reduction=reduction,
-                progress=lambda: progress.advance(bar),
-            )
+            result = check_debug_state(state, runtime, checkpoint, progress=lambda: progress.advance(bar), **summed)
         if as_json:
             print_json(result.as_json())
         else:

@@ -40,6 +40,15 @@ blas_library = click.option(
     show_default="the first one found",
     help="CBLAS library: its path, or its name for pkg-config or the dynamic linker.",
 )
+
+
+def placement(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say where a training runs, how gradients are summed and what computes the matmuls."""
+    for option in (blas_library, matmul, scheduler, reduction, sub_batches, partition):  # --help shows the last first
+        command = option(command)
+    return command
+
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Print results as JSON.")
 
 

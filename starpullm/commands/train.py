@@ -23,6 +23,7 @@ from starpullm.trainer import Trainer, TrainingState, training_state
 from starpullm.training.loop import StepReport, mean_loss, train
 
 POSITIVE = click.IntRange(min=1)
+_TRAINER_OPTIONS = ("batch_size", "seq_len", "sub_batches", "reduction", "learning_rate", "eps", "weight_decay")
 
 
 @click.command(
@@ -45,12 +46,7 @@ POSITIVE = click.IntRange(min=1)
 @click.option("--batch-size", type=int, default=4, show_default=True, help="Sequences per step on each rank.")
 @click.option("--seq-len", type=int, default=64, show_default=True, help="Tokens per sequence.")
 @click.option("--steps", type=POSITIVE, default=10, show_default=True, help="Number of the last step.")
-@options.partition
-@options.sub_batches
-@options.reduction
-@options.scheduler
-@options.matmul
-@options.blas_library
+@options.placement
 @click.option("--learning-rate", type=float, default=3e-4, show_default=True, help="Learning rate of AdamW.")
 @click.option("--beta1", type=float, default=0.9, show_default=True, help="Decay rate of AdamW's first moment, m.")
 @click.option("--beta2", type=float, default=0.999, show_default=True, help="Decay rate of AdamW's second moment, v.")
@@ -128,7 +124,16 @@ def _train(
     first_step = state.step + 1 if state else 1
     reports: list[StepReport] = []
     validations: list[float] = []
-    with _new_trainer(run, state, runtime) as trainer, guarded_ranks(runtime.comm):
+    with (
+        Trainer(
+            runtime,
+            run.checkpoint,
+            resume=state.path if state else None,
+            betas=(run.beta1, run.beta2),
+            **{name: getattr(run, name) for name in _TRAINER_OPTIONS},
+        ) as trainer,
+        guarded_ranks(runtime.comm),
+    ):
 
         def validate(when: str) -> None:
             if val_loader is not None:
@@ -171,22 +176,6 @@ def _open_tokens(pattern: str, run: SimpleNamespace, config: ModelConfig, runtim
         rank=runtime.rank,
         num_ranks=runtime.ranks,
         vocab_size=config.vocab_size,
-    )
-
-
-def _new_trainer(run: SimpleNamespace, state: TrainingState | None, runtime: Runtime) -> Trainer:
-    return Trainer(
-        runtime,
-        run.checkpoint,
-        resume=state.path if state else None,
-        batch_size=run.batch_size,
-        seq_len=run.seq_len,
-        sub_batches=run.sub_batches,
-        reduction=run.reduction,
-        learning_rate=run.learning_rate,
-        betas=(run.beta1, run.beta2),
-        eps=run.eps,
-        weight_decay=run.weight_decay,
     )
 
 

@@ -83,13 +83,13 @@ class Throughput:
     matmul_flops: int
     matmul_gflops: float
     matmul_limit_gflops: float
-    matmul_limit_range: tuple[float, float]
+    matmul_limit_range: list[float]
     fma_peak_gflops: float | None
     fraction_of_limit: float
     kernel_fraction: float
     runtime_overhead_fraction: float
     waiting_fraction: float
-    idle_fractions: tuple[float, ...]
+    idle_fractions: list[float]
     seconds_by_operation: dict[str, float]
     tasks_per_step: float
     peak_rss_bytes: int
@@ -100,23 +100,10 @@ class Throughput:
         low, high = self.matmul_limit_range
         return high > 1.25 * low
 
-    def as_json(self) -> dict[str, Any]:
-        """Return it as JSON values, by the names of the fields."""
-        values: dict[str, Any] = json_value(self)
-        return values
-
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Return the object that ``as_json`` was called on."""
-        low, high = values["matmul_limit_range"]
-        return cls(
-            **{
-                **values,
-                "configuration": Workload(**values["configuration"]),
-                "matmul_limit_range": (low, high),
-                "idle_fractions": tuple(values["idle_fractions"]),
-            }
-        )
+        """Return the object that ``json_value`` was called on."""
+        return cls(**{**values, "configuration": Workload(**values["configuration"])})
 
 
 def bench(workload: Workload, checkpoint: Path, time_limit: float) -> Throughput:
@@ -165,7 +152,7 @@ def _serve_throughput(
 
     with guard():
         result = _measure(Workload(**workload), Path(checkpoint), comm, guard)
-    yield result.as_json(), lambda _: None
+    yield json_value(result), lambda _: None
 
 
 def _measure(
@@ -185,7 +172,9 @@ def _measure(
     after = measure_peaks(workload.cores, comm, _PEAK_REPETITIONS)
     strict, fused = (first + second for first, second in zip(before, after, strict=True))
     limit = statistics.median(strict)
-    step_seconds = timed.seconds / workload.iterations
+    step_seconds, traced_step_seconds = (
+        (of.end_ns - of.begin_ns) * 1e-9 / workload.iterations for of in (timed, traced)
+    )
     flops = matmul_flops(model, workload.batch_size, workload.seq_len)
     return Throughput(
         configuration=workload,
@@ -194,11 +183,11 @@ def _measure(
         matmul=matmul,
         tokens_per_ms=workload.tokens / step_seconds / 1e3,
         step_seconds=step_seconds,
-        traced_step_seconds=traced.seconds / workload.iterations,
+        traced_step_seconds=traced_step_seconds,
         matmul_flops=flops,
         matmul_gflops=flops / step_seconds / 1e9,
         matmul_limit_gflops=limit,
-        matmul_limit_range=(min(strict), max(strict)),
+        matmul_limit_range=[min(strict), max(strict)],
         fma_peak_gflops=statistics.median(fused) or None,
         fraction_of_limit=flops / step_seconds / 1e9 / limit,
         peak_rss_bytes=sum(all_values(comm, peak_rss)),
@@ -216,7 +205,7 @@ def _times(workload: Workload, traced: Run) -> dict[str, Any]:
         "kernel_fraction": spent.kernels,
         "runtime_overhead_fraction": spent.runtime,
         "waiting_fraction": spent.waiting,
-        "idle_fractions": spent.idle,
+        "idle_fractions": list(spent.idle),
         "seconds_by_operation": {
             operation: seconds / workload.iterations
             for operation, seconds in trace.seconds_by_operation().items()

@@ -20,7 +20,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.checks.result import json_value
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError, MissingDependencyError, RuntimeFailureError
 from starpullm.files.checkpoint import checkpoint_config
@@ -84,18 +83,9 @@ class ContenderSpeed:
 class Comparison:
     """What was measured of all contenders; the strict one is the first.
 
-    Parameters
-    ----------
-    configuration
-        The strict workload; its ``iterations`` is the number of rounds.
-    contenders
-        In the order of their first turns.
-    steps_per_turn
-        The steps of a turn of each contender, by name: as many as take a quarter of a second, at least five.
-    loss_difference
-        The largest difference between a contender's losses and the strict run's, over the first steps.
-    left_out
-        Contenders that can't run on this machine, with the reason.
+    ``configuration`` is the strict workload; its ``iterations`` is the number of rounds. A turn of each contender has
+    as many steps as take a quarter of a second, at least five. ``loss_difference`` is the largest one between a
+    contender's losses and the strict run's, over the first steps. ``left_out`` says why contenders can't run here.
     """
 
     configuration: Workload
@@ -104,40 +94,23 @@ class Comparison:
     loss_difference: float
     left_out: dict[str, str]
 
-    def as_json(self) -> dict[str, Any]:
-        """Return it as JSON values, by the names of the fields."""
-        values: dict[str, Any] = json_value(self)
-        return values
-
 
 def compare(
     workload: Workload,
     checkpoint: Path,
     peers: Sequence[str],
     *,
-    blas_library: str | None = None,
-    time_limit: float = 1800.0,
-    progress: Callable[[], None] | None = None,
+    blas_library: str | None,
+    time_limit: float,
+    progress: Callable[[], None],
 ) -> Comparison:
     """Let the strict run and its peers take turns, each in a process of its own.
 
     All start from the same model and train on the same batches. Before turns are measured, the losses of the first
-    steps are compared: a contender that computes something else can't be compared.
-
-    Parameters
-    ----------
-    workload
-        The strict run, of one rank. Peers have as many threads as its partition; ``blas`` has its task graph too.
-    checkpoint
-        The model.
-    peers
-        Of ``PEERS``. ``torch`` stands for two contenders: eager PyTorch and, if there is a C++ compiler, compiled.
-    blas_library
-        The library of ``blas``, as for ``Runtime``.
-    time_limit
-        Seconds for each reply; the first one of ``torch.compile`` takes a minute or more.
-    progress
-        Called after each round.
+    steps are compared: a contender that computes something else can't be compared. Peers have as many threads as the
+    strict run's partition; ``blas`` has its task graph too. ``torch`` stands for two contenders: eager PyTorch and, if
+    there is a C++ compiler, compiled. `time_limit` is for each reply; the first one of ``torch.compile`` takes a minute
+    or more. `progress` is called after each round.
 
     Raises
     ------
@@ -161,8 +134,7 @@ def compare(
         for round_number in range(workload.iterations):
             for contender in contenders if round_number % 2 == 0 else reversed(contenders):
                 contender.take_turn()
-            if progress:
-                progress()
+            progress()
     return Comparison(
         configuration=workload,
         contenders=tuple(contender.speed(contenders[0].speeds) for contender in contenders),
@@ -175,10 +147,7 @@ def compare(
 def check_losses(losses: Mapping[str, Sequence[float]]) -> float:
     """Return the largest difference between a contender's losses and the strict run's, step by step.
 
-    Raises
-    ------
-    RuntimeFailureError
-        If a difference is larger than ``LOSS_TOLERANCE`` or not a number.
+    One that is larger than ``LOSS_TOLERANCE`` or not a number is a `RuntimeFailureError`.
     """
     largest = 0.0
     for name, found in losses.items():

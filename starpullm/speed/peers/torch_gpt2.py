@@ -68,17 +68,7 @@ _ONCE = ("wte", "wpe", "lnfw", "lnfb")
 
 
 class TorchTrainer:
-    """A model being trained by PyTorch.
-
-    Parameters
-    ----------
-    checkpoint
-        The model file.
-    threads
-        The number of PyTorch's threads.
-    compiled
-        Whether ``torch.compile`` compiles forward and backward pass; the first step then takes long.
-    """
+    """A model being trained by PyTorch; if ``torch.compile`` compiles it, the first step takes long."""
 
     def __init__(self, checkpoint: Path, threads: int, *, compiled: bool) -> None:
         torch.set_num_threads(threads)
