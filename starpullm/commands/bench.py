@@ -56,13 +56,12 @@ from starpullm.trainer import REDUCTIONS
     "--ranks", "rank_counts", type=click.IntRange(min=1), default=[1], help="Number of ranks, started by mpirun"
 )
 @options.scheduler
-@click.option("--iterations", type=int, default=10, show_default=True, help="Measured steps; with --against, rounds.")
-@click.option("--warm-up", type=int, default=2, show_default=True, help="Steps before the measured ones.")
+@click.option("--iterations", type=int, default=10, help="Measured steps; with --against, rounds.")
+@click.option("--warm-up", type=int, default=2, help="Steps before the measured ones.")
 @click.option(
     "--time-limit",
     type=click.FloatRange(min=0, min_open=True),
     default=1800.0,
-    show_default=True,
     help="Seconds that one measurement may take.",
 )
 @options.matmul

@@ -44,9 +44,7 @@ def command() -> None:
     help="Number of rows of wte.",
 )
 @click.option("--max-seq-len", type=int, required=True, metavar="maxT", help="Tokens of the longest sequence.")
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=42, show_default=True, help="Seed of the random parameters."
-)
+@click.option("--seed", type=click.IntRange(min=0), default=42, help="Seed of the random parameters.")
 @click.argument("out", type=options.PATH)
 def checkpoint_new(vocab_size: int, padded_vocab_size: int | None, seed: int, out: Path, **sizes: int) -> None:
     """Write an untrained model, initialised as GPT-2 is, to the file OUT."""

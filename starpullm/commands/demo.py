@@ -19,9 +19,7 @@ from starpullm.training.loop import StepReport
 
 
 @click.command("demo")
-@click.option(
-    "--output", type=options.PATH, default="starpullm-demo", show_default=True, help="Folder for the results."
-)
+@click.option("--output", type=options.PATH, default="starpullm-demo", help="Folder for the results.")
 def command(output: Path) -> None:
     """Train a small GPT-2 on Shakespeare, and sample from it.
 

@@ -22,7 +22,6 @@ from starpullm.machine import Machine, inspect_machine, vector_libm
     "--every",
     type=click.IntRange(min=1, max=NUM_INPUTS),
     default=1,
-    show_default=True,
     metavar="N",
     help="With --prove-libm: compare one block of inputs in N. Faster, but proves nothing.",
 )

@@ -21,10 +21,8 @@ from starpullm.training.generate import encoding_for, generate
 @click.option("--checkpoint", type=options.PATH, required=True, help="Checkpoint of the model.")
 @click.option("--prompt", default="", show_default="none: begin a text", help="Text to continue.")
 @click.option("--tokenizer", type=options.PATH, help="llm.c's gpt2_tokenizer.bin, for a model with GPT-2's vocabulary.")
-@click.option("--num-tokens", type=click.IntRange(min=1), default=64, show_default=True, help="Tokens to sample.")
-@click.option(
-    "--seed", type=click.IntRange(min=1), default=1337, show_default=True, help="Seed of the sampling; llm.c uses 1337."
-)
+@click.option("--num-tokens", type=click.IntRange(min=1), default=64, help="Tokens to sample.")
+@click.option("--seed", type=click.IntRange(min=1), default=1337, help="Seed of the sampling; llm.c uses 1337.")
 @options.partition
 @options.scheduler
 def command(

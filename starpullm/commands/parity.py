@@ -36,11 +36,7 @@ MAX_DETAILS = 16
 @click.argument("record_files", metavar="[RECORD.json]...", nargs=-1, type=options.PATH)
 @options.repeated("--partition", "partitions", default=["1x1"], metavar="WxT", help=options.WORKERS)
 @click.option(
-    "--sub-batches",
-    default="1",
-    show_default=True,
-    metavar="S|all",
-    help=f"{options.SUB_BATCHES}; all: every number that divides it.",
+    "--sub-batches", default="1", metavar="S|all", help=f"{options.SUB_BATCHES}; all: every number that divides it."
 )
 @options.reduction
 @options.repeated("--scheduler", "schedulers", default=[DEFAULT_SCHEDULER], metavar="NAME", help=options.SCHEDULER)

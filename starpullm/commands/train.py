@@ -42,22 +42,22 @@ _TRAINER_OPTIONS = ("batch_size", "seq_len", "sub_batches", "reduction", "learni
 )
 @click.option("--tokens", required=True, metavar="PATTERN", help="Token files to train on, as a glob pattern.")
 @click.option("--val-tokens", metavar="PATTERN", help="Token files to validate on, before and after training.")
-@click.option("--val-batches", type=POSITIVE, default=10, show_default=True, help="Batches to validate on.")
-@click.option("--batch-size", type=int, default=4, show_default=True, help="Sequences per step on each rank.")
-@click.option("--seq-len", type=int, default=64, show_default=True, help="Tokens per sequence.")
-@click.option("--steps", type=POSITIVE, default=10, show_default=True, help="Number of the last step.")
+@click.option("--val-batches", type=POSITIVE, default=10, help="Batches to validate on.")
+@click.option("--batch-size", type=int, default=4, help="Sequences per step on each rank.")
+@click.option("--seq-len", type=int, default=64, help="Tokens per sequence.")
+@click.option("--steps", type=POSITIVE, default=10, help="Number of the last step.")
 @options.placement
-@click.option("--learning-rate", type=float, default=3e-4, show_default=True, help="Learning rate of AdamW.")
-@click.option("--beta1", type=float, default=0.9, show_default=True, help="Decay rate of AdamW's first moment, m.")
-@click.option("--beta2", type=float, default=0.999, show_default=True, help="Decay rate of AdamW's second moment, v.")
-@click.option("--eps", type=float, default=1e-8, show_default=True, help="Term of AdamW's denominator.")
-@click.option("--weight-decay", type=float, default=0.0, show_default=True, help="Weight decay of AdamW.")
+@click.option("--learning-rate", type=float, default=3e-4, help="Learning rate of AdamW.")
+@click.option("--beta1", type=float, default=0.9, help="Decay rate of AdamW's first moment, m.")
+@click.option("--beta2", type=float, default=0.999, help="Decay rate of AdamW's second moment, v.")
+@click.option("--eps", type=float, default=1e-8, help="Term of AdamW's denominator.")
+@click.option("--weight-decay", type=float, default=0.0, help="Weight decay of AdamW.")
 @click.option("--save", type=options.PATH, help="Checkpoint to write after the last step.")
 @click.option("--save-every", type=POSITIVE, metavar="N", help="Save the training state every N steps.")
 @click.option(
     "--state-dir", type=options.PATH, show_default="that of --resume", help="Folder to save training states in."
 )
-@click.option("--keep-states", type=POSITIVE, default=2, show_default=True, help="Number of newest states to keep.")
+@click.option("--keep-states", type=POSITIVE, default=2, help="Number of newest states to keep.")
 @options.as_json
 def command(**values: Any) -> None:
     """Train a model.

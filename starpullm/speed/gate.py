@@ -167,20 +167,8 @@ def compare_builds(
 ) -> BuildsResult:
     """Decide whether a build is slower than another.
 
-    Parameters
-    ----------
-    configuration
-        The workload in words, for messages.
-    new, baseline, control
-        For each round: seconds by quantity, one of which is ``STEP``. The i-th of each are of the same round.
-    tasks
-        The baseline's tasks of a step, by operation.
-    tokens, flops
-        Of a step.
-    limit_gflops
-        The machine's limit.
-    budget
-        The slowdown that is tolerated.
+    `new`, `baseline` and `control` have for each round the seconds by quantity, one of which is ``STEP``; the i-th of
+    each are of the same round. `tasks` are the baseline's of a step, by operation; `tokens` and `flops` are of a step.
 
     Raises
     ------

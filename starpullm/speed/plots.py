@@ -59,38 +59,28 @@ def read_results(paths: Iterable[Path]) -> list[Throughput]:
 
 
 def draw(kind: str, results: Sequence[Throughput]) -> Figure:
-    """Draw results of one model on one machine.
+    """Draw results of one model on one machine; those that don't fit the kind of plot are left out.
 
-    If several results belong to the same point, because they differ in the number of sub-batches, the fastest is drawn.
-    The line of the limit is the speed of a training that consists of its matmuls alone, at the highest limit that was
-    measured for that number of cores.
-
-    Parameters
-    ----------
-    kind
-        ``"strong"``: tokens per millisecond by cores, a panel for each batch size. ``"weak"``: the same, a panel for
-        each batch size per core. ``"partitions"``: by batch size, a bar for each partition, a panel for each number of
-        cores.
-    results
-        Results that don't fit the kind of plot are left out.
+    ``"strong"`` is tokens per millisecond by cores, with a panel for each batch size; ``"weak"`` the same, with a panel
+    for each batch size per core. ``"partitions"`` has a bar for each partition by batch size, and a panel for each
+    number of cores. If several results belong to the same point, because they differ in the number of sub-batches, the
+    fastest is drawn. The line of the limit is the speed of a training that consists of its matmuls alone, at the
+    highest limit that was measured for that number of cores.
 
     Raises
     ------
     InvalidArgumentError
-        If the kind is unknown, if there is nothing to draw, or if the results are of several models, sequence lengths,
-        reductions or machines.
+        If there is nothing to draw, or if the results are of several models, sequence lengths, reductions or machines.
     MissingDependencyError
         If matplotlib can't be imported.
     """
-    if kind not in KINDS:
-        raise InvalidArgumentError(f'kind: found "{kind}", expected one of {", ".join(KINDS)}')
     if not results:
         raise InvalidArgumentError("results: found none, expected at least one")
     for name, of in _SHARED.items():
         values = sorted({str(of(result)) for result in results})
         if len(values) > 1:
             raise InvalidArgumentError(f"results: found several kinds of {name} ({', '.join(values)}), expected one")
-    panels = _partitions(results) if kind == "partitions" else _scaling(kind, results)
+    panels = _panels(kind, results)
     limits: dict[int, float] = {}
     for result in results:
         cores = _cores(result.configuration)
@@ -177,22 +167,25 @@ def _families(workload: Workload) -> list[str]:
     return [*lines, "one worker"] if partition.workers == 1 else lines
 
 
-def _put(series: _Series, label: str, key: int, result: Throughput) -> None:
-    points = series.setdefault(label, {})
-    if key not in points or points[key].tokens_per_ms < result.tokens_per_ms:
-        points[key] = result
-
-
-def _scaling(kind: str, results: Sequence[Throughput]) -> dict[str, _Series]:
-    """Return a panel for each batch, the smallest first, with the lines that have more than one point."""
-    title, batch_words = ("B = {}", "batch size") if kind == "strong" else ("B = {} per core", "batch per core")
+def _panels(kind: str, results: Sequence[Throughput]) -> dict[str, _Series]:
+    """Return the series of each panel by its title, the smallest batch or number of cores first."""
     panels: dict[int, _Series] = {}
     for result in results:
         workload = result.configuration
-        batch, rest = divmod(workload.batch_size, 1 if kind == "strong" else _cores(workload))
-        if not rest:
-            for family in _families(workload):
-                _put(panels.setdefault(batch, {}), family, _cores(workload), result)
+        cores = _cores(workload)
+        if kind == "partitions":
+            ranks = f"{workload.ranks} ranks of " if workload.ranks > 1 else ""
+            panel, key, labels = cores, workload.batch_size, [f"{ranks}{workload.partition}"]
+        else:
+            panel, rest = divmod(workload.batch_size, 1 if kind == "strong" else cores)
+            key, labels = cores, _families(workload) if not rest else []
+        for label in labels:
+            points = panels.setdefault(panel, {}).setdefault(label, {})
+            if key not in points or points[key].tokens_per_ms < result.tokens_per_ms:
+                points[key] = result
+    if kind == "partitions":
+        return {f"{cores} core{'s' * (cores > 1)}": series for cores, series in sorted(panels.items())}
+    title, batch_words = ("B = {}", "batch size") if kind == "strong" else ("B = {} per core", "batch per core")
     found = {}
     for batch, series in sorted(panels.items()):
         lines = {label: dict(sorted(points.items())) for label, points in series.items() if len(points) > 1}
@@ -203,22 +196,11 @@ def _scaling(kind: str, results: Sequence[Throughput]) -> dict[str, _Series]:
     return found
 
 
-def _partitions(results: Sequence[Throughput]) -> dict[str, _Series]:
-    panels: dict[int, _Series] = {}
-    for result in results:
-        workload = result.configuration
-        ranks = f"{workload.ranks} ranks of " if workload.ranks > 1 else ""
-        series = panels.setdefault(_cores(workload), {})
-        _put(series, f"{ranks}{workload.partition}", workload.batch_size, result)
-    return {f"{cores} core{'s' * (cores > 1)}": series for cores, series in sorted(panels.items())}
-
-
 # ---- Drawing ----
 
 
 def _new_figure(panels: int) -> tuple[Figure, Sequence[Axes]]:
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingDependencyError(
@@ -228,7 +210,6 @@ def _new_figure(panels: int) -> tuple[Figure, Sequence[Axes]]:
     columns = min(panels, _PANEL_COLUMNS)
     rows = -(-panels // columns)
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    FigureCanvasAgg(figure)
     axes: Any = figure.subplots(rows, columns, sharey=True, squeeze=False)
     for unused in axes.flat[panels:]:
         unused.remove()

@@ -136,7 +136,7 @@ def test_words() -> None:
     labels = [text.get_text() for text in legend.get_texts()]
     assert len(labels) == len(set(labels))
     assert {"1x1", "4x2", "2 ranks of 1x1", "limit of the matmuls"} <= set(labels)
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     assert all(legend.get_window_extent().y1 <= axis.get_window_extent().y0 for axis in figure.axes)
 
 
@@ -164,7 +164,6 @@ def test_where_no_file_can_be(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "results", "sentence"),
     [
-        ("pie", RESULTS, 'kind: found "pie", expected one of strong, weak, partitions'),
         ("strong", [], "results: found none"),
         ("strong", [result("1x1", 8), result("2x1", 16)], "strong: expected several numbers of cores with the same"),
         ("weak", [result("1x1", 8), result("2x1", 8)], "weak: expected several numbers of cores with the same batch"),
