@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,7 +92,8 @@ def command(**values: Any) -> None:
         raise click.UsageError("expected either --batch-size or --total-batch-size")
     record = shipped_record(run.model) if run.model else None
     workloads = list(_workloads(run, record))
-    with _ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="starpullm-bench-") as directory:
+    signal.signal(signal.SIGTERM, _leave)  # it arrives soon: this process runs no native code for long
+    with tempfile.TemporaryDirectory(prefix="starpullm-bench-") as directory:
         if record is None:
             checkpoint = run.checkpoint.absolute()
         else:
@@ -160,22 +160,10 @@ def _compare(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint: Pa
             _print_comparison(comparison)
 
 
-@contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Turn SIGTERM into an exception, so that child processes are ended and generated files are removed.
-
-    Python sees the signal only because this process runs no native code for long.
-    """
-
-    def leave(number: int, frame: object) -> NoReturn:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _leave(number: int, frame: object) -> NoReturn:
+    """Handle SIGTERM by an exception, so that child processes are ended and generated files are removed."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    raise SystemExit(128 + number)
 
 
 def _print_throughputs(results: Sequence[Throughput]) -> None:

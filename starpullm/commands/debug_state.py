@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -26,16 +26,7 @@ from starpullm.runtime import Runtime
 @click.option("--checkpoint", type=options.PATH, required=True, help="Checkpoint that STATE.bin was made from.")
 @options.placement
 @options.as_json
-def command(
-    state_file: Path,
-    checkpoint: Path,
-    partition: str,
-    scheduler: str,
-    matmul: str,
-    blas_library: str | None,
-    as_json: bool,
-    **summed: Any,
-) -> None:
+def command(**values: Any) -> None:
     """Compare a step with llm.c's debug state, within tolerances.
 
     STATE.bin holds logits, loss and gradients of one step, computed by PyTorch. With llm.c's gpt2_124M_debug_state.bin,
@@ -44,16 +35,24 @@ def command(
 
     Exit status: 0 if all values are within the tolerances; 1 if some aren't; 2 for bad usage or input.
     """
+    run = SimpleNamespace(**values)
     with all_ranks() as comm:
-        state = read_debug_state(state_file, checkpoint_config(checkpoint), mmap=True)
+        state = read_debug_state(run.state_file, checkpoint_config(run.checkpoint), mmap=True)
         with (
-            Runtime(partition, scheduler, comm, matmul=matmul, blas_library=blas_library) as runtime,
+            Runtime(run.partition, run.scheduler, comm, matmul=run.matmul, blas_library=run.blas_library) as runtime,
             guarded_ranks(comm),
-            progress_bar(hidden=as_json) as progress,
+            progress_bar(hidden=run.as_json) as progress,
         ):
             bar = progress.add_task("debug state", total=len(expected_losses(state)))
-            result = check_debug_state(state, runtime, checkpoint, progress=lambda: progress.advance(bar), **summed)
-        if as_json:
+            result = check_debug_state(
+                state,
+                runtime,
+                run.checkpoint,
+                sub_batches=run.sub_batches,
+                reduction=run.reduction,
+                progress=lambda: progress.advance(bar),
+            )
+        if run.as_json:
             print_json(result.as_json())
         else:
             OUT.print("\n".join(result.describe()))

@@ -7,6 +7,8 @@ import tempfile
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import click
 
@@ -49,18 +51,7 @@ MAX_DETAILS = 16
     help="Compare with llm.c itself, built as this shared object, on the models, tokens and settings of the records.",
 )
 @options.as_json
-def command(
-    record_files: Sequence[Path],
-    partitions: Sequence[str],
-    sub_batches: str,
-    reduction: str,
-    schedulers: Sequence[str],
-    full: bool,
-    matmul: str,
-    blas_library: str | None,
-    llmc_lib: Path | None,
-    as_json: bool,
-) -> None:
+def command(**values: Any) -> None:
     """Compare every tensor of every step with llm.c's, bit for bit.
 
     RECORD.json is a golden record: a file with hashes of all tensors that llm.c computed. By default the records of the
@@ -71,21 +62,25 @@ def command(
     record's batch; 3 if nothing can be compared, because this machine's libm is not the record's or a BLAS computes the
     matmuls.
     """
-    records = [GoldenRecord.load(path) for path in record_files]
+    run = SimpleNamespace(**values)
+    records = [GoldenRecord.load(path) for path in run.record_files]
     results: list[ParityResult] = []
     with all_ranks() as comm:
-        plan = _plan(records, full, sub_batches, comm.Get_size() if comm else 1)
-        places = list(product(partitions, schedulers))
-        with tempfile.TemporaryDirectory(prefix="starpullm-parity-") as name, progress_bar(hidden=as_json) as progress:
+        plan = _plan(records, run.full, run.sub_batches, comm.Get_size() if comm else 1)
+        places = list(product(run.partitions, run.schedulers))
+        with (
+            tempfile.TemporaryDirectory(prefix="starpullm-parity-") as name,
+            progress_bar(hidden=run.as_json) as progress,
+        ):
             directory = Path(name)
             steps = sum(record.num_steps * len(counts) for record, counts in plan) * len(places)
             bar = progress.add_task("parity", total=steps)
             for record, counts in plan:
                 checkpoint = make_inputs(record, directory)
-                reference = run_llmc(llmc_lib, record, checkpoint, directory, comm) if llmc_lib else None
+                reference = run_llmc(run.llmc_lib, record, checkpoint, directory, comm) if run.llmc_lib else None
                 for place in places:
                     with (
-                        Runtime(*place, comm, matmul=matmul, blas_library=blas_library) as runtime,
+                        Runtime(*place, comm, matmul=run.matmul, blas_library=run.blas_library) as runtime,
                         guarded_ranks(comm),
                     ):
                         for count in counts:
@@ -94,14 +89,15 @@ def command(
                                 runtime,
                                 checkpoint,
                                 sub_batches=count,
-                                reduction=reduction,
+                                reduction=run.reduction,
                                 reference=reference,
                                 progress=lambda: progress.advance(bar),
                             )
                             results.append(result)
-                            _print_result(result, hidden=as_json)
+                            if not run.as_json:
+                                _print_result(result)
                 checkpoint.unlink()
-        _print_summary(results, as_json=as_json)
+        _print_summary(results, as_json=run.as_json)
     sys.exit(_exit_status(results))
 
 
@@ -138,9 +134,7 @@ def _exit_status(results: Sequence[ParityResult]) -> int:
     return EXIT_NOT_COMPARABLE if Outcome.NOT_COMPARABLE in outcomes else 0
 
 
-def _print_result(result: ParityResult, *, hidden: bool) -> None:
-    if hidden:
-        return
+def _print_result(result: ParityResult) -> None:
     OUT.print(_result_line(result))
     details = list(result.detail_lines())
     for line in details[:MAX_DETAILS]:

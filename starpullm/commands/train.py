@@ -108,11 +108,7 @@ def _train(
     run: SimpleNamespace, config: ModelConfig, state: TrainingState | None, states: Path | None, runtime: Runtime
 ) -> dict[str, Any]:
     """Train, and return the results as --json prints them; without it, print each step."""
-
-    def ignore(line: str) -> None:
-        pass
-
-    say: Callable[[str], None] = ignore if run.as_json else OUT.print
+    say: Callable[[str], None] = (lambda line: None) if run.as_json else OUT.print
     if runtime.matmul != "strict":
         say(f"matmuls by {runtime.matmul}: not strict")
     loader = _open_tokens(run.tokens, run, config, runtime)

@@ -1,17 +1,8 @@
 """The throughput gate's decision: whether a build is slower than another one, or than stored runs of the same machine.
 
-Two builds are compared in rounds of three turns: the new build's, the baseline's, and that of the control, a second
-process of the baseline (an A/A comparison). The quantities are the step and the kernels of each operation. In each
-round, the logarithm of the new build's time is compared with that of each of the baseline's two processes, and a
-quantity's change is the average of the two comparisons. (A comparison with the mean of the baseline's two turns would
-make a build on a busy machine look faster than itself: disturbances only slow down, and one of two turns is disturbed
-more often than one turn.) ``gate_statistics`` makes an estimate and an interval of the rounds; it keeps the middle half
-of them, because other activity of the machine disturbs single turns. The intervals of all quantities together miss the
-true values with a probability of at most `ERROR_RATE` to either side, divided equally among them (Bonferroni). The
-number of rounds is fixed before the first one, so there is no repeated testing that would raise this probability.
-
-The control shows how much two processes of the same build differ. If its interval excludes "no change", the interval of
-the new build's change is widened by that distance, to both sides.
+docs/throughput.md describes it. A quantity's change is the average of two comparisons, one with each of the baseline's
+two processes. A comparison with the mean of the baseline's two turns would make a build on a busy machine look faster
+than itself: disturbances only slow down, and one of two turns is disturbed more often than one turn.
 """
 
 from __future__ import annotations
@@ -20,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import numpy as np
 
@@ -189,13 +181,10 @@ def compare_builds(
     verdict = _together(judged)
     step_seconds = math.exp(np.median([math.log(of[STEP]) for of in new]))
     return BuildsResult(
-        name="throughput",
-        outcome=_OUTCOMES[verdict],
-        finding=_finding(verdict, _reason(verdict, judged, budget)),
+        **_told(verdict, _reason(verdict, judged, budget)),
         measured=max(of.change for of in judged),
         limit=budget,
         configuration=configuration,
-        verdict=verdict,
         tokens_per_ms=tokens / step_seconds / 1e3,
         baseline_tokens_per_ms=tokens / step.seconds / 1e3,
         matmul_limit_gflops=limit_gflops,
@@ -262,13 +251,10 @@ def compare_with_stored(
         verdict = _verdict(low, high, budget)
         reason = f"{measured:+.1%} ({low:+.1%} to {high:+.1%}) of the time of {len(stored)} stored runs"
     return StoredResult(
-        name="throughput",
-        outcome=_OUTCOMES[verdict],
-        finding=_finding(verdict, reason),
+        **_told(verdict, reason),
         measured=measured,
         limit=budget,
         configuration=configuration,
-        verdict=verdict,
         tokens_per_ms=tokens_per_ms,
         matmul_limit_gflops=limit_gflops,
         fraction_of_limit=fraction_of_limit,
@@ -339,6 +325,8 @@ def _reason(verdict: Verdict, judged: Sequence[Change], budget: float) -> str:
     return f"step {judged[0].change:+.1%}; nothing is slower by {max(change.high for change in judged):.1%} or more"
 
 
-def _finding(verdict: Verdict, reason: str) -> str:
-    """Return the reason after the verdict, without it if the outcome's name is the same."""
-    return reason if verdict.value == _OUTCOMES[verdict].value else f"{verdict.value}: {reason}"
+def _told(verdict: Verdict, reason: str) -> dict[str, Any]:
+    """Return the fields that follow from the verdict; the finding has it only if the outcome's name is another."""
+    outcome = _OUTCOMES[verdict]
+    finding = reason if verdict.value == outcome.value else f"{verdict.value}: {reason}"
+    return {"name": "throughput", "outcome": outcome, "finding": finding, "verdict": verdict}

@@ -120,17 +120,17 @@ def bench(workload: Workload, checkpoint: Path, time_limit: float) -> Throughput
     """
     arguments = {"workload": asdict(workload), "checkpoint": str(checkpoint)}
     with Child(str(workload), _serve_throughput, arguments, ranks=workload.ranks) as child:
-        return Throughput.from_json(result_of(child.start(time_limit)))
+        return Throughput.from_json(result_of(child, child.start(time_limit)))
 
 
-def result_of(reply: Reply) -> Any:
+def result_of(child: Child, reply: Reply) -> Any:
     """Return the value of a child's reply, or raise what `bench` raises."""
     if isinstance(reply, Raised) and reply.kind in _REFUSALS:
-        raise _REFUSALS[reply.kind](f"{reply.child}: {reply.sentence}")
+        raise _REFUSALS[reply.kind](f"{child.name}: {reply.sentence}")
     if isinstance(reply, Lost) and isinstance(reply.ending, StarpullmError):
         raise reply.ending
     if isinstance(reply, Lost) and isinstance(reply.ending, ExitedWith) and reply.ending.status == _REFUSED:
-        raise InvalidArgumentError(reply.text.partition("\n")[0])
+        raise InvalidArgumentError(f"{child.name}: {reply.ending.sentence}")
     return reply.result()
 
 

@@ -206,11 +206,11 @@ class _Contender:
         self._time_limit = time_limit
         arguments = {"name": name, "workload": asdict(workload), "checkpoint": str(checkpoint)}
         self._child = stack.enter_context(Child(name, _serve_steps, arguments, request_name="the turn"))
-        self.description = result_of(self._child.start(time_limit))
+        self.description = result_of(self._child, self._child.start(time_limit))
 
     def run(self, steps: int) -> tuple[float, list[float]]:
         """Run so many steps; return their seconds and losses."""
-        result = result_of(self._child.ask(steps, self._time_limit))
+        result = result_of(self._child, self._child.ask(steps, self._time_limit))
         return result["seconds"], result["losses"]
 
     def take_turn(self) -> None:
