@@ -14,7 +14,7 @@ from starpullm.pytest_plugin.fixtures import Checker
 from starpullm.pytest_plugin.run import Validation, validation_of
 
 if TYPE_CHECKING:
-    from starpullm.speed.rounds import Series
+    from starpullm.speed.turns import Contender
     from starpullm.speed.workload import Workload
 
 
@@ -127,7 +127,7 @@ class Gate:
         from starpullm.speed.turns import Contender
 
         with open_series(workload, checkpoint, Contender("library"), self._validation.time_limit) as series:
-            self._run(series.take)
+            self._run(series.take_turn)
             limit, fraction = series.finish()
         stored = [extra for extra in self._stored() if extra["configuration"] == asdict(workload)]
         self._record(series, workload, limit, fraction)
@@ -139,24 +139,21 @@ class Gate:
             limit_gflops=limit,
             budget=self._validation.budget,
         )
-        assert series.contender.cost is not None
-        self._checker.judge(
-            result, *(check_cost(series.contender.cost, GraphCost(**extra["cost"])) for extra in stored[-1:])
-        )
+        costs = [check_cost(series.cost, GraphCost(**extra["cost"])) for extra in stored[-1:]]
+        self._checker.judge(result, *costs)
 
     def _run(self, measure: Callable[[], float]) -> None:
         self._benchmark.pedantic(lambda: _CLOCK.advance(measure()), rounds=self._validation.rounds, iterations=1)
 
-    def _record(self, series: Series, workload: Workload, limit: float, fraction: float) -> None:
+    def _record(self, series: Contender, workload: Workload, limit: float, fraction: float) -> None:
         """Add to pytest-benchmark's record what later runs are compared with."""
-        assert series.contender.cost is not None
         self._benchmark.extra_info["starpullm"] = {
             "fingerprint": self._fingerprint,
             "configuration": asdict(workload),
             "tokens_per_ms": series.tokens_per_ms,
             "matmul_limit_gflops": limit,
             "fraction_of_limit": fraction,
-            "cost": asdict(series.contender.cost),
+            "cost": asdict(series.cost),
         }
 
     def _stored(self) -> Iterator[dict[str, Any]]:
