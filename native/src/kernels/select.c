@@ -61,11 +61,11 @@ static void add_levels(void)
 #if STARPULLM_HAS_FMA
     if (!__builtin_cpu_supports("fma"))
         for (size_t i = 0; i < num_levels; i++)
-            levels[i].peak.fused = NULL;
+            levels[i].peak.fused.run = NULL;
 #endif
     /* What ref is measured against: every CPU has the baseline's vectors. */
     levels[0].peak = levels[1].peak;
-    levels[0].peak.fused = NULL;
+    levels[0].peak.fused.run = NULL;
 }
 
 static void choose(void)

@@ -79,12 +79,12 @@ static status open_model(struct starpullm_session *session, const struct starpul
     const struct runtime_layout *layout = runtime_layout();
     struct graph_options *graph = &session->graph;
     if (state)
-        graph->config = training_state_meta(state)->config;
+        graph->config = state->meta.config;
     else
         TRY(checkpoint_config(options->checkpoint, &graph->config));
     TRY(session_check_options(options, &graph->config));
     session->batch_size = options->batch_size;
-    session->blas = layout->blas || (state && training_state_meta(state)->blas);
+    session->blas = layout->blas || (state && state->meta.blas);
     graph->B = (size_t)(options->batch_size / options->sub_batches);
     graph->T = (size_t)options->seq_len;
     graph->sub_batches = (int)options->sub_batches * layout->ranks;

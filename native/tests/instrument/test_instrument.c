@@ -25,7 +25,7 @@ static void check_at(int line, bool passed, const char *what)
     if (passed)
         return;
     failures++;
-    printf("test_instrument.c:%d: failed: %s\n    last error: %s\n", line, what, last_error());
+    printf("test_instrument.c:%d: failed: %s\n    last error: %s\n", line, what, starpullm_last_error());
 }
 #define CHECK(condition) check_at(__LINE__, (condition), #condition)
 #define WORKS(call) check_at(__LINE__, (call) == STARPULLM_OK, #call)
@@ -338,7 +338,7 @@ static void test_one_at_a_time(void)
     struct instrument *first = create(STARPULLM_AUDIT), *second = NULL;
     const struct instrument_options options = {.instruments = STARPULLM_AUDIT};
     CHECK(instrument_create(&options, buffers, NUM_BUFFERS, &second) == STARPULLM_INVALID_STATE);
-    CHECK(strstr(last_error(), "another session") != NULL);
+    CHECK(strstr(starpullm_last_error(), "another session") != NULL);
     instrument_destroy(first);
     instrument_destroy(create(STARPULLM_AUDIT));
 }
