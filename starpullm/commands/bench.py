@@ -16,7 +16,7 @@ import click
 from starpullm.checks.result import json_value
 from starpullm.commands import options
 from starpullm.commands.main import exit_status
-from starpullm.commands.render import ERR, OUT, new_table, print_json, print_table, progress_bar
+from starpullm.commands.render import ERR, OUT, print_json, progress_bar
 from starpullm.data.generator import generate_checkpoint
 from starpullm.errors import StarpullmError
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
@@ -204,7 +204,7 @@ def _print_row(workloads: Sequence[Workload], measured: Sequence[Throughput]) ->
         )
         if result.matmul != "strict":
             OUT.print(f"matmuls by {result.matmul}: not strict")
-        OUT.print("configuration".ljust(len(name)) + "".join(f"  {column:>9}" for column in _COLUMNS))
+        _print_line("configuration".ljust(len(name)), _COLUMNS)
     cells = (
         f"{result.tokens_per_ms:.4g}",
         f"{result.matmul_gflops:.4g}",
@@ -216,7 +216,11 @@ def _print_row(workloads: Sequence[Workload], measured: Sequence[Throughput]) ->
         f"{result.waiting_fraction:.1%}",
         f"{result.peak_rss_bytes / 2**20:.0f} MiB",
     )
-    OUT.print(name + "".join(f"  {cell:>9}" for cell in cells))
+    _print_line(name, cells)
+
+
+def _print_line(name: str, cells: Sequence[str], width: int = 9) -> None:
+    OUT.print(name + "".join(f"  {cell:>{width}}" for cell in cells))
 
 
 def _details(result: Throughput) -> str:
@@ -240,14 +244,16 @@ def _print_comparison(comparison: Comparison) -> None:
     OUT.print(
         f"{workload.model}, B = {workload.batch_size}, T = {workload.seq_len}, {workload}, {workload.iterations} rounds"
     )
-    table = new_table("contender", "tokens/ms", "least", "most", "strict is", "least", "most")
+    length, width = len("torch compiled"), len("within noise")
+    columns = ("tokens/ms", "least", "most", "strict is", "least", "most")
+    _print_line("contender".ljust(length), columns, width)
     for contender in comparison.contenders:
         speed, slower = contender.tokens_per_ms, contender.times_slower
         speeds = (f"{speed.median:.4g}", f"{speed.low:.4g}", f"{speed.high:.4g}")
         ratio = "within noise" if contender.is_within_noise else f"{slower.median:.2f} x"
         ratios = (ratio, f"{slower.low:.2f}", f"{slower.high:.2f}")
-        table.add_row(contender.name, *speeds, *(ratios if contender.name != STRICT else ("", "", "")))
-    print_table(table)
+        cells = speeds if contender.name == STRICT else (*speeds, *ratios)
+        _print_line(contender.name.ljust(length), cells, width)
     for contender in comparison.contenders[1:]:
         OUT.print(f"{contender.name}: {contender.description}")
     for name, reason in comparison.left_out.items():
