@@ -19,8 +19,9 @@ from starpullm.data.loader import TokenLoader
 from starpullm.errors import FileError, FormatError, InvalidArgumentError
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.model import ModelConfig
+from starpullm.resume import TrainingState, training_state
 from starpullm.runtime import Runtime
-from starpullm.trainer import Trainer, TrainingState, training_state
+from starpullm.trainer import Trainer
 from starpullm.training.loop import StepReport, mean_loss, train
 
 POSITIVE = click.IntRange(min=1)

@@ -182,6 +182,7 @@ def compare_builds(
     step_seconds = math.exp(np.median([math.log(of[STEP]) for of in new]))
     return BuildsResult(
         **_told(verdict, _reason(verdict, judged, budget)),
+        compared=len(new),
         measured=max(of.change for of in judged),
         limit=budget,
         configuration=configuration,
@@ -252,6 +253,7 @@ def compare_with_stored(
         reason = f"{measured:+.1%} ({low:+.1%} to {high:+.1%}) of the time of {len(stored)} stored runs"
     return StoredResult(
         **_told(verdict, reason),
+        compared=len(stored),
         measured=measured,
         limit=budget,
         configuration=configuration,
