@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -131,7 +131,7 @@ def _workloads(run: SimpleNamespace, record: GoldenRecord | None) -> Iterator[Wo
 
 def _measure_all(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint: Path) -> None:
     """Measure one workload after the other and show each at once; after a failure, go on and exit with its status."""
-    measured: list[Throughput] = []
+    results: list[Throughput | Comparison] = []
     document: list[object] = []
     failures: dict[Workload, StarpullmError] = {}
     try:
@@ -140,39 +140,34 @@ def _measure_all(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint
             bar = progress.add_task("bench", total=len(workloads) * (run.iterations if run.peers else 1))
             for workload in workloads:
                 try:
-                    if run.peers:
-                        document.append(_compare(run, workload, checkpoint, lambda: progress.advance(bar)))
-                    else:
-                        measured.append(bench(workload, checkpoint, run.time_limit))
-                        document.append(measured[-1])
-                        progress.advance(bar)
-                        if not run.as_json:
-                            _print_row(workloads, measured)
+                    results.append(_measure(run, workload, checkpoint, lambda: progress.advance(bar)))
                 except StarpullmError as error:
                     failures[workload] = error
                     document.append({"configuration": workload, "failure": str(error)})
                     ERR.print(f"Error: {error}")
+                    continue
+                document.append(results[-1])
+                if not run.as_json:
+                    _print_result(results, workloads)
     finally:
-        if len(document) > len(failures):
-            if run.as_json:
-                print_json(json_value(document))
-            else:
-                for workload, failure in failures.items():
-                    OUT.print(f"{_name(workload, workloads)}  failed: {str(failure).splitlines()[0]}")
-                for result in measured:
-                    OUT.print(f"{_name(result.configuration, workloads)}: {_details(result)}")
-                OUT.print(noise.sentence(measured))
+        if results and run.as_json:
+            print_json(json_value(document))
+        elif results:
+            _print_end(results, failures, workloads, noise)
     if failures:
         sys.exit(exit_status(next(iter(failures.values()))))
 
 
-def _compare(run: SimpleNamespace, workload: Workload, checkpoint: Path, progress: Callable[[], None]) -> Comparison:
-    comparison = compare(
+def _measure(
+    run: SimpleNamespace, workload: Workload, checkpoint: Path, progress: Callable[[], None]
+) -> Throughput | Comparison:
+    if not run.peers:
+        result = bench(workload, checkpoint, run.time_limit)
+        progress()
+        return result
+    return compare(
         workload, checkpoint, run.peers, blas_library=run.blas_library, time_limit=run.time_limit, progress=progress
     )
-    if not run.as_json:
-        _print_comparison(comparison)
-    return comparison
 
 
 def _leave(number: int, frame: object) -> NoReturn:
@@ -192,11 +187,14 @@ def _name(workload: Workload, workloads: Sequence[Workload]) -> str:
     return names[workload].ljust(max(map(len, ("configuration", *names.values()))))
 
 
-def _print_row(workloads: Sequence[Workload], measured: Sequence[Throughput]) -> None:
-    """Print the last measurement as a row of a table, after the first one's heading."""
-    result, first = measured[-1], measured[-1].configuration
+def _print_result(results: Sequence[Throughput | Comparison], workloads: Sequence[Workload]) -> None:
+    """Print the last result: a comparison, or a row of a table, after the first one's heading."""
+    result, first = results[-1], results[-1].configuration
+    if isinstance(result, Comparison):
+        _print_comparison(result)
+        return
     name = _name(first, workloads)
-    if len(measured) == 1:
+    if len(results) == 1:
         sizes = dict.fromkeys(str(of.batch_size) for of in workloads)
         OUT.print(
             f"{first.model}, B = {', '.join(sizes)}, T = {first.seq_len}, {first.iterations} iterations after "
@@ -221,6 +219,27 @@ def _print_row(workloads: Sequence[Workload], measured: Sequence[Throughput]) ->
 
 def _print_line(name: str, cells: Sequence[str], width: int = 9) -> None:
     OUT.print(name + "".join(f"  {cell:>{width}}" for cell in cells))
+
+
+def _print_end(
+    results: Sequence[Throughput | Comparison],
+    failures: Mapping[Workload, StarpullmError],
+    workloads: Sequence[Workload],
+    noise: NoiseMeter,
+) -> None:
+    """Print what failed, where the time of each configuration goes, and what else used the machine."""
+    for workload, failure in failures.items():
+        OUT.print(f"{_name(workload, workloads)}  failed: {str(failure).splitlines()[0]}")
+    what, ranges = "the limit", []
+    for result in results:
+        if isinstance(result, Comparison):
+            strict = result.contenders[0].tokens_per_ms
+            what = "the strict run's speed"
+            ranges.append((strict.low, strict.high))
+        else:
+            OUT.print(f"{_name(result.configuration, workloads)}: {_details(result)}")
+            ranges.append((min(result.matmul_limit_range), max(result.matmul_limit_range)))
+    OUT.print(noise.sentence(what, ranges))
 
 
 def _details(result: Throughput) -> str:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 import psutil
 
-from starpullm.speed.measure import Throughput
-
 
 class NoiseMeter:
     """What else used the machine since the meter was made."""
@@ -17,15 +15,17 @@ class NoiseMeter:
         self._load = psutil.getloadavg()[0]
         psutil.cpu_times_percent()  # the next call's percentages are of the time since this one
 
-    def sentence(self, measured: Sequence[Throughput]) -> str:
-        """Return in a line: the load before, the time stolen by the hypervisor, and the spread of the limit."""
+    def sentence(self, what: str, ranges: Sequence[tuple[float, float]]) -> str:
+        """Return in a line: the load before, the time stolen by the hypervisor, and the largest range of a speed.
+
+        `ranges` has the least and the most of several measurements of the speed that `what` names.
+        """
         parts = [
             f"load {self._load:.2f} on {psutil.cpu_count()} processors before",
             f"{getattr(psutil.cpu_times_percent(), 'steal', 0.0):.1f}% of their time stolen by other machines",
         ]
-        if measured:
-            spread = max(high / low for low, high in (of.matmul_limit_range for of in measured)) - 1
-            parts.append(f"the limit measured within {spread:.1%}")
+        if ranges:
+            parts.append(f"{what} measured within {max(high / low for low, high in ranges) - 1:.1%}")
         return f"noise: {', '.join(parts)}"
 
 

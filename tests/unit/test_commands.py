@@ -201,7 +201,6 @@ def test_bench_holds_the_machine_lock(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(bench, "bench", measure)
     monkeypatch.setattr(bench, "compare", lambda workload, *_, **__: measure(workload, Path(), 0.0))
-    monkeypatch.setattr(bench, "_print_comparison", lambda comparison: None)
     assert run_bench().exit_code == run_bench("--against", "blas").exit_code == 0
     assert free == [1] * 6
 
