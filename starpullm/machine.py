@@ -156,7 +156,12 @@ def inspect_machine() -> Machine:
         processing_units=machine.processing_units,
         numa_nodes=machine.numa_nodes,
         synthetic_topology=bool(machine.synthetic),
-        partitions=_partitions(machine),
+        partitions=full_partitions(
+            machine.cores,
+            machine.starpu_max_workers,
+            machine.starpu_max_contexts,
+            parallel_workers=bool(machine.starpu_parallel_workers),
+        ),
         simd_level=prototypes.text(machine.simd_level),
         vector_libm=vectors,
         mpi=bool(build.mpi),
@@ -169,10 +174,13 @@ def inspect_machine() -> Machine:
     )
 
 
-def _partitions(machine: Any) -> tuple[str, ...]:
-    """Return the partitions that use all cores; each worker of several threads needs one of StarPU's contexts."""
-    cores = int(machine.cores)
-    most = machine.starpu_max_contexts - 2 if machine.starpu_parallel_workers else 0
+def full_partitions(cores: int, max_workers: int, max_contexts: int, *, parallel_workers: bool) -> tuple[str, ...]:
+    """Return the partitions that use all cores, or as many of them as this StarPU was built for.
+
+    Each worker of several threads needs one of StarPU's contexts; two others are always there.
+    """
+    cores = min(cores, max_workers)
+    most = max_contexts - 2 if parallel_workers else 0
     return tuple(
         f"{workers}x{cores // workers}"
         for workers in range(1, cores + 1)

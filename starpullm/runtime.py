@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -142,6 +143,12 @@ class Runtime(Resource):
 
     def _destroy(self) -> None:
         prototypes.call("runtime_destroy", self._handle)
+
+    def __del__(self) -> None:
+        # A runtime that is dropped without close() would keep this process from starting another one. Over ranks
+        # closing waits for the other ranks, which a rank that has failed must not do.
+        if hasattr(self, "_handle") and self.comm is None and not sys.is_finalizing():
+            self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "running"

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import signal
+import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import click
-from rich.table import Table
 
 from starpullm.checks.result import json_value
 from starpullm.commands import options
-from starpullm.commands.render import OUT, new_table, print_json, print_table, progress_bar
+from starpullm.commands.main import exit_status
+from starpullm.commands.render import ERR, OUT, print_json, progress_bar
 from starpullm.data.generator import generate_checkpoint
+from starpullm.errors import StarpullmError
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
+from starpullm.processes.lock import machine_lock
 from starpullm.runtime import Partition
 from starpullm.speed.measure import Throughput, bench
+from starpullm.speed.noise import NoiseMeter
 from starpullm.speed.peers.compare import PEERS, STRICT, Comparison, compare
 from starpullm.speed.workload import Workload
 from starpullm.trainer import REDUCTIONS
@@ -99,10 +103,7 @@ def command(**values: Any) -> None:
         else:
             checkpoint = Path(directory, "model.bin").absolute()
             generate_checkpoint(checkpoint, record.model, record.seed)
-        if run.peers:
-            _compare(run, workloads, checkpoint)
-        else:
-            _measure(run, workloads, checkpoint)
+        _measure_all(run, workloads, checkpoint)
 
 
 def _workloads(run: SimpleNamespace, record: GoldenRecord | None) -> Iterator[Workload]:
@@ -128,36 +129,45 @@ def _workloads(run: SimpleNamespace, record: GoldenRecord | None) -> Iterator[Wo
             )
 
 
-def _measure(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint: Path) -> None:
-    results: list[Throughput] = []
-    with progress_bar(hidden=run.as_json) as progress:
-        for workload in progress.track(workloads, description="bench"):
-            results.append(bench(workload, checkpoint, run.time_limit))
-    if run.as_json:
-        print_json(json_value(results))
-    else:
-        _print_throughputs(results)
+def _measure_all(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint: Path) -> None:
+    """Measure one workload after the other and show each at once; after a failure, go on and exit with its status."""
+    results: list[Throughput | Comparison] = []
+    document: list[object] = []
+    failures: dict[Workload, StarpullmError] = {}
+    try:
+        with machine_lock(ERR.print), progress_bar(hidden=run.as_json) as progress:
+            noise = NoiseMeter()
+            bar = progress.add_task("bench", total=len(workloads) * (run.iterations if run.peers else 1))
+            for workload in workloads:
+                try:
+                    results.append(_measure(run, workload, checkpoint, lambda: progress.advance(bar)))
+                except StarpullmError as error:
+                    failures[workload] = error
+                    document.append({"configuration": workload, "failure": str(error)})
+                    ERR.print(f"Error: {error}")
+                    continue
+                document.append(results[-1])
+                if not run.as_json:
+                    _print_result(results, workloads)
+    finally:
+        if results and run.as_json:
+            print_json(json_value(document))
+        elif results:
+            _print_end(results, failures, workloads, noise)
+    if failures:
+        sys.exit(exit_status(next(iter(failures.values()))))
 
 
-def _compare(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint: Path) -> None:
-    with progress_bar(hidden=run.as_json) as progress:
-        bar = progress.add_task("bench", total=len(workloads) * run.iterations)
-        comparisons = [
-            compare(
-                workload,
-                checkpoint,
-                run.peers,
-                blas_library=run.blas_library,
-                time_limit=run.time_limit,
-                progress=lambda: progress.advance(bar),
-            )
-            for workload in workloads
-        ]
-    if run.as_json:
-        print_json(json_value(comparisons))
-    else:
-        for comparison in comparisons:
-            _print_comparison(comparison)
+def _measure(
+    run: SimpleNamespace, workload: Workload, checkpoint: Path, progress: Callable[[], None]
+) -> Throughput | Comparison:
+    if not run.peers:
+        result = bench(workload, checkpoint, run.time_limit)
+        progress()
+        return result
+    return compare(
+        workload, checkpoint, run.peers, blas_library=run.blas_library, time_limit=run.time_limit, progress=progress
+    )
 
 
 def _leave(number: int, frame: object) -> NoReturn:
@@ -166,54 +176,86 @@ def _leave(number: int, frame: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def _print_throughputs(results: Sequence[Throughput]) -> None:
-    first = results[0].configuration
-    sizes = dict.fromkeys(result.configuration.batch_size for result in results)
-    OUT.print(
-        f"{first.model}, B = {', '.join(map(str, sizes))}, T = {first.seq_len}, {first.iterations} iterations after "
-        f"{first.warm_up}, {first.scheduler}, {results[0].simd_level}"
-    )
-    if results[0].matmul != "strict":
-        OUT.print(f"matmuls by {results[0].matmul}: not strict")
-    names = [
-        f"B = {of.batch_size}, {of}" if len(sizes) > 1 else str(of)
-        for of in (result.configuration for result in results)
-    ]
-    print_table(_throughput_table(names, results))
-    for name, result in zip(names, results, strict=True):
-        low, high = result.matmul_limit_range
-        busy = f"; limit between {low:.4g} and {high:.4g}: other programs were running" if result.was_disturbed else ""
-        OUT.print(f"{name}: {_operation_shares(result)}{busy}")
-
-
+_COLUMNS = ("tokens/ms", "GFLOP/s", "limit", "with FMA", "of limit", "kernels", "StarPU", "waiting", "memory")
 _NUM_OPERATIONS = 5
 
 
-def _throughput_table(names: Sequence[str], results: Sequence[Throughput]) -> Table:
-    columns = ("tokens/ms", "GFLOP/s", "limit", "with FMA", "of limit", "kernels", "StarPU", "waiting", "memory")
-    table = new_table("configuration", *columns)
-    for name, result in zip(names, results, strict=True):
-        table.add_row(
-            name,
-            f"{result.tokens_per_ms:.4g}",
-            f"{result.matmul_gflops:.4g}",
-            f"{result.matmul_limit_gflops:.4g}",
-            "-" if result.fma_peak_gflops is None else f"{result.fma_peak_gflops:.4g}",
-            f"{result.fraction_of_limit:.1%}",
-            f"{result.kernel_fraction:.1%}",
-            f"{result.runtime_overhead_fraction:.1%}",
-            f"{result.waiting_fraction:.1%}",
-            f"{result.peak_rss_bytes / 2**20:.0f} MiB",
+def _name(workload: Workload, workloads: Sequence[Workload]) -> str:
+    """Return a workload's name in the table of all, of the same length for all."""
+    several = len({of.batch_size for of in workloads}) > 1
+    names = {of: f"B = {of.batch_size}, {of}" if several else str(of) for of in workloads}
+    return names[workload].ljust(max(map(len, ("configuration", *names.values()))))
+
+
+def _print_result(results: Sequence[Throughput | Comparison], workloads: Sequence[Workload]) -> None:
+    """Print the last result: a comparison, or a row of a table, after the first one's heading."""
+    result, first = results[-1], results[-1].configuration
+    if isinstance(result, Comparison):
+        _print_comparison(result)
+        return
+    name = _name(first, workloads)
+    if len(results) == 1:
+        sizes = dict.fromkeys(str(of.batch_size) for of in workloads)
+        OUT.print(
+            f"{first.model}, B = {', '.join(sizes)}, T = {first.seq_len}, {first.iterations} iterations after "
+            f"{first.warm_up}, {first.scheduler}, {result.simd_level}"
         )
-    return table
+        if result.matmul != "strict":
+            OUT.print(f"matmuls by {result.matmul}: not strict")
+        _print_line("configuration".ljust(len(name)), _COLUMNS)
+    cells = (
+        f"{result.tokens_per_ms:.4g}",
+        f"{result.matmul_gflops:.4g}",
+        f"{result.matmul_limit_gflops:.4g}",
+        "-" if result.fma_peak_gflops is None else f"{result.fma_peak_gflops:.4g}",
+        "noise" if result.was_disturbed else f"{result.fraction_of_limit:.1%}",
+        f"{result.kernel_fraction:.1%}",
+        f"{result.runtime_overhead_fraction:.1%}",
+        f"{result.waiting_fraction:.1%}",
+        f"{result.peak_rss_bytes / 2**20:.0f} MiB",
+    )
+    _print_line(name, cells)
 
 
-def _operation_shares(result: Throughput) -> str:
+def _print_line(name: str, cells: Sequence[str], width: int = 9) -> None:
+    OUT.print(name + "".join(f"  {cell:>{width}}" for cell in cells))
+
+
+def _print_end(
+    results: Sequence[Throughput | Comparison],
+    failures: Mapping[Workload, StarpullmError],
+    workloads: Sequence[Workload],
+    noise: NoiseMeter,
+) -> None:
+    """Print what failed, where the time of each configuration goes, and what else used the machine."""
+    for workload, failure in failures.items():
+        OUT.print(f"{_name(workload, workloads)}  failed: {str(failure).splitlines()[0]}")
+    what, ranges = "the limit", []
+    for result in results:
+        if isinstance(result, Comparison):
+            strict = result.contenders[0].tokens_per_ms
+            what = "the strict run's speed"
+            ranges.append((strict.low, strict.high))
+        else:
+            OUT.print(f"{_name(result.configuration, workloads)}: {_details(result)}")
+            ranges.append((min(result.matmul_limit_range), max(result.matmul_limit_range)))
+    OUT.print(noise.sentence(what, ranges))
+
+
+def _details(result: Throughput) -> str:
+    """Return how the kernels' time is divided, and what is known of the fraction of the limit if noise hides it."""
     total = sum(result.seconds_by_operation.values())
     longest = list(result.seconds_by_operation.items())[:_NUM_OPERATIONS]
     shares = [f"{operation} {seconds / total:.1%}" for operation, seconds in longest]
     others = total - sum(seconds for _, seconds in longest)
-    return ", ".join([*shares, f"others {others / total:.1%}"])
+    text = ", ".join([*shares, f"others {others / total:.1%}"])
+    if result.was_disturbed:
+        low, high = result.matmul_limit_range
+        text += (
+            f"; the fraction of the limit is within noise: {result.matmul_gflops / high:.1%} to "
+            f"{result.matmul_gflops / low:.1%}, because the limit was measured as {low:.4g} to {high:.4g}"
+        )
+    return text
 
 
 def _print_comparison(comparison: Comparison) -> None:
@@ -221,13 +263,16 @@ def _print_comparison(comparison: Comparison) -> None:
     OUT.print(
         f"{workload.model}, B = {workload.batch_size}, T = {workload.seq_len}, {workload}, {workload.iterations} rounds"
     )
-    table = new_table("contender", "tokens/ms", "least", "most", "strict is", "least", "most")
+    length, width = len("torch compiled"), len("within noise")
+    columns = ("tokens/ms", "least", "most", "strict is", "least", "most")
+    _print_line("contender".ljust(length), columns, width)
     for contender in comparison.contenders:
         speed, slower = contender.tokens_per_ms, contender.times_slower
         speeds = (f"{speed.median:.4g}", f"{speed.low:.4g}", f"{speed.high:.4g}")
-        ratios = (f"{slower.median:.2f} x", f"{slower.low:.2f}", f"{slower.high:.2f}")
-        table.add_row(contender.name, *speeds, *(ratios if contender.name != STRICT else ("", "", "")))
-    print_table(table)
+        ratio = "within noise" if contender.is_within_noise else f"{slower.median:.2f} x"
+        ratios = (ratio, f"{slower.low:.2f}", f"{slower.high:.2f}")
+        cells = speeds if contender.name == STRICT else (*speeds, *ratios)
+        _print_line(contender.name.ljust(length), cells, width)
     for contender in comparison.contenders[1:]:
         OUT.print(f"{contender.name}: {contender.description}")
     for name, reason in comparison.left_out.items():

@@ -1,4 +1,4 @@
-"""How commands print: results to standard output, progress and errors to standard error; tables and JSON."""
+"""How commands print: results, some of them as JSON, to standard output; progress and errors to standard error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import click
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 # Without markup and emoji, so that brackets and colons of paths are printed as they are.
 OUT = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
@@ -38,19 +37,3 @@ def progress_bar(*, hidden: bool) -> Progress:
         console=ERR,
         disable=hidden or OUT.quiet or not ERR.is_terminal,
     )
-
-
-TABLE_COLUMNS = 110
-
-
-def new_table(first: str, *others: str) -> Table:
-    """Return a table with a column of names and columns of numbers."""
-    table = Table(first, box=None, pad_edge=False)
-    for column in others:
-        table.add_column(column, justify="right", no_wrap=True)
-    return table
-
-
-def print_table(table: Table) -> None:
-    """Print a table, at least `TABLE_COLUMNS` wide: without a terminal, rich would cut it at 80."""
-    Console(highlight=False, width=max(OUT.width, TABLE_COLUMNS)).print(table)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -98,9 +99,9 @@ def _start_of(run: SimpleNamespace) -> tuple[ModelConfig, TrainingState | None]:
         ERR.print(f"note: {state.passed_over}")
     if not state.strict:
         ERR.print(f"note: {state.path}: a BLAS computed matmuls of its steps: not strict")
-    if state.step >= run.steps:
+    if state.step > run.steps:
         raise InvalidArgumentError(
-            f"{state.path}: {state.step} steps have been done, expected fewer than --steps {run.steps}"
+            f"{state.path}: {state.step} steps have been done, expected at most --steps {run.steps}"
         )
     return state.config, state
 
@@ -141,6 +142,8 @@ def _train(
             if run.save_every and states and step % run.save_every == 0:
                 trainer.save_state(states, batches=loader.position, data_id=data_id, keep=run.keep_states)
 
+        if first_step > run.steps:  # the run was ended after its last step, perhaps before it wrote the model
+            say(f"all {run.steps} steps have been done")
         validate("before")
         with progress_bar(hidden=run.as_json) as progress:
             bar = progress.add_task("training", total=run.steps - first_step + 1)
@@ -158,7 +161,7 @@ def _train(
             say(f"saved {run.save}")
     return {
         "losses": [json_number(report.loss) for report in reports],
-        "tokens_per_ms": reports[-1].tokens_per_ms,
+        "tokens_per_ms": reports[-1].tokens_per_ms if reports else None,
         "matmul": runtime.matmul,
         "validation_losses": [json_number(loss) for loss in validations],
         "saved": str(run.save) if run.save else None,
@@ -201,10 +204,10 @@ def _check_same_data(state: TrainingState, batch_size: int, seq_len: int, data_i
 
 
 def _check_can_save(path: Path) -> None:
-    """Refuse a path that can't be written, before any step has been computed."""
+    """Refuse a path that can't be written, before any step has been computed, by making a file without a name there."""
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        os.scandir(path.parent).close()
+        tempfile.TemporaryFile(dir=path.resolve().parent).close()
     except OSError as error:
         raise FileError(f"{path}: can't be written: {error.strerror}", error.errno, str(path)) from error

@@ -188,11 +188,12 @@ class Child:
             while self._connection is None and not self.has_ended and time.monotonic() < deadline:
                 with suppress(TimeoutError):
                     self._connection, _ = listener.accept()
-        self.pids = tuple(self._read(deadline) or ())
-        for pid in self.pids:
-            with suppress(psutil.Error):
-                self._processes.append(psutil.Process(pid))
-        return self._reply("the start", time_limit, deadline)
+            self.pids = tuple(self._read(deadline) or ())
+            for pid in self.pids:
+                with suppress(psutil.Error):
+                    self._processes.append(psutil.Process(pid))
+            # The address is there until here: a child that finds none would end before it is reported as hung.
+            return self._reply("the start", time_limit, deadline)
 
     def ask(self, request: object, time_limit: float) -> Reply:
         """Let the child run until it has replied to a request, at most this many seconds.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,16 +15,19 @@ from starpullm.errors import FileError
 LOCK_VARIABLE = "STARPULLM_LOCK"
 """Environment variable with the path of a lock file to use instead of the user's own."""
 
+_HOLDER_BYTES = 200
+
 _own = threading.RLock()
 _depth = 0
 _file = -1
 
 
 @contextmanager
-def machine_lock() -> Iterator[None]:
+def machine_lock(say: Callable[[str], object] | None = None) -> Iterator[None]:
     """Wait until no other process of this user holds the lock, and hold it; may be nested.
 
-    The kernel releases the lock when the process ends, also after a crash.
+    If another process holds it, `say` is called with a sentence that names that process. The kernel releases the lock
+    when the process ends, also after a crash.
 
     Raises
     ------
@@ -34,7 +38,7 @@ def machine_lock() -> Iterator[None]:
     with _own:
         if _depth == 0:
             _file = _open(lock_path())
-            fcntl.flock(_file, fcntl.LOCK_EX)
+            _acquire(_file, say)
         _depth += 1
         try:
             yield
@@ -42,6 +46,19 @@ def machine_lock() -> Iterator[None]:
             _depth -= 1
             if _depth == 0:
                 os.close(_file)
+
+
+def _acquire(file: int, say: Callable[[str], object] | None) -> None:
+    """Lock the file, and write into it who holds it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        if say is not None:
+            holder = os.pread(file, _HOLDER_BYTES, 0).decode(errors="replace") or "another one"
+            say(f"waiting for process {holder}, which uses the machine (lock {lock_path()})")
+        fcntl.flock(file, fcntl.LOCK_EX)
+    os.ftruncate(file, 0)
+    os.pwrite(file, f"{os.getpid()}, {' '.join(sys.orig_argv)}".encode(errors="replace")[:_HOLDER_BYTES], 0)
 
 
 def _open(path: Path) -> int:

@@ -267,15 +267,17 @@ class Options:
         return [int(text) for text in chosen]
 
     def _partitions(self, ranks: int) -> list[str]:
-        from starpullm.data.sizes import divisors
+        from starpullm.machine import full_partitions
         from starpullm.runtime import Partition
 
         cores = int(self.machine["cores"])
         chosen = []
         for text in self._config.option.starpullm_partition or ["all"]:
             if text == "all":
-                own = max(cores // ranks, 1)
-                chosen += ["1x1", *(f"{own // threads}x{threads}" for threads in divisors(own))]
+                limits = {name: self.machine[f"starpu_{name}"] for name in ("max_workers", "max_contexts")}
+                parallel = self.machine["starpu_parallel_workers"]
+                own = full_partitions(max(cores // ranks, 1), **limits, parallel_workers=parallel)
+                chosen += ["1x1", *reversed(own)]
                 continue
             try:
                 workers, threads = Partition.parse(text)

@@ -324,7 +324,9 @@ def _reason(verdict: Verdict, judged: Sequence[Change], budget: float) -> str:
     if verdict is Verdict.INCONCLUSIVE:
         names = ", ".join(change.name for change in own)
         return f"a slowdown of {RESOLUTION:.1%} can't be excluded: {names}"
-    return f"step {judged[0].change:+.1%}; nothing is slower by {max(change.high for change in judged):.1%} or more"
+    slowest = max(change.high for change in judged)
+    by = f" by {slowest:.1%} or more" if slowest > 0 else ""
+    return f"step {judged[0].change:+.1%}; nothing is slower{by}"
 
 
 def _told(verdict: Verdict, reason: str) -> dict[str, Any]:

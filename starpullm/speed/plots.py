@@ -50,7 +50,7 @@ def read_results(paths: Iterable[Path]) -> list[Throughput]:
         except ValueError as error:
             raise FormatError(f"{path}: expected JSON, as starpullm bench --json prints it: {error}") from error
         try:
-            results += [Throughput.from_json(entry) for entry in entries]
+            results += [Throughput.from_json(entry) for entry in entries if "failure" not in entry]
         except (TypeError, KeyError, AttributeError) as error:
             raise FormatError(
                 f"{path}: expected results of starpullm bench --json (without --against): {error}"

@@ -18,8 +18,15 @@ from starpullm.files.checkpoint import Checkpoint, write_checkpoint
 from starpullm.files.model import ModelConfig
 from starpullm.files.tokens import write_tokens
 from starpullm.golden.records import shipped_record
+from starpullm.processes.lock import LOCK_VARIABLE
 
 from .children import run_command
+
+
+@pytest.fixture
+def own_lock(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give this test's children a machine lock of their own; another run of tests may hold the user's for minutes."""
+    monkeypatch.setenv(LOCK_VARIABLE, str(tmp_path_factory.mktemp("lock") / "lock"))
 
 
 @pytest.fixture(scope="session")

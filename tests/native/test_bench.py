@@ -18,6 +18,8 @@ from starpullm.speed.limit import matmul_flops
 
 from .children import TWO_CORES, Reply, attempt, run_cli, run_function
 
+pytestmark = pytest.mark.usefixtures("own_lock")
+
 TINY = shipped_record("tiny")
 TIMEOUT = 100
 OPERATIONS = {"matmul_forward", "matmul_backward_input", "matmul_backward_weight", "attention_forward", "adamw_update"}
@@ -106,7 +108,7 @@ def test_text() -> None:
     run = run_cli(
         "bench", "--model", "tiny", *partitions, "--iterations", 2, timeout=TIMEOUT, environment=TWO_CORES
     ).check()
-    sizes, header, *rows = run.stdout.splitlines()
+    sizes, header, *rows, noise = run.stdout.splitlines()
     assert sizes.startswith("tiny, B = 2, T = 8, 2 iterations after 2, lws, ")
     assert header.split() == (
         "configuration tokens/ms GFLOP/s limit with FMA of limit kernels StarPU waiting memory".split()
@@ -116,6 +118,7 @@ def test_text() -> None:
     assert rows[1].startswith("2x1, S = 2, ordered ")
     assert rows[0].endswith("MiB")
     assert "others" in rows[2]
+    assert noise.startswith("noise: load ")
     assert run.stderr == ""
 
 

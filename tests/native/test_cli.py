@@ -205,6 +205,7 @@ BAD_TRAINING: dict[str, tuple[tuple[object, ...], tuple[str, ...]]] = {
     "unknown option": (("--speed", 1), ("--speed",)),
     "save in a missing folder": (("--save", "missing/model.bin"), ("missing/model.bin", "No such file")),
     "save over a folder": (("--save", "."), (".", "directory")),
+    "save where no file can be made": (("--save", "/proc/model.bin"), ("/proc/model.bin", "can't be written")),
     "save under a file": (("--save", "TOKENS/model.bin"), ("model.bin", "Not a directory")),
 }
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -240,12 +241,29 @@ def test_resuming_with_other_data_is_refused(states: Path, tiny_tokens: Path, tm
         (("--tokens", tiny_tokens, "--batch-size", 4), "batches of 2 x 8 tokens on all ranks together, expected 4 x 8"),
         (("--tokens", tiny_tokens, "--seq-len", 4), "batches of 2 x 8 tokens on all ranks together, expected 2 x 4"),
         (("--tokens", other_tokens), "was saved while training on other token files, expected the same"),
-        (("--tokens", tiny_tokens, "--steps", 2), "2 steps have been done, expected fewer than --steps 2"),
+        (("--tokens", tiny_tokens, "--steps", 1), "2 steps have been done, expected at most --steps 1"),
     ):
         refused = train("--resume", states, *options).check(2)
         assert sentence in refused.stderr
         assert refused.stdout == ""
     assert names_in(states) == [".lock", "step-000000000002"]
+
+
+def test_a_run_that_was_killed_after_its_last_step_is_finished(
+    states: Path, tiny_checkpoint: Path, tiny_tokens: Path, tmp_path: Path
+) -> None:
+    """Its model is written, with the bits of a run that wasn't killed, and the validation is made."""
+    expected, saved = tmp_path / "expected.bin", tmp_path / "trained.bin"
+    train("--checkpoint", tiny_checkpoint, "--tokens", tiny_tokens, "--steps", 2, "--save", expected).check()
+    files = ("--tokens", tiny_tokens, "--val-tokens", tiny_tokens, "--val-batches", 1)
+    resumed = ("--resume", states, *files, "--steps", 2, "--save-every", 2, "--save", saved)
+    first, before, after, last = train(*resumed).check().stdout.splitlines()
+    assert first == "all 2 steps have been done"
+    assert before.removeprefix("validation loss before") == after.removeprefix("validation loss after")
+    assert last == f"saved {saved}"
+    assert saved.read_bytes() == expected.read_bytes()
+    result = json.loads(train(*resumed, "--json").check().stdout)
+    assert (result["losses"], result["tokens_per_ms"], result["saved"]) == ([], None, str(saved))
 
 
 def test_no_complete_state(states: Path, tiny_tokens: Path, tmp_path: Path) -> None:

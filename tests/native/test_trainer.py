@@ -224,6 +224,23 @@ with Runtime("2x1", "dmda", **blas) as runtime, Trainer(runtime, checkpoint, **S
     assert sorted(models) == [f"starpullm_{operation}_{used}{blas}" for operation in operations]
 
 
+def test_a_runtime_that_is_dropped_is_closed(checkpoint: Path) -> None:
+    """As in a notebook whose cells are run again; its trainer, which is dropped with it, is closed first."""
+    run_python(
+        HEAD
+        + """
+losses = []
+for partition in ("1x1", "2x1", "1x1"):
+    runtime = Runtime(partition)
+    trainer = Trainer(runtime, checkpoint, **SIZES)
+    losses.append(trainer.step(*batch(0)))
+    del runtime, trainer
+assert len(set(losses)) == 1
+""",
+        checkpoint,
+    )
+
+
 def test_a_trainer_that_is_dropped_is_closed(checkpoint: Path) -> None:
     run_python(
         HEAD

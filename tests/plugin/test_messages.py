@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -544,3 +546,16 @@ def test_fresh_processes(run: Run) -> None:
     result = run(*PARITY, *options)
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["isolation: 2 processes served 2 checks; *"])
+
+
+def test_default_partitions_are_those_that_starpu_can_take(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """64x2 needs more of StarPU's contexts than there are, so it isn't among them."""
+    monkeypatch.setenv("HWLOC_SYNTHETIC", "numa:1 core:128 pu:1")
+    result = run(*SUITE, "--starpullm-records", "tiny", "--collect-only", "-q", partition="all")
+    partitions = set(re.findall(r"\b(\d+x\d+)\b", result.stdout.str()))
+    command = [sys.executable, "-m", "starpullm.commands", "doctor", "--json"]
+    machine = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    most = machine["starpu_max_contexts"] - 2
+    assert {"1x1", "1x128", "2x64"} <= partitions
+    assert all(int(of.split("x")[0]) <= most or of.endswith("x1") for of in partitions)
+    assert partitions - {"1x1"} == set(machine["partitions"])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
+from starpullm.speed.noise import median_interval
 from starpullm.speed.peers.compare import LOSS_TOLERANCE, Spread, check_losses, compare
 from starpullm.speed.workload import Workload
 
@@ -54,3 +55,9 @@ def test_what_cannot_be_compared(changes: dict[str, object], peers: list[str], s
     workload = Workload(**{**vars(WORKLOAD), **changes})
     with pytest.raises(InvalidArgumentError, match=sentence):
         compare(workload, Path("none.bin"), peers, blas_library=None, time_limit=1.0, progress=lambda: None)
+
+
+@pytest.mark.parametrize(("count", "cut"), [(1, 0), (5, 0), (6, 0), (8, 0), (9, 1), (10, 1), (20, 5)])
+def test_the_interval_of_a_median_by_its_definition(count: int, cut: int) -> None:
+    """As in printed tables of the sign test at 5 %."""
+    assert median_interval([float(count - value) for value in range(count)]) == (cut + 1, count - cut)

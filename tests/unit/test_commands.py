@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import subprocess
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from starpullm.commands import bench, main
+from starpullm.commands.render import OUT
+from starpullm.errors import InvalidArgumentError, RuntimeFailureError
+from starpullm.processes.lock import LOCK_VARIABLE
+from starpullm.speed.measure import Throughput
+from starpullm.speed.peers.compare import Comparison, ContenderSpeed, Spread
+from starpullm.speed.plots import read_results
 from starpullm.speed.workload import Workload
 
 
@@ -69,10 +80,180 @@ def test_batch_sizes_of_bench(
     """Of each rank or of all together; configurations, as printed by --json, have that of all together."""
     measured: list[Workload] = []
 
-    def measure(run: object, workloads: Sequence[Workload], checkpoint: object) -> None:
+    def measure_all(run: object, workloads: Sequence[Workload], checkpoint: object) -> None:
         measured.extend(workloads)
 
-    monkeypatch.setattr(bench, "_measure", measure)
+    monkeypatch.setattr(bench, "_measure_all", measure_all)
     result = CliRunner().invoke(main, ["bench", "--model", "tiny", "--ranks", "1", "--ranks", "2", *options])
     assert result.exit_code == 0, result.output
     assert [(of.ranks, of.batch_size) for of in measured] == expected
+
+
+# ---- What bench prints ----
+
+
+def throughput(workload: Workload, limits: tuple[float, float] = (100.0, 101.0)) -> Throughput:
+    return Throughput(
+        configuration=workload,
+        processor="some processor, 2 cores",
+        simd_level="ref",
+        matmul="strict",
+        tokens_per_ms=2.0,
+        step_seconds=0.016,
+        traced_step_seconds=0.017,
+        matmul_flops=1_000_000,
+        matmul_gflops=50.0,
+        matmul_limit_gflops=100.0,
+        matmul_limit_range=list(limits),
+        fma_peak_gflops=None,
+        fraction_of_limit=0.5,
+        kernel_fraction=0.5,
+        runtime_overhead_fraction=0.25,
+        waiting_fraction=0.25,
+        idle_fractions=[0.5],
+        seconds_by_operation={"matmul_forward": 0.01, "adamw_update": 0.005},
+        tasks_per_step=93.0,
+        peak_rss_bytes=60_000_000,
+    )
+
+
+@pytest.fixture
+def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LOCK_VARIABLE, str(tmp_path / "lock"))
+
+
+def run_bench(*options: str) -> Result:
+    sizes = ["--model", "tiny", "--partition", "1x1", "--partition", "1x2", "--partition", "1x4"]
+    return CliRunner().invoke(main, ["bench", *sizes, *options])
+
+
+@pytest.mark.usefixtures("lock")
+def test_bench_prints_each_row_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed: list[str] = []
+    seen: list[int] = []
+
+    def measure(workload: Workload, checkpoint: Path, time_limit: float) -> Throughput:
+        seen.append(len([line for line in printed if " MiB" in line]))
+        return throughput(workload)
+
+    monkeypatch.setattr(bench, "bench", measure)
+    monkeypatch.setattr(OUT, "print", printed.append)
+    assert run_bench().exit_code == 0
+    assert seen == [0, 1, 2]
+    assert [line.split(",")[0] for line in printed[2:5]] == ["1x1", "1x2", "1x4"]
+    assert len({len(line) for line in printed[1:5]}) == 1
+
+
+def fail_in_the_middle(workload: Workload, checkpoint: Path, time_limit: float) -> Throughput:
+    if workload.partition == "1x2":
+        raise RuntimeFailureError("1x2: it crashed\nwith these stacks")
+    return throughput(workload)
+
+
+@pytest.mark.usefixtures("lock")
+def test_bench_goes_on_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has been measured is printed, the failure is a row, and the exit status is the failure's."""
+    monkeypatch.setattr(bench, "bench", fail_in_the_middle)
+    result = run_bench()
+    assert result.exit_code == 4
+    rows = result.stdout.splitlines()[2:]
+    assert [row.split(",")[0] for row in rows[:3]] == ["1x1", "1x4", "1x2"]
+    assert rows[2].endswith("  failed: 1x2: it crashed")
+    assert result.stderr == "Error: 1x2: it crashed\nwith these stacks\n"
+
+
+@pytest.mark.usefixtures("lock")
+def test_the_json_of_a_bench_with_a_failure_is_a_document_that_can_be_drawn(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(bench, "bench", fail_in_the_middle)
+    result = run_bench("--json")
+    assert result.exit_code == 4
+    first, second, third = json.loads(result.stdout)
+    assert second["failure"].startswith("1x2: it crashed")
+    assert [of["configuration"]["partition"] for of in (first, second, third)] == ["1x1", "1x2", "1x4"]
+    path = tmp_path / "bench.json"
+    path.write_text(result.stdout)
+    assert [of.configuration.partition for of in read_results([path])] == ["1x1", "1x4"]
+
+
+@pytest.mark.usefixtures("lock")
+def test_a_bench_of_which_nothing_works_prints_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(workload: Workload, checkpoint: Path, time_limit: float) -> Throughput:
+        raise InvalidArgumentError(f"{workload.partition}: impossible")
+
+    monkeypatch.setattr(bench, "bench", refuse)
+    for options in ([], ["--json"]):
+        result = run_bench(*options)
+        assert result.exit_code == 2
+        assert result.stdout == ""
+        assert result.stderr.splitlines() == [f"Error: {of}: impossible" for of in ("1x1", "1x2", "1x4")]
+
+
+@pytest.mark.usefixtures("lock")
+def test_bench_holds_the_machine_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    free: list[int] = []
+
+    def measure(workload: Workload, checkpoint: Path, time_limit: float) -> Throughput:
+        command = ["flock", "--nonblock", "--exclusive", os.environ[LOCK_VARIABLE], "true"]
+        free.append(subprocess.run(command, check=False).returncode)
+        return throughput(workload)
+
+    monkeypatch.setattr(bench, "bench", measure)
+    monkeypatch.setattr(bench, "compare", lambda workload, *_, **__: measure(workload, Path(), 0.0))
+    assert run_bench().exit_code == run_bench("--against", "blas").exit_code == 0
+    assert free == [1] * 6
+
+
+@pytest.mark.usefixtures("lock")
+def test_bench_tells_the_noise_and_prints_no_ratio_within_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {"1x1": (100.0, 104.0), "1x2": (50.0, 100.0), "1x4": (100.0, 101.0)}
+    monkeypatch.setattr(bench, "bench", lambda workload, *_: throughput(workload, limits[workload.partition]))
+    _, _, quiet, noisy, _, *details, last = run_bench().stdout.splitlines()
+    assert (quiet.split()[9], noisy.split()[9]) == ("50.0%", "noise")
+    assert details[1].endswith(
+        "the fraction of the limit is within noise: 50.0% to 100.0%, because the limit was measured as 50 to 100"
+    )
+    assert re.fullmatch(
+        r"noise: load \d+\.\d\d on \d+ processors before, \d+\.\d% of their time stolen by other machines, "
+        r"the limit measured within 100\.0%",
+        last,
+    )
+
+
+def test_ratios_within_noise_are_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def speed(name: str, is_within_noise: bool) -> ContenderSpeed:
+        spread = Spread(1.1, 0.9, 1.2)
+        return ContenderSpeed(
+            name=name,
+            description=name,
+            tokens_per_ms=spread,
+            times_slower=spread,
+            is_within_noise=is_within_noise,
+            losses=(1.0,),
+        )
+
+    lines: list[str] = []
+    contenders = (speed("strict", True), speed("blas", True), speed("torch eager", False))
+    monkeypatch.setattr(OUT, "print", lines.append)
+    comparison = Comparison(
+        configuration=Workload(
+            model="tiny",
+            batch_size=2,
+            seq_len=8,
+            partition="1x1",
+            scheduler="lws",
+            sub_batches=1,
+            reduction="ordered",
+            ranks=1,
+            iterations=3,
+            warm_up=2,
+        ),
+        contenders=contenders,
+        steps_per_turn={},
+        loss_difference=0.0,
+        left_out={},
+    )
+    bench._print_comparison(comparison)
+    assert [" ".join(line.split()[4:]) for line in lines[2:4]] == ["", "within noise 0.90 1.20"]
+    assert lines[4].split()[5:7] == ["1.10", "x"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 import subprocess
 import sys
@@ -139,6 +140,8 @@ def test_a_faster_build() -> None:
     assert result.verdict is FASTER
     assert result.outcome is Outcome.PASSED
     assert result.tokens_per_ms > result.baseline_tokens_per_ms
+    assert result.finding.endswith("%; nothing is slower")  # and not "slower by -1.2% or more"
+    assert re.search(r"; nothing is slower by \d\.\d% or more$", compare(measured(5)).finding)
 
 
 def test_what_cannot_be_seen_is_inconclusive_not_slower() -> None:

@@ -26,6 +26,7 @@ from starpullm.files.checkpoint import checkpoint_config
 from starpullm.processes.children import Child
 from starpullm.processes.progress import report_phase
 from starpullm.speed.measure import result_of
+from starpullm.speed.noise import median_interval
 from starpullm.speed.workload import SEED, Workload, open_runtime, open_trainer
 
 PEERS = ("blas", "torch")
@@ -69,13 +70,14 @@ class ContenderSpeed:
 
     ``description`` is what it computes with, as it reports itself. ``times_slower`` is the strict run's tokens per
     millisecond divided by this one's, within each round: above 1, the strict run is faster. ``losses`` are those of the
-    first steps.
+    first steps. ``is_within_noise`` says that the median of further rounds could be 1 as well.
     """
 
     name: str
     description: str
     tokens_per_ms: Spread
     times_slower: Spread
+    is_within_noise: bool
     losses: tuple[float, ...]
 
 
@@ -219,11 +221,13 @@ class _Contender:
 
     def speed(self, strict_speeds: Sequence[float]) -> ContenderSpeed:
         ratios = [strict / own for strict, own in zip(strict_speeds, self.speeds, strict=True)]
+        low, high = median_interval(ratios)
         return ContenderSpeed(
             name=self.name,
             description=self.description,
             tokens_per_ms=Spread.of(self.speeds),
             times_slower=Spread.of(ratios),
+            is_within_noise=low <= 1 <= high,
             losses=tuple(self.losses),
         )
 
