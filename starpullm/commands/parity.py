@@ -178,5 +178,5 @@ def _print_summary(results: Sequence[ParityResult], *, as_json: bool) -> None:
         where = "" if any(result.matmul != "strict" for result in results) else " on this machine"
         OUT.print(f"parity: not comparable{where}")
         return
-    tensors, steps = (sum(getattr(result, name) for result in compared) for name in ("num_tensors", "num_steps"))
+    tensors, steps = (sum(getattr(result, name) for result in compared) for name in ("compared", "steps"))
     OUT.print(f"parity: {tensors} tensors over {steps} steps, {different} differ")

@@ -91,8 +91,8 @@ def check_cost(now: GraphCost, baseline: GraphCost) -> CostResult:
         name="graph cost",
         outcome=Outcome.FAILED if grown else Outcome.PASSED,
         finding=f"{finding}, {shrunk} have shrunk" if shrunk else finding if grown else "the same graph",
+        compared=len(differences),
         measured=grown,
-        limit=0,
         now=now,
         baseline=baseline,
     )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from starpullm.checks import runs
 from starpullm.checks.isolation import CheckReport
-from starpullm.checks.reduction import Promise, check_bit_stability
+from starpullm.checks.same_bits import check_same_bits
 from starpullm.checks.underflow import underflow
 from starpullm.pytest_plugin import Checker, Validation
 
@@ -61,4 +61,4 @@ def test_bits_are_the_same_everywhere(
         with np.load(path) as arrays:
             tensors[f"{configuration}, sub-batches {sub_batches}"] = dict(arrays)
         path.unlink()
-    checker.judge(CheckReport.of(check_bit_stability(tensors, Promise.FIXED_BITS)))
+    checker.judge(CheckReport.of(check_same_bits("bit stability", tensors)))

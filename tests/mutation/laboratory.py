@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 
 from starpullm.checks import lifetimes, runs
 from starpullm.checks.isolation import CheckReport, Pool, RuntimeConfiguration
-from starpullm.checks.perturbation import MAX_DELAY_US, Disturbance, check_perturbed
-from starpullm.checks.reduction import Promise, check_bit_stability
 from starpullm.checks.result import CheckResult, Outcome
+from starpullm.checks.same_bits import MAX_DELAY_US, check_same_bits
 from starpullm.checks.underflow import underflow
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.files.tokens import write_tokens
@@ -185,7 +184,7 @@ def bit_stability(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         if written is None:
             return
         tensors[str(configuration)] = written
-    yield from judge(name, CheckReport.of(check_bit_stability(tensors, Promise.FIXED_BITS)), f"{record}, tree")
+    yield from judge(name, CheckReport.of(check_same_bits(name, tensors)), f"{record}, tree")
 
 
 def perturbation(laboratory: Laboratory, name: str) -> Iterator[Catch]:
@@ -211,8 +210,9 @@ def perturbation(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         if plain is None:
             plain = found
             continue
-        disturbance = Disturbance(configuration.partition, configuration.scheduler, delay_seed, max_delay_us)
-        yield from judge(name, CheckReport.of(check_perturbed(disturbance, found, plain)), "tiny, tree")
+        disturbed = f"{configuration}, delays of up to {max_delay_us} µs by seed {delay_seed}"
+        result = check_same_bits(name, {"the plain run": plain, disturbed: found})
+        yield from judge(name, CheckReport.of(result), "tiny, tree")
 
 
 def written_tensors(
