@@ -163,3 +163,8 @@ def initial_parameters(config: ModelConfig, seed: int) -> Iterator[tuple[str, ND
             drawn[...] = random.standard_normal(drawn.shape, np.float32)
             drawn *= np.float32(std)
         yield name, array
+
+
+def padded_vocab(vocab_size: int) -> int:
+    """Return V rounded up to a multiple of 128, as llm.c does."""
+    return -(-vocab_size // 128) * 128

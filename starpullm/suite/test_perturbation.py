@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from starpullm.checks import runs
-from starpullm.checks.isolation import CheckReport, RuntimeConfiguration
+from starpullm.checks.isolation import RuntimeConfiguration
 from starpullm.checks.same_bits import MAX_DELAY_US, check_same_bits
 from starpullm.pytest_plugin import Checker, Validation
 
@@ -48,7 +48,7 @@ def test_disturbed_run_has_the_bits_of_a_plain_one(
     found = _run(checker, disturbed_case, seed, MAX_DELAY_US, delay_seed, tmp_path / "disturbed.npz")
     disturbed = f"{disturbing_configuration}, delays of up to {MAX_DELAY_US} µs by seed {delay_seed}"
     runs_of_case = {"the plain run": plain_runs[disturbed_case], disturbed: found}
-    checker.judge(CheckReport.of(check_same_bits("perturbation", runs_of_case)))
+    checker.judge(check_same_bits("perturbation", runs_of_case))
 
 
 def _run(checker: Checker, case: Case, seed: int, max_delay_us: int, delay_seed: int, path: Path) -> Tensors:

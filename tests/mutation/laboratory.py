@@ -26,6 +26,7 @@ from starpullm.checks.underflow import underflow
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.files.tokens import write_tokens
 from starpullm.golden.records import shipped_record
+from starpullm.processes.children import Answered, Hung
 from starpullm.processes.job import Completed, Job, TimedOut, run_job
 from starpullm.pytest_plugin.options import DISTURBING
 from starpullm.speed.rounds import open_rounds
@@ -108,13 +109,13 @@ class Laboratory:
         start = time.monotonic()
         answer = self._pool.call(configuration, function, time_limit=TIME_LIMIT, **arguments)
         seconds = time.monotonic() - start
-        if answer.ending != "answered":
-            assert "LibraryNotFoundError" not in answer.failure, answer.failure  # nothing was tried
+        if not isinstance(answer, Answered):
+            assert "LibraryNotFoundError" not in answer.text, answer.text  # nothing was tried
             # A job whose ranks have crashed may take a moment to end, and then reads as if it had hung.
-            hung = "had not ended after" in answer.failure.splitlines()[0] and seconds >= TIME_LIMIT
-            yield Catch(TIME_LIMIT_CATCH if hung else name, answer.failure.splitlines()[0])
-        for report in answer.reports:
-            yield from judge(name, report, str(configuration))
+            hung = isinstance(answer, Hung) and seconds >= TIME_LIMIT
+            yield Catch(TIME_LIMIT_CATCH if hung else name, answer.text.splitlines()[0])
+        elif answer.value is not None:
+            yield from judge(name, answer.value, str(configuration))
 
     def job(self, ranks: int | None, *command: str) -> Any:
         """Run Python with this library: in one process if `ranks` is None, else under mpirun."""
