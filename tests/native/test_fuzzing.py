@@ -143,7 +143,7 @@ def make_kinds(directory: Path) -> list[Kind]:
         Kind(paths["tokens"], None, tokens_by_python, 12, 12),
         Kind(paths["tokenizer"], None, tokenizer_by_python, 6, 16),
         Kind(state, state_by_c, state_by_python, 1, 128),
-        Kind(state, state_by_c, state_by_python, 1, 1024 + 40 * len(shapes), sealed=True),
+        Kind(state, state_by_c, state_by_python, 1, 1024 + 52 * len(shapes), sealed=True),
     ]
 
 
@@ -176,7 +176,8 @@ def mutations(random_numbers: random.Random, kind: Kind, size: int) -> Iterator[
 
 def sealed(content: bytes) -> bytes:
     """Make a training state's end go with its header and table again, so that its readers look at these."""
-    begin = -(-(1024 + 40 * int.from_bytes(content[40:44], "little")) // BLOCK) * BLOCK
+    per_tensor = 40 if content[4:8] == bytes([1, 0, 0, 0]) else 52
+    begin = -(-(1024 + per_tensor * int.from_bytes(content[40:44], "little")) // BLOCK) * BLOCK
     if len(content) < begin + BLOCK:
         return content
     fingerprint = 0xCBF29CE484222325

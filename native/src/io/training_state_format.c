@@ -40,6 +40,7 @@ struct state_head *state_head_create(int32_t version, const struct training_stat
     stamp_header(FORMAT_TRAINING_STATE, (int32_t *)head);
     head->version = version;
     head->meta = *meta;
+    head->meta.zero = 0;
     return head;
 }
 

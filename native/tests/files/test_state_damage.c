@@ -132,6 +132,7 @@ void test_damage(void)
         {40, (uint32_t)-1, {"number of tensors is -1", "expected at least 0"}},
         {40, INT32_MAX, {"truncated", "2147483647 tensors"}},
         {40, 27, {"too long by 12288", "params, m and v of 27 tensors"}},
+        {44, 1, {"byte 44: the header or table has 0x00000001", "one of the two is damaged"}},
         {48, 8, {"byte 48: step is 8", "expected 7 (by its name)"}},
         {52, UINT32_MAX, {"step is -4294967289", "expected at least 0"}},
         {56, 1, {"the end has", "one of the two is damaged"}},
