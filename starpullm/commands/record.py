@@ -63,9 +63,10 @@ def command(
     weight_decay: float,
     out: Path,
 ) -> None:
-    """Make a golden record of a model of these sizes with llm.c itself, for `parity` and the validation suite.
+    """Make a golden record of your own sizes with llm.c itself.
 
-    llm.c first trains two shipped records. It is refused if its bits are not theirs, and then nothing is written.
+    `parity` and the validation suite can compare with OUT.json as with a shipped record. llm.c first trains two shipped
+    records. It is refused if its bits are not theirs, and then nothing is written.
     """
     check_positive(batch_size=batch_size, seq_len=seq_len, steps=steps)
     model = ModelConfig(
