@@ -33,6 +33,7 @@ def structs() -> dict[str, list[Declaration]]:
     }
 
 
+@cache
 def functions() -> dict[str, tuple[Declaration, list[Declaration]]]:
     """Return each function's result and parameters, by its name without the prefix ``starpullm_``."""
     found = {}

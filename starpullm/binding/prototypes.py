@@ -82,34 +82,42 @@ def _check(result: Any, function: Any, arguments: Any) -> Any:
 
 
 @cache
-def _functions() -> dict[str, tuple[Callable[..., Any], tuple[_Converter, ...]]]:
+def _library() -> ctypes.CDLL:
     library = open_library()
-    functions: dict[str, tuple[Callable[..., Any], tuple[_Converter, ...]]] = {}
-    for name, (result, parameters) in header.functions().items():
-        try:
-            function = library[f"starpullm_{name}"]
-        except AttributeError as error:
-            raise LibraryNotFoundError(
-                f"{library._name}: has no function starpullm_{name}, expected ABI version {header.abi_version()}"
-            ) from error
-        converters = tuple(map(_converter, parameters))
-        function.restype = _RESULTS[result.type] if result.type in _RESULTS else TYPES[result.type]
-        function.argtypes = [
-            c_void_p if converter else c_type(parameter)
-            for parameter, converter in zip(parameters, converters, strict=True)
-        ]
-        if result.type == "status":
-            function.errcheck = _check
-        functions[name] = function, converters
-    found = functions["abi_version"][0]()
+    found = _bound(library, "abi_version")[0]()
     if found != header.abi_version():
         raise LibraryNotFoundError(f"{library._name}: ABI version is {found}, expected {header.abi_version()}")
-    return functions
+    return library
+
+
+@cache
+def _function(name: str) -> tuple[Callable[..., Any], tuple[_Converter, ...]]:
+    return _bound(_library(), name)
+
+
+def _bound(library: ctypes.CDLL, name: str) -> tuple[Callable[..., Any], tuple[_Converter, ...]]:
+    """Return a function of the library as the header declares it, and what converts its arguments."""
+    result, parameters = header.functions()[name]
+    try:
+        function = library[f"starpullm_{name}"]
+    except AttributeError as error:
+        raise LibraryNotFoundError(
+            f"{library._name}: has no function starpullm_{name}, expected ABI version {header.abi_version()}"
+        ) from error
+    converters = tuple(map(_converter, parameters))
+    function.restype = _RESULTS[result.type] if result.type in _RESULTS else TYPES[result.type]
+    function.argtypes = [
+        c_void_p if converter else c_type(parameter)
+        for parameter, converter in zip(parameters, converters, strict=True)
+    ]
+    if result.type == "status":
+        function.errcheck = _check
+    return function, converters
 
 
 def call(name: str, *arguments: Any) -> Any:
     """Call ``starpullm_<name>``; a status other than OK raises the exception of its kind, with C's error sentence."""
-    function, converters = _functions()[name]
+    function, converters = _function(name)
     converted = [
         convert(argument) if convert else argument for argument, convert in zip(arguments, converters, strict=True)
     ]

@@ -61,7 +61,7 @@ class LlmcReference:
             path = Path(directory, "values.npy")
             wanted = {"step": step, "group": group, "tensor": tensor, "path": str(path)}
             try:
-                _run(self.library, self.case, self.checkpoint, wanted)
+                train_llmc(self.library, self.case, self.checkpoint, wanted)
             except StarpullmError as error:
                 return ExpectedValues(None, f"{self.name}, run again for the values, failed: {error}")
             values: NDArray[np.float32] = np.load(path)
@@ -70,16 +70,21 @@ class LlmcReference:
             return ExpectedValues(None, f"{self.name} had other bits when it was run again, so it can't be a reference")
         return ExpectedValues(values, f"{self.name}{self._doubt()}")
 
+    def differences(self) -> tuple[int, int]:
+        """Return how many tensors have other bits than the golden record's, and how many were compared."""
+        same = [
+            digest == ours.digests[group][tensor]
+            for golden, ours in zip(self.case.steps, self.record.steps, strict=True)
+            for group, tensors in golden.digests.items()
+            for tensor, digest in tensors.items()
+        ]
+        return same.count(False), len(same)
+
     def _doubt(self) -> str:
         """Return a phrase on whether this llm.c has the golden record's bits; empty if they aren't comparable."""
         if self.case.different_functions(self.record.libm_fingerprint):
             return ""
-        different = sum(
-            digest != ours.digests[group][tensor]
-            for golden, ours in zip(self.case.steps, self.record.steps, strict=True)
-            for group, tensors in golden.digests.items()
-            for tensor, digest in tensors.items()
-        )
+        different, _ = self.differences()
         if not different:
             return ", which has the golden record's bits"
         return f"; {different} of its tensors differ from the golden record's: was it built as docs/numerics.md says?"
@@ -135,14 +140,16 @@ def _reference(library: Path, record: GoldenRecord, checkpoint: Path, directory:
         content = {
             **json.loads(record.path.read_text("utf-8")),
             "libm_fingerprint": libm_fingerprint(),
-            "steps": _run(library, record, checkpoint, None),
+            "steps": train_llmc(library, record, checkpoint),
         }
         with atomic_write(path) as file:
             file.write(json.dumps(content).encode())
     return LlmcReference(library, record, checkpoint, GoldenRecord.load(path))
 
 
-def _run(library: Path, record: GoldenRecord, checkpoint: Path, wanted: dict[str, Any] | None) -> list[dict[str, Any]]:
+def train_llmc(
+    library: Path, record: GoldenRecord, checkpoint: Path, wanted: dict[str, Any] | None = None
+) -> list[dict[str, Any]]:
     """Run llm.c in a child process and return the steps; with ``wanted`` up to that step, to write that tensor."""
     name = f"llm.c in {library}"
     arguments = {"library": str(library.absolute()), "record": str(record.path), "checkpoint": str(checkpoint)}
@@ -164,7 +171,7 @@ def _train(
     comm: None, library: str, record: str, checkpoint: str, wanted: dict[str, Any] | None
 ) -> Iterator[tuple[list[dict[str, Any]], Callable[[object], None]]]:
     """Train with llm.c, and give the steps of a record, or write the wanted tensor."""
-    case = GoldenRecord.load(record)
+    case = GoldenRecord.load(record, with_results=False)
     model = LlmcModel(Path(library), Path(checkpoint))
     steps = []
     for number in range(wanted["step"] + 1 if wanted else case.num_steps):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeAlias
@@ -36,7 +37,8 @@ from starpullm.files.model import (
     parameter_shapes,
 )
 
-TRAINING_STATE_VERSION: Final = 1
+_VERSIONS: Final = (1, 2)
+"""The first has no checksums."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +98,9 @@ _HEADER: Final = np.dtype(
 _ENTRY: Final = np.dtype(
     [("parameter", "<i4"), ("layer", "<i4"), ("elements", "<i8"), ("positions", "<i8", (len(_GROUPS),))]
 )
+_CHECKSUMS: Final = np.dtype(("<u4", (len(_GROUPS),)))
+"""CRC-32 of a tensor's params, m and v."""
+
 _END: Final = np.dtype(
     {
         "names": ["magic", "version", "step", "run", "rank", "num_ranks", "fingerprint", "size"],
@@ -107,6 +112,10 @@ _FILE: Final = re.compile(r"rank-(\d{5}|[1-9]\d{5,9})-of-(\d{5}|[1-9]\d{5,9})\.s
 
 _Key: TypeAlias = tuple[str, int]
 """Name and layer of a parameter tensor."""
+
+
+class _DamagedValuesError(FormatError):
+    """A complete state is damaged; no older one is taken for it."""
 
 
 def read_training_state(path: StrPath) -> TrainingStateContents:
@@ -125,6 +134,8 @@ def read_training_state(path: StrPath) -> TrainingStateContents:
     for step in steps:
         try:
             return _read_state(where / f"step-{step:012}", step)
+        except _DamagedValuesError:
+            raise
         except FormatError as error:
             newest = newest or error
     raise FormatError(
@@ -167,18 +178,22 @@ def _fnv1a(data: bytes) -> int:
     return value
 
 
-def _layout(config: ModelConfig, keys: list[_Key]) -> tuple[NDArray[np.void], int, int]:
-    """Return the table of a file's tensors, and where their values begin and end."""
+def _head_size(header: np.void) -> int:
+    checksums = 0 if header["version"] == 1 else _CHECKSUMS.itemsize
+    return _rounded_up(HEADER_BYTES + int(header["tensors"]) * (_ENTRY.itemsize + checksums))
+
+
+def _layout(config: ModelConfig, keys: list[_Key], end: int) -> tuple[NDArray[np.void], int]:
+    """Return the table of a file's tensors whose values begin at ``end``, and where they end."""
     shapes = parameter_shapes(config)
     table = np.zeros(len(keys), _ENTRY)
-    begin = end = _rounded_up(HEADER_BYTES + table.nbytes)
     for row, (name, layer) in zip(table, keys, strict=True):
         elements = num_elements(shapes[name]) // _num_layers(config, name)
         size = _rounded_up(4 * elements)
         row["parameter"], row["layer"], row["elements"] = list(shapes).index(name), layer, elements
         row["positions"] = [end + size * part for part in range(len(_GROUPS))]
         end += size * len(_GROUPS)
-    return table, begin, end
+    return table, end
 
 
 def _end_record(header: np.void, size: int, start: bytes) -> bytes:
@@ -236,15 +251,22 @@ def _read_state(folder: Path, step: int | None) -> TrainingStateContents:
                 _check_total_size(folder, config, num_ranks)
                 shapes = parameter_shapes(config).items()
                 groups = {group: {name: np.empty(shape, np.float32) for name, shape in shapes} for group in _GROUPS}
-            for key, positions in _read_table(file, where, config, header).items():
+            for key, places in _read_table(file, where, config, header).items():
+                name, layer = key
                 if owners.setdefault(key, rank) != rank:
-                    name, layer = key
                     raise FormatError(
                         f"{where}: expected each tensor once, found {name}[{layer}] as in rank {owners[key]}'s"
                     )
-                for group, position in zip(_GROUPS, positions, strict=True):
+                for group, (position, checksum) in zip(_GROUPS, places, strict=True):
                     target = _tensor(groups[group], key)
                     values = read_array(file, where, FLOAT32, position, target.size, mmap=False)
+                    found = zlib.crc32(values.data)
+                    if checksum not in (None, found):
+                        tensor = f"{group} of {name}[{layer}]"
+                        raise _DamagedValuesError(
+                            f"{where}, byte {position}: expected {tensor} to have the checksum {checksum:#010x}, "
+                            f"found {found:#010x}: values or checksum are damaged"
+                        )
                     target[...] = values.reshape(target.shape)
     assert first is not None  # there is at least one rank
     if len(owners) != len(_keys(config)):
@@ -268,7 +290,7 @@ def _check_total_size(folder: Path, config: ModelConfig, num_ranks: int) -> None
 
 def _read_state_header(file: BinaryIO, where: Path) -> np.void:
     ints = read_header(file, where, TRAINING_STATE_MAGIC)
-    check_version(ints, where, (TRAINING_STATE_VERSION,))
+    check_version(ints, where, _VERSIONS)
     header: np.void = np.array(ints[: _HEADER.itemsize // 4], INT32).view(_HEADER)[0]
     problem = config_problem({name: int(header[name]) for name in _SIZES})
     if problem is not None:
@@ -280,18 +302,22 @@ def _read_state_header(file: BinaryIO, where: Path) -> np.void:
     return header
 
 
-def _read_table(file: BinaryIO, where: Path, config: ModelConfig, header: np.void) -> dict[_Key, list[int]]:
-    """Check a file's table, size and end record, and return the positions of its tensors' values."""
+def _read_table(
+    file: BinaryIO, where: Path, config: ModelConfig, header: np.void
+) -> dict[_Key, list[tuple[int, int | None]]]:
+    """Check a file's table, size and end record; return the positions and checksums of its tensors' values."""
     size = file_size(file)
     count = int(header["tensors"])
-    begin = _rounded_up(HEADER_BYTES + count * _ENTRY.itemsize)
+    begin = _head_size(header)
     if size < begin + _BLOCK:
         raise refusal(where, size, f"at least {begin + _BLOCK} bytes", "the end of the file")
     file.seek(0)
     start = file.read(begin)
     table = np.frombuffer(start, _ENTRY, count, HEADER_BYTES)
+    with_checksums = header["version"] > 1
+    checksums = np.frombuffer(start, _CHECKSUMS, count if with_checksums else 0, HEADER_BYTES + table.nbytes)
     names = list(parameter_shapes(config))
-    entries: dict[_Key, list[int]] = {}
+    entries: dict[_Key, list[tuple[int, int | None]]] = {}
     for index, row in enumerate(table):
         position = HEADER_BYTES + index * _ENTRY.itemsize
         number, layer = int(row["parameter"]), int(row["layer"])
@@ -302,8 +328,9 @@ def _read_table(file: BinaryIO, where: Path, config: ModelConfig, header: np.voi
             raise refusal(where, position + 4, f"a layer from 0 to {layers - 1}", str(layer))
         if (names[number], layer) in entries:
             raise refusal(where, position, "each tensor once", f"{names[number]}[{layer}] again")
-        entries[names[number], layer] = [int(value) for value in row["positions"]]
-    expected, _, end = _layout(config, list(entries))
+        sums = checksums[index].tolist() if with_checksums else [None] * len(_GROUPS)
+        entries[names[number], layer] = list(zip(row["positions"].tolist(), sums, strict=True))
+    expected, end = _layout(config, list(entries), begin)
     for index in range(count):
         if table[index] != expected[index]:
             position = HEADER_BYTES + index * _ENTRY.itemsize
@@ -314,7 +341,8 @@ def _read_table(file: BinaryIO, where: Path, config: ModelConfig, header: np.voi
     known = np.zeros((), _HEADER)
     for name in known.dtype.names or ():
         known[name] = header[name]
-    if start != (known.tobytes().ljust(HEADER_BYTES, b"\0") + table.tobytes()).ljust(begin, b"\0"):
+    head = known.tobytes().ljust(HEADER_BYTES, b"\0") + table.tobytes() + checksums.tobytes()
+    if start != head.ljust(begin, b"\0"):
         raise refusal(where, 0, "zeros wherever header and table have no number", "others")
     file.seek(end)
     if file.read(_BLOCK) != _end_record(header, size, start):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -93,8 +94,11 @@ class GoldenRecord:
     steps: tuple[GoldenStep, ...]
 
     @classmethod
-    def load(cls, path: StrPath) -> GoldenRecord:
-        """Read and check a record; `FormatError` names the key that is missing or has a wrong value."""
+    def load(cls, path: StrPath, *, with_results: bool = True) -> GoldenRecord:
+        """Read and check a record; `FormatError` names the key that is missing or has a wrong value.
+
+        Without results, the file may be of a record that is still to be made: no step has a loss or digests.
+        """
         where = Path(path)
         root = _Node(where, "", _read_json(where))
         config = root.child("config")
@@ -104,7 +108,9 @@ class GoldenRecord:
         except InvalidArgumentError as error:
             raise FormatError(f"{where}, key config: {error}") from None
         num_steps = config.child("steps").integer()
-        steps = root.child("steps").items()
+        steps = (GoldenStep(math.nan, "", {}),) * num_steps
+        if with_results:
+            steps = tuple(_step(node, model) for node in root.child("steps").items())
         if len(steps) != num_steps:
             raise FormatError(f"{where}, key steps: expected {num_steps} steps, found {len(steps)}")
         if "libm_fingerprint" in root.mapping():
@@ -122,7 +128,7 @@ class GoldenRecord:
             checkpoint_sha256=root.child("checkpoint_sha256").hex(_SHA256_DIGITS),
             tokens_sha256=root.child("tokens_sha256").hex(_SHA256_DIGITS),
             libm_fingerprint=fingerprint,
-            steps=tuple(_step(node, model) for node in steps),
+            steps=steps,
         )
 
     @property

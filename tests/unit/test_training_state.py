@@ -9,6 +9,7 @@ import errno
 import os
 import shutil
 import struct
+import zlib
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -87,16 +88,16 @@ def padded(data: bytes) -> bytes:
     return data + bytes(-len(data) % BLOCK)
 
 
-def bytes_of(state: TrainingStateContents, rank: int, num_ranks: int) -> bytes:
+def bytes_of(state: TrainingStateContents, rank: int, num_ranks: int, version: int = 2) -> bytes:
     """Return a file made from docs/formats.md alone."""
     owned = TENSORS[rank::num_ranks]
-    header = struct.pack("<11i4x", 20261121, 1, *asdict(CONFIG).values(), rank, num_ranks, len(owned))
+    header = struct.pack("<11i4x", 20261121, version, *asdict(CONFIG).values(), rank, num_ranks, len(owned))
     header += struct.pack("<qQqqqqQ", *(getattr(state, name) for name in NUMBERS))
     header += struct.pack("<5f", *(getattr(state, name) for name in RATES))
     header += struct.pack("<i", state.blas)
     header = header.ljust(1024, b"\0")
-    position = len(padded(bytes(1024 + 40 * len(owned))))
-    values = b""
+    position = len(padded(bytes(1024 + (40 if version == 1 else 52) * len(owned))))
+    values = checksums = b""
     for name, layer in owned:
         parts = []
         for group in (state.params, state.m, state.v):
@@ -106,11 +107,12 @@ def bytes_of(state: TrainingStateContents, rank: int, num_ranks: int) -> bytes:
             positions.append(position)
             position += len(padded(part))
             values += padded(part)
+        checksums += struct.pack("<3I", *map(zlib.crc32, parts))
         number = list(parameter_shapes(CONFIG)).index(name)
         header += struct.pack("<iiqqqq", number, layer, len(parts[0]) // 4, *positions)
-    header = padded(header)
+    header = padded(header if version == 1 else header + checksums)
     size = position + BLOCK
-    end = struct.pack("<iiqQiiQq", 20261121, 1, state.step, state.run, rank, num_ranks, fnv1a(header), size)
+    end = struct.pack("<iiqQiiQq", 20261121, version, state.step, state.run, rank, num_ranks, fnv1a(header), size)
     return header + values + padded(end)
 
 
@@ -198,6 +200,14 @@ def test_two_saves_in_one_folder(tmp_path: Path) -> None:
     assert_same(read_training_state(tmp_path), some_state())
 
 
+def test_older_version(tmp_path: Path) -> None:
+    """Version 1 has no checksums."""
+    path = file_of(tmp_path)
+    path.parent.mkdir()
+    path.write_bytes(bytes_of(some_state(), 0, 1, version=1))
+    assert_same(read_training_state(tmp_path), some_state())
+
+
 def test_folder_of_another_name(tmp_path: Path) -> None:
     write_training_state(tmp_path, some_state()).rename(tmp_path / "best")
     assert_same(read_training_state(tmp_path / "best"), some_state())
@@ -261,7 +271,7 @@ SIZE = len(bytes_of(some_state(), 0, 1))
     ("position", "value", "text"),
     [
         (0, 20240326, r"byte 0: expected magic 20261121 \(training state\), found 20240326 \(model checkpoint\)"),
-        (4, 2, "byte 4: expected version 1, found version 2"),
+        (4, 3, "byte 4: expected version 1 or 2, found version 3"),
         (8, 0, "byte 8: expected max_seq_len to be from 1"),
         (20, 3, "byte 24: expected channels to be divisible by num_heads = 3"),
         (8, 5, "the entry .* 80"),
@@ -294,6 +304,20 @@ def test_damaged(tmp_path: Path, position: int, value: int, text: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("bit", [0, 7, 8 * 5760 - 1])
+def test_flipped_bit(tmp_path: Path, bit: int) -> None:
+    """A bit of wte's m, the values after its params; no older state is taken instead."""
+    path = file_of(tmp_path)
+    write_training_state(tmp_path, some_state(5))
+    write_training_state(tmp_path, some_state())
+    content = bytearray(path.read_bytes())
+    position = BLOCK + len(padded(bytes(5760)))
+    content[position + bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+    with pytest.raises(FormatError, match=rf"state, byte {position}: expected m of wte\[0\] to have the checksum 0x"):
+        read_training_state(tmp_path)
+
+
 @pytest.mark.parametrize(("position", "value"), [(8, 2**31 - 1), (16, 2**30), (24, 2**28), (28, 2**31 - 1)])
 def test_model_larger_than_its_files(tmp_path: Path, position: int, value: int) -> None:
     """Sizes whose tensors, or their positions in a file, fit neither into memory nor into 64 bits."""
@@ -313,7 +337,7 @@ def test_another_size(tmp_path: Path, size: int) -> None:
         read_training_state(path.parent)
 
 
-@pytest.mark.parametrize("position", [44, 128, 1020, 1024 + 40 * len(TENSORS), BLOCK - 4])
+@pytest.mark.parametrize("position", [44, 128, 1020, 1024 + 52 * len(TENSORS), BLOCK - 4])
 def test_space_of_no_number(tmp_path: Path, position: int) -> None:
     """It holds zeros, also where the end goes with it."""
     path = file_of(tmp_path)

@@ -76,8 +76,10 @@ static status read_parameters(const struct input_file *file, const model_config 
 {
     for (enum parameter p = 0; p < NUM_PARAMETERS; p++)
         for (int layer = 0; layer < parameter_instances(config, p); layer++)
-            TRY(input_read_tensor(file, buffers, STARPULLM_PARAMS, p, layer, elements_of(config, p),
-                                  parameter_position(config, p, layer)));
+            TRY(input_read_tensor(file,
+                                  &(struct stored_tensor){STARPULLM_PARAMS, p, layer, elements_of(config, p),
+                                                          parameter_position(config, p, layer), NULL},
+                                  buffers));
     return STARPULLM_OK;
 }
 

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+#include <zlib.h>
 
 _Static_assert(sizeof(off_t) >= 8, "files are larger than 2 GB: build with _FILE_OFFSET_BITS=64");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the formats are little-endian, as llm.c writes them");
@@ -22,13 +23,14 @@ enum {
 
 static const struct {
     int32_t magic, version;
+    int32_t older; /* a version that is read too; 0: none */
     const char *name;
 } formats[NUM_FORMATS] = {
-    [FORMAT_CHECKPOINT] = {20240326, 3, "a model checkpoint"},
-    [FORMAT_TRAINING_STATE] = {20261121, 1, "a training state"},
-    [FORMAT_DEBUG_STATE] = {20240327, 2, "a debug state"},
-    [FORMAT_TOKENIZER] = {20240328, 2, "a tokenizer"},
-    [FORMAT_TOKENS] = {20240520, 1, "a token file"},
+    [FORMAT_CHECKPOINT] = {20240326, 3, 0, "a model checkpoint"},
+    [FORMAT_TRAINING_STATE] = {20261121, 2, 1, "a training state"},
+    [FORMAT_DEBUG_STATE] = {20240327, 2, 0, "a debug state"},
+    [FORMAT_TOKENIZER] = {20240328, 2, 0, "a tokenizer"},
+    [FORMAT_TOKENS] = {20240520, 1, 0, "a token file"},
 };
 
 static size_t transfer(int64_t bytes)
@@ -96,15 +98,35 @@ status input_read(const struct input_file *file, void *values, int64_t bytes, in
     return STARPULLM_OK;
 }
 
-status input_read_tensor(const struct input_file *file, const struct tensor_buffers *buffers,
-                         enum starpullm_group group, enum parameter p, int layer, int64_t elements, int64_t position)
+uint32_t checksum_of(const float *values, int64_t elements)
+{
+    return (uint32_t)crc32_z(0, (const unsigned char *)values, (size_t)elements * sizeof values[0]);
+}
+
+static status check_values(const struct input_file *file, const struct stored_tensor *tensor, const float *values)
+{
+    static const char *const groups[] = {"params", "grads", "m", "v"};
+    const uint32_t found = checksum_of(values, tensor->elements);
+    if (!tensor->checksum || found == *tensor->checksum)
+        return STARPULLM_OK;
+    return fail(STARPULLM_INVALID_FILE,
+                "%s: byte %" PRId64 ": %s of %s[%d] have the checksum 0x%08" PRIx32 ", expected 0x%08" PRIx32
+                ": values or checksum are damaged",
+                file->path, tensor->position, groups[tensor->group], parameter_name(tensor->parameter), tensor->layer,
+                found, *tensor->checksum);
+}
+
+status input_read_tensor(const struct input_file *file, const struct stored_tensor *tensor,
+                         const struct tensor_buffers *buffers)
 {
     float *values = NULL;
-    TRY(buffers->acquire(buffers->context, group, p, layer, &values));
+    TRY(buffers->acquire(buffers->context, tensor->group, tensor->parameter, tensor->layer, &values));
     if (!values)
         return STARPULLM_OK;
-    const status code = input_read(file, values, elements * (int64_t)sizeof values[0], position);
-    buffers->release(buffers->context, group, p, layer);
+    status code = input_read(file, values, tensor->elements * (int64_t)sizeof values[0], tensor->position);
+    if (code == STARPULLM_OK)
+        code = check_values(file, tensor, values);
+    buffers->release(buffers->context, tensor->group, tensor->parameter, tensor->layer);
     return code;
 }
 
@@ -137,7 +159,7 @@ status input_read_header(const struct input_file *file, enum file_format format,
         return fail(STARPULLM_INVALID_FILE,
                     "%s: byte 4: version is %d (bfloat16), expected 3 (float32): bfloat16 checkpoints can't be read",
                     file->path, CHECKPOINT_BFLOAT16);
-    if (version != formats[format].version)
+    if (version < 1 || (version != formats[format].version && version != formats[format].older))
         return fail(STARPULLM_INVALID_FILE, "%s: byte 4: version is %" PRId32 ", expected %" PRId32 " (%s)", file->path,
                     version, formats[format].version, formats[format].name);
     return STARPULLM_OK;

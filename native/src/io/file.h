@@ -40,15 +40,27 @@ void input_close(struct input_file *file);
 
 status input_read(const struct input_file *file, void *values, int64_t bytes, int64_t position);
 
-/* Reads the header and checks magic number and version. */
+/* Reads the header and checks magic number and version. Of training states two versions are read. */
 status input_read_header(const struct input_file *file, enum file_format format, int32_t header[FILE_HEADER_INTS]);
 
 /* Refuses any other size; the sentence says with `consequence_of` what the expected size follows from. */
 status input_check_size(const struct input_file *file, int64_t expected, const char *consequence_of);
 
-/* Reads one layer's tensor into its buffer. */
-status input_read_tensor(const struct input_file *file, const struct tensor_buffers *buffers,
-                         enum starpullm_group group, enum parameter p, int layer, int64_t elements, int64_t position);
+/* One layer's tensor in a file. */
+struct stored_tensor {
+    enum starpullm_group group;
+    enum parameter parameter;
+    int layer;
+    int64_t elements, position;
+    const uint32_t *checksum; /* NULL: the file has none */
+};
+
+/* Reads it into its buffer, and refuses values that don't have the checksum. */
+status input_read_tensor(const struct input_file *file, const struct stored_tensor *tensor,
+                         const struct tensor_buffers *buffers);
+
+/* The CRC-32 of zlib and gzip. */
+uint32_t checksum_of(const float *values, int64_t elements);
 
 /* A file being written under a temporary name in the folder of its final one. */
 struct output_file {

@@ -87,7 +87,8 @@ status training_state_open(const char *path, struct training_state **state);
 void training_state_close(struct training_state *state);
 
 /* Checks that it is `expected`'s model (what the caller's buffers were made for), then reads params, m and v of every
- * tensor, whichever rank wrote it. After a failure some buffers may have been filled. */
+ * tensor, whichever rank wrote it, and checks the values' checksums. After a failure some buffers may have been filled.
+ */
 status training_state_read(struct training_state *state, const model_config *expected,
                            const struct tensor_buffers *buffers);
 

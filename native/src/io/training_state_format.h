@@ -1,8 +1,8 @@
 /* The layout of a training state's file and what its folder holds, which writing, reading and pruning share.
  *
- * A file is a header of 256 int32, a table with an entry for each of its tensors, the tensors' values, and an end, each
- * beginning on a multiple of STATE_BLOCK bytes but for the table, which follows the header at once. The structs here
- * have the bytes of the file. */
+ * A file is a header of 256 int32, a table with an entry for each of its tensors, their checksums, the tensors' values,
+ * and an end. Header, values and end begin on multiples of STATE_BLOCK bytes. The structs here have the bytes of the
+ * file. Version 1 has no checksums. */
 #ifndef STARPULLM_TRAINING_STATE_FORMAT_H
 #define STARPULLM_TRAINING_STATE_FORMAT_H
 
@@ -13,8 +13,10 @@
 #include "io/training_state.h"
 
 enum {
-    STATE_BLOCK = 4096,   /* bytes; a multiple of every disk's sectors, as writes past the page cache need */
-    STATE_NAME_BYTES = 48 /* any of the names */
+    STATE_BLOCK = 4096,          /* bytes; a multiple of every disk's sectors, as writes past the page cache need */
+    STATE_NAME_BYTES = 48,       /* any of the names */
+    STATE_WITHOUT_CHECKSUMS = 1, /* versions */
+    STATE_VERSION = 2
 };
 
 /* The names of folders and files, with their numbers: step; rank and number of ranks. */
@@ -28,16 +30,16 @@ struct state_entry {
     int64_t positions[STATE_PARTS]; /* bytes */
 };
 
-/* Header and table. */
+/* Header, table and checksums. */
 struct state_head {
     int32_t magic, version;
     struct training_state_meta meta;
     int32_t zeros[FILE_HEADER_INTS - 32];
-    struct state_entry entries[]; /* (num_tensors), then zeros up to a multiple of STATE_BLOCK bytes */
+    struct state_entry
+        entries[]; /* (num_tensors), then the checksums, then zeros up to a multiple of STATE_BLOCK bytes */
 };
 
-/* The last block. It repeats which save and rank it belongs to, and has a fingerprint of header and table (64-bit
- * FNV-1a). */
+/* The last block. It repeats which save and rank it belongs to, and has a fingerprint of the head (64-bit FNV-1a). */
 struct state_end {
     int32_t magic, version;
     int64_t step;
@@ -50,11 +52,14 @@ struct state_end {
 
 /* The smallest multiple of STATE_BLOCK that has room for them. */
 int64_t state_blocks(int64_t bytes);
-int64_t state_head_bytes(int32_t num_tensors);
+int64_t state_head_bytes(int32_t version, int32_t num_tensors);
+
+/* (num_tensors, STATE_PARTS); NULL in version 1. */
+uint32_t *state_checksums(struct state_head *head);
 
 /* With magic number, version and meta. Belongs to the caller (free); begins on a multiple of STATE_BLOCK bytes. NULL if
  * there is no memory. */
-struct state_head *state_head_create(const struct training_state_meta *meta);
+struct state_head *state_head_create(int32_t version, const struct training_state_meta *meta);
 
 /* Sets elements and positions of entries that have parameter and layer, and the file's size. Fails with `code` if that
  * leaves 64 bits; `where` begins the sentence. */

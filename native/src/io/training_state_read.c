@@ -57,18 +57,21 @@ static status check_entry(const struct input_file *file, const struct state_head
     return STARPULLM_OK;
 }
 
-/* Which tensors there are is all that the table says: everything else follows, and is in the file for readers that
- * don't know the rule. `found` has room for header and table. */
+/* Which tensors there are, and their checksums, is all that the table says: everything else follows, and is in the file
+ * for readers that don't know the rule. `found` has room for the head. */
 static status check_table(const struct input_file *file, struct state_head *found, struct state_file *table)
 {
     struct state_head *head = table->head;
-    const int64_t bytes = state_head_bytes(head->meta.num_tensors);
+    const int64_t bytes = state_head_bytes(head->version, head->meta.num_tensors);
     TRY(input_read(file, found, bytes, 0));
     for (int i = 0; i < head->meta.num_tensors; i++) {
         TRY(check_entry(file, found, i));
         head->entries[i].parameter = found->entries[i].parameter;
         head->entries[i].layer = found->entries[i].layer;
     }
+    if (state_checksums(head))
+        memcpy(state_checksums(head), state_checksums(found),
+               (size_t)head->meta.num_tensors * STATE_PARTS * sizeof(uint32_t));
     TRY(state_lay_out(head, &table->bytes, STARPULLM_INVALID_FILE, file->path));
     char consequence_of[64];
     snprintf(consequence_of, sizeof consequence_of, "params, m and v of %d tensors", head->meta.num_tensors);
@@ -77,16 +80,16 @@ static status check_table(const struct input_file *file, struct state_head *foun
     return check_end(file, head);
 }
 
-static status load_table(const struct input_file *file, const struct training_state_meta *meta,
+static status load_table(const struct input_file *file, int32_t version, const struct training_state_meta *meta,
                          struct state_file *table)
 {
-    const int64_t bytes = state_head_bytes(meta->num_tensors);
+    const int64_t bytes = state_head_bytes(version, meta->num_tensors);
     if (file->size < bytes + STATE_BLOCK)
         return fail(STARPULLM_INVALID_FILE,
                     "%s: the file is %" PRId64 " bytes, expected at least %" PRId64
                     " (header, table of %d tensors and end): truncated",
                     file->path, file->size, bytes + STATE_BLOCK, meta->num_tensors);
-    table->head = state_head_create(meta);
+    table->head = state_head_create(version, meta);
     struct state_head *found = malloc((size_t)bytes);
     const status code = found && table->head ? check_table(file, found, table) : no_memory(file->path);
     free(found);
@@ -111,7 +114,7 @@ static status check_file(const struct input_file *file, struct training_state *s
                     file->path, meta.rank, rank);
     if (rank == 0)
         state->meta = meta;
-    return load_table(file, &meta, &state->files[rank]);
+    return load_table(file, header[HEADER_VERSION], &meta, &state->files[rank]);
 }
 
 /* Checks the end again, because the file may have been replaced since it was first checked. */
@@ -120,11 +123,15 @@ static status read_tensors(const struct input_file *file, const struct state_fil
 {
     TRY(input_check_size(file, table->bytes, "when it was checked"));
     TRY(check_end(file, table->head));
+    const uint32_t *checksum = state_checksums(table->head);
     for (int i = 0; i < table->head->meta.num_tensors; i++) {
         const struct state_entry *entry = &table->head->entries[i];
-        for (int part = 0; part < STATE_PARTS; part++)
-            TRY(input_read_tensor(file, buffers, state_groups[part], (enum parameter)entry->parameter, entry->layer,
-                                  entry->elements, entry->positions[part]));
+        for (int part = 0; part < STATE_PARTS; part++) {
+            const struct stored_tensor tensor = {state_groups[part],     (enum parameter)entry->parameter,
+                                                 entry->layer,           entry->elements,
+                                                 entry->positions[part], checksum ? checksum++ : NULL};
+            TRY(input_read_tensor(file, &tensor, buffers));
+        }
     }
     return STARPULLM_OK;
 }

@@ -63,7 +63,7 @@ static status open_temporary(struct training_state_writer *writer)
 static status open_writer(struct training_state_writer *writer, const char *root,
                           const struct training_state_meta *meta, const struct training_state_tensor *tensors)
 {
-    writer->head = state_head_create(meta);
+    writer->head = state_head_create(STATE_VERSION, meta);
     if (asprintf(&writer->folder, "%s/" STATE_FOLDER, root, meta->step) < 0)
         writer->folder = NULL;
     if (!writer->folder || asprintf(&writer->path, "%s/" STATE_FILE, writer->folder, meta->rank, meta->num_ranks) < 0)
@@ -113,6 +113,7 @@ status training_state_write(struct training_state_writer *writer, int index, int
 {
     const struct state_entry *entry = &writer->head->entries[index];
     const int64_t bytes = entry->elements * (int64_t)sizeof(float), rest = bytes % STATE_BLOCK;
+    state_checksums(writer->head)[index * STATE_PARTS + part] = checksum_of(values, entry->elements);
     TRY(output_write(&writer->file, values, bytes - rest, entry->positions[part]));
     if (rest == 0)
         return STARPULLM_OK;
@@ -124,7 +125,7 @@ status training_state_write(struct training_state_writer *writer, int index, int
 static status finish(const struct training_state_writer *writer)
 {
     _Alignas(STATE_BLOCK) const struct state_end end = state_end_of(writer->head, writer->file_bytes);
-    TRY(output_write(&writer->file, writer->head, state_head_bytes(writer->head->meta.num_tensors), 0));
+    TRY(output_write(&writer->file, writer->head, state_head_bytes(STATE_VERSION, writer->head->meta.num_tensors), 0));
     return output_write(&writer->file, &end, sizeof end, writer->file_bytes - STATE_BLOCK);
 }
 

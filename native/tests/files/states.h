@@ -75,6 +75,7 @@ status read_all(struct training_state *state, struct reading *reading);
 int64_t read_state(const char *path);
 status try_open(const char *path);
 bool has_step(int64_t step);
+struct bytes make_file(const struct training_state_meta *meta, uint32_t version);
 void check_bytes(const char *file, int line, const char *path, const struct training_state_meta *meta);
 
 /* ---- Tests ---- */
@@ -84,6 +85,8 @@ void test_direct(void);
 void test_arguments(void);
 void test_incomplete(void);
 void test_damage(void);
+void test_damaged_values(void);
+void test_older_version(void);
 void test_reading_fails(void);
 void test_failing_calls(void);
 void test_size_limit(void);

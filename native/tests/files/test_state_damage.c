@@ -119,7 +119,8 @@ void test_damage(void)
     } damages[] = {
         {0, 0, {"byte 0: magic number is 0", "expected 20261121 (a training state)"}},
         {0, 20240326, {"byte 0: magic number is 20240326 (a model checkpoint)", "20261121"}},
-        {4, 2, {"byte 4: version is 2", "expected 1"}},
+        {4, 0, {"byte 4: version is 0", "expected 2"}},
+        {4, 3, {"byte 4: version is 3", "expected 2"}},
         {8, 0, {"max_seq_len is 0", "expected at least 1"}},
         {8, 5, {"byte 1072: the header or table has 0x00000040", "expected 0x00000050"}},
         {16, 3, {"the end has", "one of the two is damaged"}},
@@ -131,6 +132,7 @@ void test_damage(void)
         {40, (uint32_t)-1, {"number of tensors is -1", "expected at least 0"}},
         {40, INT32_MAX, {"truncated", "2147483647 tensors"}},
         {40, 27, {"too long by 12288", "params, m and v of 27 tensors"}},
+        {44, 1, {"byte 44: the header or table has 0x00000001", "one of the two is damaged"}},
         {48, 8, {"byte 48: step is 8", "expected 7 (by its name)"}},
         {52, UINT32_MAX, {"step is -4294967289", "expected at least 0"}},
         {56, 1, {"the end has", "one of the two is damaged"}},
@@ -199,6 +201,44 @@ void test_damage(void)
     free(good.data);
     check_at(__FILE__, __LINE__, write_file("root", &meta, false) == STARPULLM_OK && read_state("root") == 7,
              "a save replaces a damaged file");
+    remove_all("root");
+}
+
+/* One bit of a tensor's values, the last one of wte's m, or of a checksum. */
+void test_damaged_values(void)
+{
+    enum { WTE_BYTES = 4 * 90 * 16, M_OF_WTE = BLOCK + 2 * BLOCK, CHECKSUM_OF_M = 1024 + 40 * 28 + 4 };
+    struct training_state *state;
+    struct reading reading = {0};
+    write_state("root", &tiny, 6, 1);
+    write_state("root", &tiny, 7, 1);
+    struct bytes bytes = load(RANK_0);
+    bytes.data[M_OF_WTE + WTE_BYTES - 1] ^= 0x80;
+    save(RANK_0, &bytes, bytes.size);
+    WORKS(training_state_open("root", &state));
+    REFUSED(read_all(state, &reading), STARPULLM_INVALID_FILE, RANK_0 ": byte 12288: m of wte[0] have the checksum 0x",
+            ", expected 0x", "damaged");
+    CHECK(reading.held == 0 && state->meta.step == 7);
+    reading = (struct reading){.skip = true};
+    WORKS(read_all(state, &reading)); /* another rank's tensors */
+    training_state_close(state);
+    bytes.data[M_OF_WTE + WTE_BYTES - 1] ^= 0x80;
+    bytes.data[CHECKSUM_OF_M] ^= 1;
+    save(RANK_0, &bytes, bytes.size);
+    REFUSED(try_open("root/step-000000000007"), STARPULLM_INVALID_FILE, RANK_0 ": ", "the end has");
+    free(bytes.data);
+    remove_all("root");
+}
+
+/* Version 1 has no checksums. */
+void test_older_version(void)
+{
+    struct training_state_meta meta = meta_of(&tiny, 7, 0, 1);
+    struct bytes bytes = make_file(&meta, 1);
+    write_state("root", &tiny, 7, 1);
+    save(RANK_0, &bytes, bytes.size);
+    CHECK(read_state("root") == 7);
+    free(bytes.data);
     remove_all("root");
 }
 

@@ -18,18 +18,30 @@ static uint32_t float_bits(float value)
     return bits;
 }
 
+/* CRC-32 as its definition says it, bit by bit. */
+static uint32_t crc32_of(const unsigned char *bytes, size_t size)
+{
+    uint32_t rest = UINT32_MAX;
+    for (size_t i = 0; i < 8 * size; i++) {
+        const uint32_t bit = (rest ^ (uint32_t)(bytes[i / 8] >> i % 8)) & 1;
+        rest = rest >> 1 ^ (bit ? 0xedb88320u : 0);
+    }
+    return ~rest;
+}
+
 /* The file of one rank, made independently of the library. */
-static struct bytes make_file(const struct training_state_meta *meta)
+struct bytes make_file(const struct training_state_meta *meta, uint32_t version)
 {
     struct training_state_tensor tensors[MOST_TENSORS];
     const int count = tensors_of(&meta->config, meta->rank, meta->num_ranks, tensors);
-    const size_t header = (1024 + 40 * (size_t)count + BLOCK - 1) / BLOCK * BLOCK;
+    const size_t entries = (version == 1 ? 40 : 52) * (size_t)count;
+    const size_t header = (1024 + entries + BLOCK - 1) / BLOCK * BLOCK;
     size_t end = header;
     for (int i = 0; i < count; i++)
         end += GROUPS * ((4 * (size_t)elements_of(&meta->config, tensors[i].parameter) + BLOCK - 1) / BLOCK * BLOCK);
     struct bytes bytes = {must(calloc(1, end + BLOCK + 64)), end + BLOCK};
     const uint64_t ints[] = {20261121,
-                             1,
+                             version,
                              (uint64_t)meta->config.max_seq_len,
                              (uint64_t)meta->config.vocab_size,
                              (uint64_t)meta->config.num_layers,
@@ -66,11 +78,14 @@ static struct bytes make_file(const struct training_state_meta *meta)
             for (int64_t i = 0; i < elements; i++)
                 put(&bytes, position + 4 * (size_t)i,
                     value_bits(meta, group, tensors[t].parameter, tensors[t].layer, i), 4);
+            if (version > 1)
+                put(&bytes, 1024 + 40 * (size_t)count + 4 * (size_t)(GROUPS * t + group),
+                    crc32_of(bytes.data + position, 4 * (size_t)elements), 4);
             position += (4 * (size_t)elements + BLOCK - 1) / BLOCK * BLOCK;
         }
     }
     put(&bytes, end, 20261121, 4);
-    put(&bytes, end + 4, 1, 4);
+    put(&bytes, end + 4, version, 4);
     put(&bytes, end + 8, (uint64_t)meta->step, 8);
     put(&bytes, end + 16, meta->run, 8);
     put(&bytes, end + 24, (uint64_t)meta->rank, 4);
@@ -82,7 +97,7 @@ static struct bytes make_file(const struct training_state_meta *meta)
 
 void check_bytes(const char *file, int line, const char *path, const struct training_state_meta *meta)
 {
-    struct bytes expected = make_file(meta), found = load(path);
+    struct bytes expected = make_file(meta, 2), found = load(path);
     check_at(file, line, found.size == expected.size && memcmp(found.data, expected.data, found.size) == 0,
              "the file has the format's bytes");
     free(expected.data);

@@ -11,6 +11,8 @@ static void run(void)
     test_direct();
     test_incomplete();
     test_damage();
+    test_damaged_values();
+    test_older_version();
     test_reading_fails();
     test_failing_calls();
     test_size_limit();
