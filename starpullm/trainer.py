@@ -355,7 +355,10 @@ class Trainer(Resource):
     def _destroy(self) -> None:
         # Cleared first, so that an interrupt leaks the session instead of destroying it twice.
         handle, self._handle = self._handle, structs.SessionHandle()
-        prototypes.call("session_destroy", handle)
+        try:
+            prototypes.call("session_wait_saved", handle)
+        finally:
+            prototypes.call("session_destroy", handle)
 
     def __del__(self) -> None:
         # A trainer that is dropped without close() would keep the runtime from closing. If __init__ wasn't reached,

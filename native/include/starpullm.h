@@ -199,7 +199,8 @@ STARPULLM_API enum starpullm_status starpullm_session_create(starpullm_runtime *
                                                              const struct starpullm_session_options *options,
                                                              starpullm_session **session);
 
-/* Waits for what was submitted, and frees everything but the losses that the caller still has. */
+/* Waits for what was submitted, and frees everything but the losses that the caller still has. It can't report that the
+ * last save failed: ask starpullm_session_wait_saved() before. */
 STARPULLM_API void starpullm_session_destroy(starpullm_session *session);
 
 STARPULLM_API enum starpullm_status starpullm_session_config(const starpullm_session *session,

@@ -30,6 +30,8 @@ class Resource(ABC):
         ------
         StateError
             If this is a runtime with open trainers.
+        FileError
+            If the last ``save_state`` of this trainer failed, and nothing has reported it. It is closed all the same.
         """
         if self._handle:
             self._destroy()

@@ -68,6 +68,22 @@ def bits_of(trainer: Trainer) -> str:
 # ---- From Python ----
 
 
+def close_after_failed_save(checkpoint: str, folder: str) -> list[Reply]:
+    """Close a trainer twice whose last save failed in the background: a folder has the name of the state's file."""
+    with tiny_trainer("1x1", checkpoint) as trainer:
+        trainer.step(*batch(0))
+        Path(folder, "step-000000000001", "rank-00000-of-00001.state").mkdir(parents=True)
+        trainer.save_state(folder)
+        return [attempt(trainer.close), attempt(trainer.close)]
+
+
+def test_closing_reports_that_the_last_save_failed(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    first, second = run_function(close_after_failed_save, tiny_checkpoint, tmp_path / "states", timeout=TIME_LIMIT)
+    assert (first["raised"], first["errno"]) == (FileError.__name__, errno.EISDIR)
+    assert "rename temporary file" in first["text"]
+    assert second["raised"] is None
+
+
 def train_with_saves(checkpoint: str, folder: str | None, partition: str, sub_batches: int) -> str:
     """Save after each step without waiting, if there is a folder."""
     with tiny_trainer(partition, checkpoint, sub_batches=sub_batches) as trainer:

@@ -20,6 +20,10 @@ status exchange_to(struct data *data, int rank)
 {
     if (one_rank())
         return STARPULLM_OK;
+    if (data->bytes > INT32_MAX)
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "%s: found %zu bytes, expected at most %d to copy them to another rank: MPI has no larger messages",
+                    data->name, data->bytes, INT32_MAX);
     const int error = starpu_mpi_get_data_on_node_detached(ranks_communicator(), data->handle, rank, NULL, NULL);
     if (error)
         return fail(STARPULLM_RUNTIME_FAILURE, "%s: StarPU refused to copy it to rank %d (error %d)", data->name, rank,

@@ -48,6 +48,31 @@ static status check_instruments(const struct starpullm_session_options *o)
     return STARPULLM_OK;
 }
 
+/* StarPU counts a vector's elements in 32 bits. MPI counts a message's bytes in an int; parameters and gradients are
+ * sent to other ranks, activations only if they are read (data/exchange_mpi.c). */
+static status check_vectors(const model_config *config, int64_t sub_batch_size, int64_t seq_len, int64_t ranks)
+{
+    const int64_t most = ranks > 1 ? INT32_MAX / (int64_t)sizeof(float) : UINT32_MAX;
+    for (int p = 0; p < NUM_PARAMETERS; p++) {
+        const int64_t elements = tensor_elements(parameter_shape(config, p));
+        if (elements > most)
+            return fail(STARPULLM_INVALID_ARGUMENT,
+                        "params/%s: found %lld elements, expected at most %lld on %lld ranks: %s", parameter_name(p),
+                        (long long)elements, (long long)most, (long long)ranks,
+                        ranks > 1 ? "MPI has no larger messages" : "StarPU has no larger vectors");
+    }
+    for (int a = 0; a < NUM_ACTIVATIONS; a++) {
+        const int64_t elements = tensor_elements(activation_shape(config, a, sub_batch_size, seq_len));
+        if (elements > UINT32_MAX)
+            return fail(
+                STARPULLM_INVALID_ARGUMENT,
+                "activations/%s: found %lld elements in a sub-batch, expected at most %lld: StarPU has no larger "
+                "vectors; more sub-batches make it smaller",
+                activation_name(a), (long long)elements, (long long)UINT32_MAX);
+    }
+    return STARPULLM_OK;
+}
+
 static status check_sizes(const struct starpullm_session_options *o, const model_config *config)
 {
     if (o->batch_size < 1)
@@ -67,7 +92,8 @@ static status check_sizes(const struct starpullm_session_options *o, const model
                     "batch_size, sub_batches: found %lld and %lld on each of %lld ranks, "
                     "expected at most as many sub-batches on all ranks together as 32 bits hold",
                     (long long)o->batch_size, (long long)o->sub_batches, (long long)ranks);
-    return activations_check(config, ranks * o->batch_size, o->seq_len);
+    TRY(activations_check(config, ranks * o->batch_size, o->seq_len));
+    return check_vectors(config, o->batch_size / o->sub_batches, o->seq_len, ranks);
 }
 
 status session_check_options(const struct starpullm_session_options *o, const model_config *config)

@@ -10,6 +10,7 @@ static status finish_trace(struct starpullm_session *session)
 {
     if (!session->recorder)
         return fail(STARPULLM_INVALID_STATE, "the session isn't traced, expected one created with trace");
+    TRY(session_check_not_held(session));
     return starpullm_session_wait(session);
 }
 
@@ -73,6 +74,7 @@ status starpullm_session_findings_size(starpullm_session *session, size_t *count
     CHECK_POINTER(count);
     if (!session->instrument)
         return fail(STARPULLM_INVALID_STATE, "the session has no instruments, expected one created with some");
+    TRY(session_check_not_held(session));
     TRY(starpullm_session_wait(session));
     return instrument_findings(session->instrument, count);
 }

@@ -266,6 +266,56 @@ static void test_session_misuse(const char *checkpoint)
     EXPECT_ERROR(starpullm_session_create(runtime, &options, &session), STARPULLM_INVALID_STATE, "closed");
 }
 
+/* Vectors of 2^32 elements: activations of one sub-batch, and a parameter of a model whose file is mostly a hole. */
+static void test_too_large(const char *checkpoint, const char *path)
+{
+    starpullm_runtime *runtime = start(1);
+    starpullm_session *session = NULL;
+    struct starpullm_session_options options = session_options(checkpoint);
+    options.batch_size = INT64_C(1) << 23;
+    EXPECT_ERROR(starpullm_session_create(runtime, &options, &session), STARPULLM_INVALID_ARGUMENT,
+                 "activations/fch: found 4294967296 elements in a sub-batch, expected at most 4294967295");
+
+    const int32_t header[256] = {20240326, 3, 16, 61, 1, 1, 4, 1 << 30};
+    FILE *file = fopen(path, "wb");
+    REQUIRE(file != NULL);
+    EXPECT(fwrite(header, sizeof header, 1, file) == 1);
+    fclose(file);
+    EXPECT(truncate(path, 1024 + 4 * ((INT64_C(4) << 30) + 16 * 4 + 12 * 16 + 13 * 4 + 8)) == 0);
+    options = session_options(path);
+    EXPECT_ERROR(starpullm_session_create(runtime, &options, &session), STARPULLM_INVALID_ARGUMENT,
+                 "params/wte: found 4294967296 elements, expected at most 4294967295 on 1 ranks");
+    remove(path);
+    EXPECT(starpullm_runtime_destroy(runtime) == STARPULLM_OK);
+}
+
+/* Nothing but a release, a wait or the end lets held tasks run. */
+static void test_hold(const char *checkpoint)
+{
+    starpullm_runtime *runtime = start(1);
+    starpullm_session *session = NULL;
+    struct starpullm_session_options options = session_options(checkpoint);
+    options.trace = 1;
+    options.instruments = STARPULLM_DELAY;
+    REQUIRE(starpullm_session_create(runtime, &options, &session) == STARPULLM_OK);
+    int32_t inputs[B * T], targets[B * T];
+    starpullm_loss *loss = NULL;
+    size_t tasks, accesses, findings, edges = 0;
+    make_tokens(0, inputs, targets);
+    EXPECT(starpullm_session_hold(session) == STARPULLM_OK);
+    REQUIRE(starpullm_session_submit_step(session, inputs, targets, &loss) == STARPULLM_OK);
+    EXPECT_ERROR(starpullm_session_trace_size(session, &tasks, &accesses), STARPULLM_INVALID_STATE, "a release first");
+    EXPECT_ERROR(starpullm_session_trace_clear(session), STARPULLM_INVALID_STATE, "expected a release first");
+    EXPECT_ERROR(starpullm_session_findings_size(session, &findings), STARPULLM_INVALID_STATE, "a release first");
+    EXPECT(!starpullm_loss_ready(loss));
+    EXPECT(starpullm_session_release(session, &edges) == STARPULLM_OK && edges > 0);
+    EXPECT(starpullm_session_findings_size(session, &findings) == STARPULLM_OK && findings == 0);
+    EXPECT(starpullm_loss_ready(loss));
+    starpullm_loss_destroy(loss);
+    starpullm_session_destroy(session);
+    EXPECT(starpullm_runtime_destroy(runtime) == STARPULLM_OK);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) {
@@ -279,6 +329,8 @@ int main(int argc, char **argv)
     test_training(checkpoint, saved);
     test_runtime_misuse();
     test_session_misuse(checkpoint);
+    test_too_large(checkpoint, saved);
+    test_hold(checkpoint);
     remove(checkpoint);
     remove(saved);
     printf("%d expectations failed\n", failures);
