@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest import mock
 
-from starpullm import Runtime, Trainer, trainer
+from starpullm import Runtime, Trainer
+from starpullm import trainer as trainer_module
 from starpullm.data.generator import generate_tokens
 from starpullm.data.loader import TokenLoader
 from starpullm.errors import StarpullmError
@@ -145,7 +146,7 @@ def one_rank_fails(comm: Comm, checkpoint: str) -> None:
     with Runtime(comm=comm) as runtime, ranks.guarded(comm):
         try:
             # In Python the options are compared before the native call is made.
-            with mock.patch.object(trainer, "_options_of_all_ranks", return_value={}):
+            with mock.patch.object(trainer_module, "_options_of_all_ranks", return_value={}):
                 Trainer(runtime, f"{checkpoint} which is missing" if fails else checkpoint, batch_size=B, seq_len=T)
         except StarpullmError as error:
             print(error)

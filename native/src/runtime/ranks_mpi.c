@@ -81,7 +81,7 @@ status ranks_agree(status code)
     MPI_Allreduce(&mine, &first, 1, MPI_INT, MPI_MIN, communicator);
     if (first == INT_MAX)
         return STARPULLM_OK;
-    snprintf(failure.sentence, sizeof failure.sentence, "%s", last_error());
+    snprintf(failure.sentence, sizeof failure.sentence, "%s", starpullm_last_error());
     MPI_Bcast(&failure, sizeof failure, MPI_BYTE, first, communicator);
     return code != STARPULLM_OK ? code : fail((status)failure.code, "rank %d: %s", first, failure.sentence);
 }
