@@ -258,6 +258,32 @@ def test_lost_children_fail_one_test_each(run: Run, pytester: pytest.Pytester) -
     )
 
 
+LATE = """
+import atexit
+import os
+
+from starpullm.checks import runs
+from starpullm.checks.result import CheckResult, Outcome
+
+
+def abort_at_the_end(place):
+    atexit.register(os.abort)
+    return CheckResult(name="late", outcome=Outcome.PASSED, finding="fine", measured=None, limit=None)
+
+
+def test_late(starpullm_check):
+    starpullm_check(abort_at_the_end)
+"""
+
+
+def test_a_crash_after_the_last_check_fails_the_run(run: Run, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(LATE)
+    result = run()
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["1x1 lws: the process was ended by SIGABRT (*"])
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
 INSIDE_STARPU = """
 import ctypes
 from pathlib import Path
