@@ -66,6 +66,7 @@ def kill_while_others_are_slow(comm: Comm) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # of this thread, whose sleep it would end
     ctypes.PyDLL(None).sleep(4)
+    comm.recv(source=FAILING_RANK)
 
 
 def raise_error(comm: Comm) -> None:
