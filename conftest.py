@@ -43,6 +43,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker of tests/mutation."""
+    config.addinivalue_line("markers", "mutation: the checks catch a seeded defect")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def starpu_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep StarPU's calibration files out of the user's home."""

@@ -119,6 +119,8 @@ class Pool:
         self._environment = {"STARPU_HOME": self._directory.name} if "STARPU_HOME" not in os.environ else {}
         self._environment.update(environment or {})
         self.costs = Costs()
+        self.failures: list[str] = []
+        """How children have failed at their end, when all checks had been answered."""
 
     def call(
         self,
@@ -159,17 +161,19 @@ class Pool:
         request = {**location_of(function), "arguments": arguments}
         with machine_lock():
             if fresh and configuration in self._children:
-                self._end(configuration)
+                lost = self._end(configuration)
+                self.failures += [lost.text] if lost else []
             reply = self._ask(configuration, request, time_limit)
             if configuration in self._children and (isinstance(reply, Lost) or not self._sticky):
-                self._end(configuration)
+                return self._end(configuration) or reply
             return reply
 
     def close(self) -> None:
         """End all children; may be called twice."""
         for configuration in list(self._children):
             with machine_lock():
-                self._end(configuration)
+                lost = self._end(configuration)
+                self.failures += [lost.text] if lost else []
         self._directory.cleanup()
 
     def pids(self) -> dict[RuntimeConfiguration, int]:
@@ -206,13 +210,14 @@ class Pool:
             return Answered(CheckReport.from_json(reply.value))
         return reply
 
-    def _end(self, configuration: RuntimeConfiguration) -> None:
+    def _end(self, configuration: RuntimeConfiguration) -> Lost | None:
         child = self._children.pop(configuration)
         was_running = not child.has_ended
         start = time.monotonic()
-        child.end()
+        lost = child.end()
         if was_running:
             self.costs.ends.append(time.monotonic() - start)
+        return lost
 
 
 def machine_in_child(environment: Mapping[str, str] | None = None) -> dict[str, Any]:

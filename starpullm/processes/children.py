@@ -23,7 +23,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO, TypeAlias
@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO, TypeAlias
 import psutil
 
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StarpullmError
-from starpullm.processes.job import Crashed, Job, JobEnding, run_job
+from starpullm.processes.job import Completed, Crashed, Job, JobEnding, Stopped, run_job
 from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import guarded, meet, world
 
@@ -47,9 +47,9 @@ With several ranks, every rank enters the context and calls the function on ever
 START_SECONDS = 120.0
 """For a child to get ready: Python, and StarPU's calibration of a machine that it sees for the first time."""
 
-_END_SECONDS = 10.0
+_END_SECONDS = 30.0
 _POLL_SECONDS = 0.1
-_NOTICE_SECONDS = 0.5  # for a job to be reported as ended after its connection has closed
+_CLOSED_SECONDS = 30.0  # for a job to end after its connection has closed: a rank fails, mpirun ends the others
 _STOP_SECONDS = 60.0  # for a job to be killed, with the stacks of its ranks before that
 _JOB_SECONDS = 7 * 24 * 3600.0  # run_job needs a limit; here each request has its own
 
@@ -162,6 +162,8 @@ class Child:
         self._processes: list[psutil.Process] = []
         self._connection: socket.socket | None = None
         self._received = b""
+        self._has_closed = False
+        self._is_over = False
         self._ending: JobEnding | Exception | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -207,15 +209,17 @@ class Child:
             self._connection.sendall(json.dumps(request).encode() + b"\n")
         return self._reply(self._request_name, time_limit, deadline)
 
-    def end(self) -> None:
-        """Let the child end, or kill it; may be called twice."""
-        if self._thread is None:
-            return
+    def end(self) -> Lost | None:
+        """Let the child end, or kill it; may be called twice. Return how it has failed, unless a reply has said so."""
         self._signal(signal.SIGCONT)
         if self._connection is not None:
             self._connection.close()
+        if self._thread is None or self._is_over:
+            return None
+        if self._connection is not None:
             self._thread.join(_END_SECONDS)
-        self._kill()
+        lost = self._lost("the end", _END_SECONDS)
+        return None if isinstance(lost.ending, Completed) or self._connection is None else lost
 
     def __enter__(self) -> Self:
         return self
@@ -249,9 +253,12 @@ class Child:
             self._connection.settimeout(left)
             try:
                 part = self._connection.recv(1 << 16)
-            except OSError:  # the deadline, or a connection that has broken
+            except TimeoutError:
                 return None
+            except OSError:  # a connection that has broken
+                part = b""
             if not part:
+                self._has_closed = True
                 return None
             self._received += part
         line, _, self._received = self._received.partition(b"\n")
@@ -260,13 +267,17 @@ class Child:
     def _lost(self, what: str, time_limit: float) -> Lost:
         """Return how the child ended; kill it if it hasn't."""
         assert self._thread is not None
-        self._thread.join(_NOTICE_SECONDS)
-        is_hung = self._thread.is_alive()
+        self._is_over = True
+        if self._has_closed:
+            self._thread.join(_CLOSED_SECONDS)
         self._kill()
         assert self._ending is not None
-        if is_hung:
+        if isinstance(self._ending, Stopped):  # no rank had failed
             sentence = f"{self.name}: {what} had not ended after {time_limit:g} s, so its process was ended:"
             return Hung(f"{sentence}\n{self._ending}", self._ending)
+        if isinstance(self._ending, Completed):
+            reports = "; ".join(map(str, self._ending.reports.values()))
+            return Lost(f"{self.name}: ended before {what} had ended: {reports}\n{self._ending}", self._ending)
         text = f"{self.name}: {self._ending}"
         if isinstance(self._ending, Crashed) and self._ending.signal == signal.SIGKILL:
             killed = _oom_kills() - self._oom_kills
@@ -354,8 +365,9 @@ def _attempt(comm: Comm | None, function: Callable[[Any], Any], argument: object
 
 def _main(specification: Mapping[str, Any]) -> None:
     comm = world() if specification["ranks"] > 1 else None
-    service = find_function(specification)
-    _serve(service(comm, **specification["arguments"]), specification["address"], comm)
+    with guarded(comm) if comm is not None else nullcontext():
+        service = find_function(specification)
+        _serve(service(comm, **specification["arguments"]), specification["address"], comm)
 
 
 if __name__ == "__main__":

@@ -123,7 +123,10 @@ class Completed(JobEnding):
 
 @dataclass(frozen=True)
 class ExitedWith(JobEnding):
-    """The first rank to fail reported a failure or ended with this status, which is not 0; None: mpirun itself."""
+    """The first rank to fail reported a failure or ended with this status; None: mpirun itself.
+
+    Status 0: the rank ended before the others, which mpirun then ended.
+    """
 
     status: int
     rank: int | None
@@ -131,7 +134,8 @@ class ExitedWith(JobEnding):
     @property
     def sentence(self) -> str:
         """The rank, its status, its last phase, and its own sentence about the failure if there is one."""
-        sentence = f"{self._who(self.rank)} ended with exit status {self.status}{self._where(self.rank)}"
+        early = "" if self.status else " before the other ranks"
+        sentence = f"{self._who(self.rank)} ended with exit status {self.status}{early}{self._where(self.rank)}"
         failure = None if self.rank is None else self.reports[self.rank].failure
         return f"{sentence}: {failure.sentence}" if failure is not None and failure.sentence else sentence
 

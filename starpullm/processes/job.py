@@ -25,7 +25,7 @@ import psutil
 from starpullm.errors import RuntimeFailureError
 from starpullm.processes import keeper
 from starpullm.processes.endings import Completed, Crashed, ExitedWith, JobEnding, RankReport, Stopped, TimedOut
-from starpullm.processes.mpirun import mpi_directories, mpirun_here, outer_job_variables
+from starpullm.processes.mpirun import mpi_parameters, mpirun_here, outer_job_variables
 from starpullm.processes.progress import DIRECTORY_VARIABLE, read_failures, read_phases
 from starpullm.processes.stacks import native_stacks
 
@@ -107,8 +107,7 @@ def run_job(job: Job, stop: threading.Event | None = None) -> JobEnding:
             else:
                 stacks = _native_stacks(reports, name, ranks)
         finally:
-            _kill(name)
-            process.wait()
+            _kill(name, process)
         for rank, report in reports.items():
             stdout, stderr = _text(ranks / f"{rank}.stdout"), _text(ranks / f"{rank}.stderr")
             reports[rank] = replace(report, stdout=stdout, stderr=stderr, native_stacks=stacks.get(rank, ""))
@@ -141,7 +140,7 @@ def job_environment(job: Job, base: Mapping[str, str], name: str, directory: Pat
         JOB_VARIABLE: f"{outer}:{name}" if outer else name,
         DIRECTORY_VARIABLE: str(directory / "ranks"),
         "TMPDIR": str(directory / "tmp"),
-        **mpi_directories(directory / "tmp", memory),
+        **mpi_parameters(directory / "tmp", memory),
     }
 
 
@@ -206,11 +205,18 @@ def _wait(process: subprocess.Popen[bytes], ranks: Path, limit: float, stop: thr
 def _first_failure(ranks: Path) -> tuple[int, int | None] | None:
     """Return status and rank of the first failure.
 
-    A keeper writes its record before mpirun sees the end of the rank, so ranks that mpirun then kills end later.
+    A keeper writes its record before mpirun sees the end of the rank, so ranks that mpirun then kills end later. A rank
+    that leaves with status 0 before the others is a failure if mpirun ends them for that.
     """
+    endings = _read_endings(ranks)
     events = [(failure.time_ns, failure.status, rank) for rank, failure in read_failures(ranks).items()]
-    events += [(time_ns, status, rank) for rank, (status, time_ns) in _read_endings(ranks).items() if status != 0]
-    return min(events)[1:] if events else None
+    events += [(time_ns, status, rank) for rank, (status, time_ns) in endings.items() if status != 0]
+    if not events:
+        return None
+    first = min(events)
+    if first[1] in (-signal.SIGTERM, 128 + signal.SIGTERM):
+        first = min(first, *((time_ns, status, rank) for rank, (status, time_ns) in endings.items()))
+    return first[1:]
 
 
 def _read_endings(ranks: Path) -> dict[int, tuple[int, int]]:
@@ -272,11 +278,12 @@ def _describe_remaining(name: str) -> list[str]:
     return descriptions
 
 
-def _kill(name: str) -> None:
+def _kill(name: str, launched: subprocess.Popen[bytes]) -> None:
     """Kill all processes of a job, and those that they start meanwhile."""
     deadline = time.monotonic() + _KILL_SECONDS
     nothing_seen = 0
     # One search isn't enough: a process may start another one during the search and end before the search finds it.
+    # And a process that has just been started has no environment to be found by, for an instant.
     while nothing_seen < 2:
         found = processes_of(name)
         nothing_seen = 0 if found else nothing_seen + 1
@@ -289,8 +296,9 @@ def _kill(name: str) -> None:
         for process in sorted(found, key=lambda process: process.pid, reverse=True):
             with suppress(psutil.Error):
                 process.kill()
-        if found:
-            time.sleep(_PAUSE_SECONDS)
+        launched.kill()
+        time.sleep(_PAUSE_SECONDS)
+    launched.wait()
 
 
 def _text(path: Path) -> str:

@@ -52,9 +52,13 @@ def outer_job_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
     return _OUTER_JOB if any(rank in environment for rank, _ in RANK_AND_SIZE) else ()
 
 
-def mpi_directories(temporary: Path, memory: Path) -> dict[str, str]:
-    """Return the variables that make Open MPI put its files, and its shared memory, into these directories."""
+def mpi_parameters(temporary: Path, memory: Path) -> dict[str, str]:
+    """Return the variables that tell Open MPI where to put its files and its shared memory, and when to kill ranks."""
+    # mpirun sends the other ranks of one that has failed SIGTERM and, a second later, SIGKILL. On a busy machine they
+    # need longer to say where they were.
+    patience = 1 + min(int(os.getloadavg()[0] / (os.cpu_count() or 1)), 9)
     return {
+        "OMPI_MCA_odls_base_sigkill_timeout": str(patience),
         "OMPI_MCA_orte_tmpdir_base": str(temporary),
         "OMPI_MCA_btl_vader_backing_directory": str(memory),
         "OMPI_MCA_osc_sm_backing_directory": str(memory),

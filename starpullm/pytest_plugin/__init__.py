@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from starpullm.pytest_plugin.fixtures import Checker
-from starpullm.pytest_plugin.items import FIXTURES, MARKERS, RANK_MARKERS
+from starpullm.pytest_plugin.items import FAMILIES, FIXTURES, RANK_MARKERS
 from starpullm.pytest_plugin.ranks import RankedRun, rank_and_size, write_nothing
 from starpullm.pytest_plugin.run import VALIDATION, Validation, validation_of
 from starpullm.pytest_plugin.throughput import Gate
@@ -32,7 +32,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers, connect the ranks, and refuse options that can't be satisfied."""
-    for name, text in {**MARKERS, **RANK_MARKERS}.items():
+    for name, text in {**{f"starpullm_{name}": text for name, text in FAMILIES.items()}, **RANK_MARKERS}.items():
         config.addinivalue_line("markers", f"{name}: {text} (starpullm)")
     validation = config.stash[VALIDATION] = Validation(config)
     config.pluginmanager.register(validation, "starpullm-validation")
@@ -70,9 +70,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             scope="session",
             ids=[configuration.id for configuration in configurations],
         )
-    if _is_ours(metafunc, "golden"):
+    if _is_ours(metafunc, "starpullm_golden"):
         records = [record for record in validation.records if validation.sub_batches(record, ranks)]
-        metafunc.parametrize("golden", records, indirect=True, scope="session", ids=_record_id)
+        metafunc.parametrize("starpullm_golden", records, indirect=True, scope="session", ids=_record_id)
 
 
 def _is_ours(metafunc: pytest.Metafunc, fixture: str) -> bool:

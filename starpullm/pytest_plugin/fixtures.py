@@ -52,7 +52,7 @@ def starpullm_check(
 
 
 @pytest.fixture(scope="session")
-def starpu_runtime(
+def starpullm_runtime(
     starpullm_configuration: RuntimeConfiguration, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Runtime]:
     """Start a ``Runtime`` in pytest's own process; the configurations follow one after the other.
@@ -73,7 +73,7 @@ def starpu_runtime(
 
 
 @pytest.fixture(scope="session")
-def golden(request: pytest.FixtureRequest) -> GoldenRecord:
+def starpullm_golden(request: pytest.FixtureRequest) -> GoldenRecord:
     """Give a ``GoldenRecord``; the test runs once for each chosen record."""
     from starpullm.checks.runs import find_record
 
@@ -81,38 +81,42 @@ def golden(request: pytest.FixtureRequest) -> GoldenRecord:
 
 
 @pytest.fixture
-def reference(
-    starpullm_validation: Validation, golden: GoldenRecord, tmp_path_factory: pytest.TempPathFactory
+def starpullm_reference(
+    starpullm_validation: Validation, starpullm_golden: GoldenRecord, tmp_path_factory: pytest.TempPathFactory
 ) -> Reference:
-    """Give what to compare with: llm.c if ``--llmc-lib`` is given, otherwise ``golden``."""
+    """Give what to compare with: llm.c if ``--starpullm-llmc-lib`` is given, otherwise ``starpullm_golden``."""
     from starpullm.checks.llmc import run_llmc
     from starpullm.checks.parity import make_inputs
     from starpullm.checks.references import GoldenReference
 
     directory = tmp_path_factory.mktemp("reference")
-    checkpoint = make_inputs(golden, directory)
+    checkpoint = make_inputs(starpullm_golden, directory)
     library = starpullm_validation.llmc_library
-    return run_llmc(library, golden, checkpoint, directory) if library else GoldenReference(golden, checkpoint)
+    return (
+        run_llmc(library, starpullm_golden, checkpoint, directory)
+        if library
+        else GoldenReference(starpullm_golden, checkpoint)
+    )
 
 
 @pytest.fixture
-def trainer(starpu_runtime: Runtime, golden: GoldenRecord, tmp_path: Path) -> Iterator[Trainer]:
-    """Make a ``Trainer`` with the model and settings of ``golden``, before its first step.
+def starpullm_trainer(starpullm_runtime: Runtime, starpullm_golden: GoldenRecord, tmp_path: Path) -> Iterator[Trainer]:
+    """Make a ``Trainer`` with the model and settings of ``starpullm_golden``, before its first step.
 
     It keeps activations and records a trace.
     """
     from starpullm.checks.runs import Place, new_trainer
 
-    with new_trainer(Place(starpu_runtime, tmp_path), golden, trace=True) as new:
+    with new_trainer(Place(starpullm_runtime, tmp_path), starpullm_golden, trace=True) as new:
         yield new
 
 
 @pytest.fixture
-def task_trace(request: pytest.FixtureRequest, trainer: Trainer) -> Trace:
-    """Give the ``Trace`` of four steps of ``trainer`` on generated batches, submitted without waiting."""
+def starpullm_trace(request: pytest.FixtureRequest, starpullm_trainer: Trainer) -> Trace:
+    """Give the ``Trace`` of four steps of ``starpullm_trainer`` on generated batches, submitted without waiting."""
     from starpullm.checks.runs import trace_steps
 
-    return trace_steps(trainer, request.config.getoption("--starpullm-seed"))
+    return trace_steps(starpullm_trainer, request.config.getoption("--starpullm-seed"))
 
 
 class Checker:
@@ -123,7 +127,7 @@ class Checker:
         if runs_on_every_rank(node) and validation.ranks > 1:
             pytest.fail(
                 f"{node.nodeid}: its checks start ranks of their own, so the test can't run on every rank: mark it "
-                "over_ranks instead of mpi",
+                "starpullm_over_ranks instead of mpi",
                 pytrace=False,
             )
         self._validation = validation

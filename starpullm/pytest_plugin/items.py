@@ -7,24 +7,22 @@ from typing import Any
 
 import pytest
 
-MARKERS = {
+FAMILIES = {
     "parity": "every tensor has the bits of a golden record",
     "dependencies": "tasks run in the order that their accesses require",
     "reduction": "errors of sums are within their bounds, and bits are as stable as documented",
     "memory": "memory does not grow with the number of steps",
     "throughput": "training is as fast as a baseline; only with --benchmark",
-    "mutation": "the checks catch a seeded defect",
 }
-"""The families of tests, in the order of the summary."""
+"""The families of tests, in the order of the summary; the marker of each has the prefix ``starpullm_``."""
 
 RANK_MARKERS = {
     "mpi": "with --with-mpi the test runs on every rank, in pytest's own processes",
-    "over_ranks": "with --with-mpi the test runs on rank 0, and its checks in a job of as many ranks",
+    "starpullm_over_ranks": "with --with-mpi the test runs on rank 0, and its checks in a job of as many ranks",
 }
 
 FIXTURES = frozenset(
-    {"starpullm_configuration", "starpullm_check", "starpullm_validation", "starpu_runtime", "trainer", "golden"}
-    | {"reference", "starpullm_gate", "task_trace"}
+    f"starpullm_{name}" for name in "check configuration gate golden reference runtime trace trainer validation".split()
 )
 """A test that requests one of them uses the plugin."""
 
@@ -44,13 +42,13 @@ ENTRY = pytest.StashKey[Entry]()
 def uses_plugin(item: pytest.Item) -> bool:
     """Return whether a test has a fixture or a marker of the plugin."""
     return not FIXTURES.isdisjoint(getattr(item, "fixturenames", ())) or any(
-        item.get_closest_marker(name) for name in MARKERS
+        item.get_closest_marker(f"starpullm_{name}") for name in FAMILIES
     )
 
 
 def family_of(item: pytest.Item) -> str:
     """Return the first of the plugin's markers that a test has, or ``"other"``."""
-    return next((name for name in MARKERS if item.get_closest_marker(name)), "other")
+    return next((name for name in FAMILIES if item.get_closest_marker(f"starpullm_{name}")), "other")
 
 
 def configuration_of(item: pytest.Item) -> str:

@@ -40,7 +40,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     add("--starpullm-sub-batches", "N,…", "numbers of sub-batches, or all; default: 1 and one per sequence")
     add("--starpullm-reductions", "NAME,…", "reductions of gradients; default: ordered,tree,redux")
     add("--starpullm-records", "RECORD,…", f"golden records, by name or file; default: {','.join(DEFAULT_RECORDS)}")
-    add("--llmc-lib", "PATH", "llm.c as a shared object, to compare with in addition to the golden records")
+    add("--starpullm-llmc-lib", "PATH", "llm.c as a shared object, to compare with in addition to the golden records")
     seed = "seed of generated batches, of delays and of StarPU's random scheduler; default: 1"
     add("--starpullm-seed", "N", seed, type=int, default=1)
     limit = f"time limit of each check; default: {DEFAULT_TIME_LIMIT:g}"
@@ -76,17 +76,16 @@ class Options:
         self.benchmark: bool = option.starpullm_benchmark
         # Paths are relative to the directory that pytest was called in.
         self.library = self._path(option.starpullm_lib)
-        self.llmc_library = self._path(option.llmc_lib)
+        self.llmc_library = self._path(option.starpullm_llmc_lib)
         self.baseline_library = self._path(option.starpullm_baseline_lib)
         self.report_path = self._path(option.starpullm_report)
 
     @property
     def has_options(self) -> bool:
         """Whether options were given that have to be checked before anything runs."""
-        names = ("lib", "partition", "schedulers", "sub_batches", "reductions", "records", "report")
+        names = ("lib", "llmc_lib", "partition", "schedulers", "sub_batches", "reductions", "records", "report")
         of_throughput = ("baseline_lib", "blocks", "budget", "ranks")
         values = [getattr(self._config.option, f"starpullm_{name}") for name in (*names, *of_throughput)]
-        values.append(self._config.option.llmc_lib)
         return self.benchmark or self.time_limit != DEFAULT_TIME_LIMIT or any(value is not None for value in values)
 
     @cached_property
@@ -198,7 +197,7 @@ class Options:
             raise pytest.UsageError(
                 "--starpullm-sub-batches: expected a number that divides the batch of one of the records"
             )
-        check_file("--llmc-lib", self.llmc_library)
+        check_file("--starpullm-llmc-lib", self.llmc_library)
         if not any(self.sub_batches(record, self.ranks) for record in self.records):
             raise pytest.UsageError(
                 f"--with-mpi: found {self.ranks} ranks, which with these sub-batches divide the batch of none of the "

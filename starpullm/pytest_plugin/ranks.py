@@ -2,7 +2,7 @@
 
 The plugin registers a ``RankedRun`` if pytest was started with ``--with-mpi`` on several ranks. A test marked ``mpi``
 runs on all ranks, in pytest's own processes. Every other test runs on rank 0, and the other ranks take over its
-reports; if it is marked ``over_ranks``, its checks run in a job of as many ranks.
+reports; if it is marked ``starpullm_over_ranks``, its checks run in a job of as many ranks.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def rank_and_size(options: argparse.Namespace) -> tuple[int, int]:
 
 def runs_on_every_rank(item: pytest.Item) -> bool:
     """Return whether a test runs on all ranks, instead of on rank 0 only."""
-    return item.get_closest_marker("mpi") is not None and item.get_closest_marker("over_ranks") is None
+    return item.get_closest_marker("mpi") is not None and item.get_closest_marker("starpullm_over_ranks") is None
 
 
 class RankedRun:

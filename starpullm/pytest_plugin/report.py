@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from starpullm.pytest_plugin.items import MARKERS
+from starpullm.pytest_plugin.items import FAMILIES
 
 if TYPE_CHECKING:
     from starpullm.checks.isolation import Costs
@@ -45,7 +45,7 @@ class Report:
         groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
         for test in self.tests.values():
             groups.setdefault((test["family"], test["configuration"]), []).append(test)
-        order = [*MARKERS, "other"]
+        order = [*FAMILIES, "other"]
         rows = []
         for (family, configuration), tests in sorted(groups.items(), key=lambda item: order.index(item[0][0])):
             counts = Counter(test["outcome"] for test in tests)

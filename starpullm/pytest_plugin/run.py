@@ -90,6 +90,9 @@ class Validation(Options):
         if self._pool is not None:
             self._pool.close()
             self._add_costs(self._pool.costs)
+            self._report.notes += self._pool.failures
+            if self._pool.failures and session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if not hasattr(self._config, "workerinput"):
             self._write_report(session)
         elif self._costs is not None and hasattr(self._config, "workeroutput"):

@@ -38,7 +38,7 @@ _CLOCK = _StepClock()
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the tests of throughput without ``--benchmark``; with it, give them the clock of steps."""
-    own = [item for item in items if item.get_closest_marker("throughput")]
+    own = [item for item in items if item.get_closest_marker("starpullm_throughput")]
     if validation_of(config).benchmark:
         for item in own:
             item.add_marker(pytest.mark.benchmark(timer=_CLOCK))

@@ -65,7 +65,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Over ranks, deselect tests that aren't marked for that."""
     if validation_of(config).ranks > 1:
         here = Path(__file__).parent
-        left_out = [item for item in items if item.path.parent == here and not item.get_closest_marker("over_ranks")]
+        left_out = [
+            item for item in items if item.path.parent == here and not item.get_closest_marker("starpullm_over_ranks")
+        ]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
 

@@ -10,7 +10,7 @@ from starpullm.pytest_plugin import Checker, Validation
 
 from .conftest import Case
 
-pytestmark = pytest.mark.dependencies
+pytestmark = pytest.mark.starpullm_dependencies
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_runtime_s_graph_is_the_required_order(
     check_on_one_worker(runs.runtime_graph, **case._asdict(), seed=starpullm_validation.seed)
 
 
-@pytest.mark.over_ranks
+@pytest.mark.starpullm_over_ranks
 def test_run_keeps_the_required_order(starpullm_check: Checker, case: Case, starpullm_validation: Validation) -> None:
     """Each task started after the end of all tasks that its declared accesses make it wait for."""
     starpullm_check(runs.observed_order, **case._asdict(), seed=starpullm_validation.seed)

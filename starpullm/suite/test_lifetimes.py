@@ -9,7 +9,7 @@ from starpullm.pytest_plugin import Checker, Validation
 
 from .conftest import Case
 
-pytestmark = pytest.mark.parity
+pytestmark = pytest.mark.starpullm_parity
 
 
 def test_shared_buffers_move_no_bit(

@@ -7,7 +7,7 @@ import pytest
 from starpullm.checks import lifetimes
 from starpullm.pytest_plugin import Checker, Validation
 
-pytestmark = pytest.mark.memory
+pytestmark = pytest.mark.starpullm_memory
 
 
 @pytest.mark.parametrize("growth", [lifetimes.step_growth, lifetimes.trainer_growth])

@@ -9,7 +9,7 @@ from starpullm.pytest_plugin import Checker, Validation
 
 from .conftest import Case
 
-pytestmark = [pytest.mark.parity, pytest.mark.over_ranks]
+pytestmark = [pytest.mark.starpullm_parity, pytest.mark.starpullm_over_ranks]
 
 
 def test_every_tensor_has_the_record_s_bits(starpullm_check: Checker, bitwise_case: Case) -> None:
@@ -20,5 +20,5 @@ def test_every_tensor_has_the_record_s_bits(starpullm_check: Checker, bitwise_ca
 def test_parity_with_llmc(starpullm_check: Checker, llmc_case: Case | None, starpullm_validation: Validation) -> None:
     """They are compared with those of llm.c itself, which runs once for each record."""
     if llmc_case is None:
-        pytest.skip("no llm.c to compare with, expected --llmc-lib")
+        pytest.skip("no llm.c to compare with, expected --starpullm-llmc-lib")
     starpullm_check(runs.parity_with_llmc, library=str(starpullm_validation.llmc_library), **llmc_case._asdict())

@@ -19,7 +19,7 @@ from starpullm.pytest_plugin import Checker, Validation
 
 from .conftest import Case
 
-pytestmark = pytest.mark.dependencies
+pytestmark = pytest.mark.starpullm_dependencies
 
 Tensors = dict[str, NDArray[np.float32]]
 

@@ -9,7 +9,7 @@ from starpullm.pytest_plugin import Checker, Validation
 
 from .conftest import Case
 
-pytestmark = [pytest.mark.reduction, pytest.mark.over_ranks]
+pytestmark = [pytest.mark.starpullm_reduction, pytest.mark.starpullm_over_ranks]
 
 
 def test_losses_are_the_same_on_all_ranks(

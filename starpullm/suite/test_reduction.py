@@ -15,10 +15,10 @@ from starpullm.pytest_plugin import Checker, Validation
 
 from .conftest import Case, SharedBits
 
-pytestmark = pytest.mark.reduction
+pytestmark = pytest.mark.starpullm_reduction
 
 
-@pytest.mark.over_ranks
+@pytest.mark.starpullm_over_ranks
 def test_gradients_are_within_their_bounds(
     starpullm_check: Checker, case: Case, starpullm_validation: Validation
 ) -> None:
@@ -33,7 +33,7 @@ def test_denormal_gradients_are_within_their_bounds(
     starpullm_check(underflow, **light_case._asdict(), seed=starpullm_validation.seed)
 
 
-@pytest.mark.over_ranks
+@pytest.mark.starpullm_over_ranks
 def test_bits_are_the_same_everywhere(
     request: pytest.FixtureRequest, starpullm_validation: Validation, shared_bits: SharedBits, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ from starpullm.pytest_plugin import Gate
 
 from .conftest import SpeedCase
 
-pytestmark = pytest.mark.throughput
+pytestmark = pytest.mark.starpullm_throughput
 
 
 def test_no_slower_than_the_baseline(

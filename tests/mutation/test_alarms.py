@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 import subprocess
 import sys
 import time
@@ -66,7 +67,7 @@ def test_repeated_suite(families: str, repetition: int, table: Table, tmp_path: 
     start = time.monotonic()
     command = [sys.executable, "-m", "pytest", *plugins, "-p", "no:cacheprovider", "-q", "--pyargs", "starpullm.suite"]
     run = subprocess.run(
-        [*command, "-m", families, "--starpullm-report", str(report)],
+        [*command, "-m", re.sub(r"\b(?!or\b)(\w+)", r"starpullm_\1", families), "--starpullm-report", str(report)],
         capture_output=True,
         text=True,
         timeout=SUITE_SECONDS,

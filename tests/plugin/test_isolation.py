@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
 from collections.abc import Iterator
@@ -90,6 +91,18 @@ def test_the_next_check_gets_a_fresh_child(pool: Pool) -> None:
     assert pool.pids() == {}
     parity(pool)
     assert len(pool.costs.starts) == 2
+
+
+def abort_at_the_end(place: runs.Place) -> None:
+    atexit.register(os.abort)
+
+
+def test_a_child_that_fails_at_its_end(pool: Pool) -> None:
+    """Its checks had passed, so nothing else tells it."""
+    assert pool.call(ONE, abort_at_the_end) == Answered(None)
+    pool.close()
+    [failure] = pool.failures
+    assert failure.startswith("1x1 lws: the process was ended by SIGABRT")
 
 
 def never(place: runs.Place) -> CheckResult:

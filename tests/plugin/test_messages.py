@@ -60,8 +60,8 @@ LLMC = (*SUITE, "-k", "test_parity_with_llmc", "--starpullm-records", "tiny", "-
 
 
 def test_differing_from_llmc_names_the_element_and_the_task(run: Run, llmc_stand_in: Callable[..., Path]) -> None:
-    run(*LLMC, "--llmc-lib", str(llmc_stand_in())).assert_outcomes(passed=1)
-    result = run(*LLMC, "--llmc-lib", str(llmc_stand_in("OTHER_BITS")))
+    run(*LLMC, "--starpullm-llmc-lib", str(llmc_stand_in())).assert_outcomes(passed=1)
+    result = run(*LLMC, "--starpullm-llmc-lib", str(llmc_stand_in("OTHER_BITS")))
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
@@ -96,7 +96,7 @@ def test_differing_from_llmc_names_the_element_and_the_task(run: Run, llmc_stand
     ],
 )
 def test_an_llmc_that_is_no_reference(run: Run, llmc_stand_in: Callable[..., Path], defect: str, sentence: str) -> None:
-    result = run(*LLMC, "--llmc-lib", str(llmc_stand_in(defect)))
+    result = run(*LLMC, "--starpullm-llmc-lib", str(llmc_stand_in(defect)))
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([sentence])
 
@@ -106,7 +106,7 @@ def test_strict_wants_an_llmc(run: Run) -> None:
     result = run(*LLMC, "--starpullm-strict")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["no llm.c to compare with, expected --llmc-lib", "--starpullm-strict: expected a result, not a skip"]
+        ["no llm.c to compare with, expected --starpullm-llmc-lib", "--starpullm-strict: expected a result, not a skip"]
     )
 
 
@@ -258,6 +258,32 @@ def test_lost_children_fail_one_test_each(run: Run, pytester: pytest.Pytester) -
             "ValueError: stumbled",
         ]
     )
+
+
+LATE = """
+import atexit
+import os
+
+from starpullm.checks import runs
+from starpullm.checks.result import CheckResult, Outcome
+
+
+def abort_at_the_end(place):
+    atexit.register(os.abort)
+    return CheckResult(name="late", outcome=Outcome.PASSED, finding="fine", measured=None, limit=None)
+
+
+def test_late(starpullm_check):
+    starpullm_check(abort_at_the_end)
+"""
+
+
+def test_a_crash_after_the_last_check_fails_the_run(run: Run, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(LATE)
+    result = run()
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["1x1 lws: the process was ended by SIGABRT (*"])
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
 INSIDE_STARPU = """
@@ -471,7 +497,7 @@ def test_turns(starpullm_check, request, number):
         (("--starpullm-sub-batches", "two"), '--starpullm-sub-batches: found "two", expected positive numbers *'),
         (("--starpullm-sub-batches", "7"), "--starpullm-sub-batches: expected a number that divides the batch *"),
         (("--starpullm-timeout", "0"), "--starpullm-timeout: found 0, expected a positive number"),
-        (("--llmc-lib", "nowhere.so"), "--llmc-lib: *nowhere.so: no such file"),
+        (("--starpullm-llmc-lib", "nowhere.so"), "--starpullm-llmc-lib: *nowhere.so: no such file"),
         (("--starpullm-lib", "nowhere.so"), "--starpullm-lib: *nowhere.so: no such file"),
         (("--starpullm-report", "no/where.json"), "--starpullm-report: *where.json: there is no directory *no"),
     ],
@@ -512,10 +538,46 @@ def test_a_run_without_it_sees_nothing_of_it(run: Run, pytester: pytest.Pytester
     assert not re.search("^=+ starpullm =+$", result.stdout.str(), re.MULTILINE)
 
 
+STRANGER = """
+import pytest
+
+
+@pytest.fixture
+def golden():
+    return "mine"
+
+
+@pytest.fixture
+def reference(golden):
+    return golden
+
+
+@pytest.fixture
+def trainer():
+    return "a coach"
+
+
+@pytest.mark.throughput
+@pytest.mark.parity
+@pytest.mark.mutation
+def test_own_names(golden, reference, trainer):
+    assert (golden, reference, trainer) == ("mine", "mine", "a coach")
+"""
+
+
+def test_a_stranger_s_fixtures_and_markers_are_its_own(run: Run, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(STRANGER)
+    pytester.makeini("[pytest]\nmarkers =\n    throughput\n    parity\n    mutation\n")
+    result = run("--strict-markers", partition=None)
+    result.assert_outcomes(passed=1, deselected=0)
+    assert "starpullm =" not in result.stdout.str()
+    assert "report" not in result.stdout.str().replace("runreport", "")
+
+
 def test_a_parameter_that_has_a_fixture_s_name(run: Run, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
-        "import pytest\n\n@pytest.mark.parametrize(('golden', 'other'), [(1, 2)])\n"
-        "def test_own(golden, other):\n    assert golden == 1\n"
+        "import pytest\n\n@pytest.mark.parametrize(('starpullm_golden', 'other'), [(1, 2)])\n"
+        "def test_own(starpullm_golden, other):\n    assert starpullm_golden == 1\n"
     )
     run(partition=None).assert_outcomes(passed=1)
 
@@ -523,7 +585,7 @@ def test_a_parameter_that_has_a_fixture_s_name(run: Run, pytester: pytest.Pytest
 def test_header_and_summary(run: Run, llmc_stand_in: Callable[..., Path]) -> None:
     """One number of sub-batches and one reduction give all lines; tox runs the suite itself with the others too."""
     cases = ("--starpullm-records", "tiny", "--starpullm-sub-batches", "2", "--starpullm-reductions", "ordered")
-    options = (*cases, "--starpullm-strict", "--llmc-lib", str(llmc_stand_in()))
+    options = (*cases, "--starpullm-strict", "--starpullm-llmc-lib", str(llmc_stand_in()))
     result = run(*SUITE, *options, partition="all", timeout=110)
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(

@@ -19,7 +19,7 @@ SUITE = ("--pyargs", "starpullm.suite", "--starpullm-records", "tiny")
 
 def test_suite(run_ranks: Run, pytester: pytest.Pytester, llmc_stand_in: Callable[..., Path]) -> None:
     """Only rank 0 prints and writes."""
-    options = ("--llmc-lib", str(llmc_stand_in()), "--starpullm-report", "report.json", "--starpullm-strict")
+    options = ("--starpullm-llmc-lib", str(llmc_stand_in()), "--starpullm-report", "report.json", "--starpullm-strict")
     result = run_ranks(*SUITE, *options)
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(
@@ -50,7 +50,7 @@ import pytest
 
 from starpullm.checks import runs
 
-pytestmark = pytest.mark.over_ranks
+pytestmark = pytest.mark.starpullm_over_ranks
 
 
 def stumble(place, record):
@@ -116,7 +116,7 @@ def other_outcome(place):
     return CheckResult(name="sums", outcome=outcome, finding="one is wrong", compared=1, measured=None)
 
 
-@pytest.mark.over_ranks
+@pytest.mark.starpullm_over_ranks
 def test_wrong(starpullm_check):
     starpullm_check(other_outcome)
 """
@@ -165,11 +165,11 @@ def test_needs_more():
     raise AssertionError("not reached")
 
 
-def test_trains(trainer, golden):
+def test_trains(starpullm_trainer, starpullm_golden):
     from starpullm.checks.runs import own_batch
 
-    assert trainer.runtime.ranks == 2
-    losses = COMM.allgather(trainer.step(*own_batch(trainer, golden.seed, 0)))
+    assert starpullm_trainer.runtime.ranks == 2
+    losses = COMM.allgather(starpullm_trainer.step(*own_batch(starpullm_trainer, starpullm_golden.seed, 0)))
     assert losses[0] == losses[1]
 """
 
@@ -178,7 +178,7 @@ def test_tests_on_every_rank(run_ranks: Run, pytester: pytest.Pytester) -> None:
     """They run together with a test on rank 0 alone, which has a runtime of its own."""
     pytester.makepyfile(
         test_everywhere=EVERYWHERE,
-        test_alone="def test_alone(starpu_runtime):\n    assert starpu_runtime.ranks == 1\n",
+        test_alone="def test_alone(starpullm_runtime):\n    assert starpullm_runtime.ranks == 1\n",
     )
     result = run_ranks("--starpullm-records", "tiny", "-rs")
     result.assert_outcomes(passed=5, failed=1, skipped=2, errors=1)
@@ -236,7 +236,7 @@ def test_checks_have_ranks_of_their_own(run_ranks: Run, pytester: pytest.Pyteste
     pytester.makepyfile("import pytest\n\n@pytest.mark.mpi\ndef test_it(starpullm_check):\n    pass\n")
     result = run_ranks()
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*::test_it*mark it over_ranks instead of mpi"])
+    result.stdout.fnmatch_lines(["*::test_it*mark it starpullm_over_ranks instead of mpi"])
 
 
 STUCK = """

@@ -58,6 +58,17 @@ def kill_between_steps(comm: Comm) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+def kill_while_others_are_slow(comm: Comm) -> None:
+    """Keep Python from running anything on the other ranks for four seconds, as a very busy machine would."""
+    report_phase("busy", 3)
+    comm.barrier()
+    if comm.Get_rank() == FAILING_RANK:
+        os.kill(os.getpid(), signal.SIGKILL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # of this thread, whose sleep it would end
+    ctypes.PyDLL(None).sleep(4)
+    comm.recv(source=FAILING_RANK)
+
+
 def raise_error(comm: Comm) -> None:
     for step in steps(comm):
         if step == FAILING_STEP:

@@ -55,6 +55,20 @@ def test_killed_between_steps() -> None:
     assert_ended_soon(outcome)
 
 
+def test_a_slow_rank_says_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """mpirun would kill it after a second; on a busy machine it waits longer."""
+    monkeypatch.setattr(os, "getloadavg", lambda: (5.0 * (os.cpu_count() or 1), 0.0, 0.0))
+    outcome = run(programs.kill_while_others_are_slow)
+    assert isinstance(outcome, Crashed), outcome
+    assert outcome.rank == 1
+    for survivor in (0, 2):
+        assert outcome.reports[survivor].stderr == (
+            f"rank {survivor}: ended by SIGTERM (last finished step 3, phase busy)\n"
+        )
+    assert outcome.left_running == ()
+    assert_ended_soon(outcome)
+
+
 def test_killed_in_allreduce() -> None:
     outcome = run(programs.kill_in_allreduce)
     assert isinstance(outcome, Crashed), outcome

@@ -165,6 +165,18 @@ def test_an_exception_in_the_launcher_ends_the_job(monkeypatch: pytest.MonkeyPat
         run_job(python("import time; time.sleep(1000)"))
 
 
+def test_a_process_that_cannot_be_found_yet_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel shows no environment of a process between its start and the end of exec."""
+    searches = iter(range(3))
+    find = job.processes_of
+    monkeypatch.setattr(job, "processes_of", lambda name: [] if next(searches, None) is not None else find(name))
+    monkeypatch.setattr(job, "_wait", lambda *_: False)
+    monkeypatch.setattr(job, "_native_stacks", lambda *_: {})
+    start = time.monotonic()
+    assert isinstance(run_job(python("import time; time.sleep(20)")), TimedOut)
+    assert time.monotonic() - start < 10
+
+
 def test_temporary_files_are_removed(tmp_path: Path) -> None:
     outcome = run_job(python("import tempfile; print(tempfile.mkstemp()[1])")).completed()
     assert outcome.stdout.startswith(str(tmp_path / "files"))

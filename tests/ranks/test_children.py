@@ -1,0 +1,111 @@
+"""Each way to fail is told as itself, on every number of ranks and at every place of a child's life."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from starpullm.processes import children, job
+from starpullm.processes.children import Answered, Child, Hung, Lost, Raised, Reply
+from starpullm.processes.progress import report_phase
+
+if TYPE_CHECKING:  # importing it would initialise MPI in pytest's process
+    from mpi4py.MPI import Comm
+
+
+TIME_LIMIT = 60.0
+
+
+def crash() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def stumble() -> None:
+    raise ValueError("stumbled")
+
+
+def hang() -> None:
+    time.sleep(1000)
+
+
+FAILURES: dict[str, Callable[[], object]] = {
+    "crash": crash,
+    "exit": lambda: sys.exit(3),
+    "leave": lambda: os._exit(0),
+    "raise": stumble,
+    "hang": hang,
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+}
+SENTENCES = {
+    "crash": "was ended by SIGSEGV",
+    "exit": "ended with exit status 3",
+    "leave": "exit status 0",
+    "raise": "ValueError: stumbled",
+    "hang": "had not ended after",
+    "kill": "was ended by SIGKILL",
+}
+PLACES = ("service", "set-up", "first step", "later step", "tear-down")
+
+
+def serve(comm: Comm | None, failure: str, place: str, culprit: int) -> Any:
+    rank = 0 if comm is None else comm.Get_rank()
+
+    def reach(here: str) -> None:
+        report_phase(f"in the {here}")
+        if here == place and rank == culprit:
+            FAILURES[failure]()
+        if comm is not None:
+            comm.barrier()
+
+    @contextmanager
+    def context() -> Iterator[tuple[None, Callable[[str], None]]]:
+        reach("set-up")
+        yield None, reach
+        reach("tear-down")
+
+    reach("service")
+    return context()
+
+
+def first_failure(child: Child, limit: float) -> Reply | None:
+    reply = child.start(limit)
+    for place in ("first step", "later step"):
+        if not isinstance(reply, Answered):
+            return reply
+        reply = child.ask(place, limit)
+    return child.end() if isinstance(reply, Answered) else reply
+
+
+@pytest.mark.parametrize(
+    ("failure", "place", "ranks"),
+    [(failure, place, 1 + (f + p) % 4) for (f, failure), (p, place) in product(enumerate(FAILURES), enumerate(PLACES))],
+)
+def test_each_failure_is_told_as_itself(failure: str, place: str, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    culprit = 0 if PLACES.index(place) % 2 == 0 else ranks - 1
+    if failure == "hang":
+        monkeypatch.setattr(children, "_END_SECONDS", 2.0)
+    monkeypatch.setattr(job, "_STACK_SECONDS", 3.0)
+    arguments = {"failure": failure, "place": place, "culprit": culprit}
+    with Child("child", serve, arguments, ranks=ranks) as child:
+        reply = first_failure(child, 3.0 if failure == "hang" else TIME_LIMIT)
+    assert isinstance(reply, Raised | Lost)
+    assert isinstance(reply, Hung) == (failure == "hang")
+    sentence = reply.text.partition("\ncommand:")[0]
+    assert SENTENCES[failure] in sentence
+    if ranks > 1 and failure != "hang":
+        assert f"child: rank {culprit} of {ranks} " in sentence
+    assert isinstance(reply, Raised) or f"phase in the {place}" in sentence
+    if failure == "hang":
+        assert "in hang" in reply.text
+        assert "---- native stacks" in reply.text
+    if failure in ("crash", "raise"):
+        assert re.search(r'test_children\.py", line \d+, in stumble|in crash', reply.text)
