@@ -52,6 +52,8 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     add("--starpullm-blocks", "N", "rounds of a throughput comparison; default: 64", type=int)
     add("--starpullm-budget", "FRACTION", "slowdown that is tolerated; default: 0.02", type=float)
     add("--starpullm-ranks", "N,…", "numbers of ranks to measure throughput with; default: 1")
+    accept = "with stored runs: accept a task graph that costs more, and store its cost as the one to compare with"
+    add("--starpullm-accept-cost", None, accept)
     add("--starpullm-fresh", None, "start a new process for each check")
     add("--starpullm-report", "PATH", "JSON file to write the results to; default: a file in pytest's cache")
     add("--starpullm-strict", None, "fail tests that are skipped, not comparable or inconclusive")

@@ -14,6 +14,7 @@ from starpullm.pytest_plugin.fixtures import Checker
 from starpullm.pytest_plugin.run import Validation, validation_of
 
 if TYPE_CHECKING:
+    from starpullm.speed.cost import GraphCost
     from starpullm.speed.turns import Contender
     from starpullm.speed.workload import Workload
 
@@ -117,7 +118,9 @@ class Gate:
         with open_rounds(workload, checkpoint, new, baseline, self._validation.time_limit) as rounds:
             self._run(rounds.run_round)
             result = rounds.decide(self._validation.budget)
-        self._record(rounds.new, workload, result.matmul_limit_gflops, result.fraction_of_limit)
+        self._record(
+            rounds.new, workload, result.matmul_limit_gflops, result.fraction_of_limit, rounds.compare_costs().accepted
+        )
         self._checker.judge(result, rounds.compare_costs())
 
     def _against_records(self, workload: Workload, checkpoint: Path) -> None:
@@ -130,7 +133,10 @@ class Gate:
             self._run(series.take_turn)
             limit, fraction = series.finish()
         stored = [extra for extra in self._stored() if extra["configuration"] == asdict(workload)]
-        self._record(series, workload, limit, fraction)
+        accepts = self._config.getoption("--starpullm-accept-cost")
+        known = series.cost if accepts or not stored else GraphCost(**stored[-1]["cost"])
+        cost = check_cost(series.cost, known)
+        self._record(series, workload, limit, fraction, cost.accepted)
         result = compare_with_stored(
             str(workload),
             fraction,
@@ -139,13 +145,12 @@ class Gate:
             limit_gflops=limit,
             budget=self._validation.budget,
         )
-        costs = [check_cost(series.cost, GraphCost(**extra["cost"])) for extra in stored[-1:]]
-        self._checker.judge(result, *costs)
+        self._checker.judge(result, *([cost] if stored else []))
 
     def _run(self, measure: Callable[[], float]) -> None:
         self._benchmark.pedantic(lambda: _CLOCK.advance(measure()), rounds=self._validation.rounds, iterations=1)
 
-    def _record(self, series: Contender, workload: Workload, limit: float, fraction: float) -> None:
+    def _record(self, series: Contender, workload: Workload, limit: float, fraction: float, cost: GraphCost) -> None:
         """Add to pytest-benchmark's record what later runs are compared with."""
         self._benchmark.extra_info["starpullm"] = {
             "fingerprint": self._fingerprint,
@@ -153,7 +158,7 @@ class Gate:
             "tokens_per_ms": series.tokens_per_ms,
             "matmul_limit_gflops": limit,
             "fraction_of_limit": fraction,
-            "cost": asdict(series.cost),
+            "cost": asdict(cost),
         }
 
     def _stored(self) -> Iterator[dict[str, Any]]:

@@ -63,6 +63,11 @@ class CostResult(CheckResult):
     now: GraphCost
     baseline: GraphCost
 
+    @property
+    def accepted(self) -> GraphCost:
+        """What later runs are to be compared with: the baseline, as long as a number has grown."""
+        return self.baseline if self.outcome is Outcome.FAILED else self.now
+
     def detail_lines(self) -> Iterator[str]:
         """Yield a line for each number that differs."""
         for field in fields(GraphCost):

@@ -70,6 +70,10 @@ def test_a_build_against_itself_isn_t_slower(tmp_path: Path) -> None:
     told = run_function(two_builds, tmp_path, {}, 16, timeout=TIMEOUT, environment=TWO_CORES)
     assert told["result"]["verdict"] != Verdict.SLOWER.value, told["result"]
     assert told["result"]["outcome"] in {"passed", "inconclusive"}
+    # Inconclusive means that a few percent can't be excluded; a step of twice the time always is.
+    step = told["result"]["changes"][0]
+    assert step["name"] == "step"
+    assert -0.5 < step["low"] <= step["change"] <= step["high"] < 1, step
 
 
 def series(directory: str, ranks: int) -> dict[str, Any]:

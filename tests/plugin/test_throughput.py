@@ -124,6 +124,23 @@ def test_a_graph_that_has_grown_fails(run: Run, stored: Path) -> None:
     )
 
 
+def test_a_graph_that_has_grown_fails_until_it_is_accepted(run: Run, stored: Path) -> None:
+    """Also if the runs that fail are stored."""
+    [first] = stored.glob("*/0001_first.json")
+    content = json.loads(first.read_text())
+    cost = content["benchmarks"][0]["extra_info"]["starpullm"]["cost"]
+    cost["tasks"] -= 1
+    first.write_text(json.dumps(content))
+    options = (*GATE, "--benchmark-storage", f"file://{stored}", "--benchmark-autosave")
+    for _ in range(2):
+        result = run(*options)
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["graph cost: failed: 1 of 5 numbers have grown"])
+    for more in (["--starpullm-accept-cost"], []):
+        result = run(*options, *more)
+        result.stdout.no_fnmatch_line("*numbers have grown*")
+
+
 def test_records_of_another_machine_are_no_baseline(run: Run, stored: Path, tmp_path: Path) -> None:
     """And under --starpullm-strict no baseline is a failure; the report says which."""
     store_more(stored, [1.0, 1.0, 1.0], {"fingerprint": "0123456789abcdef"})

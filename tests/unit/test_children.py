@@ -86,6 +86,7 @@ def child() -> Iterator[Child]:
         assert child.start() == Answered("ready")
         yield child
     assert child.has_ended
+    assert child.pids
     assert not any(psutil.pid_exists(pid) for pid in child.pids)
 
 
