@@ -166,6 +166,8 @@ of their cost until one fails; then they run the check that the patch names, if 
 caught if the check that its patch names fails. A check that does not end has caught nothing, unless the patch names the
 time limit.
 
+The defects here were thought up by people who know the checks. [mutants.md](mutants.md) has mutants that a tool makes.
+
 ```
 pytest tests/mutation                   # a few defects: the patches with "Quick: yes"
 pytest tests/mutation -m mutation       # all defects
