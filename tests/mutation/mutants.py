@@ -76,8 +76,10 @@ class Builder:
         """Without any patch."""
         shutil.copy2(BUILD / _LIBRARY, self.library)
 
-    def build(self, patch: Patch) -> Mutant:
+    def build(self, patch: Patch, *, refuse_warnings: bool = False) -> Mutant:
         """Return the library with a patch.
+
+        Warnings are ignored unless `refuse_warnings`, because a defect may leave a variable unused.
 
         Raises
         ------
@@ -91,7 +93,7 @@ class Builder:
         apply_patch(patch, directory)
         objects = self._affected(patch)
         with ThreadPoolExecutor(os.cpu_count()) as threads:
-            list(threads.map(lambda name: self.compile(name, directory), objects))
+            list(threads.map(lambda name: self.compile(name, directory, refuse_warnings=refuse_warnings), objects))
         library = self.link(objects, directory)
         if library.read_bytes() == self.library.read_bytes():
             raise PatchError(f"{patch.path.name}: the library with it is the same, byte for byte, as without it")
@@ -146,8 +148,6 @@ class Builder:
 
     def compile(self, name: str, directory: Path, *, refuse_warnings: bool = False) -> Path:
         """Return an object, made from the copy of the sources in a directory; it is written there too.
-
-        Warnings are ignored unless `refuse_warnings`, because a defect may leave a variable unused.
 
         Raises
         ------

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from .generated.candidates import Candidate, Stratum, candidates_of, is_left_out, shuffled, strata
+from .generated.candidates import Candidate, Stratum, candidates_of, ends_a_loop, is_left_out, shuffled, strata
 from .generated.page import confidence_interval, page, read_explanations
+from .generated.python_checks import PythonMutant, PythonRun
 from .generated.results import Mutant, Results, Run
 from .generated.stages import STAGES, Baseline, Outcome, classify
 from .patches import CHECKOUT
@@ -50,6 +51,11 @@ def test_candidates_change_code_that_no_rule_leaves_out(tmp_path: Path) -> None:
 def test_a_function_is_left_out_by_its_head() -> None:
     lines = ["static int next_b(int a)", "{", "    return a;", "}", "", "struct lines prefetch_lines(void)", "{", "}"]
     assert is_left_out(lines) == [False] * 5 + [True] * 3
+
+
+def test_the_end_of_a_loop_is_found() -> None:
+    lines = ["for (;;) {", "    if (a) {", "        b();", "    }", "    c();", "}", "if (a) {", "    d();", "}"]
+    assert [number for number in range(1, 10) if ends_a_loop(lines, number)] == [5]
 
 
 def candidates(count: int) -> list[Candidate]:
@@ -164,3 +170,15 @@ def test_every_folder_of_the_sources_is_sampled_or_left_out_on_purpose() -> None
     sampled = {Path(stratum.folder).parts[0] for stratum in strata(["avx2"])}
     folders = {path.parent.name for path in (CHECKOUT / "native" / "src").glob("*/*.c")}
     assert folders - sampled == {"instrument", "model"}
+
+
+def test_the_page_has_the_mutants_of_the_checks(tmp_path: Path) -> None:
+    survivor = PythonMutant("x__mutmut_2", "survived", "starpullm/checks/bits.py", "    a < b", "    a <= b")
+    mutants = (PythonMutant("x__mutmut_1", "caught"), survivor, PythonMutant("x__mutmut_3", "time limit or crash"))
+    python = PythonRun(1, "0123456789ab", "mutmut 3", 10, 30, mutants)
+    text = page(filled(tmp_path / "results.jsonl"), {}, python)
+    assert "3 of the 10 mutants" in text
+    assert "have 20 more" in text
+    assert "caught 33.3% (0.8% to 90.6%) of the rest" in text
+    assert "`x__mutmut_2`: open.\n\n```diff\n-    a < b\n+    a <= b\n```" in text
+    assert "caught 50.0%" in page(filled(tmp_path / "again.jsonl"), {survivor.key: "a is never b"}, python)

@@ -23,7 +23,8 @@ from ..mutants import Builder
 from ..patches import CHECKOUT, PatchError
 from .candidates import Candidate, Stratum, candidates_of, shuffled, strata, tool
 from .page import page
-from .results import Mutant, Results, Run
+from .python_checks import read_run
+from .results import Mutant, Results, Run, checked_out
 from .stages import STAGES, Workplace, inspect, limit_this_process
 
 PAGE = CHECKOUT / "docs" / "mutants.md"
@@ -65,7 +66,7 @@ class Laboratory:
         for position, candidate in enumerate(self._order(stratum)[first:], first):
             objects = self._compiled(candidate, stratum.level)
             if objects is None:
-                left_out["does not compile"] += 1
+                left_out["does not compile or link"] += 1
             elif objects == self._unchanged(candidate, stratum.level):
                 left_out["the same objects"] += 1
             elif objects in seen:
@@ -118,12 +119,15 @@ class Laboratory:
         return [name for name in objects if level_of(name) in (None, level)]
 
     def _compiled(self, candidate: Candidate, level: str | None) -> str | None:
-        """Return the hash of a candidate's objects; None if it does not compile."""
+        """Return the hash of a candidate's objects; None if it does not compile or link."""
         with tempfile.TemporaryDirectory(dir=self._directory) as directory:
             self._builder.copy_sources(Path(directory))
             candidate.apply(Path(directory))
+            objects = self._objects(candidate, level)
             try:
-                return self._hash(self._objects(candidate, level), Path(directory))
+                found = self._hash(objects, Path(directory))
+                self._builder.link(objects, Path(directory))
+                return found
             except (PatchError, subprocess.TimeoutExpired):
                 return None
 
@@ -154,15 +158,12 @@ def level_of(name: str) -> str | None:
 def describe_run(seed: int, builder: Builder, known: Run | None) -> Run:
     """Return what a run in this checkout is made with, on the machine of a known run if there is one."""
     sources = hashlib.sha256()
-    for path in sorted((builder.sources / "native").rglob("*.[ch]")):
-        sources.update(path.read_bytes())
-    git = ["git", "-C", str(CHECKOUT)]
-    commit = subprocess.check_output([*git, "rev-parse", "--short=12", "HEAD"], text=True).strip()
-    if subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "native", "starpullm"], check=False).returncode:
-        commit += ", changed"
+    for paths in ((builder.sources / "native").rglob("*.[ch]"), (CHECKOUT / "starpullm").rglob("*.py")):
+        for path in sorted(paths):
+            sources.update(path.read_bytes())
     compiler = subprocess.check_output(["cc", "--version"], text=True).splitlines()[0]
     levels, machine = machine_of(builder) if known is None else (known.levels, known.machine)
-    return Run(seed, commit, sources.hexdigest()[:16], tool(), compiler, machine, levels)
+    return Run(seed, checked_out(), sources.hexdigest()[:16], tool(), compiler, machine, levels)
 
 
 def machine_of(builder: Builder) -> tuple[tuple[str, ...], str]:
@@ -213,7 +214,7 @@ def main() -> None:
     if options.resume is None and path.exists():
         parser.error(f"{path} has results already: continue with --resume {path}, or remove it")
     if options.page_only:
-        options.page.write_text(page(Results(path)), "utf-8")
+        options.page.write_text(page(Results(path), python=read_run()), "utf-8")
         return
     limit_this_process()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM; --resume goes on"))
@@ -234,7 +235,7 @@ def main() -> None:
             for left in work(laboratory, chosen, -(-options.count // len(every)), deadline):
                 print(f"{left}; --resume {path} goes on")
         finally:
-            options.page.write_text(page(results), "utf-8")
+            options.page.write_text(page(results, python=read_run()), "utf-8")
 
 
 if __name__ == "__main__":

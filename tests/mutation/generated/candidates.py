@@ -21,6 +21,7 @@ __all__ = [
     "Candidate",
     "Stratum",
     "candidates_of",
+    "ends_a_loop",
     "is_left_out",
     "shuffled",
     "strata",
@@ -41,6 +42,7 @@ LEFT_OUT: dict[str, str] = {
     "no bit by design",
     "prefetching": "it changes no bit by design: lines with `prefetch`, and functions with `prefetch` in their head",
     "instruments": "audit, poison and delays only watch: lines and functions with these words",
+    "`continue;` at the end of a loop's body": "the loop continues there anyway",
     "`#include` lines": "the tool does not change them",
 }
 """The rules, with their reasons."""
@@ -151,7 +153,9 @@ def _candidates_of_file(path: Path, name: str) -> Iterator[Candidate]:
         mutants = mutants_regexp(code, RULES, ignorePatterns=[], ignoreStringOnly=True)
     for line, changed, (rule, _), _ in mutants:
         before, after = code[line - 1].rstrip(), changed.rstrip()
-        if not left_out[line - 1] and _without_comments(after).split() != before.split():
+        if left_out[line - 1] or (after.endswith("continue;") and ends_a_loop(original, line)):
+            continue
+        if _without_comments(after).split() != before.split():
             yield Candidate(name, line, original[line - 1], after, rule.strip())
 
 
@@ -173,6 +177,16 @@ def is_left_out(lines: Sequence[str]) -> list[bool]:
             head = line
         left_out.append(bool(_WORDS_LEFT_OUT.search(line) or _WORDS_LEFT_OUT.search(head)))
     return left_out
+
+
+def ends_a_loop(lines: Sequence[str], line: int) -> bool:
+    """Return whether a line (from 1) is the last one in the body of a loop, by the indentation of the formatter."""
+    after = lines[line] if line < len(lines) else ""
+    if not after.lstrip().startswith("}"):
+        return False
+    indentation = after[: len(after) - len(after.lstrip())]
+    heads = (text for text in reversed(lines[:line]) if re.match(rf"{indentation}[^\s}}]", text))
+    return re.match(r"\s*(for|while|do)\b", next(heads, "")) is not None
 
 
 def shuffled(candidates: Sequence[Candidate], seed: int, stratum: Stratum) -> list[Candidate]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from .candidates import LEFT_OUT
+from .python_checks import PythonRun
 from .results import SUITE, Mutant, Results, Run
 from .stages import STAGES
 
@@ -46,7 +47,7 @@ def confidence_interval(caught: int, tried: int) -> tuple[float, float]:
     return float(interval.low), float(interval.high)
 
 
-def page(results: Results, explanations: dict[Key, str] | None = None) -> str:
+def page(results: Results, explanations: dict[Key, str] | None = None, python: PythonRun | None = None) -> str:
     """Return docs/mutants.md."""
     explanations = read_explanations() if explanations is None else explanations
     run = results.run
@@ -70,6 +71,7 @@ def page(results: Results, explanations: dict[Key, str] | None = None) -> str:
         how=_table(Counter(catch.how or "" for catch in catches)),
         checks=_table(Counter(catch.check.partition("[")[0] for catch in catches)),
         project=_caught_by_project(results, survivors),
+        python=_python(python, explanations) if python else "Not tried.",
         open="\n".join(_entry(mutant, "open", results) for mutant in open_ones) or "None.",
         explained="\n".join(_entry(m, explanations[m.candidate.key].rstrip("."), results) for m in explained)
         or "None.",
@@ -109,7 +111,7 @@ def _row(name: str, tried: Sequence[Mutant], results: Results, explanations: dic
 
 def _describe(run: Run) -> str:
     return (
-        f"Seed {run.seed}, commit `{run.commit}` (hash of the C sources `{run.sources}`), {run.tool}, {run.compiler}, "
+        f"Seed {run.seed}, commit `{run.commit}` (hash of the sources `{run.sources}`), {run.tool}, {run.compiler}, "
         f"{run.machine}, levels {', '.join(run.levels)}."
     )
 
@@ -157,6 +159,31 @@ def _entry(mutant: Mutant, text: str, results: Results) -> str:
     return (
         f"{mutant.name} (`{mutant.candidate.rule}`{level}): {text}.{caught}\n\n```diff\n{mutant.candidate.diff}\n```\n"
     )
+
+
+def _python(run: PythonRun, explanations: dict[Key, str]) -> str:
+    counts = Counter(mutant.status for mutant in run.mutants)
+    tried = len(run.mutants) - counts["not tried"]
+    survivors = [mutant for mutant in run.mutants if mutant.status == "survived"]
+    equivalent = sum(mutant.key in explanations for mutant in survivors)
+    if tried == equivalent:
+        return "Not tried."
+    low, high = confidence_interval(counts["caught"], tried - equivalent)
+    kinds = ", ".join(f"{count} {status}" for status, count in counts.most_common())
+    lines = [
+        f"Seed {run.seed}, commit `{run.commit}`, {run.tool}: {len(run.mutants)} of the {run.mutants_of_tested} "
+        f"mutants of functions that these unit tests run; the other functions, which only native tests run, have "
+        f"{run.mutants_of_all - run.mutants_of_tested} more. {kinds}; {equivalent} of the survivors are equivalent. "
+        f"The unit tests caught {counts['caught'] / (tried - equivalent):.1%} ({low:.1%} to {high:.1%}) of the rest.",
+    ]
+    for mutant in survivors:
+        text = explanations.get(mutant.key, "open").rstrip(".")
+        before, after = (
+            "".join(f"{sign}{line}\n" for line in changed.splitlines())
+            for sign, changed in (("-", mutant.before), ("+", mutant.after))
+        )
+        lines.append(f"`{mutant.name}`: {text}.\n\n```diff\n{before}{after}```")
+    return "\n\n".join(lines)
 
 
 _PAGE = """# Generated mutants: how many defects the suite catches that nobody chose
@@ -231,10 +258,17 @@ the level that they were changed for.
 
 {explained}
 
+## Mutants of the checks themselves
+
+mutmut changes the functions of `starpullm/checks`, and the unit tests that need no native library have to catch it.
+
+{python}
+
 ## Repeating it
 
 ```
 pip install 'starpullm[mutation]'
+python -m tests.mutation.generated.python_checks --seed 1 --count 200
 python -m tests.mutation.generated --seed 1 --count 400
 ```
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..patches import CHECKOUT
 from .candidates import Candidate
 from .stages import STAGES, Baseline, Outcome
 
-__all__ = ["Mutant", "Results", "Run"]
+__all__ = ["SUITE", "Mutant", "Results", "Run", "checked_out"]
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run is made with; results of another run are not mixed with it.
+    """What a run is made with. Results of runs that differ in more than the commit are not mixed.
 
     Parameters
     ----------
@@ -24,7 +26,7 @@ class Run:
     commit
         Of the checkout, with "changed" where its sources differ from the commit's.
     sources
-        Hash of the C sources.
+        Hash of the C sources and of the package.
     tool, compiler, machine
         Versions and name.
     levels
@@ -105,8 +107,8 @@ class Results:
         if run is not None:
             if self.run is None:
                 self.add("run", asdict(run))
-            elif self.run != run:
-                different = [name for name, value in vars(run).items() if vars(self.run)[name] != value]
+            different = [name for name in vars(run) if name != "commit" and vars(self.run)[name] != vars(run)[name]]
+            if different:
                 raise ValueError(f"{path}: has the results of a run with other {', '.join(different)}")
 
     def add(self, kind: str, values: dict[str, Any]) -> None:
@@ -146,3 +148,11 @@ class Results:
 
 SUITE = STAGES[:-1]
 """Without the project's own tests."""
+
+
+def checked_out() -> str:
+    """Return the checkout's commit, and whether its sources differ from it."""
+    git = ["git", "-C", str(CHECKOUT)]
+    commit = subprocess.check_output([*git, "rev-parse", "--short=12", "HEAD"], text=True).strip()
+    changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "native", "starpullm"], check=False).returncode
+    return f"{commit}, changed" if changed else commit

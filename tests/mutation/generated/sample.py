@@ -26,7 +26,7 @@ SAMPLE = Path(__file__).resolve().parents[1] / "sample"
 _NAMES = [name for name in REPEATED if name != "perturbation"]
 """Checks that take a second and whose findings do not depend on time."""
 
-_ATTEMPTS = 30
+_ATTEMPTS = 60
 
 
 def sampled(builder: Builder, directory: Path, folder: str, seed: int, count: int) -> Iterator[Patch]:
@@ -40,7 +40,7 @@ def sampled(builder: Builder, directory: Path, folder: str, seed: int, count: in
             continue
         patch = patch_of(candidate, builder.sources, f"{re.sub(r'[^a-z0-9]+', '_', folder)}_{len(files) + 1}")
         try:
-            library = builder.build(patch).library
+            library = builder.build(patch, refuse_warnings=True).library
         except PatchError:
             continue
         check = catching_check(library, directory)
