@@ -215,7 +215,7 @@ For each mutant the stages run in this order, until a test fails:
 {stages}
 
 The first five are the default suite (`pytest --pyargs starpullm.suite`): *quick* is what it does with the record
-`tiny`, the next three the same with another record. *two ranks* is
+`tiny`; *odd*, *small* and *deep* are the same with another record. *two ranks* is
 `mpirun -n 2 pytest --with-mpi --pyargs starpullm.suite`. {project}
 
 How the mutants were caught. A mutant that a time limit has ended is counted there, never as a finding of the check

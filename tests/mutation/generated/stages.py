@@ -45,9 +45,9 @@ class Stage:
 STAGES = (
     Stage("quick", ("--starpullm-records", "tiny", *_MODULES)),
     Stage("odd", ("--starpullm-records", "odd", *_MODULES)),
+    Stage("delays and memory", ("starpullm.suite.test_perturbation", "starpullm.suite.test_memory")),
     Stage("small", ("--starpullm-records", "small", *_MODULES)),
     Stage("deep", ("--starpullm-records", "deep", *_MODULES)),
-    Stage("delays and memory", ("starpullm.suite.test_perturbation", "starpullm.suite.test_memory")),
     Stage("two ranks", ("--with-mpi", "starpullm.suite"), 2),
     Stage(
         "project's tests",
