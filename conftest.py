@@ -14,7 +14,14 @@ CHECKOUT = Path(__file__).parent
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of tests/mutation: pytest takes them from this file only."""
+    """Options of tests/mutation and tests/native: pytest takes them from this file only."""
+    parser.getgroup("mutation", "seeded defects").addoption(
+        "--fuzz-files",
+        metavar="N",
+        type=int,
+        default=100_000,
+        help="how many mutated files tests/native/test_fuzzing.py reads; default 100000",
+    )
     group = parser.getgroup("mutation", "seeded defects")
     group.addoption(
         "--mutation-patches",

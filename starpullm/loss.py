@@ -6,8 +6,6 @@ import numpy as np
 
 from starpullm.binding import prototypes, structs
 
-__all__ = ["Loss"]
-
 
 class Loss:
     """The mean loss of a submitted step, which is known when the step's tasks have run."""

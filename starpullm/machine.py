@@ -20,19 +20,6 @@ from starpullm.binding.library import find_blas, find_library
 from starpullm.errors import MissingDependencyError
 from starpullm.golden import records
 
-__all__ = [
-    "Limitation",
-    "Machine",
-    "VectorLibm",
-    "inspect_machine",
-    "libm_fingerprint",
-    "machine_fingerprint",
-    "peak_gflops",
-    "processor",
-    "simd_level",
-    "vector_libm",
-]
-
 
 @cache
 def libm_fingerprint() -> dict[str, str]:
@@ -70,40 +57,29 @@ def vector_libm() -> dict[str, VectorLibm]:
     return {name: VectorLibm(used, f"{fingerprint:016x}") for name, (used, fingerprint) in known.items()}
 
 
+def _machine_info() -> Any:
+    machine = structs.new("machine_info")
+    prototypes.call("machine_info", machine)
+    return machine
+
+
 def processor() -> str:
     """Return the processor's name and the number of cores, in words."""
-    machine = structs.MachineInfo()
-    prototypes.call("machine_info", machine)
+    machine = _machine_info()
     cores = f"{machine.cores} cores" + (" (HWLOC_SYNTHETIC)" if machine.synthetic else "")
     return f"{prototypes.text(machine.processor) or 'unknown processor'}, {cores}"
 
 
 def simd_level() -> str:
     """Return the SIMD level of the kernels in use."""
-    machine = structs.MachineInfo()
-    prototypes.call("machine_info", machine)
-    return prototypes.text(machine.simd_level)
+    return prototypes.text(_machine_info().simd_level)
 
 
 def peak_gflops(threads: int, *, fused: bool, seconds: float) -> float:
     """Return the limit: the most multiplications and additions per second of all threads together, in 10^9.
 
-    They are done in registers, with the vectors of the SIMD level in use.
-
-    Parameters
-    ----------
-    threads
-        Number of threads.
-    fused
-        Use an instruction that is a multiplication and an addition; the result is 0 if the level has none. Kernels
-        never use it, because it rounds once instead of twice.
-    seconds
-        Duration of the measurement.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If the time isn't positive, or is more than a minute.
+    They are done in registers, with the vectors of the SIMD level in use. With ``fused``, an instruction does both; the
+    result is 0 if the level has none. Kernels never use it, because it rounds once instead of twice.
     """
     with ThreadPoolExecutor(threads) as pool:
         peaks = [pool.submit(prototypes.peak_gflops, fused=fused, seconds=seconds) for _ in range(threads)]
@@ -155,16 +131,9 @@ class Machine:
 
 
 def inspect_machine() -> Machine:
-    """Look at the library, StarPU, the topology, libm and the floating-point environment; starts nothing.
-
-    Raises
-    ------
-    LibraryNotFoundError
-        If the native library can't be opened.
-    """
-    build, machine = structs.BuildInfo(), structs.MachineInfo()
+    """Look at the library, StarPU, the topology, libm and the floating-point environment; starts nothing."""
+    build, machine = structs.new("build_info"), _machine_info()
     prototypes.call("build_info", build)
-    prototypes.call("machine_info", machine)
     fingerprint = libm_fingerprint()
     different = [name for name, sha in records.shipped_libm_fingerprint().items() if fingerprint[name] != sha]
     environment = prototypes.text(prototypes.call("float_environment"))
@@ -200,7 +169,7 @@ def inspect_machine() -> Machine:
     )
 
 
-def _partitions(machine: structs.MachineInfo) -> tuple[str, ...]:
+def _partitions(machine: Any) -> tuple[str, ...]:
     """Return the partitions that use all cores; each worker of several threads needs one of StarPU's contexts."""
     cores = int(machine.cores)
     most = machine.starpu_max_contexts - 2 if machine.starpu_parallel_workers else 0
@@ -231,8 +200,8 @@ def _mpirun_version() -> str:
 
 
 def _limitations(
-    build: structs.BuildInfo,
-    machine: structs.MachineInfo,
+    build: Any,
+    machine: Any,
     different: list[str],
     environment: str,
     vectors: dict[str, VectorLibm],

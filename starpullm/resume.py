@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from starpullm.binding import prototypes, structs
 from starpullm.files.model import ModelConfig
-
-__all__ = ["TrainingState", "model_config", "training_state"]
 
 
 @dataclass(frozen=True)
@@ -42,14 +41,9 @@ class TrainingState:
 def training_state(path: str | os.PathLike[str]) -> TrainingState:
     """Return the newest complete training state in a folder, or the state whose own folder this is.
 
-    Raises
-    ------
-    FormatError
-        If there is no complete state; the message says what is wrong with the newest.
-    FileError
-        If the folder can't be read.
+    Without a complete state, the message of the `FormatError` says what is wrong with the newest.
     """
-    info = structs.TrainingStateInfo()
+    info = structs.new("training_state_info")
     prototypes.call("training_state_info", prototypes.c_string("path", path), info)
     same = ("step", "batches", "batch_size", "seq_len", "seed", "data_id", "ranks")
     return TrainingState(
@@ -65,6 +59,6 @@ def training_state(path: str | os.PathLike[str]) -> TrainingState:
     )
 
 
-def model_config(struct: structs.ModelConfigStruct) -> ModelConfig:
+def model_config(struct: Any) -> ModelConfig:
     """Return the sizes that a struct of the native library holds."""
     return ModelConfig(**{field.name: getattr(struct, field.name) for field in fields(ModelConfig)})

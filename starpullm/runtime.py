@@ -16,8 +16,6 @@ from starpullm.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
 
-__all__ = ["DEFAULT_SCHEDULER", "MATMULS", "Partition", "Runtime", "ThreadPlace", "schedulers"]
-
 DEFAULT_SCHEDULER = "lws"
 MATMULS = ("strict", "blas")
 
@@ -117,7 +115,8 @@ class Runtime(Resource):
         self.rank = self.comm.Get_rank() if self.comm else 0
         self.ranks = self.comm.Get_size() if self.comm else 1
         self._handle = structs.RuntimeHandle()
-        options = structs.RuntimeOptions(
+        options = structs.new(
+            "runtime_options",
             workers=prototypes.integer("partition, workers", self.partition.workers, 32),
             threads_per_worker=prototypes.integer("partition, threads per worker", self.partition.threads, 32),
             scheduler=prototypes.c_string("scheduler", scheduler),

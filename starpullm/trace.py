@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from starpullm.binding import prototypes, structs
 
-__all__ = ["Access", "AccessMode", "HandleInfo", "TaskRecord", "Trace", "read_handles", "read_trace"]
-
 
 class AccessMode(IntEnum):
     """How a task declares that it uses a handle; REDUX contributes to a reduction, and such neighbours commute."""
@@ -151,7 +149,7 @@ def read_trace(session: structs.Handle) -> Trace:
 def read_handles(session: structs.Handle) -> tuple[HandleInfo, ...]:
     """Return all handles of a session; a handle's id is its index."""
     handles = []
-    info = structs.HandleInfoStruct()
+    info = structs.new("handle_info")
     for index in range(prototypes.call("session_handle_count", session)):
         prototypes.call("session_handle_info", session, index, info)
         handles.append(HandleInfo(index, prototypes.text(info.name), int(info.bytes)))

@@ -7,7 +7,7 @@ import os
 import secrets
 import sys
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,11 +19,9 @@ from starpullm.files.checkpoint import checkpoint_config
 from starpullm.loss import Loss
 from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import check_same_options
-from starpullm.resume import TrainingState, model_config, training_state
+from starpullm.resume import model_config, training_state
 from starpullm.runtime import Runtime
 from starpullm.trace import Trace, read_trace
-
-__all__ = ["GROUPS", "REDUCTIONS", "Instruments", "Loss", "Trainer", "TrainingState", "training_state"]
 
 GROUPS = ("params", "grads", "m", "v", "activations", "activation_grads")
 REDUCTIONS = ("ordered", "tree", "redux")
@@ -135,7 +133,8 @@ class Trainer(Resource):
             raise InvalidArgumentError(f'reduction: found "{reduction}", expected one of {", ".join(REDUCTIONS)}')
         if len(betas) != 2:
             raise InvalidArgumentError(f"betas: found {len(betas)} numbers, expected 2")
-        options = structs.SessionOptions(
+        options = structs.new(
+            "session_options",
             checkpoint=None if checkpoint is None else prototypes.c_string("checkpoint", checkpoint),
             resume=None if resume is None else prototypes.c_string("resume", resume),
             batch_size=prototypes.integer("batch_size", batch_size, 64),
@@ -165,7 +164,7 @@ class Trainer(Resource):
         self._run = secrets.randbits(64)
         if runtime.comm:
             self._run = runtime.comm.bcast(self._run)
-        config = structs.ModelConfigStruct()
+        config = structs.new("model_config")
         prototypes.call("session_config", self._handle, config)
         self.config = model_config(config)
         self._tensors = {group: self._read_tensor_table(number) for number, group in enumerate(GROUPS)}
@@ -318,7 +317,8 @@ class Trainer(Resource):
         InvalidArgumentError
             If ``keep`` isn't positive.
         """
-        options = structs.SaveOptions(
+        options = structs.new(
+            "save_options",
             directory=prototypes.c_string("directory", directory),
             run=self._run,
             batches=prototypes.integer("batches", batches, 64),
@@ -391,7 +391,7 @@ class Trainer(Resource):
 
     def _read_tensor_table(self, group: int) -> dict[str, _Tensor]:
         table: dict[str, _Tensor] = {}
-        info = structs.TensorInfo()
+        info = structs.new("tensor_info")
         for index in range(prototypes.call("tensor_count", group)):
             prototypes.call("session_tensor_info", self._handle, group, index, info)
             name = prototypes.text(info.name)
@@ -425,7 +425,7 @@ def _instrument_options(instruments: Instruments) -> dict[str, int]:
 
 
 def _options_of_all_ranks(
-    options: structs.SessionOptions,
+    options: Any,
     checkpoint: str | os.PathLike[str] | None,
     resume: str | os.PathLike[str] | None,
 ) -> dict[str, object]:

@@ -104,8 +104,7 @@ STARPULLM_API enum starpullm_status starpullm_peak_gflops(double *gflops, int32_
  * no flush-to-zero, no denormals-are-zero), as a sentence; "" if it doesn't. Kernels always set their own. */
 STARPULLM_API const char *starpullm_float_environment(void);
 
-/* ---- Files (llm.c's formats) ---- */
-
+/* The sizes of a model. */
 struct starpullm_model_config {
     int32_t max_seq_len;       /* maxT */
     int32_t vocab_size;        /* V */
@@ -114,37 +113,6 @@ struct starpullm_model_config {
     int32_t channels;          /* C */
     int32_t padded_vocab_size; /* Vp */
 };
-
-/* Reads a checkpoint's header, and checks that the file has exactly the size that follows from it. */
-STARPULLM_API enum starpullm_status starpullm_checkpoint_config(const char *path,
-                                                                struct starpullm_model_config *config);
-
-/* Token files in llm.c's order: in step k, rank r of R reads B*T + 1 tokens of a shard from k*R*B*T + r*B*T on. The
- * shards are read in the order given, and after the last one the first again. Every id must be below vocab_size (0: not
- * checked). */
-typedef struct starpullm_tokens starpullm_tokens;
-struct starpullm_tokens_options {
-    size_t size;
-    const char *const *paths;
-    size_t num_paths;
-    int64_t batch_size, seq_len;
-    int32_t rank, num_ranks;
-    int32_t vocab_size;
-};
-STARPULLM_API enum starpullm_status starpullm_tokens_open(const struct starpullm_tokens_options *options,
-                                                          starpullm_tokens **tokens);
-STARPULLM_API enum starpullm_status starpullm_tokens_next(starpullm_tokens *tokens, int32_t *inputs /* (B,T) */,
-                                                          int32_t *targets /* (B,T) */);
-STARPULLM_API void starpullm_tokens_close(starpullm_tokens *tokens);
-
-/* llm.c's debug state. NULL arrays are left out. The gradients have the checkpoint's order and shapes. */
-STARPULLM_API enum starpullm_status starpullm_debug_state_size(const char *path,
-                                                               const struct starpullm_model_config *config,
-                                                               int64_t *batch_size, int64_t *seq_len);
-STARPULLM_API enum starpullm_status
-starpullm_debug_state_read(const char *path, const struct starpullm_model_config *config, int32_t *inputs /* (B,T) */,
-                           int32_t *targets /* (B,T) */, float *logits /* (B,T,V) */, float *loss /* (1) */,
-                           float *grads /* all parameters */);
 
 /* ---- Runtime ---- */
 

@@ -1,5 +1,5 @@
 /* The exported functions that belong to no model: what was built and what it runs on, libm, and thin covers of
- * functions of other folders. Those of sessions, tokens, debug states and training states are in session/ and io/. */
+ * functions of other folders. Those of sessions and training states are in session/ and io/. */
 #include <fenv.h>
 #include <float.h>
 #include <inttypes.h>
@@ -9,7 +9,6 @@
 #include "arguments.h"
 #include "build_info.h"
 #include "codelets/codelets.h"
-#include "io/checkpoint.h"
 #include "kernels/kernels.h"
 #include "kernels/libm.h"
 #include "kernels/peak.h"
@@ -18,16 +17,6 @@
 #include "runtime/topology.h"
 
 enum { MAX_PEAK_SECONDS = 60 };
-
-const char *starpullm_last_error(void)
-{
-    return last_error();
-}
-
-int starpullm_last_error_number(void)
-{
-    return last_error_number();
-}
 
 int starpullm_abi_version(void)
 {
@@ -176,13 +165,6 @@ const char *starpullm_float_environment(void)
     if (denormal * one == 0.0f)
         return "denormals-are-zero is on: denormal operands count as 0";
     return "";
-}
-
-status starpullm_checkpoint_config(const char *path, struct starpullm_model_config *config)
-{
-    CHECK_POINTER(path);
-    CHECK_POINTER(config);
-    return checkpoint_config(path, config);
 }
 
 status starpullm_runtime_create(const struct starpullm_runtime_options *options, starpullm_runtime **runtime)

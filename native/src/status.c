@@ -41,29 +41,33 @@ static void append_error_text(char *out, size_t room, int error_number)
     freelocale(c);
 }
 
-/* Formatting goes through a buffer of its own because an argument may be last_error() itself. */
-status fail(status code, const char *format, ...)
+/* Formatting goes through a buffer of its own because an argument may be starpullm_last_error() itself. */
+static void set_error(int error_number, const char *format, va_list arguments)
 {
     char sentence[SENTENCE_BYTES];
+    const size_t kept_free = error_number ? ERROR_TEXT_BYTES : 0;
+    const size_t length = format_sentence(sentence, sizeof sentence - kept_free, format, arguments);
+    if (error_number)
+        append_error_text(sentence + length, sizeof sentence - length, error_number);
+    memcpy(last_sentence, sentence, strlen(sentence) + 1);
+    last_number = error_number;
+}
+
+status fail(status code, const char *format, ...)
+{
     va_list arguments;
     va_start(arguments, format);
-    size_t length = format_sentence(sentence, sizeof sentence, format, arguments);
+    set_error(0, format, arguments);
     va_end(arguments);
-    memcpy(last_sentence, sentence, length + 1);
-    last_number = 0;
     return code;
 }
 
 status fail_errno(status code, int error_number, const char *format, ...)
 {
-    char sentence[SENTENCE_BYTES];
     va_list arguments;
     va_start(arguments, format);
-    size_t length = format_sentence(sentence, sizeof sentence - ERROR_TEXT_BYTES, format, arguments);
+    set_error(error_number, format, arguments);
     va_end(arguments);
-    append_error_text(sentence + length, sizeof sentence - length, error_number);
-    memcpy(last_sentence, sentence, strlen(sentence) + 1);
-    last_number = error_number;
     return code;
 }
 
@@ -74,12 +78,12 @@ status fail_again(status code, int error_number, const char *sentence)
     return code;
 }
 
-const char *last_error(void)
+const char *starpullm_last_error(void)
 {
     return last_sentence;
 }
 
-int last_error_number(void)
+int starpullm_last_error_number(void)
 {
     return last_number;
 }

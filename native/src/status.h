@@ -15,10 +15,6 @@ status fail_errno(status code, int error_number, const char *format, ...) __attr
 /* Reports another thread's failure as the calling thread's: its code, errno value (0 if none) and sentence. */
 status fail_again(status code, int error_number, const char *sentence);
 
-/* The calling thread's last sentence ("" if there was none), and the errno value that belongs to it (0 if none). */
-const char *last_error(void);
-int last_error_number(void);
-
 /* Passes a failure on to the caller. */
 #define TRY(call)                       \
     do {                                \

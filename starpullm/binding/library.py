@@ -13,20 +13,12 @@ from pathlib import Path
 
 from starpullm.errors import InvalidArgumentError, LibraryNotFoundError, MissingDependencyError
 
-__all__ = ["ENVIRONMENT_VARIABLE", "find_blas", "find_library", "open_library"]
-
 ENVIRONMENT_VARIABLE = "STARPULLM_LIB"
 _FILE_NAME = "libstarpullm.so"
 
 
 def find_library() -> Path:
-    """Return the library's path: ``STARPULLM_LIB`` if it is set, else the one installed with the package.
-
-    Raises
-    ------
-    LibraryNotFoundError
-        If there is no file at that place.
-    """
+    """Return the library's path: ``STARPULLM_LIB`` if it is set, else the one installed with the package."""
     chosen = os.environ.get(ENVIRONMENT_VARIABLE)
     if chosen:
         path = Path(chosen).absolute()  # the dynamic linker looks elsewhere for a bare name
@@ -43,13 +35,7 @@ def find_library() -> Path:
 
 
 def open_library() -> ctypes.CDLL:
-    """Open the library.
-
-    Raises
-    ------
-    LibraryNotFoundError
-        If it isn't there or the dynamic linker refuses it, with the linker's reason.
-    """
+    """Open the library; if it can't, the `LibraryNotFoundError` has the dynamic linker's reason."""
     path = find_library()
     try:
         return ctypes.CDLL(str(path))
@@ -60,18 +46,9 @@ def open_library() -> ctypes.CDLL:
 def find_blas(name: str | os.PathLike[str] | None = None) -> str:
     """Return the path or name by which the dynamic linker opens a CBLAS; nothing is opened.
 
-    Parameters
-    ----------
-    name
-        A path, or a name for pkg-config or for the dynamic linker, such as ``openblas``. None: the first that the
-        dynamic linker finds of OpenBLAS, MKL, BLIS and the reference, or else the package ``scipy-openblas32``.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If there is no such file, or neither pkg-config nor the dynamic linker knows the name.
-    MissingDependencyError
-        If no name is given and none is found.
+    ``name`` is a path, or a name for pkg-config or for the dynamic linker, such as ``openblas``. Without it, the result
+    is the first that the dynamic linker finds of OpenBLAS, MKL, BLIS and the reference, or else the package
+    ``scipy-openblas32``.
     """
     if name is None:
         found = (ctypes.util.find_library(usual) for usual in _BLAS_NAMES)

@@ -1,4 +1,4 @@
-"""The C ABI's functions: one prototype line each, and the error check that every status goes through."""
+"""Calling the functions of starpullm.h, with the error check that every status goes through."""
 
 from __future__ import annotations
 
@@ -6,45 +6,16 @@ import ctypes
 import operator
 import os
 from collections.abc import Callable, Iterator
-from ctypes import (
-    POINTER,
-    c_char_p,
-    c_double,
-    c_float,
-    c_int,
-    c_int32,
-    c_int64,
-    c_size_t,
-    c_uint32,
-    c_uint64,
-    c_void_p,
-)
+from ctypes import c_char_p, c_double, c_float, c_int, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
 from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from starpullm.binding import header
 from starpullm.binding.library import open_library
-from starpullm.binding.structs import (
-    FINDING,
-    THREAD_INFO,
-    TRACE_ACCESS,
-    TRACE_TASK,
-    BuildInfo,
-    Handle,
-    HandleInfoStruct,
-    LossHandle,
-    MachineInfo,
-    ModelConfigStruct,
-    RuntimeHandle,
-    RuntimeOptions,
-    SaveOptions,
-    SessionHandle,
-    SessionOptions,
-    TensorInfo,
-    TrainingStateInfo,
-)
+from starpullm.binding.structs import TYPES, Handle, LossHandle, RuntimeHandle, SessionHandle, c_type
 from starpullm.errors import (
     FileError,
     FormatError,
@@ -57,7 +28,6 @@ from starpullm.errors import (
     TokenRangeError,
 )
 
-ABI_VERSION = 2
 _EXCEPTIONS: dict[int, type[StarpullmError]] = {
     1: InvalidArgumentError,
     2: TokenRangeError,
@@ -67,130 +37,73 @@ _EXCEPTIONS: dict[int, type[StarpullmError]] = {
     6: OutOfMemoryError,
     7: RuntimeFailureError,
 }
-
-
-class _Array:
-    """An argument that is a NumPy array: contiguous, of this type, and writable if C writes to it."""
-
-    def __init__(self, dtype: Any, *, writable: bool) -> None:
-        self._dtype = np.dtype(dtype)
-        self._writable = writable
-
-    def to_c(self, array: object) -> int:
-        """Return the address to pass on."""
-        if (
-            not isinstance(array, np.ndarray)
-            or array.dtype != self._dtype
-            or not array.flags.c_contiguous
-            or (self._writable and not array.flags.writeable)
-        ):
-            raise TypeError(f"expected a contiguous array of {self._dtype}")
-        return array.ctypes.data
-
-
-_OUT = c_void_p  # address of a pointer that C fills in
-_FLOATS = _Array(np.float32, writable=False)
-_WRITABLE_FLOATS = _Array(np.float32, writable=True)
-_TOKENS = _Array(np.int32, writable=False)
-_TASKS = _Array(TRACE_TASK, writable=True)
-_ACCESSES = _Array(TRACE_ACCESS, writable=True)
-_THREADS = _Array(THREAD_INFO, writable=True)
-_EDGES = _Array(np.int64, writable=True)
-_FINDINGS = _Array(FINDING, writable=True)
+_HANDLES: dict[str, type[Handle]] = {"runtime": RuntimeHandle, "session": SessionHandle, "loss": LossHandle}
 
 
 class _Status(c_int):
     """The result type of functions whose failure raises."""
 
 
-# Name without its prefix, result type, argument types. A result of type _Status is checked.
-_PROTOTYPES: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
-    ("last_error", c_char_p, ()),
-    ("last_error_number", c_int, ()),
-    ("abi_version", c_int, ()),
-    ("build_info", _Status, (POINTER(BuildInfo),)),
-    ("machine_info", _Status, (POINTER(MachineInfo),)),
-    ("scheduler_name", c_char_p, (c_size_t,)),
-    ("libm", _Status, (c_char_p, _WRITABLE_FLOATS, _FLOATS, c_size_t)),
-    ("libm_powf", _Status, (_WRITABLE_FLOATS, _FLOATS, _FLOATS, c_size_t)),
-    ("simd_level_name", c_char_p, (c_size_t,)),
-    ("vector_libm_name", c_char_p, (c_size_t,)),
-    ("vector_libm", _Status, (POINTER(c_int32), POINTER(c_uint64), c_char_p)),
-    ("prove_libm", _Status, (POINTER(c_uint64), POINTER(c_uint32), c_char_p, c_char_p, c_uint64, c_uint64)),
-    ("peak_gflops", _Status, (POINTER(c_double), c_int32, c_double)),
-    ("float_environment", c_char_p, ()),
-    ("runtime_create", _Status, (POINTER(RuntimeOptions), _OUT)),
-    ("blas", c_char_p, ()),
-    ("runtime_destroy", _Status, (RuntimeHandle,)),
-    ("runtime_threads", _Status, (RuntimeHandle, _THREADS, c_size_t)),
-    ("session_create", _Status, (RuntimeHandle, POINTER(SessionOptions), _OUT)),
-    ("session_destroy", None, (SessionHandle,)),
-    ("session_config", _Status, (SessionHandle, POINTER(ModelConfigStruct))),
-    ("loss_wait", _Status, (LossHandle, POINTER(c_float))),
-    ("loss_ready", c_int, (LossHandle,)),
-    ("loss_destroy", None, (LossHandle,)),
-    ("session_submit_step", _Status, (SessionHandle, _TOKENS, _TOKENS, _OUT)),
-    ("session_submit_evaluation", _Status, (SessionHandle, _TOKENS, _TOKENS, _OUT)),
-    ("session_submit_forward", _Status, (SessionHandle, _TOKENS)),
-    ("session_wait", _Status, (SessionHandle,)),
-    ("tensor_count", c_int32, (c_int32,)),
-    ("session_tensor_info", _Status, (SessionHandle, c_int32, c_int32, POINTER(TensorInfo))),
-    ("session_gather", _Status, (SessionHandle,)),
-    (
-        "session_read_tensor",
-        _Status,
-        (SessionHandle, c_int32, c_int32, c_int32, c_int64, c_int64, _WRITABLE_FLOATS),
-    ),
-    ("session_save_checkpoint", _Status, (SessionHandle, c_char_p)),
-    ("training_state_info", _Status, (c_char_p, POINTER(TrainingStateInfo))),
-    ("session_save_state", _Status, (SessionHandle, POINTER(SaveOptions))),
-    ("session_wait_saved", _Status, (SessionHandle,)),
-    ("operation_name", c_char_p, (c_int32,)),
-    ("session_trace_size", _Status, (SessionHandle, POINTER(c_size_t), POINTER(c_size_t))),
-    ("session_trace_read", _Status, (SessionHandle, _TASKS, c_size_t, _ACCESSES, c_size_t)),
-    ("session_trace_clear", _Status, (SessionHandle,)),
-    ("session_hold", _Status, (SessionHandle,)),
-    ("session_release", _Status, (SessionHandle, POINTER(c_size_t))),
-    ("session_runtime_edges", _Status, (SessionHandle, _EDGES, c_size_t)),
-    ("session_findings_size", _Status, (SessionHandle, POINTER(c_size_t))),
-    ("session_findings_read", _Status, (SessionHandle, _FINDINGS, c_size_t)),
-    ("session_handle_count", c_int32, (SessionHandle,)),
-    ("session_handle_info", _Status, (SessionHandle, c_int32, POINTER(HandleInfoStruct))),
-)
+_RESULTS: dict[str, Any] = {"status": _Status, "void": None, "char": c_char_p}
 # Converts an argument before ctypes gets it; None: ctypes converts. Handles and arrays don't use from_param, because
 # ctypes turns every exception in there, also an interrupt, into an ArgumentError.
 _Converter = Callable[[object], Any] | None
 
 
+def _converter(parameter: header.Declaration) -> _Converter:
+    if parameter.pointers == 1 and parameter.type in _HANDLES:
+        return _HANDLES[parameter.type].to_c
+    if parameter.pointers != 1 or parameter.type == "char" or parameter.type not in TYPES:
+        return None
+    target = TYPES[parameter.type]
+    # Made here, because NumPy turns an interrupt in there into a TypeError. Structs with a size aren't in arrays.
+    dtype = None if hasattr(target, "size") else np.dtype(target)
+
+    def to_c(value: object) -> int:
+        """Return the address of one value of ctypes, or of a contiguous array, which is writable if C writes to it."""
+        if isinstance(value, target):
+            return ctypes.addressof(value)
+        if (
+            not isinstance(value, np.ndarray)
+            or value.dtype != dtype
+            or not value.flags.c_contiguous
+            or not (parameter.constant or value.flags.writeable)
+        ):
+            raise TypeError(f"{parameter.name}: expected a contiguous array of {parameter.type}")
+        return value.ctypes.data
+
+    return to_c
+
+
+def _check(result: Any, function: Any, arguments: Any) -> Any:
+    if result.value:
+        raise _exception(result.value)
+    return result
+
+
 @cache
 def _functions() -> dict[str, tuple[Callable[..., Any], tuple[_Converter, ...]]]:
     library = open_library()
-
-    def check(result: Any, function: Any, arguments: Any) -> Any:
-        if result.value:
-            raise _exception(result.value)
-        return result
-
     functions: dict[str, tuple[Callable[..., Any], tuple[_Converter, ...]]] = {}
-    for name, result_type, argument_types in _PROTOTYPES:
+    for name, (result, parameters) in header.functions().items():
         try:
             function = library[f"starpullm_{name}"]
         except AttributeError as error:
             raise LibraryNotFoundError(
-                f"{library._name}: has no function starpullm_{name}, expected ABI version {ABI_VERSION}"
+                f"{library._name}: has no function starpullm_{name}, expected ABI version {header.abi_version()}"
             ) from error
-        converters = tuple(getattr(argument_type, "to_c", None) for argument_type in argument_types)
-        function.restype = result_type
+        converters = tuple(map(_converter, parameters))
+        function.restype = _RESULTS[result.type] if result.type in _RESULTS else TYPES[result.type]
         function.argtypes = [
-            c_void_p if converter else argument_type
-            for argument_type, converter in zip(argument_types, converters, strict=True)
+            c_void_p if converter else c_type(parameter)
+            for parameter, converter in zip(parameters, converters, strict=True)
         ]
-        if result_type is _Status:
-            function.errcheck = check
+        if result.type == "status":
+            function.errcheck = _check
         functions[name] = function, converters
     found = functions["abi_version"][0]()
-    if found != ABI_VERSION:
-        raise LibraryNotFoundError(f"{library._name}: ABI version is {found}, expected {ABI_VERSION}")
+    if found != header.abi_version():
+        raise LibraryNotFoundError(f"{library._name}: ABI version is {found}, expected {header.abi_version()}")
     return functions
 
 
@@ -212,13 +125,7 @@ def _exception(code: int) -> StarpullmError:
 
 
 def integer(name: str, value: int, bits: int) -> int:
-    """Return an integer for C; ctypes would silently cut a larger one to its lower bits.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If it doesn't fit.
-    """
+    """Return an integer for C; ctypes would silently cut a larger one to its lower bits."""
     number = operator.index(value)
     if not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1):
         raise InvalidArgumentError(f"{name}: found {number}, expected an integer of {bits} bits")
@@ -226,13 +133,7 @@ def integer(name: str, value: int, bits: int) -> int:
 
 
 def c_string(name: str, value: str | os.PathLike[str]) -> bytes:
-    """Return a text or path for C, where it would end at its first NUL.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If it has a NUL.
-    """
+    """Return a text or path for C, where it would end at its first NUL."""
     encoded = os.fsencode(value)
     if b"\0" in encoded:
         raise InvalidArgumentError(f"{name}: found {os.fspath(value)!r}, expected no NUL in it")

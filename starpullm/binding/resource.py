@@ -8,8 +8,6 @@ from typing import Self
 
 from starpullm.binding.structs import Handle
 
-__all__ = ["Resource"]
-
 
 class Resource(ABC):
     """Owns a handle of the native library; a context manager that closes it."""

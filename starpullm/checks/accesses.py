@@ -7,14 +7,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from starpullm.checks.observer import FindingKind, InstrumentFinding
-from starpullm.checks.result import CheckResult, Outcome
+from starpullm.checks.result import MAX_LISTED, CheckResult, passed_if
 from starpullm.checks.task_name import TaskName
 from starpullm.trace import Trace
-
-__all__ = ["AccessFinding", "AccessesResult", "check_accesses", "check_poison"]
-
-MAX_LISTED = 20
-"""At most this many findings are listed; their count is always complete."""
 
 _AUDIT = {
     FindingKind.UNDECLARED_READ: "read {handle}, which it hadn't declared to: {count} pages, first at byte {offset}",
@@ -48,14 +43,12 @@ class AccessFinding:
 
 @dataclass(frozen=True, kw_only=True)
 class AccessesResult(CheckResult):
-    """Whether tasks did what they declared; ``measured`` counts findings.
+    """Whether tasks did what they declared; ``compared`` counts tasks that ran, ``measured`` findings.
 
     ``findings`` lists the first ``MAX_LISTED`` in the order of execution, because the first is nearest to the cause.
     ``by_operation`` counts all of them.
     """
 
-    num_tasks: int
-    num_accesses: int
     findings: tuple[AccessFinding, ...]
     by_operation: dict[str, int]
 
@@ -76,12 +69,8 @@ def check_accesses(trace: Trace, findings: Sequence[InstrumentFinding]) -> Acces
     (``check_poison`` finds it if the value matters). A declared access counts as done if it happened on one page. A
     ``READ_WRITE`` whose pages were all written first counts as never read.
 
-    Parameters
-    ----------
-    trace
-        The recorded tasks.
-    findings
-        Those of the same tasks, from a trainer with ``Instruments(audit=True)``; other instruments' are ignored.
+    The findings are those of the trace's tasks, from a trainer with ``Instruments(audit=True)``; those of other
+    instruments are ignored.
     """
     return _judge("accesses", trace, findings, _AUDIT)
 
@@ -93,12 +82,8 @@ def check_poison(trace: Trace, findings: Sequence[InstrumentFinding]) -> Accesse
     contents the next step doesn't need. A finding is an element that the task didn't write, or an element that was
     computed from memory that no task had written. Elements with wrong values aren't found.
 
-    Parameters
-    ----------
-    trace
-        The recorded tasks.
-    findings
-        Those of the same tasks, from a trainer with ``Instruments(poison=True)``; other instruments' are ignored.
+    The findings are those of the trace's tasks, from a trainer with ``Instruments(poison=True)``; those of other
+    instruments are ignored.
     """
     return _judge("poison", trace, findings, _POISON)
 
@@ -118,19 +103,12 @@ def _judge(
         if finding.kind in kinds
     ]
     ran = int((trace.tasks["worker"] >= 0).sum())
-    if ran == 0:
-        outcome, finding = Outcome.INCONCLUSIVE, "no task ran on this rank, so nothing was shown"
-    else:
-        outcome = Outcome.FAILED if named else Outcome.PASSED
-        finding = f"{ran} tasks with {len(trace.accesses)} accesses, {len(named)} findings"
     return AccessesResult(
         name=name,
-        outcome=outcome,
-        finding=finding,
+        outcome=passed_if(not named),
+        finding=f"{ran} tasks with {len(trace.accesses)} accesses, {len(named)} findings",
+        compared=ran,
         measured=len(named),
-        limit=0,
-        num_tasks=ran,
-        num_accesses=len(trace.accesses),
         findings=tuple(named[:MAX_LISTED]),
         by_operation=dict(
             Counter(entry.task.operation if entry.task else "not a task" for entry in named).most_common()

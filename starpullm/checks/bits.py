@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from starpullm.errors import InvalidArgumentError
 
-__all__ = ["BitDifference", "TensorDifference", "UlpCount", "bits_of", "compare_bits", "ulps_between"]
-
 _SIGN = np.int64(1 << 31)
 
 
@@ -32,26 +30,11 @@ class UlpCount:
 class BitDifference:
     """How two tensors of the same shape differ.
 
-    Parameters
-    ----------
-    shape
-        The shape of both.
-    differing
-        Number of elements whose bits differ.
-    index, position
-        The first of these elements: its row-major index, and its index in each dimension.
-    expected_bits, found_bits
-        Bits of that element in hex, the most significant first.
-    expected, found
-        Values of that element.
-    ulps
-        Distance of the two values in ULP; 0 if they are zeros of different sign, None if one of them is a NaN.
-    ulp_counts
-        Elements with different values, counted by distance in classes between powers of two, the smallest first.
-    zero_signs
-        Number of elements that are zeros of different sign.
-    nans
-        Number of differing elements of which at least one is a NaN.
+    ``differing`` elements have other bits. The first of them has the row-major ``index`` and the ``position`` in each
+    dimension; its bits are in hex, the most significant first; it is ``ulps`` off: 0 if the two are zeros of different
+    sign, None if one of them is a NaN. ``ulp_counts`` counts elements with different values by distance, in classes
+    between powers of two, the smallest first; ``zero_signs`` those that are zeros of different sign; ``nans`` those of
+    which at least one is a NaN.
     """
 
     shape: tuple[int, ...]
@@ -86,17 +69,6 @@ class BitDifference:
         if self.shape:
             counts = ", ".join(map(str, self.ulp_counts)) or "none"
             yield f"elements by ULPs off: {counts}; zeros of other sign: {self.zero_signs}; NaNs: {self.nans}"
-
-
-@dataclass(frozen=True, slots=True)
-class TensorDifference:
-    """A tensor, by its name, and how its bits differ from the expected ones."""
-
-    tensor: str
-    difference: BitDifference
-
-    def __str__(self) -> str:
-        return f"{self.tensor}: " + "; ".join(self.difference.lines())
 
 
 def compare_bits(expected: NDArray[np.float32], found: NDArray[np.float32]) -> BitDifference | None:

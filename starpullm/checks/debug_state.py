@@ -14,12 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.checks.placement import PlacedResult, own_sequences, placement_fields
-from starpullm.checks.result import Outcome
+from starpullm.checks.result import passed_if
 from starpullm.files.debug_state import DebugState
 from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
-
-__all__ = ["STARTER_PACK_LOSSES", "DebugStateResult", "Nearness", "check_debug_state", "expected_losses"]
 
 LOGITS_TOLERANCE: Final = 1e-2
 LOSS_TOLERANCE: Final = 1e-2
@@ -91,21 +89,16 @@ def check_debug_state(
     """Train on a debug state's batch and compare logits, loss and gradients of the first step with the state.
 
     As in llm.c's test, the padding of the logits and of wte's gradient isn't compared. A NaN is outside any tolerance.
+    Over ranks all ranks must call this, and all get the same result. ``progress`` is called after each step.
 
     Parameters
     ----------
-    state
-        What is expected.
-    runtime
-        Where to run; over ranks all ranks must call this, and all get the same result.
     checkpoint
         The model that the state belongs to.
     sub_batches, reduction
         As for ``Trainer``; the number of sub-batches is that of one rank.
     losses
         Expected mean losses, one for each step; by default ``expected_losses``.
-    progress
-        Called after each step.
 
     Raises
     ------
@@ -137,10 +130,10 @@ def check_debug_state(
     within = f"{len(tensors) - outside} of {len(tensors)}"
     return DebugStateResult(
         name="debug state",
-        outcome=Outcome.FAILED if outside else Outcome.PASSED,
+        outcome=passed_if(not outside),
         finding=f"{within} tensors are within llm.c's tolerances; bits weren't compared",
+        compared=len(tensors),
         measured=outside,
-        limit=0,
         **placement_fields(runtime, sub_batches, reduction),
         tensors=tuple(tensors),
     )

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 from starpullm.checks.result import CheckResult, Outcome
 from starpullm.checks.runs import Place
 from starpullm.errors import InvalidArgumentError
 from starpullm.machine import inspect_machine
-from starpullm.processes.children import Answered, Child, Lost, Raised, find_function, location_of
+from starpullm.processes.children import Answered, Child, Lost, Reply, find_function, location_of
 from starpullm.processes.lock import machine_lock
 from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import rank_list
@@ -29,8 +29,6 @@ from starpullm.runtime import Runtime
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
-
-__all__ = ["Answer", "CheckReport", "Costs", "Pool", "RuntimeConfiguration", "machine_in_child"]
 
 DEFAULT_TIME_LIMIT = 60.0
 """Seconds for one check."""
@@ -80,26 +78,6 @@ class CheckReport:
         return {**vars(self), "outcome": self.outcome.value}
 
 
-@dataclass(frozen=True)
-class Answer:
-    """The outcome of one call.
-
-    Parameters
-    ----------
-    ending
-        ``"answered"``; ``"raised"``: the function raised an exception; ``"lost"``: the child crashed, hung or didn't
-        start.
-    reports
-        The check's report, if the function returned a result.
-    failure
-        If not answered, the reason: a sentence, then everything that helps to find the cause.
-    """
-
-    ending: Literal["answered", "raised", "lost"]
-    reports: tuple[CheckReport, ...] = ()
-    failure: str = ""
-
-
 @dataclass
 class Costs:
     """The costs of a pool's children: seconds of each start and of each end, and the number of calls."""
@@ -131,12 +109,7 @@ class Costs:
 class Pool:
     """The children; a context manager. Of all pools of this user on this machine, only one child runs at a time.
 
-    Parameters
-    ----------
-    environment
-        Variables that the children get in addition to those of this process.
-    sticky
-        False: a new child for every call.
+    The environment is in addition to this process's. Unless the pool is sticky, every call gets a new child.
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None, *, sticky: bool = True) -> None:
@@ -155,8 +128,8 @@ class Pool:
         time_limit: float = DEFAULT_TIME_LIMIT,
         fresh: bool = False,
         **arguments: object,
-    ) -> Answer:
-        """Call a module-level function in the child of a configuration.
+    ) -> Reply:
+        """Call a module-level function in the child of a configuration; the value of its answer is a report, or None.
 
         Parameters
         ----------
@@ -187,10 +160,10 @@ class Pool:
         with machine_lock():
             if fresh and configuration in self._children:
                 self._end(configuration)
-            answer = self._ask(configuration, request, time_limit)
-            if configuration in self._children and (answer.ending == "lost" or not self._sticky):
+            reply = self._ask(configuration, request, time_limit)
+            if configuration in self._children and (isinstance(reply, Lost) or not self._sticky):
                 self._end(configuration)
-            return answer
+            return reply
 
     def close(self) -> None:
         """End all children; may be called twice."""
@@ -209,10 +182,11 @@ class Pool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ask(self, configuration: RuntimeConfiguration, request: Mapping[str, object], time_limit: float) -> Answer:
+    def _ask(self, configuration: RuntimeConfiguration, request: Mapping[str, object], time_limit: float) -> Reply:
         """Let the child answer, after starting it if there is none."""
         child = self._children.get(configuration)
         if child is None:
+            start = time.monotonic()
             child = self._children[configuration] = Child(
                 str(configuration),
                 _answer_checks,
@@ -221,21 +195,16 @@ class Pool:
                 environment=self._environment,
                 request_name="the check",
             )
-            start = time.monotonic()
-            match child.start():
-                case Raised(text=text):
-                    return Answer("lost", failure=f"{configuration}: {text}")
-                case Lost(text=text):
-                    return Answer("lost", failure=text)
+            started = child.start()
+            if not isinstance(started, Answered):
+                self._end(configuration)
+                return started
             self.costs.starts.append(time.monotonic() - start)
         self.costs.served += 1
-        match child.ask(request, time_limit):
-            case Answered(value=reports):
-                return Answer("answered", tuple(CheckReport.from_json(report) for report in reports))
-            case Raised(text=text):
-                return Answer("raised", failure=text)
-            case Lost(text=text):
-                return Answer("lost", failure=text)
+        reply = child.ask(request, time_limit)
+        if isinstance(reply, Answered) and reply.value is not None:
+            return Answered(CheckReport.from_json(reply.value))
+        return reply
 
     def _end(self, configuration: RuntimeConfiguration) -> None:
         child = self._children.pop(configuration)
@@ -247,13 +216,7 @@ class Pool:
 
 
 def machine_in_child(environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return ``Machine.as_json()`` from a child, so that this process needn't open the native library.
-
-    Raises
-    ------
-    RuntimeFailureError
-        If the child fails, with its reason.
-    """
+    """Return ``Machine.as_json()`` from a child, so that this process needn't open the native library."""
     with Child("machine", _describe_machine, {}, environment=environment) as child:
         report: dict[str, Any] = child.start().result()
         return report
@@ -265,7 +228,7 @@ def machine_in_child(environment: Mapping[str, str] | None = None) -> dict[str, 
 @contextmanager
 def _answer_checks(
     comm: Comm | None, directory: str, configuration: Sequence[Any]
-) -> Iterator[tuple[None, Callable[[Mapping[str, Any]], list[_Report]]]]:
+) -> Iterator[tuple[None, Callable[[Mapping[str, Any]], _Report | None]]]:
     """Start the runtime; a request names a check and its arguments, the answer is its report, if it has one."""
     report_phase("starting the runtime")
     partition, scheduler, _ = configuration
@@ -273,11 +236,11 @@ def _answer_checks(
         place = Place(runtime, Path(directory, str(runtime.rank)) if comm else Path(directory))
         place.directory.mkdir(exist_ok=True)
 
-        def answer(request: Mapping[str, Any]) -> list[_Report]:
+        def answer(request: Mapping[str, Any]) -> _Report | None:
             report_phase(f"running {request['function']}")
             result: CheckResult | None = find_function(request)(place, **request["arguments"])
-            reports = [] if result is None else [CheckReport.of(result).as_json()]
-            return [_worst(of_ranks) for of_ranks in zip(*comm.allgather(reports), strict=True)] if comm else reports
+            report = None if result is None else CheckReport.of(result).as_json()
+            return _worst(comm.allgather(report)) if comm and report else report
 
         yield None, answer
 

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from starpullm.binding import prototypes
 from starpullm.checks.result import CheckResult, Outcome
 
-__all__ = ["NUM_INPUTS", "LibmResult", "check_libm", "vector_levels"]
-
 NUM_INPUTS = 2**32
 """Number of binary32 values."""
 
@@ -25,20 +23,9 @@ _PART = 2**18
 
 @dataclass(frozen=True, kw_only=True)
 class LibmResult(CheckResult):
-    """How the vector version of a function compares; ``measured`` counts inputs with other bits, and ``limit`` is 0.
+    """How the vector version of a function in C compares; ``compared`` and ``measured`` count inputs.
 
-    Parameters
-    ----------
-    function
-        Name in C.
-    level
-        SIMD level of the vector version.
-    inputs
-        Number of compared inputs.
-    first_difference
-        Bit pattern of the first input whose results differ, if any.
-    seconds
-        Duration of the comparison.
+    ``first_difference`` is the bit pattern of the first input whose results differ, if any.
     """
 
     function: str
@@ -99,8 +86,8 @@ def check_libm(
         name=f"{function} of {level}",
         outcome=outcome,
         finding=finding,
+        compared=inputs,
         measured=differences,
-        limit=0,
         function=function,
         level=level,
         inputs=inputs,

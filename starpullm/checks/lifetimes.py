@@ -7,18 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from starpullm.checks.memory import GrowthResult, check_growth
-from starpullm.checks.reduction import BitStabilityResult, Promise, check_bit_stability
 from starpullm.checks.runs import STEPS, Place, find_record, named_tensors, new_trainer, own_batch
+from starpullm.checks.same_bits import SameBitsResult, check_same_bits
 from starpullm.trainer import Trainer
-
-__all__ = ["Growth", "resumed", "shared_buffers", "step_growth", "trainer_growth"]
-
 
 Growth = Callable[..., GrowthResult]
 """``step_growth`` or ``trainer_growth``."""
 
 
-def shared_buffers(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> BitStabilityResult:
+def shared_buffers(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> SameBitsResult:
     """Compare the bits of a run whose blocks share buffers, as in training, with those of one with separate buffers."""
     golden = find_record(record)
     runs = {}
@@ -28,10 +25,10 @@ def shared_buffers(place: Place, *, record: str, sub_batches: int, reduction: st
         ) as trainer:
             _submit(trainer, seed, range(STEPS))
             runs[name] = named_tensors(trainer, "grads", *_STATE)
-    return check_bit_stability(runs, Promise.FIXED_BITS)
+    return check_same_bits("shared buffers", runs)
 
 
-def resumed(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> BitStabilityResult:
+def resumed(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> SameBitsResult:
     """Compare the bits of a run that was saved, closed and resumed half way with those of an uninterrupted run."""
     golden = find_record(record)
     with tempfile.TemporaryDirectory(dir=place.directory) as states:
@@ -45,7 +42,7 @@ def resumed(place: Place, *, record: str, sub_batches: int, reduction: str, seed
         with new_trainer(place, golden, resume=Path(states), sub_batches=sub_batches, reduction=reduction) as trainer:
             _submit(trainer, seed, range(STEPS // 2, STEPS))
             resumed_tensors = named_tensors(trainer, *_STATE)
-    return check_bit_stability({"uninterrupted": uninterrupted, "resumed": resumed_tensors}, Promise.FIXED_BITS)
+    return check_same_bits("resumed run", {"uninterrupted": uninterrupted, "resumed": resumed_tensors})
 
 
 def step_growth(

@@ -1,15 +1,15 @@
 """llm.c itself as the reference: a shared object that the user names trains with a record's model, tokens and settings.
 
-It runs in a child process, which executes this module as a command, because llm.c ends its process on errors.
+It runs in a child process, because llm.c ends its process on errors.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from starpullm import errors
 from starpullm.checks.bits import bits_of
 from starpullm.checks.references import ExpectedValues
 from starpullm.data.generator import generate_tokens
@@ -25,13 +26,12 @@ from starpullm.files.atomic import atomic_write
 from starpullm.golden.llmc import LlmcModel
 from starpullm.golden.records import TENSOR_GROUPS, GoldenRecord, split_layer, split_layers, tensor_digest
 from starpullm.machine import libm_fingerprint
-from starpullm.processes.job import Completed, Job, run_job
+from starpullm.processes.children import Child, Lost, Raised
+from starpullm.processes.endings import Completed
 from starpullm.processes.progress import report_phase
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
-
-__all__ = ["LlmcReference", "run_llmc"]
 
 LLMC_SECONDS = 900.0
 """Time limit of one run of llm.c."""
@@ -41,16 +41,8 @@ LLMC_SECONDS = 900.0
 class LlmcReference:
     """What llm.c computed on this machine; for values of tensors it is run again.
 
-    Parameters
-    ----------
-    library
-        The shared object.
-    case
-        The record whose model, tokens and settings were used.
-    checkpoint
-        That record's model.
-    record
-        What llm.c computed with them: like a golden record, but with this machine's libm.
+    ``case`` is the record whose model (``checkpoint``), tokens and settings were used. ``record`` is what llm.c
+    computed with them: like a golden record, but with this machine's libm.
     """
 
     library: Path
@@ -69,7 +61,7 @@ class LlmcReference:
             path = Path(directory, "values.npy")
             wanted = {"step": step, "group": group, "tensor": tensor, "path": str(path)}
             try:
-                _llmc(self.library, self.case, self.checkpoint, Path(directory, "record.json"), wanted)
+                _run(self.library, self.case, self.checkpoint, wanted)
             except StarpullmError as error:
                 return ExpectedValues(None, f"{self.name}, run again for the values, failed: {error}")
             values: NDArray[np.float32] = np.load(path)
@@ -140,45 +132,45 @@ def _reference(library: Path, record: GoldenRecord, checkpoint: Path, directory:
     key = hashlib.sha256(library.read_bytes() + record.path.read_bytes()).hexdigest()[:16]
     path = directory / f"llmc-{key}.json"
     if not path.is_file():
-        _llmc(library, record, checkpoint, path, None)
+        content = {
+            **json.loads(record.path.read_text("utf-8")),
+            "libm_fingerprint": libm_fingerprint(),
+            "steps": _run(library, record, checkpoint, None),
+        }
+        with atomic_write(path) as file:
+            file.write(json.dumps(content).encode())
     return LlmcReference(library, record, checkpoint, GoldenRecord.load(path))
 
 
-def _llmc(library: Path, record: GoldenRecord, checkpoint: Path, path: Path, wanted: Mapping[str, Any] | None) -> None:
-    """Run llm.c in a child process. With ``wanted`` it runs up to that step and writes that tensor."""
-    with tempfile.TemporaryDirectory(prefix="starpullm-llmc-") as directory:
-        answer = Path(directory, "answer.json")
-        request = {
-            "library": library.absolute(),
-            "record": record.path,
-            "checkpoint": checkpoint,
-            "libm_fingerprint": libm_fingerprint(),
-            "path": path,
-            "answer": answer,
-            "wanted": wanted,
-        }
-        outcome = run_job(Job([sys.executable, "-P", "-m", __name__, json.dumps(request, default=str)], LLMC_SECONDS))
-        if not isinstance(outcome, Completed):
-            raise RuntimeFailureError(f"llm.c in {library}: {outcome}")
-        if not answer.is_file():
-            raise RuntimeFailureError(f"llm.c in {library}: ended its process before the end of its run: {outcome}")
-        refusal = json.loads(answer.read_text())["refusal"]
-        if refusal:
-            raise InvalidArgumentError(refusal)
+def _run(library: Path, record: GoldenRecord, checkpoint: Path, wanted: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Run llm.c in a child process and return the steps; with ``wanted`` up to that step, to write that tensor."""
+    name = f"llm.c in {library}"
+    arguments = {"library": str(library.absolute()), "record": str(record.path), "checkpoint": str(checkpoint)}
+    with Child(name, _train, {**arguments, "wanted": wanted}) as child:
+        reply = child.start(LLMC_SECONDS)
+    if isinstance(reply, Raised) and hasattr(errors, reply.kind):
+        raise InvalidArgumentError(reply.sentence)
+    if isinstance(reply, Lost) and isinstance(reply.ending, Completed):
+        raise RuntimeFailureError(f"{name}: ended its process before the end of its run: {reply.ending}")
+    steps: list[dict[str, Any]] = reply.result()
+    return steps
 
 
 # ---- In the child process ----
 
 
-def _train(request: Mapping[str, Any]) -> None:
-    """Train with llm.c, and write a record or the wanted tensor."""
-    record, wanted = GoldenRecord.load(request["record"]), request["wanted"]
-    model = LlmcModel(Path(request["library"]), Path(request["checkpoint"]))
+@contextmanager
+def _train(
+    comm: None, library: str, record: str, checkpoint: str, wanted: dict[str, Any] | None
+) -> Iterator[tuple[list[dict[str, Any]], Callable[[object], None]]]:
+    """Train with llm.c, and give the steps of a record, or write the wanted tensor."""
+    case = GoldenRecord.load(record)
+    model = LlmcModel(Path(library), Path(checkpoint))
     steps = []
-    for number in range(wanted["step"] + 1 if wanted else record.num_steps):
-        batch = generate_tokens(record.seed, number, record.batch_size, record.seq_len, record.model.vocab_size)
+    for number in range(wanted["step"] + 1 if wanted else case.num_steps):
+        batch = generate_tokens(case.seed, number, case.batch_size, case.seq_len, case.model.vocab_size)
         loss = model.forward_backward(*batch)
-        model.update(record, number + 1)
+        model.update(case, number + 1)
         report_phase("reading llm.c's tensors", number + 1)
         if not wanted:
             groups = {
@@ -190,25 +182,4 @@ def _train(request: Mapping[str, Any]) -> None:
         name, layer = split_layer(wanted["tensor"])
         values = dict(model.tensors(wanted["group"]))[name]
         np.save(wanted["path"], values if layer is None else values[layer])
-        return
-    content = {
-        **json.loads(record.path.read_text("utf-8")),
-        "libm_fingerprint": request["libm_fingerprint"],
-        "steps": steps,
-    }
-    with atomic_write(request["path"]) as file:
-        file.write(json.dumps(content).encode())
-
-
-def _answer(request: Mapping[str, Any]) -> None:
-    """Do what ``_llmc`` asks its child process for, and answer."""
-    try:
-        _train(request)
-        refusal = ""
-    except StarpullmError as error:
-        refusal = str(error)
-    Path(request["answer"]).write_text(json.dumps({"refusal": refusal}))
-
-
-if __name__ == "__main__":
-    _answer(json.loads(sys.argv[1]))
+    yield steps, lambda request: None

@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from starpullm.checks.result import CheckResult, Outcome
-
-__all__ = ["ALLOWED_GROWTH_BYTES", "GrowthResult", "check_growth"]
+from starpullm.checks.result import CheckResult, passed_if
 
 ALLOWED_GROWTH_BYTES = 1 << 19
 """Up to 40 KB were measured without a leak; the rest is a reserve for the allocator and for Python."""
@@ -18,15 +16,14 @@ ALLOWED_GROWTH_BYTES = 1 << 19
 
 @dataclass(frozen=True, kw_only=True)
 class GrowthResult(CheckResult):
-    """How much resident memory grew; ``measured`` and ``limit`` are in bytes."""
+    """How much resident memory grew, in bytes; ``compared`` counts repetitions."""
 
     repeated: str
-    repetitions: int
 
     def detail_lines(self) -> Iterator[str]:
         """Yield the growth per repetition."""
         assert self.measured is not None
-        yield f"{self.measured / self.repetitions:.0f} bytes for each of {self.repetitions} {self.repeated}"
+        yield f"{self.measured / self.compared:.0f} bytes for each of {self.compared} {self.repeated}"
 
 
 def check_growth(repeated: str, repeat: Callable[[int], None], *, warm_up: int, repetitions: int) -> GrowthResult:
@@ -49,12 +46,12 @@ def check_growth(repeated: str, repeat: Callable[[int], None], *, warm_up: int, 
     growth = _resident_bytes() - before
     return GrowthResult(
         name="memory growth",
-        outcome=Outcome.FAILED if growth > ALLOWED_GROWTH_BYTES else Outcome.PASSED,
+        outcome=passed_if(growth <= ALLOWED_GROWTH_BYTES),
         finding=f"{growth} bytes over {repetitions} {repeated}",
+        compared=repetitions,
         measured=growth,
         limit=ALLOWED_GROWTH_BYTES,
         repeated=repeated,
-        repetitions=repetitions,
     )
 
 

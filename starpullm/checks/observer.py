@@ -12,8 +12,6 @@ from starpullm.binding import prototypes, structs
 from starpullm.trace import HandleInfo, read_handles
 from starpullm.trainer import Trainer
 
-__all__ = ["FindingKind", "InstrumentFinding", "Observer"]
-
 
 class FindingKind(IntEnum):
     """What an instrument found; its ``count`` is a number of pages, for the last two kinds of elements."""

@@ -9,8 +9,6 @@ from starpullm.checks.result import CheckResult
 from starpullm.errors import InvalidArgumentError
 from starpullm.runtime import Runtime
 
-__all__ = ["PlacedResult", "own_sequences", "placement_fields"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PlacedResult(CheckResult):

@@ -18,16 +18,13 @@ for any BLAS. A product that underflows has an absolute error of at most 2^-150,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from starpullm.errors import InvalidArgumentError
 from starpullm.files.model import ModelConfig
-
-__all__ = ["GradientReference", "ReadTensor", "gamma", "gradient_references", "sum_reference"]
 
 Doubles = NDArray[np.float64]
 Floats = NDArray[np.float32]
@@ -73,22 +70,6 @@ class GradientReference:
         of_reference = gamma(self.roundings, _UNIT_ROUNDOFF_64)
         limit: Doubles = (bound + 2 * of_reference) * self.magnitude + (1 + bound) * self.underflow
         return limit
-
-
-def sum_reference(contributions: Sequence[Floats]) -> GradientReference:
-    """Return the sum of binary32 contributions of one shape, such as one gradient per sub-batch.
-
-    The difference from it is the error of the reduction alone, without that of the contributions.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If there are no contributions.
-    """
-    if not contributions:
-        raise InvalidArgumentError("contributions: found none, expected at least one")
-    terms = np.stack([np.asarray(contribution, np.float64) for contribution in contributions])
-    return GradientReference(terms.sum(axis=0), np.abs(terms).sum(axis=0), len(terms) - 1)
 
 
 def gradient_references(

@@ -1,16 +1,16 @@
 """What a run is compared with, and where the expected values of a tensor come from when its bits differ.
 
-Records mostly hold digests. For values this module is started as a command that trains again.
+Records mostly hold digests. For values a child process trains again.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,10 @@ from numpy.typing import NDArray
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import StarpullmError
 from starpullm.golden.records import GoldenRecord, split_layer, tensor_digest
-from starpullm.processes.job import Job, run_job
+from starpullm.processes.children import Child
 from starpullm.processes.progress import report_phase
 from starpullm.runtime import Runtime
 from starpullm.trainer import Instruments, Trainer
-
-__all__ = ["ExpectedValues", "GoldenReference", "Reference", "record_trainer"]
 
 RERUN_SECONDS = 300.0
 """Time limit of a run that is repeated for its values; 15 times what the 124M model was measured to take."""
@@ -49,14 +47,9 @@ class Reference(Protocol):
         """What llm.c computed."""
 
     def expected_values(self, step: int, group: str, tensor: str, found: str = "") -> ExpectedValues:
-        """Return a tensor's values after a step, from 0.
+        """Return the values of a tensor, named like ``qkvw[1]``, after a step, from 0.
 
-        Parameters
-        ----------
-        step, group, tensor
-            As in a record; a tensor is named like ``qkvw[1]``.
-        found
-            The digest that was found, for the message if the values aren't known.
+        ``found`` is the digest that was found, for the message if the values aren't known.
         """
 
 
@@ -100,21 +93,7 @@ def record_trainer(
     instruments: Instruments | None = None,
     resume: Path | None = None,
 ) -> Trainer:
-    """Return a trainer with a record's settings, before its first step; over ranks with this rank's part of the batch.
-
-    Parameters
-    ----------
-    runtime
-        A runtime whose ranks divide the record's batch.
-    record
-        The settings.
-    checkpoint
-        The record's model.
-    sub_batches, reduction, keep_activations, steps_in_flight, trace, instruments
-        As for ``Trainer``.
-    resume
-        A folder of training states to start from, instead of the model.
-    """
+    """Return a trainer with a record's model and settings, before its first step; the ranks divide the batch."""
     return Trainer(
         runtime,
         checkpoint if resume is None else None,
@@ -138,24 +117,25 @@ def _rerun(record: GoldenRecord, checkpoint: Path, step: int, group: str, tensor
     """Train up to a step in a child process, on 1x1 with the ref kernels, and return one of its tensors."""
     with tempfile.TemporaryDirectory(prefix="starpullm-rerun-") as directory:
         path = Path(directory, "values.npy")
-        request = {"record": record.path, "checkpoint": checkpoint, "step": step, "group": group, "tensor": tensor}
-        command = [sys.executable, "-P", "-m", __name__, json.dumps({**request, "path": path}, default=str)]
-        run_job(Job(command, RERUN_SECONDS, environment={"STARPULLM_SIMD": "ref"})).completed()
+        files = {"record": str(record.path), "checkpoint": str(checkpoint), "path": str(path)}
+        arguments = {**files, "step": step, "group": group, "tensor": tensor}
+        with Child("the run", _train_again, arguments, environment={"STARPULLM_SIMD": "ref"}) as child:
+            child.start(RERUN_SECONDS).result()
         values: NDArray[np.float32] = np.load(path)
         return values
 
 
-def _train_again(request: dict[str, Any]) -> None:
+@contextmanager
+def _train_again(
+    comm: None, record: str, checkpoint: str, step: int, group: str, tensor: str, path: str
+) -> Iterator[tuple[None, Callable[[object], None]]]:
     """Do what ``_rerun`` asks its child process for."""
-    record = GoldenRecord.load(request["record"])
-    name, layer = split_layer(request["tensor"])
-    with Runtime("1x1") as runtime, record_trainer(runtime, record, Path(request["checkpoint"])) as trainer:
-        for number in range(request["step"] + 1):
-            batch = generate_tokens(record.seed, number, record.batch_size, record.seq_len, record.model.vocab_size)
+    golden = GoldenRecord.load(record)
+    name, layer = split_layer(tensor)
+    with Runtime("1x1") as runtime, record_trainer(runtime, golden, Path(checkpoint)) as trainer:
+        for number in range(step + 1):
+            batch = generate_tokens(golden.seed, number, golden.batch_size, golden.seq_len, golden.model.vocab_size)
             trainer.step(*batch)
             report_phase("training", number + 1)
-        np.save(request["path"], trainer.tensor(request["group"], name, layer))
-
-
-if __name__ == "__main__":
-    _train_again(json.loads(sys.argv[1]))
+        np.save(path, trainer.tensor(group, name, layer))
+    yield None, lambda request: None

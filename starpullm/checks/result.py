@@ -1,16 +1,19 @@
-"""What every check returns: an outcome, what was measured, and its limit."""
+"""What every check returns: an outcome, how much was compared, what was measured, and its limit."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Any
 
 import numpy as np
 
-__all__ = ["CheckResult", "Outcome", "json_value"]
+from starpullm.errors import InvalidArgumentError
+
+MAX_LISTED = 20
+"""At most this many findings of a kind are listed; their count is always complete."""
 
 
 class Outcome(Enum):
@@ -26,15 +29,28 @@ class Outcome(Enum):
 class CheckResult:
     """The fields that all results have; the class of each check adds others.
 
-    ``name`` is that of the check, and ``finding`` a short description of what it found. ``measured`` and ``limit`` have
-    the same unit, which the check's class states; they are None if nothing was measured.
+    ``name`` is that of the check, and ``finding`` a short description of what it found. ``compared`` counts what the
+    check has compared, such as tensors. ``measured`` and ``limit`` have the same unit: the class of the check says
+    which, or they count faults. ``measured`` is None if nothing was measured.
     """
 
     name: str
     outcome: Outcome
     finding: str
+    compared: int
     measured: float | None
-    limit: float | None
+    limit: float | None = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a verdict on nothing: a fault that was found stands, but nothing else does.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If nothing was compared, and that isn't the outcome.
+        """
+        if self.compared == 0 and self.outcome in (Outcome.PASSED, Outcome.INCONCLUSIVE):
+            raise InvalidArgumentError(f"{self.name}: nothing was compared: {self.finding}")
 
     def as_json(self) -> dict[str, Any]:
         """Return the result as JSON values, by the names of the fields."""
@@ -47,6 +63,18 @@ class CheckResult:
     def detail_lines(self) -> Iterator[str]:
         """Yield the lines that ``describe`` adds to the first one."""
         yield from ()
+
+
+def passed_if(holds: bool) -> Outcome:
+    """Return ``PASSED`` or ``FAILED``."""
+    return Outcome.PASSED if holds else Outcome.FAILED
+
+
+def listed(findings: Sequence[object], count: int, prefix: str = "") -> Iterator[str]:
+    """Yield a line for each finding, and one that says how many of ``count`` aren't among them, if any."""
+    yield from (f"{prefix}{finding}" for finding in findings)
+    if count > len(findings):
+        yield f"… and {count - len(findings)} more"
 
 
 def json_value(value: object) -> Any:

@@ -16,55 +16,23 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.checks.accesses import AccessesResult, check_accesses, check_poison
-from starpullm.checks.dependencies import (
-    ObservedResult,
-    ReuseResult,
-    RuntimeGraphResult,
-    check_observed,
-    check_reuse,
-    check_runtime_graph,
-    typical_durations,
-)
+from starpullm.checks.accesses import check_accesses, check_poison
+from starpullm.checks.dependencies import check_observed, check_reuse, check_runtime_graph, typical_durations
 from starpullm.checks.llmc import run_llmc
 from starpullm.checks.observer import Observer
-from starpullm.checks.parity import ParityResult, check_parity, execution_order, make_inputs
+from starpullm.checks.parity import check_parity, execution_order, make_inputs
 from starpullm.checks.placement import own_sequences
-from starpullm.checks.reduction import (
-    BitStabilityResult,
-    GradientErrorResult,
-    Promise,
-    check_bit_stability,
-    check_gradients,
-)
+from starpullm.checks.reduction import GradientErrorResult, check_gradients
 from starpullm.checks.reference64 import ReadTensor
 from starpullm.checks.references import record_trainer
+from starpullm.checks.result import CheckResult
+from starpullm.checks.same_bits import check_same_bits
 from starpullm.data.generator import generate_tokens
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, layer_name, shipped_record
 from starpullm.processes.ranks import guarded
 from starpullm.runtime import Runtime
 from starpullm.trace import Trace
 from starpullm.trainer import Instruments, Trainer
-
-__all__ = [
-    "Place",
-    "accesses",
-    "find_record",
-    "gradients",
-    "losses_of_ranks",
-    "named_tensors",
-    "new_trainer",
-    "observed_order",
-    "own_batch",
-    "parity",
-    "parity_with_llmc",
-    "poison",
-    "reuse",
-    "runtime_graph",
-    "trace_steps",
-    "write_disturbed",
-    "write_gradients",
-]
 
 R = TypeVar("R")
 
@@ -145,13 +113,13 @@ def trace_steps(trainer: Trainer, seed: int) -> Trace:
     return trainer.trace()
 
 
-def parity(place: Place, *, record: str, sub_batches: int, reduction: str) -> ParityResult:
+def parity(place: Place, *, record: str, sub_batches: int, reduction: str) -> CheckResult:
     """Compare every tensor of every step with a record."""
     golden = find_record(record)
     return check_parity(golden, place.runtime, place.checkpoint(golden), sub_batches=sub_batches, reduction=reduction)
 
 
-def parity_with_llmc(place: Place, *, library: str, record: str, sub_batches: int, reduction: str) -> ParityResult:
+def parity_with_llmc(place: Place, *, library: str, record: str, sub_batches: int, reduction: str) -> CheckResult:
     """Compare every tensor of every step with llm.c, which is run with the record's model, tokens and settings."""
     case = find_record(record)
     checkpoint = place.checkpoint(case)
@@ -166,7 +134,7 @@ def parity_with_llmc(place: Place, *, library: str, record: str, sub_batches: in
     )
 
 
-def runtime_graph(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> RuntimeGraphResult:
+def runtime_graph(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> CheckResult:
     """Compare StarPU's graph of two steps, read while their tasks are held back, with the required order."""
     with _traced_trainer(place, record, sub_batches, reduction) as trainer:
         first, *held = (own_batch(trainer, seed, number) for number in range(STEPS - 1))
@@ -181,26 +149,26 @@ def runtime_graph(place: Place, *, record: str, sub_batches: int, reduction: str
         return check_runtime_graph(trainer.trace(), edges)
 
 
-def observed_order(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> ObservedResult:
+def observed_order(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> CheckResult:
     """Compare the times of a run's tasks with the order that their accesses require."""
     with _traced_trainer(place, record, sub_batches, reduction) as trainer:
         return check_observed(trace_steps(trainer, seed))
 
 
-def reuse(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> ReuseResult:
+def reuse(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> CheckResult:
     """Compare the critical path with that of the same task flow in which every step has buffers of its own."""
     with _traced_trainer(place, record, sub_batches, reduction) as trainer:
         trace = trace_steps(trainer, seed)
     return check_reuse(trace, durations=typical_durations(trace))
 
 
-def accesses(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> AccessesResult:
+def accesses(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> CheckResult:
     """Compare each task's accesses to memory with those that it declared; only on 1x1."""
     with _traced_trainer(place, record, sub_batches, reduction, Instruments(audit=True)) as trainer:
         return check_accesses(trace_steps(trainer, seed), Observer(trainer).findings())
 
 
-def poison(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> AccessesResult:
+def poison(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> CheckResult:
     """Train with all memory poisoned that a task or a step must not read before it is written."""
     with _traced_trainer(place, record, sub_batches, reduction, Instruments(poison=True)) as trainer:
         return check_poison(trace_steps(trainer, seed), Observer(trainer).findings())
@@ -219,14 +187,14 @@ def gradients(place: Place, *, record: str, sub_batches: int, reduction: str, se
         )
 
 
-def losses_of_ranks(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> BitStabilityResult:
+def losses_of_ranks(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> CheckResult:
     """Compare the mean losses of ``STEPS`` steps between ranks, each of which computes them from all ranks' losses."""
     golden = find_record(record)
     with new_trainer(place, golden, sub_batches=sub_batches, reduction=reduction, keep_activations=False) as trainer:
         losses = [trainer.step(*own_batch(trainer, seed, number)) for number in range(STEPS)]
         of_ranks = place.runtime.comm.allgather(losses) if place.runtime.comm else [losses]
     runs = {f"rank {rank}": {"mean_loss": np.array(values)} for rank, values in enumerate(of_ranks)}
-    return check_bit_stability(runs, Promise.FIXED_BITS)
+    return check_same_bits("losses of ranks", runs)
 
 
 def write_gradients(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int, path: str) -> None:
@@ -248,13 +216,10 @@ def write_disturbed(
     max_delay_us: int,
     delay_seed: int,
     path: str,
-) -> ObservedResult:
+) -> CheckResult:
     """Run ``STEPS`` steps with delays and write the final tensors to an array file (.npz), as ``params/qkvw[1]``.
 
-    Returns
-    -------
-    ObservedResult
-        Whether the run kept the required order.
+    The result says whether the run kept the required order.
     """
     instruments = Instruments(max_delay_us=max_delay_us, delay_seed=delay_seed)
     with _traced_trainer(place, record, sub_batches, reduction, instruments) as trainer:

@@ -7,8 +7,6 @@ from typing import Self
 
 from starpullm.trace import TaskRecord
 
-__all__ = ["TaskName"]
-
 
 @dataclass(frozen=True, slots=True)
 class TaskName:

@@ -16,8 +16,6 @@ from starpullm.checks.runs import Place, find_record
 from starpullm.data.generator import generate_parameters, generate_tokens
 from starpullm.files.checkpoint import Checkpoint, write_checkpoint
 
-__all__ = ["underflow"]
-
 _SCALE = np.float32(1e-19)
 """Factor of the parameters; the product of two is then below the smallest normal number, about 1e-38."""
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import signal
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import click
 from rich.table import Table
 
+from starpullm.checks.result import json_value
 from starpullm.commands import options
 from starpullm.commands.render import OUT, new_table, print_json, print_table, progress_bar
 from starpullm.data.generator import generate_checkpoint
@@ -23,31 +23,6 @@ from starpullm.speed.measure import Throughput, bench
 from starpullm.speed.peers.compare import PEERS, STRICT, Comparison, compare
 from starpullm.speed.workload import Workload
 from starpullm.trainer import REDUCTIONS
-
-__all__ = ["command"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Options:
-    """The options of the command, by the names that click gives them."""
-
-    model: str | None
-    checkpoint: Path | None
-    batch_sizes: Sequence[int]
-    total_batch_sizes: Sequence[int]
-    seq_len: int | None
-    partitions: Sequence[str]
-    sub_batch_counts: Sequence[int]
-    reductions: Sequence[str]
-    rank_counts: Sequence[int]
-    scheduler: str
-    iterations: int
-    warm_up: int
-    time_limit: float
-    matmul: str
-    blas_library: str | None
-    peers: Sequence[str]
-    as_json: bool
 
 
 @click.command(
@@ -80,10 +55,13 @@ class _Options:
     "--ranks", "rank_counts", type=click.IntRange(min=1), default=[1], help="Number of ranks, started by mpirun"
 )
 @options.scheduler
-@click.option("--iterations", type=int, default=10, show_default=True, help="Measured steps; with --against, rounds.")
-@click.option("--warm-up", type=int, default=2, show_default=True, help="Steps before the measured ones.")
+@click.option("--iterations", type=int, default=10, help="Measured steps; with --against, rounds.")
+@click.option("--warm-up", type=int, default=2, help="Steps before the measured ones.")
 @click.option(
-    "--time-limit", type=float, default=1800.0, show_default=True, help="Seconds that one measurement may take."
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1800.0,
+    help="Seconds that one measurement may take.",
 )
 @options.matmul
 @options.blas_library
@@ -107,16 +85,16 @@ def command(**values: Any) -> None:
     With --against, the contenders take turns in --iterations rounds. "strict is" says how many times as fast the strict
     run is: the median, the least and the most of the ratios within each round.
     """
-    run = _Options(**values)
+    run = SimpleNamespace(**values)
     if (run.model is None) == (run.checkpoint is None):
         raise click.UsageError("expected either --model or --checkpoint")
     if run.batch_sizes and run.total_batch_sizes:
         raise click.UsageError("expected either --batch-size or --total-batch-size")
     record = shipped_record(run.model) if run.model else None
     workloads = list(_workloads(run, record))
-    with _ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="starpullm-bench-") as directory:
+    signal.signal(signal.SIGTERM, _leave)  # it arrives soon: this process runs no native code for long
+    with tempfile.TemporaryDirectory(prefix="starpullm-bench-") as directory:
         if record is None:
-            assert run.checkpoint is not None
             checkpoint = run.checkpoint.absolute()
         else:
             checkpoint = Path(directory, "model.bin").absolute()
@@ -127,7 +105,7 @@ def command(**values: Any) -> None:
             _measure(run, workloads, checkpoint)
 
 
-def _workloads(run: _Options, record: GoldenRecord | None) -> Iterator[Workload]:
+def _workloads(run: SimpleNamespace, record: GoldenRecord | None) -> Iterator[Workload]:
     """Yield every combination of the repeated options."""
     totals = run.total_batch_sizes or [record.batch_size if record else 4]
     for batch_size, ranks, partition in product(run.batch_sizes or totals, run.rank_counts, run.partitions):
@@ -150,18 +128,18 @@ def _workloads(run: _Options, record: GoldenRecord | None) -> Iterator[Workload]
             )
 
 
-def _measure(run: _Options, workloads: Sequence[Workload], checkpoint: Path) -> None:
+def _measure(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint: Path) -> None:
     results: list[Throughput] = []
     with progress_bar(hidden=run.as_json) as progress:
         for workload in progress.track(workloads, description="bench"):
             results.append(bench(workload, checkpoint, run.time_limit))
     if run.as_json:
-        print_json([result.as_json() for result in results])
+        print_json(json_value(results))
     else:
         _print_throughputs(results)
 
 
-def _compare(run: _Options, workloads: Sequence[Workload], checkpoint: Path) -> None:
+def _compare(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint: Path) -> None:
     with progress_bar(hidden=run.as_json) as progress:
         bar = progress.add_task("bench", total=len(workloads) * run.iterations)
         comparisons = [
@@ -176,28 +154,16 @@ def _compare(run: _Options, workloads: Sequence[Workload], checkpoint: Path) -> 
             for workload in workloads
         ]
     if run.as_json:
-        print_json([comparison.as_json() for comparison in comparisons])
+        print_json(json_value(comparisons))
     else:
         for comparison in comparisons:
             _print_comparison(comparison)
 
 
-@contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Turn SIGTERM into an exception, so that child processes are ended and generated files are removed.
-
-    Python sees the signal only because this process runs no native code for long.
-    """
-
-    def leave(number: int, frame: object) -> NoReturn:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _leave(number: int, frame: object) -> NoReturn:
+    """Handle SIGTERM by an exception, so that child processes are ended and generated files are removed."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    raise SystemExit(128 + number)
 
 
 def _print_throughputs(results: Sequence[Throughput]) -> None:
@@ -216,13 +182,11 @@ def _print_throughputs(results: Sequence[Throughput]) -> None:
     print_table(_throughput_table(names, results))
     for name, result in zip(names, results, strict=True):
         low, high = result.matmul_limit_range
-        busy = f"; limit between {low:.4g} and {high:.4g}: other programs were running" if high > _QUIET * low else ""
+        busy = f"; limit between {low:.4g} and {high:.4g}: other programs were running" if result.was_disturbed else ""
         OUT.print(f"{name}: {_operation_shares(result)}{busy}")
 
 
 _NUM_OPERATIONS = 5
-_QUIET = 1.25
-"""On a machine that runs nothing else, repetitions of the limit's measurement differ by less than this factor."""
 
 
 def _throughput_table(names: Sequence[str], results: Sequence[Throughput]) -> Table:

@@ -8,11 +8,9 @@ import click
 
 from starpullm.commands import options
 from starpullm.commands.render import print_json
-from starpullm.data.generator import initial_parameters
+from starpullm.data.generator import initial_parameters, padded_vocab
 from starpullm.files.checkpoint import Checkpoint, checkpoint_config, write_checkpoint
 from starpullm.files.model import ModelConfig, num_parameters, parameter_shapes
-
-__all__ = ["command"]
 
 
 @click.group("checkpoint")
@@ -26,43 +24,33 @@ def command() -> None:
         "starpullm checkpoint new --layers 2 --heads 2 --channels 48 --vocab 257 --max-seq-len 64 model.bin"
     ),
 )
-@click.option("--layers", type=int, required=True, metavar="L", help="Number of transformer blocks.")
+@click.option("--layers", "num_layers", type=int, required=True, metavar="L", help="Number of transformer blocks.")
 @click.option(
-    "--heads", type=int, required=True, metavar="NH", help="Number of attention heads; has to divide the channels."
+    "--heads",
+    "num_heads",
+    type=int,
+    required=True,
+    metavar="NH",
+    help="Number of attention heads; has to divide the channels.",
 )
 @click.option("--channels", type=int, required=True, metavar="C", help="Number of channels.")
-@click.option("--vocab", type=int, required=True, metavar="V", help="Number of tokens in the vocabulary.")
+@click.option("--vocab", "vocab_size", type=int, required=True, metavar="V", help="Number of tokens in the vocabulary.")
 @click.option(
     "--padded-vocab",
+    "padded_vocab_size",
     type=int,
     metavar="Vp",
     show_default="V rounded up to a multiple of 128, as in llm.c",
     help="Number of rows of wte.",
 )
 @click.option("--max-seq-len", type=int, required=True, metavar="maxT", help="Tokens of the longest sequence.")
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=42, show_default=True, help="Seed of the random parameters."
-)
+@click.option("--seed", type=click.IntRange(min=0), default=42, help="Seed of the random parameters.")
 @click.argument("out", type=options.PATH)
-def checkpoint_new(
-    layers: int,
-    heads: int,
-    channels: int,
-    vocab: int,
-    padded_vocab: int | None,
-    max_seq_len: int,
-    seed: int,
-    out: Path,
-) -> None:
+def checkpoint_new(vocab_size: int, padded_vocab_size: int | None, seed: int, out: Path, **sizes: int) -> None:
     """Write an untrained model, initialised as GPT-2 is, to the file OUT."""
-    config = ModelConfig(
-        max_seq_len=max_seq_len,
-        vocab_size=vocab,
-        num_layers=layers,
-        num_heads=heads,
-        channels=channels,
-        padded_vocab_size=-(-vocab // 128) * 128 if padded_vocab is None else padded_vocab,
-    )
+    if padded_vocab_size is None:
+        padded_vocab_size = padded_vocab(vocab_size)
+    config = ModelConfig(vocab_size=vocab_size, padded_vocab_size=padded_vocab_size, **sizes)
     write_checkpoint(out, Checkpoint(config, dict(initial_parameters(config, seed))))
     click.echo(f"{out}: {num_parameters(config)} parameters")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import click
 
@@ -16,8 +17,6 @@ from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.debug_state import read_debug_state
 from starpullm.runtime import Runtime
 
-__all__ = ["command"]
-
 
 @click.command(
     "debug-state",
@@ -25,24 +24,9 @@ __all__ = ["command"]
 )
 @click.argument("state_file", metavar="STATE.bin", type=options.PATH)
 @click.option("--checkpoint", type=options.PATH, required=True, help="Checkpoint that STATE.bin was made from.")
-@options.partition
-@options.scheduler
-@options.sub_batches
-@options.reduction
-@options.matmul
-@options.blas_library
+@options.placement
 @options.as_json
-def command(
-    state_file: Path,
-    checkpoint: Path,
-    partition: str,
-    scheduler: str,
-    sub_batches: int,
-    reduction: str,
-    matmul: str,
-    blas_library: str | None,
-    as_json: bool,
-) -> None:
+def command(**values: Any) -> None:
     """Compare a step with llm.c's debug state, within tolerances.
 
     STATE.bin holds logits, loss and gradients of one step, computed by PyTorch. With llm.c's gpt2_124M_debug_state.bin,
@@ -51,23 +35,24 @@ def command(
 
     Exit status: 0 if all values are within the tolerances; 1 if some aren't; 2 for bad usage or input.
     """
+    run = SimpleNamespace(**values)
     with all_ranks() as comm:
-        state = read_debug_state(state_file, checkpoint_config(checkpoint), mmap=True)
+        state = read_debug_state(run.state_file, checkpoint_config(run.checkpoint), mmap=True)
         with (
-            Runtime(partition, scheduler, comm, matmul=matmul, blas_library=blas_library) as runtime,
+            Runtime(run.partition, run.scheduler, comm, matmul=run.matmul, blas_library=run.blas_library) as runtime,
             guarded_ranks(comm),
-            progress_bar(hidden=as_json) as progress,
+            progress_bar(hidden=run.as_json) as progress,
         ):
             bar = progress.add_task("debug state", total=len(expected_losses(state)))
             result = check_debug_state(
                 state,
                 runtime,
-                checkpoint,
-                sub_batches=sub_batches,
-                reduction=reduction,
+                run.checkpoint,
+                sub_batches=run.sub_batches,
+                reduction=run.reduction,
                 progress=lambda: progress.advance(bar),
             )
-        if as_json:
+        if run.as_json:
             print_json(result.as_json())
         else:
             OUT.print("\n".join(result.describe()))

@@ -17,13 +17,9 @@ from starpullm.machine import inspect_machine
 from starpullm.training import demo as demo_run
 from starpullm.training.loop import StepReport
 
-__all__ = ["command"]
-
 
 @click.command("demo")
-@click.option(
-    "--output", type=options.PATH, default="starpullm-demo", show_default=True, help="Folder for the results."
-)
+@click.option("--output", type=options.PATH, default="starpullm-demo", help="Folder for the results.")
 def command(output: Path) -> None:
     """Train a small GPT-2 on Shakespeare, and sample from it.
 

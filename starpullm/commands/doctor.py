@@ -15,8 +15,6 @@ from starpullm.commands.main import EXIT_DIFFERENT
 from starpullm.commands.render import OUT, print_json, progress_bar
 from starpullm.machine import Machine, inspect_machine, vector_libm
 
-__all__ = ["command"]
-
 
 @click.command("doctor")
 @click.option("--prove-libm", is_flag=True, help="Compare the vector versions of libm's functions with libm.")
@@ -24,7 +22,6 @@ __all__ = ["command"]
     "--every",
     type=click.IntRange(min=1, max=NUM_INPUTS),
     default=1,
-    show_default=True,
     metavar="N",
     help="With --prove-libm: compare one block of inputs in N. Faster, but proves nothing.",
 )

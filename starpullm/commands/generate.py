@@ -14,8 +14,6 @@ from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
 from starpullm.training.generate import encoding_for, generate
 
-__all__ = ["command"]
-
 
 @click.command(
     "generate", epilog=options.example("starpullm generate --checkpoint trained.bin --prompt 'Shall I' --seed 7")
@@ -23,10 +21,8 @@ __all__ = ["command"]
 @click.option("--checkpoint", type=options.PATH, required=True, help="Checkpoint of the model.")
 @click.option("--prompt", default="", show_default="none: begin a text", help="Text to continue.")
 @click.option("--tokenizer", type=options.PATH, help="llm.c's gpt2_tokenizer.bin, for a model with GPT-2's vocabulary.")
-@click.option("--num-tokens", type=click.IntRange(min=1), default=64, show_default=True, help="Tokens to sample.")
-@click.option(
-    "--seed", type=click.IntRange(min=1), default=1337, show_default=True, help="Seed of the sampling; llm.c uses 1337."
-)
+@click.option("--num-tokens", type=click.IntRange(min=1), default=64, help="Tokens to sample.")
+@click.option("--seed", type=click.IntRange(min=1), default=1337, help="Seed of the sampling; llm.c uses 1337.")
 @options.partition
 @options.scheduler
 def command(

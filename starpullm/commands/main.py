@@ -29,8 +29,6 @@ from starpullm.processes.ranks import (
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
 
-__all__ = ["EXIT_DIFFERENT", "EXIT_NOT_COMPARABLE", "all_ranks", "guarded_ranks", "main"]
-
 EXIT_DIFFERENT = 1
 EXIT_BAD_INPUT = 2
 EXIT_NOT_COMPARABLE = 3
@@ -100,7 +98,7 @@ def guarded_ranks(comm: Comm | None) -> AbstractContextManager[None]:
     return guarded(comm, exit_status) if comm else nullcontext()
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.version_option(starpullm.__version__, prog_name="starpullm")
 def main() -> None:
     """Train GPT-2 as one StarPU task graph, and check that its bits are those of llm.c."""

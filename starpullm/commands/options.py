@@ -19,19 +19,14 @@ SUB_BATCHES = "Sub-batches into which the batch of each rank is cut"
 SCHEDULER = "StarPU scheduler; `starpullm doctor` lists them"
 REDUCTION = "How the gradients of sub-batches are summed"
 
-partition = click.option("--partition", default="1x1", show_default=True, metavar="WxT", help=f"{WORKERS}.")
-scheduler = click.option(
-    "--scheduler", default=DEFAULT_SCHEDULER, show_default=True, metavar="NAME", help=f"{SCHEDULER}."
-)
-sub_batches = click.option("--sub-batches", type=int, default=1, show_default=True, metavar="S", help=f"{SUB_BATCHES}.")
-reduction = click.option(
-    "--reduction", type=click.Choice(REDUCTIONS), default=REDUCTIONS[0], show_default=True, help=f"{REDUCTION}."
-)
+partition = click.option("--partition", default="1x1", metavar="WxT", help=f"{WORKERS}.")
+scheduler = click.option("--scheduler", default=DEFAULT_SCHEDULER, metavar="NAME", help=f"{SCHEDULER}.")
+sub_batches = click.option("--sub-batches", type=int, default=1, metavar="S", help=f"{SUB_BATCHES}.")
+reduction = click.option("--reduction", type=click.Choice(REDUCTIONS), default=REDUCTIONS[0], help=f"{REDUCTION}.")
 matmul = click.option(
     "--matmul",
     type=click.Choice(MATMULS),
     default=MATMULS[0],
-    show_default=True,
     help="What computes the matmuls. Results with a BLAS are not strict.",
 )
 blas_library = click.option(
@@ -40,16 +35,21 @@ blas_library = click.option(
     show_default="the first one found",
     help="CBLAS library: its path, or its name for pkg-config or the dynamic linker.",
 )
+
+
+def placement(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say where a training runs, how gradients are summed and what computes the matmuls."""
+    for option in (blas_library, matmul, scheduler, reduction, sub_batches, partition):  # --help shows the last first
+        command = option(command)
+    return command
+
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Print results as JSON.")
 
 
-def repeated(
-    *names: str, help: str, show_default: bool | str = True, **attributes: Any
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def repeated(*names: str, help: str, **attributes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return an option that may be given several times."""
-    return click.option(
-        *names, multiple=True, show_default=show_default, help=f"{help}; may be repeated.", **attributes
-    )
+    return click.option(*names, multiple=True, help=f"{help}; may be repeated.", **attributes)
 
 
 def example(*commands: str) -> str:

@@ -7,6 +7,8 @@ import tempfile
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import click
 
@@ -22,8 +24,6 @@ from starpullm.errors import InvalidArgumentError
 from starpullm.golden.records import GoldenRecord, shipped_records
 from starpullm.runtime import DEFAULT_SCHEDULER, Runtime
 
-__all__ = ["command"]
-
 MAX_DETAILS = 16
 """Lines that are shown of the differences of one run."""
 
@@ -38,11 +38,7 @@ MAX_DETAILS = 16
 @click.argument("record_files", metavar="[RECORD.json]...", nargs=-1, type=options.PATH)
 @options.repeated("--partition", "partitions", default=["1x1"], metavar="WxT", help=options.WORKERS)
 @click.option(
-    "--sub-batches",
-    default="1",
-    show_default=True,
-    metavar="S|all",
-    help=f"{options.SUB_BATCHES}; all: every number that divides it.",
+    "--sub-batches", default="1", metavar="S|all", help=f"{options.SUB_BATCHES}; all: every number that divides it."
 )
 @options.reduction
 @options.repeated("--scheduler", "schedulers", default=[DEFAULT_SCHEDULER], metavar="NAME", help=options.SCHEDULER)
@@ -55,18 +51,7 @@ MAX_DETAILS = 16
     help="Compare with llm.c itself, built as this shared object, on the models, tokens and settings of the records.",
 )
 @options.as_json
-def command(
-    record_files: Sequence[Path],
-    partitions: Sequence[str],
-    sub_batches: str,
-    reduction: str,
-    schedulers: Sequence[str],
-    full: bool,
-    matmul: str,
-    blas_library: str | None,
-    llmc_lib: Path | None,
-    as_json: bool,
-) -> None:
+def command(**values: Any) -> None:
     """Compare every tensor of every step with llm.c's, bit for bit.
 
     RECORD.json is a golden record: a file with hashes of all tensors that llm.c computed. By default the records of the
@@ -77,21 +62,25 @@ def command(
     record's batch; 3 if nothing can be compared, because this machine's libm is not the record's or a BLAS computes the
     matmuls.
     """
-    records = [GoldenRecord.load(path) for path in record_files]
+    run = SimpleNamespace(**values)
+    records = [GoldenRecord.load(path) for path in run.record_files]
     results: list[ParityResult] = []
     with all_ranks() as comm:
-        plan = _plan(records, full, sub_batches, comm.Get_size() if comm else 1)
-        places = list(product(partitions, schedulers))
-        with tempfile.TemporaryDirectory(prefix="starpullm-parity-") as name, progress_bar(hidden=as_json) as progress:
+        plan = _plan(records, run.full, run.sub_batches, comm.Get_size() if comm else 1)
+        places = list(product(run.partitions, run.schedulers))
+        with (
+            tempfile.TemporaryDirectory(prefix="starpullm-parity-") as name,
+            progress_bar(hidden=run.as_json) as progress,
+        ):
             directory = Path(name)
             steps = sum(record.num_steps * len(counts) for record, counts in plan) * len(places)
             bar = progress.add_task("parity", total=steps)
             for record, counts in plan:
                 checkpoint = make_inputs(record, directory)
-                reference = run_llmc(llmc_lib, record, checkpoint, directory, comm) if llmc_lib else None
+                reference = run_llmc(run.llmc_lib, record, checkpoint, directory, comm) if run.llmc_lib else None
                 for place in places:
                     with (
-                        Runtime(*place, comm, matmul=matmul, blas_library=blas_library) as runtime,
+                        Runtime(*place, comm, matmul=run.matmul, blas_library=run.blas_library) as runtime,
                         guarded_ranks(comm),
                     ):
                         for count in counts:
@@ -100,14 +89,15 @@ def command(
                                 runtime,
                                 checkpoint,
                                 sub_batches=count,
-                                reduction=reduction,
+                                reduction=run.reduction,
                                 reference=reference,
                                 progress=lambda: progress.advance(bar),
                             )
                             results.append(result)
-                            _print_result(result, hidden=as_json)
+                            if not run.as_json:
+                                _print_result(result)
                 checkpoint.unlink()
-        _print_summary(results, as_json=as_json)
+        _print_summary(results, as_json=run.as_json)
     sys.exit(_exit_status(results))
 
 
@@ -144,9 +134,7 @@ def _exit_status(results: Sequence[ParityResult]) -> int:
     return EXIT_NOT_COMPARABLE if Outcome.NOT_COMPARABLE in outcomes else 0
 
 
-def _print_result(result: ParityResult, *, hidden: bool) -> None:
-    if hidden:
-        return
+def _print_result(result: ParityResult) -> None:
     OUT.print(_result_line(result))
     details = list(result.detail_lines())
     for line in details[:MAX_DETAILS]:
@@ -178,5 +166,5 @@ def _print_summary(results: Sequence[ParityResult], *, as_json: bool) -> None:
         where = "" if any(result.matmul != "strict" for result in results) else " on this machine"
         OUT.print(f"parity: not comparable{where}")
         return
-    tensors, steps = (sum(getattr(result, name) for result in compared) for name in ("num_tensors", "num_steps"))
+    tensors, steps = (sum(getattr(result, name) for result in compared) for name in ("compared", "steps"))
     OUT.print(f"parity: {tensors} tensors over {steps} steps, {different} differ")

@@ -11,8 +11,6 @@ from starpullm.commands import options
 from starpullm.commands.render import OUT
 from starpullm.speed import plots
 
-__all__ = ["command"]
-
 
 @click.command("plot", epilog=options.example("starpullm plot weak bench.json --output weak.svg"))
 @click.argument("kind", type=click.Choice(plots.KINDS))

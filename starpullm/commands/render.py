@@ -12,8 +12,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-__all__ = ["ERR", "OUT", "json_number", "new_table", "print_json", "print_table", "progress_bar"]
-
 # Without markup and emoji, so that brackets and colons of paths are printed as they are.
 OUT = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
 ERR = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)

@@ -11,8 +11,6 @@ from starpullm.data.text import text_encoding
 from starpullm.errors import FileError, FormatError
 from starpullm.files.tokens import write_tokens
 
-__all__ = ["command"]
-
 
 @click.command("tokenize", epilog=options.example("starpullm tokenize sonnets.txt train.bin"))
 @click.argument("text", type=options.PATH)

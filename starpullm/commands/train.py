@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -18,44 +18,13 @@ from starpullm.data.loader import TokenLoader
 from starpullm.errors import FileError, FormatError, InvalidArgumentError
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.model import ModelConfig
+from starpullm.resume import TrainingState, training_state
 from starpullm.runtime import Runtime
-from starpullm.trainer import Trainer, TrainingState, training_state
+from starpullm.trainer import Trainer
 from starpullm.training.loop import StepReport, mean_loss, train
 
-__all__ = ["command"]
-
-
 POSITIVE = click.IntRange(min=1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Options:
-    """The options of the command, by the names that click gives them."""
-
-    checkpoint: Path | None
-    resume: Path | None
-    tokens: str
-    val_tokens: str | None
-    val_batches: int
-    batch_size: int
-    seq_len: int
-    steps: int
-    partition: str
-    sub_batches: int
-    reduction: str
-    scheduler: str
-    matmul: str
-    blas_library: str | None
-    learning_rate: float
-    beta1: float
-    beta2: float
-    eps: float
-    weight_decay: float
-    save: Path | None
-    save_every: int | None
-    state_dir: Path | None
-    keep_states: int
-    as_json: bool
+_TRAINER_OPTIONS = ("batch_size", "seq_len", "sub_batches", "reduction", "learning_rate", "eps", "weight_decay")
 
 
 @click.command(
@@ -74,27 +43,22 @@ class _Options:
 )
 @click.option("--tokens", required=True, metavar="PATTERN", help="Token files to train on, as a glob pattern.")
 @click.option("--val-tokens", metavar="PATTERN", help="Token files to validate on, before and after training.")
-@click.option("--val-batches", type=POSITIVE, default=10, show_default=True, help="Batches to validate on.")
-@click.option("--batch-size", type=int, default=4, show_default=True, help="Sequences per step on each rank.")
-@click.option("--seq-len", type=int, default=64, show_default=True, help="Tokens per sequence.")
-@click.option("--steps", type=POSITIVE, default=10, show_default=True, help="Number of the last step.")
-@options.partition
-@options.sub_batches
-@options.reduction
-@options.scheduler
-@options.matmul
-@options.blas_library
-@click.option("--learning-rate", type=float, default=3e-4, show_default=True, help="Learning rate of AdamW.")
-@click.option("--beta1", type=float, default=0.9, show_default=True, help="Decay rate of AdamW's first moment, m.")
-@click.option("--beta2", type=float, default=0.999, show_default=True, help="Decay rate of AdamW's second moment, v.")
-@click.option("--eps", type=float, default=1e-8, show_default=True, help="Term of AdamW's denominator.")
-@click.option("--weight-decay", type=float, default=0.0, show_default=True, help="Weight decay of AdamW.")
+@click.option("--val-batches", type=POSITIVE, default=10, help="Batches to validate on.")
+@click.option("--batch-size", type=int, default=4, help="Sequences per step on each rank.")
+@click.option("--seq-len", type=int, default=64, help="Tokens per sequence.")
+@click.option("--steps", type=POSITIVE, default=10, help="Number of the last step.")
+@options.placement
+@click.option("--learning-rate", type=float, default=3e-4, help="Learning rate of AdamW.")
+@click.option("--beta1", type=float, default=0.9, help="Decay rate of AdamW's first moment, m.")
+@click.option("--beta2", type=float, default=0.999, help="Decay rate of AdamW's second moment, v.")
+@click.option("--eps", type=float, default=1e-8, help="Term of AdamW's denominator.")
+@click.option("--weight-decay", type=float, default=0.0, help="Weight decay of AdamW.")
 @click.option("--save", type=options.PATH, help="Checkpoint to write after the last step.")
 @click.option("--save-every", type=POSITIVE, metavar="N", help="Save the training state every N steps.")
 @click.option(
     "--state-dir", type=options.PATH, show_default="that of --resume", help="Folder to save training states in."
 )
-@click.option("--keep-states", type=POSITIVE, default=2, show_default=True, help="Number of newest states to keep.")
+@click.option("--keep-states", type=POSITIVE, default=2, help="Number of newest states to keep.")
 @options.as_json
 def command(**values: Any) -> None:
     """Train a model.
@@ -105,7 +69,7 @@ def command(**values: Any) -> None:
     An interrupted run continues with --resume and otherwise the same options, and has the bits of an uninterrupted run.
     Partition and number of ranks may differ, if the batch of all ranks together is the same.
     """
-    run = _Options(**values)
+    run = SimpleNamespace(**values)
     if run.save:
         _check_can_save(run.save)
     states = run.state_dir or run.resume
@@ -123,13 +87,12 @@ def command(**values: Any) -> None:
         print_json(result)
 
 
-def _start_of(run: _Options) -> tuple[ModelConfig, TrainingState | None]:
+def _start_of(run: SimpleNamespace) -> tuple[ModelConfig, TrainingState | None]:
     """Return the model's sizes, and the training state to resume if there is one."""
     if (run.checkpoint is None) == (run.resume is None):
         raise click.UsageError("expected either --checkpoint or --resume")
     if run.checkpoint is not None:
         return checkpoint_config(run.checkpoint), None
-    assert run.resume is not None
     state = training_state(run.resume)
     if state.passed_over:
         ERR.print(f"note: {state.passed_over}")
@@ -143,14 +106,10 @@ def _start_of(run: _Options) -> tuple[ModelConfig, TrainingState | None]:
 
 
 def _train(
-    run: _Options, config: ModelConfig, state: TrainingState | None, states: Path | None, runtime: Runtime
+    run: SimpleNamespace, config: ModelConfig, state: TrainingState | None, states: Path | None, runtime: Runtime
 ) -> dict[str, Any]:
     """Train, and return the results as --json prints them; without it, print each step."""
-
-    def ignore(line: str) -> None:
-        pass
-
-    say: Callable[[str], None] = ignore if run.as_json else OUT.print
+    say: Callable[[str], None] = (lambda line: None) if run.as_json else OUT.print
     if runtime.matmul != "strict":
         say(f"matmuls by {runtime.matmul}: not strict")
     loader = _open_tokens(run.tokens, run, config, runtime)
@@ -162,7 +121,16 @@ def _train(
     first_step = state.step + 1 if state else 1
     reports: list[StepReport] = []
     validations: list[float] = []
-    with _new_trainer(run, state, runtime) as trainer, guarded_ranks(runtime.comm):
+    with (
+        Trainer(
+            runtime,
+            run.checkpoint,
+            resume=state.path if state else None,
+            betas=(run.beta1, run.beta2),
+            **{name: getattr(run, name) for name in _TRAINER_OPTIONS},
+        ) as trainer,
+        guarded_ranks(runtime.comm),
+    ):
 
         def validate(when: str) -> None:
             if val_loader is not None:
@@ -197,7 +165,7 @@ def _train(
     }
 
 
-def _open_tokens(pattern: str, run: _Options, config: ModelConfig, runtime: Runtime) -> TokenLoader:
+def _open_tokens(pattern: str, run: SimpleNamespace, config: ModelConfig, runtime: Runtime) -> TokenLoader:
     return TokenLoader(
         pattern,
         run.batch_size,
@@ -205,22 +173,6 @@ def _open_tokens(pattern: str, run: _Options, config: ModelConfig, runtime: Runt
         rank=runtime.rank,
         num_ranks=runtime.ranks,
         vocab_size=config.vocab_size,
-    )
-
-
-def _new_trainer(run: _Options, state: TrainingState | None, runtime: Runtime) -> Trainer:
-    return Trainer(
-        runtime,
-        run.checkpoint,
-        resume=state.path if state else None,
-        batch_size=run.batch_size,
-        seq_len=run.seq_len,
-        sub_batches=run.sub_batches,
-        reduction=run.reduction,
-        learning_rate=run.learning_rate,
-        betas=(run.beta1, run.beta2),
-        eps=run.eps,
-        weight_decay=run.weight_decay,
     )
 
 

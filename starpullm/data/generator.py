@@ -19,16 +19,6 @@ from starpullm.files.checkpoint import checkpoint_header
 from starpullm.files.header import StrPath
 from starpullm.files.model import ModelConfig, parameter_shapes
 
-__all__ = [
-    "generate_checkpoint",
-    "generate_parameters",
-    "generate_tokens",
-    "generated_checkpoint_sha256",
-    "generated_tokens_sha256",
-    "initial_parameters",
-    "mix",
-]
-
 _GENERATOR_CHUNK: Final = 1 << 16  # elements at a time: the working arrays, 512 KB each, stay in a cache
 _GENERATOR_SCALES: Final = {
     "wte": 0.04,
@@ -46,13 +36,7 @@ _TOKEN_SEED: Final = 50
 
 
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the output function of splitmix64 of each element, modulo 2^64.
-
-    Parameters
-    ----------
-    values
-        64-bit values, one-dimensional; they aren't changed.
-    """
+    """Return the output function of splitmix64 of each 64-bit value, modulo 2^64."""
     mixed = np.array(values, np.uint64, ndmin=1)
     mixed += np.uint64(0x9E3779B97F4A7C15)
     mixed ^= mixed >> np.uint64(30)
@@ -64,21 +48,9 @@ def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def generate_parameters(config: ModelConfig, seed: int) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """Yield name and array of each parameter of the generated model, in the checkpoint's order.
-
-    Parameters
-    ----------
-    config
-        The model's sizes.
-    seed
-        Number of the model.
-    """
+    """Yield name and array of each parameter of the generated model, in the checkpoint's order."""
     for number, (name, shape) in enumerate(parameter_shapes(config).items()):
-        array = np.empty(math.prod(shape), np.float32)
-        start = 0
-        for chunk in _parameter_chunks(name, number, array.size, seed):
-            array[start : start + chunk.size] = chunk
-            start += chunk.size
+        array = np.concatenate(list(_parameter_chunks(name, number, math.prod(shape), seed)))
         yield name, array.reshape(shape)
 
 
@@ -95,14 +67,6 @@ def generate_checkpoint(path: StrPath, config: ModelConfig, seed: int) -> str:
         for piece in _checkpoint_pieces(config, seed):
             digest.update(piece)
             file.write(piece)
-    return digest.hexdigest()
-
-
-def generated_checkpoint_sha256(config: ModelConfig, seed: int) -> str:
-    """Return the SHA-256 in hex of the file that `generate_checkpoint` writes, without writing it."""
-    digest = hashlib.sha256()
-    for piece in _checkpoint_pieces(config, seed):
-        digest.update(piece)
     return digest.hexdigest()
 
 
@@ -133,13 +97,7 @@ def generate_tokens(
 
 
 def generated_tokens_sha256(seed: int, num_steps: int, batch_size: int, seq_len: int, vocab_size: int) -> str:
-    """Return the SHA-256 in hex of the ids of all steps as little-endian int32, inputs before targets in each step.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If a size isn't positive.
-    """
+    """Return the SHA-256 in hex of the ids of all steps as little-endian int32, inputs before targets in each step."""
     digest = hashlib.sha256()
     for step in range(num_steps):
         for ids in generate_tokens(seed, step, batch_size, seq_len, vocab_size):
@@ -190,12 +148,7 @@ def initial_parameters(config: ModelConfig, seed: int) -> Iterator[tuple[str, ND
     sqrt(2·L) for the residual projections (attprojw, fcprojw); biases are 0 and layernorm weights 1. The padding rows
     of wte are 0.
 
-    Parameters
-    ----------
-    config
-        The model's sizes.
-    seed
-        Seed of NumPy's PCG64. The same seed and version of NumPy give the same model.
+    The generator is NumPy's PCG64: the same seed and version of NumPy give the same model.
     """
     random = np.random.Generator(np.random.PCG64(seed))
     for name, shape in parameter_shapes(config).items():
@@ -210,3 +163,8 @@ def initial_parameters(config: ModelConfig, seed: int) -> Iterator[tuple[str, ND
             drawn[...] = random.standard_normal(drawn.shape, np.float32)
             drawn *= np.float32(std)
         yield name, array
+
+
+def padded_vocab(vocab_size: int) -> int:
+    """Return V rounded up to a multiple of 128, as llm.c does."""
+    return -(-vocab_size // 128) * 128

@@ -21,8 +21,6 @@ from starpullm.errors import FileError, FormatError, InvalidArgumentError
 from starpullm.files.header import StrPath
 from starpullm.files.tokens import read_tokens
 
-__all__ = ["TokenLoader", "token_files"]
-
 
 def token_files(paths: StrPath | Iterable[StrPath]) -> tuple[Path, ...]:
     """Return the token files of paths or glob patterns, without duplicates, in the order of their names' bytes.

@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from starpullm.errors import InvalidArgumentError
 
-__all__ = ["XorShift", "sample"]
-
 
 def sample(probabilities: NDArray[np.float32], coin: float) -> int:
     """Return the index that a random number in [0, 1) selects, as llm.c does.
@@ -16,17 +14,6 @@ def sample(probabilities: NDArray[np.float32], coin: float) -> int:
     It is the first index at which the running sum, in binary32 and in ascending order, exceeds the number, or the last
     index if rounding keeps the sum from exceeding it.
 
-    Parameters
-    ----------
-    probabilities
-        float32 (V), not empty.
-    coin
-        The random number, for example of `XorShift.random_f32`.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If there are no probabilities.
     """
     if probabilities.ndim != 1 or probabilities.size == 0:
         raise InvalidArgumentError(
@@ -38,18 +25,7 @@ def sample(probabilities: NDArray[np.float32], coin: float) -> int:
 
 
 class XorShift:
-    """llm.c's random numbers: xorshift64*, of which the high 32 bits are used.
-
-    Parameters
-    ----------
-    state
-        The 64-bit state; not 0, because all numbers would be 0.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If the state is 0 or doesn't fit into 64 bits.
-    """
+    """llm.c's random numbers: xorshift64*, of which the high 32 bits are used; in state 0 all numbers would be 0."""
 
     def __init__(self, state: int) -> None:
         if not 0 < state < 2**64:

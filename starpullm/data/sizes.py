@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from starpullm.errors import InvalidArgumentError
 
-__all__ = ["check_positive", "divisors"]
-
 
 def check_positive(**sizes: int) -> None:
     """Raise an error that names the first size below 1."""

@@ -10,38 +10,33 @@ import hashlib
 import importlib
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from starpullm.errors import FileError, FormatError, MissingDependencyError, TokenRangeError
 from starpullm.files.header import StrPath
 from starpullm.files.tokenizer import read_tokenizer
 
-__all__ = ["TextEncoding", "byte_encoding", "gpt2_encoding", "text_encoding"]
 
+@dataclass(frozen=True)
+class TextEncoding:
+    """Converts text to token ids and back; ``end_of_text`` separates documents, and no text is encoded to it."""
 
-class TextEncoding(Protocol):
-    """Converts text to token ids and back."""
-
-    @property
-    def name(self) -> str:
-        """`gpt2` or `bytes`."""
-
-    @property
-    def vocab_size(self) -> int:
-        """V, the number of token ids."""
-
-    @property
-    def end_of_text(self) -> int:
-        """Id that separates documents; no text is encoded to it."""
+    name: str
+    vocab_size: int
+    end_of_text: int
+    encode_text: Callable[[str], ArrayLike]
+    decode_ids: Callable[[list[int]], str]
 
     def encode(self, text: str) -> NDArray[np.int32]:
         """Return the text's token ids, one-dimensional."""
+        return np.asarray(self.encode_text(text), np.int32)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of the ids; bytes that aren't valid UTF-8 become U+FFFD.
@@ -51,6 +46,13 @@ class TextEncoding(Protocol):
         TokenRangeError
             If an id isn't in [0, V).
         """
+        checked = [int(token) for token in ids]
+        for position, token in enumerate(checked):
+            if not 0 <= token < self.vocab_size:
+                raise TokenRangeError(
+                    f"token ids, element {position}: expected an id in [0, {self.vocab_size}), found {token}"
+                )
+        return self.decode_ids(checked)
 
 
 END_OF_TEXT: Final = "<|endoftext|>"
@@ -68,15 +70,7 @@ _GPT2_VOCABULARY: Final = {
 def text_encoding(tokenizer_file: StrPath | None = None) -> TextEncoding:
     """Return GPT-2's byte pair encoding if its vocabulary is on this machine, otherwise that of bytes.
 
-    Parameters
-    ----------
-    tokenizer_file
-        llm.c's `gpt2_tokenizer.bin`, which has to be used if it is given.
-
-    Raises
-    ------
-    FormatError, FileError, MissingDependencyError
-        If `tokenizer_file` was given and can't be used.
+    ``tokenizer_file`` is llm.c's `gpt2_tokenizer.bin`, which has to be used if it is given.
     """
     if tokenizer_file is not None:
         return gpt2_encoding(tokenizer_file)
@@ -88,25 +82,24 @@ def text_encoding(tokenizer_file: StrPath | None = None) -> TextEncoding:
 
 def byte_encoding() -> TextEncoding:
     """Return the encoding with one token per byte of UTF-8 and 256 for end of text, V = 257."""
-    return _ByteEncoding()
+    tokens = [*(bytes([byte]) for byte in range(256)), END_OF_TEXT.encode()]
+
+    def decode(ids: list[int]) -> str:
+        return b"".join(tokens[token] for token in ids).decode("utf-8", errors="replace")
+
+    def encode(text: str) -> NDArray[np.uint8]:
+        # A lone surrogate can't be encoded in UTF-8; tiktoken replaces it too.
+        return np.frombuffer(text.encode("utf-8", errors="replace"), np.uint8)
+
+    return TextEncoding("bytes", len(tokens), len(tokens) - 1, encode, decode)
 
 
 def gpt2_encoding(tokenizer_file: StrPath | None = None) -> TextEncoding:
     """Return GPT-2's byte pair encoding by tiktoken; nothing is downloaded.
 
-    Parameters
-    ----------
-    tokenizer_file
-        llm.c's `gpt2_tokenizer.bin`. None: the vocabulary in tiktoken's cache on the disk.
-
-    Raises
-    ------
-    MissingDependencyError
-        If tiktoken isn't installed.
-    FileError
-        If the file can't be read, or no file is given and tiktoken's cache doesn't contain the vocabulary.
-    FormatError
-        If the file isn't a tokenizer, or its tokens aren't a byte pair vocabulary.
+    The vocabulary is that of ``tokenizer_file``, llm.c's `gpt2_tokenizer.bin`, or else in tiktoken's cache on the disk.
+    `MissingDependencyError` is raised if tiktoken isn't installed, `FileError` if the vocabulary isn't there, and
+    `FormatError` if the file isn't a tokenizer, or its tokens aren't a byte pair vocabulary.
     """
     tiktoken = _optional_module("tiktoken")
     if tokenizer_file is None:
@@ -120,54 +113,7 @@ def gpt2_encoding(tokenizer_file: StrPath | None = None) -> TextEncoding:
         mergeable_ranks=ranks,
         special_tokens={END_OF_TEXT: end_of_text},
     )
-    return _BytePairEncoding(encoding, len(ranks) + 1, end_of_text)
-
-
-class _ByteEncoding:
-    name = "bytes"
-    vocab_size = 257
-    end_of_text = 256
-
-    def encode(self, text: str) -> NDArray[np.int32]:
-        # A lone surrogate can't be encoded in UTF-8; tiktoken replaces it too.
-        return np.frombuffer(text.encode("utf-8", errors="replace"), np.uint8).astype(np.int32)
-
-    def decode(self, ids: Iterable[int]) -> str:
-        marker = END_OF_TEXT.encode()
-        checked = _checked_ids(ids, self.vocab_size)
-        parts = (marker if token == self.end_of_text else bytes([token]) for token in checked)
-        return b"".join(parts).decode("utf-8", errors="replace")
-
-
-class _Tiktoken(Protocol):
-    """The methods of tiktoken.Encoding that are used here."""
-
-    def encode_ordinary(self, text: str) -> list[int]: ...
-
-    def decode(self, tokens: list[int]) -> str: ...
-
-
-class _BytePairEncoding:
-    name = "gpt2"
-
-    def __init__(self, encoding: _Tiktoken, vocab_size: int, end_of_text: int) -> None:
-        self._encoding = encoding
-        self.vocab_size = vocab_size
-        self.end_of_text = end_of_text
-
-    def encode(self, text: str) -> NDArray[np.int32]:
-        return np.array(self._encoding.encode_ordinary(text), np.int32)
-
-    def decode(self, ids: Iterable[int]) -> str:
-        return self._encoding.decode(_checked_ids(ids, self.vocab_size))
-
-
-def _checked_ids(ids: Iterable[int], vocab_size: int) -> list[int]:
-    checked = [int(token) for token in ids]
-    for position, token in enumerate(checked):
-        if not 0 <= token < vocab_size:
-            raise TokenRangeError(f"token ids, element {position}: expected an id in [0, {vocab_size}), found {token}")
-    return checked
+    return TextEncoding("gpt2", len(ranks) + 1, end_of_text, encoding.encode_ordinary, encoding.decode)
 
 
 def _optional_module(name: str) -> ModuleType:

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from starpullm.errors import InvalidArgumentError, TokenRangeError
 from starpullm.files.header import refusal
 
-__all__ = ["FLOAT32", "SCAN", "UINT16", "bytes_of", "check_array", "check_ids", "first_outside", "read_array"]
-
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 SCAN: Final = 1 << 22  # ids at a time (8 MB), so that a scan of a mapped file needs little memory
 UINT16: Final = np.dtype("<u2")

@@ -14,8 +14,6 @@ from typing import BinaryIO
 from starpullm.errors import FileError, StarpullmError
 from starpullm.files.header import StrPath, reason
 
-__all__ = ["atomic_write", "sync_directory"]
-
 
 @contextmanager
 def atomic_write(path: StrPath) -> Iterator[BinaryIO]:

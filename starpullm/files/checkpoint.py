@@ -9,7 +9,7 @@ from typing import BinaryIO, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.files.arrays import FLOAT32, bytes_of
+from starpullm.files.arrays import FLOAT32, bytes_of, read_array
 from starpullm.files.atomic import atomic_write
 from starpullm.files.header import (
     CHECKPOINT_MAGIC,
@@ -25,11 +25,10 @@ from starpullm.files.model import (
     ModelConfig,
     checked_tensors,
     config_problem,
-    read_tensors,
+    num_parameters,
+    split_tensors,
     tensor_sections,
 )
-
-__all__ = ["Checkpoint", "checkpoint_config", "checkpoint_header", "read_checkpoint", "write_checkpoint"]
 
 CHECKPOINT_VERSION: Final = 3
 CHECKPOINT_VERSION_BFLOAT16: Final = 5
@@ -39,17 +38,8 @@ CHECKPOINT_VERSION_BFLOAT16: Final = 5
 class Checkpoint:
     """A model: its sizes and its parameters.
 
-    Parameters
-    ----------
-    config
-        The sizes.
-    parameters
-        Name to float32 array, with the names, shapes and order of `parameter_shapes`.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If a name is missing or unknown, or an array has another shape or dtype.
+    The parameters have the names, shapes and order of `parameter_shapes`. Missing or unknown names, other shapes and
+    other dtypes than float32 raise `InvalidArgumentError`.
     """
 
     config: ModelConfig
@@ -61,41 +51,17 @@ class Checkpoint:
 
 
 def checkpoint_config(path: StrPath) -> ModelConfig:
-    """Read the model's sizes from a checkpoint, and check that the file has the size that follows from them.
-
-    Raises
-    ------
-    FormatError
-        If the file isn't a float32 checkpoint, or its size is wrong.
-    FileError
-        If the file can't be read.
-    """
+    """Read the model's sizes from a checkpoint, and check that the file has the size that follows from them."""
     with reading(path) as (file, where):
         return _read_checkpoint_header(file, where)
 
 
 def read_checkpoint(path: StrPath, *, mmap: bool = False) -> Checkpoint:
-    """Read a model checkpoint.
-
-    Parameters
-    ----------
-    path
-        The file.
-    mmap
-        True: the arrays are read-only views of the mapped file. False: they are read into memory.
-
-    Raises
-    ------
-    FormatError
-        If the file isn't a float32 checkpoint, or its size is wrong.
-    FileError
-        If the file can't be read.
-    OutOfMemoryError
-        If there isn't enough memory for the parameters.
-    """
+    """Read a model checkpoint; with `mmap`, the parameters are read-only views of the mapped file."""
     with reading(path) as (file, where):
         config = _read_checkpoint_header(file, where)
-        return Checkpoint(config, read_tensors(file, where, config, HEADER_BYTES, mmap=mmap))
+        body = read_array(file, where, FLOAT32, HEADER_BYTES, num_parameters(config), mmap=mmap)
+        return Checkpoint(config, split_tensors(body, config))
 
 
 def checkpoint_header(config: ModelConfig) -> bytes:
@@ -104,13 +70,7 @@ def checkpoint_header(config: ModelConfig) -> bytes:
 
 
 def write_checkpoint(path: StrPath, checkpoint: Checkpoint) -> None:
-    """Write a model checkpoint; after a failure an existing file is unchanged.
-
-    Raises
-    ------
-    FileError
-        If the file can't be written.
-    """
+    """Write a model checkpoint; after a failure an existing file is unchanged."""
     with atomic_write(path) as file:
         file.write(checkpoint_header(checkpoint.config))
         for array in checkpoint.parameters.values():

@@ -15,28 +15,6 @@ import numpy as np
 
 from starpullm.errors import FileError, FormatError, OutOfMemoryError, StarpullmError
 
-__all__ = [
-    "CHECKPOINT_MAGIC",
-    "DEBUG_STATE_MAGIC",
-    "HEADER_BYTES",
-    "HEADER_INTS",
-    "INT32",
-    "INT32_MAX",
-    "TOKENIZER_MAGIC",
-    "TOKENS_MAGIC",
-    "TRAINING_STATE_MAGIC",
-    "StrPath",
-    "check_end",
-    "check_size",
-    "check_version",
-    "file_size",
-    "header_bytes",
-    "read_header",
-    "reading",
-    "reason",
-    "refusal",
-]
-
 StrPath: TypeAlias = str | os.PathLike[str]
 HEADER_INTS: Final = 256
 HEADER_BYTES: Final = 4 * HEADER_INTS
@@ -103,7 +81,8 @@ def read_header(file: BinaryIO, where: Path, magic: int) -> list[int]:
             raise refusal(where, 0, f"magic {magic} ({_KINDS[magic]})", f"{found}{name}")
     if len(data) < HEADER_BYTES:
         raise refusal(where, len(data), f"a {_KINDS[magic]} header of {HEADER_BYTES} bytes", "the end of the file")
-    return [int(value) for value in np.frombuffer(data, INT32)]
+    header: list[int] = np.frombuffer(data, INT32).tolist()
+    return header
 
 
 def check_version(header: list[int], where: Path, versions: tuple[int, ...]) -> int:

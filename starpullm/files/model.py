@@ -10,29 +10,16 @@ import math
 import operator
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.errors import InvalidArgumentError
-from starpullm.files.arrays import FLOAT32, check_array, read_array
+from starpullm.files.arrays import FLOAT32, check_array
 from starpullm.files.header import HEADER_BYTES, INT32_MAX
 
-__all__ = [
-    "UNLAYERED_PARAMETERS",
-    "ModelConfig",
-    "checked_tensors",
-    "config_problem",
-    "num_elements",
-    "num_parameters",
-    "parameter_shapes",
-    "read_tensors",
-    "tensor_sections",
-]
-
-_INT64_MAX: Final = 2**63 - 1
+INT64_MAX: Final = 2**63 - 1
 
 UNLAYERED_PARAMETERS: Final = frozenset({"wte", "wpe", "lnfw", "lnfb"})
 """The parameters that don't belong to a layer."""
@@ -42,26 +29,8 @@ UNLAYERED_PARAMETERS: Final = frozenset({"wte", "wpe", "lnfw", "lnfb"})
 class ModelConfig:
     """A model's sizes, in the order of the checkpoint's header.
 
-    Parameters
-    ----------
-    max_seq_len
-        maxT, rows of the position table.
-    vocab_size
-        V, number of token ids.
-    num_layers
-        L, number of blocks.
-    num_heads
-        NH, heads per block.
-    channels
-        C, width of the residual stream.
-    padded_vocab_size
-        Vp, rows of the token table.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If a size isn't positive or exceeds int32, C isn't divisible by NH, Vp < V, or the size of the checkpoint
-        exceeds int64.
+    They are maxT, V, L, NH, C and Vp. `InvalidArgumentError` is raised if a size isn't positive or exceeds int32, C
+    isn't divisible by NH, Vp < V, or the size of the checkpoint exceeds int64.
     """
 
     max_seq_len: int
@@ -115,18 +84,11 @@ def num_parameters(config: ModelConfig) -> int:
     return sum(num_elements(shape) for shape in parameter_shapes(config).values())
 
 
-def read_tensors(
-    file: BinaryIO, where: Path, config: ModelConfig, position: int, *, mmap: bool
-) -> dict[str, NDArray[np.float32]]:
-    """Read all parameters or gradients as views of one array, in the checkpoint's order."""
-    body = read_array(file, where, FLOAT32, position, num_parameters(config), mmap=mmap)
-    tensors = {}
-    start = 0
-    for name, shape in parameter_shapes(config).items():
-        end = start + num_elements(shape)
-        tensors[name] = body[start:end].reshape(shape)
-        start = end
-    return tensors
+def split_tensors(values: NDArray[np.float32], config: ModelConfig) -> dict[str, NDArray[np.float32]]:
+    """Return the parameters or gradients that follow each other in an array, as views of it."""
+    shapes = parameter_shapes(config)
+    parts = np.split(values, np.cumsum([num_elements(shape) for shape in shapes.values()]))
+    return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=False)}
 
 
 def config_problem(sizes: Mapping[str, int]) -> tuple[str, str, str] | None:
@@ -143,7 +105,7 @@ def config_problem(sizes: Mapping[str, int]) -> tuple[str, str, str] | None:
     # As num_parameters, which needs a valid config.
     tables = (padded_vocab_size + sizes["max_seq_len"]) * channels
     parameters = tables + layers * (12 * channels + 13) * channels + 2 * channels
-    if HEADER_BYTES + 4 * parameters > _INT64_MAX:
+    if HEADER_BYTES + 4 * parameters > INT64_MAX:
         return "channels", "such that the checkpoint's bytes fit into 64 bits", f"{channels} in {layers} layers"
     return None
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from starpullm.errors import InvalidArgumentError, TokenRangeError
-from starpullm.files.atomic import atomic_write
 from starpullm.files.header import (
     HEADER_BYTES,
     TOKENIZER_MAGIC,
@@ -15,95 +11,22 @@ from starpullm.files.header import (
     check_end,
     check_version,
     file_size,
-    header_bytes,
     read_header,
     reading,
     refusal,
 )
 
-__all__ = ["GPT2_END_OF_TEXT", "Tokenizer", "read_tokenizer", "write_tokenizer"]
-
 TOKENIZER_VERSIONS: Final = (1, 2)
 GPT2_END_OF_TEXT: Final = 50256
-"""The end-of-text id that a version 1 tokenizer implies."""
+"""The end-of-text id of a version 1 tokenizer, which has 50257 tokens; version 2 stores it."""
 _MAX_TOKEN_BYTES: Final = 255
 
 
-@dataclass(frozen=True)
-class Tokenizer:
-    """The bytes of every token id, for decoding; llm.c's file doesn't allow encoding.
-
-    Parameters
-    ----------
-    tokens
-        The bytes of each token, 1 to 255 bytes.
-    end_of_text
-        Id of the end-of-text token.
-    version
-        Version of the file: version 2 stores `end_of_text`; version 1 has 50257 tokens and implies 50256.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If a token has no bytes or too many, or the version or the end-of-text id is wrong.
-    """
+class Tokenizer(NamedTuple):
+    """The bytes of every token id, 1 to 255 each, and the id of the end of text."""
 
     tokens: tuple[bytes, ...]
     end_of_text: int
-    version: int = 2
-
-    def __post_init__(self) -> None:
-        """Check that a tokenizer file can contain these tokens."""
-        if self.version not in TOKENIZER_VERSIONS:
-            raise InvalidArgumentError(f"tokenizer, version: expected 1 or 2, found {self.version}")
-        implied = (GPT2_END_OF_TEXT + 1, GPT2_END_OF_TEXT)
-        found = (len(self.tokens), self.end_of_text)
-        if self.version == 1 and found != implied:
-            raise InvalidArgumentError(
-                f"tokenizer, version 1: expected {implied[0]} tokens and end-of-text {implied[1]}, "
-                f"found {found[0]} and {found[1]}"
-            )
-        if not 0 <= self.end_of_text < len(self.tokens):
-            raise InvalidArgumentError(
-                f"tokenizer, end of text: expected an id in [0, {len(self.tokens)}), found {self.end_of_text}"
-            )
-        for index, token in enumerate(self.tokens):
-            if not 1 <= len(token) <= _MAX_TOKEN_BYTES:
-                raise InvalidArgumentError(
-                    f"tokenizer, token {index}: expected 1 to {_MAX_TOKEN_BYTES} bytes, found {len(token)}"
-                )
-
-    @property
-    def vocab_size(self) -> int:
-        """V, the number of tokens."""
-        return len(self.tokens)
-
-    def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """Return the concatenated bytes of the ids.
-
-        Raises
-        ------
-        TokenRangeError
-            If an id isn't in [0, V).
-        """
-        parts = []
-        for position, token in enumerate(ids):
-            if not 0 <= token < len(self.tokens):
-                raise TokenRangeError(
-                    f"token ids, element {position}: expected an id in [0, {len(self.tokens)}), found {token}"
-                )
-            parts.append(self.tokens[token])
-        return b"".join(parts)
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of the ids; bytes that aren't valid UTF-8 become U+FFFD.
-
-        Raises
-        ------
-        TokenRangeError
-            If an id isn't in [0, V).
-        """
-        return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
 
 def read_tokenizer(path: StrPath) -> Tokenizer:
@@ -148,18 +71,4 @@ def read_tokenizer(path: StrPath) -> Tokenizer:
             tokens.append(token)
             position += 1 + length
         check_end(file, where, HEADER_BYTES + position)
-        return Tokenizer(tuple(tokens), end_of_text, version)
-
-
-def write_tokenizer(path: StrPath, tokenizer: Tokenizer) -> None:
-    """Write a tokenizer in its own version; after a failure an existing file is unchanged.
-
-    Raises
-    ------
-    FileError
-        If the file can't be written.
-    """
-    extra = (tokenizer.end_of_text,) if tokenizer.version == 2 else ()
-    with atomic_write(path) as file:
-        file.write(header_bytes(TOKENIZER_MAGIC, tokenizer.version, tokenizer.vocab_size, *extra))
-        file.write(b"".join(bytes([len(token)]) + token for token in tokenizer.tokens))
+        return Tokenizer(tuple(tokens), end_of_text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,57 +24,23 @@ from starpullm.files.header import (
     refusal,
 )
 
-__all__ = ["MAX_TOKEN_ID", "read_tokens", "token_count", "write_tokens"]
-
 TOKENS_VERSION: Final = 1
 MAX_TOKEN_ID: Final = 2**16 - 1
 """The largest id that a token file can contain."""
 
 
-def token_count(path: StrPath) -> int:
-    """Return the number of tokens of a token file, and check that it agrees with the size of the file.
-
-    Raises
-    ------
-    FormatError
-        If the file isn't a token file, or its size is wrong.
-    FileError
-        If the file can't be read.
-    """
-    with reading(path) as (file, where):
-        return _read_tokens_header(file, where)
-
-
 def read_tokens(path: StrPath, *, mmap: bool = True, vocab_size: int | None = None) -> NDArray[np.uint16]:
-    """Read a token file.
+    """Read the ids of a token file, one-dimensional; with `mmap` they are a read-only view of the mapped file.
 
-    Parameters
-    ----------
-    path
-        The file.
-    mmap
-        True: the array is a read-only view of the mapped file. False: it is read into memory.
-    vocab_size
-        V; None: ids aren't checked.
-
-    Returns
-    -------
-    NDArray[np.uint16]
-        The token ids, one-dimensional.
-
-    Raises
-    ------
-    FormatError
-        If the file isn't a token file, or its size is wrong.
-    TokenRangeError
-        If an id isn't below V.
-    FileError
-        If the file can't be read.
-    OutOfMemoryError
-        If there isn't enough memory for the ids.
+    With `vocab_size`, an id that isn't below it raises `TokenRangeError`; otherwise ids aren't checked.
     """
     with reading(path) as (file, where):
-        count = _read_tokens_header(file, where)
+        header = read_header(file, where, TOKENS_MAGIC)
+        check_version(header, where, (TOKENS_VERSION,))
+        count = header[2]
+        if count < 0:
+            raise refusal(where, 8, "a number of tokens that isn't negative", str(count))
+        check_size(file, where, [("the token ids", 2 * count)])
         ids = read_array(file, where, UINT16, HEADER_BYTES, count, mmap=mmap)
         if vocab_size is not None:
             check_ids(where, ids, HEADER_BYTES, vocab_size)
@@ -82,23 +48,10 @@ def read_tokens(path: StrPath, *, mmap: bool = True, vocab_size: int | None = No
 
 
 def write_tokens(path: StrPath, tokens: ArrayLike) -> None:
-    """Write a token file; after a failure an existing file is unchanged.
+    """Write a token file of ids from 0 to 65535; after a failure an existing file is unchanged.
 
-    Parameters
-    ----------
-    path
-        The file.
-    tokens
-        Integer ids from 0 to 65535, one-dimensional, fewer than 2^31.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If `tokens` isn't a sequence of integers or is too long for the header's count.
-    TokenRangeError
-        If an id doesn't fit into 16 bits.
-    FileError
-        If the file can't be written.
+    `InvalidArgumentError` is raised if `tokens` isn't a sequence of fewer than 2^31 integers, and `TokenRangeError` if
+    an id doesn't fit into 16 bits.
     """
     ids = np.asarray(tokens)
     if ids.size == 0:
@@ -119,13 +72,3 @@ def write_tokens(path: StrPath, tokens: ArrayLike) -> None:
         file.write(header_bytes(TOKENS_MAGIC, TOKENS_VERSION, ids.size))
         for start in range(0, ids.size, SCAN):
             file.write(bytes_of(ids[start : start + SCAN], UINT16))
-
-
-def _read_tokens_header(file: BinaryIO, where: Path) -> int:
-    header = read_header(file, where, TOKENS_MAGIC)
-    check_version(header, where, (TOKENS_VERSION,))
-    count = header[2]
-    if count < 0:
-        raise refusal(where, 8, "a number of tokens that isn't negative", str(count))
-    check_size(file, where, [("the token ids", 2 * count)])
-    return count

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeAlias
@@ -11,9 +10,8 @@ from typing import Any, BinaryIO, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.errors import FileError, FormatError, InvalidArgumentError
-from starpullm.files.arrays import FLOAT32, bytes_of, read_array
-from starpullm.files.atomic import atomic_write, sync_directory
+from starpullm.errors import FileError, FormatError
+from starpullm.files.arrays import FLOAT32, read_array
 from starpullm.files.header import (
     HEADER_BYTES,
     INT32,
@@ -29,15 +27,14 @@ from starpullm.files.header import (
     refusal,
 )
 from starpullm.files.model import (
+    INT64_MAX,
     UNLAYERED_PARAMETERS,
     ModelConfig,
-    checked_tensors,
     config_problem,
     num_elements,
+    num_parameters,
     parameter_shapes,
 )
-
-__all__ = ["TrainingStateContents", "read_training_state", "write_training_state"]
 
 TRAINING_STATE_VERSION: Final = 1
 
@@ -46,33 +43,9 @@ TRAINING_STATE_VERSION: Final = 1
 class TrainingStateContents:
     """Everything that the files of a training state contain.
 
-    Parameters
-    ----------
-    config
-        The model's sizes.
-    step
-        Number of updates.
-    batches
-        Number of batches read, each by all ranks together.
-    batch_size, seq_len
-        B and T of such a batch.
-    params, m, v
-        Name to float32 array, with the names, shapes and order of `parameter_shapes`.
-    learning_rate, beta1, beta2, eps, weight_decay
-        Settings of the updates so far, rounded to float32.
-    run
-        A number that identifies the run, from 0 to 2^64 - 1.
-    seed
-        Seed of generated tokens, an int64.
-    data_id
-        Fingerprint of the data, from 0 to 2^64 - 1; 0 if there is none.
-    blas
-        1 if a BLAS computed matmuls of any step, so that the bits aren't strict; otherwise 0.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If a number is out of range, a name is missing or unknown, or an array has another shape or dtype.
+    ``batches`` is the number of batches read, each of ``batch_size`` sequences of ``seq_len`` tokens over all ranks.
+    ``params``, ``m`` and ``v`` have the names, shapes and order of `parameter_shapes`. ``run`` identifies the run, and
+    ``data_id`` its data. ``blas`` is 1 if a BLAS computed matmuls of any step, so that the bits aren't strict.
     """
 
     config: ModelConfig
@@ -88,23 +61,10 @@ class TrainingStateContents:
     beta2: float
     eps: float
     weight_decay: float
-    run: int = 0
-    seed: int = 0
-    data_id: int = 0
-    blas: int = 0
-
-    def __post_init__(self) -> None:
-        """Check the ranges of numbers, round the rates, and check and order the arrays."""
-        for name, least, end in _RANGES:
-            value = getattr(self, name)
-            if not least <= value < end:
-                raise InvalidArgumentError(
-                    f"training state, {name}: expected a number from {least} to {end - 1}, found {value}"
-                )
-        for name in _RATES:
-            object.__setattr__(self, name, float(np.float32(getattr(self, name))))
-        for group in _GROUPS:
-            object.__setattr__(self, group, checked_tensors(self.config, getattr(self, group), group))
+    run: int
+    seed: int
+    data_id: int
+    blas: int
 
 
 _BLOCK: Final = 4096
@@ -112,16 +72,14 @@ _BLOCK: Final = 4096
 
 _GROUPS: Final = ("params", "m", "v")
 _RATES: Final = ("learning_rate", "beta1", "beta2", "eps", "weight_decay")
-_RANGES: Final = (
-    ("step", 0, 2**63),
-    ("batches", 0, 2**63),
-    ("batch_size", 1, 2**63),
-    ("seq_len", 1, 2**63),
-    ("run", 0, 2**64),
-    ("seed", -(2**63), 2**63),
-    ("data_id", 0, 2**64),
-    ("blas", 0, 2),
-)
+_RANGES: Final = {
+    "step": (0, INT64_MAX),
+    "batches": (0, INT64_MAX),
+    "batch_size": (1, INT64_MAX),
+    "seq_len": (1, INT64_MAX),
+    "blas": (0, 1),
+    "tensors": (0, INT32_MAX),
+}
 _SIZES: Final = tuple(field.name for field in fields(ModelConfig))
 _COUNTERS: Final = {
     **{"step": "<i8", "run": "<u8", "batches": "<i8", "batch_size": "<i8", "seq_len": "<i8", "seed": "<i8"},
@@ -154,19 +112,8 @@ _Key: TypeAlias = tuple[str, int]
 def read_training_state(path: StrPath) -> TrainingStateContents:
     """Read a training state that was written by any number of ranks.
 
-    Parameters
-    ----------
-    path
-        The folder of one state, or the folder above it, of which the newest complete state is read.
-
-    Raises
-    ------
-    FormatError
-        If there is no complete state, or a file has a wrong format.
-    FileError
-        If a file can't be read.
-    OutOfMemoryError
-        If there isn't enough memory for the tensors.
+    ``path`` is the folder of one state, or the folder above it, of which the newest complete state is read. Any damage,
+    or a folder without a complete state, is a `FormatError`.
     """
     where = Path(path)
     names = _names_in(where)
@@ -184,41 +131,6 @@ def read_training_state(path: StrPath) -> TrainingStateContents:
         f"{where}: expected a complete training state, found "
         + (f"none (the newest: {newest})" if newest else "no folder named like step-000000000000")
     ) from newest
-
-
-def write_training_state(root: StrPath, state: TrainingStateContents, *, num_ranks: int = 1) -> Path:
-    """Write a training state and return its folder; the tensors are dealt out to the ranks' files in turn.
-
-    Parameters
-    ----------
-    root
-        The folder that contains the states; it is created if it doesn't exist.
-    state
-        The state.
-    num_ranks
-        The number of files.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If `num_ranks` isn't positive.
-    FileError
-        If a file can't be written; then the state is incomplete.
-    """
-    if not 1 <= num_ranks <= INT32_MAX:
-        raise InvalidArgumentError(f"num_ranks: expected a number from 1 to {INT32_MAX}, found {num_ranks}")
-    folder = Path(root) / f"step-{state.step:012}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        sync_directory(folder.parent)
-    except OSError as error:
-        raise FileError(f"{folder}: can't be made: {reason(error)}", error.errno, str(folder)) from error
-    keys = _keys(state.config)
-    for rank in range(num_ranks):
-        with atomic_write(folder / _file_name(rank, num_ranks)) as file:
-            for piece in _file_pieces(state, rank, num_ranks, keys[rank::num_ranks]):
-                file.write(piece)
-    return folder
 
 
 def _file_name(rank: int, num_ranks: int) -> str:
@@ -278,24 +190,6 @@ def _end_record(header: np.void, size: int, start: bytes) -> bytes:
     return end.tobytes().ljust(_BLOCK, b"\0")
 
 
-def _file_pieces(state: TrainingStateContents, rank: int, num_ranks: int, keys: list[_Key]) -> Iterator[bytes]:
-    table, begin, end = _layout(state.config, keys)
-    header = np.zeros(1, _HEADER)
-    header["magic"], header["version"] = TRAINING_STATE_MAGIC, TRAINING_STATE_VERSION
-    header["rank"], header["num_ranks"], header["tensors"] = rank, num_ranks, len(keys)
-    for name in _SIZES:
-        header[name] = getattr(state.config, name)
-    for name in _SAME_IN_ALL_FILES:
-        header[name] = getattr(state, name)
-    start = (header.tobytes().ljust(HEADER_BYTES, b"\0") + table.tobytes()).ljust(begin, b"\0")
-    yield start
-    for key in keys:
-        for group in _GROUPS:
-            data = bytes(bytes_of(_tensor(getattr(state, group), key), FLOAT32))
-            yield data.ljust(_rounded_up(len(data)), b"\0")
-    yield _end_record(header[0], end + _BLOCK, start)
-
-
 def _names_in(folder: Path) -> list[str]:
     try:
         return [entry.name for entry in folder.iterdir()]
@@ -339,6 +233,7 @@ def _read_state(folder: Path, step: int | None) -> TrainingStateContents:
             if first is None:
                 first = header
                 config = ModelConfig(**{name: int(header[name]) for name in _SIZES})
+                _check_total_size(folder, config, num_ranks)
                 shapes = parameter_shapes(config).items()
                 groups = {group: {name: np.empty(shape, np.float32) for name, shape in shapes} for group in _GROUPS}
             for key, positions in _read_table(file, where, config, header).items():
@@ -358,6 +253,19 @@ def _read_state(folder: Path, step: int | None) -> TrainingStateContents:
     return TrainingStateContents(config, params=groups["params"], m=groups["m"], v=groups["v"], **numbers)
 
 
+def _check_total_size(folder: Path, config: ModelConfig, num_ranks: int) -> None:
+    """Raise an error if the files are too small for a model, before memory is allocated for it."""
+    needed = len(_GROUPS) * 4 * num_parameters(config)
+    found = 0
+    for rank in range(num_ranks):
+        with reading(folder / _file_name(rank, num_ranks)) as (file, _):
+            found += file_size(file)
+    if found < needed:
+        raise FormatError(
+            f"{folder}: expected files of at least {needed} bytes, the tensors of their model, found {found}"
+        )
+
+
 def _read_state_header(file: BinaryIO, where: Path) -> np.void:
     ints = read_header(file, where, TRAINING_STATE_MAGIC)
     check_version(ints, where, (TRAINING_STATE_VERSION,))
@@ -366,9 +274,9 @@ def _read_state_header(file: BinaryIO, where: Path) -> np.void:
     if problem is not None:
         name, expected, found = problem
         raise refusal(where, _offset(name), f"{name} to be {expected}", found)
-    for name, least, _ in (*_RANGES, ("tensors", 0, 0)):
-        if header[name] < least:
-            raise refusal(where, _offset(name), f"{name} to be at least {least}", str(header[name]))
+    for name, (least, most) in _RANGES.items():
+        if not least <= header[name] <= most:
+            raise refusal(where, _offset(name), f"{name} to be from {least} to {most}", str(header[name]))
     return header
 
 
@@ -403,6 +311,11 @@ def _read_table(file: BinaryIO, where: Path, config: ModelConfig, header: np.voi
     if size < end + _BLOCK:
         raise refusal(where, size, f"{end + _BLOCK} bytes in all", "the end of the file")
     check_end(file, where, end + _BLOCK)
+    known = np.zeros((), _HEADER)
+    for name in known.dtype.names or ():
+        known[name] = header[name]
+    if start != (known.tobytes().ljust(HEADER_BYTES, b"\0") + table.tobytes()).ljust(begin, b"\0"):
+        raise refusal(where, 0, "zeros wherever header and table have no number", "others")
     file.seek(end)
     if file.read(_BLOCK) != _end_record(header, size, start):
         raise refusal(where, end, "an end that goes with the header", "another: one of the two is damaged")

@@ -22,8 +22,6 @@ from starpullm.files.model import ModelConfig, parameter_shapes
 from starpullm.golden.records import GoldenRecord, activation_shapes
 from starpullm.processes.progress import report_phase
 
-__all__ = ["LlmcModel"]
-
 _BUILD = "gpt2_build_from_checkpoint"
 _FUNCTIONS = (_BUILD, "gpt2_forward", "gpt2_zero_grad", "gpt2_backward", "gpt2_update")
 
@@ -80,17 +78,7 @@ class _Model(ctypes.Structure):
 class LlmcModel:
     """A model in llm.c's memory, trained by llm.c's functions.
 
-    Parameters
-    ----------
-    library
-        The shared object.
-    checkpoint
-        Model file.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If the library can't be opened, lacks a function, or its model isn't laid out like llm.c's.
+    `InvalidArgumentError` is raised if the library can't be opened, lacks a function, or lays its model out otherwise.
     """
 
     def __init__(self, library: Path, checkpoint: Path) -> None:

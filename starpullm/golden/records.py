@@ -9,10 +9,10 @@ import hashlib
 import json
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,29 +21,14 @@ from starpullm.errors import FileError, FormatError, InvalidArgumentError
 from starpullm.files.header import StrPath
 from starpullm.files.model import UNLAYERED_PARAMETERS, ModelConfig, parameter_shapes
 
-__all__ = [
-    "LIBM_FUNCTIONS",
-    "SHIPPED_RECORDS",
-    "TENSOR_GROUPS",
-    "GoldenRecord",
-    "GoldenStep",
-    "LibmEvaluate",
-    "activation_shapes",
-    "layer_name",
-    "libm_fingerprint",
-    "shipped_libm_fingerprint",
-    "shipped_record",
-    "shipped_records",
-    "split_layer",
-    "split_layers",
-    "tensor_digest",
-]
-
 SHIPPED_RECORDS: Final = ("tiny", "odd", "small", "deep", "gpt2-124m")
 """Names of the records that come with the package, the quickest first."""
 
 TENSOR_GROUPS: Final = ("activations", "activation_grads", "grads", "params", "m", "v")
 """Groups of tensors of a step, in the order in which they are computed."""
+
+SETTINGS: Final = ("learning_rate", "beta1", "beta2", "eps", "weight_decay")
+"""The settings of AdamW in a record."""
 
 LIBM_FUNCTIONS: Final = ("expf", "tanhf", "coshf", "logf", "powf")
 """The functions of the platform's libm that the arithmetic contract uses."""
@@ -72,15 +57,9 @@ _CANONICAL_NAN: Final = 0x7FC00000
 class GoldenStep:
     """The results of one training step.
 
-    Parameters
-    ----------
-    mean_loss
-        The mean loss, a binary32 value.
-    mean_loss_bits
-        Its bits, 8 hex digits, the most significant first.
-    digests
-        The digest (see `tensor_digest`) of each tensor of each group of `TENSOR_GROUPS`. Names are those of
-        `layer_name`, in the order of the checkpoint or, for activations, of execution.
+    ``mean_loss_bits`` are the bits of the binary32 mean loss, 8 hex digits, the most significant first. ``digests`` has
+    the digest (see `tensor_digest`) of each tensor of each group of `TENSOR_GROUPS`. Names are those of `layer_name`,
+    in the order of the checkpoint or, for activations, of execution.
     """
 
     mean_loss: float
@@ -90,28 +69,11 @@ class GoldenStep:
 
 @dataclass(frozen=True)
 class GoldenRecord:
-    """A model, tokens and settings, and what llm.c computed with them.
+    """A model, tokens and settings of AdamW, and what llm.c computed with them.
 
-    Parameters
-    ----------
-    path
-        The file.
-    name
-        Name of the record.
-    seed
-        Number of the generated model and tokens, see `starpullm.data`.
-    model
-        The model's sizes.
-    batch_size, seq_len
-        B and T.
-    learning_rate, beta1, beta2, eps, weight_decay
-        Settings of AdamW.
-    checkpoint_sha256, tokens_sha256
-        SHA-256 in hex of the generated checkpoint and of all steps' tokens.
-    libm_fingerprint
-        Function to SHA-256 in hex, of the libm with which the record was made.
-    steps
-        The steps from the first on.
+    ``seed`` is the number of the generated model and tokens (see `starpullm.data`), whose SHA-256 in hex are
+    ``checkpoint_sha256`` and ``tokens_sha256`` (of all steps together). ``libm_fingerprint`` is that of the libm with
+    which the record was made.
     """
 
     path: Path
@@ -132,15 +94,7 @@ class GoldenRecord:
 
     @classmethod
     def load(cls, path: StrPath) -> GoldenRecord:
-        """Read and check a record.
-
-        Raises
-        ------
-        FormatError
-            If the file isn't JSON, or a key is missing or has a wrong value; the message names the key.
-        FileError
-            If the file can't be read.
-        """
+        """Read and check a record; `FormatError` names the key that is missing or has a wrong value."""
         where = Path(path)
         root = _Node(where, "", _read_json(where))
         config = root.child("config")
@@ -164,11 +118,7 @@ class GoldenRecord:
             model=model,
             batch_size=config.child("batch_size").integer(minimum=1),
             seq_len=config.child("seq_len").integer(minimum=1),
-            learning_rate=config.child("learning_rate").number(),
-            beta1=config.child("beta1").number(),
-            beta2=config.child("beta2").number(),
-            eps=config.child("eps").number(),
-            weight_decay=config.child("weight_decay").number(),
+            **{name: config.child(name).number() for name in SETTINGS},
             checkpoint_sha256=root.child("checkpoint_sha256").hex(_SHA256_DIGITS),
             tokens_sha256=root.child("tokens_sha256").hex(_SHA256_DIGITS),
             libm_fingerprint=fingerprint,
@@ -181,32 +131,11 @@ class GoldenRecord:
         return len(self.steps)
 
     def different_functions(self, fingerprint: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the libm functions with other bits than those of the record's libm; empty if results are comparable.
-
-        Parameters
-        ----------
-        fingerprint
-            The result of `libm_fingerprint`.
-        """
+        """Return the libm functions whose bits aren't those of the record's libm; empty if results are comparable."""
         return tuple(name for name in LIBM_FUNCTIONS if fingerprint.get(name) != self.libm_fingerprint[name])
 
     def raw_tensor(self, step: int, group: str, tensor: str) -> NDArray[np.float32] | None:
-        """Return the values of a tensor, or None if only its digest is known.
-
-        Parameters
-        ----------
-        step
-            Number of the step, from 0.
-        group
-            One of `TENSOR_GROUPS`.
-        tensor
-            A name of `GoldenStep.digests`, for example `qkvw[1]`.
-
-        Raises
-        ------
-        FormatError
-            If the record's array file has a wrong format.
-        """
+        """Return the values of a tensor, by a name of `GoldenStep.digests`, or None if only its digest is known."""
         arrays = self.path.with_suffix(".npz")
         if not arrays.is_file():
             return None
@@ -224,13 +153,7 @@ class GoldenRecord:
 
 
 def shipped_record(name: str) -> GoldenRecord:
-    """Return the shipped record of that name.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If there is no record of this name.
-    """
+    """Return the shipped record of that name."""
     if name not in SHIPPED_RECORDS:
         raise InvalidArgumentError(f"golden record: expected {' or '.join(SHIPPED_RECORDS)}, found {name}")
     return GoldenRecord.load(_GOLDEN / f"{name}.json")
@@ -253,10 +176,7 @@ def shipped_libm_fingerprint() -> dict[str, str]:
 def tensor_digest(array: NDArray[np.float32]) -> str:
     """Return the first 32 hex digits of the SHA-256 of a tensor's little-endian binary32 values, row-major.
 
-    Raises
-    ------
-    InvalidArgumentError
-        If the array isn't float32, because a conversion would change the bits.
+    `InvalidArgumentError` is raised if the array isn't float32, because a conversion would change the bits.
     """
     if array.dtype.newbyteorder("=") != np.float32:
         raise InvalidArgumentError(f"tensor digest: expected a float32 array, found {array.dtype}")
@@ -265,15 +185,7 @@ def tensor_digest(array: NDArray[np.float32]) -> str:
 
 
 def activation_shapes(config: ModelConfig, batch_size: int, seq_len: int) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each activation by name, in the order of execution, with the layer dimension first.
-
-    Parameters
-    ----------
-    config
-        The model's sizes.
-    batch_size, seq_len
-        B and T.
-    """
+    """Return the shape of each activation by name, in the order of execution, with the layer dimension first."""
     layers, channels, heads = config.num_layers, config.channels, config.num_heads
     rows = (batch_size, seq_len)
     return {
@@ -317,13 +229,7 @@ def split_layer(name: str) -> tuple[str, int | None]:
 def split_layers(
     tensors: Mapping[str, NDArray[np.float32]],
 ) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """Yield parameters or activations by the names of a record: `wte`, and for each layer `qkvw[0]` and so on.
-
-    Parameters
-    ----------
-    tensors
-        Name to array with the layer dimension first, as in `parameter_shapes` and `activation_shapes`.
-    """
+    """Yield parameters or activations, with the layer dimension first, by a record's names: `wte`, `qkvw[0]`, ..."""
     for name, array in tensors.items():
         if name in _UNLAYERED:
             yield name, array
@@ -335,23 +241,10 @@ def split_layers(
 # ---- libm ----
 
 
-class LibmEvaluate(Protocol):
-    """Applies a libm function to each element."""
-
-    def __call__(self, function: str, *arguments: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the results; `arguments` is one array, or for powf bases and exponents."""
-
-
-def libm_fingerprint(evaluate: LibmEvaluate) -> dict[str, str]:
+def libm_fingerprint(evaluate: Callable[..., NDArray[np.float32]]) -> dict[str, str]:
     """Return the fingerprint of a libm: function to SHA-256 in hex of its results at fixed inputs.
 
-    Parameters
-    ----------
-    evaluate
-        Called with the name of each function and one float32 array, for `powf` with two.
-
-    Notes
-    -----
+    ``evaluate`` is called with the name of each function and one float32 array, for `powf` with bases and exponents.
     Inputs are the bit patterns i·65521 mod 2^32 for i from 0 to 65535; for powf 0.9f and 0.999f raised to each of the
     powers 1 to 1000. Each NaN is replaced by 0x7fc00000.
     """

@@ -38,8 +38,6 @@ from starpullm.processes.ranks import guarded, meet, world
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
 
-__all__ = ["Answered", "Child", "Hung", "Lost", "Raised", "Reply", "Service", "find_function", "location_of"]
-
 Service: TypeAlias = AbstractContextManager[tuple[Any, Callable[[Any], Any]]]
 """What a child runs: yields a value for the parent, and the function that answers a request.
 
@@ -68,45 +66,35 @@ class Answered:
 
 
 @dataclass(frozen=True)
-class Raised:
-    """The service raised an exception. The child answers further requests, unless this was its start.
-
-    An exception in a child of several ranks ends the child instead, so it is `Lost`.
-
-    Parameters
-    ----------
-    child
-        The child's name.
-    kind, sentence
-        Name of the exception's class, and the exception as text.
-    text
-        Both of them; for exceptions that aren't this package's the traceback.
-    """
-
-    child: str
-    kind: str
-    sentence: str
-    text: str
-
-    def result(self) -> NoReturn:
-        """Raise a `RuntimeFailureError` with the child's name and the text."""
-        raise RuntimeFailureError(f"{self.child}: {self.text}")
-
-
-@dataclass(frozen=True)
-class Lost:
-    """The child has crashed or exited, or could not be started.
-
-    ``text`` is a sentence, then everything that helps to find the cause. ``ending`` is how the job ended, or the
-    exception that kept it from starting.
-    """
+class _Failed:
+    """There is no answer; ``text`` is a sentence that begins with the child's name, then all that helps to find why."""
 
     text: str
-    ending: JobEnding | Exception
 
     def result(self) -> NoReturn:
         """Raise a `RuntimeFailureError` with the text."""
         raise RuntimeFailureError(self.text)
+
+
+@dataclass(frozen=True)
+class Raised(_Failed):
+    """The service raised an exception. The child answers further requests, unless this was its start.
+
+    An exception in a child of several ranks ends the child instead, so it is `Lost`.
+    """
+
+    child: str
+    kind: str
+    """Name of the exception's class."""
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Lost(_Failed):
+    """The child has crashed or exited, or could not be started."""
+
+    ending: JobEnding | Exception
+    """How the job ended, or the exception that kept it from starting."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +111,7 @@ def location_of(function: Callable[..., object]) -> dict[str, str]:
     Raises
     ------
     InvalidArgumentError
-        If it isn't defined at the top level of a module that has a file.
+        If it isn't defined at the top level of a module.
     """
     module = sys.modules[function.__module__]
     if "." in function.__qualname__ or module.__file__ is None:
@@ -132,18 +120,12 @@ def location_of(function: Callable[..., object]) -> dict[str, str]:
 
 
 def find_function(location: Mapping[str, str]) -> Callable[..., Any]:
-    """Return a function by its location; imports a module of this package by name, any other one from its file.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If the file isn't a Python file.
-    """
+    """Return a function by its location; imports a module of this package by name, any other one from its file."""
     name = location["module"]
     if name not in sys.modules and name.partition(".")[0] != __package__.partition(".")[0]:
         spec = importlib.util.spec_from_file_location(name, location["file"])
-        if spec is None or spec.loader is None:
-            raise InvalidArgumentError(f"{location['file']}: expected a Python file")
+        assert spec is not None
+        assert spec.loader is not None
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     function: Callable[..., Any] = getattr(importlib.import_module(name), location["function"])
@@ -156,21 +138,8 @@ def find_function(location: Mapping[str, str]) -> Callable[..., Any]:
 class Child:
     """A child process, or a job of several ranks; a context manager that starts nothing by itself and ends the child.
 
-    Parameters
-    ----------
-    name
-        The child's name in messages.
-    service
-        A function at the top level of a module; the child calls it with a communicator (None on one rank) and the
-        arguments.
-    arguments
-        Keyword arguments as JSON values.
-    ranks
-        With more than one, the child is a job under mpirun.
-    environment
-        Variables in addition to those of this process.
-    request_name
-        The name of a request in messages.
+    The service is a function at the top level of a module. The child calls it with a communicator (None on one rank)
+    and the arguments, which are JSON values. The environment is in addition to this process's.
     """
 
     def __init__(
@@ -238,13 +207,7 @@ class Child:
         return self._reply(self._request_name, time_limit, deadline)
 
     def end(self) -> None:
-        """Let the child end, or kill it; may be called twice.
-
-        Raises
-        ------
-        RuntimeFailureError
-            If it can't be killed.
-        """
+        """Let the child end, or kill it; may be called twice."""
         if self._thread is None:
             return
         self._signal(signal.SIGCONT)
@@ -262,7 +225,7 @@ class Child:
     def _run(self, job: Job) -> None:
         try:
             self._ending = run_job(job, self._stop)
-        except (StarpullmError, OSError) as error:
+        except Exception as error:
             self._ending = error
 
     def _reply(self, what: str, time_limit: float, deadline: float) -> Reply:
@@ -270,7 +233,9 @@ class Child:
         if message is None:
             return self._lost(what, time_limit)
         self._signal(signal.SIGSTOP)
-        return Answered(message["value"]) if "value" in message else Raised(self.name, **message)
+        if "value" in message:
+            return Answered(message["value"])
+        return Raised(f"{self.name}: {message['text']}", self.name, message["kind"], message["sentence"])
 
     def _read(self, deadline: float) -> Any:
         """Return the next message; None if it doesn't come before the deadline, or the child has ended."""

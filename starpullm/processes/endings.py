@@ -14,41 +14,24 @@ from starpullm.processes.progress import Failure, Phase
 if TYPE_CHECKING:
     from starpullm.processes.job import Job
 
-__all__ = ["Completed", "Crashed", "ExitedWith", "JobEnding", "RankReport", "Stopped", "TimedOut"]
-
 _TAIL_LINES = 40  # of a rank's output, in an ending's text; Python's stacks of a few threads fit
 
 
 @dataclass(frozen=True)
 class RankReport:
-    """What is known of one rank at the end of its job.
-
-    Parameters
-    ----------
-    rank
-        Its number.
-    pid
-        Its process; None if it was never started.
-    status
-        Exit status, negative for a signal; None if the rank was running when the job was stopped.
-    phase
-        Its last report, with the time from then to the end of the job.
-    failure
-        Its report of its own failure, if there is one.
-    stdout, stderr
-        Its complete output.
-    native_stacks
-        Of its threads, if it was running when the job was stopped.
-    """
+    """What is known of one rank at the end of its job: its last phase, its own report of a failure, its output."""
 
     rank: int
     pid: int | None
+    """None if it was never started."""
     status: int | None
+    """Negative for a signal; None if the rank was running when the job was stopped."""
     phase: Phase | None
     failure: Failure | None
     stdout: str = ""
     stderr: str = ""
     native_stacks: str = ""
+    """Only if the rank was running when the job was stopped."""
 
     def __str__(self) -> str:
         """Return how the rank ended and its last phase, in words."""
@@ -67,27 +50,15 @@ class RankReport:
 
 @dataclass(frozen=True)
 class JobEnding(ABC):
-    """How a job ended; its text is a sentence about that, then the ranks, then the last lines of their output.
-
-    Parameters
-    ----------
-    job
-        What was run.
-    seconds
-        How long it took.
-    reports
-        By rank; a job without mpirun has rank 0.
-    launcher_stderr
-        The output of mpirun itself.
-    left_running
-        Processes of the job that were still running after it had ended by itself, and were killed.
-    """
+    """How a job ended; its text is a sentence about that, then the ranks, then the last lines of their output."""
 
     job: Job
     seconds: float
     reports: Mapping[int, RankReport]
+    """By rank; a job without mpirun has rank 0."""
     launcher_stderr: str
     left_running: tuple[str, ...]
+    """Processes that were still running after the job had ended by itself, and were killed."""
 
     @property
     @abstractmethod
@@ -105,13 +76,9 @@ class JobEnding(ABC):
         return "".join(report.stderr for report in self.reports.values())
 
     def completed(self) -> Completed:
-        """Return this ending if all ranks ended with status 0.
-
-        Raises
-        ------
-        RuntimeFailureError
-            With this ending's text, if not.
-        """
+        """Return this ending if all ranks ended with status 0, or raise a `RuntimeFailureError` with its text."""
+        if isinstance(self, Completed):
+            return self
         raise RuntimeFailureError(str(self))
 
     def __str__(self) -> str:
@@ -153,10 +120,6 @@ class Completed(JobEnding):
         """How long it took."""
         return f"completed after {self.seconds:.1f} s"
 
-    def completed(self) -> Completed:
-        """Return itself."""
-        return self
-
 
 @dataclass(frozen=True)
 class ExitedWith(JobEnding):
@@ -189,11 +152,6 @@ class Crashed(JobEnding):
 @dataclass(frozen=True)
 class TimedOut(JobEnding):
     """The job had not ended at its time limit, and was killed."""
-
-    @property
-    def phases(self) -> dict[int, Phase]:
-        """The last report of each rank that made one."""
-        return {rank: report.phase for rank, report in self.reports.items() if report.phase is not None}
 
     @property
     def sentence(self) -> str:

@@ -6,7 +6,6 @@ No process of the job is left running.
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import subprocess
@@ -23,7 +22,7 @@ from pathlib import Path
 
 import psutil
 
-from starpullm.errors import InvalidArgumentError, RuntimeFailureError
+from starpullm.errors import RuntimeFailureError
 from starpullm.processes import keeper
 from starpullm.processes.endings import Completed, Crashed, ExitedWith, JobEnding, RankReport, Stopped, TimedOut
 from starpullm.processes.mpirun import mpi_directories, mpirun_here, outer_job_variables
@@ -64,30 +63,13 @@ _KILL_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Job:
-    """What to run, and for how long.
-
-    Parameters
-    ----------
-    command
-        Program and arguments; ``sys.executable`` first for Python.
-    time_limit
-        Seconds.
-    ranks
-        How many under mpirun, all on this machine; None: one process without mpirun.
-    environment
-        Variables in addition to those of this process.
-    without
-        Variables of this process that the job does not get; ``STARPU_*`` stands for all that begin with ``STARPU_``.
-    cwd
-        Current directory.
-    """
+    """What to run, for how long at most, and with which environment variables in addition to those of this process."""
 
     command: Sequence[str]
     time_limit: float
     ranks: int | None = None
+    """How many under mpirun, all on this machine; None: one process without mpirun."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    without: Sequence[str] = ()
-    cwd: Path | None = None
 
 
 def run_job(job: Job, stop: threading.Event | None = None) -> JobEnding:
@@ -97,46 +79,39 @@ def run_job(job: Job, stop: threading.Event | None = None) -> JobEnding:
     directory of the job's temporary files, its TMPDIR, is removed. If this process is killed, the ranks are killed and
     the directories are removed too. Reading the stacks of ranks that are to be killed takes at most about ten seconds.
 
-    Parameters
-    ----------
-    job
-        What to run.
-    stop
-        Another thread sets it to have the job killed before its time limit.
+    Another thread sets `stop` to have the job killed before its time limit.
 
     Raises
     ------
-    InvalidArgumentError
-        If the number of ranks or the time limit isn't positive, there is no command, or no such directory.
     MissingDependencyError
         If there is no mpirun for the ranks.
     RuntimeFailureError
         If a process of the job can't be killed.
     """
-    _check(job)
     name = uuid.uuid4().hex
     with _temporary_directory() as directory, _shared_memory_directory(directory) as memory:
         ranks = directory / "ranks"
-        for part in (ranks, directory / "progress", directory / "tmp"):
-            part.mkdir()
+        ranks.mkdir()
+        (directory / "tmp").mkdir()
         start = time.monotonic()
         process = _start(job, name, directory, memory)
         left_running: list[str] = []
+        stacks: dict[int, str] = {}
         try:
-            ended = _wait(process, directory, start + job.time_limit, stop)
+            ended = _wait(process, ranks, start + job.time_limit, stop)
             seconds = time.monotonic() - start
-            failure = _first_failure(directory)
-            reports = _read_reports(job, directory)
+            failure = _first_failure(ranks)
+            reports = _read_reports(job, ranks)
             if ended:
                 left_running = _describe_remaining(name)
             else:
-                reports = _add_native_stacks(reports, name, ranks)
+                stacks = _native_stacks(reports, name, ranks)
         finally:
             _kill(name)
             process.wait()
         for rank, report in reports.items():
             stdout, stderr = _text(ranks / f"{rank}.stdout"), _text(ranks / f"{rank}.stderr")
-            reports[rank] = replace(report, stdout=stdout, stderr=stderr)
+            reports[rank] = replace(report, stdout=stdout, stderr=stderr, native_stacks=stacks.get(rank, ""))
         common = (job, seconds, reports, _text(directory / "launcher"), tuple(left_running))
     if failure is None and ended and process.returncode != 0:
         failure = process.returncode, None
@@ -151,20 +126,8 @@ def run_job(job: Job, stop: threading.Event | None = None) -> JobEnding:
 
 
 def job_environment(job: Job, base: Mapping[str, str], name: str, directory: Path, memory: Path) -> dict[str, str]:
-    """Return the environment of a job's processes.
-
-    Parameters
-    ----------
-    job
-        Which variables it adds and drops.
-    base
-        The environment to start from.
-    name
-        The job's name, by which its processes are found.
-    directory, memory
-        The job's own directories, for files and for memory shared between ranks.
-    """
-    dropped = (*job.without, *outer_job_variables(base))
+    """Return the environment of a job's processes; `memory` is the directory for memory shared between ranks."""
+    dropped = outer_job_variables(base)
     environment = {
         variable: value
         for variable, value in base.items()
@@ -176,7 +139,7 @@ def job_environment(job: Job, base: Mapping[str, str], name: str, directory: Pat
         **environment,
         **job.environment,
         JOB_VARIABLE: f"{outer}:{name}" if outer else name,
-        DIRECTORY_VARIABLE: str(directory / "progress"),
+        DIRECTORY_VARIABLE: str(directory / "ranks"),
         "TMPDIR": str(directory / "tmp"),
         **mpi_directories(directory / "tmp", memory),
     }
@@ -194,17 +157,6 @@ def processes_of(name: str) -> list[psutil.Process]:
 
 
 # ---- How it works ----
-
-
-def _check(job: Job) -> None:
-    if job.ranks is not None and job.ranks < 1:
-        raise InvalidArgumentError(f"ranks: found {job.ranks}, expected at least 1")
-    if not (job.time_limit > 0 and math.isfinite(job.time_limit)):
-        raise InvalidArgumentError(f"time_limit: found {job.time_limit:g}, expected a positive number of seconds")
-    if job.cwd is not None and not job.cwd.is_dir():
-        raise InvalidArgumentError(f"cwd: found {job.cwd}, expected a directory")
-    if not job.command:
-        raise InvalidArgumentError("command: found nothing, expected a program")
 
 
 @contextmanager
@@ -233,12 +185,11 @@ def _start(job: Job, name: str, directory: Path, memory: Path) -> subprocess.Pop
             stdout=output,
             stderr=output,
             env=environment,
-            cwd=job.cwd,
             start_new_session=True,
         )
 
 
-def _wait(process: subprocess.Popen[bytes], directory: Path, limit: float, stop: threading.Event | None) -> bool:
+def _wait(process: subprocess.Popen[bytes], ranks: Path, limit: float, stop: threading.Event | None) -> bool:
     """Wait for the end of a job; False if it has to be killed: by a time limit, or because `stop` is set."""
     failed = False
     while True:
@@ -246,21 +197,19 @@ def _wait(process: subprocess.Popen[bytes], directory: Path, limit: float, stop:
             process.wait(_POLL_SECONDS)
             return True
         now = time.monotonic()
-        if not failed and _first_failure(directory) is not None:
+        if not failed and _first_failure(ranks) is not None:
             failed, limit = True, min(limit, now + FAILURE_SECONDS)
         if now > limit or (stop is not None and stop.is_set()):
             return False
 
 
-def _first_failure(directory: Path) -> tuple[int, int | None] | None:
+def _first_failure(ranks: Path) -> tuple[int, int | None] | None:
     """Return status and rank of the first failure.
 
     A keeper writes its record before mpirun sees the end of the rank, so ranks that mpirun then kills end later.
     """
-    failures = read_failures(directory / "progress").items()
-    events = [(failure.time_ns, failure.status, rank) for rank, failure in failures]
-    endings = _read_endings(directory / "ranks").items()
-    events += [(time_ns, status, rank) for rank, (status, time_ns) in endings if status != 0]
+    events = [(failure.time_ns, failure.status, rank) for rank, failure in read_failures(ranks).items()]
+    events += [(time_ns, status, rank) for rank, (status, time_ns) in _read_endings(ranks).items() if status != 0]
     return min(events)[1:] if events else None
 
 
@@ -273,11 +222,10 @@ def _read_endings(ranks: Path) -> dict[int, tuple[int, int]]:
     return endings
 
 
-def _read_reports(job: Job, directory: Path) -> dict[int, RankReport]:
+def _read_reports(job: Job, ranks: Path) -> dict[int, RankReport]:
     """Return what is known of each rank now, without its output."""
-    ranks, progress = directory / "ranks", directory / "progress"
     pids = {int(path.stem): int(path.read_text("ascii")) for path in ranks.glob("*.pid")}
-    endings, phases, failures = _read_endings(ranks), read_phases(progress), read_failures(progress)
+    endings, phases, failures = _read_endings(ranks), read_phases(ranks), read_failures(ranks)
     return {
         rank: RankReport(
             rank=rank,
@@ -290,8 +238,8 @@ def _read_reports(job: Job, directory: Path) -> dict[int, RankReport]:
     }
 
 
-def _add_native_stacks(reports: Mapping[int, RankReport], name: str, ranks: Path) -> dict[int, RankReport]:
-    """Add the native stacks of the ranks that run, and make them write Python's to their standard error."""
+def _native_stacks(reports: Mapping[int, RankReport], name: str, ranks: Path) -> dict[int, str]:
+    """Return the native stacks of the ranks that run, and make them write Python's to their standard error."""
     processes = {process.pid: process for process in processes_of(name)}
     ended = _read_endings(ranks)
     running = {
@@ -309,7 +257,7 @@ def _add_native_stacks(reports: Mapping[int, RankReport], name: str, ranks: Path
     deadline = time.monotonic() + _ABORT_SECONDS
     while time.monotonic() < deadline and not running.keys() <= _read_endings(ranks).keys():
         time.sleep(_PAUSE_SECONDS)
-    return {rank: replace(report, native_stacks=stacks.get(rank, "")) for rank, report in reports.items()}
+    return stacks
 
 
 def _describe_remaining(name: str) -> list[str]:

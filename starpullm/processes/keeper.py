@@ -14,12 +14,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["rank_and_size_from_environment"]
-
 # The variables of Open MPI's mpirun, of MPICH's mpiexec and launchers derived from it, and of Slurm's srun.
-_RANK_AND_SIZE = (
+RANK_AND_SIZE = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
     ("PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
@@ -31,18 +30,19 @@ EXIT_LAUNCHER_GONE = 1  # only mpirun sees it
 
 
 def rank_and_size_from_environment(environment: Mapping[str, str] | None = None) -> tuple[int, int]:
-    """Return the rank of this process and the number of ranks; (0, 1) if it was not started as a rank.
-
-    Parameters
-    ----------
-    environment
-        By default the process's own.
-    """
+    """Return the rank of this process and the number of ranks; (0, 1) if it was not started as a rank."""
     environment = os.environ if environment is None else environment
-    for rank, size in _RANK_AND_SIZE:
+    for rank, size in RANK_AND_SIZE:
         if rank in environment and size in environment:
             return int(environment[rank]), int(environment[size])
     return 0, 1
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that readers see all of its content or no file."""
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    unfinished.write_text(text, "utf-8")
+    unfinished.rename(path)
 
 
 def main(directory: Path, launcher: int, places: list[str], command: list[str]) -> int:
@@ -51,16 +51,7 @@ def main(directory: Path, launcher: int, places: list[str], command: list[str]) 
     With R the rank, the files in `directory` are ``R.stdout`` and ``R.stderr``; ``R.pid``, the number of the process;
     and after its end ``R.ending``: exit status, negative for a signal, and CLOCK_MONOTONIC in nanoseconds.
 
-    Parameters
-    ----------
-    directory
-        For these files.
-    launcher
-        Number of the process that runs the job. If it ends first, the command is killed.
-    places
-        The job's directories, which are removed in that case.
-    command
-        The rank's command.
+    If the process `launcher` ends first, the command is killed, and the job's directories `places` are removed.
     """
     rank, _ = rank_and_size_from_environment()
     # mpirun signals whole process groups, also this process, which has to outlive the command. The command inherits
@@ -76,26 +67,18 @@ def main(directory: Path, launcher: int, places: list[str], command: list[str]) 
             stderr.write(f"{command[0]}: can't be started: {error.strerror}\n".encode())
             status = EXIT_CANNOT_START
         else:
-            _write(directory / f"{rank}.pid", str(process.pid))
+            write_whole(directory / f"{rank}.pid", str(process.pid))
             _end_with(launcher, process, places)
             status = process.wait()
-    _write(directory / f"{rank}.ending", f"{status} {time.monotonic_ns()}")
+    write_whole(directory / f"{rank}.ending", f"{status} {time.monotonic_ns()}")
     return status if status >= 0 else 128 - status
 
 
 def _end_with(launcher: int, process: subprocess.Popen[bytes], places: list[str]) -> None:
     """Wait until the process has ended; if the launcher ends first, kill the process and end this one."""
-    try:
-        files = {os.pidfd_open(launcher): launcher, os.pidfd_open(process.pid): process.pid}
-    except ProcessLookupError:
-        files = {}  # the launcher or the process has ended already
-    except OSError:
-        return  # Linux before 5.3 has no pidfd: the command is then not killed with the launcher
-    poll = select.poll()
-    for file in files:
-        poll.register(file, select.POLLIN)
-    ended = {files[file] for file, _ in poll.poll()} if files else set()
-    if process.poll() is None and process.pid not in ended:
+    with suppress(ProcessLookupError):  # one of them has ended already
+        select.select([os.pidfd_open(launcher), os.pidfd_open(process.pid)], [], [])
+    if process.poll() is None:
         process.kill()
         process.wait()
         for place in places:
@@ -104,15 +87,6 @@ def _end_with(launcher: int, process: subprocess.Popen[bytes], places: list[str]
         if os.getpgrp() == os.getpid():
             os.killpg(os.getpgrp(), signal.SIGKILL)
         os._exit(EXIT_LAUNCHER_GONE)
-    for file in files:
-        os.close(file)
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file so that readers see all of its content or no file."""
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(text, "ascii")
-    unfinished.rename(path)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from starpullm.errors import FileError
 
-__all__ = ["LOCK_VARIABLE", "machine_lock"]
-
 LOCK_VARIABLE = "STARPULLM_LOCK"
 """Environment variable with the path of a lock file to use instead of the user's own."""
 

@@ -13,22 +13,14 @@ from functools import cache
 from pathlib import Path
 
 from starpullm.errors import MissingDependencyError
+from starpullm.processes.keeper import RANK_AND_SIZE
 
-__all__ = ["mpi_directories", "mpirun_command", "mpirun_here", "outer_job_variables"]
-
-# Variables that make a process a rank, and all variables of its job, which would confuse an mpirun inside the rank.
-_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+# All variables of a rank's job, which would confuse an mpirun inside the rank.
 _OUTER_JOB = ("OMPI_*", "ORTE_*", "PRTE_*", "PMIX_*", "PMI_*", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
 
 
 def mpirun_here(ranks: int, exported: Sequence[str], path: str | None) -> list[str]:
-    """Return the `mpirun_command` of the mpirun that is on a PATH.
-
-    Raises
-    ------
-    MissingDependencyError
-        If there is none, or it does not answer.
-    """
+    """Return the `mpirun_command` of the mpirun that is on a PATH."""
     mpirun = shutil.which("mpirun", path=path)
     if mpirun is None:
         raise MissingDependencyError(
@@ -40,18 +32,8 @@ def mpirun_here(ranks: int, exported: Sequence[str], path: str | None) -> list[s
 def mpirun_command(mpirun: str, ranks: int, exported: Sequence[str], *, open_mpi: bool, root: bool) -> list[str]:
     """Return the part of a command line that precedes the command of the ranks.
 
-    Parameters
-    ----------
-    mpirun
-        The program.
-    ranks
-        How many.
-    exported
-        Names of environment variables that ranks need. Open MPI's mpirun does not pass on all variables by itself.
-    open_mpi
-        Whether this is Open MPI's mpirun. Another one gets only the number of ranks, an option that all of them have.
-    root
-        Whether the user is root.
+    Open MPI's mpirun does not pass on all variables by itself: those that ranks need are exported by name. Another
+    mpirun gets only the number of ranks, an option that all of them have.
     """
     command = [mpirun, "-n", str(ranks)]
     if not open_mpi:
@@ -67,7 +49,7 @@ def mpirun_command(mpirun: str, ranks: int, exported: Sequence[str], *, open_mpi
 
 def outer_job_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return patterns of the variables that belong to the MPI job in which this process is a rank, if it is one."""
-    return _OUTER_JOB if any(variable in environment for variable in _RANK_VARIABLES) else ()
+    return _OUTER_JOB if any(rank in environment for rank, _ in RANK_AND_SIZE) else ()
 
 
 def mpi_directories(temporary: Path, memory: Path) -> dict[str, str]:
@@ -82,8 +64,5 @@ def mpi_directories(temporary: Path, memory: Path) -> dict[str, str]:
 
 @cache
 def _is_open_mpi(mpirun: str) -> bool:
-    try:
-        run = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise MissingDependencyError(f"{mpirun}: does not print its version: {error}") from error
+    run = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=20, check=False)
     return "Open MPI" in run.stdout or "OpenRTE" in run.stdout

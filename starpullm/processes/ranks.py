@@ -15,7 +15,6 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self
 
 import click
@@ -91,15 +90,10 @@ def guarded(comm: Comm, exit_status: Callable[[BaseException], int] = default_ex
     its last report. SIGINT does the same if the block hasn't been left within two seconds. Both work during a native
     call of the main thread.
 
+    `exit_status` turns an exception into an exit status; 0 means that the exception is not a failure.
+
     Every rank has to enter and leave the block, in the main thread, and to leave it before it closes a trainer or a
     runtime, because closing these waits for the other ranks. Blocks may be nested.
-
-    Parameters
-    ----------
-    comm
-        All ranks of the job.
-    exit_status
-        From an exception to an exit status; 0 means that the exception is not a failure.
 
     Raises
     ------
@@ -128,14 +122,7 @@ def guarded(comm: Comm, exit_status: Callable[[BaseException], int] = default_ex
 
 
 def check_same_options(comm: Comm, options: Mapping[str, object]) -> None:
-    """Raise on every rank if options differ between ranks; every rank has to call this.
-
-    Parameters
-    ----------
-    comm
-        The ranks to compare.
-    options
-        Name to value; values are compared by their ``repr``.
+    """Raise on every rank if options differ between ranks by their ``repr``; every rank has to call this.
 
     Raises
     ------
@@ -150,13 +137,7 @@ def check_same_options(comm: Comm, options: Mapping[str, object]) -> None:
 
 
 def option_differences(options: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return a text for each option that differs, for example ``sub_batches is 2 on rank 0 and 4 on rank 1``.
-
-    Parameters
-    ----------
-    options
-        By rank: name to text of the value.
-    """
+    """Return a text for each option that differs, for example ``sub_batches is 2 on rank 0 and 4 on rank 1``."""
     differences = []
     for name in dict.fromkeys(name for of_rank in options for name in of_rank):
         ranks: dict[str, list[int]] = {}
@@ -227,7 +208,7 @@ def _reason(error: BaseException, status: int) -> _Reason:
 def _left_together(comm: Comm, watch: _SignalWatch, reason: _Reason) -> bool:
     """If all ranks fail within the time, write each distinct reason once, from the first rank that has it."""
     watch.unsaid = reason
-    with suppress(StarpullmError):  # a missing directory for reports must not hide the reason
+    with suppress(OSError):  # a missing directory for reports must not hide the reason
         progress.report_failure(reason.status, reason.sentence)
     try:
         if not meet(comm, AGREEMENT_SECONDS):
@@ -279,9 +260,7 @@ class _SignalWatch:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.leaving.set()
         signal.set_wakeup_fd(self._outer_file)
         if self._outer_handler is not None:  # None: a handler that wasn't installed from Python can't be restored

@@ -8,21 +8,11 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["native_stacks"]
-
 _FRAMES = 16  # of each thread, the innermost
 
 
 def native_stacks(pid: int, seconds: float) -> str:
-    """Return the stacks of a process's threads by eu-stack or gdb, or without them what each thread waits for.
-
-    Parameters
-    ----------
-    pid
-        The process, which is stopped meanwhile.
-    seconds
-        Time limit.
-    """
+    """Return the stacks of a process's threads by eu-stack or gdb, or without them what each thread waits for."""
     for command in _debuggers(pid):
         with suppress(OSError, subprocess.TimeoutExpired):
             run = subprocess.run(

@@ -10,41 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from starpullm.pytest_plugin.fixtures import (
-    Checker,
-    golden,
-    reference,
-    starpu_runtime,
-    starpullm_check,
-    starpullm_configuration,
-    starpullm_validation,
-    task_trace,
-    trainer,
-)
+from starpullm.pytest_plugin.fixtures import Checker
 from starpullm.pytest_plugin.items import FIXTURES, MARKERS, RANK_MARKERS
-from starpullm.pytest_plugin.options import pytest_addoption
 from starpullm.pytest_plugin.ranks import RankedRun, rank_and_size, write_nothing
 from starpullm.pytest_plugin.run import VALIDATION, Validation, validation_of
-from starpullm.pytest_plugin.throughput import Gate, choose_throughput_tests, starpullm_gate
+from starpullm.pytest_plugin.throughput import Gate
 
-__all__ = [
-    "FIXTURES",
-    "MARKERS",
-    "Checker",
-    "Gate",
-    "Validation",
-    "golden",
-    "pytest_addoption",
-    "reference",
-    "starpu_runtime",
-    "starpullm_check",
-    "starpullm_configuration",
-    "starpullm_gate",
-    "starpullm_validation",
-    "task_trace",
-    "trainer",
-    "validation_of",
-]
+__all__ = ["FIXTURES", "Checker", "Gate", "Validation", "validation_of"]
+
+pytest_plugins = [f"starpullm.pytest_plugin.{name}" for name in ("options", "fixtures", "throughput")]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -77,11 +51,6 @@ def pytest_configure(config: pytest.Config) -> None:
         raise refusal
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests of throughput without ``--benchmark``."""
-    choose_throughput_tests(config, items)
-
-
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End all processes, and restore the environment."""
     if VALIDATION in config.stash:
@@ -93,7 +62,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     validation = validation_of(metafunc.config)
     ranks = validation.ranks_of(metafunc.definition)
     if _is_ours(metafunc, "starpullm_configuration"):
-        configurations = validation.configurations_on(ranks)
+        configurations = validation.configurations(ranks)
         metafunc.parametrize(
             "starpullm_configuration",
             configurations,

@@ -16,23 +16,11 @@ from starpullm.pytest_plugin.run import Validation, validation_of
 
 if TYPE_CHECKING:
     from starpullm import Runtime, Trainer
-    from starpullm.checks.isolation import Answer, CheckReport, RuntimeConfiguration
+    from starpullm.checks.isolation import CheckReport, RuntimeConfiguration
     from starpullm.checks.references import Reference
     from starpullm.checks.result import CheckResult
     from starpullm.golden.records import GoldenRecord
     from starpullm.trace import Trace
-
-__all__ = [
-    "Checker",
-    "golden",
-    "reference",
-    "starpu_runtime",
-    "starpullm_check",
-    "starpullm_configuration",
-    "starpullm_validation",
-    "task_trace",
-    "trainer",
-]
 
 MAX_LINES = 25
 """The lines of a result that are shown; the report has all of them."""
@@ -145,26 +133,29 @@ class Checker:
     def __call__(self, function: Callable[..., CheckResult], **arguments: object) -> None:
         """Run a check on the test's configuration; fail or skip the test unless the check passed."""
         assert self.configuration is not None
-        answer = self.run(self.configuration, function, **arguments)
-        if not answer.reports:
+        report = self.run(self.configuration, function, **arguments)
+        if report is None:
             pytest.fail(f"{function.__name__} returned nothing, expected a result", pytrace=False)
-        self.judge(answer.reports[0])
+        self.judge(report)
 
     def run(
         self, configuration: RuntimeConfiguration, function: Callable[..., CheckResult | None], **arguments: Any
-    ) -> Answer:
+    ) -> CheckReport | None:
         """Call a function in the process of a configuration; fail the test if there is no answer."""
-        answer = self._validation.pool.call(
-            configuration, function, time_limit=self._validation.time_limit, **arguments
-        )
-        if answer.ending != "answered":
-            self.give_up(answer.failure)
-        return answer
+        from starpullm.processes.children import Answered
 
-    def judge(self, *reports: CheckReport) -> None:
+        reply = self._validation.pool.call(configuration, function, time_limit=self._validation.time_limit, **arguments)
+        if not isinstance(reply, Answered):
+            self.give_up(reply.text)
+        report: CheckReport | None = reply.value
+        return report
+
+    def judge(self, *results: CheckResult | CheckReport) -> None:
         """Fail or skip the test unless all checks passed."""
+        from starpullm.checks.isolation import CheckReport
         from starpullm.checks.result import Outcome
 
+        reports = [result if isinstance(result, CheckReport) else CheckReport.of(result) for result in results]
         texts = []
         for report in sorted(reports, key=lambda report: report.outcome is not Outcome.FAILED):
             self._entry.results.append({**report.details, "name": report.name, "outcome": report.outcome.value})

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["ENTRY", "FIXTURES", "MARKERS", "RANK_MARKERS", "Entry", "configuration_of", "family_of", "uses_plugin"]
-
 MARKERS = {
     "parity": "every tensor has the bits of a golden record",
     "dependencies": "tasks run in the order that their accesses require",

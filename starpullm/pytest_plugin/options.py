@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from starpullm.errors import MissingDependencyError, StarpullmError
 from starpullm.pytest_plugin.items import RANK_MARKERS
 from starpullm.pytest_plugin.ranks import add_mpi_option, rank_and_size
 
 if TYPE_CHECKING:
     from starpullm.checks.isolation import RuntimeConfiguration
-
-__all__ = ["DEFAULT_TIME_LIMIT", "Options", "check_file", "pytest_addoption"]
 
 DEFAULT_RECORDS = ("tiny", "odd", "small", "deep")
 DEFAULT_RECORDS_OF_RANKS = ("tiny", "odd", "small")
@@ -35,42 +34,21 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         group.addoption(name, help=text, **action, **attributes)
 
     add("--starpullm-lib", "PATH", "native library to validate; default: the installed one")
-    add(
-        "--starpullm-partition",
-        "WxT",
-        "W workers of T threads each; may be repeated; all (the default): 1x1 and the partitions that use every core",
-        action="append",
-    )
+    partitions = "W workers of T threads each; may be repeated; all (the default): 1x1 and those that use every core"
+    add("--starpullm-partition", "WxT", partitions, action="append")
     add("--starpullm-schedulers", "NAME,…", "StarPU schedulers; default: lws")
     add("--starpullm-sub-batches", "N,…", "numbers of sub-batches, or all; default: 1 and one per sequence")
     add("--starpullm-reductions", "NAME,…", "reductions of gradients; default: ordered,tree,redux")
     add("--starpullm-records", "RECORD,…", f"golden records, by name or file; default: {','.join(DEFAULT_RECORDS)}")
     add("--llmc-lib", "PATH", "llm.c as a shared object, to compare with in addition to the golden records")
-    add(
-        "--starpullm-seed",
-        "N",
-        "seed of generated batches, of delays and of StarPU's random scheduler; default: 1",
-        type=int,
-        default=1,
-    )
-    add(
-        "--starpullm-timeout",
-        "SECONDS",
-        f"time limit of each check; default: {DEFAULT_TIME_LIMIT:g}",
-        type=float,
-        default=DEFAULT_TIME_LIMIT,
-    )
-    add(
-        "--benchmark",
-        None,
-        "also run the tests of throughput; pytest-benchmark stores their results",
-        dest="starpullm_benchmark",
-    )
-    add(
-        "--starpullm-baseline-lib",
-        "PATH",
-        "native library to compare throughput with; default: the stored runs of pytest-benchmark",
-    )
+    seed = "seed of generated batches, of delays and of StarPU's random scheduler; default: 1"
+    add("--starpullm-seed", "N", seed, type=int, default=1)
+    limit = f"time limit of each check; default: {DEFAULT_TIME_LIMIT:g}"
+    add("--starpullm-timeout", "SECONDS", limit, type=float, default=DEFAULT_TIME_LIMIT)
+    benchmark = "also run the tests of throughput; pytest-benchmark stores their results"
+    add("--benchmark", None, benchmark, dest="starpullm_benchmark")
+    baseline = "native library to compare throughput with; default: the stored runs of pytest-benchmark"
+    add("--starpullm-baseline-lib", "PATH", baseline)
     add("--starpullm-blocks", "N", "rounds of a throughput comparison; default: 64", type=int)
     add("--starpullm-budget", "FRACTION", "slowdown that is tolerated; default: 0.02", type=float)
     add("--starpullm-ranks", "N,…", "numbers of ranks to measure throughput with; default: 1")
@@ -115,7 +93,6 @@ class Options:
     def machine(self) -> dict[str, Any]:
         """The results of ``starpullm doctor --json``, from a process of its own."""
         from starpullm.checks.isolation import machine_in_child
-        from starpullm.errors import StarpullmError
 
         try:
             return machine_in_child()
@@ -127,12 +104,7 @@ class Options:
         marked = any(test.get_closest_marker(name) for name in RANK_MARKERS)
         return self.ranks if marked else 1
 
-    @cached_property
-    def configurations(self) -> list[RuntimeConfiguration]:
-        """The configurations on one rank."""
-        return self.configurations_on(1)
-
-    def configurations_on(self, ranks: int) -> list[RuntimeConfiguration]:
+    def configurations(self, ranks: int = 1) -> list[RuntimeConfiguration]:
         """Return every partition with every scheduler; the partition changes slowest."""
         from starpullm.checks.isolation import RuntimeConfiguration
 
@@ -157,7 +129,6 @@ class Options:
     def records(self) -> list[str]:
         """The chosen records: names of shipped ones, paths of others."""
         from starpullm.checks.runs import find_record
-        from starpullm.errors import StarpullmError
         from starpullm.golden.records import SHIPPED_RECORDS
 
         found = []
@@ -238,10 +209,9 @@ class Options:
         if report is not None and not report.parent.is_dir():
             raise pytest.UsageError(f"--starpullm-report: {report}: there is no directory {report.parent}")
         assert self.reductions
-        assert self.configurations
+        assert self.configurations()
 
     def _check_throughput(self) -> None:
-        from starpullm.errors import MissingDependencyError
         from starpullm.speed.gate import MIN_ROUNDS, RESOLUTION
         from starpullm.speed.gate_statistics import scipy_stats
 
@@ -298,7 +268,6 @@ class Options:
 
     def _partitions(self, ranks: int) -> list[str]:
         from starpullm.data.sizes import divisors
-        from starpullm.errors import StarpullmError
         from starpullm.runtime import Partition
 
         cores = int(self.machine["cores"])

@@ -12,21 +12,24 @@ import importlib.util
 import io
 import os
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import pytest
 from _pytest.runner import runtestprotocol
 
+from starpullm.errors import StarpullmError
+from starpullm.processes.keeper import rank_and_size_from_environment
 from starpullm.pytest_plugin.report import message_of
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
 
-__all__ = ["RankedRun", "add_mpi_option", "rank_and_size", "runs_on_every_rank", "write_nothing"]
-
 _PAUSE_SECONDS = 0.02
+MAX_DIFFERENCES = 3
+"""The tests that are named if ranks have collected different ones, each with its place in the order."""
+
 _SEVERITY = ("passed", "skipped", "failed")
 
 
@@ -38,11 +41,7 @@ def add_mpi_option(group: pytest.OptionGroup, plugins: pytest.PytestPluginManage
 
 def rank_and_size(options: argparse.Namespace) -> tuple[int, int]:
     """Return this process's rank and the number of ranks; 0 and 1 without ``--with-mpi``."""
-    if not getattr(options, "with_mpi", False):
-        return 0, 1
-    from starpullm.processes.ranks import rank_and_size_from_environment
-
-    return rank_and_size_from_environment()
+    return rank_and_size_from_environment() if getattr(options, "with_mpi", False) else (0, 1)
 
 
 def runs_on_every_rank(item: pytest.Item) -> bool:
@@ -54,7 +53,6 @@ class RankedRun:
     """One rank of a run of pytest over several ranks; registered as a plugin."""
 
     def __init__(self, config: pytest.Config) -> None:
-        from starpullm.errors import StarpullmError
         from starpullm.processes.ranks import world
 
         if config.getoption("dist", "no") != "no":
@@ -94,9 +92,11 @@ class RankedRun:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Refuse the run unless all ranks have collected the same tests."""
-        tests = [item.nodeid for item in session.items]
+        from starpullm.processes.ranks import option_differences
+
+        tests = {item.nodeid: str(number) for number, item in enumerate(session.items, 1)}
         collected = self._agree("collection", (tests, session.testsfailed))
-        differences = list(_collection_differences({rank: of_rank[0] for rank, of_rank in collected.items()}))
+        differences = option_differences([tests for tests, _ in collected.values()])[:MAX_DIFFERENCES]
         failed = [rank for rank, (_, errors) in collected.items() if errors]
         if failed and len(failed) < self.size:
             differences.append(f"{_ranks(failed)} had errors, which only that rank's standard output shows")
@@ -269,23 +269,6 @@ def _merge(report: pytest.TestReport, phases: Mapping[int, _Phase], size: int) -
 
 def _captured(report: pytest.TestReport) -> str:
     return "\n".join(f"---- {title}\n{text}" for title, text in report.sections)
-
-
-def _collection_differences(tests: Mapping[int, Sequence[str]]) -> Iterator[str]:
-    """Yield a text for each set of tests that only some ranks have collected."""
-    where: dict[str, list[int]] = {}
-    for rank, of_rank in tests.items():
-        for test in of_rank:
-            where.setdefault(test, []).append(rank)
-    groups: dict[tuple[int, ...], list[str]] = {}
-    for test, ranks in where.items():
-        if len(ranks) < len(tests):
-            groups.setdefault(tuple(ranks), []).append(test)
-    for those, only in groups.items():
-        more = f" and {len(only) - 1} more" if len(only) > 1 else ""
-        yield f"{only[0]}{more} on {_ranks(those)} only"
-    if not groups and len({tuple(of_rank) for of_rank in tests.values()}) > 1:
-        yield "the same tests in another order"
 
 
 def _ranks(ranks: Sequence[int]) -> str:

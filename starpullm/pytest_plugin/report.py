@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import errno
-import json
 import time
 from collections import Counter
-from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,8 +13,6 @@ from starpullm.pytest_plugin.items import MARKERS
 if TYPE_CHECKING:
     from starpullm.checks.isolation import Costs
 
-__all__ = ["Report", "message_of"]
-
 REPORT_VERSION = 1
 
 
@@ -27,26 +21,18 @@ class Report:
 
     def __init__(self) -> None:
         self.notes: list[str] = []
-        self._tests: dict[str, dict[str, Any]] = {}
-        self._start = time.time()
-
-    def __bool__(self) -> bool:
-        return bool(self._tests or self.notes)
-
-    @property
-    def has_tests(self) -> bool:
-        """Whether a test has used the plugin."""
-        return bool(self._tests)
+        self.tests: dict[str, dict[str, Any]] = {}
+        self.start = time.time()
 
     def add(self, report: pytest.TestReport) -> None:
         """Add a phase of a test, if the test uses the plugin."""
         results = getattr(report, "starpullm", None)
         if results is None:
             return
-        known = self._tests.get(report.nodeid)
+        known = self.tests.get(report.nodeid)
         if known is not None and report.passed:
             return
-        self._tests[report.nodeid] = {
+        self.tests[report.nodeid] = {
             "test": report.nodeid,
             **results,
             "outcome": report.outcome,
@@ -57,7 +43,7 @@ class Report:
     def lines(self, costs: Costs | None) -> list[str]:
         """Return a line for each family and configuration, the cost of the processes, and the notes."""
         groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-        for test in self._tests.values():
+        for test in self.tests.values():
             groups.setdefault((test["family"], test["configuration"]), []).append(test)
         order = [*MARKERS, "other"]
         rows = []
@@ -73,37 +59,20 @@ class Report:
             lines.append(f"isolation: {costs}")
         return lines + self.notes
 
-    def write(
-        self, path: Path, *, environment: Mapping[str, Any] | None, ranks: int, seed: int, costs: Costs | None
-    ) -> None:
-        """Write a JSON file, either completely or not at all.
-
-        Raises
-        ------
-        OSError
-            If it can't be written.
-        """
-        report = {
-            "version": REPORT_VERSION,
-            "time": self._start,
-            "environment": environment,
-            "ranks": ranks,
-            "seed": seed,
-            "isolation": {
-                "processes": len(costs.starts),
-                "served": costs.served,
-                "seconds_per_process": costs.per_process,
-                "seconds_saved": costs.saved,
-            }
-            if costs
-            else None,
-            "tests": list(self._tests.values()),
+    def as_json(self, costs: Costs | None) -> dict[str, Any]:
+        """Return the part of the JSON file that is about tests and their processes."""
+        isolation = costs and {
+            "processes": len(costs.starts),
+            "served": costs.served,
+            "seconds_per_process": costs.per_process,
+            "seconds_saved": costs.saved,
         }
-        if path.exists() and not path.is_file() and not path.is_dir():
-            raise FileExistsError(errno.EEXIST, "expected a regular file", str(path))  # a rename would replace it
-        unfinished = path.with_name(f"{path.name}.unfinished")
-        unfinished.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n", "utf-8")
-        unfinished.rename(path)
+        return {
+            "version": REPORT_VERSION,
+            "time": self.start,
+            "isolation": isolation,
+            "tests": list(self.tests.values()),
+        }
 
 
 def message_of(report: pytest.TestReport) -> str:

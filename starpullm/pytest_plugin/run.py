@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,6 @@ from starpullm.pytest_plugin.report import Report, message_of
 
 if TYPE_CHECKING:
     from starpullm.checks.isolation import Costs, Pool
-
-__all__ = ["VALIDATION", "Validation", "validation_of"]
 
 
 class Validation(Options):
@@ -108,7 +107,7 @@ class Validation(Options):
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, object, object]:
         """Write a line for each family and configuration, above pytest's failures."""
-        if self._report:
+        if self._report.tests or self._report.notes:
             terminalreporter.section("starpullm", "=")
             environment = [] if self._environment_shown else self._environment_lines()
             for line in [*environment, *self._report.lines(self._costs)]:
@@ -132,31 +131,32 @@ class Validation(Options):
     def _write_report(self, session: pytest.Session) -> None:
         """Write the JSON file to ``--starpullm-report``, or into pytest's cache if a test has used the plugin."""
         path = self.report_path
-        if path is None and not self._report.has_tests:
+        if path is None and not self._report.tests:
             return
+        from starpullm.files.atomic import atomic_write
+
+        notes = self._report.notes
+        report = {
+            **self._report.as_json(self._costs),
+            "environment": self.machine if self._report.tests else None,
+            "ranks": self.ranks,
+            "seed": self.seed,
+        }
         try:
             if path is None:
-                cache = self._config.cache if self._config.pluginmanager.has_plugin("cacheprovider") else None
-                if cache is None:
-                    self._report.notes.append(
-                        "report: not written: pytest's cache is switched off, expected --starpullm-report"
-                    )
+                if not self._config.pluginmanager.has_plugin("cacheprovider"):
+                    notes.append("report: not written: pytest's cache is switched off, expected --starpullm-report")
                     return
-                path = cache.mkdir("starpullm") / "report.json"
-            self._report.write(
-                path,
-                environment=self.machine if self._report.has_tests else None,
-                ranks=self.ranks,
-                seed=self.seed,
-                costs=self._costs,
-            )
+                assert self._config.cache is not None
+                path = self._config.cache.mkdir("starpullm") / "report.json"
+            with atomic_write(path) as file:
+                file.write(json.dumps(report, indent=1, allow_nan=False).encode() + b"\n")
         except OSError as error:
-            where = "--starpullm-report" if self.report_path is not None else "report"
-            self._report.notes.append(f"{where}: {path or error.filename} can't be written: {error.strerror}")
+            notes.append(f"{'report' if self.report_path is None else '--starpullm-report'}: {error}")
             if self.report_path is not None:
                 session.exitstatus = pytest.ExitCode.USAGE_ERROR
         else:
-            self._report.notes.append(f"report: {path}")
+            notes.append(f"report: {path}")
 
 
 VALIDATION = pytest.StashKey[Validation]()

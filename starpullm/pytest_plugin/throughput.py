@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from starpullm.errors import StarpullmError
 from starpullm.pytest_plugin.fixtures import Checker
 from starpullm.pytest_plugin.run import Validation, validation_of
 
 if TYPE_CHECKING:
-    from starpullm.speed.cost import CostResult
-    from starpullm.speed.rounds import Series
+    from starpullm.speed.turns import Contender
     from starpullm.speed.workload import Workload
-
-__all__ = ["Gate", "choose_throughput_tests", "starpullm_gate"]
 
 
 class _StepClock:
@@ -26,20 +24,19 @@ class _StepClock:
     So the record has the times of steps, without the time to start and stop processes between them.
     """
 
-    def __init__(self) -> None:
-        self._now = 0.0
+    now = 0.0
 
     def __call__(self) -> float:
-        return self._now
+        return self.now
 
     def advance(self, seconds: float) -> None:
-        self._now += seconds
+        self.now += seconds
 
 
 _CLOCK = _StepClock()
 
 
-def choose_throughput_tests(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the tests of throughput without ``--benchmark``; with it, give them the clock of steps."""
     own = [item for item in items if item.get_closest_marker("throughput")]
     if validation_of(config).benchmark:
@@ -78,18 +75,11 @@ class Gate:
     def __call__(self, record: str, sub_batches: int, ranks: int) -> None:
         """Measure the training of a record's model, and fail or skip the test unless it is fast enough.
 
-        Parameters
-        ----------
-        record
-            A golden record's name or file; only its sizes are used.
-        sub_batches
-            Of each rank.
-        ranks
-            The number of ranks, each with the test's partition; the record's batch is that of all ranks together.
+        `sub_batches` is their number on each rank. Each rank has the test's partition; the record's batch is that of
+        all ranks together.
         """
         from starpullm.checks.runs import find_record
         from starpullm.data.generator import generate_checkpoint
-        from starpullm.errors import StarpullmError
         from starpullm.speed.workload import Workload
 
         if self._benchmark.disabled:
@@ -120,7 +110,6 @@ class Gate:
             self._checker.give_up(str(error))
 
     def _against_library(self, workload: Workload, checkpoint: Path, library: Path) -> None:
-        from starpullm.checks.isolation import CheckReport
         from starpullm.speed.rounds import open_rounds
         from starpullm.speed.turns import Contender
 
@@ -129,17 +118,16 @@ class Gate:
             self._run(rounds.run_round)
             result = rounds.decide(self._validation.budget)
         self._record(rounds.new, workload, result.matmul_limit_gflops, result.fraction_of_limit)
-        self._checker.judge(CheckReport.of(result), CheckReport.of(rounds.compare_costs()))
+        self._checker.judge(result, rounds.compare_costs())
 
     def _against_records(self, workload: Workload, checkpoint: Path) -> None:
-        from starpullm.checks.isolation import CheckReport
         from starpullm.speed.cost import GraphCost, check_cost
         from starpullm.speed.gate import compare_with_stored
         from starpullm.speed.rounds import open_series
         from starpullm.speed.turns import Contender
 
         with open_series(workload, checkpoint, Contender("library"), self._validation.time_limit) as series:
-            self._run(series.take)
+            self._run(series.take_turn)
             limit, fraction = series.finish()
         stored = [extra for extra in self._stored() if extra["configuration"] == asdict(workload)]
         self._record(series, workload, limit, fraction)
@@ -151,25 +139,21 @@ class Gate:
             limit_gflops=limit,
             budget=self._validation.budget,
         )
-        costs: list[CostResult] = []
-        if stored:
-            assert series.contender.cost is not None
-            costs.append(check_cost(series.contender.cost, GraphCost(**stored[-1]["cost"])))
-        self._checker.judge(*(CheckReport.of(of) for of in (result, *costs)))
+        costs = [check_cost(series.cost, GraphCost(**extra["cost"])) for extra in stored[-1:]]
+        self._checker.judge(result, *costs)
 
     def _run(self, measure: Callable[[], float]) -> None:
         self._benchmark.pedantic(lambda: _CLOCK.advance(measure()), rounds=self._validation.rounds, iterations=1)
 
-    def _record(self, series: Series, workload: Workload, limit: float, fraction: float) -> None:
+    def _record(self, series: Contender, workload: Workload, limit: float, fraction: float) -> None:
         """Add to pytest-benchmark's record what later runs are compared with."""
-        assert series.contender.cost is not None
         self._benchmark.extra_info["starpullm"] = {
             "fingerprint": self._fingerprint,
             "configuration": asdict(workload),
             "tokens_per_ms": series.tokens_per_ms,
             "matmul_limit_gflops": limit,
             "fraction_of_limit": fraction,
-            "cost": asdict(series.contender.cost),
+            "cost": asdict(series.cost),
         }
 
     def _stored(self) -> Iterator[dict[str, Any]]:

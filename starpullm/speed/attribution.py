@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from starpullm.checks.dependencies import required_edges
 from starpullm.trace import Trace
 
-__all__ = ["TRANSFER", "WorkerTime", "attribute_time", "is_kernel", "merge_ranks"]
-
 TRANSFER = "transfer"
 """The operation that is a message between ranks; it runs on no worker."""
 
@@ -32,17 +30,9 @@ class WorkerTime(NamedTuple):
 def attribute_time(trace: Trace, begin_ns: int, end_ns: int, *, workers: int, ranks: int = 1) -> WorkerTime:
     """Attribute the time of all workers to kernels, to the runtime and to waiting, as ``measure.Throughput`` says.
 
-    Tasks without predecessors are ready at `begin_ns`. After the last kernel, one worker of each rank counts as idle
-    because of the runtime.
-
-    Parameters
-    ----------
-    trace
-        Every task, with the times of the rank that ran it.
-    begin_ns, end_ns
-        When the submission of the first task began, and when the end of all tasks was known, on the clock of the trace.
-    workers, ranks
-        The number of workers of each rank, and of ranks.
+    The trace has every task, with the times of the rank that ran it; each rank has `workers` workers. The submission of
+    the first task began at `begin_ns`, when tasks without predecessors are ready; the end of all was known at `end_ns`.
+    After the last kernel, one worker of each rank counts as idle because of the runtime.
     """
     tasks = trace.tasks
     ends = tasks["end_ns"]

@@ -15,26 +15,15 @@ from starpullm.checks.result import CheckResult, Outcome
 from starpullm.speed.attribution import is_kernel
 from starpullm.trace import AccessMode, Trace
 
-__all__ = ["CostResult", "GraphCost", "check_cost", "graph_cost"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class GraphCost:
     """Numbers that follow from a step's tasks and accesses alone, so that they are the same in every run.
 
-    Parameters
-    ----------
-    tasks
-        Of all ranks, without messages.
-    bytes_between_tasks
-        What tasks read. That many bytes are moved if every task runs on another worker than those that wrote its data,
-        and never more. How many really are moved depends on the scheduler.
-    bytes_between_ranks
-        In messages.
-    path_tasks
-        Tasks on the critical path.
-    path_bytes
-        Bytes that the tasks of a chain read and write, for the chain with the most of them.
+    ``tasks`` are those of all ranks, without messages; ``bytes_between_ranks`` are in messages. ``bytes_between_tasks``
+    is what tasks read: that many bytes are moved if every task runs on another worker than those that wrote its data,
+    and never more. How many really are moved depends on the scheduler. ``path_tasks`` counts those on the critical
+    path. ``path_bytes`` is what the tasks of a chain read and write, for the chain with the most of it.
     """
 
     tasks: int
@@ -91,8 +80,8 @@ def check_cost(now: GraphCost, baseline: GraphCost) -> CostResult:
         name="graph cost",
         outcome=Outcome.FAILED if grown else Outcome.PASSED,
         finding=f"{finding}, {shrunk} have shrunk" if shrunk else finding if grown else "the same graph",
+        compared=len(differences),
         measured=grown,
-        limit=0,
         now=now,
         baseline=baseline,
     )

@@ -1,17 +1,8 @@
 """The throughput gate's decision: whether a build is slower than another one, or than stored runs of the same machine.
 
-Two builds are compared in rounds of three turns: the new build's, the baseline's, and that of the control, a second
-process of the baseline (an A/A comparison). The quantities are the step and the kernels of each operation. In each
-round, the logarithm of the new build's time is compared with that of each of the baseline's two processes, and a
-quantity's change is the average of the two comparisons. (A comparison with the mean of the baseline's two turns would
-make a build on a busy machine look faster than itself: disturbances only slow down, and one of two turns is disturbed
-more often than one turn.) ``gate_statistics`` makes an estimate and an interval of the rounds; it keeps the middle half
-of them, because other activity of the machine disturbs single turns. The intervals of all quantities together miss the
-true values with a probability of at most `ERROR_RATE` to either side, divided equally among them (Bonferroni). The
-number of rounds is fixed before the first one, so there is no repeated testing that would raise this probability.
-
-The control shows how much two processes of the same build differ. If its interval excludes "no change", the interval of
-the new build's change is widened by that distance, to both sides.
+docs/throughput.md describes it. A quantity's change is the average of two comparisons, one with each of the baseline's
+two processes. A comparison with the mean of the baseline's two turns would make a build on a busy machine look faster
+than itself: disturbances only slow down, and one of two turns is disturbed more often than one turn.
 """
 
 from __future__ import annotations
@@ -20,28 +11,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from starpullm.checks.result import CheckResult, Outcome
 from starpullm.errors import InvalidArgumentError
 from starpullm.speed.gate_statistics import interval, student
-
-__all__ = [
-    "BUDGET",
-    "ERROR_RATE",
-    "MIN_ROUNDS",
-    "MIN_STORED",
-    "RESOLUTION",
-    "STEP",
-    "BuildsResult",
-    "Change",
-    "StoredResult",
-    "Verdict",
-    "compare_builds",
-    "compare_with_stored",
-]
 
 BUDGET = 0.02
 """The slowdown that is tolerated; a build is called slower if its slowdown is shown to be larger."""
@@ -91,23 +67,9 @@ _OUTCOMES = {
 class Change:
     """How the time of one quantity has changed, in fractions of the baseline's time: 0.05 means 5 % slower.
 
-    Parameters
-    ----------
-    name
-        ``STEP``, or an operation.
-    seconds
-        The baseline's time per step; for an operation the sum over all workers.
-    share
-        The fraction of the kernels' time; None for the step.
-    change, low, high
-        The estimate and its interval.
-    control_low, control_high
-        The interval of the change from the baseline to the control.
-    visible
-        The smallest slowdown that would have been called slower, derived from the control's interval.
-    verdict
-        ``SLOWER``: the interval lies above the budget. ``INCONCLUSIVE``: a slowdown of the resolution isn't excluded.
-        None: the operation's share or its tasks are too small to be judged.
+    ``seconds`` is the baseline's time per step, of an operation the sum over all workers. ``share`` is the fraction of
+    the kernels' time; None for the step. ``visible`` is the smallest slowdown that would have been called slower,
+    derived from the control's interval. ``verdict`` is None if the operation is too small to be judged.
     """
 
     name: str
@@ -130,37 +92,38 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildsResult(CheckResult):
-    """The comparison of two builds; ``measured`` is the largest change of a judged quantity, ``limit`` the budget.
+class ThroughputResult(CheckResult):
+    """The comparison of a build with a baseline; ``measured`` is the change (0.05: 5 % slower), ``limit`` the budget.
 
     Parameters
     ----------
     configuration
         The workload, in words.
-    verdict
-        Of all quantities together.
-    tokens_per_ms, baseline_tokens_per_ms
-        Medians over turns.
     matmul_limit_gflops, fraction_of_limit
         The machine's limit, measured in the same processes before and after the turns, and the fraction of it that the
-        new build's matrix products have over a step.
-    blocks
-        The number of rounds. (Its name in reports.)
+        build's matrix products have over a step.
     visible
-        The smallest slowdown of any judged operation that would have been called slower; None if none is judged. That
-        of the step is in the step's change.
-    changes
-        The step first, then the operations, longest first.
+        The smallest slowdown that would have been called slower, if there is one; of two builds, that of any judged
+        operation. That of the step is in the step's change.
     """
 
     configuration: str
     verdict: Verdict
     tokens_per_ms: float
-    baseline_tokens_per_ms: float
     matmul_limit_gflops: float
     fraction_of_limit: float
-    blocks: int
     visible: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildsResult(ThroughputResult):
+    """The comparison of two builds; ``measured`` is the largest change of a judged quantity.
+
+    ``blocks`` is the number of rounds. ``changes`` has the step first, then the operations, longest first.
+    """
+
+    baseline_tokens_per_ms: float
+    blocks: int
     changes: tuple[Change, ...]
 
     def detail_lines(self) -> Iterator[str]:
@@ -196,20 +159,8 @@ def compare_builds(
 ) -> BuildsResult:
     """Decide whether a build is slower than another.
 
-    Parameters
-    ----------
-    configuration
-        The workload in words, for messages.
-    new, baseline, control
-        For each round: seconds by quantity, one of which is ``STEP``. The i-th of each are of the same round.
-    tasks
-        The baseline's tasks of a step, by operation.
-    tokens, flops
-        Of a step.
-    limit_gflops
-        The machine's limit, in 10^9 operations per second.
-    budget
-        The slowdown that is tolerated.
+    `new`, `baseline` and `control` have for each round the seconds by quantity, one of which is ``STEP``; the i-th of
+    each are of the same round. `tasks` are the baseline's of a step, by operation; `tokens` and `flops` are of a step.
 
     Raises
     ------
@@ -230,13 +181,11 @@ def compare_builds(
     verdict = _together(judged)
     step_seconds = math.exp(np.median([math.log(of[STEP]) for of in new]))
     return BuildsResult(
-        name="throughput",
-        outcome=_OUTCOMES[verdict],
-        finding=_finding(verdict, _reason(verdict, judged, budget)),
+        **_told(verdict, _reason(verdict, judged, budget)),
+        compared=len(new),
         measured=max(of.change for of in judged),
         limit=budget,
         configuration=configuration,
-        verdict=verdict,
         tokens_per_ms=tokens / step_seconds / 1e3,
         baseline_tokens_per_ms=tokens / step.seconds / 1e3,
         matmul_limit_gflops=limit_gflops,
@@ -248,36 +197,16 @@ def compare_builds(
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoredResult(CheckResult):
-    """The comparison of a run with stored ones; ``measured`` is the change (0.05: 5 % slower), ``limit`` the budget.
+class StoredResult(ThroughputResult):
+    """The comparison of a run with stored ones, by ``fraction_of_limit``, each with the limit at the time of the run.
 
-    Runs are compared by ``fraction_of_limit``, each with the machine's limit at the time of the run.
-
-    Parameters
-    ----------
-    configuration
-        The workload, in words.
-    verdict
-        The result.
-    tokens_per_ms, matmul_limit_gflops, fraction_of_limit
-        Of this run.
-    stored
-        ``fraction_of_limit`` of each stored run, the oldest first.
-    low, high
-        The interval of the change; None if there are too few stored runs.
-    visible
-        The smallest slowdown that would have been called slower.
+    ``stored`` is that of each stored run, the oldest first; ``low`` and ``high`` are the interval of the change. The
+    change and its interval are None if there are too few stored runs.
     """
 
-    configuration: str
-    verdict: Verdict
-    tokens_per_ms: float
-    matmul_limit_gflops: float
-    fraction_of_limit: float
     stored: tuple[float, ...]
     low: float | None
     high: float | None
-    visible: float | None
 
     def detail_lines(self) -> Iterator[str]:
         """Yield the speed, and the stored runs that it was compared with."""
@@ -304,18 +233,8 @@ def compare_with_stored(
     """Decide whether a run is slower than the stored runs of the same workload on the same machine.
 
     Only the stored runs show how much runs of one build differ. The interval is Student's prediction interval for one
-    more run, which misses with the probability `ERROR_RATE` to either side.
-
-    Parameters
-    ----------
-    configuration
-        The workload in words, for messages.
-    fraction_of_limit, stored
-        The fraction of the limit of this run, and of each stored run.
-    tokens_per_ms, limit_gflops
-        Of this run, for the result.
-    budget
-        The slowdown that is tolerated.
+    more run, which misses with the probability `ERROR_RATE` to either side. `tokens_per_ms` and `limit_gflops` are only
+    for the result.
 
     Raises
     ------
@@ -333,13 +252,11 @@ def compare_with_stored(
         verdict = _verdict(low, high, budget)
         reason = f"{measured:+.1%} ({low:+.1%} to {high:+.1%}) of the time of {len(stored)} stored runs"
     return StoredResult(
-        name="throughput",
-        outcome=_OUTCOMES[verdict],
-        finding=_finding(verdict, reason),
+        **_told(verdict, reason),
+        compared=len(stored),
         measured=measured,
         limit=budget,
         configuration=configuration,
-        verdict=verdict,
         tokens_per_ms=tokens_per_ms,
         matmul_limit_gflops=limit_gflops,
         fraction_of_limit=fraction_of_limit,
@@ -367,31 +284,18 @@ def _changes(series: Sequence[Sequence[Mapping[str, float]]], tasks: Mapping[str
     change, low, high = interval([new - baseline, new - control], tail)
     _, control_low, control_high = interval([control - baseline], tail)
     bias = np.maximum(np.maximum(control_low, -control_high), 0)
-
-    def fractions(logarithms: NDArray[np.float64]) -> list[float]:
-        values: list[float] = np.expm1(logarithms).tolist()
-        return values
-
-    columns = {
-        "change": fractions(change),
-        "low": fractions(low - bias),
-        "high": fractions(high + bias),
-        "control_low": fractions(control_low),
-        "control_high": fractions(control_high),
-        "visible": ((1 + budget) * np.exp(np.maximum(-control_low, control_high)) - 1).tolist(),
-    }
-    changes = []
-    for i, name in enumerate(names):
-        values = {key: column[i] for key, column in columns.items()}
-        changes.append(
-            Change(
-                name=name,
-                seconds=seconds[i],
-                share=None if name == STEP else seconds[i] / kernels,
-                verdict=_verdict(values["low"], values["high"], budget) if is_judged[i] else None,
-                **values,
-            )
+    visible = math.log1p(budget) + np.maximum(-control_low, control_high)
+    fractions = np.expm1([change, low - bias, high + bias, control_low, control_high, visible])
+    changes = [
+        Change(
+            name=name,
+            seconds=of,
+            share=None if name == STEP else of / kernels,
+            verdict=_verdict(row[1], row[2], budget) if judged else None,
+            **dict(zip(("change", "low", "high", "control_low", "control_high", "visible"), row, strict=True)),
         )
+        for name, of, judged, row in zip(names, seconds, is_judged, fractions.T.tolist(), strict=True)
+    ]
     return [changes[0], *sorted(changes[1:], key=lambda of: -of.seconds)]
 
 
@@ -423,6 +327,8 @@ def _reason(verdict: Verdict, judged: Sequence[Change], budget: float) -> str:
     return f"step {judged[0].change:+.1%}; nothing is slower by {max(change.high for change in judged):.1%} or more"
 
 
-def _finding(verdict: Verdict, reason: str) -> str:
-    """Return the reason after the verdict, without it if the outcome's name is the same."""
-    return reason if verdict.value == _OUTCOMES[verdict].value else f"{verdict.value}: {reason}"
+def _told(verdict: Verdict, reason: str) -> dict[str, Any]:
+    """Return the fields that follow from the verdict; the finding has it only if the outcome's name is another."""
+    outcome = _OUTCOMES[verdict]
+    finding = reason if verdict.value == outcome.value else f"{verdict.value}: {reason}"
+    return {"name": "throughput", "outcome": outcome, "finding": finding, "verdict": verdict}

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from starpullm.errors import MissingDependencyError
 
-__all__ = ["interval", "scipy_stats", "student"]
-
 _CUT = 0.25  # of the values, at each end
 _RESAMPLES = 4_000
 _RESAMPLES_AT_ONCE = 500  # so that they stay in the cache
@@ -47,17 +45,9 @@ def interval(differences: Sequence[NDArray[np.float64]], tail: float) -> NDArray
     with a bootstrap's standard error: quantiles of the bootstrap so far out would rest on a few resamples. Its degrees
     of freedom are those of the values that the trimmed mean keeps (K. K. Yuen, Biometrika 61, 1974).
 
-    Parameters
-    ----------
-    differences
-        Arrays (rows, columns). The i-th rows of all of them belong together and are resampled together.
-    tail
-        The probability that the true value lies below the interval, and that it lies above.
-
-    Returns
-    -------
-    NDArray
-        (3, columns): estimates, lower ends, upper ends.
+    Each of `differences` has shape (rows, columns); the i-th rows of all of them belong together and are resampled
+    together. `tail` is the probability that the true value lies below the interval, and that it lies above. The result
+    has shape (3, columns): estimates, lower ends, upper ends.
     """
     stats = scipy_stats()
 

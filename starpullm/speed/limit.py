@@ -15,8 +15,6 @@ from starpullm.speed.workload import all_values
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
 
-__all__ = ["matmul_flops", "measure_peaks"]
-
 _PEAK_SECONDS = 0.1
 
 
@@ -27,14 +25,7 @@ def matmul_flops(model: ModelConfig, batch_size: int, seq_len: int) -> int:
     products. The four linear layers of a block have 12·C² weights together (3C² + C² + 4C² + 4C²), the logits Vp·C.
     Attention has two products forward (queries with keys, weights with values) and four backward; each of them has 2·C
     per pair of a position and an earlier or the same position, T·(T+1)/2 pairs in a sequence. In all
-    6·B·T·(12·L·C² + Vp·C) + 6·B·L·C·T·(T+1).
-
-    Parameters
-    ----------
-    model
-        The model's sizes.
-    batch_size, seq_len
-        B of all ranks together, and T.
+    6·B·T·(12·L·C² + Vp·C) + 6·B·L·C·T·(T+1), with B of all ranks together.
     """
     C, L = model.channels, model.num_layers
     linear = 6 * batch_size * seq_len * (12 * L * C * C + model.padded_vocab_size * C)

@@ -1,33 +1,23 @@
-"""Throughput of one workload: tokens per millisecond, the fraction of the machine's limit, and where the time goes.
-
-``python -m starpullm.speed.measure`` is the child process, or each rank, in which a workload is measured.
-"""
+"""Throughput of one workload: tokens per millisecond, the fraction of the machine's limit, and where the time goes."""
 
 from __future__ import annotations
 
-import json
 import resource
 import statistics
-import sys
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from starpullm.checks.result import json_value
-from starpullm.errors import (
-    FormatError,
-    InvalidArgumentError,
-    MissingDependencyError,
-    RuntimeFailureError,
-    StarpullmError,
-)
+from starpullm.errors import FormatError, InvalidArgumentError, MissingDependencyError, StarpullmError
 from starpullm.files.model import ModelConfig
 from starpullm.machine import processor, simd_level
-from starpullm.processes.job import ExitedWith, Job, run_job
-from starpullm.processes.progress import report_failure, report_phase
-from starpullm.processes.ranks import default_exit_status, guarded, rank_and_size_from_environment, world
+from starpullm.processes.children import Child, Lost, Raised, Reply
+from starpullm.processes.job import ExitedWith
+from starpullm.processes.progress import report_phase
+from starpullm.processes.ranks import default_exit_status, guarded
 from starpullm.runtime import Partition, Runtime
 from starpullm.speed.attribution import TRANSFER, attribute_time, is_kernel
 from starpullm.speed.limit import matmul_flops, measure_peaks
@@ -36,13 +26,12 @@ from starpullm.speed.workload import Run, Workload, all_values, make_batches, op
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
 
-__all__ = ["Throughput", "bench", "measure_throughput"]
-
 _PEAK_REPETITIONS = 3  # before the steps, and as many after them
 
-# The exit statuses of a child.
-_REFUSED = 2  # the workload is not possible
-_FAILED = 4
+_REFUSED = 2  # the exit status of a rank: the workload is not possible
+_REFUSALS: dict[str, type[StarpullmError]] = {
+    kind.__name__: kind for kind in (InvalidArgumentError, FormatError, MissingDependencyError)
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,22 +48,12 @@ class Throughput:
 
     Parameters
     ----------
-    configuration
-        The workload.
-    processor
-        Its name, and how many cores the machine has.
-    simd_level
-        Of its kernels.
     matmul
         ``Runtime.matmul``: ``"strict"``, or which BLAS.
     tokens_per_ms
         Of all ranks, over all iterations, which are submitted ahead.
-    step_seconds, traced_step_seconds
-        The time of an iteration, without and with trace.
     matmul_flops
         ``limit.matmul_flops`` of a step.
-    matmul_gflops
-        These operations per second, in 10^9.
     matmul_limit_gflops
         The most that the same number of cores does with one rounding per operation, as the contract requires: in
         registers only, the median of measurements directly before and after the steps in the same processes.
@@ -84,8 +63,6 @@ class Throughput:
         The same with fused multiply-add, which the contract excludes; None if the kernels' level has none.
     fraction_of_limit
         ``matmul_gflops`` divided by ``matmul_limit_gflops``: all time outside of matrix products counts as lost.
-    kernel_fraction, runtime_overhead_fraction, waiting_fraction
-        See above.
     idle_fractions
         For each worker, those of rank 0 first: the fraction of the time without a kernel.
     seconds_by_operation
@@ -106,47 +83,31 @@ class Throughput:
     matmul_flops: int
     matmul_gflops: float
     matmul_limit_gflops: float
-    matmul_limit_range: tuple[float, float]
+    matmul_limit_range: list[float]
     fma_peak_gflops: float | None
     fraction_of_limit: float
     kernel_fraction: float
     runtime_overhead_fraction: float
     waiting_fraction: float
-    idle_fractions: tuple[float, ...]
+    idle_fractions: list[float]
     seconds_by_operation: dict[str, float]
     tasks_per_step: float
     peak_rss_bytes: int
 
-    def as_json(self) -> dict[str, Any]:
-        """Return it as JSON values, by the names of the fields."""
-        values: dict[str, Any] = json_value(self)
-        return values
+    @property
+    def was_disturbed(self) -> bool:
+        """Whether the measurements of the limit differ by more than they do where nothing else runs."""
+        low, high = self.matmul_limit_range
+        return high > 1.25 * low
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Return the object that ``as_json`` was called on."""
-        low, high = values["matmul_limit_range"]
-        return cls(
-            **{
-                **values,
-                "configuration": Workload(**values["configuration"]),
-                "matmul_limit_range": (low, high),
-                "idle_fractions": tuple(values["idle_fractions"]),
-            }
-        )
+        """Return the object that ``json_value`` was called on."""
+        return cls(**{**values, "configuration": Workload(**values["configuration"])})
 
 
 def bench(workload: Workload, checkpoint: Path, time_limit: float) -> Throughput:
-    """Measure a workload in a child process, or under mpirun if it has several ranks.
-
-    Parameters
-    ----------
-    workload
-        What to run.
-    checkpoint
-        The model to start from.
-    time_limit
-        Seconds after which the child is ended.
+    """Measure a workload in a child process, or under mpirun if it has several ranks, within so many seconds.
 
     Raises
     ------
@@ -157,51 +118,51 @@ def bench(workload: Workload, checkpoint: Path, time_limit: float) -> Throughput
     RuntimeFailureError
         If the child failed for another reason, or was not done in time.
     """
-    outcome = run_job(
-        Job(
-            (sys.executable, "-P", "-m", "starpullm.speed.measure", json.dumps(asdict(workload)), str(checkpoint)),
-            time_limit=time_limit,
-            ranks=workload.ranks if workload.ranks > 1 else None,
-        )
-    )
-    if isinstance(outcome, ExitedWith) and outcome.rank is not None:
-        failure = outcome.reports[outcome.rank].failure
-        if failure is not None and failure.sentence:
-            kind = InvalidArgumentError if outcome.status == _REFUSED else RuntimeFailureError
-            raise kind(f"{workload}: {failure.sentence}")
-    return Throughput.from_json(json.loads(outcome.completed().reports[0].stdout))
+    arguments = {"workload": asdict(workload), "checkpoint": str(checkpoint)}
+    with Child(str(workload), _serve_throughput, arguments, ranks=workload.ranks) as child:
+        return Throughput.from_json(result_of(child, child.start(time_limit)))
 
 
-def measure_throughput(
-    workload: Workload,
-    checkpoint: Path,
-    comm: Comm | None = None,
-    guard: Callable[[], AbstractContextManager[None]] = nullcontext,
+def result_of(child: Child, reply: Reply) -> Any:
+    """Return the value of a child's reply, or raise what `bench` raises."""
+    if isinstance(reply, Raised) and reply.kind in _REFUSALS:
+        raise _REFUSALS[reply.kind](f"{child.name}: {reply.sentence}")
+    if isinstance(reply, Lost) and isinstance(reply.ending, StarpullmError):
+        raise reply.ending
+    if isinstance(reply, Lost) and isinstance(reply.ending, ExitedWith) and reply.ending.status == _REFUSED:
+        raise InvalidArgumentError(f"{child.name}: {reply.ending.sentence}")
+    return reply.result()
+
+
+# ---- In the child, or in each rank ----
+
+
+def _exit_status(error: BaseException) -> int:
+    return _REFUSED if isinstance(error, tuple(_REFUSALS.values())) else default_exit_status(error)
+
+
+@contextmanager
+def _serve_throughput(
+    comm: Comm | None, workload: Mapping[str, Any], checkpoint: str
+) -> Iterator[tuple[dict[str, Any], Callable[[Any], None]]]:
+    """Yield the result; there are no requests."""
+
+    def guard() -> AbstractContextManager[None]:
+        return guarded(comm, _exit_status) if comm is not None else nullcontext()
+
+    with guard():
+        result = _measure(Workload(**workload), Path(checkpoint), comm, guard)
+    yield json_value(result), lambda _: None
+
+
+def _measure(
+    workload: Workload, checkpoint: Path, comm: Comm | None, guard: Callable[[], AbstractContextManager[None]]
 ) -> Throughput:
-    """Measure a workload in this process, or in all ranks, which all return the same result.
+    """Measure a workload; all ranks return the same result.
 
-    No runtime may be open: the limit is measured before StarPU starts and after it has ended, because its workers poll.
-
-    Parameters
-    ----------
-    workload
-        What to run; its ``ranks`` is the communicator's size.
-    checkpoint
-        The model to start from.
-    comm
-        An mpi4py communicator; None: this process alone.
-    guard
-        Returns a context manager that is entered inside a runtime and inside a trainer, so that closing them does not
-        wait for a rank that has failed.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If the partition, the sequence length or the scheduler is not possible.
+    The guard is entered inside a runtime and inside a trainer, so that closing them does not wait for a rank that has
+    failed. The limit is measured before StarPU starts and after it has ended, because its workers poll.
     """
-    ranks = comm.Get_size() if comm else 1
-    if ranks != workload.ranks:
-        raise InvalidArgumentError(f"ranks: found {ranks}, expected {workload.ranks}")
     before = measure_peaks(workload.cores, comm, _PEAK_REPETITIONS)
     with open_runtime(workload, comm) as runtime, guard():
         matmul = runtime.matmul
@@ -211,7 +172,9 @@ def measure_throughput(
     after = measure_peaks(workload.cores, comm, _PEAK_REPETITIONS)
     strict, fused = (first + second for first, second in zip(before, after, strict=True))
     limit = statistics.median(strict)
-    step_seconds = timed.seconds / workload.iterations
+    step_seconds, traced_step_seconds = (
+        (of.end_ns - of.begin_ns) * 1e-9 / workload.iterations for of in (timed, traced)
+    )
     flops = matmul_flops(model, workload.batch_size, workload.seq_len)
     return Throughput(
         configuration=workload,
@@ -220,11 +183,11 @@ def measure_throughput(
         matmul=matmul,
         tokens_per_ms=workload.tokens / step_seconds / 1e3,
         step_seconds=step_seconds,
-        traced_step_seconds=traced.seconds / workload.iterations,
+        traced_step_seconds=traced_step_seconds,
         matmul_flops=flops,
         matmul_gflops=flops / step_seconds / 1e9,
         matmul_limit_gflops=limit,
-        matmul_limit_range=(min(strict), max(strict)),
+        matmul_limit_range=[min(strict), max(strict)],
         fma_peak_gflops=statistics.median(fused) or None,
         fraction_of_limit=flops / step_seconds / 1e9 / limit,
         peak_rss_bytes=sum(all_values(comm, peak_rss)),
@@ -242,7 +205,7 @@ def _times(workload: Workload, traced: Run) -> dict[str, Any]:
         "kernel_fraction": spent.kernels,
         "runtime_overhead_fraction": spent.runtime,
         "waiting_fraction": spent.waiting,
-        "idle_fractions": spent.idle,
+        "idle_fractions": list(spent.idle),
         "seconds_by_operation": {
             operation: seconds / workload.iterations
             for operation, seconds in trace.seconds_by_operation().items()
@@ -269,43 +232,3 @@ def _run(
         trainer.wait()
         report_phase("running the iterations")
         return trainer.config, run_steps(trainer, batches[workload.warm_up :], trace=trace)
-
-
-# ---- In the child ----
-
-
-def _exit_status(error: BaseException) -> int:
-    if isinstance(error, InvalidArgumentError | FormatError | MissingDependencyError):
-        return _REFUSED
-    return _FAILED if isinstance(error, StarpullmError) else default_exit_status(error)
-
-
-def _measure_over_ranks(workload: Workload, checkpoint: Path) -> Throughput | None:
-    """Return the result on rank 0."""
-    comm = world()
-
-    def guard() -> AbstractContextManager[None]:
-        return guarded(comm, _exit_status)
-
-    with guard():
-        result = measure_throughput(workload, checkpoint, comm, guard)
-        return result if comm.Get_rank() == 0 else None
-
-
-def _main(workload: Workload, checkpoint: Path) -> None:
-    _, size = rank_and_size_from_environment()
-    result: Throughput | None
-    if size > 1:
-        result = _measure_over_ranks(workload, checkpoint)
-    else:
-        try:
-            result = measure_throughput(workload, checkpoint)
-        except StarpullmError as error:
-            report_failure(_exit_status(error), str(error))
-            sys.exit(_exit_status(error))
-    if result is not None:
-        print(json.dumps(result.as_json(), allow_nan=False))
-
-
-if __name__ == "__main__":
-    _main(Workload(**json.loads(sys.argv[1])), Path(sys.argv[2]))

@@ -1,8 +1,6 @@
 """Plots of the output of ``starpullm bench --json``: strong scaling, weak scaling, and partitions by batch size.
 
 matplotlib is imported when a plot is drawn.
-
-Size letters: B batch, T sequence length; a partition WxT has W workers of T threads.
 """
 
 from __future__ import annotations
@@ -21,8 +19,6 @@ from starpullm.speed.workload import Workload
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-__all__ = ["KINDS", "draw", "read_results", "save"]
 
 KINDS = ("strong", "weak", "partitions")
 
@@ -63,38 +59,28 @@ def read_results(paths: Iterable[Path]) -> list[Throughput]:
 
 
 def draw(kind: str, results: Sequence[Throughput]) -> Figure:
-    """Draw results of one model on one machine.
+    """Draw results of one model on one machine; those that don't fit the kind of plot are left out.
 
-    If several results belong to the same point, because they differ in the number of sub-batches, the fastest is drawn.
-    The line of the limit is the speed of a training that consists of its matmuls alone, at the highest limit that was
-    measured for that number of cores.
-
-    Parameters
-    ----------
-    kind
-        ``"strong"``: tokens per millisecond by cores, a panel for each batch size. ``"weak"``: the same, a panel for
-        each batch size per core. ``"partitions"``: by batch size, a bar for each partition, a panel for each number of
-        cores.
-    results
-        Results that don't fit the kind of plot are left out.
+    ``"strong"`` is tokens per millisecond by cores, with a panel for each batch size; ``"weak"`` the same, with a panel
+    for each batch size per core. ``"partitions"`` has a bar for each partition by batch size, and a panel for each
+    number of cores. If several results belong to the same point, because they differ in the number of sub-batches, the
+    fastest is drawn. The line of the limit is the speed of a training that consists of its matmuls alone, at the
+    highest limit that was measured for that number of cores.
 
     Raises
     ------
     InvalidArgumentError
-        If the kind is unknown, if there is nothing to draw, or if the results are of several models, sequence lengths,
-        reductions or machines.
+        If there is nothing to draw, or if the results are of several models, sequence lengths, reductions or machines.
     MissingDependencyError
         If matplotlib can't be imported.
     """
-    if kind not in KINDS:
-        raise InvalidArgumentError(f'kind: found "{kind}", expected one of {", ".join(KINDS)}')
     if not results:
         raise InvalidArgumentError("results: found none, expected at least one")
     for name, of in _SHARED.items():
         values = sorted({str(of(result)) for result in results})
         if len(values) > 1:
             raise InvalidArgumentError(f"results: found several kinds of {name} ({', '.join(values)}), expected one")
-    panels = {"strong": _strong, "weak": _weak, "partitions": _partitions}[kind](results)
+    panels = _panels(kind, results)
     limits: dict[int, float] = {}
     for result in results:
         cores = _cores(result.configuration)
@@ -181,56 +167,33 @@ def _families(workload: Workload) -> list[str]:
     return [*lines, "one worker"] if partition.workers == 1 else lines
 
 
-def _put(series: _Series, label: str, key: int, result: Throughput) -> None:
-    points = series.setdefault(label, {})
-    if key not in points or points[key].tokens_per_ms < result.tokens_per_ms:
-        points[key] = result
-
-
-def _scaling(
-    results: Sequence[Throughput], batch_of: Callable[[Workload], int | None], title: str
-) -> dict[str, _Series]:
-    """Return a panel for each batch, the smallest first, with the lines that have more than one point."""
+def _panels(kind: str, results: Sequence[Throughput]) -> dict[str, _Series]:
+    """Return the series of each panel by its title, the smallest batch or number of cores first."""
     panels: dict[int, _Series] = {}
     for result in results:
-        batch = batch_of(result.configuration)
-        if batch is not None:
-            for family in _families(result.configuration):
-                _put(panels.setdefault(batch, {}), family, _cores(result.configuration), result)
+        workload = result.configuration
+        cores = _cores(workload)
+        if kind == "partitions":
+            ranks = f"{workload.ranks} ranks of " if workload.ranks > 1 else ""
+            panel, key, labels = cores, workload.batch_size, [f"{ranks}{workload.partition}"]
+        else:
+            panel, rest = divmod(workload.batch_size, 1 if kind == "strong" else cores)
+            key, labels = cores, _families(workload) if not rest else []
+        for label in labels:
+            points = panels.setdefault(panel, {}).setdefault(label, {})
+            if key not in points or points[key].tokens_per_ms < result.tokens_per_ms:
+                points[key] = result
+    if kind == "partitions":
+        return {f"{cores} core{'s' * (cores > 1)}": series for cores, series in sorted(panels.items())}
+    title, batch_words = ("B = {}", "batch size") if kind == "strong" else ("B = {} per core", "batch per core")
     found = {}
     for batch, series in sorted(panels.items()):
         lines = {label: dict(sorted(points.items())) for label, points in series.items() if len(points) > 1}
         if lines:
             found[title.format(batch)] = lines
+    if not found:
+        raise InvalidArgumentError(f"{kind}: expected several numbers of cores with the same {batch_words}, found none")
     return found
-
-
-def _strong(results: Sequence[Throughput]) -> dict[str, _Series]:
-    panels = _scaling(results, lambda workload: workload.batch_size, "B = {}")
-    if not panels:
-        raise InvalidArgumentError("strong: expected several numbers of cores with the same batch size, found none")
-    return panels
-
-
-def _weak(results: Sequence[Throughput]) -> dict[str, _Series]:
-    def batch_of(workload: Workload) -> int | None:
-        each, rest = divmod(workload.batch_size, _cores(workload))
-        return None if rest else each
-
-    panels = _scaling(results, batch_of, "B = {} per core")
-    if not panels:
-        raise InvalidArgumentError("weak: expected several numbers of cores with the same batch per core, found none")
-    return panels
-
-
-def _partitions(results: Sequence[Throughput]) -> dict[str, _Series]:
-    panels: dict[int, _Series] = {}
-    for result in results:
-        workload = result.configuration
-        ranks = f"{workload.ranks} ranks of " if workload.ranks > 1 else ""
-        series = panels.setdefault(_cores(workload), {})
-        _put(series, f"{ranks}{workload.partition}", workload.batch_size, result)
-    return {f"{cores} core{'s' * (cores > 1)}": series for cores, series in sorted(panels.items())}
 
 
 # ---- Drawing ----
@@ -238,7 +201,6 @@ def _partitions(results: Sequence[Throughput]) -> dict[str, _Series]:
 
 def _new_figure(panels: int) -> tuple[Figure, Sequence[Axes]]:
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingDependencyError(
@@ -248,7 +210,6 @@ def _new_figure(panels: int) -> tuple[Figure, Sequence[Axes]]:
     columns = min(panels, _PANEL_COLUMNS)
     rows = -(-panels // columns)
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    FigureCanvasAgg(figure)
     axes: Any = figure.subplots(rows, columns, sharey=True, squeeze=False)
     for unused in axes.flat[panels:]:
         unused.remove()

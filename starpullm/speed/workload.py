@@ -24,35 +24,18 @@ from starpullm.trainer import Trainer
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
 
-__all__ = ["Run", "Workload", "all_values", "make_batches", "open_runtime", "open_trainer", "run_steps"]
-
 _Value = TypeVar("_Value")
 
-_SEED = 1  # of the generated tokens
+SEED = 1
+"""Of the generated tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What is measured.
+    """What is measured: ``iterations`` steps after ``warm_up`` ones.
 
-    Parameters
-    ----------
-    model
-        A name for tables and messages.
-    batch_size, seq_len
-        B of all ranks together, and T.
-    partition, scheduler
-        Of each rank.
-    sub_batches
-        Of each rank's part of the batch.
-    reduction
-        Of the gradients.
-    ranks
-        Processes under mpirun; 1 means one process without mpirun.
-    iterations, warm_up
-        The number of steps that are measured, and of steps before them that are not.
-    matmul, blas_library
-        As ``Runtime``'s.
+    ``model`` is a name for tables and messages. ``batch_size`` is B of all ranks together; partition, scheduler and
+    sub-batches are those of each rank. ``ranks`` is 1 for one process without mpirun.
 
     Raises
     ------
@@ -128,7 +111,7 @@ def make_batches(workload: Workload, trainer: Trainer, number: int) -> list[list
     batch_size = trainer.batch_size
     own = slice(trainer.runtime.rank * batch_size, (trainer.runtime.rank + 1) * batch_size)
     sizes = (workload.batch_size, workload.seq_len, trainer.config.vocab_size)
-    return [[part[own] for part in generate_tokens(_SEED, step, *sizes)] for step in range(number)]
+    return [[part[own] for part in generate_tokens(SEED, step, *sizes)] for step in range(number)]
 
 
 class Run(NamedTuple):
@@ -137,11 +120,6 @@ class Run(NamedTuple):
     begin_ns: int
     end_ns: int
     trace: Trace | None
-
-    @property
-    def seconds(self) -> float:
-        """The time from the first begin to the last end."""
-        return (self.end_ns - self.begin_ns) * 1e-9
 
 
 def run_steps(trainer: Trainer, batches: Sequence[Sequence[NDArray[np.int32]]], *, trace: bool) -> Run:

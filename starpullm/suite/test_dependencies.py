@@ -16,7 +16,7 @@ pytestmark = pytest.mark.dependencies
 @pytest.fixture
 def check_on_one_worker(request: pytest.FixtureRequest, starpullm_validation: Validation) -> Checker:
     """Run a check once, on 1x1, whatever partitions are chosen."""
-    configuration = RuntimeConfiguration("1x1", starpullm_validation.configurations[0].scheduler)
+    configuration = RuntimeConfiguration("1x1", starpullm_validation.configurations()[0].scheduler)
     return Checker(starpullm_validation, request.node, configuration)
 
 

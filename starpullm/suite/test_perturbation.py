@@ -13,8 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 from starpullm.checks import runs
-from starpullm.checks.isolation import CheckReport, RuntimeConfiguration
-from starpullm.checks.perturbation import MAX_DELAY_US, Disturbance, check_perturbed
+from starpullm.checks.isolation import RuntimeConfiguration
+from starpullm.checks.same_bits import MAX_DELAY_US, check_same_bits
 from starpullm.pytest_plugin import Checker, Validation
 
 from .conftest import Case
@@ -46,10 +46,9 @@ def test_disturbed_run_has_the_bits_of_a_plain_one(
         plain_runs[disturbed_case] = _run(plain, disturbed_case, seed, 0, 0, tmp_path / "plain.npz")
     checker = Checker(starpullm_validation, request.node, disturbing_configuration)
     found = _run(checker, disturbed_case, seed, MAX_DELAY_US, delay_seed, tmp_path / "disturbed.npz")
-    disturbance = Disturbance(
-        disturbing_configuration.partition, disturbing_configuration.scheduler, delay_seed, MAX_DELAY_US
-    )
-    checker.judge(CheckReport.of(check_perturbed(disturbance, found, plain_runs[disturbed_case])))
+    disturbed = f"{disturbing_configuration}, delays of up to {MAX_DELAY_US} µs by seed {delay_seed}"
+    runs_of_case = {"the plain run": plain_runs[disturbed_case], disturbed: found}
+    checker.judge(check_same_bits("perturbation", runs_of_case))
 
 
 def _run(checker: Checker, case: Case, seed: int, max_delay_us: int, delay_seed: int, path: Path) -> Tensors:

@@ -9,8 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from starpullm.checks import runs
-from starpullm.checks.isolation import CheckReport
-from starpullm.checks.reduction import Promise, check_bit_stability
+from starpullm.checks.same_bits import check_same_bits
 from starpullm.checks.underflow import underflow
 from starpullm.pytest_plugin import Checker, Validation
 
@@ -41,10 +40,10 @@ def test_bits_are_the_same_everywhere(
     """On all partitions, schedulers and ranks; for ``ordered`` also with all numbers of sub-batches."""
     checker = Checker(starpullm_validation, request.node, None)
     ranks = starpullm_validation.ranks_of(request.node)
-    configurations = starpullm_validation.configurations_on(ranks)
+    configurations = starpullm_validation.configurations(ranks)
     places = [(configuration, count) for configuration in configurations for count in shared_bits.sub_batches]
     if ranks > 1:  # also one process with the sub-batches of all ranks
-        alone = starpullm_validation.configurations
+        alone = starpullm_validation.configurations()
         places += [(configuration, ranks * count) for configuration in alone for count in shared_bits.sub_batches]
     tensors: dict[str, dict[str, NDArray[np.float32]]] = {}
     for configuration, sub_batches in places:
@@ -61,4 +60,4 @@ def test_bits_are_the_same_everywhere(
         with np.load(path) as arrays:
             tensors[f"{configuration}, sub-batches {sub_batches}"] = dict(arrays)
         path.unlink()
-    checker.judge(CheckReport.of(check_bit_stability(tensors, Promise.FIXED_BITS)))
+    checker.judge(check_same_bits("bit stability", tensors))

@@ -22,8 +22,6 @@ from starpullm.trainer import Trainer
 from starpullm.training.generate import generate
 from starpullm.training.loop import StepReport, train
 
-__all__ = ["CONFIG", "NUM_STEPS", "DemoRun", "encode_text", "new_model", "run", "sample_text"]
-
 CONFIG = ModelConfig(max_seq_len=64, vocab_size=257, num_layers=4, num_heads=4, channels=64, padded_vocab_size=320)
 BATCH_SIZE, SEQ_LEN = 4, 64
 NUM_STEPS = 1500

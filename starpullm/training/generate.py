@@ -13,19 +13,9 @@ from starpullm.files.header import StrPath
 from starpullm.files.model import ModelConfig
 from starpullm.trainer import Trainer
 
-__all__ = ["encoding_for", "generate"]
-
 
 def encoding_for(config: ModelConfig, tokenizer_file: StrPath | None = None) -> TextEncoding:
-    """Return the encoding for a model's vocabulary: bytes for V = 257, otherwise GPT-2's.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If no encoding has the size of the model's vocabulary.
-    FileError, FormatError, MissingDependencyError
-        If GPT-2's vocabulary is needed and isn't available.
-    """
+    """Return the encoding for a model's vocabulary: bytes for V = 257, otherwise GPT-2's."""
     encoding = byte_encoding()
     if config.vocab_size != encoding.vocab_size:
         encoding = gpt2_encoding(tokenizer_file)
@@ -40,23 +30,8 @@ def encoding_for(config: ModelConfig, tokenizer_file: StrPath | None = None) -> 
 def generate(trainer: Trainer, prompt: list[int], end_of_text: int, num_tokens: int, seed: int) -> Iterator[int]:
     """Yield sampled token ids as llm.c does: they follow an end-of-text token and the prompt.
 
-    Parameters
-    ----------
-    trainer
-        A model with batch size 1 and a sequence length of at least len(prompt) + num_tokens.
-    prompt
-        Token ids.
-    end_of_text
-        Id of the first token, and of those that aren't known yet.
-    num_tokens
-        Number of tokens to sample.
-    seed
-        State of llm.c's random numbers, 1337 in llm.c.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If the sequence length is too short.
+    The trainer has batch size 1 and at least len(prompt) + num_tokens positions. ``end_of_text`` stands first, and
+    where tokens aren't known yet. ``seed`` is the state of llm.c's random numbers, 1337 in llm.c.
     """
     known = [end_of_text, *prompt]
     needed = len(known) + num_tokens - 1

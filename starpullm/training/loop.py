@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from starpullm.data.loader import TokenLoader
+from starpullm.loss import Loss
 from starpullm.processes.progress import report_phase
-from starpullm.trainer import Loss, Trainer
-
-__all__ = ["StepReport", "mean_loss", "train"]
+from starpullm.trainer import Trainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +41,9 @@ def train(
 
     Over ranks all ranks must call it, each with its own part of the batches; reports count the tokens of all ranks.
 
-    Parameters
-    ----------
-    trainer, tokens
-        The model and its batches, with the same batch size and sequence length.
-    num_steps
-        Number of the last step.
-    ahead
-        Number of further steps that are submitted before the loss of a step is read.
-    first_step
-        Number of the first step; more than 1 in a run that is resumed.
-    after_submit
-        Called with the number of each submitted step, for example to save its state.
+    The loss of a step is read when ``ahead`` further steps have been submitted. Steps are numbered from 1:
+    ``first_step`` is more than 1 in a run that is resumed, and ``num_steps`` is the last. ``after_submit`` is called
+    with the number of each submitted step, for example to save its state.
     """
     start = time.perf_counter()
     tokens_per_step = trainer.runtime.ranks * trainer.batch_size * trainer.seq_len

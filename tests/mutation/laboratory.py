@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 
 from starpullm.checks import lifetimes, runs
 from starpullm.checks.isolation import CheckReport, Pool, RuntimeConfiguration
-from starpullm.checks.perturbation import MAX_DELAY_US, Disturbance, check_perturbed
-from starpullm.checks.reduction import Promise, check_bit_stability
 from starpullm.checks.result import CheckResult, Outcome
+from starpullm.checks.same_bits import MAX_DELAY_US, check_same_bits
 from starpullm.checks.underflow import underflow
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.files.tokens import write_tokens
 from starpullm.golden.records import shipped_record
+from starpullm.processes.children import Answered, Hung
 from starpullm.processes.job import Completed, Job, TimedOut, run_job
 from starpullm.pytest_plugin.options import DISTURBING
 from starpullm.speed.rounds import open_rounds
@@ -109,13 +109,13 @@ class Laboratory:
         start = time.monotonic()
         answer = self._pool.call(configuration, function, time_limit=TIME_LIMIT, **arguments)
         seconds = time.monotonic() - start
-        if answer.ending != "answered":
-            assert "LibraryNotFoundError" not in answer.failure, answer.failure  # nothing was tried
+        if not isinstance(answer, Answered):
+            assert "LibraryNotFoundError" not in answer.text, answer.text  # nothing was tried
             # A job whose ranks have crashed may take a moment to end, and then reads as if it had hung.
-            hung = "had not ended after" in answer.failure.splitlines()[0] and seconds >= TIME_LIMIT
-            yield Catch(TIME_LIMIT_CATCH if hung else name, answer.failure.splitlines()[0])
-        for report in answer.reports:
-            yield from judge(name, report, str(configuration))
+            hung = isinstance(answer, Hung) and seconds >= TIME_LIMIT
+            yield Catch(TIME_LIMIT_CATCH if hung else name, answer.text.splitlines()[0])
+        elif answer.value is not None:
+            yield from judge(name, answer.value, str(configuration))
 
     def job(self, ranks: int | None, *command: str) -> Any:
         """Run Python with this library: in one process if `ranks` is None, else under mpirun."""
@@ -185,7 +185,7 @@ def bit_stability(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         if written is None:
             return
         tensors[str(configuration)] = written
-    yield from judge(name, CheckReport.of(check_bit_stability(tensors, Promise.FIXED_BITS)), f"{record}, tree")
+    yield from judge(name, CheckReport.of(check_same_bits(name, tensors)), f"{record}, tree")
 
 
 def perturbation(laboratory: Laboratory, name: str) -> Iterator[Catch]:
@@ -211,8 +211,9 @@ def perturbation(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         if plain is None:
             plain = found
             continue
-        disturbance = Disturbance(configuration.partition, configuration.scheduler, delay_seed, max_delay_us)
-        yield from judge(name, CheckReport.of(check_perturbed(disturbance, found, plain)), "tiny, tree")
+        disturbed = f"{configuration}, delays of up to {max_delay_us} µs by seed {delay_seed}"
+        result = check_same_bits(name, {"the plain run": plain, disturbed: found})
+        yield from judge(name, CheckReport.of(result), "tiny, tree")
 
 
 def written_tensors(

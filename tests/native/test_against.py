@@ -92,7 +92,7 @@ def test_no_torch(tmp_path: Path) -> None:
         ((*BLAS, "--ranks", 2), "against: expected a strict configuration of one rank"),
         ((*BLAS, "--matmul", "blas"), "against: expected a strict configuration of one rank"),
         ((*BLAS, "--seq-len", 99), "strict: seq_len: found 99, expected 1 to 16"),
-        ((*BLAS, "--time-limit", 0), "time_limit: found 0, expected a positive number of seconds"),
+        ((*BLAS, "--time-limit", 0), "'--time-limit': 0.0 is not in the range x>0"),
     ],
 )
 def test_what_cannot_be_compared(args: tuple[object, ...], sentence: str) -> None:

@@ -26,7 +26,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from starpullm.binding import prototypes
+from starpullm.binding import header
 from starpullm.binding.library import find_library
 from starpullm.checks.observer import Observer
 from starpullm.data.generator import generate_tokens
@@ -868,7 +868,7 @@ def test_library_without_our_functions(tmp_path: Path) -> None:
 
 
 def test_library_of_another_abi(tmp_path: Path) -> None:
-    functions = {f"starpullm_{name}": 0 for name, *_ in prototypes._PROTOTYPES}
+    functions = {f"starpullm_{name}": 0 for name in header.functions()}
     path = compiled(tmp_path / "newer.so", {**functions, "starpullm_abi_version": 3})
     assert_refused(reply_with_library(path), LibraryNotFoundError, str(path), "ABI version is 3", "expected 2")
 

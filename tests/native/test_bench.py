@@ -151,10 +151,10 @@ def test_pictures(tmp_path: Path) -> None:
         (("--model", "tiny", "--partition", "3x1", "--sub-batches", 1), "partition 3x1: needs 3 cores, found 2"),
         (("--model", "tiny", "--sub-batches", 4), "batch_size: found 2, expected a multiple of 4"),
         (("--model", "tiny", "--seq-len", 99), "seq_len: found 99, expected 1 to 16"),
-        (("--model", "tiny", "--seq-len", 99, "--ranks", 2), "1x1, 2 ranks, S = 1, ordered: seq_len: found 99"),
+        (("--model", "tiny", "--seq-len", 99, "--ranks", 2), "seq_len: found 99, expected 1 to 16"),
         (("--model", "tiny", "--scheduler", "none"), 'scheduler: "none" is unknown'),
         (("--model", "tiny", "--iterations", 0), "iterations: found 0, expected at least 1"),
-        (("--model", "tiny", "--time-limit", 0), "time_limit: found 0, expected a positive number of seconds"),
+        (("--model", "tiny", "--time-limit", 0), "'--time-limit': 0.0 is not in the range x>0"),
     ],
 )
 def test_what_cannot_be_measured(args: tuple[object, ...], sentence: str) -> None:
@@ -166,7 +166,7 @@ def test_what_cannot_be_measured(args: tuple[object, ...], sentence: str) -> Non
 
 def test_a_child_that_is_not_done_in_time() -> None:
     run = run_cli("bench", "--model", "tiny", "--time-limit", 0.1, timeout=TIMEOUT, environment=TWO_CORES).check(4)
-    assert run.stderr.startswith("Error: not ended after 0.1 s")
+    assert run.stderr.startswith("Error: 1x1, S = 1, ordered: the start had not ended after 0.1 s, so its process was ")
 
 
 # ---- What the processor can do ----

@@ -21,7 +21,7 @@ from starpullm.data.loader import TokenLoader
 from starpullm.data.text import byte_encoding
 from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.model import ModelConfig, num_parameters, parameter_shapes
-from starpullm.files.tokens import read_tokens, token_count, write_tokens
+from starpullm.files.tokens import read_tokens, write_tokens
 from starpullm.golden.records import shipped_record, tensor_digest
 from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
@@ -453,7 +453,7 @@ def test_tokenize_then_train(byte_checkpoint: Path, tmp_path: Path) -> None:
     run = run_cli("tokenize", text, tokens, environment=environment).check()
     size = len(TEXT.encode())
     assert run.stdout == f"{tokens}: {size} tokens, bytes, vocabulary 257\n"
-    assert token_count(tokens) == size
+    assert read_tokens(tokens).size == size
     assert bytes(read_tokens(tokens).astype(np.uint8)) == TEXT.encode()
     options = ("--batch-size", 4, "--seq-len", 32, "--steps", 10, "--learning-rate", 0.01, "--json")
     run = run_cli("train", "--checkpoint", byte_checkpoint, "--tokens", tokens, *options).check()

@@ -16,7 +16,8 @@ import pytest
 from starpullm.checks.debug_state import STARTER_PACK_LOSSES, check_debug_state, expected_losses
 from starpullm.data.generator import generate_tokens
 from starpullm.files.checkpoint import checkpoint_config
-from starpullm.files.debug_state import DebugState, read_debug_state, write_debug_state
+from starpullm.files.debug_state import DebugState, read_debug_state
+from starpullm.files.header import header_bytes
 from starpullm.files.model import parameter_shapes
 from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
@@ -24,6 +25,12 @@ from starpullm.trainer import Trainer
 from .children import TWO_CORES, Finished, run_cli, run_function
 
 Change = Callable[[DebugState], object]
+
+
+def write_debug_state(path: str | Path, state: DebugState) -> None:
+    parts = [state.inputs, state.targets, state.logits, np.float32(state.loss), *state.gradients.values()]
+    header = header_bytes(20240327, 2, *state.inputs.shape)
+    Path(path).write_bytes(header + b"".join(np.asarray(part).tobytes() for part in parts))
 
 
 def write_state(checkpoint: str, path: str) -> None:

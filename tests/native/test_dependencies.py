@@ -69,9 +69,8 @@ def test_run_keeps_the_required_order(tmp_path: Path, scheduler: str, sub_batche
     result = run_function(observe, tmp_path, scheduler, sub_batches, reduction, environment=TWO_CORES)
     assert result["outcome"] == "passed", result
     assert result["violations"] == []
-    assert result["num_compared"] == result["num_required"] > result["num_tasks"]
-    # Otherwise nothing would have been shown.
-    assert result["num_overtaken"] > 0
+    assert result["compared"] == result["num_required"] > result["num_tasks"]
+    assert result["num_free"] > 0
     assert result["max_parallel"] <= 2
 
 
@@ -119,10 +118,10 @@ def test_runtime_s_graph_is_the_required_order(
     found = run_function(runtime_graphs, tmp_path, partition, sub_batches, reduction, environment=TWO_CORES)
     graph = found["as it is"]
     assert graph["outcome"] == "passed", graph
-    assert graph["num_runtime"] >= graph["num_required"] > graph["num_tasks"] > 200
+    assert graph["num_runtime"] >= graph["compared"] > 200
     fewer, more = found["an update that waits for nothing"], found["sub-batches in order"]
     assert (fewer["outcome"], fewer["num_superfluous"]) == ("failed", 0)
-    assert {entry["dependency"]["after"]["operation"] for entry in fewer["missing"]} == {"adamw_update"}
+    assert {entry["after"]["operation"] for entry in fewer["missing"]} == {"adamw_update"}
     assert (more["outcome"], more["num_missing"], more["num_superfluous"]) == ("failed", 0, 1)
     words = ["holds its tasks already", *["expected a release"] * 3, "holds no tasks"]
     for sentence, expected in zip(found["refused"], words, strict=True):
@@ -131,12 +130,7 @@ def test_runtime_s_graph_is_the_required_order(
 
 def reuse(directory: str, sub_batches: int, keep_activations: bool) -> Any:
     trace = traced_run(directory, "lws", sub_batches, keep_activations=keep_activations)
-    durations = typical_durations(trace)
-    return [
-        check_reuse(trace, durations=durations).as_json(),
-        check_reuse(trace, durations=durations, updates_in_place=False).as_json(),
-        check_reuse(trace, durations=durations, fresh="write").as_json(),
-    ]
+    return check_reuse(trace, typical_durations(trace)).as_json()
 
 
 @pytest.mark.parametrize("keep_activations", [False, True])
@@ -145,13 +139,9 @@ def test_reuse_by_the_next_step_adds_nothing_to_the_critical_path(
     tmp_path: Path, sub_batches: int, keep_activations: bool
 ) -> None:
     """Figure 1's dotted edges: there are some that nothing else implies, and none of them costs any time."""
-    activations, updates, everything = run_function(reuse, tmp_path, sub_batches, keep_activations)
-    for result in (activations, updates):
-        assert result["outcome"] == "passed", result
-        assert result["measured"] == 0
-        assert result["num_not_implied"] > 0
-    groups = {re.split("[/@]", entry["handle"])[0] for entry in activations["handles"]}
+    result = run_function(reuse, tmp_path, sub_batches, keep_activations)
+    assert result["outcome"] == "passed", result
+    assert result["measured"] == 0
+    assert result["num_not_implied"] > 0
+    groups = {re.split("[/@]", entry["handle"])[0] for entry in result["handles"]}
     assert groups <= {"activations", "activation_grads", "mean_loss"}
-    assert "params" in {re.split("[/@]", entry["handle"])[0] for entry in updates["handles"]}
-    # Within a step no buffer is reused if each tensor has its own.
-    assert (everything["num_added"] > activations["num_added"]) != keep_activations

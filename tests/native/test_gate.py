@@ -76,15 +76,14 @@ def series(directory: str, ranks: int) -> dict[str, Any]:
     checkpoint = Path(directory) / "model.bin"
     generate_checkpoint(checkpoint, RECORD.model, RECORD.seed)
     with open_series(workload(ranks), checkpoint, Contender("own")) as opened:
-        steps = [opened.take() for _ in range(3)]
+        steps = [opened.take_turn() for _ in range(3)]
         limit, fraction = opened.finish()
-        assert opened.contender.cost is not None
         return {
             "steps": steps,
             "seconds": json_value(opened.seconds),
             "limit": limit,
             "fraction": fraction,
-            "cost": asdict(opened.contender.cost),
+            "cost": asdict(opened.cost),
         }
 
 
@@ -128,10 +127,10 @@ def killed(directory: str) -> Reply:
 
     def run() -> None:
         with open_series(workload(), checkpoint, Contender("own")) as opened:
-            opened.take()
-            [pid] = opened.turns.pids(opened.contender)
+            opened.take_turn()
+            [pid] = opened.pids
             os.kill(pid, 9)
-            opened.take()
+            opened.take_turn()
 
     return attempt(run)
 

@@ -70,4 +70,4 @@ def _options(cache: bool = False) -> tuple[str, ...]:
     # The checkout's starpullm, if PYTHONPATH names it, isn't there to be found by its entry point.
     plugins = {entry.value for entry in importlib.metadata.entry_points(group="pytest11")}
     load = () if "starpullm.pytest_plugin" in plugins else ("-p", "starpullm.pytest_plugin")
-    return (*load, *(() if cache else ("-p", "no:cacheprovider")), "-W", "error")
+    return (*load, *(() if cache else ("-p", "no:cacheprovider")), "-p", "no:randomly", "-W", "error")

@@ -11,10 +11,11 @@ import psutil
 import pytest
 
 from starpullm.checks import runs
-from starpullm.checks.isolation import Answer, Pool, RuntimeConfiguration
+from starpullm.checks.isolation import CheckReport, Pool, RuntimeConfiguration
 from starpullm.checks.result import CheckResult, Outcome
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError
+from starpullm.processes.children import Answered, Hung, Lost, Raised
 
 ONE, TWO = RuntimeConfiguration("1x1", "lws"), RuntimeConfiguration("2x1", "eager")
 
@@ -27,20 +28,21 @@ def pool() -> Iterator[Pool]:
     assert not any(process.is_running() for process in processes)
 
 
-def parity(pool: Pool, configuration: RuntimeConfiguration = ONE) -> Answer:
+def parity(pool: Pool, configuration: RuntimeConfiguration = ONE) -> CheckReport:
     answer = pool.call(configuration, runs.parity, record="tiny", sub_batches=1, reduction="ordered")
-    assert answer.ending == "answered", answer.failure
-    assert answer.reports[0].outcome is Outcome.PASSED, answer.reports[0].lines
-    return answer
+    assert isinstance(answer, Answered), answer
+    report: CheckReport = answer.value
+    assert report.outcome is Outcome.PASSED, report.lines
+    return report
 
 
 def test_a_child_serves_all_checks_of_its_configuration(pool: Pool) -> None:
     parity(pool)
     parity(pool, TWO)
     first = pool.pids()
-    report = parity(pool).reports[0]
+    report = parity(pool)
     assert report.details["partition"] == "1x1"
-    assert parity(pool, TWO).reports[0].details["scheduler"] == "eager"
+    assert parity(pool, TWO).details["scheduler"] == "eager"
     assert pool.pids() == first
     assert (len(pool.costs.starts), pool.costs.served) == (2, 4)
     assert pool.costs.saved == pytest.approx(2 * pool.costs.per_process)
@@ -70,7 +72,7 @@ def train_and_spoil(place: runs.Place, record: str) -> None:
 
 def test_every_check_begins_at_the_initial_state(pool: Pool) -> None:
     parity(pool)
-    assert pool.call(ONE, train_and_spoil, record="tiny").ending == "answered"
+    assert pool.call(ONE, train_and_spoil, record="tiny") == Answered(None)
     parity(pool)
     assert len(pool.costs.starts) == 1
 
@@ -82,9 +84,9 @@ def abort(place: runs.Place) -> None:
 def test_the_next_check_gets_a_fresh_child(pool: Pool) -> None:
     parity(pool)
     lost = pool.call(ONE, abort)
-    assert lost.ending == "lost"
-    assert lost.failure.startswith("1x1 lws: the process was ended by SIGABRT")
-    assert "in abort" in lost.failure
+    assert isinstance(lost, Lost)
+    assert lost.text.startswith("1x1 lws: the process was ended by SIGABRT")
+    assert "in abort" in lost.text
     assert pool.pids() == {}
     parity(pool)
     assert len(pool.costs.starts) == 2
@@ -97,8 +99,9 @@ def never(place: runs.Place) -> CheckResult:
 
 def test_time_limit(pool: Pool) -> None:
     lost = pool.call(ONE, never, time_limit=0.5)
-    assert lost.failure.startswith("1x1 lws: the check had not ended after 0.5 s, so its process was ended:\n")
-    assert "in never" in lost.failure
+    assert isinstance(lost, Hung)
+    assert lost.text.startswith("1x1 lws: the check had not ended after 0.5 s, so its process was ended:\n")
+    assert "in never" in lost.text
     with pytest.raises(InvalidArgumentError, match="found 0, expected a positive number of seconds"):
         pool.call(ONE, never, time_limit=0)
 
@@ -107,8 +110,8 @@ def test_a_runtime_that_does_not_start(pool: Pool) -> None:
     answer = pool.call(
         RuntimeConfiguration("9x1", "lws"), runs.parity, record="tiny", sub_batches=1, reduction="ordered"
     )
-    assert answer.ending == "lost"
-    assert answer.failure.startswith("9x1 lws: InvalidArgumentError: ")
+    assert isinstance(answer, Raised)
+    assert answer.text.startswith("9x1 lws: InvalidArgumentError: ")
     assert pool.pids() == {}
 
 

@@ -79,9 +79,18 @@ def test_differing_from_llmc_names_the_element_and_the_task(run: Run, llmc_stand
 @pytest.mark.parametrize(
     ("defect", "sentence"),
     [
-        ("OTHER_CONFIG", "InvalidArgumentError: *: its model isn't laid out like llm.c's: config.max_seq_len: *"),
-        ("CRASHES", "RuntimeFailureError: llm.c in *: the process was ended by SIGSEGV (*, phase llm.c's forward)"),
-        ("EXITS=1", "RuntimeFailureError: llm.c in *: the process ended with exit status 1 (*, phase llm.c's back*)"),
+        (
+            "OTHER_CONFIG",
+            "1x1 lws: InvalidArgumentError: *: its model isn't laid out like llm.c's: config.max_seq_len: *",
+        ),
+        (
+            "CRASHES",
+            "1x1 lws: RuntimeFailureError: llm.c in *: the process was ended by SIGSEGV (*, phase llm.c's forward)",
+        ),
+        (
+            "EXITS=1",
+            "1x1 lws: RuntimeFailureError: llm.c in *: the process ended with exit status 1 (*, phase llm.c's back*)",
+        ),
     ],
 )
 def test_an_llmc_that_is_no_reference(run: Run, llmc_stand_in: Callable[..., Path], defect: str, sentence: str) -> None:
@@ -240,9 +249,9 @@ def test_lost_children_fail_one_test_each(run: Run, pytester: pytest.Pytester) -
             "*_ test_killed_between_checks[[]1x1-lws[]] _*",
             "1x1 lws: the process was ended by SIGKILL (*, phase waiting for a request)",
             "*_ test_refuse[[]1x1-lws[]] _*",
-            "FileError: nowhere.json*",
+            "1x1 lws: FileError: nowhere.json*",
             "*_ test_stumble[[]1x1-lws[]] _*",
-            "Traceback (most recent call last):",
+            "1x1 lws: Traceback (most recent call last):",
             "*in stumble",
             "ValueError: stumbled",
         ]
@@ -404,7 +413,7 @@ def test_report_that_would_replace_a_device(run: Run, pytester: pytest.Pytester)
     options = ("--starpullm-records", "tiny", "--starpullm-sub-batches", "1", "--starpullm-report", "pipe")
     result = run(*PARITY, *options)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stdout.fnmatch_lines(["--starpullm-report: *pipe can't be written: expected a regular file"])
+    result.stdout.fnmatch_lines(["--starpullm-report: *pipe: can't be written: expected a regular file"])
     assert (pytester.path / "pipe").is_fifo()
 
 
@@ -490,7 +499,7 @@ def test_a_report_that_cannot_be_written(run: Run, pytester: pytest.Pytester) ->
     options = ("--starpullm-records", "tiny", "--starpullm-sub-batches", "1", "--starpullm-report", "report.json")
     result = run(*PARITY, *options)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stdout.fnmatch_lines(["parity *1 passed*", "--starpullm-report: *report.json can't be written: Is a dir*"])
+    result.stdout.fnmatch_lines(["parity *1 passed*", "--starpullm-report: *report.json: can't be written: Is a dir*"])
 
 
 def test_a_run_without_it_sees_nothing_of_it(run: Run, pytester: pytest.Pytester) -> None:

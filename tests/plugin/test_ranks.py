@@ -113,7 +113,7 @@ from starpullm.checks.result import CheckResult, Outcome
 
 def other_outcome(place):
     outcome = Outcome.FAILED if place.runtime.rank == 1 else Outcome.PASSED
-    return CheckResult(name="sums", outcome=outcome, finding="one is wrong", measured=None, limit=None)
+    return CheckResult(name="sums", outcome=outcome, finding="one is wrong", compared=1, measured=None)
 
 
 @pytest.mark.over_ranks
@@ -213,8 +213,8 @@ def test_other_tests_on_a_rank(run_ranks: Run, pytester: pytest.Pytester) -> Non
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
         [
-            "ERROR: the ranks have collected different tests: *::test_it[[]0[]] on rank 0 only; "
-            "*::test_it[[]1[]] on rank 1 only"
+            "ERROR: the ranks have collected different tests: *::test_it[[]0[]] is 1 on rank 0 and missing on rank 1; "
+            "*::test_it[[]1[]] is missing on rank 0 and 1 on rank 1"
         ]
     )
     assert result.stderr.str().count("ERROR") == 1

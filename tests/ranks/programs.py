@@ -135,7 +135,7 @@ def orphan(comm: Comm) -> None:
 
 
 def environment(comm: Comm) -> None:
-    print(os.environ.get("ADDED"), os.environ.get("DROPPED"), os.environ.get("DROPPED_TOO"), os.environ.get("KEPT"))
+    print(os.environ.get("ADDED"), os.environ.get("KEPT"))
 
 
 def shared_files(comm: Comm) -> None:

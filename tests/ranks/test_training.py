@@ -79,9 +79,12 @@ def test_hangs(tmp_path: Path) -> None:
     outcome = run(programs.hang, model(tmp_path), time_limit=15)
     assert isinstance(outcome, TimedOut), outcome
     assert outcome.sentence.startswith("not ended after 15 s: rank 0 was running, last finished step ")
-    assert (outcome.phases[0].phase, outcome.phases[1].phase) == ("training", "sleeping")
-    assert outcome.phases[0].step in (4, 5)  # the loss of step 6 needs rank 1
-    assert outcome.phases[1].step == programs.FAILING_STEP
+    first, second = (report.phase for report in outcome.reports.values())
+    assert first is not None
+    assert second is not None
+    assert (first.phase, second.phase) == ("training", "sleeping")
+    assert first.step in (4, 5)  # the loss of step 6 needs rank 1
+    assert second.step == programs.FAILING_STEP
     assert re.search(r'training_programs\.py", line \d+ in hang', outcome.reports[1].stderr)
 
 

@@ -20,7 +20,7 @@ from starpullm.data.generator import generate_tokens
 from starpullm.data.loader import TokenLoader
 from starpullm.processes import ranks
 from starpullm.processes.progress import report_phase
-from starpullm.trainer import training_state
+from starpullm.resume import training_state
 from starpullm.training.loop import train
 
 if TYPE_CHECKING:

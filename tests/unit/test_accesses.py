@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
 from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK
-from starpullm.checks.accesses import MAX_LISTED, check_accesses, check_poison
+from starpullm.checks.accesses import check_accesses, check_poison
 from starpullm.checks.observer import FindingKind, InstrumentFinding
-from starpullm.checks.result import Outcome
+from starpullm.checks.result import MAX_LISTED, CheckResult, Outcome
+from starpullm.errors import InvalidArgumentError
 from starpullm.trace import AccessMode, HandleInfo, Trace
 
 QKV, ATT = HandleInfo(0, "activations/qkv[3]#1", 8192), HandleInfo(1, "activations/att[3]#1", 4096)
@@ -42,7 +43,7 @@ def found(kind: FindingKind, *, task: int | None = 1) -> InstrumentFinding:
 def test_no_finding_passes(check: type) -> None:
     result = check(two_tasks(), [])
     assert result.outcome is Outcome.PASSED
-    assert (result.measured, result.limit, result.num_tasks, result.num_accesses) == (0, 0, 2, 3)
+    assert (result.measured, result.limit, result.compared) == (0, 0, 2)
     assert result.findings == ()
 
 
@@ -77,5 +78,9 @@ def test_many_findings_are_counted_and_some_listed() -> None:
 
 
 @pytest.mark.parametrize("check", [check_accesses, check_poison])
-def test_what_did_not_run_shows_nothing(check: type) -> None:
-    assert check(two_tasks(worker=-1), []).outcome is Outcome.INCONCLUSIVE
+def test_what_did_not_run_shows_nothing(check: Callable[..., CheckResult]) -> None:
+    """A finding stands: something outside of tasks may have written."""
+    with pytest.raises(InvalidArgumentError, match="nothing was compared: 0 tasks with 3 accesses, 0 findings"):
+        check(two_tasks(worker=-1), [])
+    kind = (AUDIT if check is check_accesses else POISON)[0]
+    assert check(two_tasks(worker=-1), [found(kind, task=None)]).outcome is Outcome.FAILED

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import networkx
@@ -19,17 +19,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK
-from starpullm.checks import dependencies
 from starpullm.checks.dependencies import (
-    DependencyKind,
-    TaskGraph,
     check_observed,
     check_reuse,
     check_runtime_graph,
     required_edges,
     typical_durations,
 )
-from starpullm.checks.result import Outcome
+from starpullm.checks.dependencies.graph import DependencyKind, TaskGraph
+from starpullm.checks.result import MAX_LISTED, Outcome
 from starpullm.errors import InvalidArgumentError
 from starpullm.trace import AccessMode, HandleInfo, Trace
 
@@ -124,6 +122,11 @@ def run_in_parallel(pairs: set[tuple[int, int]], durations: Sequence[int], worke
     return starts, ends
 
 
+def free_pairs(starts: Sequence[int], ends: Sequence[int]) -> int:
+    """In how many pairs of tasks the later one started before the earlier one had ended."""
+    return sum(starts[later] < ends[earlier] for earlier, later in itertools.combinations(range(len(starts)), 2))
+
+
 @st.composite
 def flows(
     draw: st.DrawFn, modes: Sequence[int] = (R, W, RW, REDUX), max_tasks: int = 10
@@ -191,18 +194,16 @@ def test_runtime_that_lost_an_access_is_caught_exactly_where_the_order_changes(f
     else:
         faulty[task][lost] = faulty[task][lost][0], int(R)
     pairs = edges_of(oracle(faulty))
-    result = check_runtime_graph(make_trace(flow), sorted(pairs))
     required, built = required_by_definition(flow), required_by_definition(faulty)
+    assume(required.any())
+    result = check_runtime_graph(make_trace(flow), sorted(pairs))
     assert (result.num_missing > 0) == (required & ~built).any()
     assert (result.num_superfluous > 0) == (built & ~required).any()
     for missing in result.missing:
-        before, after = missing.dependency.before.id, missing.dependency.after.id
+        before, after = missing.before.id, missing.after.id
         assert required[before, after]
         assert not built[before, after]
-    if required.any():
-        assert (result.outcome is Outcome.PASSED) == (required == built).all()
-    else:
-        assert result.outcome is Outcome.INCONCLUSIVE
+    assert (result.outcome is Outcome.PASSED) == (required == built).all()
 
 
 @given(flow=flows(), data=st.data())
@@ -244,7 +245,7 @@ def test_edge_backwards_in_the_order_of_submission_is_refused() -> None:
 def test_long_lists_are_cut_and_counted() -> None:
     trace = make_trace([[(0, W)], *[[(0, R)]] * 50])
     result = check_runtime_graph(trace, np.empty((0, 2)))
-    assert (result.num_missing, len(result.missing)) == (50, dependencies.MAX_LISTED)
+    assert (result.num_missing, len(result.missing)) == (50, MAX_LISTED)
     assert result.describe()[-1] == "  … and 30 more"
 
 
@@ -253,7 +254,9 @@ def test_long_lists_are_cut_and_counted() -> None:
 
 @given(flow=flows(), workers=st.integers(1, 4), data=st.data())
 def test_a_run_that_keeps_the_order_has_no_violation(flow: Flow, workers: int, data: st.DataObject) -> None:
+    assume(edges_of(oracle(flow)))
     starts, ends = run_in_parallel(edges_of(oracle(flow)), durations_of(flow, data), workers)
+    assume(free_pairs(starts, ends))
     result = check_observed(make_trace(flow, starts=starts, ends=ends))
     assert result.measured == 0
     assert result.max_parallel <= workers
@@ -268,11 +271,12 @@ def test_a_run_without_an_access_is_caught_where_the_order_was_broken(
     del faulty[task][data.draw(st.integers(0, len(flow[task]) - 1))]
     starts, ends = run_in_parallel(edges_of(oracle(faulty)), durations_of(flow, data), workers)
     required = required_by_definition(flow)
+    assume(required.any())
     broken = (np.array(ends)[:, None] > np.array(starts)[None, :]) & required
+    assume(free_pairs(starts, ends))
     result = check_observed(make_trace(flow, starts=starts, ends=ends))
     assert (result.measured != 0) == broken.any()
-    if required.any():
-        assert result.outcome is (Outcome.FAILED if broken.any() else Outcome.PASSED)
+    assert result.outcome is (Outcome.FAILED if broken.any() else Outcome.PASSED)
     for violation in result.violations:
         assert broken[violation.path[0].before.id, violation.path[-1].after.id]
 
@@ -286,6 +290,9 @@ def test_ranks_are_compared_each_by_itself(flow: Flow, data: st.DataObject) -> N
     ends = [start + data.draw(moment) for start in starts]
     same_rank = np.array(ranks)[:, None] == np.array(ranks)[None, :]
     broken = (np.array(ends)[:, None] > np.array(starts)[None, :]) & same_rank & required_by_definition(flow)
+    edges = edges_of(oracle(flow))
+    one_rank = [[of for of, number in zip(times, ranks, strict=True) if number == 0] for times in (starts, ends)]
+    assume(broken.any() or (any(ranks[a] == ranks[b] for a, b in edges) and free_pairs(*one_rank)))
     result = check_observed(make_trace(flow, starts=starts, ends=ends, ranks=ranks))
     assert (result.measured != 0) == broken.any()
     for violation in result.violations:
@@ -313,7 +320,8 @@ def test_what_never_ran_is_not_compared() -> None:
     trace = make_trace([[(0, W)], [(0, R)]], starts=[100, 0], ends=[110, 0])
     assert check_observed(trace).outcome is Outcome.FAILED
     trace.tasks["worker"][1] = -1
-    assert check_observed(trace).outcome is Outcome.INCONCLUSIVE
+    with pytest.raises(InvalidArgumentError, match="nothing was compared"):
+        check_observed(trace)
 
 
 def test_times_that_run_backwards_prove_nothing() -> None:
@@ -326,13 +334,28 @@ def test_times_that_run_backwards_prove_nothing() -> None:
 def test_overtaking_and_parallelism_are_counted() -> None:
     trace = make_trace([[(0, W)], [(1, W)], [(2, W)], [(2, R)]], starts=[5, 0, 5, 10], ends=[9, 8, 10, 12])
     result = check_observed(trace)
-    assert (result.num_overtaken, result.max_parallel) == (1, 3)
+    assert (result.num_free, result.max_parallel) == (3, 3)
+
+
+def test_a_run_in_the_order_of_submission_shows_nothing() -> None:
+    """It would have kept any order. One overlap of two tasks that nothing orders is enough."""
+    flow = [[(0, W)], [(0, R)], [(1, W)]]
+    with pytest.raises(InvalidArgumentError, match="observed order: nothing was compared: each task started after"):
+        check_observed(make_trace(flow))
+    result = check_observed(make_trace(flow, starts=[0, 10, 19], ends=[10, 20, 30]))
+    assert (result.outcome, result.compared, result.num_free) == (Outcome.PASSED, 1, 1)
 
 
 def test_empty_traces_show_nothing() -> None:
     empty = make_trace([])
-    results = [check_runtime_graph(empty, np.empty((0, 2))), check_observed(empty), check_reuse(empty)]
-    assert {result.outcome for result in results} == {Outcome.INCONCLUSIVE}
+    calls: list[Callable[[], object]] = [
+        lambda: check_runtime_graph(empty, np.empty((0, 2))),
+        lambda: check_observed(empty),
+        lambda: check_reuse(empty, durations_in(empty)),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidArgumentError, match="nothing was compared"):
+            call()
 
 
 # ---- Reuse ----
@@ -351,16 +374,21 @@ ITERATION = [
 ]
 
 
+def durations_in(trace: Trace) -> NDArray[np.int64]:
+    durations: NDArray[np.int64] = trace.tasks["end_ns"] - trace.tasks["start_ns"]
+    return durations
+
+
 def test_activations_reused_by_the_next_iteration_cost_nothing() -> None:
-    steps = [step for step in range(3) for _ in ITERATION]
-    result = check_reuse(make_trace(ITERATION * 3, steps=steps))
+    trace = make_trace(ITERATION * 3, steps=[step for step in range(3) for _ in ITERATION])
+    result = check_reuse(trace, durations_in(trace))
     assert result.outcome is Outcome.PASSED
     assert (result.measured, result.limit) == (0, 0)
     assert result.critical_path == result.critical_path_without_reuse
     # The first operation waits for its own weight's update, and so for all of the step before but the other gradient.
     assert [(entry.handle, entry.num_not_implied) for entry in result.handles] == [("h2", 2)]
     assert str(result.handles[0].example) == "work (step 0) → work (step 1): write after read of h2"
-    assert result.num_added > result.num_not_implied
+    assert result.compared > result.num_not_implied
     assert result.implied_example is not None
     assert result.implied_path[0].before == result.implied_example.before
     assert result.implied_path[-1].after == result.implied_example.after
@@ -370,41 +398,38 @@ def test_reuse_that_makes_wait_is_measured() -> None:
     """A buffer that two independent chains share; the first takes 30 + 50, the second 20 + 10."""
     flow = [[(0, W)], [(0, R), (1, W)], [(0, W)], [(0, R), (2, W)]]
     durations = np.array([30, 50, 20, 10])
-    result = check_reuse(make_trace(flow), fresh="write", durations=durations)
+    result = check_reuse(make_trace(flow, steps=[0, 0, 1, 1]), durations)
     assert result.outcome is Outcome.FAILED
     assert result.measured == pytest.approx((110 - 80) / 80)
     assert (result.critical_path, result.critical_path_without_reuse) == pytest.approx((110e-9, 80e-9))
     assert [(str(edge.kind), edge.before.id, edge.after.id) for edge in result.on_critical_path] == [
         ("DependencyKind.WRITE_AFTER_READ", 1, 2)
     ]
-    assert (result.num_added, result.num_not_implied) == (1, 1)
-    assert check_reuse(make_trace(flow), fresh="write", durations=durations, limit=0.375).outcome is Outcome.PASSED
-    assert check_reuse(make_trace(flow), fresh="write", durations=durations, limit=0.374).outcome is Outcome.FAILED
+    assert (result.compared, result.num_not_implied) == (1, 1)
     # Both chains are of one step: across steps nothing is reused.
-    assert check_reuse(make_trace(flow), durations=durations).outcome is Outcome.INCONCLUSIVE
-    assert check_reuse(make_trace(flow, steps=[0, 0, 1, 1]), durations=durations).measured == result.measured
+    with pytest.raises(InvalidArgumentError, match="nothing was compared: 0 edges added"):
+        check_reuse(make_trace(flow), durations)
 
 
 def test_updates_in_place_wait_for_readers_in_both_flows() -> None:
     flow = [[(0, R), (1, W)], [(0, RW)]]
-    assert check_reuse(make_trace(flow), fresh="write").outcome is Outcome.INCONCLUSIVE
-    result = check_reuse(make_trace(flow), fresh="write", updates_in_place=False)
-    assert (result.num_added, result.measured) == (1, 1)
+    with pytest.raises(InvalidArgumentError, match="nothing was compared"):
+        check_reuse(make_trace(flow, steps=[0, 1]), np.array([1, 1]))
 
 
-@given(flow=flows((R, W, RW)), data=st.data())
+@given(flow=flows((R, W)), data=st.data())
 def test_without_reuse_only_true_dependences_remain(flow: Flow, data: st.DataObject) -> None:
+    """Each task is a step of its own, so each write gets a fresh handle."""
     durations = durations_of(flow, data)
-    result = check_reuse(
-        make_trace(flow), fresh="write", updates_in_place=False, durations=np.array(durations), limit=np.inf
-    )
     graph = oracle(flow)
     edges = [graph.edge(index) for index in range(graph.num_edges)]
     true = {(edge.before, edge.after) for edge in edges if edge.kind is RAW}
     added = {(edge.before, edge.after) for edge in edges} - true
+    assume(added)
+    result = check_reuse(make_trace(flow, steps=range(len(flow))), np.array(durations))
     paths = closure(len(flow), true)
     _, ends = run_in_parallel(true, durations, workers=len(flow))
-    assert (result.num_added, result.num_not_implied) == (len(added), sum(not paths[edge] for edge in added))
+    assert (result.compared, result.num_not_implied) == (len(added), sum(not paths[edge] for edge in added))
     assert result.critical_path_without_reuse == pytest.approx(max(ends) * 1e-9)
     assert result.measured is not None
     assert result.measured >= 0
@@ -414,20 +439,20 @@ def test_without_reuse_only_true_dependences_remain(flow: Flow, data: st.DataObj
 @given(flow=flows(), data=st.data())
 def test_reuse_across_steps_is_part_of_all_reuse(flow: Flow, data: st.DataObject) -> None:
     steps = sorted(data.draw(st.lists(st.integers(0, 2), min_size=len(flow), max_size=len(flow))))
-    trace = make_trace(flow, steps=steps)
-    across, everywhere = check_reuse(trace, fresh="step"), check_reuse(trace, fresh="write")
-    assert across.num_added <= everywhere.num_added
+    durations = np.array(durations_of(flow, data))
+    try:
+        across = check_reuse(make_trace(flow, steps=steps), durations)
+    except InvalidArgumentError:
+        return
+    everywhere = check_reuse(make_trace(flow, steps=range(len(flow))), durations)
+    assert across.compared <= everywhere.compared
     assert across.critical_path == everywhere.critical_path
     assert across.critical_path_without_reuse >= everywhere.critical_path_without_reuse
 
 
-def test_durations_must_be_there() -> None:
+def test_tasks_without_times_decide_nothing() -> None:
     trace = make_trace(ITERATION * 2, steps=[0] * 8 + [1] * 8)
-    with pytest.raises(InvalidArgumentError, match=r"durations: found shape \(3,\), expected \(16,\)"):
-        check_reuse(trace, durations=np.ones(3, np.int64))
-    trace.tasks["worker"][3] = -1
-    assert check_reuse(trace).outcome is Outcome.INCONCLUSIVE
-    assert check_reuse(trace, durations=np.ones(16, np.int64)).outcome is Outcome.PASSED
+    assert check_reuse(trace, np.zeros(16, np.int64)).outcome is Outcome.INCONCLUSIVE
 
 
 def test_typical_durations_are_medians_of_like_tasks() -> None:
@@ -443,7 +468,7 @@ def test_results_are_json() -> None:
     results = [
         check_runtime_graph(trace, [(0, 1), (0, 15)]).as_json(),
         check_observed(trace).as_json(),
-        check_reuse(trace).as_json(),
+        check_reuse(trace, durations_in(trace)).as_json(),
     ]
     read = json.loads(json.dumps(results, allow_nan=False))
     assert read == results

@@ -16,7 +16,6 @@ from starpullm.data.generator import (
     generate_checkpoint,
     generate_parameters,
     generate_tokens,
-    generated_checkpoint_sha256,
     generated_tokens_sha256,
     initial_parameters,
     mix,
@@ -70,6 +69,13 @@ def literal_parameter(name: str, number: int, count: int, seed: int) -> list[flo
     return values
 
 
+def checkpoint_sha256(config: ModelConfig, seed: int) -> str:
+    digest = hashlib.sha256(checkpoint_header(config))
+    for _, array in generate_parameters(config, seed):
+        digest.update(array.astype("<f4", copy=False).tobytes())
+    return digest.hexdigest()
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2**31 - 1, 2**40])
 def test_generated_parameters(seed: int) -> None:
     """Names, shapes and every element are those of the description."""
@@ -81,14 +87,14 @@ def test_generated_parameters(seed: int) -> None:
         assert array.reshape(-1).tolist() == literal_parameter(name, number, array.size, seed)
 
 
-def test_generator_goes_on_over_its_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generator_goes_on_over_its_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """How many elements are made at a time makes no difference."""
     expected = dict(generate_parameters(CONFIG, 3))
-    digest = generated_checkpoint_sha256(CONFIG, 3)
+    digest = generate_checkpoint(tmp_path / "model.bin", CONFIG, 3)
     monkeypatch.setattr(generator, "_GENERATOR_CHUNK", 5)
     for name, array in generate_parameters(CONFIG, 3):
         assert np.array_equal(array, expected[name])
-    assert generated_checkpoint_sha256(CONFIG, 3) == digest
+    assert generate_checkpoint(tmp_path / "model.bin", CONFIG, 3) == checkpoint_sha256(CONFIG, 3) == digest
 
 
 def test_generator_stays_away_from_subnormals() -> None:
@@ -106,7 +112,7 @@ def test_generated_inputs_of_the_records(name: str) -> None:
         record.seed, record.num_steps, record.batch_size, record.seq_len, record.model.vocab_size
     )
     assert tokens == record.tokens_sha256
-    assert generated_checkpoint_sha256(record.model, record.seed) == record.checkpoint_sha256
+    assert checkpoint_sha256(record.model, record.seed) == record.checkpoint_sha256
 
 
 def test_generated_checkpoint(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from starpullm.errors import InvalidArgumentError, MissingDependencyError, RuntimeFailureError
+from starpullm.errors import MissingDependencyError, RuntimeFailureError
 from starpullm.processes import job, stacks
 from starpullm.processes.job import (
     Completed,
@@ -103,7 +103,8 @@ def test_time_limit() -> None:
     )
     outcome = run_job(python(code, time_limit=2))
     assert isinstance(outcome, TimedOut)
-    assert (outcome.phases[0].phase, outcome.phases[0].step) == ("sleeping", 4)
+    assert outcome.reports[0].phase is not None
+    assert (outcome.reports[0].phase.phase, outcome.reports[0].phase.step) == ("sleeping", 4)
     assert outcome.sentence.startswith("not ended after 2 s: was running, last finished step 4, phase sleeping for ")
     assert 2 <= outcome.seconds < 10
     assert outcome.stdout == "begins\n"
@@ -169,31 +170,11 @@ def test_temporary_files_are_removed(tmp_path: Path) -> None:
     assert outcome.stdout.startswith(str(tmp_path / "files"))
 
 
-def test_current_directory(tmp_path: Path) -> None:
-    job = Job([sys.executable, "-c", "import os; print(os.getcwd())"], TIME_LIMIT, cwd=tmp_path)
-    assert run_job(job).stdout == f"{tmp_path}\n"
-
-
 def test_a_command_that_is_not_there() -> None:
     outcome = run_job(Job(["/nowhere/program"], TIME_LIMIT))
     assert isinstance(outcome, ExitedWith)
     assert outcome.status == 127
     assert outcome.stderr == "/nowhere/program: can't be started: No such file or directory\n"
-
-
-@pytest.mark.parametrize(
-    ("job", "sentence"),
-    [
-        (Job(["true"], 0), "time_limit: found 0, expected"),
-        (Job(["true"], float("nan")), "time_limit: found nan, expected"),
-        (Job(["true"], 1, ranks=0), "ranks: found 0, expected"),
-        (Job([], 1), "command: found nothing, expected"),
-        (Job(["true"], 1, cwd=Path("/nowhere")), "cwd: found /nowhere, expected"),
-    ],
-)
-def test_refused(job: Job, sentence: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=sentence):
-        run_job(job)
 
 
 # ---- mpirun ----
@@ -228,11 +209,13 @@ def fake_mpirun(directory: Path, script: str) -> dict[str, str]:
 
 def test_ranks_as_mpich_numbers_them(tmp_path: Path) -> None:
     script = 'n=$2; shift 2\nfor rank in $(seq 0 $((n - 1))); do PMI_RANK=$rank PMI_SIZE=$n "$@" & done; wait'
-    code = "from starpullm.processes.progress import *; report_phase('start'); print(current_phase().rank)"
+    code = (
+        "from starpullm.processes.progress import *; report_phase('start'); print(rank_and_size_from_environment()[0])"
+    )
     job = Job([sys.executable, "-c", code], TIME_LIMIT, ranks=3, environment=fake_mpirun(tmp_path, script))
     outcome = run_job(job).completed()
     assert outcome.stdout == "0\n1\n2\n"
-    assert [report.phase.rank for report in outcome.reports.values() if report.phase] == [0, 1, 2]
+    assert all(report.phase for report in outcome.reports.values())
 
 
 def test_a_failure_of_mpirun_itself(tmp_path: Path) -> None:
@@ -267,16 +250,15 @@ def environment_of(job: Job, base: dict[str, str]) -> dict[str, str]:
 
 
 def test_environment() -> None:
-    job = Job(["true"], 1, environment={"B": "new", "STARPU_NCPU": "1"}, without=["STARPU_*", "C"])
-    found = environment_of(job, {"A": "a", "B": "old", "C": "c", "CC": "cc", "STARPU_SCHED": "lws", "TMPDIR": "/there"})
+    job = Job(["true"], 1, environment={"B": "new", "STARPU_NCPU": "1"})
+    found = environment_of(job, {"A": "a", "B": "old", "TMPDIR": "/there"})
     assert {name: value for name, value in found.items() if not name.startswith("OMPI_MCA_")} == {
         "A": "a",
         "B": "new",
-        "CC": "cc",
         "STARPU_NCPU": "1",
         "PYTHONFAULTHANDLER": "1",
         "STARPULLM_JOB": "name",
-        "STARPULLM_PROGRESS_DIR": "/job/progress",
+        "STARPULLM_PROGRESS_DIR": "/job/ranks",
         "TMPDIR": "/job/tmp",
     }
     assert found["OMPI_MCA_btl_vader_backing_directory"] == "/memory"
@@ -303,7 +285,7 @@ def test_text_of_an_ending() -> None:
     lines = "".join(f"line {line}\n" for line in range(50))
     ending = ending_of(
         Crashed,
-        RankReport(0, 100, 143, Phase(0, "allreduce", 4, 2.0, 100), None, "", lines, ""),
+        RankReport(0, 100, 143, Phase("allreduce", 4, 2.0), None, "", lines, ""),
         RankReport(1, 101, -11, None, None, "", "", ""),
         signal=11,
         rank=1,
@@ -321,7 +303,7 @@ def test_text_of_an_ending() -> None:
 
 
 def test_text_of_native_stacks() -> None:
-    running = RankReport(0, 100, None, Phase(0, "allreduce", None, 28.5, 100), None, "", "", "#0 wait\n#1 main")
+    running = RankReport(0, 100, None, Phase("allreduce", None, 28.5), None, "", "", "#0 wait\n#1 main")
     ending = ending_of(TimedOut, running)
     assert ending.sentence == (
         "not ended after 30 s: rank 0 was running, before the first step, phase allreduce for 28.5 s"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from starpullm.checks.result import json_value
 from starpullm.errors import FileError, FormatError, InvalidArgumentError
 from starpullm.runtime import Partition
 from starpullm.speed import plots
@@ -51,13 +52,13 @@ def result(partition: str, batch_size: int, ranks: int = 1, sub_batches: int = 1
         matmul_flops=FLOPS_PER_TOKEN * batch_size * 64,
         matmul_gflops=1.0,
         matmul_limit_gflops=LIMIT_OF_CORE * cores,
-        matmul_limit_range=(LIMIT_OF_CORE * cores, LIMIT_OF_CORE * cores),
+        matmul_limit_range=[LIMIT_OF_CORE * cores, LIMIT_OF_CORE * cores],
         fma_peak_gflops=None,
         fraction_of_limit=0.5,
         kernel_fraction=0.9,
         runtime_overhead_fraction=0.05,
         waiting_fraction=0.05,
-        idle_fractions=(0.1,),
+        idle_fractions=[0.1],
         seconds_by_operation={"matmul_forward": 0.9},
         tasks_per_step=100.0,
         peak_rss_bytes=1000,
@@ -135,7 +136,7 @@ def test_words() -> None:
     labels = [text.get_text() for text in legend.get_texts()]
     assert len(labels) == len(set(labels))
     assert {"1x1", "4x2", "2 ranks of 1x1", "limit of the matmuls"} <= set(labels)
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     assert all(legend.get_window_extent().y1 <= axis.get_window_extent().y0 for axis in figure.axes)
 
 
@@ -163,7 +164,6 @@ def test_where_no_file_can_be(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "results", "sentence"),
     [
-        ("pie", RESULTS, 'kind: found "pie", expected one of strong, weak, partitions'),
         ("strong", [], "results: found none"),
         ("strong", [result("1x1", 8), result("2x1", 16)], "strong: expected several numbers of cores with the same"),
         ("weak", [result("1x1", 8), result("2x1", 8)], "weak: expected several numbers of cores with the same batch"),
@@ -178,8 +178,8 @@ def test_what_cannot_be_drawn(kind: str, results: list[Throughput], sentence: st
 
 def test_reading(tmp_path: Path) -> None:
     first, second = tmp_path / "a.json", tmp_path / "b.json"
-    first.write_text(json.dumps([of.as_json() for of in RESULTS[:3]]))
-    second.write_text(json.dumps([of.as_json() for of in RESULTS[3:]]))
+    first.write_text(json.dumps(json_value(RESULTS[:3])))
+    second.write_text(json.dumps(json_value(RESULTS[3:])))
     assert plots.read_results([first, second]) == RESULTS
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from starpullm.errors import FileError
 from starpullm.processes import progress
 from starpullm.processes.progress import DIRECTORY_VARIABLE, read_failures, read_phases
 
@@ -30,16 +29,12 @@ def report(code: str, directory: Path | None, **environment: str) -> str:
 
 def test_phases_of_two_ranks(tmp_path: Path) -> None:
     before = time.monotonic()
-    mpich = report(
-        "import os; report_phase('start'); report_phase('forward', 3); report_phase('backward'); print(os.getpid())",
-        tmp_path,
-        PMI_RANK="10",
-        PMI_SIZE="11",
-    )
+    code = "report_phase('start'); report_phase('forward', 3); report_phase('backward')"
+    report(code, tmp_path, PMI_RANK="10", PMI_SIZE="11")
     report("report_phase('start')", tmp_path, OMPI_COMM_WORLD_RANK="2", OMPI_COMM_WORLD_SIZE="11")
     phases = read_phases(tmp_path)
-    assert list(phases) == [2, 10]
-    assert (phases[10].phase, phases[10].step, phases[10].rank, phases[10].pid) == ("backward", 3, 10, int(mpich))
+    assert phases.keys() == {2, 10}
+    assert (phases[10].phase, phases[10].step) == ("backward", 3)
     assert (phases[2].phase, phases[2].step) == ("start", None)
     assert 0 <= phases[2].seconds_ago <= phases[10].seconds_ago <= time.monotonic() - before
     assert str(phases[10]) == "last finished step 3, phase backward"
@@ -47,15 +42,13 @@ def test_phases_of_two_ranks(tmp_path: Path) -> None:
 
 
 def test_without_a_directory_it_is_remembered() -> None:
-    printed = report("print(where()); report_phase('forward', 2); print(where()); print(current_phase().rank)", None)
-    assert printed.splitlines() == ["no phase reported", "last finished step 2, phase forward", "0"]
+    printed = report("print(where()); report_phase('forward', 2); print(where())", None)
+    assert printed.splitlines() == ["no phase reported", "last finished step 2, phase forward"]
 
 
 def test_without_reports(tmp_path: Path) -> None:
     assert read_phases(tmp_path) == {}
     assert read_failures(tmp_path) == {}
-    with pytest.raises(FileError, match="nowhere"):
-        read_phases(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("phase", ["", " spaces ", "two\nlines", "é😀" * 100, "x" * 1000, "\0", "\udc80"])
@@ -71,18 +64,10 @@ def test_failure(tmp_path: Path) -> None:
     report("report_failure(3, 'a “bad”\\nnumber')", tmp_path, OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="2")
     report("report_failure(4, '')", tmp_path, OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="2")
     report("report_failure(3, 'nobody hears it')", None)
-    (failure,) = read_failures(tmp_path).values()
-    assert (failure.rank, failure.status, failure.sentence) == (1, 3, "a “bad”\nnumber")
+    failure = read_failures(tmp_path)[1]
+    assert (failure.status, failure.sentence) == (3, "a “bad”\nnumber")
     assert failure.time_ns <= time.monotonic_ns()
     assert [path.name for path in tmp_path.iterdir()] == ["1.failure"]
-
-
-def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    code = "from starpullm.errors import FileError\ntry:\n    {}\nexcept FileError as error:\n    print(error)"
-    for call in ("report_phase('start')", "report_failure(1, 'why')"):
-        sentence = report(code.format(call), tmp_path / "nowhere")
-        assert "nowhere" in sentence
-        assert f"expected a directory in {DIRECTORY_VARIABLE}" in sentence
 
 
 # Two different records: a mixture of them would have another length or another checksum.

@@ -1,4 +1,4 @@
-"""Tests of the reduction checks: bounds that hold and are sharp, probes that can't be deceived, bits that move.
+"""Tests of the check of gradients: bounds that hold and are sharp, and sub-batches that aren't there once.
 
 The gradients are the strict reference's, in the arithmetic of numerics.md.
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -21,14 +21,11 @@ from starpullm.checks.reduction import (
     PROMISES,
     Multiplicity,
     Promise,
-    check_bit_stability,
-    check_exactly_once,
     check_gradients,
     gradient_error,
     multiplicities,
-    power_of_two_probe,
 )
-from starpullm.checks.reference64 import GradientReference, gamma, gradient_references, sum_reference
+from starpullm.checks.reference64 import GradientReference, gamma, gradient_references
 from starpullm.checks.result import Outcome
 from starpullm.data.generator import generate_parameters, generate_tokens
 from starpullm.errors import InvalidArgumentError
@@ -39,6 +36,12 @@ from .strict_reference import AdamW, StrictModel
 
 F32 = np.float32
 Floats = NDArray[np.float32]
+
+
+def sum_reference(terms: Sequence[Floats]) -> GradientReference:
+    """A sum of binary32 terms of one shape, such as one gradient per sub-batch."""
+    exact_terms = np.stack(terms).astype(np.float64)
+    return GradientReference(exact_terms.sum(axis=0), np.abs(exact_terms).sum(axis=0), len(terms) - 1)
 
 
 class Step:
@@ -208,8 +211,6 @@ def test_what_is_not_finite_is_beyond_any_limit(value: float) -> None:
 def test_shapes_must_agree() -> None:
     with pytest.raises(InvalidArgumentError, match=r"wpe: found shape \(2,\), expected \(3,\), not empty"):
         gradient_error("wpe", np.zeros(2), GradientReference(np.zeros(3), np.zeros(3), 1))
-    with pytest.raises(InvalidArgumentError, match="contributions: found none"):
-        sum_reference([])
 
 
 # ---- Gradients of a step ----
@@ -283,161 +284,6 @@ def test_multiplicities_of_independent_contributions(times: list[int], seed: int
     assert multiplicities(total, references) == expected
     assert multiplicities(total + F32(1e-31), references) is None
     assert multiplicities(-total - parts.sum(axis=0), references) is None
-
-
-# ---- Exactly once ----
-
-
-def probe_sums(weights: Floats, times: list[int], order: list[int]) -> Floats:
-    """Add the contributions in binary32, each so often, in an order."""
-    sums = np.zeros(weights.shape[1], F32)
-    for contribution in order:
-        for _ in range(times[contribution]):
-            sums += weights[contribution]
-    return sums
-
-
-@given(data=st.data(), count=st.integers(1, 30))
-def test_multiplicities_up_to_three_are_named(data: st.DataObject, count: int) -> None:
-    times = data.draw(st.lists(st.sampled_from([0, 1, 1, 1, 2, 3]), min_size=count, max_size=count))
-    order = data.draw(st.permutations(range(count)))
-    probe = power_of_two_probe([f"sub-batch {number}" for number in range(count)])
-    result = check_exactly_once(probe_sums(probe.weights, times, order), probe)
-    expected = {Multiplicity(f"sub-batch {number}", n) for number, n in enumerate(times) if n != 1}
-    assert set(result.wrong) == expected
-    assert result.undecoded == ()
-    assert result.outcome is (Outcome.FAILED if expected else Outcome.PASSED)
-
-
-@given(data=st.data(), count=st.integers(1, 14))
-def test_no_multiplicities_deceive_the_probe(data: st.DataObject, count: int) -> None:
-    times = data.draw(st.lists(st.integers(0, 40), min_size=count, max_size=count))
-    probe = power_of_two_probe([str(number) for number in range(count)])
-    result = check_exactly_once(probe_sums(probe.weights, times, list(range(count))), probe)
-    assert (result.outcome is Outcome.PASSED) == (set(times) == {1})
-
-
-def test_one_element_alone_would_be_deceived() -> None:
-    """The first contribution five times and the second not at all make the sum that each once makes."""
-    probe = power_of_two_probe(["a", "b"])
-    sums = probe_sums(probe.weights, [5, 0], [0, 1])
-    assert sums[0] == probe_sums(probe.weights, [1, 1], [0, 1])[0]
-    result = check_exactly_once(sums, probe)
-    assert result.outcome is Outcome.FAILED
-    assert result.describe() == [
-        "each contribution once: failed: 2 contributions in 2 sums, 1 findings",
-        "  a to b: sums 5.0 and 20.0 (in units), expected 5.0 twice",
-    ]
-
-
-@pytest.mark.parametrize("value", [0.5, -1.0, math.nan, math.inf, 2.0**24])
-def test_sums_of_nothing_are_not_decoded(value: float) -> None:
-    probe = power_of_two_probe(["a", "b"])
-    assert len(check_exactly_once([value, 5.0], probe).undecoded) == 1
-
-
-def test_many_sums_of_one_probe_in_a_unit() -> None:
-    probe = power_of_two_probe(["a", "b", "c"])
-    good, bad = (probe_sums(probe.weights, times, [2, 0, 1]) for times in ([1, 1, 1], [1, 0, 2]))
-    sums = np.stack([good, bad, good, bad], axis=1) * F32(2.0**-10)
-    result = check_exactly_once(sums, probe, unit=2.0**-10)
-    assert result.wrong == (Multiplicity("b", 0), Multiplicity("c", 2))
-    assert (result.num_sums, result.measured) == (8, 2)
-    assert [str(entry) for entry in result.wrong] == ["b is missing", "c is there 2 times"]
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: power_of_two_probe([]), "expected at least one"),
-        (lambda: power_of_two_probe(["a", "a"]), "each only once"),
-        (lambda: check_exactly_once([1.0], power_of_two_probe(["a"])), r"found shape \(1,\), expected \(2\)"),
-        (lambda: check_exactly_once([1.0, 1.0], power_of_two_probe(["a"]), unit=3), "unit: found 3"),
-    ],
-)
-def test_bad_probes_are_refused(call: Callable[[], object], message: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=message):
-        call()
-
-
-# ---- Bit stability ----
-
-
-def run(*values: float) -> dict[str, Floats]:
-    return {"x": np.array(values, F32), "loss": np.array(1.5, F32)}
-
-
-REFERENCES = {
-    "x": sum_reference([np.array([1, 8], F32), np.array([3, -2], F32)]),
-    "loss": sum_reference([np.array(1.5, F32)]),
-}
-NEAR = float(np.nextafter(F32(6), F32(7)))  # the limit is u·(8 + 2), a unit in the last place 8·u
-
-
-@pytest.mark.parametrize(
-    ("runs", "golden", "outcomes", "kept"),
-    [
-        ([run(4, 6), run(4, 6)], run(4, 6), ["passed", "passed", "passed"], Promise.BITWISE),
-        ([run(4, 6), run(4, 6)], run(4, NEAR), ["failed", "passed", "passed"], Promise.FIXED_BITS),
-        ([run(4, 6), run(4, NEAR)], run(4, 6), ["failed", "failed", "passed"], Promise.BOUNDED),
-        ([run(4, 6), run(4, 6.1)], run(4, 6), ["failed", "failed", "failed"], None),
-        ([run(4, 6), run(4, 6)], None, ["not comparable", "passed", "passed"], Promise.FIXED_BITS),
-        ([run(4, 6)], run(4, 6), ["passed", "inconclusive", "passed"], Promise.BITWISE),
-        ([run(4, math.nan), run(4, math.nan)], None, ["not comparable", "passed", "failed"], Promise.FIXED_BITS),
-    ],
-)
-def test_promises(
-    runs: list[dict[str, Floats]], golden: dict[str, Floats] | None, outcomes: list[str], kept: Promise | None
-) -> None:
-    named = {f"2x1 #{number}": tensors for number, tensors in enumerate(runs)}
-    results = [check_bit_stability(named, promise, golden=golden, references=REFERENCES) for promise in Promise]
-    assert [result.outcome.value for result in results] == outcomes
-    assert {result.kept for result in results} == {kept}
-    assert check_bit_stability(named, Promise.BOUNDED, golden=golden).outcome is Outcome.NOT_COMPARABLE
-    json.dumps([result.as_json() for result in results], allow_nan=False)
-
-
-def test_difference_is_shown_with_its_bits() -> None:
-    result = check_bit_stability({"a": run(4, 6), "b": run(-0.0, NEAR)}, Promise.FIXED_BITS)
-    (difference,) = result.differences
-    assert (difference.difference.position, difference.difference.differing, difference.difference.elements) == (
-        (0,),
-        2,
-        2,
-    )
-    assert result.describe() == [
-        "bit stability: failed: fixed bits: 1 of 4 tensors differ",
-        "  2 runs of 2 tensors; kept: no promise that was checked",
-        "  b, x, compared with a: 2 of 2 elements (2,) differ (100 %); the first is element 0, [0]; "
-        "expected 0x40800000 (4.0), found 0x80000000 (-0.0), 1082130432 ULP off; "
-        "elements by ULPs off: 1: 1, 1073741824 to 2147483647: 1; zeros of other sign: 0; NaNs: 0",
-    ]
-
-
-def test_zeros_of_both_signs_differ_by_bits_only() -> None:
-    (difference,) = check_bit_stability({"a": run(0.0), "b": run(-0.0)}, Promise.FIXED_BITS).differences
-    assert difference.difference.ulps == 0
-
-
-@given(first=st.floats(width=32, allow_nan=False), steps=st.integers(-5, 5))
-def test_units_in_the_last_place(first: float, steps: int) -> None:
-    second = F32(first)
-    with np.errstate(over="ignore"):
-        for _ in range(abs(steps)):
-            second = np.nextafter(second, F32(math.copysign(math.inf, steps)))
-    assume(math.isfinite(first) and math.isfinite(second))
-    differences = check_bit_stability({"a": run(first), "b": run(float(second))}, Promise.FIXED_BITS).differences
-    ulps = [difference.difference.ulps for difference in differences]
-    assert [distance for distance in ulps if distance] == [abs(steps)] * (steps != 0)
-
-
-def test_runs_must_have_the_same_tensors() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"b: found tensors \['x'\], expected \['loss', 'x'\]"):
-        check_bit_stability({"a": run(1), "b": {"x": np.zeros(1, F32)}}, Promise.FIXED_BITS)
-    with pytest.raises(InvalidArgumentError, match=r"b, x: found float32 \(2,\), expected float32 \(1,\) as a"):
-        check_bit_stability({"a": run(1), "b": run(1, 2)}, Promise.FIXED_BITS)
-    with pytest.raises(InvalidArgumentError, match="found no tensor"):
-        check_bit_stability({}, Promise.FIXED_BITS)
 
 
 def test_modes_have_promises() -> None:

@@ -23,7 +23,9 @@ from starpullm.errors import (
     MissingDependencyError,
     TokenRangeError,
 )
-from starpullm.files.tokenizer import Tokenizer, write_tokenizer
+from starpullm.files.tokenizer import Tokenizer
+
+from .file_kinds import write_tokenizer
 
 
 @given(text=st.text())

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK
+from starpullm.checks.result import json_value
 from starpullm.errors import InvalidArgumentError
 from starpullm.golden.records import shipped_record
 from starpullm.speed.attribution import attribute_time, merge_ranks
@@ -90,25 +91,25 @@ def test_json() -> None:
         matmul_flops=1_000_000,
         matmul_gflops=0.0625,
         matmul_limit_gflops=10.0,
-        matmul_limit_range=(9.0, 11.0),
+        matmul_limit_range=[9.0, 11.0],
         fma_peak_gflops=None,
         fraction_of_limit=0.00625,
         kernel_fraction=0.5,
         runtime_overhead_fraction=0.25,
         waiting_fraction=0.25,
-        idle_fractions=(0.5, 0.5, 0.25, 0.75),
+        idle_fractions=[0.5, 0.5, 0.25, 0.75],
         seconds_by_operation={"matmul_forward": 0.01, "adamw_update": 0.005},
         tasks_per_step=93.0,
         peak_rss_bytes=60_000_000,
     )
-    values = json.loads(json.dumps(result.as_json(), allow_nan=False))
+    values = json.loads(json.dumps(json_value(result), allow_nan=False))
     required = (
         "configuration tokens_per_ms matmul_limit_gflops fraction_of_limit runtime_overhead_fraction peak_rss_bytes"
     )
     assert set(required.split()) <= values.keys()
     assert values["configuration"] == asdict(WORKLOAD)
     assert Throughput.from_json(values) == result
-    assert Throughput.from_json(replace(result, fma_peak_gflops=20.0).as_json()) != result
+    assert Throughput.from_json(json_value(replace(result, fma_peak_gflops=20.0))) != result
 
 
 # ---- Where the time goes ----

@@ -1,34 +1,17 @@
 /* Codelets of attention, forward and backward. */
 #include "codelets/operation.h"
 
-struct attention {
-    size_t B, T, C, NH;
-};
-
-static void run_forward(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct attention *a = arguments;
-    kernels()->attention_forward(buffers[0], buffers[1], buffers[2], buffers[3], a->B, a->T, a->C, a->NH, team);
-}
-
-DEFINE_OPERATION(attention_forward, run_forward);
+DEFINE_KERNEL_OPERATION(attention_forward, buffers[0], buffers[1], buffers[2], buffers[3], a->B, a->T, a->C, a->NH);
 
 status submit_attention_forward(struct task_place place, struct data *out, struct data *preatt, struct data *att,
                                 struct data *qkv, size_t B, size_t T, size_t C, size_t NH)
 {
     const struct access accesses[] = {{out, STARPU_W}, {preatt, STARPU_W}, {att, STARPU_W}, {qkv, STARPU_R}};
-    const struct attention arguments = {B, T, C, NH};
-    return INSERT_TASK(operation_attention_forward, place, accesses, arguments);
+    return INSERT_TASK(operation_attention_forward, place, accesses, .B = B, .T = T, .C = C, .NH = NH);
 }
 
-static void run_backward(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct attention *a = arguments;
-    kernels()->attention_backward(buffers[0], buffers[1], buffers[2], buffers[3], buffers[4], buffers[5], a->B, a->T,
-                                  a->C, a->NH, team);
-}
-
-DEFINE_OPERATION(attention_backward, run_backward);
+DEFINE_KERNEL_OPERATION(attention_backward, buffers[0], buffers[1], buffers[2], buffers[3], buffers[4], buffers[5],
+                        a->B, a->T, a->C, a->NH);
 
 status submit_attention_backward(struct task_place place, struct data *dqkv, struct data *dpreatt, struct data *datt,
                                  struct data *dout, struct data *qkv, struct data *att, size_t B, size_t T, size_t C,
@@ -36,6 +19,5 @@ status submit_attention_backward(struct task_place place, struct data *dqkv, str
 {
     const struct access accesses[] = {{dqkv, STARPU_W}, {dpreatt, STARPU_W}, {datt, STARPU_W},
                                       {dout, STARPU_R}, {qkv, STARPU_R},     {att, STARPU_R}};
-    const struct attention arguments = {B, T, C, NH};
-    return INSERT_TASK(operation_attention_backward, place, accesses, arguments);
+    return INSERT_TASK(operation_attention_backward, place, accesses, .B = B, .T = T, .C = C, .NH = NH);
 }

@@ -81,13 +81,11 @@ status submit_gradient_add(struct task_place place, struct data *sum, struct dat
  * is a message and no task, but ordered among the tasks by its accesses. */
 status submit_transfer(struct task_place place, struct data *destination, struct data *source);
 
-/* ---- ACCUMULATION_REDUCES: once for each gradient, before a step's first contribution, after its last ---- */
+/* ---- ACCUMULATION_REDUCES: once for each gradient, and before a step's first contribution ---- */
 
 /* The reduction is a sum that starts at +0. */
 void gradient_make_reducible(struct data *gradient);
 void submit_gradient_clear(struct data *gradient);
-/* Adds up what the ranks have, on the gradient's owner. */
-status submit_gradient_redux(struct data *gradient);
 
 /* Other ranks don't need grads afterwards. */
 status submit_adamw_update(struct task_place place, struct data *params, struct data *m, struct data *v,

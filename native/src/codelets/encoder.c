@@ -1,39 +1,17 @@
 /* Codelets of the encoder: token and position embedding, and their gradients. */
 #include "codelets/operation.h"
 
-struct forward {
-    size_t B, T, C;
-};
-
-static void run_forward(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct forward *a = arguments;
-    kernels()->encoder_forward(buffers[0], buffers[1], buffers[2], buffers[3], a->B, a->T, a->C, team);
-}
-
-DEFINE_OPERATION(encoder_forward, run_forward);
+DEFINE_KERNEL_OPERATION(encoder_forward, buffers[0], buffers[1], buffers[2], buffers[3], a->B, a->T, a->C);
 
 status submit_encoder_forward(struct task_place place, struct data *out, struct data *tokens, struct data *wte,
                               struct data *wpe, size_t B, size_t T, size_t C)
 {
     const struct access accesses[] = {{out, STARPU_W}, {tokens, STARPU_R}, {wte, STARPU_R}, {wpe, STARPU_R}};
-    const struct forward arguments = {B, T, C};
-    return INSERT_TASK(operation_encoder_forward, place, accesses, arguments);
+    return INSERT_TASK(operation_encoder_forward, place, accesses, .B = B, .T = T, .C = C);
 }
 
-struct backward {
-    size_t B, T, C, maxT;
-    enum sum_start dwpe_start;
-};
-
-static void run_backward(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct backward *a = arguments;
-    kernels()->encoder_backward(buffers[0], buffers[1], buffers[2], buffers[3], a->B, a->T, a->C, a->maxT,
-                                a->dwpe_start, team);
-}
-
-DEFINE_OPERATION(encoder_backward, run_backward);
+DEFINE_KERNEL_OPERATION(encoder_backward, buffers[0], buffers[1], buffers[2], buffers[3], a->B, a->T, a->C, a->maxT,
+                        a->start);
 
 status submit_encoder_backward(struct task_place place, struct data *dwte, struct data *dwpe, struct data *dout,
                                struct data *tokens, size_t B, size_t T, size_t C, size_t maxT,
@@ -43,6 +21,6 @@ status submit_encoder_backward(struct task_place place, struct data *dwte, struc
                                       {dwpe, accumulation_access(dwpe_accumulation)},
                                       {dout, STARPU_R},
                                       {tokens, STARPU_R}};
-    const struct backward arguments = {B, T, C, maxT, accumulation_start(dwpe_accumulation)};
-    return INSERT_TASK(operation_encoder_backward, place, accesses, arguments);
+    return INSERT_TASK(operation_encoder_backward, place, accesses, .B = B, .T = T, .C = C, .maxT = maxT,
+                       .start = accumulation_start(dwpe_accumulation));
 }

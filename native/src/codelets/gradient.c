@@ -4,23 +4,12 @@
 #include "runtime/runtime.h"
 #include "runtime/team.h"
 
-struct add {
-    size_t count;
-};
-
-static void run_add(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct add *a = arguments;
-    kernels()->gradient_add(buffers[0], buffers[1], a->count, team);
-}
-
-DEFINE_OPERATION(gradient_add, run_add);
+DEFINE_KERNEL_OPERATION(gradient_add, buffers[0], buffers[1], a->count);
 
 status submit_gradient_add(struct task_place place, struct data *sum, struct data *term, size_t count)
 {
     const struct access accesses[] = {{sum, STARPU_RW}, {term, STARPU_R}};
-    const struct add arguments = {count};
-    TRY(INSERT_TASK(operation_gradient_add, place, accesses, arguments));
+    TRY(INSERT_TASK(operation_gradient_add, place, accesses, .count = count));
     exchange_drop(term);
     return STARPULLM_OK;
 }
@@ -48,12 +37,8 @@ static void start_cpu(void *interfaces[], void *argument)
     team_run(runtime_layout()->threads_per_worker, start_thread, &r);
 }
 
-static struct starpu_codelet start_codelet = {.where = STARPU_CPU,
-                                              .cpu_funcs = {start_cpu},
-                                              .cpu_funcs_name = {"start_cpu"},
-                                              .nbuffers = 1,
-                                              .modes = {STARPU_W},
-                                              .name = "gradient_redux_start"};
+static struct starpu_codelet start_codelet = {
+    .where = STARPU_CPU, .cpu_funcs = {start_cpu}, .nbuffers = 1, .modes = {STARPU_W}, .name = "gradient_redux_start"};
 
 static void add_thread(void *argument, struct team team)
 {
@@ -71,7 +56,6 @@ static void add_cpu(void *interfaces[], void *argument)
 
 static struct starpu_codelet add_codelet = {.where = STARPU_CPU,
                                             .cpu_funcs = {add_cpu},
-                                            .cpu_funcs_name = {"add_cpu"},
                                             .nbuffers = 2,
                                             .modes = {STARPU_RW | STARPU_COMMUTE, STARPU_R},
                                             .name = "gradient_redux_add"};
@@ -84,9 +68,4 @@ void gradient_make_reducible(struct data *gradient)
 void submit_gradient_clear(struct data *gradient)
 {
     starpu_data_invalidate_submit(gradient->handle);
-}
-
-status submit_gradient_redux(struct data *gradient)
-{
-    return exchange_reduce(gradient);
 }

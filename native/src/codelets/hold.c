@@ -2,47 +2,37 @@
  */
 #include "codelets/hold.h"
 
-#include <starpu.h>
 #include <stdlib.h>
 
+#include "codelets/task.h"
 #include "runtime/runtime.h"
 
-struct held_task {
-    struct starpu_task *task;
-    int64_t id;
-};
-
-struct task_list {
-    struct held_task *entries;
-    size_t count, capacity;
-};
-
 struct hold {
-    struct starpu_task *gate; /* the task that all others depend on */
-    struct task_list tasks;
+    struct starpu_task *gate;   /* the task that all others depend on */
+    struct starpu_task **tasks; /* those held, and behind them StarPU's own that hold_edges() finds */
+    size_t count;
 };
 
-/* Gives the list room for one more entry; NULL if there is no memory, and the list stays as it was. */
-static void *grow(void *entries, size_t count, size_t *capacity, size_t entry_size)
+/* Gives a list room for one more entry, by doubling it when its length is a power of two; NULL if there is no memory,
+ * and the list stays as it was. */
+static void *grow(void *entries, size_t count, size_t entry_size)
 {
-    if (count < *capacity)
+    if (count & (count - 1))
         return entries;
-    const size_t larger = *capacity ? 2 * *capacity : 1024;
+    const size_t larger = count ? 2 * count : 1;
     void *moved = realloc(entries, larger * entry_size);
-    if (moved)
-        *capacity = larger;
-    else
+    if (!moved)
         (void)fail(STARPULLM_OUT_OF_MEMORY, "a list of %zu tasks or edges", larger);
     return moved;
 }
 
-static status append(struct task_list *list, struct starpu_task *task, int64_t id)
+static status append_task(struct hold *hold, struct starpu_task *task)
 {
-    struct held_task *entries = grow(list->entries, list->count, &list->capacity, sizeof *entries);
-    if (!entries)
+    struct starpu_task **tasks = grow(hold->tasks, hold->count, sizeof *tasks);
+    if (!tasks)
         return STARPULLM_OUT_OF_MEMORY;
-    list->entries = entries;
-    list->entries[list->count++] = (struct held_task){task, id};
+    hold->tasks = tasks;
+    hold->tasks[hold->count++] = task;
     return STARPULLM_OK;
 }
 
@@ -58,9 +48,9 @@ status hold_create(struct hold **created)
     return STARPULLM_OK;
 }
 
-status hold_task(struct hold *hold, struct starpu_task *task, int64_t id)
+status hold_task(struct hold *hold, struct starpu_task *task)
 {
-    TRY(append(&hold->tasks, task, id));
+    TRY(append_task(hold, task));
     starpu_task_declare_deps_array(task, 1, &hold->gate);
     return STARPULLM_OK;
 }
@@ -70,7 +60,7 @@ status hold_release(struct hold *hold)
     if (!hold)
         return STARPULLM_OK;
     const int error = starpu_task_submit(hold->gate);
-    free(hold->tasks.entries);
+    free(hold->tasks);
     free(hold);
     return error ? fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused to release the held tasks (error %d)", error)
                  : STARPULLM_OK;
@@ -79,33 +69,26 @@ status hold_release(struct hold *hold)
 /* ---- The edges ---- */
 
 struct edge_list {
-    const struct task_list *held; /* sorted by address */
-    struct task_list internal;    /* StarPU's own tasks, in the order in which they were found */
+    struct hold *hold;
+    size_t held; /* the number of held tasks */
     struct starpu_task **successors;
     unsigned max_successors;
     struct hold_edge *edges;
-    size_t count, capacity;
+    size_t count;
 };
 
-static int compare_tasks(const void *left, const void *right)
-{
-    const struct held_task *a = left, *b = right;
-    return ((uintptr_t)a->task > (uintptr_t)b->task) - ((uintptr_t)a->task < (uintptr_t)b->task);
-}
-
+/* The session's tasks have numbers in the trace; StarPU's own get -1, -2 and so on when they are found. */
 static status id_of(struct edge_list *list, struct starpu_task *task, int64_t *id)
 {
-    const struct held_task key = {task, 0};
-    const struct held_task *found = bsearch(&key, list->held->entries, list->held->count, sizeof key, compare_tasks);
-    for (size_t i = 0; !found && i < list->internal.count; i++)
-        if (list->internal.entries[i].task == task)
-            found = &list->internal.entries[i];
-    if (found) {
-        *id = found->id;
+    if (task->callback_func == task_done) {
+        *id = ((const struct task *)task->callback_arg)->record->id;
         return STARPULLM_OK;
     }
-    *id = -1 - (int64_t)list->internal.count;
-    return append(&list->internal, task, *id);
+    size_t i = list->held;
+    while (i < list->hold->count && list->hold->tasks[i] != task)
+        i++;
+    *id = -1 - (int64_t)(i - list->held);
+    return i < list->hold->count ? STARPULLM_OK : append_task(list->hold, task);
 }
 
 /* The array grows until it isn't full: StarPU 1.4.10 never gives a number larger than the array's size, so a full array
@@ -124,38 +107,29 @@ static status list_successors(struct edge_list *list, struct starpu_task *task, 
     return STARPULLM_OK;
 }
 
-static status append_edges_of(struct edge_list *list, struct held_task before)
+static status append_edges_of(struct edge_list *list, struct starpu_task *task)
 {
     unsigned count;
-    TRY(list_successors(list, before.task, &count));
+    struct hold_edge edge;
+    TRY(id_of(list, task, &edge.before));
+    TRY(list_successors(list, task, &count));
     for (unsigned i = 0; i < count; i++) {
-        int64_t after;
-        TRY(id_of(list, list->successors[i], &after));
-        struct hold_edge *edges = grow(list->edges, list->count, &list->capacity, sizeof *edges);
+        TRY(id_of(list, list->successors[i], &edge.after));
+        struct hold_edge *edges = grow(list->edges, list->count, sizeof *edges);
         if (!edges)
             return STARPULLM_OUT_OF_MEMORY;
         list->edges = edges;
-        list->edges[list->count++] = (struct hold_edge){before.id, after};
+        list->edges[list->count++] = edge;
     }
-    return STARPULLM_OK;
-}
-
-static status append_all_edges(struct edge_list *list)
-{
-    for (size_t i = 0; i < list->held->count; i++)
-        TRY(append_edges_of(list, list->held->entries[i]));
-    for (size_t i = 0; i < list->internal.count; i++) /* more are found meanwhile */
-        TRY(append_edges_of(list, list->internal.entries[i]));
     return STARPULLM_OK;
 }
 
 status hold_edges(struct hold *hold, struct hold_edge **edges, size_t *count)
 {
-    struct edge_list list = {.held = &hold->tasks};
-    if (hold->tasks.count)
-        qsort(hold->tasks.entries, hold->tasks.count, sizeof *hold->tasks.entries, compare_tasks);
-    status code = append_all_edges(&list);
-    free(list.internal.entries);
+    struct edge_list list = {.hold = hold, .held = hold->count};
+    status code = STARPULLM_OK;
+    for (size_t i = 0; i < hold->count && code == STARPULLM_OK; i++) /* more are found meanwhile */
+        code = append_edges_of(&list, hold->tasks[i]);
     free(list.successors);
     if (code != STARPULLM_OK) {
         free(list.edges);

@@ -10,8 +10,8 @@ struct starpu_task;
 
 status hold_create(struct hold **hold);
 
-/* Makes a task that isn't submitted yet wait for hold_release(). id: its number in the trace. */
-status hold_task(struct hold *hold, struct starpu_task *task, int64_t id);
+/* Makes a recorded task that isn't submitted yet wait for hold_release(). */
+status hold_task(struct hold *hold, struct starpu_task *task);
 
 /* The ids of a task and of a successor. StarPU's own tasks have ids below 0. */
 struct hold_edge {

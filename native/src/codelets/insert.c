@@ -4,7 +4,6 @@
 
 #include "codelets/hold.h"
 #include "codelets/task.h"
-#include "codelets/transfer.h"
 #include "runtime/runtime.h"
 
 static struct starpu_task *task_on_this_rank(struct operation *operation, struct task_place place,
@@ -33,7 +32,7 @@ static status submit(struct starpu_task *starpu_task, struct task *task)
     starpu_task->callback_arg = task;
     starpu_task->callback_arg_free = 0;
 
-    status code = iteration->hold ? hold_task(iteration->hold, starpu_task, task->record->id) : STARPULLM_OK;
+    status code = iteration->hold ? hold_task(iteration->hold, starpu_task) : STARPULLM_OK;
     if (code == STARPULLM_OK) {
         iteration_add_task(iteration);
         const int error = starpu_task_submit(starpu_task);
@@ -49,11 +48,11 @@ static status submit(struct starpu_task *starpu_task, struct task *task)
 }
 
 status insert_task(struct operation *operation, struct task_place place, const struct access *accesses,
-                   size_t num_accesses, const void *arguments, size_t arguments_size)
+                   size_t num_accesses, const struct task_arguments *arguments)
 {
     const bool one_rank = runtime_layout()->ranks == 1;
     struct task *task;
-    TRY(task_create(&task, operation, place, accesses, num_accesses, arguments, arguments_size));
+    TRY(task_create(&task, operation, place, accesses, num_accesses, arguments));
     struct starpu_task *starpu_task = NULL;
     status code = STARPULLM_OK;
     if (one_rank)

@@ -38,21 +38,11 @@ status failure_check(struct failure *failure)
     return code == STARPULLM_OK ? STARPULLM_OK : fail(code, "%s", failure->sentence);
 }
 
-status iteration_init(struct iteration *iteration, struct recorder *recorder, struct failure *failure)
+void iteration_init(struct iteration *iteration, struct recorder *recorder, struct failure *failure)
 {
-    iteration->number = -1;
-    iteration->recorder = recorder;
-    iteration->instrument = NULL;
-    iteration->hold = NULL;
-    iteration->failure = failure;
-    atomic_init(&iteration->unfinished, 0);
-    if (pthread_mutex_init(&iteration->mutex, NULL))
-        return fail(STARPULLM_OUT_OF_MEMORY, "a mutex");
-    if (pthread_cond_init(&iteration->finished, NULL)) {
-        pthread_mutex_destroy(&iteration->mutex);
-        return fail(STARPULLM_OUT_OF_MEMORY, "a condition variable");
-    }
-    return STARPULLM_OK;
+    *iteration = (struct iteration){.number = -1, .recorder = recorder, .failure = failure};
+    pthread_mutex_init(&iteration->mutex, NULL);
+    pthread_cond_init(&iteration->finished, NULL);
 }
 
 void iteration_destroy(struct iteration *iteration)

@@ -32,7 +32,7 @@ struct iteration {
     pthread_cond_t finished;
 };
 
-status iteration_init(struct iteration *iteration, struct recorder *recorder, struct failure *failure);
+void iteration_init(struct iteration *iteration, struct recorder *recorder, struct failure *failure);
 void iteration_destroy(struct iteration *iteration);
 
 void iteration_open(struct iteration *iteration, int64_t number);

@@ -2,37 +2,19 @@
  * before it. */
 #include "codelets/operation.h"
 
-struct layernorm {
-    size_t N, C;
-    enum sum_start start; /* backward only */
-};
-
-static void run_forward(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct layernorm *a = arguments;
-    kernels()->layernorm_forward(buffers[0], buffers[1], buffers[2], buffers[3], buffers[4], buffers[5], a->N, a->C,
-                                 team);
-}
-
-DEFINE_OPERATION(layernorm_forward, run_forward);
+DEFINE_KERNEL_OPERATION(layernorm_forward, buffers[0], buffers[1], buffers[2], buffers[3], buffers[4], buffers[5], a->N,
+                        a->C);
 
 status submit_layernorm_forward(struct task_place place, struct data *out, struct data *mean, struct data *rstd,
                                 struct data *inp, struct data *weight, struct data *bias, size_t N, size_t C)
 {
     const struct access accesses[] = {{out, STARPU_W}, {mean, STARPU_W},   {rstd, STARPU_W},
                                       {inp, STARPU_R}, {weight, STARPU_R}, {bias, STARPU_R}};
-    const struct layernorm arguments = {.N = N, .C = C};
-    return INSERT_TASK(operation_layernorm_forward, place, accesses, arguments);
+    return INSERT_TASK(operation_layernorm_forward, place, accesses, .N = N, .C = C);
 }
 
-static void run_backward_input(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct layernorm *a = arguments;
-    kernels()->layernorm_backward_input(buffers[0], buffers[1], buffers[2], buffers[3], buffers[4], buffers[5], a->N,
-                                        a->C, a->start, team);
-}
-
-DEFINE_OPERATION(layernorm_backward_input, run_backward_input);
+DEFINE_KERNEL_OPERATION(layernorm_backward_input, buffers[0], buffers[1], buffers[2], buffers[3], buffers[4],
+                        buffers[5], a->N, a->C, a->start);
 
 status submit_layernorm_backward_input(struct task_place place, struct data *dinp, struct data *dout, struct data *inp,
                                        struct data *mean, struct data *rstd, struct data *weight, size_t N, size_t C,
@@ -40,18 +22,11 @@ status submit_layernorm_backward_input(struct task_place place, struct data *din
 {
     const struct access accesses[] = {{dinp, sum_access(start)}, {dout, STARPU_R}, {inp, STARPU_R},
                                       {mean, STARPU_R},          {rstd, STARPU_R}, {weight, STARPU_R}};
-    const struct layernorm arguments = {N, C, start};
-    return INSERT_TASK(operation_layernorm_backward_input, place, accesses, arguments);
+    return INSERT_TASK(operation_layernorm_backward_input, place, accesses, .N = N, .C = C, .start = start);
 }
 
-static void run_backward_weight(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct layernorm *a = arguments;
-    kernels()->layernorm_backward_weight(buffers[0], buffers[1], buffers[2], buffers[3], buffers[4], buffers[5], a->N,
-                                         a->C, a->start, team);
-}
-
-DEFINE_OPERATION(layernorm_backward_weight, run_backward_weight);
+DEFINE_KERNEL_OPERATION(layernorm_backward_weight, buffers[0], buffers[1], buffers[2], buffers[3], buffers[4],
+                        buffers[5], a->N, a->C, a->start);
 
 status submit_layernorm_backward_weight(struct task_place place, struct data *dweight, struct data *dbias,
                                         struct data *dout, struct data *inp, struct data *mean, struct data *rstd,
@@ -63,6 +38,6 @@ status submit_layernorm_backward_weight(struct task_place place, struct data *dw
                                       {inp, STARPU_R},
                                       {mean, STARPU_R},
                                       {rstd, STARPU_R}};
-    const struct layernorm arguments = {N, C, accumulation_start(accumulation)};
-    return INSERT_TASK(operation_layernorm_backward_weight, place, accesses, arguments);
+    return INSERT_TASK(operation_layernorm_backward_weight, place, accesses, .N = N, .C = C,
+                       .start = accumulation_start(accumulation));
 }

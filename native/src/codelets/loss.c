@@ -3,51 +3,26 @@
 #include "codelets/loss_future.h"
 #include "codelets/operation.h"
 
-struct rows {
-    size_t N, V, Vp;
-    enum sum_start start; /* backward only */
-};
-
-static void run_softmax_forward(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct rows *a = arguments;
-    kernels()->softmax_forward(buffers[0], buffers[1], a->N, a->V, a->Vp, team);
-}
-
-DEFINE_OPERATION(softmax_forward, run_softmax_forward);
+DEFINE_KERNEL_OPERATION(softmax_forward, buffers[0], buffers[1], a->N, a->V, a->Vp);
 
 status submit_softmax_forward(struct task_place place, struct data *probs, struct data *logits, size_t N, size_t V,
                               size_t Vp)
 {
     const struct access accesses[] = {{probs, STARPU_W}, {logits, STARPU_R}};
-    const struct rows arguments = {.N = N, .V = V, .Vp = Vp};
-    return INSERT_TASK(operation_softmax_forward, place, accesses, arguments);
+    return INSERT_TASK(operation_softmax_forward, place, accesses, .N = N, .V = V, .Vp = Vp);
 }
 
-static void run_crossentropy_forward(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct rows *a = arguments;
-    kernels()->crossentropy_forward(buffers[0], buffers[1], buffers[2], a->N, a->Vp, team);
-}
-
-DEFINE_OPERATION(crossentropy_forward, run_crossentropy_forward);
+DEFINE_KERNEL_OPERATION(crossentropy_forward, buffers[0], buffers[1], buffers[2], a->N, a->Vp);
 
 status submit_crossentropy_forward(struct task_place place, struct data *losses, struct data *probs,
                                    struct data *targets, size_t N, size_t Vp)
 {
     const struct access accesses[] = {{losses, STARPU_W}, {probs, STARPU_R}, {targets, STARPU_R}};
-    const struct rows arguments = {.N = N, .Vp = Vp};
-    return INSERT_TASK(operation_crossentropy_forward, place, accesses, arguments);
+    return INSERT_TASK(operation_crossentropy_forward, place, accesses, .N = N, .Vp = Vp);
 }
 
-static void run_crossentropy_softmax_backward(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct rows *a = arguments;
-    kernels()->crossentropy_softmax_backward(buffers[0], buffers[1], buffers[2], buffers[3], a->N, a->V, a->Vp,
-                                             a->start, team);
-}
-
-DEFINE_OPERATION(crossentropy_softmax_backward, run_crossentropy_softmax_backward);
+DEFINE_KERNEL_OPERATION(crossentropy_softmax_backward, buffers[0], buffers[1], buffers[2], buffers[3], a->N, a->V,
+                        a->Vp, a->start);
 
 status submit_crossentropy_softmax_backward(struct task_place place, struct data *dlogits, struct data *dlosses,
                                             struct data *probs, struct data *targets, size_t N, size_t V, size_t Vp,
@@ -55,40 +30,21 @@ status submit_crossentropy_softmax_backward(struct task_place place, struct data
 {
     const struct access accesses[] = {
         {dlogits, sum_access(start)}, {dlosses, STARPU_R}, {probs, STARPU_R}, {targets, STARPU_R}};
-    const struct rows arguments = {N, V, Vp, start};
-    return INSERT_TASK(operation_crossentropy_softmax_backward, place, accesses, arguments);
+    return INSERT_TASK(operation_crossentropy_softmax_backward, place, accesses, .N = N, .V = V, .Vp = Vp,
+                       .start = start);
 }
 
-struct mean {
-    size_t N;
-    float divisor;
-    enum sum_start start;
-};
-
-static void run_mean_loss(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct mean *a = arguments;
-    kernels()->mean_loss(buffers[0], buffers[1], a->N, a->divisor, a->start, team);
-}
-
-DEFINE_OPERATION(mean_loss, run_mean_loss);
+DEFINE_KERNEL_OPERATION(mean_loss, buffers[0], buffers[1], a->N, a->divisor, a->start);
 
 status submit_mean_loss(struct task_place place, struct data *mean, struct data *losses, size_t N, float divisor,
                         enum sum_start start)
 {
     const struct access accesses[] = {{mean, sum_access(start)}, {losses, STARPU_R}};
-    const struct mean arguments = {N, divisor, start};
-    return INSERT_TASK(operation_mean_loss, place, accesses, arguments);
+    return INSERT_TASK(operation_mean_loss, place, accesses, .N = N, .divisor = divisor, .start = start);
 }
 
-struct report {
-    struct starpullm_loss *loss;
-    struct failure *failure;
-};
-
-static void run_report_loss(void *const buffers[], const void *arguments, struct team team)
+static void run_report_loss(void *const buffers[], const struct task_arguments *a, struct team team)
 {
-    const struct report *a = arguments;
     if (team.index > 0)
         return;
     loss_future_set(a->loss, *(const float *)buffers[0], a->failure);
@@ -100,10 +56,10 @@ DEFINE_OPERATION(report_loss, run_report_loss);
 status submit_report_loss(struct task_place place, struct data *mean, struct starpullm_loss *loss)
 {
     const struct access accesses[] = {{mean, STARPU_R}};
-    const struct report arguments = {loss, place.iteration->failure};
     if (loss)
         loss_future_retain(loss);
-    status code = INSERT_TASK(operation_report_loss, place, accesses, arguments);
+    status code =
+        INSERT_TASK(operation_report_loss, place, accesses, .loss = loss, .failure = place.iteration->failure);
     if (code != STARPULLM_OK)
         loss_future_release(loss);
     return code;

@@ -1,54 +1,28 @@
 /* Codelets of the matmuls. Their backward is two tasks, so that only the one of weight and bias waits for the sub-batch
- * before it. */
+ * before it. Without a bias, the last buffer is NULL. */
 #include "codelets/operation.h"
 
-struct matmul {
-    size_t N, C, OC;
-    enum sum_start start; /* backward only */
-    int has_bias;         /* as the last buffer */
-};
-
-static void run_forward(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct matmul *a = arguments;
-    kernels()->matmul_forward(buffers[0], buffers[1], buffers[2], a->has_bias ? buffers[3] : NULL, a->N, a->C, a->OC,
-                              team);
-}
-
-DEFINE_OPERATION(matmul_forward, run_forward);
+DEFINE_KERNEL_OPERATION(matmul_forward, buffers[0], buffers[1], buffers[2], buffers[3], a->N, a->C, a->OC);
 
 status submit_matmul_forward(struct task_place place, struct data *out, struct data *inp, struct data *weight,
                              struct data *bias, size_t N, size_t C, size_t OC)
 {
     const struct access accesses[] = {{out, STARPU_W}, {inp, STARPU_R}, {weight, STARPU_R}, {bias, STARPU_R}};
-    const struct matmul arguments = {.N = N, .C = C, .OC = OC, .has_bias = bias != NULL};
-    return insert_task(&operation_matmul_forward, place, accesses, bias ? 4 : 3, &arguments, sizeof arguments);
+    const struct task_arguments arguments = {.N = N, .C = C, .OC = OC};
+    return insert_task(&operation_matmul_forward, place, accesses, bias ? 4 : 3, &arguments);
 }
 
-static void run_backward_input(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct matmul *a = arguments;
-    kernels()->matmul_backward_input(buffers[0], buffers[1], buffers[2], a->N, a->C, a->OC, a->start, team);
-}
-
-DEFINE_OPERATION(matmul_backward_input, run_backward_input);
+DEFINE_KERNEL_OPERATION(matmul_backward_input, buffers[0], buffers[1], buffers[2], a->N, a->C, a->OC, a->start);
 
 status submit_matmul_backward_input(struct task_place place, struct data *dinp, struct data *dout, struct data *weight,
                                     size_t N, size_t C, size_t OC, enum sum_start start)
 {
     const struct access accesses[] = {{dinp, sum_access(start)}, {dout, STARPU_R}, {weight, STARPU_R}};
-    const struct matmul arguments = {.N = N, .C = C, .OC = OC, .start = start};
-    return INSERT_TASK(operation_matmul_backward_input, place, accesses, arguments);
+    return INSERT_TASK(operation_matmul_backward_input, place, accesses, .N = N, .C = C, .OC = OC, .start = start);
 }
 
-static void run_backward_weight(void *const buffers[], const void *arguments, struct team team)
-{
-    const struct matmul *a = arguments;
-    kernels()->matmul_backward_weight(buffers[0], a->has_bias ? buffers[3] : NULL, buffers[1], buffers[2], a->N, a->C,
-                                      a->OC, a->start, team);
-}
-
-DEFINE_OPERATION(matmul_backward_weight, run_backward_weight);
+DEFINE_KERNEL_OPERATION(matmul_backward_weight, buffers[0], buffers[3], buffers[1], buffers[2], a->N, a->C, a->OC,
+                        a->start);
 
 status submit_matmul_backward_weight(struct task_place place, struct data *dweight, struct data *dbias,
                                      struct data *dout, struct data *inp, size_t N, size_t C, size_t OC,
@@ -58,7 +32,6 @@ status submit_matmul_backward_weight(struct task_place place, struct data *dweig
                                       {dout, STARPU_R},
                                       {inp, STARPU_R},
                                       {dbias, accumulation_access(accumulation)}};
-    const struct matmul arguments = {
-        .N = N, .C = C, .OC = OC, .start = accumulation_start(accumulation), .has_bias = dbias != NULL};
-    return insert_task(&operation_matmul_backward_weight, place, accesses, dbias ? 4 : 3, &arguments, sizeof arguments);
+    const struct task_arguments arguments = {.N = N, .C = C, .OC = OC, .start = accumulation_start(accumulation)};
+    return insert_task(&operation_matmul_backward_weight, place, accesses, dbias ? 4 : 3, &arguments);
 }

@@ -6,8 +6,19 @@
 
 #include "codelets/codelets.h"
 
+/* What a task brings along besides its buffers; each operation uses a part of it. Letters as in kernels/kernels.def. */
+struct task_arguments {
+    size_t B, T, N, C, OC, NH, V, Vp, maxT, count;
+    enum sum_start start;
+    float divisor;
+    struct adamw_options adamw;
+    int64_t step;
+    struct starpullm_loss *loss;
+    struct failure *failure;
+};
+
 /* Makes the operation's one kernel call, in each thread of the team. The buffers are in the order of the accesses. */
-typedef void operation_run(void *const buffers[], const void *arguments, struct team team);
+typedef void operation_run(void *const buffers[], const struct task_arguments *a, struct team team);
 
 struct operation {
     int number; /* in operations.def */
@@ -34,11 +45,18 @@ void operation_cpu(void *interfaces[], void *task);
         .model = {.type = STARPU_HISTORY_BASED, .symbol = #name_}, \
         .codelet = {.where = STARPU_CPU,                           \
                     .cpu_funcs = {operation_cpu},                  \
-                    .cpu_funcs_name = {"operation_cpu"},           \
                     .nbuffers = STARPU_VARIABLE_NBUFFERS,          \
                     .model = &operation_##name_.model,             \
                     .name = #name_},                               \
     }
+
+/* The same for an operation that is a call of its kernel with these arguments, which come from `buffers` and `a`. */
+#define DEFINE_KERNEL_OPERATION(name_, ...)                                                          \
+    static void run_##name_(void *const buffers[], const struct task_arguments *a, struct team team) \
+    {                                                                                                \
+        kernels()->name_(__VA_ARGS__, team);                                                         \
+    }                                                                                                \
+    DEFINE_OPERATION(name_, run_##name_)
 
 struct access {
     struct data *data;
@@ -77,10 +95,10 @@ static inline enum sum_start accumulation_start(enum accumulation accumulation)
 
 /* Inserts a task with at most TASK_MAX_ACCESSES accesses, on the rank of its place. Arguments are copied. */
 status insert_task(struct operation *operation, struct task_place place, const struct access *accesses,
-                   size_t num_accesses, const void *arguments, size_t arguments_size);
+                   size_t num_accesses, const struct task_arguments *arguments);
 
-/* The same for an array of accesses and a struct of arguments. */
-#define INSERT_TASK(operation, place, accesses, arguments) \
-    insert_task(&(operation), (place), (accesses), NUM_ACCESSES(accesses), &(arguments), sizeof(arguments))
+/* The same for an array of accesses and the members of its arguments, such as .count = count. */
+#define INSERT_TASK(operation, place, accesses, ...) \
+    insert_task(&(operation), (place), (accesses), NUM_ACCESSES(accesses), &(const struct task_arguments){__VA_ARGS__})
 
 #endif

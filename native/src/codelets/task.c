@@ -2,9 +2,7 @@
 #include "codelets/task.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-#include "instrument/instrument.h"
 #include "runtime/runtime.h"
 #include "runtime/team.h"
 
@@ -16,13 +14,13 @@ struct call {
 static void run_thread(void *argument, struct team team)
 {
     const struct call *call = argument;
-    call->task->operation->run(call->buffers, call->task->arguments, team);
+    call->task->operation->run(call->buffers, &call->task->arguments, team);
 }
 
 void operation_cpu(void *interfaces[], void *argument)
 {
     struct task *task = argument;
-    void *buffers[TASK_MAX_ACCESSES];
+    void *buffers[TASK_MAX_ACCESSES] = {0};
     for (int i = 0; i < task->num_buffers; i++)
         buffers[i] = (void *)STARPU_VECTOR_GET_PTR(interfaces[i]);
 
@@ -31,11 +29,11 @@ void operation_cpu(void *interfaces[], void *argument)
         task->record->worker = starpu_worker_get_id() / expected;
         task->record->start_ns = recorder_now();
     }
-    if (task->watch)
-        instrument_before(task->watch, buffers);
+    if (task->watch.instrument)
+        instrument_before(&task->watch, buffers);
     const int threads = team_run(expected, run_thread, &(struct call){task, buffers});
-    if (task->watch)
-        instrument_after(task->watch, buffers);
+    if (task->watch.instrument)
+        instrument_after(&task->watch, buffers);
     if (task->record)
         task->record->end_ns = recorder_now();
     if (threads != expected)
@@ -47,13 +45,6 @@ void operation_cpu(void *interfaces[], void *argument)
 void task_done(void *task)
 {
     iteration_task_done(((struct task *)task)->iteration);
-}
-
-/* The arguments' size, rounded up so that a struct watch may follow. */
-static size_t watch_offset(size_t arguments_size)
-{
-    const size_t alignment = _Alignof(max_align_t);
-    return (arguments_size + alignment - 1) / alignment * alignment;
 }
 
 static enum starpullm_access_mode trace_mode(enum starpu_data_access_mode mode)
@@ -83,34 +74,42 @@ status task_record(struct starpullm_trace_task **record, int operation_number, s
     return recorder_append(place.iteration->recorder, &trace_task, trace_accesses, num_accesses, record);
 }
 
-static void fill_watch(struct watch *watch, const struct task *task, const struct access *accesses)
+static void fill_watch(struct task *task, const struct access *accesses)
 {
-    *watch = (struct watch){task->iteration->instrument, task->record->id, task->num_buffers};
+    task->watch = (struct watch){
+        .instrument = task->iteration->instrument, .task = task->record->id, .num_accesses = task->num_buffers};
     for (int i = 0; i < task->num_buffers; i++)
-        watch->accesses[i] =
+        task->watch.accesses[i] =
             (struct watched_access){accesses[i].data->id, trace_mode(accesses[i].mode), accesses[i].data->bytes};
 }
 
 status task_create(struct task **created, const struct operation *operation, struct task_place place,
-                   const struct access *accesses, size_t num_accesses, const void *arguments, size_t arguments_size)
+                   const struct access *accesses, size_t num_accesses, const struct task_arguments *arguments)
 {
-    size_t size = sizeof(struct task) + watch_offset(arguments_size);
-    if (place.iteration->instrument)
-        size += sizeof(struct watch) + num_accesses * sizeof(struct watched_access);
-    struct task *task = malloc(size);
+    struct task *task = malloc(sizeof *task);
     if (!task)
         return fail(STARPULLM_OUT_OF_MEMORY, "a task of %s", operation->codelet.name);
-    *task = (struct task){.operation = operation, .iteration = place.iteration, .num_buffers = (int)num_accesses};
-    memcpy(task->arguments, arguments, arguments_size);
+    *task = (struct task){.operation = operation,
+                          .iteration = place.iteration,
+                          .num_buffers = (int)num_accesses,
+                          .arguments = *arguments};
     status code = task_record(&task->record, operation->number, place, accesses, num_accesses);
     if (code != STARPULLM_OK) {
         free(task);
         return code;
     }
-    if (place.iteration->instrument) {
-        task->watch = (struct watch *)((char *)task->arguments + watch_offset(arguments_size));
-        fill_watch(task->watch, task, accesses);
-    }
+    if (place.iteration->instrument)
+        fill_watch(task, accesses);
     *created = task;
     return STARPULLM_OK;
+}
+
+const char *operation_name(int index)
+{
+    static const char *const names[NUM_OPERATIONS] = {
+#define OPERATION(name) #name,
+#include "codelets/operations.def"
+#undef OPERATION
+    };
+    return index >= 0 && index < NUM_OPERATIONS ? names[index] : NULL;
 }

@@ -1,9 +1,8 @@
 /* Messages between ranks, through StarPU-MPI. */
-#include "codelets/transfer.h"
+#include "codelets/task.h"
 
 #include <stdlib.h>
 
-#include "codelets/task.h"
 #include "runtime/ranks_mpi.h"
 #include "runtime/runtime.h"
 

@@ -1,5 +1,5 @@
-/* Bringing data to ranks that no task brings it to. exchange_mpi.c is for builds with MPI, exchange_local.c for those
- * without. Every rank makes the same calls in the same order among its tasks. */
+/* Bringing data to ranks that no task brings it to, in builds with MPI. Every rank makes the same calls in the same
+ * order among its tasks. */
 #ifndef STARPULLM_EXCHANGE_H
 #define STARPULLM_EXCHANGE_H
 

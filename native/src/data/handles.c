@@ -16,8 +16,7 @@ struct handles {
     int count, capacity;
     /* Tables of pointers into `all`, NULL where there are none. They are parts of one array, `entries`. */
     struct data **entries, **next_table;
-    struct data **parameters[4][NUM_PARAMETERS]; /* [group][p][layer]; not of gradients */
-    struct data **gradient[NUM_PARAMETERS];      /* [p][layer][index] */
+    struct data **parameters[4][NUM_PARAMETERS]; /* [group][p][layer], and of gradients [layer][index] */
     struct data **activations[NUM_ACTIVATIONS], **activation_grads[NUM_ACTIVATIONS]; /* [a][layer][s] */
     struct data **inputs, **targets;                                                 /* [slot][s] */
     struct data **mean_losses;                                                       /* [slot] */
@@ -30,18 +29,10 @@ static bool activation_shared(enum activation a)
 
 static bool has_gradient(enum activation a)
 {
-    switch (a) {
-    case ACT_LN1_MEAN:
-    case ACT_LN1_RSTD:
-    case ACT_LN2_MEAN:
-    case ACT_LN2_RSTD:
-    case ACT_LNF_MEAN:
-    case ACT_LNF_RSTD:
-    case ACT_PROBS:
-        return false;
-    default:
-        return true;
-    }
+    static const bool none[NUM_ACTIVATIONS] = {[ACT_LN1_MEAN] = true, [ACT_LN1_RSTD] = true, [ACT_LN2_MEAN] = true,
+                                               [ACT_LN2_RSTD] = true, [ACT_LNF_MEAN] = true, [ACT_LNF_RSTD] = true,
+                                               [ACT_PROBS] = true};
+    return !none[a];
 }
 
 bool handles_activation_kept(const struct handles *handles, enum activation a)
@@ -109,24 +100,6 @@ static status add_owned(struct handles *handles, struct data **entry, const char
     return add(handles, entry, name, owner, owner == handles->options.placement->rank, count, element_size);
 }
 
-static status create_parameters(struct handles *handles, enum starpullm_group group, const char *group_name)
-{
-    const struct handles_options *o = &handles->options;
-    char name[DATA_NAME_BYTES];
-    for (int p = 0; p < NUM_PARAMETERS; p++) {
-        const int instances = parameter_instances(&o->config, p);
-        const int64_t elements = tensor_elements(parameter_shape(&o->config, p));
-        struct data **table = handles->parameters[group][p] = new_table(handles, instances);
-        for (int l = 0; l < instances; l++) {
-            const int owner = owner_of(o->placement, p, l);
-            const bool on_this_rank = group == STARPULLM_PARAMS || owner == o->placement->rank;
-            format_name(name, group_name, parameter_name(p), parameter_layered(p) ? l : -1, "");
-            TRY(add(handles, &table[l], name, owner, on_this_rank, elements, sizeof(float)));
-        }
-    }
-    return STARPULLM_OK;
-}
-
 static int gradients_per_parameter(const struct handles_options *o)
 {
     switch (o->reduction) {
@@ -151,23 +124,28 @@ static int gradient_owner(const struct handles_options *o, enum parameter p, int
     }
 }
 
-static status create_gradients(struct handles *handles)
+/* Parameters, their gradients, m or v. */
+static status create_parameters(struct handles *handles, enum starpullm_group group)
 {
+    static const char *const group_names[] = {"params", "grads", "m", "v"};
     const struct handles_options *o = &handles->options;
+    const bool gradients = group == STARPULLM_GRADS;
     const char *format = o->reduction == STARPULLM_REDUCTION_TREE ? "#%d" : "/rank%d";
-    const int number = handles->gradients;
+    const int number = gradients ? handles->gradients : 1;
     char name[DATA_NAME_BYTES], suffix[24] = "";
     for (int p = 0; p < NUM_PARAMETERS; p++) {
         const int instances = parameter_instances(&o->config, p);
         const int64_t elements = tensor_elements(parameter_shape(&o->config, p));
-        struct data **table = handles->gradient[p] = new_table(handles, instances * number);
+        struct data **table = handles->parameters[group][p] = new_table(handles, instances * number);
         for (int i = 0; i < instances * number; i++) {
             const int l = i / number, index = i % number;
+            const int owner = gradients ? gradient_owner(o, p, l, index) : owner_of(o->placement, p, l);
             if (number > 1)
                 snprintf(suffix, sizeof suffix, format, index);
-            format_name(name, "grads", parameter_name(p), parameter_layered(p) ? l : -1, suffix);
-            TRY(add_owned(handles, &table[i], name, gradient_owner(o, p, l, index), elements, sizeof(float)));
-            table[i]->transient = true;
+            format_name(name, group_names[group], parameter_name(p), parameter_layered(p) ? l : -1, suffix);
+            const bool on_this_rank = group == STARPULLM_PARAMS || owner == o->placement->rank;
+            TRY(add(handles, &table[i], name, owner, on_this_rank, elements, sizeof(float)));
+            table[i]->transient = gradients;
         }
     }
     return STARPULLM_OK;
@@ -245,10 +223,8 @@ static status create_slots(struct handles *handles)
 static status create_all(struct handles *handles)
 {
     TRY(allocate_tables(handles));
-    TRY(create_parameters(handles, STARPULLM_PARAMS, "params"));
-    TRY(create_gradients(handles));
-    TRY(create_parameters(handles, STARPULLM_M, "m"));
-    TRY(create_parameters(handles, STARPULLM_V, "v"));
+    for (int group = STARPULLM_PARAMS; group <= STARPULLM_V; group++)
+        TRY(create_parameters(handles, group));
     for (int a = 0; a < NUM_ACTIVATIONS; a++) {
         TRY(create_activation(handles, &handles->activations[a], "activations", a,
                               handles_activation_kept(handles, a)));
@@ -295,7 +271,7 @@ struct data *handles_parameter(const struct handles *handles, enum starpullm_gro
 
 struct data *handles_gradient(const struct handles *handles, enum parameter p, int layer, int index)
 {
-    return handles->gradient[p][layer * handles->gradients + index];
+    return handles->parameters[STARPULLM_GRADS][p][layer * handles->gradients + index];
 }
 
 struct data *handles_activation(const struct handles *handles, enum activation a, int layer, int sub_batch)

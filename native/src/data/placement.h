@@ -6,8 +6,9 @@
 
 struct placement {
     int rank, ranks;
-    int sub_batches;             /* of all ranks; divisible by ranks */
-    int *owners[NUM_PARAMETERS]; /* [p][layer] */
+    int sub_batches; /* of all ranks; divisible by ranks */
+    int layers;
+    int *owners; /* (NUM_PARAMETERS, layers) */
 };
 
 status placement_create(struct placement *placement, const model_config *config, int rank, int ranks, int sub_batches);

@@ -1,11 +1,7 @@
 /* The reduction of the parameters' gradients over sub-batches: where each contribution goes, and how they become one.
- *
- * `ordered`: one buffer per rank and tensor. Sub-batch 0 starts the sum and the others continue it in their order. The
- * sum moves to the next rank between the sub-batches of two ranks. It is the sum of the whole batch (numerics.md,
- * "What this gives data parallelism").
- * `tree`: one buffer per sub-batch. Neighbours are added, then neighbours of neighbours: the number of sub-batches
- * alone decides the tree's shape.
- * `redux`: StarPU's own reduction, over the workers of a rank and then over ranks, in an order that varies. */
+ * docs/design.md describes the modes. `ordered` has one buffer per rank and tensor, `tree` one per sub-batch, `redux`
+ * one; see handles_gradient(). */
+#include "data/exchange.h"
 #include "graph/graph.h"
 
 static struct data *gradient(const struct graph_context *context, enum parameter p, int l, int index)
@@ -74,7 +70,7 @@ status reduce_gradient(const struct graph_context *context, enum parameter p, in
     case STARPULLM_REDUCTION_TREE:
         return add_tree(context, p, l);
     default:
-        return submit_gradient_redux(gradient(context, p, l, 0));
+        return exchange_reduce(gradient(context, p, l, 0));
     }
 }
 

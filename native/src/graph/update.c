@@ -4,8 +4,9 @@
  * the gradient and the weight, which the gradient of the input has just been computed with, are still in a cache. */
 #include "graph/graph.h"
 
-static status update_tensor(const struct graph_context *context, enum parameter p, int l, int64_t update)
+static status reduce_and_update_tensor(const struct graph_context *context, enum parameter p, int l, int64_t update)
 {
+    TRY(reduce_gradient(context, p, l));
     const struct graph_options *g = context->options;
     struct task_place place = place_on_rank(context, owner_of(g->placement, p, instance(l)), l);
     place.priority = PRIORITY_AT_ONCE;
@@ -13,12 +14,6 @@ static status update_tensor(const struct graph_context *context, enum parameter 
                                handles_parameter(g->handles, STARPULLM_M, p, instance(l)),
                                handles_parameter(g->handles, STARPULLM_V, p, instance(l)), gradient_of_batch(g, p, l),
                                (size_t)tensor_elements(parameter_shape(&g->config, p)), &g->adamw, update);
-}
-
-static status reduce_and_update_tensor(const struct graph_context *context, enum parameter p, int l, int64_t update)
-{
-    TRY(reduce_gradient(context, p, l));
-    return update_tensor(context, p, l, update);
 }
 
 status reduce_and_update(const struct graph_context *context, int64_t update)

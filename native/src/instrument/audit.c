@@ -13,8 +13,12 @@
 
 #include "instrument/fault.h"
 
+/* The kinds of accesses, in the order of all arrays that have an element for each. */
 enum { NUM_KINDS = 2 };
-static const int kinds[NUM_KINDS] = {AUDIT_READ, AUDIT_WRITE};
+static const struct {
+    int32_t mode, undeclared, never_happened;
+} kinds[NUM_KINDS] = {{STARPULLM_READ, STARPULLM_UNDECLARED_READ, STARPULLM_READ_NEVER_HAPPENED},
+                      {STARPULLM_WRITE, STARPULLM_UNDECLARED_WRITE, STARPULLM_WRITE_NEVER_HAPPENED}};
 
 /* First accesses of one kind to a region's pages. Written by the signal handler. */
 struct touch {
@@ -24,8 +28,8 @@ struct touch {
 struct region {
     uintptr_t begin, end; /* of whole pages */
     int32_t handle;
-    int declared;    /* by the running task */
-    atomic_bool hit; /* an access has opened pages of it */
+    int32_t declared; /* by the running task */
+    atomic_bool hit;  /* an access has opened pages of it */
     struct touch by_task[NUM_KINDS], outside[NUM_KINDS];
 };
 
@@ -33,22 +37,14 @@ struct audit {
     struct region *regions; /* sorted by address */
     size_t count;
     struct region **of_handle;
-    int32_t num_handles;
     uintptr_t page;
+    int after_read; /* a page's protection after its first read */
     atomic_bool in_task;
     pthread_t worker; /* while in_task */
 };
 
-static _Atomic(struct audit *) the_audit;
+static _Atomic(const struct audit *) the_audit;
 static struct sigaction previous;
-
-/* A page outside of all regions, to test whether the handler tells reads from writes, and what the handler took the
- * last fault on it for. */
-static struct {
-    _Atomic(char *) page;
-    size_t bytes;
-    atomic_bool is_write;
-} probe;
 
 static void protect(const struct region *region, int protection)
 {
@@ -82,20 +78,11 @@ static bool open_page(const struct audit *audit, uintptr_t address, bool is_writ
     if (atomic_fetch_add(&touch->pages, 1) == 0)
         atomic_store(&touch->offset, (long long)(address - region->begin));
     atomic_store(&region->hit, true);
-    const int protection = is_write ? PROT_READ | PROT_WRITE : PROT_READ;
+    const int protection = is_write ? PROT_READ | PROT_WRITE : audit->after_read;
     if (mprotect((void *)(address & ~(audit->page - 1)), audit->page, protection) == 0)
         return true;
     /* Too many mappings: open the whole region. */
     return mprotect((void *)region->begin, region->end - region->begin, PROT_READ | PROT_WRITE) == 0;
-}
-
-static bool open_probe(void *address, bool is_write)
-{
-    char *page = atomic_load(&probe.page);
-    if (!page || address != page)
-        return false;
-    atomic_store(&probe.is_write, is_write);
-    return mprotect(page, probe.bytes, PROT_READ | PROT_WRITE) == 0;
 }
 
 /* What would have happened without this handler. */
@@ -116,10 +103,9 @@ static void on_fault(int number, siginfo_t *info, void *context)
 {
     const int error_number = errno;
     const struct audit *audit = atomic_load(&the_audit);
-    const bool is_write = fault_is_write(context);
     /* A signal sent by kill() has another code, and no address. */
-    const bool ours = audit && info->si_code == SEGV_ACCERR &&
-                      (open_page(audit, (uintptr_t)info->si_addr, is_write) || open_probe(info->si_addr, is_write));
+    const bool ours =
+        audit && info->si_code == SEGV_ACCERR && open_page(audit, (uintptr_t)info->si_addr, fault_is_write(context));
     errno = error_number;
     if (!ours)
         call_previous_handler(number, info, context);
@@ -135,18 +121,14 @@ static int compare_regions(const void *left, const void *right)
 
 static status make_regions(struct audit *audit, const struct audit_buffer *buffers, size_t count)
 {
-    for (size_t i = 0; i < count; i++)
-        if (buffers[i].handle >= audit->num_handles)
-            audit->num_handles = buffers[i].handle + 1;
     audit->regions = calloc(count + 1, sizeof *audit->regions);
-    audit->of_handle = calloc((size_t)audit->num_handles + 1, sizeof(struct region *));
+    audit->of_handle = calloc(count + 1, sizeof(struct region *));
     if (!audit->regions || !audit->of_handle)
         return fail(STARPULLM_OUT_OF_MEMORY, "a table of %zu audited buffers", count);
     for (size_t i = 0; i < count; i++) {
         const uintptr_t begin = (uintptr_t)buffers[i].begin, bytes = buffers[i].bytes;
-        audit->regions[i] = (struct region){.begin = begin,
-                                            .end = begin + (bytes + audit->page - 1) / audit->page * audit->page,
-                                            .handle = buffers[i].handle};
+        audit->regions[i] = (struct region){
+            .begin = begin, .end = begin + (bytes + audit->page - 1) / audit->page * audit->page, .handle = (int32_t)i};
     }
     audit->count = count;
     qsort(audit->regions, count, sizeof *audit->regions, compare_regions);
@@ -156,20 +138,24 @@ static status make_regions(struct audit *audit, const struct audit_buffer *buffe
 }
 
 /* Reads and writes a closed page: the handler must tell one from the other. */
-static status test_faults(size_t bytes)
+static status test_faults(struct audit *audit)
 {
+    const size_t bytes = audit->page;
     char *page = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED)
         return fail(STARPULLM_OUT_OF_MEMORY, "a page to test memory faults with");
-    probe.bytes = bytes;
-    atomic_store(&probe.page, page);
+    struct region region = {.begin = (uintptr_t)page, .end = (uintptr_t)page + bytes};
+    /* What it takes for a read opens the page for writes, too: otherwise a write taken for a read would be repeated for
+     * ever. */
+    const struct audit probe = {.regions = &region, .count = 1, .page = bytes, .after_read = PROT_READ | PROT_WRITE};
+    atomic_store(&the_audit, &probe);
     volatile char *first = page;
     (void)*first;
-    const bool read_known = !atomic_load(&probe.is_write);
-    const bool closed = mprotect(page, bytes, PROT_NONE) == 0;
+    const bool read_known = region.outside[0].pages == 1;
+    protect(&region, PROT_NONE);
     *first = 1;
-    const bool write_known = closed && atomic_load(&probe.is_write);
-    atomic_store(&probe.page, NULL);
+    const bool write_known = region.outside[1].pages == 1;
+    atomic_store(&the_audit, audit);
     munmap(page, bytes);
     if (read_known && write_known)
         return STARPULLM_OK;
@@ -191,7 +177,7 @@ static void remove_handler(void)
 
 static status install_handler(struct audit *audit)
 {
-    struct audit *none = NULL;
+    const struct audit *none = NULL;
     if (!atomic_compare_exchange_strong(&the_audit, &none, audit))
         return fail(STARPULLM_INVALID_STATE, "another session of this process is audited, expected none: close it");
     struct sigaction action = {.sa_flags = SA_SIGINFO | SA_ONSTACK};
@@ -217,11 +203,12 @@ status audit_create(const struct audit_buffer *buffers, size_t count, struct aud
     if (!audit)
         return fail(STARPULLM_OUT_OF_MEMORY, "an audit");
     audit->page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    audit->after_read = PROT_READ;
     status code = make_regions(audit, buffers, count);
     if (code == STARPULLM_OK)
         code = install_handler(audit);
     if (code == STARPULLM_OK) {
-        code = test_faults(audit->page);
+        code = test_faults(audit);
         if (code != STARPULLM_OK)
             remove_handler();
     }
@@ -262,31 +249,26 @@ void audit_begin(struct audit *audit)
     atomic_store(&audit->in_task, true);
 }
 
-void audit_declare(struct audit *audit, int32_t handle, int access)
+void audit_declare(struct audit *audit, int32_t handle, int32_t mode)
 {
-    audit->of_handle[handle]->declared |= access;
+    audit->of_handle[handle]->declared |= mode == STARPULLM_REDUX ? STARPULLM_READ_WRITE : mode;
 }
 
-static void report_touch(const struct region *region, int access, struct touch *touch, audit_report *report,
-                         void *argument)
-{
-    const struct audit_finding finding = {region->handle, access, atomic_load(&touch->offset),
-                                          atomic_exchange(&touch->pages, 0)};
-    report(argument, &finding);
-}
-
-void audit_end(struct audit *audit, audit_report *report, void *argument)
+void audit_end(struct audit *audit, int64_t task, audit_report *report, void *argument)
 {
     atomic_store(&audit->in_task, false);
     for (size_t i = 0; i < audit->count; i++) {
         struct region *region = &audit->regions[i];
         close_hit(region);
         for (int k = 0; k < NUM_KINDS; k++) {
-            struct touch *touch = &region->by_task[k];
-            const bool happened = atomic_load(&touch->pages) > 0, declared = region->declared & kinds[k];
-            if (happened != declared)
-                report_touch(region, kinds[k], touch, report, argument);
-            atomic_store(&touch->pages, 0);
+            const struct touch *touch = &region->by_task[k];
+            const int64_t pages = atomic_exchange(&region->by_task[k].pages, 0);
+            const bool declared = region->declared & kinds[k].mode;
+            if (pages > 0 && !declared)
+                report(argument,
+                       (struct starpullm_finding){task, region->handle, kinds[k].undeclared, touch->offset, pages});
+            else if (pages == 0 && declared)
+                report(argument, (struct starpullm_finding){task, region->handle, kinds[k].never_happened, 0, 0});
         }
         region->declared = 0;
     }
@@ -296,9 +278,11 @@ void audit_outside(struct audit *audit, audit_report *report, void *argument)
 {
     for (size_t i = 0; i < audit->count; i++)
         for (int k = 0; k < NUM_KINDS; k++) {
-            struct touch *touch = &audit->regions[i].outside[k];
-            if (atomic_load(&touch->pages) > 0)
-                report_touch(&audit->regions[i], kinds[k], touch, report, argument);
+            struct region *region = &audit->regions[i];
+            const int64_t pages = atomic_exchange(&region->outside[k].pages, 0);
+            if (pages > 0)
+                report(argument, (struct starpullm_finding){-1, region->handle, kinds[k].undeclared,
+                                                            region->outside[k].offset, pages});
         }
 }
 

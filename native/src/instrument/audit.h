@@ -13,9 +13,8 @@
 
 struct audit;
 
-/* A handle's buffer, on pages of its own. */
+/* A handle's buffer, on pages of its own; an array of them has the handles' order. */
 struct audit_buffer {
-    int32_t handle;
     void *begin;
     size_t bytes;
 };
@@ -26,23 +25,15 @@ status audit_create(const struct audit_buffer *buffers, size_t count, struct aud
 /* Opens them again. */
 void audit_destroy(struct audit *audit);
 
-enum { AUDIT_READ = 1, AUDIT_WRITE = 2 };
-
-/* From audit_begin() to audit_end() the calling thread runs a task, whose accesses audit_declare() declares. */
+/* From audit_begin() to audit_end() the calling thread runs a task, whose accesses audit_declare() declares (mode: enum
+ * starpullm_access_mode). */
 void audit_begin(struct audit *audit);
-void audit_declare(struct audit *audit, int32_t handle, int access);
+void audit_declare(struct audit *audit, int32_t handle, int32_t mode);
 
-/* Accesses of one kind, AUDIT_READ or AUDIT_WRITE, to one handle: undeclared ones, with the number of pages and the
- * first one's offset in bytes; or, with 0 pages, a declared access that never happened. */
-struct audit_finding {
-    int32_t handle;
-    int access;
-    int64_t offset, pages;
-};
-typedef void audit_report(void *argument, const struct audit_finding *finding);
+typedef void audit_report(void *argument, struct starpullm_finding finding);
 
-/* Reports what the task did otherwise than declared, and closes the pages that it opened. */
-void audit_end(struct audit *audit, audit_report *report, void *argument);
+/* Reports what the task of this number did otherwise than declared, and closes the pages that it opened. */
+void audit_end(struct audit *audit, int64_t task, audit_report *report, void *argument);
 
 /* Reports accesses to closed pages outside of tasks, since the last call. */
 void audit_outside(struct audit *audit, audit_report *report, void *argument);

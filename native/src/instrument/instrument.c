@@ -13,7 +13,7 @@ struct instrument {
     struct audit *audit; /* NULL: not audited */
     pthread_mutex_t mutex;
     struct starpullm_finding *findings;
-    size_t count, capacity;
+    size_t count;
     bool lost; /* there wasn't enough memory for all findings */
 };
 
@@ -25,15 +25,14 @@ status instrument_create(const struct instrument_options *options, const struct 
         return fail(STARPULLM_OUT_OF_MEMORY, "the session's instruments");
     instrument->options = *options;
     pthread_mutex_init(&instrument->mutex, NULL);
-    if (options->instruments & STARPULLM_AUDIT) {
-        status code = audit_create(buffers, count, &instrument->audit);
-        if (code != STARPULLM_OK) {
-            instrument_destroy(instrument);
-            return code;
-        }
-    }
-    *created = instrument;
-    return STARPULLM_OK;
+    status code = STARPULLM_OK;
+    if (options->instruments & STARPULLM_AUDIT)
+        code = audit_create(buffers, count, &instrument->audit);
+    if (code == STARPULLM_OK)
+        *created = instrument;
+    else
+        instrument_destroy(instrument);
+    return code;
 }
 
 void instrument_destroy(struct instrument *instrument)
@@ -58,47 +57,24 @@ bool instrument_poisons(const struct instrument *instrument)
 
 /* ---- Findings ---- */
 
-static void append(struct instrument *instrument, struct starpullm_finding finding)
+static void append(void *argument, struct starpullm_finding finding)
 {
+    struct instrument *instrument = argument;
     pthread_mutex_lock(&instrument->mutex);
-    if (instrument->count == instrument->capacity) {
-        const size_t capacity = instrument->capacity ? 2 * instrument->capacity : 64;
-        struct starpullm_finding *findings = realloc(instrument->findings, capacity * sizeof *findings);
-        if (findings) {
-            instrument->findings = findings;
-            instrument->capacity = capacity;
-        }
-    }
-    if (instrument->count < instrument->capacity)
-        instrument->findings[instrument->count++] = finding;
-    else
+    struct starpullm_finding *findings =
+        realloc(instrument->findings, (instrument->count + 1) * sizeof *instrument->findings);
+    if (findings) {
+        instrument->findings = findings;
+        findings[instrument->count++] = finding;
+    } else
         instrument->lost = true;
     pthread_mutex_unlock(&instrument->mutex);
-}
-
-/* Whose accesses are reported; task -1: not a task's. */
-struct accessor {
-    struct instrument *instrument;
-    int64_t task;
-};
-
-static void report_access(void *argument, const struct audit_finding *found)
-{
-    const struct accessor *accessor = argument;
-    int32_t kind = found->access == AUDIT_READ ? STARPULLM_UNDECLARED_READ : STARPULLM_UNDECLARED_WRITE;
-    if (found->pages == 0)
-        kind = found->access == AUDIT_READ ? STARPULLM_READ_NEVER_HAPPENED : STARPULLM_WRITE_NEVER_HAPPENED;
-    append(accessor->instrument, (struct starpullm_finding){.task = accessor->task,
-                                                            .handle = found->handle,
-                                                            .kind = kind,
-                                                            .offset = found->pages ? found->offset : 0,
-                                                            .count = found->pages});
 }
 
 status instrument_findings(struct instrument *instrument, size_t *count)
 {
     if (instrument->audit)
-        audit_outside(instrument->audit, report_access, &(struct accessor){instrument, -1});
+        audit_outside(instrument->audit, append, instrument);
     if (instrument->lost)
         return fail(STARPULLM_OUT_OF_MEMORY, "the findings after the first %zu", instrument->count);
     *count = instrument->count;
@@ -158,10 +134,7 @@ void instrument_before(const struct watch *watch, void *const buffers[])
         return;
     audit_begin(audit);
     for (int i = 0; i < watch->num_accesses; i++)
-        audit_declare(audit, watch->accesses[i].handle,
-                      watch->accesses[i].mode == STARPULLM_READ    ? AUDIT_READ
-                      : watch->accesses[i].mode == STARPULLM_WRITE ? AUDIT_WRITE
-                                                                   : AUDIT_READ | AUDIT_WRITE);
+        audit_declare(audit, watch->accesses[i].handle, watch->accesses[i].mode);
 }
 
 static void find_poison(const struct watch *watch, const struct watched_access *access, const void *buffer)
@@ -170,26 +143,19 @@ static void find_poison(const struct watch *watch, const struct watched_access *
     audit_open(audit, access->handle);
     const struct poison_found found = poison_find(buffer, access->bytes);
     audit_close(audit, access->handle);
-    struct starpullm_finding finding = {.task = watch->task, .handle = access->handle};
-    if (found.left && access->mode == STARPULLM_WRITE) {
-        finding.kind = STARPULLM_NOT_WRITTEN;
-        finding.offset = found.first_left;
-        finding.count = found.left;
-        append(watch->instrument, finding);
-    }
-    if (found.spread) {
-        finding.kind = STARPULLM_POISON_SPREAD;
-        finding.offset = found.first_spread;
-        finding.count = found.spread;
-        append(watch->instrument, finding);
-    }
+    if (found.left && access->mode == STARPULLM_WRITE)
+        append(watch->instrument, (struct starpullm_finding){watch->task, access->handle, STARPULLM_NOT_WRITTEN,
+                                                             found.first_left, found.left});
+    if (found.spread)
+        append(watch->instrument, (struct starpullm_finding){watch->task, access->handle, STARPULLM_POISON_SPREAD,
+                                                             found.first_spread, found.spread});
 }
 
 void instrument_after(const struct watch *watch, void *const buffers[])
 {
     struct instrument *instrument = watch->instrument;
     if (instrument->audit)
-        audit_end(instrument->audit, report_access, &(struct accessor){instrument, watch->task});
+        audit_end(instrument->audit, watch->task, append, instrument);
     if (instrument_poisons(instrument))
         for (int i = 0; i < watch->num_accesses; i++)
             if (watch->accesses[i].mode != STARPULLM_READ)

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 
 #include "instrument/audit.h"
+#include "trace/record.h"
 
 struct instrument_options {
     int32_t instruments; /* sum of enum starpullm_instrument */
@@ -34,7 +35,7 @@ struct watch {
     struct instrument *instrument;
     int64_t task; /* its number in the trace */
     int num_accesses;
-    struct watched_access accesses[];
+    struct watched_access accesses[TASK_MAX_ACCESSES];
 };
 
 /* Called in the worker's thread before and after the kernel; buffers in the order of the accesses. */

@@ -13,38 +13,27 @@
 #include <unistd.h>
 
 _Static_assert(sizeof(off_t) >= 8, "files are larger than 2 GB: build with _FILE_OFFSET_BITS=64");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the formats are little-endian, as llm.c writes them");
 
 enum {
-    TRANSFER_BYTES = 1 << 30,     /* one read or write; some systems refuse 2 GB and more at once */
-    CONVERSION_BYTES = 64 * 1024, /* converted at a time where the machine's byte order isn't the file's */
+    TRANSFER_BYTES = 1 << 30, /* one read or write; some systems refuse 2 GB and more at once */
+    CHECKPOINT_BFLOAT16 = 5,  /* a version that is refused by name */
 };
 
 static const struct {
     int32_t magic, version;
     const char *name;
 } formats[NUM_FORMATS] = {
-    [FORMAT_CHECKPOINT] = {20240326, 3, "a model checkpoint"},   [FORMAT_DEBUG_STATE] = {20240327, 2, "a debug state"},
-    [FORMAT_TOKENIZER] = {20240328, 2, "a tokenizer"},           [FORMAT_TOKENS] = {20240520, 1, "a token file"},
+    [FORMAT_CHECKPOINT] = {20240326, 3, "a model checkpoint"},
     [FORMAT_TRAINING_STATE] = {20261121, 1, "a training state"},
+    [FORMAT_DEBUG_STATE] = {20240327, 2, "a debug state"},
+    [FORMAT_TOKENIZER] = {20240328, 2, "a tokenizer"},
+    [FORMAT_TOKENS] = {20240520, 1, "a token file"},
 };
 
-void reverse_bytes(void *values, size_t width, size_t count)
+static size_t transfer(int64_t bytes)
 {
-    unsigned char *value = values;
-    for (size_t i = 0; i < count; i++, value += width)
-        for (size_t low = 0, high = width - 1; low < high; low++, high--) {
-            unsigned char byte = value[low];
-            value[low] = value[high];
-            value[high] = byte;
-        }
-}
-
-bool machine_is_little_endian(void)
-{
-    const uint16_t one = 1;
-    unsigned char first;
-    memcpy(&first, &one, 1);
-    return first == 1;
+    return bytes < TRANSFER_BYTES ? (size_t)bytes : TRANSFER_BYTES;
 }
 
 static const char *kind_of(mode_t mode)
@@ -64,31 +53,22 @@ static status not_regular(const char *path, mode_t mode)
 
 /* ---- Reading ---- */
 
+/* The kind is looked at before open(), which has effects on some devices. */
 status input_open(struct input_file *file, const char *path)
 {
-    *file = (struct input_file){.path = path, .descriptor = -1};
-    if (!path)
-        return fail(STARPULLM_INVALID_ARGUMENT, "path is NULL, expected the path of a file");
-
-    /* Checked before open(), which has effects on some devices, and again on the opened file, which can't change. */
     struct stat info;
+    *file = (struct input_file){.path = path, .descriptor = -1};
     if (stat(path, &info) != 0)
         return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: open", path);
     if (!S_ISREG(info.st_mode))
         return not_regular(path, info.st_mode);
-
     file->descriptor = TEMP_FAILURE_RETRY(open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
-    if (file->descriptor < 0)
-        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: open", path);
-
-    status code = STARPULLM_OK;
-    if (fstat(file->descriptor, &info) != 0)
-        code = fail_errno(STARPULLM_FILE_ERROR, errno, "%s: fstat", path);
-    else if (!S_ISREG(info.st_mode))
-        code = not_regular(path, info.st_mode);
-    if (code != STARPULLM_OK)
-        input_close(file);
-    file->size = info.st_size;
+    if (file->descriptor >= 0 && fstat(file->descriptor, &info) == 0) {
+        file->size = info.st_size;
+        return STARPULLM_OK;
+    }
+    const status code = fail_errno(STARPULLM_FILE_ERROR, errno, "%s: open", path);
+    input_close(file);
     return code;
 }
 
@@ -99,26 +79,33 @@ void input_close(struct input_file *file)
     file->descriptor = -1;
 }
 
-status input_read(const struct input_file *file, void *values, size_t width, int64_t count, int64_t offset)
+status input_read(const struct input_file *file, void *values, int64_t bytes, int64_t position)
 {
-    char *to = values;
-    int64_t end = offset + count * (int64_t)width;
-    for (int64_t position = offset; position < end;) {
-        size_t size = end - position < TRANSFER_BYTES ? (size_t)(end - position) : TRANSFER_BYTES;
-        ssize_t got = TEMP_FAILURE_RETRY(pread(file->descriptor, to, size, position));
+    for (int64_t done = 0; done < bytes;) {
+        const ssize_t got =
+            TEMP_FAILURE_RETRY(pread(file->descriptor, (char *)values + done, transfer(bytes - done), position + done));
         if (got < 0)
-            return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: byte %" PRId64 ": read", file->path, position);
+            return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: byte %" PRId64 ": read", file->path, position + done);
         if (got == 0)
             return fail(STARPULLM_INVALID_FILE,
                         "%s: byte %" PRId64 ": the file ends here, expected %" PRId64
                         " more bytes: truncated (it was %" PRId64 " bytes when it was opened)",
-                        file->path, position, end - position, file->size);
-        to += got;
-        position += got;
+                        file->path, position + done, bytes - done, file->size);
+        done += got;
     }
-    if (!machine_is_little_endian())
-        reverse_bytes(values, width, (size_t)count);
     return STARPULLM_OK;
+}
+
+status input_read_tensor(const struct input_file *file, const struct tensor_buffers *buffers,
+                         enum starpullm_group group, enum parameter p, int layer, int64_t elements, int64_t position)
+{
+    float *values = NULL;
+    TRY(buffers->acquire(buffers->context, group, p, layer, &values));
+    if (!values)
+        return STARPULLM_OK;
+    const status code = input_read(file, values, elements * (int64_t)sizeof values[0], position);
+    buffers->release(buffers->context, group, p, layer);
+    return code;
 }
 
 /* " (a debug state)" if it is the magic number of one of the formats, else "". */
@@ -139,21 +126,20 @@ status input_read_header(const struct input_file *file, enum file_format format,
                     " bytes, expected at least %d (the header of %s): truncated, at least %" PRId64
                     " bytes are missing",
                     file->path, file->size, FILE_HEADER_BYTES, formats[format].name, FILE_HEADER_BYTES - file->size);
-    TRY(input_read(file, header, sizeof header[0], FILE_HEADER_INTS, 0));
+    TRY(input_read(file, header, FILE_HEADER_BYTES, 0));
+    const int32_t magic = header[HEADER_MAGIC], version = header[HEADER_VERSION];
     char found[32];
-    if (header[HEADER_MAGIC] != formats[format].magic)
+    if (magic != formats[format].magic)
         return fail(STARPULLM_INVALID_FILE, "%s: byte 0: magic number is %" PRId32 "%s, expected %" PRId32 " (%s)",
-                    file->path, header[HEADER_MAGIC], format_of_magic(header[HEADER_MAGIC], found, sizeof found),
-                    formats[format].magic, formats[format].name);
-    return STARPULLM_OK;
-}
-
-status input_check_version(const struct input_file *file, enum file_format format,
-                           const int32_t header[FILE_HEADER_INTS])
-{
-    if (header[HEADER_VERSION] != formats[format].version)
+                    file->path, magic, format_of_magic(magic, found, sizeof found), formats[format].magic,
+                    formats[format].name);
+    if (format == FORMAT_CHECKPOINT && version == CHECKPOINT_BFLOAT16)
+        return fail(STARPULLM_INVALID_FILE,
+                    "%s: byte 4: version is %d (bfloat16), expected 3 (float32): bfloat16 checkpoints can't be read",
+                    file->path, CHECKPOINT_BFLOAT16);
+    if (version != formats[format].version)
         return fail(STARPULLM_INVALID_FILE, "%s: byte 4: version is %" PRId32 ", expected %" PRId32 " (%s)", file->path,
-                    header[HEADER_VERSION], formats[format].version, formats[format].name);
+                    version, formats[format].version, formats[format].name);
     return STARPULLM_OK;
 }
 
@@ -170,6 +156,11 @@ status input_check_size(const struct input_file *file, int64_t expected, const c
 
 /* ---- Writing ---- */
 
+static status no_memory_for_path(const char *path)
+{
+    return fail(STARPULLM_OUT_OF_MEMORY, "%s: its path could not be allocated", path);
+}
+
 /* The path with symbolic links followed, so that a link to a checkpoint stays a link. A file that isn't there yet keeps
  * the path as it is, unless that is a link to nowhere. */
 static status resolve(const char *path, char **resolved)
@@ -184,7 +175,7 @@ static status resolve(const char *path, char **resolved)
     if (*resolved)
         return STARPULLM_OK;
     if (errno == ENOMEM)
-        return fail(STARPULLM_OUT_OF_MEMORY, "%s: its path could not be allocated", path);
+        return no_memory_for_path(path);
     return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: resolve", path);
 }
 
@@ -207,17 +198,10 @@ static status open_folder(struct output_file *file)
     return STARPULLM_OK;
 }
 
-/* The name is unique among threads, processes and, but for one case in 10^9, machines that share the folder, where
- * O_EXCL refuses it. It is short whatever the final name is. */
-static status create_temporary(struct output_file *file, mode_t mode)
+static status create(struct output_file *file, int flags, mode_t mode)
 {
-    static atomic_uint created;
-    struct timespec now = {0};
-    clock_gettime(CLOCK_REALTIME, &now);
-    snprintf(file->temporary, sizeof file->temporary, ".starpullm-%ld-%u-%09ld.tmp", (long)getpid(),
-             atomic_fetch_add(&created, 1), now.tv_nsec);
-    file->descriptor =
-        TEMP_FAILURE_RETRY(openat(file->folder, file->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
+    flags |= O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+    file->descriptor = TEMP_FAILURE_RETRY(openat(file->folder, file->temporary, flags, mode));
     if (file->descriptor >= 0)
         return STARPULLM_OK;
     const status code = fail_errno(STARPULLM_FILE_ERROR, errno, "%s: create temporary file %s in its folder",
@@ -226,21 +210,33 @@ static status create_temporary(struct output_file *file, mode_t mode)
     return code;
 }
 
+/* The name is unique among threads, processes and, but for one case in 10^9, machines that share the folder, where
+ * O_EXCL refuses it. It is short whatever the final name is. */
+static status create_unique(struct output_file *file, mode_t mode)
+{
+    static atomic_uint created;
+    struct timespec now = {0};
+    clock_gettime(CLOCK_REALTIME, &now);
+    snprintf(file->temporary, sizeof file->temporary, ".starpullm-%ld-%u-%09ld.tmp", (long)getpid(),
+             atomic_fetch_add(&created, 1), now.tv_nsec);
+    return create(file, O_EXCL, mode);
+}
+
 /* The permission bits are there from the start: what is being written is never readable by more than the result. */
-static status create(struct output_file *file)
+static status create_beside(struct output_file *file)
 {
     TRY(open_folder(file));
     struct stat old;
     if (fstatat(file->folder, file->name, &old, 0) != 0) {
         if (errno != ENOENT)
             return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: stat", file->path);
-        return create_temporary(file, 0666);
+        return create_unique(file, 0666);
     }
     if (!S_ISREG(old.st_mode))
         return not_regular(file->path, old.st_mode);
     if (faccessat(file->folder, file->name, W_OK, AT_EACCESS) != 0)
         return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: replace", file->path);
-    TRY(create_temporary(file, 0600));
+    TRY(create_unique(file, 0600));
     if (fchmod(file->descriptor, old.st_mode & 0777) != 0)
         return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: chmod temporary file %s", file->path, file->temporary);
     return STARPULLM_OK;
@@ -249,46 +245,46 @@ static status create(struct output_file *file)
 status output_open(struct output_file *file, const char *path)
 {
     *file = (struct output_file){.path = path, .folder = -1, .descriptor = -1};
-    if (!path)
-        return fail(STARPULLM_INVALID_ARGUMENT, "path is NULL, expected the path of a file");
     status code = resolve(path, &file->resolved);
     if (code == STARPULLM_OK)
-        code = create(file);
+        code = create_beside(file);
     if (code != STARPULLM_OK)
         output_discard(file);
     return code;
 }
 
-static status write_bytes(struct output_file *file, const void *bytes, int64_t count)
+status output_open_temporary(struct output_file *file, const char *path, const char *temporary)
 {
-    const char *from = bytes;
-    while (count > 0) {
-        size_t size = count < TRANSFER_BYTES ? (size_t)count : TRANSFER_BYTES;
-        ssize_t put = TEMP_FAILURE_RETRY(write(file->descriptor, from, size));
-        if (put <= 0)
-            return fail_errno(STARPULLM_FILE_ERROR, put < 0 ? errno : EIO,
-                              "%s: byte %" PRId64 ": write to temporary file %s", file->path, file->written,
-                              file->temporary);
-        from += put;
-        count -= put;
-        file->written += put;
+    *file = (struct output_file){.path = path, .resolved = strdup(path), .folder = -1, .descriptor = -1};
+    status code = file->resolved ? open_folder(file) : no_memory_for_path(path);
+    if (code == STARPULLM_OK) {
+        snprintf(file->temporary, sizeof file->temporary, "%s", temporary);
+        code = create(file, O_TRUNC, 0666);
     }
-    return STARPULLM_OK;
+    if (code != STARPULLM_OK)
+        output_discard(file);
+    return code;
 }
 
-status output_write(struct output_file *file, const void *values, size_t width, int64_t count)
+/* Some file systems accept O_DIRECT but refuse these memory addresses or positions: then the page cache is used. */
+static bool give_up_direct(const struct output_file *file)
 {
-    if (machine_is_little_endian())
-        return write_bytes(file, values, count * (int64_t)width);
-    const char *from = values;
-    char converted[CONVERSION_BYTES];
-    for (int64_t left = count * (int64_t)width; left > 0;) {
-        int64_t size = left < CONVERSION_BYTES ? left : CONVERSION_BYTES;
-        memcpy(converted, from, (size_t)size);
-        reverse_bytes(converted, width, (size_t)size / width);
-        TRY(write_bytes(file, converted, size));
-        from += size;
-        left -= size;
+    const int flags = fcntl(file->descriptor, F_GETFL);
+    return flags >= 0 && (flags & O_DIRECT) && fcntl(file->descriptor, F_SETFL, flags & ~O_DIRECT) == 0;
+}
+
+status output_write(const struct output_file *file, const void *values, int64_t bytes, int64_t position)
+{
+    for (int64_t done = 0; done < bytes;) {
+        const ssize_t put = TEMP_FAILURE_RETRY(
+            pwrite(file->descriptor, (const char *)values + done, transfer(bytes - done), position + done));
+        if (put < 0 && errno == EINVAL && give_up_direct(file))
+            continue;
+        if (put <= 0)
+            return fail_errno(STARPULLM_FILE_ERROR, put < 0 ? errno : EIO,
+                              "%s: byte %" PRId64 ": write to temporary file %s", file->path, position + done,
+                              file->temporary);
+        done += put;
     }
     return STARPULLM_OK;
 }
@@ -299,26 +295,15 @@ void stamp_header(enum file_format format, int32_t header[FILE_HEADER_INTS])
     header[HEADER_VERSION] = formats[format].version;
 }
 
-status output_write_header(struct output_file *file, enum file_format format, int32_t header[FILE_HEADER_INTS])
-{
-    stamp_header(format, header);
-    return output_write(file, header, sizeof header[0], FILE_HEADER_INTS);
-}
-
-int sync_file(int descriptor)
-{
-    return TEMP_FAILURE_RETRY(fsync(descriptor));
-}
-
 int sync_folder(int descriptor)
 {
-    return sync_file(descriptor) != 0 && errno != EINVAL && errno != ENOTSUP ? -1 : 0;
+    return TEMP_FAILURE_RETRY(fsync(descriptor)) != 0 && errno != EINVAL && errno != ENOTSUP ? -1 : 0;
 }
 
 /* Closing can report a write that failed late (NFS). After EINTR the descriptor is gone all the same. */
 static status replace(struct output_file *file)
 {
-    if (sync_file(file->descriptor) != 0)
+    if (TEMP_FAILURE_RETRY(fsync(file->descriptor)) != 0)
         return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: fsync of temporary file %s", file->path, file->temporary);
     const int closed = close(file->descriptor);
     file->descriptor = -1;

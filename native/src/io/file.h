@@ -1,5 +1,5 @@
-/* What llm.c's file formats and ours share: opening, headers, exact sizes, byte order, and writing that keeps the old
- * file. It knows no format's body.
+/* What llm.c's file formats and ours share: opening, headers, exact sizes, and writing that keeps the old file. It
+ * knows no format's body.
  *
  * Sentences begin with the path as the caller gave it. What the system refuses is STARPULLM_FILE_ERROR with its errno;
  * a content that isn't what the format says, a path that is no regular file included, is STARPULLM_INVALID_FILE. */
@@ -10,16 +10,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "status.h"
+#include "io/tensor_buffers.h"
 
 enum { FILE_HEADER_INTS = 256, FILE_HEADER_BYTES = 4 * FILE_HEADER_INTS };
 
+/* The formats that are read here, and those that are only recognised. */
 enum file_format {
     FORMAT_CHECKPOINT,
+    FORMAT_TRAINING_STATE,
     FORMAT_DEBUG_STATE,
     FORMAT_TOKENIZER,
     FORMAT_TOKENS,
-    FORMAT_TRAINING_STATE,
     NUM_FORMATS
 };
 
@@ -37,26 +38,25 @@ struct input_file {
 status input_open(struct input_file *file, const char *path);
 void input_close(struct input_file *file);
 
-/* Reads `count` values of `width` bytes (2 or 4) from byte `offset` on, into the machine's byte order. */
-status input_read(const struct input_file *file, void *values, size_t width, int64_t count, int64_t offset);
+status input_read(const struct input_file *file, void *values, int64_t bytes, int64_t position);
 
-/* Reads the header and checks the magic number. */
+/* Reads the header and checks magic number and version. */
 status input_read_header(const struct input_file *file, enum file_format format, int32_t header[FILE_HEADER_INTS]);
-/* Checks the version, for formats of which one version is read. */
-status input_check_version(const struct input_file *file, enum file_format format,
-                           const int32_t header[FILE_HEADER_INTS]);
 
 /* Refuses any other size; the sentence says with `consequence_of` what the expected size follows from. */
 status input_check_size(const struct input_file *file, int64_t expected, const char *consequence_of);
 
+/* Reads one layer's tensor into its buffer. */
+status input_read_tensor(const struct input_file *file, const struct tensor_buffers *buffers,
+                         enum starpullm_group group, enum parameter p, int layer, int64_t elements, int64_t position);
+
 /* A file being written under a temporary name in the folder of its final one. */
 struct output_file {
     const char *path;   /* the caller's, not copied */
-    char *resolved;     /* where the file is once symbolic links are followed */
-    const char *name;   /* last component of resolved */
+    char *resolved;     /* folder and name in one allocation */
+    const char *name;   /* in the folder */
     int folder;         /* -1: closed */
     int descriptor;     /* -1: closed */
-    int64_t written;    /* bytes */
     char temporary[64]; /* its name in the folder; "" if there is none */
 };
 
@@ -64,9 +64,11 @@ struct output_file {
  * 0666 & ~umask if there was none). On failure nothing is left behind. */
 status output_open(struct output_file *file, const char *path);
 
-/* Appends `count` values of `width` bytes (2 or 4), from the machine's byte order. */
-status output_write(struct output_file *file, const void *values, size_t width, int64_t count);
-status output_write_header(struct output_file *file, enum file_format format, int32_t header[FILE_HEADER_INTS]);
+/* The same for a folder of our own, without these rules: a file of the given temporary name is overwritten. */
+status output_open_temporary(struct output_file *file, const char *path, const char *temporary);
+
+/* Past the page cache, if the descriptor has O_DIRECT and the file system can. */
+status output_write(const struct output_file *file, const void *values, int64_t bytes, int64_t position);
 
 /* fsync, rename, fsync of the folder. Closes the file whatever it returns; on failure the temporary is gone and the old
  * file is there, whole. (The one exception: if only the folder's fsync fails, the new file is in place and the sentence
@@ -79,14 +81,7 @@ void output_discard(struct output_file *file);
 /* Writes magic number and version into a header. */
 void stamp_header(enum file_format format, int32_t header[FILE_HEADER_INTS]);
 
-/* fsync, again when it is interrupted; of a folder, 0 also where the file system doesn't know that. Return 0, or -1
- * with errno. */
-int sync_file(int descriptor);
+/* fsync of a folder; 0 also where the file system doesn't know that, -1 with errno on failure. */
 int sync_folder(int descriptor);
-
-bool machine_is_little_endian(void);
-
-/* Reverses the bytes of each of `count` values: the formats are little-endian, and some machines are not. */
-void reverse_bytes(void *values, size_t width, size_t count);
 
 #endif

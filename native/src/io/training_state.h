@@ -7,12 +7,14 @@
 #ifndef STARPULLM_TRAINING_STATE_H
 #define STARPULLM_TRAINING_STATE_H
 
-#include "io/tensor_destination.h"
+#include "io/tensor_buffers.h"
 
-/* The same on all ranks, but for `rank`. */
+/* The same on all ranks, but for `rank` and `num_tensors`. The members lie as in a file's header, from byte 8 on. */
 struct training_state_meta {
     model_config config;
     int32_t rank, num_ranks;
+    int32_t num_tensors; /* in this rank's file, perhaps 0 */
+    int32_t zero;
     int64_t step;                /* updates that led to it */
     uint64_t run;                /* a number that another run is unlikely to have: files of two runs make no state */
     int64_t batches;             /* data position: batches taken, each of ... */
@@ -37,20 +39,18 @@ struct training_state_tensor {
 struct training_state_writer;
 
 /* Makes the folder, whose parent must exist, unless it is there. */
-status training_state_make_root(const char *root);
+status training_state_make_folder(const char *root);
 
 /* Makes the step's folder in the existing `root`, and in it the temporary file, with all its space reserved: a full
- * disk is found here. `tensors` are those that this rank owns, perhaps none, in the checkpoint's order. Replaces the
- * temporary file of a killed save. Copies its arguments. On failure *writer is NULL and nothing is left behind. */
+ * disk is found here. `tensors` (num_tensors) are those that this rank owns. Replaces the temporary file of a killed
+ * save. Copies its arguments. On failure *writer is NULL and nothing is left behind. */
 status training_state_writer_open(const char *root, const struct training_state_meta *meta,
-                                  const struct training_state_tensor *tensors, int count,
-                                  struct training_state_writer **writer);
+                                  const struct training_state_tensor *tensors, struct training_state_writer **writer);
 
-/* Writes params, m or v of the index-th tensor; returns when `values` may change again. Each part has to be written
+/* Writes a part (of state_groups) of the index-th tensor; returns when `values` may change again. Each part is written
  * once, in any order, by one thread at a time. Values go to the disk from where they are, past the page cache where the
  * file system can and they begin on a multiple of 4096 bytes. Nothing past the last value is read. */
-status training_state_write(struct training_state_writer *writer, int index, enum starpullm_group group,
-                            const float *values);
+status training_state_write(struct training_state_writer *writer, int index, int part, const float *values);
 
 /* Once everything has been written: fsync, rename, fsync of the folder. Frees the writer whatever it returns; on
  * failure as training_state_discard(). (The one exception: if only the folder's fsync fails, the file is in place and
@@ -69,7 +69,13 @@ status training_state_prune(const char *root, int64_t step, int keep);
 
 /* ---- Reading ---- */
 
-struct training_state;
+/* A complete state. */
+struct training_state {
+    char *path;                      /* its folder */
+    char *passed_over;               /* what is wrong with the newest of the newer states; NULL if there is none */
+    struct training_state_meta meta; /* rank 0's. Whether a run may go on with other settings is for the caller */
+    struct state_file *files;        /* (num_ranks) */
+};
 
 /* `path` is a root, whose newest complete state is taken, or the folder of one state. Reads and checks everything but
  * the tensors' values: that the files of all ranks are there, belong to one save, have exactly their size and their
@@ -80,19 +86,9 @@ status training_state_open(const char *path, struct training_state **state);
 /* NULL is allowed. */
 void training_state_close(struct training_state *state);
 
-/* rank is 0. Whether a run may go on with other hyperparameters, data or ranks is for the caller to decide. */
-const struct training_state_meta *training_state_meta(const struct training_state *state);
-
-/* Its folder. */
-const char *training_state_path(const struct training_state *state);
-
-/* What is wrong with the newest of the states that are newer than this one and not complete, as a sentence; "" if there
- * is none. */
-const char *training_state_passed_over(const struct training_state *state);
-
 /* Checks that it is `expected`'s model (what the caller's buffers were made for), then reads params, m and v of every
  * tensor, whichever rank wrote it. After a failure some buffers may have been filled. */
 status training_state_read(struct training_state *state, const model_config *expected,
-                           const struct tensor_destination *destination);
+                           const struct tensor_buffers *buffers);
 
 #endif

@@ -1,68 +1,94 @@
-/* The layout of a training state's file and the names of files and folders, which writing and reading share.
+/* The layout of a training state's file and what its folder holds, which writing, reading and pruning share.
  *
- * A file is a header of 256 int32, a table with an entry for each of its tensors, the tensors' values, and a trailer,
- * each beginning on a multiple of STATE_BLOCK bytes but for the table, which follows the header at once. Integers are
- * handled as arrays of int32 words in the machine's byte order; a 64-bit one takes two, the low one first. */
+ * A file is a header of 256 int32, a table with an entry for each of its tensors, the tensors' values, and an end, each
+ * beginning on a multiple of STATE_BLOCK bytes but for the table, which follows the header at once. The structs here
+ * have the bytes of the file. */
 #ifndef STARPULLM_TRAINING_STATE_FORMAT_H
 #define STARPULLM_TRAINING_STATE_FORMAT_H
+
+#include <dirent.h>
+#include <inttypes.h>
 
 #include "io/file.h"
 #include "io/training_state.h"
 
 enum {
-    STATE_BLOCK = 4096, /* bytes; a multiple of every disk's sectors, as writes past the page cache need */
-    STATE_BLOCK_WORDS = STATE_BLOCK / 4,
-    STATE_ENTRY_WORDS = 10, /* per tensor, in the table */
-    STATE_NAME_BYTES = 48,  /* any of the names */
-    STATE_WORD_TENSORS = 10 /* the header's number of tensors */
+    STATE_BLOCK = 4096,   /* bytes; a multiple of every disk's sectors, as writes past the page cache need */
+    STATE_NAME_BYTES = 48 /* any of the names */
 };
 
+/* The names of folders and files, with their numbers: step; rank and number of ranks. */
+#define STATE_FOLDER "step-%012" PRId64
+#define STATE_FILE "rank-%05" PRId32 "-of-%05" PRId32 ".state"
+#define STATE_TEMPORARY ".rank-%05" PRId32 "-of-%05" PRId32 ".tmp"
+
 struct state_entry {
-    enum parameter parameter;
-    int layer;
+    int32_t parameter, layer;
     int64_t elements;
     int64_t positions[STATE_PARTS]; /* bytes */
-    bool written[STATE_PARTS];      /* only of a file being written */
+};
+
+/* Header and table. */
+struct state_head {
+    int32_t magic, version;
+    struct training_state_meta meta;
+    int32_t zeros[FILE_HEADER_INTS - 32];
+    struct state_entry entries[]; /* (num_tensors), then zeros up to a multiple of STATE_BLOCK bytes */
+};
+
+/* The last block. It repeats which save and rank it belongs to, and has a fingerprint of header and table (64-bit
+ * FNV-1a). */
+struct state_end {
+    int32_t magic, version;
+    int64_t step;
+    uint64_t run;
+    int32_t rank, num_ranks;
+    uint64_t fingerprint;
+    int64_t file_bytes;
+    char zeros[STATE_BLOCK - 48];
 };
 
 /* The smallest multiple of STATE_BLOCK that has room for them. */
 int64_t state_blocks(int64_t bytes);
+int64_t state_head_bytes(int32_t num_tensors);
 
-/* Where the header and its table end: a multiple of STATE_BLOCK. */
-int64_t state_header_bytes(int count);
+/* With magic number, version and meta. Belongs to the caller (free); begins on a multiple of STATE_BLOCK bytes. NULL if
+ * there is no memory. */
+struct state_head *state_head_create(const struct training_state_meta *meta);
 
-/* Sets elements and positions of entries that have parameter and layer, and the file's size. STARPULLM_INVALID_ARGUMENT
- * if that leaves 64 bits; `where` begins the sentence. */
-status state_lay_out(const model_config *config, struct state_entry *entries, int count, int64_t *file_bytes,
-                     const char *where);
+/* Sets elements and positions of entries that have parameter and layer, and the file's size. Fails with `code` if that
+ * leaves 64 bits; `where` begins the sentence. */
+status state_lay_out(struct state_head *head, int64_t *file_bytes, status code, const char *where);
+
+/* Of a head that is complete. */
+struct state_end state_end_of(const struct state_head *head, int64_t file_bytes);
 
 /* Refuses, with `code`, numbers that no state can have. */
 status state_meta_check(const struct training_state_meta *meta, status code, const char *where);
 
-/* Header and table: state_header_bytes(count) bytes; and the header back. */
-void state_encode(int32_t *words, const struct training_state_meta *meta, const struct state_entry *entries, int count);
-void state_decode(struct training_state_meta *meta, const int32_t *words);
-
-/* Refuses a file whose header differs in the model, or (unless only_model) in anything that the ranks of one save
- * share. `whose` says in the sentence where the expected values are from. */
+/* Refuses a file whose header differs in anything that the ranks of one save share. `whose` says in the sentence where
+ * the expected values are from. */
 status state_compare(const char *path, const struct training_state_meta *found,
-                     const struct training_state_meta *expected, bool only_model, const char *whose);
-
-/* The last block. It repeats which save and rank it belongs to, and has a fingerprint of header and table (64-bit
- * FNV-1a). */
-uint64_t state_fingerprint(const int32_t *words, int64_t bytes);
-void state_encode_trailer(int32_t words[STATE_BLOCK_WORDS], const struct training_state_meta *meta,
-                          uint64_t fingerprint, int64_t file_bytes);
-
-/* Names, and back: false if it isn't exactly such a name. */
-void state_folder_name(char name[STATE_NAME_BYTES], int64_t step);
-bool state_folder_parse(const char *name, int64_t *step);
-void state_file_name(char name[STATE_NAME_BYTES], int32_t rank, int32_t num_ranks);
-bool state_file_parse(const char *name, int32_t *rank, int32_t *num_ranks);
-void state_temporary_name(char name[STATE_NAME_BYTES], int32_t rank, int32_t num_ranks);
-bool is_state_temporary(const char *name);
+                     const struct training_state_meta *expected, const char *whose);
 
 /* Position of a tensor among all of the model's, in the checkpoint's order; their number for NUM_PARAMETERS, 0. */
 int64_t state_instance(const model_config *config, enum parameter p, int layer);
+
+/* The step that a folder's name has; -1 if it isn't exactly such a name. */
+int64_t state_step_of(const char *name);
+
+/* The folders of states in `root`, newest first. */
+status state_list(const char *root, struct dirent ***folders, int *count);
+void state_free_list(struct dirent **entries, int count);
+
+/* The number of ranks whose files are all in the folder of a state, and the number of files of any ranks there.
+ * STARPULLM_INVALID_FILE, with what is missing, if no number of ranks is complete, or if several are. */
+status state_complete_ranks(const char *folder, int32_t *num_ranks, int *num_files);
+
+/* As training_state_open(), but of the one state whose folder it is. */
+status training_state_load(const char *folder, struct training_state **state);
+
+/* Whether that failed because the state isn't complete, or is gone: then an older one may do. */
+bool is_incomplete_state(status code);
 
 #endif

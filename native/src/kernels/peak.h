@@ -6,13 +6,19 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Rounds of x = x * factor + term for many independent x, which never leave their registers; returns their sum. */
-typedef float peak_loop(size_t rounds, float factor, float term);
+/* Rounds of multiplications and additions which never leave their registers or the first-level cache; returns what the
+ * compiler can't know without computing them. */
+typedef float peak_function(size_t rounds, float factor, float term);
 
-/* A level's loops. fused is NULL at level ref, and on a processor without fused multiply-add. */
+struct peak_loop {
+    peak_function *run;
+    double operations; /* of one round */
+};
+
+/* A level's loops. fused.run is NULL at level ref, and on a processor without fused multiply-add. */
 struct peak {
-    peak_loop *strict, *fused;
-    double operations; /* of one round: multiplications and additions */
+    struct peak_loop strict[2]; /* the faster one is the limit: which it is depends on the processor */
+    struct peak_loop fused;
 };
 
 /* The loops of the level in use (kernels/select.c). */

@@ -61,11 +61,11 @@ static void add_levels(void)
 #if STARPULLM_HAS_FMA
     if (!__builtin_cpu_supports("fma"))
         for (size_t i = 0; i < num_levels; i++)
-            levels[i].peak.fused = NULL;
+            levels[i].peak.fused.run = NULL;
 #endif
     /* What ref is measured against: every CPU has the baseline's vectors. */
     levels[0].peak = levels[1].peak;
-    levels[0].peak.fused = NULL;
+    levels[0].peak.fused.run = NULL;
 }
 
 static void choose(void)
@@ -102,7 +102,6 @@ bool kernels_open_blas(char *sentence, size_t sentence_size, const char *library
         return false;
     with_blas = chosen->kernels;
     kernels_override_blas(&with_blas);
-    blas_make_sequential();
     current = &with_blas;
     return true;
 }
@@ -112,7 +111,7 @@ void kernels_close_blas(void)
     pthread_once(&once, choose);
     if (current != &with_blas)
         return;
-    blas_restore_threads();
+    blas_close();
     current = &chosen->kernels;
 }
 

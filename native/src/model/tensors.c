@@ -57,39 +57,23 @@ static const struct tensor activations[NUM_ACTIVATIONS] = {
     [ACT_LOSSES] = {"losses", false, {B, T}},
 };
 
-static int64_t letter_size(const model_config *config, enum letter letter, int64_t batch_size, int64_t seq_len)
-{
-    switch (letter) {
-    case B:
-        return batch_size;
-    case T:
-        return seq_len;
-    case C:
-        return config->channels;
-    case C_3:
-        return 3 * (int64_t)config->channels;
-    case C_4:
-        return 4 * (int64_t)config->channels;
-    case NH:
-        return config->num_heads;
-    case VP:
-        return config->padded_vocab_size;
-    case MAX_T:
-        return config->max_seq_len;
-    case END:
-        break;
-    }
-    return 0;
-}
-
 static struct tensor_shape shape_of(const struct tensor *tensor, const model_config *config, int64_t batch_size,
                                     int64_t seq_len)
 {
+    const int64_t channels = config->channels;
+    const int64_t sizes[] = {
+        [B] = batch_size,
+        [T] = seq_len,
+        [C] = channels,
+        [C_3] = 3 * channels,
+        [C_4] = 4 * channels,
+        [NH] = config->num_heads,
+        [VP] = config->padded_vocab_size,
+        [MAX_T] = config->max_seq_len,
+    };
     struct tensor_shape shape = {0};
-    while (shape.num_dims < TENSOR_MAX_DIMS && tensor->shape[shape.num_dims] != END) {
-        shape.dims[shape.num_dims] = letter_size(config, tensor->shape[shape.num_dims], batch_size, seq_len);
-        shape.num_dims++;
-    }
+    for (; shape.num_dims < TENSOR_MAX_DIMS && tensor->shape[shape.num_dims] != END; shape.num_dims++)
+        shape.dims[shape.num_dims] = sizes[tensor->shape[shape.num_dims]];
     return shape;
 }
 

@@ -1,5 +1,5 @@
 /* The processes (ranks) that run one task graph together. They are opened before StarPU is started; their transfers are
- * started after it. ranks_mpi.c is for builds with MPI, ranks_local.c for those without. */
+ * started after it. */
 #ifndef STARPULLM_RANKS_H
 #define STARPULLM_RANKS_H
 

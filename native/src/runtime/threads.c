@@ -7,7 +7,7 @@
 #include "runtime/topology.h"
 
 struct probe {
-    int worker, threads;
+    int threads;
     struct starpullm_thread_info *info;
 };
 
@@ -15,7 +15,7 @@ static void probe_thread(void *argument, struct team team)
 {
     const struct probe *probe = argument;
     if (team.index < probe->threads)
-        topology_thread(probe->worker, team.index, &probe->info[team.index]);
+        topology_thread(&probe->info[team.index].first_unit, &probe->info[team.index].num_units);
 }
 
 static void probe_worker(void *buffers[], void *argument)
@@ -58,7 +58,7 @@ status runtime_threads(struct starpullm_runtime *runtime, struct starpullm_threa
         struct starpullm_thread_info *info = threads + w * T;
         for (int t = 0; t < T; t++)
             info[t] = (struct starpullm_thread_info){w, t, -1, 0};
-        struct probe probe = {w, T, info};
+        struct probe probe = {T, info};
         struct starpu_task *task = probe_task(w);
         task->cl_arg = &probe;
         const int error = starpu_task_submit(task);

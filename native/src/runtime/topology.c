@@ -45,14 +45,13 @@ status topology_read(struct topology *topology)
     return STARPULLM_OK;
 }
 
-void topology_thread(int worker, int thread, struct starpullm_thread_info *info)
+void topology_thread(int32_t *first_unit, int32_t *num_units)
 {
-    *info = (struct starpullm_thread_info){worker, thread, -1, 0};
     cpu_set_t set; /* of the real machine: a synthetic topology's threads aren't bound */
     if (sched_getaffinity(0, sizeof set, &set))
         return;
-    info->num_units = CPU_COUNT(&set);
-    for (int unit = 0; unit < CPU_SETSIZE && info->first_unit < 0; unit++)
+    *num_units = CPU_COUNT(&set);
+    for (int unit = CPU_SETSIZE - 1; unit >= 0; unit--)
         if (CPU_ISSET(unit, &set))
-            info->first_unit = unit;
+            *first_unit = unit;
 }

@@ -17,7 +17,7 @@ struct topology {
 
 status topology_read(struct topology *topology);
 
-/* Where the calling thread may run: its first core's logical number, and how many processing units it is bound to. */
-void topology_thread(int worker, int thread, struct starpullm_thread_info *info);
+/* Where the calling thread may run, as in starpullm_thread_info. */
+void topology_thread(int32_t *first_unit, int32_t *num_units);
 
 #endif

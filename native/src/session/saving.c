@@ -1,44 +1,48 @@
-/* One save at a time. Each tensor is held for reading from the moment when the earlier updates of it are done until it
- * is on the disk, so that only the next update of that tensor waits. */
-#include "session/saving.h"
-
+/* Saves training states while the training goes on, one at a time. Parameters, m and v are read between two updates:
+ * each tensor is held for reading from the moment when the earlier updates of it are done until it is on the disk, so
+ * only the next update of that tensor waits. A thread writes them while the next step's forward and backward run. */
+#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "io/folder_lock.h"
-#include "io/writer.h"
+#include "session/session.h"
 
-/* Params, m or v of one tensor. */
+/* A part (of state_groups) of one tensor. */
 struct piece {
-    struct writer_job job; /* first: the writer passes it back */
     struct saving *saving;
     struct data *data;
     int index; /* of the tensor in the file */
-    enum starpullm_group group;
+    int part;
+    struct piece *next; /* in the queue */
 };
 
 struct saving {
-    const struct graph_options *graph;
-    struct folder_lock *locks; /* of every folder that was saved into */
-    struct writer *thread;
+    struct folder_lock *locks;             /* of every folder that was saved into */
     struct training_state_tensor *tensors; /* that this rank owns */
     int num_tensors;
     struct piece *pieces; /* [tensor][part] */
     int num_pieces;
-    /* The save that is under way; only the writer's thread touches it until it is finished. */
+    /* The save that is under way, or the last one. */
+    pthread_t thread;
+    bool started; /* the thread hasn't been joined */
     struct training_state_writer *file;
     char *root;
-    int64_t step;
+    struct training_state_meta meta;
     int keep;
-    struct writer_job submission; /* done after the last piece is submitted */
-    int unsubmitted;              /* pieces that failed to be submitted */
-    int pending;                  /* pieces that aren't written yet, and the submission */
-    bool failed;
+    pthread_mutex_t mutex;  /* of the following */
+    pthread_cond_t changed; /* the queue, or missing */
+    struct piece *first;    /* the queue of pieces that can be written */
+    struct piece **last;
+    int missing;    /* pieces that will come into the queue */
+    status failure; /* of the last save, until it is reported */
+    int failure_number;
+    char *sentence; /* NULL if there was no memory for it */
 };
 
-static status list_tensors(struct saving *saving)
+static status list_tensors(struct saving *saving, const struct graph_options *g)
 {
-    const struct graph_options *g = saving->graph;
     int total = 0;
     for (int p = 0; p < NUM_PARAMETERS; p++)
         total += parameter_instances(&g->config, p);
@@ -55,21 +59,21 @@ static status list_tensors(struct saving *saving)
                     (struct piece){.saving = saving,
                                    .data = handles_parameter(g->handles, state_groups[part], p, l),
                                    .index = saving->num_tensors,
-                                   .group = state_groups[part]};
+                                   .part = part};
             saving->tensors[saving->num_tensors++] = (struct training_state_tensor){p, l};
         }
     return STARPULLM_OK;
 }
 
-status saving_create(const struct graph_options *graph, struct saving **created)
+static status saving_create(const struct graph_options *graph, struct saving **created)
 {
     struct saving *saving = calloc(1, sizeof *saving);
     if (!saving)
         return fail(STARPULLM_OUT_OF_MEMORY, "the saving of training states could not be allocated");
-    saving->graph = graph;
-    status code = list_tensors(saving);
-    if (code == STARPULLM_OK)
-        code = writer_create(&saving->thread);
+    saving->last = &saving->first;
+    pthread_mutex_init(&saving->mutex, NULL);
+    pthread_cond_init(&saving->changed, NULL);
+    const status code = list_tensors(saving, graph);
     if (code == STARPULLM_OK)
         *created = saving;
     else
@@ -77,42 +81,51 @@ status saving_create(const struct graph_options *graph, struct saving **created)
     return code;
 }
 
-/* ---- In the writer's thread ---- */
+/* ---- In the thread ---- */
 
-/* Counts pieces, or the submission, as done; the last one finishes the save. */
-static status count_done(struct saving *saving, int done)
+/* NULL after the last piece. */
+static struct piece *next_piece(struct saving *saving)
 {
-    saving->pending -= done;
-    if (saving->pending > 0)
-        return STARPULLM_OK;
-    if (saving->failed) {
-        training_state_discard(saving->file);
-        return STARPULLM_OK; /* the failure has been reported where it happened */
-    }
+    pthread_mutex_lock(&saving->mutex);
+    while (!saving->first && saving->missing > 0)
+        pthread_cond_wait(&saving->changed, &saving->mutex);
+    struct piece *piece = saving->first;
+    if (piece)
+        saving->first = piece->next;
+    if (!saving->first)
+        saving->last = &saving->first;
+    pthread_mutex_unlock(&saving->mutex);
+    return piece;
+}
+
+static status finish(const struct saving *saving)
+{
     TRY(training_state_commit(saving->file));
-    if (saving->graph->placement->rank != 0)
-        return STARPULLM_OK;
-    return training_state_prune(saving->root, saving->step, saving->keep);
+    return saving->meta.rank == 0 ? training_state_prune(saving->root, saving->meta.step, saving->keep) : STARPULLM_OK;
 }
 
-static status write_piece(struct writer_job *job)
+/* A failure's sentence belongs to the thread that failed, so it is copied. */
+static void *save(void *argument)
 {
-    struct piece *piece = (struct piece *)job;
-    struct saving *saving = piece->saving;
+    struct saving *saving = argument;
+    int written = 0;
     status code = STARPULLM_OK;
-    if (!saving->failed)
-        code = training_state_write(saving->file, piece->index, piece->group, piece->data->buffer);
-    data_release(piece->data);
-    saving->failed = saving->failed || code != STARPULLM_OK;
-    const status finished = count_done(saving, 1);
-    return code != STARPULLM_OK ? code : finished;
-}
-
-static status end_submission(struct writer_job *job)
-{
-    struct saving *saving = (struct saving *)((char *)job - offsetof(struct saving, submission));
-    saving->failed = saving->failed || saving->unsubmitted > 0;
-    return count_done(saving, 1 + saving->unsubmitted);
+    for (struct piece *piece; (piece = next_piece(saving));) {
+        if (code == STARPULLM_OK)
+            code = training_state_write(saving->file, piece->index, piece->part, piece->data->buffer);
+        data_release(piece->data);
+        written++;
+    }
+    if (code == STARPULLM_OK && written == saving->num_pieces)
+        code = finish(saving);
+    else
+        training_state_discard(saving->file);
+    if (code == STARPULLM_OK)
+        return NULL;
+    saving->failure = code;
+    saving->failure_number = starpullm_last_error_number();
+    saving->sentence = strdup(starpullm_last_error());
+    return NULL;
 }
 
 /* ---- In the caller's thread ---- */
@@ -121,51 +134,134 @@ static status end_submission(struct writer_job *job)
 static void piece_ready(void *argument)
 {
     struct piece *piece = argument;
-    writer_enqueue(piece->saving->thread, &piece->job);
+    struct saving *saving = piece->saving;
+    pthread_mutex_lock(&saving->mutex);
+    piece->next = NULL;
+    *saving->last = piece;
+    saving->last = &piece->next;
+    saving->missing--;
+    pthread_cond_signal(&saving->changed);
+    pthread_mutex_unlock(&saving->mutex);
 }
 
-status saving_submit(struct saving *saving, const char *root, const struct training_state_meta *meta, int keep)
+/* The thread takes over the caller's processors. It blocks all signals: a write in it isn't interrupted by one. */
+static status start_thread(struct saving *saving)
 {
-    TRY(saving_wait(saving));
-    char *copy = strdup(root);
-    if (!copy)
-        return fail(STARPULLM_OUT_OF_MEMORY, "%s: a copy of the path could not be allocated", root);
-    free(saving->root);
-    saving->root = copy;
-    TRY(training_state_make_root(root));
-    TRY(folder_lock_take(&saving->locks, root, meta->run));
-    TRY(training_state_writer_open(root, meta, saving->tensors, saving->num_tensors, &saving->file));
-    saving->step = meta->step;
-    saving->keep = keep;
-    saving->failed = false;
-    saving->unsubmitted = 0;
-    saving->pending = saving->num_pieces + 1;
-    writer_expect(saving->thread, saving->num_pieces + 1);
-    status code = STARPULLM_OK;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int error = pthread_create(&saving->thread, NULL, save, saving);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    saving->started = error == 0;
+    if (error != 0)
+        return fail(STARPULLM_OUT_OF_MEMORY, "the thread that saves could not be started (error %d)", error);
+    pthread_setname_np(saving->thread, "starpullm-save");
+    return STARPULLM_OK;
+}
+
+static status submit_pieces(struct saving *saving)
+{
     for (int i = 0; i < saving->num_pieces; i++) {
-        struct piece *piece = &saving->pieces[i];
-        piece->job = (struct writer_job){.run = write_piece};
-        if (code == STARPULLM_OK)
-            code = data_when_readable(piece->data, piece_ready, piece);
-        saving->unsubmitted += code != STARPULLM_OK;
+        const status code = data_when_readable(saving->pieces[i].data, piece_ready, &saving->pieces[i]);
+        if (code != STARPULLM_OK) {
+            pthread_mutex_lock(&saving->mutex);
+            saving->missing -= saving->num_pieces - i;
+            pthread_cond_signal(&saving->changed);
+            pthread_mutex_unlock(&saving->mutex);
+            return code;
+        }
     }
-    writer_expect(saving->thread, -saving->unsubmitted);
-    saving->submission = (struct writer_job){.run = end_submission};
-    writer_enqueue(saving->thread, &saving->submission);
-    return code;
+    return STARPULLM_OK;
 }
 
-status saving_wait(struct saving *saving)
+static status wait_saved(struct saving *saving)
 {
-    return writer_wait(saving->thread);
+    if (saving->started)
+        pthread_join(saving->thread, NULL);
+    saving->started = false;
+    const status failure = saving->failure;
+    if (failure != STARPULLM_OK)
+        fail_again(failure, saving->failure_number,
+                   saving->sentence ? saving->sentence : "saving failed; there was no memory for the reason");
+    free(saving->sentence);
+    saving->sentence = NULL;
+    saving->failure = STARPULLM_OK;
+    return failure;
+}
+
+static status start_saving(struct saving *saving, const struct starpullm_save_options *options,
+                           const struct training_state_meta *meta)
+{
+    TRY(wait_saved(saving));
+    free(saving->root);
+    saving->root = strdup(options->directory);
+    if (!saving->root)
+        return fail(STARPULLM_OUT_OF_MEMORY, "%s: a copy of the path could not be allocated", options->directory);
+    saving->meta = *meta;
+    saving->meta.num_tensors = saving->num_tensors;
+    saving->keep = options->keep;
+    saving->missing = saving->num_pieces;
+    TRY(training_state_make_folder(saving->root));
+    TRY(folder_lock_take(&saving->locks, saving->root, saving->meta.run));
+    TRY(training_state_writer_open(saving->root, &saving->meta, saving->tensors, &saving->file));
+    const status started = start_thread(saving);
+    if (started != STARPULLM_OK) {
+        training_state_discard(saving->file);
+        return started;
+    }
+    return submit_pieces(saving);
+}
+
+status starpullm_session_save_state(starpullm_session *session, const struct starpullm_save_options *options)
+{
+    CHECK_POINTER(session);
+    CHECK_STRUCT(options);
+    CHECK_POINTER(options->directory);
+    TRY(session_check_not_held(session));
+    if (options->keep < 1)
+        return fail(STARPULLM_INVALID_ARGUMENT, "keep: found %d, expected at least 1", options->keep);
+    TRY(session_check_usable(session));
+    if (session->instrument && instrument_audit(session->instrument))
+        return fail(STARPULLM_INVALID_STATE, "the session is audited, expected one that isn't: a state is written "
+                                             "while tasks run, from memory that the audit closes outside of tasks");
+    if (!session->saving)
+        TRY(saving_create(&session->graph, &session->saving));
+    const struct adamw_options *adamw = &session->graph.adamw;
+    const struct training_state_meta meta = {
+        .config = session->graph.config,
+        .rank = session->placement.rank,
+        .num_ranks = session->placement.ranks,
+        .step = session->updates,
+        .run = options->run,
+        .batches = options->batches,
+        .batch_size = session->placement.ranks * session->batch_size,
+        .seq_len = (int64_t)session->graph.T,
+        .seed = options->seed,
+        .data_id = options->data_id,
+        .learning_rate = adamw->learning_rate,
+        .beta1 = adamw->beta1,
+        .beta2 = adamw->beta2,
+        .eps = adamw->eps,
+        .weight_decay = adamw->weight_decay,
+        .blas = session->blas,
+    };
+    return start_saving(session->saving, options, &meta);
+}
+
+status starpullm_session_wait_saved(starpullm_session *session)
+{
+    CHECK_POINTER(session);
+    return session->saving ? wait_saved(session->saving) : STARPULLM_OK;
 }
 
 void saving_destroy(struct saving *saving)
 {
     if (!saving)
         return;
-    writer_destroy(saving->thread);
+    (void)wait_saved(saving);
     folder_lock_release_all(&saving->locks);
+    pthread_cond_destroy(&saving->changed);
+    pthread_mutex_destroy(&saving->mutex);
     free(saving->tensors);
     free(saving->pieces);
     free(saving->root);

@@ -14,7 +14,7 @@ static status create_iterations(struct starpullm_session *session, int slots)
     if (!session->iterations)
         return fail(STARPULLM_OUT_OF_MEMORY, "a table of %d submissions could not be allocated", slots);
     for (; session->slots_ready < slots; session->slots_ready++)
-        TRY(iteration_init(&session->iterations[session->slots_ready], session->recorder, &session->failure));
+        iteration_init(&session->iterations[session->slots_ready], session->recorder, &session->failure);
     return STARPULLM_OK;
 }
 
@@ -57,7 +57,7 @@ static status create_instrument(struct starpullm_session *session, const struct 
         return fail(STARPULLM_OUT_OF_MEMORY, "a table of %d buffers could not be allocated", count);
     for (int i = 0; i < count; i++) {
         const struct data *data = handles_at(session->handles, i);
-        buffers[i] = (struct audit_buffer){data->id, data->buffer, data->bytes};
+        buffers[i] = (struct audit_buffer){data->buffer, data->bytes};
     }
     const struct instrument_options instrument_options = {options->instruments, options->max_delay_us,
                                                           options->delay_seed};
@@ -78,12 +78,12 @@ static status open_model(struct starpullm_session *session, const struct starpul
     const struct runtime_layout *layout = runtime_layout();
     struct graph_options *graph = &session->graph;
     if (state)
-        graph->config = training_state_meta(state)->config;
+        graph->config = state->meta.config;
     else
         TRY(checkpoint_config(options->checkpoint, &graph->config));
     TRY(session_check_options(options, &graph->config));
     session->batch_size = options->batch_size;
-    session->blas = layout->blas || (state && training_state_meta(state)->blas);
+    session->blas = layout->blas || (state && state->meta.blas);
     graph->B = (size_t)(options->batch_size / options->sub_batches);
     graph->T = (size_t)options->seq_len;
     graph->sub_batches = (int)options->sub_batches * layout->ranks;

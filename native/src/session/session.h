@@ -8,7 +8,6 @@
 #include "graph/graph.h"
 #include "instrument/instrument.h"
 #include "io/training_state.h"
-#include "session/saving.h"
 
 struct starpullm_session {
     struct starpullm_runtime *runtime; /* NULL: not entered yet */
@@ -37,6 +36,7 @@ struct starpullm_session {
 status session_check_options(const struct starpullm_session_options *options, const model_config *config);
 
 /* submit.c */
+status session_check_usable(const struct starpullm_session *session);
 void session_wait_all(struct starpullm_session *session); /* lets held tasks run */
 
 /* hold.c */
@@ -44,7 +44,10 @@ status session_let_go(struct starpullm_session *session);
 /* Refuses to wait for tasks that are held: the wait would never end. */
 status session_check_not_held(const struct starpullm_session *session);
 
-/* save.c: `state` is what the session resumes from; NULL: it starts from the checkpoint at `path`. */
+/* checkpoint.c: `state` is what the session resumes from; NULL: it starts from the checkpoint at `path`. */
 status session_load(struct starpullm_session *session, const char *path, struct training_state *state);
+
+/* saving.c: waits for the last save; NULL is allowed. */
+void saving_destroy(struct saving *saving);
 
 #endif

@@ -4,6 +4,13 @@
 #include "instrument/poison.h"
 #include "session/session.h"
 
+status session_check_usable(const struct starpullm_session *session)
+{
+    if (!session->broken)
+        return STARPULLM_OK;
+    return fail(STARPULLM_INVALID_STATE, "the session is unusable since a submission failed half way");
+}
+
 static status check_tokens(const struct starpullm_session *session, const char *what, const int32_t *tokens)
 {
     const int64_t seq_len = (int64_t)session->graph.T;
@@ -52,8 +59,7 @@ static status poison_transient(struct starpullm_session *session)
 static status begin(struct starpullm_session *session, const int32_t *inputs, const int32_t *targets,
                     struct graph_context *context)
 {
-    if (session->broken)
-        return fail(STARPULLM_INVALID_STATE, "the session is unusable since a submission failed half way");
+    TRY(session_check_usable(session));
     TRY(failure_check(&session->failure));
     TRY(check_tokens(session, "inputs", inputs));
     if (targets)

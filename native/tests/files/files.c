@@ -34,15 +34,14 @@ ssize_t pread(int descriptor, void *values, size_t size, off_t offset)
     return read(descriptor, values, size);
 }
 
-ssize_t write(int descriptor, const void *values, size_t size)
+ssize_t pwrite(int descriptor, const void *values, size_t size, off_t offset)
 {
     ssize_t result;
     if (fault(&size, &result))
         return result;
-    result = pwrite(descriptor, values, size, lseek(descriptor, 0, SEEK_CUR));
-    if (result > 0)
-        lseek(descriptor, result, SEEK_CUR);
-    return result;
+    if (lseek(descriptor, offset, SEEK_SET) < 0)
+        return -1;
+    return write(descriptor, values, size);
 }
 
 int fsync(int descriptor)

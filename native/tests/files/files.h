@@ -41,12 +41,13 @@ struct bytes make_checkpoint(const model_config *config);
 /* Gives a buffer of exactly the right size for each acquire, and can interfere before it does. */
 struct parameters {
     const model_config *config;
-    int acquired, released;
+    int acquired;
+    bool fill;        /* with what a checkpoint has */
     int64_t position; /* of the next parameter in the body, if they come in order */
     bool wrong;       /* a value or the order was */
     int interfere_at; /* number of the acquire, from 0 */
     status (*interfere)(void);
-    int skip_odd; /* destinations that aren't wanted */
+    int skip_odd; /* parameters that aren't wanted */
     float *values;
 };
 
@@ -56,25 +57,12 @@ status write_from(const char *path, const model_config *config, struct parameter
 status write_checkpoint(const char *path, const model_config *config);
 status refuse(void); /* an interference */
 
-/* ---- test_tokens.c, test_debug_state.c ---- */
-
-struct bytes make_tokens(int32_t count, const uint16_t *ids);
-void random_ids(uint16_t *ids, int count, uint16_t limit);
-struct starpullm_tokens_options options_for(const char *const *paths, size_t num_paths, int64_t B, int64_t T);
-struct bytes make_debug_state(void);
-status read_state(const model_config *config);
-
 void test_checkpoint_read(void);
 void test_checkpoint_header(void);
 void test_checkpoint_reading_fails(void);
 void test_checkpoint_write(void);
 void test_checkpoint_writing_fails(void);
 void test_permissions(void);
-void test_tokens_order(void);
-void test_tokens_refused(void);
-void test_tokens_next_fails(void);
-void test_tokens_far(void);
-void test_debug_state(void);
 void test_damaged_files(void);
 
 #endif

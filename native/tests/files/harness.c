@@ -12,7 +12,7 @@ void check_at(const char *file, int line, bool passed, const char *what)
     if (passed)
         return;
     failures++;
-    printf("%s:%d: failed: %s\n    last error: %s\n", file, line, what, last_error());
+    printf("%s:%d: failed: %s\n    last error: %s\n", file, line, what, starpullm_last_error());
 }
 
 void refused_at(const char *file, int line, status found, status expected, ...)
@@ -20,14 +20,14 @@ void refused_at(const char *file, int line, status found, status expected, ...)
     char what[256];
     snprintf(what, sizeof what, "status %d, expected %d", (int)found, (int)expected);
     check_at(file, line, found == expected, what);
-    check_at(file, line, strchr(last_error(), '\n') == NULL, "the sentence is one line");
-    check_at(file, line, (last_error_number() != 0) == (expected == STARPULLM_FILE_ERROR),
+    check_at(file, line, strchr(starpullm_last_error(), '\n') == NULL, "the sentence is one line");
+    check_at(file, line, (starpullm_last_error_number() != 0) == (expected == STARPULLM_FILE_ERROR),
              "an errno value goes with FILE_ERROR and nothing else");
     va_list parts;
     va_start(parts, expected);
     for (const char *part; (part = va_arg(parts, const char *)) != NULL;) {
         snprintf(what, sizeof what, "the sentence has \"%s\"", part);
-        check_at(file, line, strstr(last_error(), part) != NULL, what);
+        check_at(file, line, strstr(starpullm_last_error(), part) != NULL, what);
     }
     va_end(parts);
 }

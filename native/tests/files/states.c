@@ -218,7 +218,7 @@ status write_tensor(struct training_state_writer *writer, const struct training_
     }
     if (tensor.parameter == PARAM_WTE)
         looked_for = values;
-    status result = training_state_write(writer, index, groups[group], values);
+    status result = training_state_write(writer, index, group, values);
     munmap(memory, bytes);
     return result;
 }
@@ -236,9 +236,10 @@ status write_all(struct training_state_writer *writer, const struct training_sta
 status open_writer(const char *root, const struct training_state_meta *meta, struct training_state_writer **writer)
 {
     struct training_state_tensor tensors[MOST_TENSORS];
-    const int count = tensors_of(&meta->config, meta->rank, meta->num_ranks, tensors);
-    TRY(training_state_make_root(root));
-    return training_state_writer_open(root, meta, tensors, count, writer);
+    struct training_state_meta own = *meta;
+    own.num_tensors = tensors_of(&meta->config, meta->rank, meta->num_ranks, tensors);
+    TRY(training_state_make_folder(root));
+    return training_state_writer_open(root, &own, tensors, writer);
 }
 
 status write_file(const char *root, const struct training_state_meta *meta, bool unaligned)
@@ -270,11 +271,12 @@ status acquire(void *context, enum starpullm_group group, enum parameter p, int 
     (void)layer;
     if (reading->refuse > 0 && --reading->refuse == 0)
         return fail(STARPULLM_RUNTIME_FAILURE, "refused");
-    reading->held++;
+    reading->tensors++;
     *values = NULL;
-    if (!reading->skip)
-        *values = reading->values =
-            must(malloc((size_t)elements_of(&reading->meta->config, p) * sizeof *reading->values));
+    if (reading->skip)
+        return STARPULLM_OK;
+    reading->held++;
+    *values = reading->values = must(malloc((size_t)elements_of(&reading->meta->config, p) * sizeof *reading->values));
     return STARPULLM_OK;
 }
 
@@ -284,9 +286,6 @@ void release(void *context, enum starpullm_group group, enum parameter p, int la
     int number = 0;
     bool same = true;
     reading->held--;
-    reading->tensors++;
-    if (reading->skip)
-        return;
     while (groups[number] != group)
         number++;
     for (int64_t i = 0; i < elements_of(&reading->meta->config, p); i++) {
@@ -299,9 +298,8 @@ void release(void *context, enum starpullm_group group, enum parameter p, int la
 
 status read_all(struct training_state *state, struct reading *reading)
 {
-    reading->meta = training_state_meta(state);
-    return training_state_read(state, &training_state_meta(state)->config,
-                               &(struct tensor_destination){reading, acquire, release});
+    reading->meta = &state->meta;
+    return training_state_read(state, &state->meta.config, &(struct tensor_buffers){reading, acquire, release});
 }
 
 /* That the path has a state of this step, whole. Returns the state of no step as -1. */
@@ -311,11 +309,11 @@ int64_t read_state(const char *path)
     struct reading reading = {0};
     if (training_state_open(path, &state) != STARPULLM_OK)
         return -1;
-    const int64_t step = training_state_meta(state)->step;
+    const int64_t step = state->meta.step;
     WORKS(read_all(state, &reading));
     int expected = 0;
     for (enum parameter p = 0; p < NUM_PARAMETERS; p++)
-        expected += GROUPS * parameter_instances(&training_state_meta(state)->config, p);
+        expected += GROUPS * parameter_instances(&state->meta.config, p);
     CHECK(reading.tensors == expected && reading.wrong == 0 && reading.held == 0);
     training_state_close(state);
     return step;

@@ -63,7 +63,7 @@ struct reading {
     const struct training_state_meta *meta;
     float *values;
     int held;
-    int tensors; /* read */
+    int tensors; /* acquired */
     int wrong;   /* tensors with other bits */
     int refuse;  /* the n-th acquire fails; 0: none */
     bool skip;   /* nothing is wanted */
@@ -90,8 +90,6 @@ void test_size_limit(void);
 void test_full_disk(void);
 void test_prune(void);
 void test_prune_at_once(void);
-void test_writer(void);
-void test_failing_in_background(void);
 void test_folder_lock(void);
 /* Kills a run of so many ranks again and again while it saves. */
 void killed(int32_t num_ranks);

@@ -62,7 +62,7 @@ void test_checkpoint_write(void)
         CHECK(has_bytes("new.bin", &bytes));
     }
 
-    /* An odd model, larger than one conversion buffer and in several layers. */
+    /* An odd model in several layers. */
     model_config odd = {13, 97, 2, 5, 160, 101};
     struct bytes larger = make_checkpoint(&odd);
     WORKS(write_checkpoint("new.bin", &odd));
@@ -112,7 +112,7 @@ void test_checkpoint_writing_fails(void)
         status result = write_checkpoint("w/model.bin", &tiny);
         CHECK(setrlimit(RLIMIT_FSIZE, &saved) == 0);
         REFUSED(result, STARPULLM_FILE_ERROR, "w/model.bin: ", where, "File too large");
-        CHECK(last_error_number() == EFBIG);
+        CHECK(starpullm_last_error_number() == EFBIG);
         old_file_survives(__LINE__, &old);
     }
 
@@ -123,7 +123,7 @@ void test_checkpoint_writing_fails(void)
         status result = write_checkpoint("w/model.bin", &tiny);
         no_faults();
         REFUSED(result, STARPULLM_FILE_ERROR, "w/model.bin: byte ", "write", "No space left on device");
-        CHECK(last_error_number() == ENOSPC);
+        CHECK(starpullm_last_error_number() == ENOSPC);
         old_file_survives(__LINE__, &old);
     }
     faults.fail_at = 2;
@@ -179,13 +179,6 @@ void test_checkpoint_writing_fails(void)
     REFUSED(write_checkpoint("fifo/model.bin", &tiny), STARPULLM_FILE_ERROR, "fifo/model.bin: ", "Not a directory");
     REFUSED(write_checkpoint("", &tiny), STARPULLM_INVALID_ARGUMENT, "names no file");
     REFUSED(write_checkpoint("w/new/", &tiny), STARPULLM_INVALID_ARGUMENT, "w/new/: names no file", "expected");
-    REFUSED(write_checkpoint(NULL, &tiny), STARPULLM_INVALID_ARGUMENT, "path is NULL");
-    REFUSED(checkpoint_write("w/model.bin", NULL, NULL), STARPULLM_INVALID_ARGUMENT, "config is NULL");
-    REFUSED(checkpoint_write("w/model.bin", &tiny, NULL), STARPULLM_INVALID_ARGUMENT, "source is NULL");
-    model_config wrong = tiny;
-    wrong.num_heads = 3;
-    REFUSED(write_checkpoint("w/model.bin", &wrong), STARPULLM_INVALID_ARGUMENT, "config: channels is 4",
-            "expected a multiple of num_heads (3)");
     CHECK(entries("w") == 0);
     free(bytes.data);
     free(old.data);
@@ -208,7 +201,7 @@ void test_permissions(void)
     } else {
         REFUSED(write_checkpoint("closed/new.bin", &tiny), STARPULLM_FILE_ERROR,
                 "closed/new.bin: ", "Permission denied");
-        CHECK(last_error_number() == EACCES);
+        CHECK(starpullm_last_error_number() == EACCES);
         REFUSED(write_checkpoint("closed/model.bin", &tiny), STARPULLM_FILE_ERROR,
                 "closed/model.bin: ", "Permission denied");
         REFUSED(read_checkpoint("closed/secret.bin", &tiny), STARPULLM_FILE_ERROR, "closed/secret.bin: open",

@@ -11,9 +11,9 @@
 static void failed_save(int line, const struct training_state_meta *meta, int error, const char *part)
 {
     const int before = entries("root"), descriptors = open_descriptors();
-    refused_at(__FILE__, line, write_file("root", meta, false), STARPULLM_FILE_ERROR,
-               "root/step-000000000008/rank-00000-of-00001.state: ", part, (const char *)NULL);
-    check_at(__FILE__, line, last_error_number() == error, "the errno value is the call's");
+    refused_at(__FILE__, line, write_file("root", meta, false), STARPULLM_FILE_ERROR, "root/step-000000000008", part,
+               (const char *)NULL);
+    check_at(__FILE__, line, starpullm_last_error_number() == error, "the errno value is the call's");
     no_faults();
     check_at(__FILE__, line, entries("root") == before && open_descriptors() == descriptors, "nothing is left behind");
     check_at(__FILE__, line, read_state("root") == 7, "the state before it is there, whole");
@@ -45,13 +45,13 @@ void test_failing_calls(void)
     fail_call(CALL_RESERVE, 1, ENOSPC);
     failed_save(__LINE__, &meta, ENOSPC, "reserve 364544 bytes for temporary file .rank-00000-of-00001.tmp: No space");
     fail_call(CALL_SYNC, 1, EIO);
-    failed_save(__LINE__, &meta, EIO, "fsync of the folder that its folder is in");
+    failed_save(__LINE__, &meta, EIO, ": fsync of the folder that it is in");
     fail_call(CALL_SYNC, 2, EIO);
     failed_save(__LINE__, &meta, EIO, "fsync of temporary file");
     fail_call(CALL_RENAME, 1, EACCES);
     failed_save(__LINE__, &meta, EACCES, "rename temporary file");
     fail_call(CALL_SYNC, 3, EIO);
-    REFUSED(write_file("root", &meta, false), STARPULLM_FILE_ERROR, "the file is in place, but a power failure");
+    REFUSED(write_file("root", &meta, false), STARPULLM_FILE_ERROR, "the new file is in place, but a power failure");
     no_faults();
     CHECK(read_state("root") == 8);
     remove_all("root");

@@ -57,7 +57,7 @@ static void test_lock_in_one_process(void)
     WORKS(folder_lock_take(&rank, "root", RUN));
     REFUSED(folder_lock_take(&others, "root", OTHER_RUN), STARPULLM_FILE_ERROR,
             "root: another run is saving into this folder (process ", joined("process %ld on ", (long)getpid()));
-    CHECK(others == NULL && last_error_number() == EBUSY);
+    CHECK(others == NULL && starpullm_last_error_number() == EBUSY);
     folder_lock_release_all(&ours);
     REFUSED(folder_lock_take(&others, "root", OTHER_RUN), STARPULLM_FILE_ERROR, "another run is saving");
     folder_lock_release_all(&rank);
@@ -103,7 +103,7 @@ static void test_damaged_lock_files(void)
 
 void test_folder_lock(void)
 {
-    WORKS(training_state_make_root("root"));
+    WORKS(training_state_make_folder("root"));
     test_lock_in_one_process();
     test_killed_holders();
     test_damaged_lock_files();

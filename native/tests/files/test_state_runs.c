@@ -66,7 +66,7 @@ void test_prune_at_once(void)
             for (int keep = 8; keep >= 1; keep--)
                 good = good && training_state_prune("root", 40, keep) == STARPULLM_OK;
             if (!good)
-                printf("pruning at once: %s\n", last_error());
+                printf("pruning at once: %s\n", starpullm_last_error());
             fflush(stdout);
             _exit(!good);
         }
@@ -94,7 +94,7 @@ static void save_on_and_on(int64_t step, uint64_t run, int32_t rank, int32_t num
         if (rank == 0 && training_state_prune("root", step, KEPT) != STARPULLM_OK)
             break;
     }
-    printf("saving on and on, rank %d: %s\n", rank, last_error());
+    printf("saving on and on, rank %d: %s\n", rank, starpullm_last_error());
     fflush(stdout);
     _exit(1);
 }
@@ -116,7 +116,7 @@ static void live(int64_t step, double save)
         struct training_state *state;
         newest = -1;
         if (training_state_open("root", &state) == STARPULLM_OK)
-            newest = training_state_meta(state)->step;
+            newest = state->meta.step;
         training_state_close(state);
         if (newest >= step || now() > end)
             break;

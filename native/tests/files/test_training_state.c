@@ -1,5 +1,4 @@
-/* Tests of io/training_state*.c, io/folder_lock.c and io/writer.c: runs all parts. ctest passes the folder to work
- * under. */
+/* Tests of io/training_state*.c and io/folder_lock.c: runs all parts. ctest passes the folder to work under. */
 #include <signal.h>
 
 #include "states.h"
@@ -7,7 +6,6 @@
 static void run(void)
 {
     signal(SIGXFSZ, SIG_IGN);
-    test_writer();
     test_arguments();
     test_format();
     test_direct();
@@ -22,7 +20,6 @@ static void run(void)
     test_prune_at_once();
     killed(1);
     killed(3);
-    test_failing_in_background();
 }
 
 int main(int argc, char **argv)

@@ -25,7 +25,7 @@ static void check_at(int line, bool passed, const char *what)
     if (passed)
         return;
     failures++;
-    printf("test_instrument.c:%d: failed: %s\n    last error: %s\n", line, what, last_error());
+    printf("test_instrument.c:%d: failed: %s\n    last error: %s\n", line, what, starpullm_last_error());
 }
 #define CHECK(condition) check_at(__LINE__, (condition), #condition)
 #define WORKS(call) check_at(__LINE__, (call) == STARPULLM_OK, #call)
@@ -48,7 +48,7 @@ static void make_buffers(void)
         void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (memory == MAP_FAILED)
             exit(EXIT_FAILURE);
-        buffers[i] = (struct audit_buffer){i, memory, bytes};
+        buffers[i] = (struct audit_buffer){memory, bytes};
     }
 }
 
@@ -154,21 +154,17 @@ static void beyond_the_end_of_0(void)
 static size_t run_task(struct instrument *instrument, kernel *kernel, const int *modes,
                        struct starpullm_finding found[8])
 {
-    struct watch *watch = malloc(sizeof *watch + NUM_BUFFERS * sizeof watch->accesses[0]);
-    if (!watch)
-        exit(EXIT_FAILURE);
+    struct watch watch = {.instrument = instrument, .task = 7};
     void *declared[NUM_BUFFERS];
-    *watch = (struct watch){instrument, 7, 0};
     for (int i = 0; i < NUM_BUFFERS; i++)
         if (modes[i]) {
-            declared[watch->num_accesses] = buffers[i].begin;
-            watch->accesses[watch->num_accesses++] = (struct watched_access){i, modes[i], bytes};
+            declared[watch.num_accesses] = buffers[i].begin;
+            watch.accesses[watch.num_accesses++] = (struct watched_access){i, modes[i], bytes};
         }
     instrument_clear(instrument);
-    instrument_before(watch, declared);
+    instrument_before(&watch, declared);
     kernel();
-    instrument_after(watch, declared);
-    free(watch);
+    instrument_after(&watch, declared);
     size_t number = 0;
     WORKS(instrument_findings(instrument, &number));
     CHECK(number <= 8);
@@ -342,7 +338,7 @@ static void test_one_at_a_time(void)
     struct instrument *first = create(STARPULLM_AUDIT), *second = NULL;
     const struct instrument_options options = {.instruments = STARPULLM_AUDIT};
     CHECK(instrument_create(&options, buffers, NUM_BUFFERS, &second) == STARPULLM_INVALID_STATE);
-    CHECK(strstr(last_error(), "another session") != NULL);
+    CHECK(strstr(starpullm_last_error(), "another session") != NULL);
     instrument_destroy(first);
     instrument_destroy(create(STARPULLM_AUDIT));
 }

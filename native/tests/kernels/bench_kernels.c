@@ -5,8 +5,10 @@
  * measures the operations whose names begin with OPERATION, by default all; the best level against ref, with one
  * thread. A BLAS has only the matmuls, and its results need not have the contract's bits.
  *
- * The two are called alternately, so that other load on the machine affects both; the ratio is the median over the
- * pairs. */
+ * Both are called in each round, and for a matmul the level's bare micro-kernel, strict and fused, so that other load
+ * on the machine affects all of them. A ratio is the median over the rounds; the quiet ratio is the median over the
+ * quarter of the rounds in which the fused micro-kernel was fastest, because another program on the same core delays
+ * strict arithmetic, which has more instructions, more than fused arithmetic. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -16,6 +18,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "bare_microkernel.h"
 #include "bench_operations.h"
 
 /* ---- Threads: the main thread is number 0 of the team; the others wait for calls until the program ends. A wait spins
@@ -77,18 +80,23 @@ static void call(const struct operation *o, const struct kernels *k)
 
 /* ---- Measuring ---- */
 
-enum { MIN_PAIRS = 3, MAX_PAIRS = 101 };
+enum { MIN_ROUNDS = 4, MAX_ROUNDS = 101, QUARTER = 4 };
 static const double sample_seconds = 5e-4, budget_seconds = 0.5;
 
 /* Kernels that are measured: a level's, or a BLAS's. */
 struct implementation {
     const char *name;
+    const char *level; /* NULL: a BLAS */
     const struct kernels *kernels;
 };
 
-/* What was measured of one operation at one size, in seconds a call: medians. */
+/* What was measured of one operation at one size: medians over the rounds, or over the quietest quarter of them. */
 struct measurement {
-    double ours, other, ratio /* of a pair: other over ours */;
+    double ours, other; /* seconds a call */
+    double ratio;       /* other over ours */
+    /* Of a matmul at a level with a micro-kernel, else 0. */
+    double quiet_ratio;
+    double of_strict, of_fused; /* ours over the bare micro-kernel's operations per second */
 };
 
 static double now(void)
@@ -118,23 +126,67 @@ static double median(double *x, size_t count)
     return count % 2 ? x[count / 2] : (x[count / 2 - 1] + x[count / 2]) / 2;
 }
 
-static struct measurement measure(const struct operation *o, const struct kernels *ours, const struct kernels *other)
+/* Seconds that a bare micro-kernel takes for as many operations as a call of a matmul. */
+static double bare_seconds(void (*run)(size_t calls), double operations_of_run, double operations)
 {
-    double our_times[MAX_PAIRS], other_times[MAX_PAIRS], ratios[MAX_PAIRS];
+    const size_t calls = (size_t)(2e7 / operations_of_run) + 1; /* some 0.3 ms */
+    const double start = now();
+    run(calls);
+    return (now() - start) / (operations_of_run * (double)calls) * operations;
+}
+
+struct round {
+    double ours, other, strict, fused; /* seconds */
+};
+
+static int compare_fused(const void *x, const void *y)
+{
+    return compare(&((const struct round *)x)->fused, &((const struct round *)y)->fused);
+}
+
+enum figure { OURS, OTHER, RATIO, OF_STRICT, OF_FUSED };
+
+static double median_of(const struct round *rounds, size_t count, enum figure figure)
+{
+    double values[MAX_ROUNDS];
+    for (size_t i = 0; i < count; i++) {
+        const struct round r = rounds[i];
+        const double figures[] = {r.ours, r.other, r.other / r.ours, r.strict / r.ours, r.fused / r.ours};
+        values[i] = figures[figure];
+    }
+    return median(values, count);
+}
+
+static struct measurement measure(const struct operation *o, double operations, struct implementation ours,
+                                  struct implementation other)
+{
+    const struct bare_microkernel bare = bare_microkernel_of(ours.level);
+    const bool with_bare = o->is_matmul && bare.strict, with_fused = o->is_matmul && bare.fused;
+    struct round rounds[MAX_ROUNDS] = {0};
     /* A sample has so many calls that it is long enough for the clock. These calls also bring the buffers into the
      * caches. */
-    const double our_once = seconds(o, ours, 1), other_once = seconds(o, other, 1);
+    const double our_once = seconds(o, ours.kernels, 1), other_once = seconds(o, other.kernels, 1);
     const double once = our_once < other_once ? our_once : other_once;
     const size_t calls = once < sample_seconds ? (size_t)(sample_seconds / (once + 1e-9)) + 1 : 1;
     const double begin = now();
-    size_t pairs = 0;
-    while (pairs < MIN_PAIRS || (pairs < MAX_PAIRS && now() - begin < budget_seconds)) {
-        other_times[pairs] = seconds(o, other, calls);
-        our_times[pairs] = seconds(o, ours, calls);
-        ratios[pairs] = other_times[pairs] / our_times[pairs];
-        pairs++;
+    size_t count = 0;
+    for (; count < MIN_ROUNDS || (count < MAX_ROUNDS && now() - begin < budget_seconds); count++) {
+        struct round *r = &rounds[count];
+        r->other = seconds(o, other.kernels, calls);
+        r->fused = with_fused ? bare_seconds(bare.fused, bare.operations, operations) : 0;
+        r->ours = seconds(o, ours.kernels, calls);
+        r->strict = with_bare ? bare_seconds(bare.strict, bare.operations, operations) : 0;
     }
-    return (struct measurement){median(our_times, pairs), median(other_times, pairs), median(ratios, pairs)};
+    struct measurement m = {.ours = median_of(rounds, count, OURS),
+                            .other = median_of(rounds, count, OTHER),
+                            .ratio = median_of(rounds, count, RATIO),
+                            .of_strict = median_of(rounds, count, OF_STRICT),
+                            .of_fused = median_of(rounds, count, OF_FUSED)};
+    if (with_fused) {
+        qsort(rounds, count, sizeof *rounds, compare_fused);
+        m.quiet_ratio = median_of(rounds, count / QUARTER, RATIO);
+    }
+    return m;
 }
 
 /* ---- Output ---- */
@@ -152,9 +204,14 @@ static void describe(char *text, size_t size, const struct sizes *s)
                                      letters[i].value);
 }
 
+static double operations_of(const struct sizes *s)
+{
+    return 2.0 * (double)(s->B * s->T) * (double)s->C * (double)s->OC;
+}
+
 static void print(const struct operation *o, const struct sizes *s, struct measurement m, bool json, bool first)
 {
-    const double gflop = 2e-9 * (double)(s->B * s->T) * (double)s->C * (double)s->OC;
+    const double gflop = 1e-9 * operations_of(s);
     char text[128];
     describe(text, sizeof text, s);
     if (json) {
@@ -162,11 +219,16 @@ static void print(const struct operation *o, const struct sizes *s, struct measu
         printf(", \"against_seconds\": %.9g, \"seconds\": %.9g, \"ratio\": %.4g", m.other, m.ours, m.ratio);
         if (o->is_matmul)
             printf(", \"against_gflops\": %.4g, \"gflops\": %.4g", gflop / m.other, gflop / m.ours);
+        if (m.quiet_ratio > 0)
+            printf(", \"quiet_ratio\": %.4g, \"of_strict\": %.4g, \"of_fused\": %.4g", m.quiet_ratio, m.of_strict,
+                   m.of_fused);
         printf("}");
     } else {
         printf("%-30s %-24s %11.1f us %11.1f us %7.2f x", o->name, text, m.other * 1e6, m.ours * 1e6, m.ratio);
         if (o->is_matmul)
             printf("  %6.1f -> %6.1f GF/s", gflop / m.other, gflop / m.ours);
+        if (m.quiet_ratio > 0)
+            printf("  quiet %5.2f x  %4.2f of strict  %4.2f of fused", m.quiet_ratio, m.of_strict, m.of_fused);
         printf("\n");
     }
     fflush(stdout);
@@ -187,7 +249,8 @@ static void measure_all(struct implementation ours, struct implementation other,
             continue;
         for (size_t j = 0; j < o->num_sizes; j++, first = false) {
             operation_prepare(o, &o->sizes[j]);
-            print(o, &o->sizes[j], measure(o, ours.kernels, other.kernels), json, first);
+            const struct measurement m = measure(o, operations_of(&o->sizes[j]), ours, other);
+            print(o, &o->sizes[j], m, json, first);
         }
     }
     if (json)
@@ -203,7 +266,7 @@ static struct implementation level_named(const char *name)
         fprintf(stderr, "bench_kernels: there is no level %s here\n", name);
         exit(2);
     }
-    return (struct implementation){name, k};
+    return (struct implementation){name, name, k};
 }
 
 static struct implementation blas_of(const char *library)
@@ -213,7 +276,7 @@ static struct implementation blas_of(const char *library)
         fprintf(stderr, "bench_kernels: %s\n", sentence);
         exit(2);
     }
-    return (struct implementation){"blas", kernels()};
+    return (struct implementation){"blas", NULL, kernels()};
 }
 
 static int usage(const char *program)

@@ -9,34 +9,9 @@ Everything here follows from the order of submission and the access modes alone.
   ``READ_WRITE`` does, and the next access of another mode waits for all of them.
 """
 
-from starpullm.checks.dependencies.graph import DependencyKind, Edge, TaskGraph
-from starpullm.checks.dependencies.observed_order import ObservedResult, Violation, check_observed
+from starpullm.checks.dependencies.observed_order import check_observed
 from starpullm.checks.dependencies.required_order import required_edges
-from starpullm.checks.dependencies.reuse import ReusedHandle, ReuseResult, check_reuse, typical_durations
-from starpullm.checks.dependencies.runtime_graph import (
-    MissingOrder,
-    RuntimeGraphResult,
-    SuperfluousOrder,
-    check_runtime_graph,
-)
-from starpullm.checks.dependencies.wording import MAX_LISTED, Dependency
+from starpullm.checks.dependencies.reuse import check_reuse, typical_durations
+from starpullm.checks.dependencies.runtime_graph import check_runtime_graph
 
-__all__ = [
-    "MAX_LISTED",
-    "Dependency",
-    "DependencyKind",
-    "Edge",
-    "MissingOrder",
-    "ObservedResult",
-    "ReuseResult",
-    "ReusedHandle",
-    "RuntimeGraphResult",
-    "SuperfluousOrder",
-    "TaskGraph",
-    "Violation",
-    "check_observed",
-    "check_reuse",
-    "check_runtime_graph",
-    "required_edges",
-    "typical_durations",
-]
+__all__ = ["check_observed", "check_reuse", "check_runtime_graph", "required_edges", "typical_durations"]

@@ -12,8 +12,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DependencyKind", "Edge", "TaskGraph"]
-
 _BLOCK = 4096
 """Ancestors are kept as bit sets over this many tasks at a time, so that memory is linear in the number of tasks."""
 

@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 
 from starpullm.checks.dependencies.graph import Edge, TaskGraph
 from starpullm.checks.dependencies.required_order import required_edges
-from starpullm.checks.dependencies.wording import MAX_LISTED, Dependency, and_more, named_dependencies, path_text
-from starpullm.checks.result import CheckResult, Outcome
+from starpullm.checks.dependencies.wording import Dependency, named_dependencies, path_text
+from starpullm.checks.result import MAX_LISTED, CheckResult, Outcome, listed, passed_if
 from starpullm.checks.task_name import TaskName
 from starpullm.trace import Trace
-
-__all__ = ["ObservedResult", "Violation", "check_observed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +34,22 @@ class Violation:
 class ObservedResult(CheckResult):
     """Whether the run kept the required order; ``measured`` counts violations.
 
-    ``num_compared`` of ``num_required`` edges join two tasks of one rank; only these are compared by the clock.
-    ``num_overtaken`` tasks started after a task that was submitted later, and up to ``max_parallel`` tasks ran at the
-    same time: a run without either would have kept any order. ``violations`` lists the first ``MAX_LISTED``.
+    ``compared`` counts the required edges between two tasks of one rank, which have one clock. In ``num_free`` pairs of
+    a rank's tasks the one that was submitted later started before the other had ended. A run without such pairs would
+    have kept any order, so it counts as nothing compared. Up to ``max_parallel`` tasks ran at the same time.
+    ``violations`` lists the first ``MAX_LISTED``.
     """
 
     num_tasks: int
     num_required: int
-    num_compared: int
-    num_overtaken: int
+    num_free: int
     max_parallel: int
     violations: tuple[Violation, ...]
 
     def detail_lines(self) -> Iterator[str]:
         """Yield the findings."""
-        yield f"{self.num_overtaken} of {self.num_tasks} tasks were overtaken, up to {self.max_parallel} at a time"
-        yield from map(str, self.violations)
-        yield from and_more(int(self.measured or 0), len(self.violations))
+        yield f"{self.num_tasks} tasks, up to {self.max_parallel} at a time; {self.num_free} pairs not as submitted"
+        yield from listed(self.violations, int(self.measured or 0))
 
 
 def check_observed(trace: Trace) -> ObservedResult:
@@ -71,8 +68,12 @@ def check_observed(trace: Trace) -> ObservedResult:
     )
     late = same_rank & (end[required.before] > start[required.after])
     paths = [[required.edge(edge)] for edge in np.flatnonzero(late).tolist()]
+    num_free = 0
     for rank in np.unique(tasks["rank"][ran]).tolist():
-        paths += _violations_over_other_ranks(required, ran & (tasks["rank"] == rank), start, end)
+        here = ran & (tasks["rank"] == rank)
+        ends = end[here]
+        paths += _violations_over_other_ranks(required, here, start, end)
+        num_free += sum(int(np.sum(ends[:number] > begin)) for number, begin in enumerate(start[here]))
     by_pair: dict[tuple[int, int], list[Edge]] = {}
     for path in paths:
         by_pair.setdefault((path[0].before, path[-1].after), path)
@@ -82,23 +83,21 @@ def check_observed(trace: Trace) -> ObservedResult:
         outcome = Outcome.NOT_COMPARABLE
         name = TaskName.of(trace[int(backwards[0])])
         finding = f"{name}: found a start before its submission, or an end before its start"
-    elif compared == 0:
-        outcome, finding = Outcome.INCONCLUSIVE, "no order is required between tasks of one rank, so nothing was shown"
     else:
-        outcome = Outcome.FAILED if by_pair else Outcome.PASSED
+        outcome = passed_if(not by_pair)
         finding = f"{compared} required edges compared, {len(by_pair)} violated"
-    ran_start = start[ran]
+        if num_free == 0:
+            compared, finding = 0, "each task started after the end of all earlier ones, which keeps any order"
     return ObservedResult(
         name="observed order",
         outcome=outcome,
         finding=finding,
+        compared=compared,
         measured=len(by_pair),
-        limit=0,
         num_tasks=int(ran.sum()),
         num_required=required.num_edges,
-        num_compared=compared,
-        num_overtaken=int((ran_start[:-1] > np.minimum.accumulate(ran_start[::-1])[::-1][1:]).sum()),
-        max_parallel=_max_parallel(ran_start, end[ran]),
+        num_free=num_free,
+        max_parallel=_max_parallel(start[ran], end[ran]),
         violations=tuple(
             Violation(named_dependencies(trace, path), int(end[path[0].before] - start[path[-1].after]))
             for path in list(by_pair.values())[:MAX_LISTED]

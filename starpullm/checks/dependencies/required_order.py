@@ -13,8 +13,6 @@ from starpullm.checks.dependencies.graph import TaskGraph
 from starpullm.errors import InvalidArgumentError
 from starpullm.trace import AccessMode
 
-__all__ = ["TaskFlow", "graph_of", "required_edges", "task_flow"]
-
 _READ_AFTER_WRITE, _WRITE_AFTER_READ, _WRITE_AFTER_WRITE = range(3)
 
 TaskFlow: TypeAlias = Sequence[Sequence[tuple[int, int]]]

@@ -10,24 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from starpullm.checks.dependencies.graph import Edge, TaskGraph
 from starpullm.checks.dependencies.required_order import TaskFlow, graph_of, task_flow
-from starpullm.checks.dependencies.wording import MAX_LISTED, Dependency, and_more, named_dependency
-from starpullm.checks.result import CheckResult, Outcome
+from starpullm.checks.dependencies.wording import Dependency, named_dependencies
+from starpullm.checks.result import MAX_LISTED, CheckResult, listed, passed_if
 from starpullm.checks.task_name import TaskName
 from starpullm.errors import InvalidArgumentError
 from starpullm.trace import AccessMode, Trace
-
-__all__ = ["MissingOrder", "RuntimeGraphResult", "SuperfluousOrder", "check_runtime_graph"]
-
-
-@dataclass(frozen=True, slots=True)
-class MissingOrder:
-    """A required edge for which the runtime's graph has no path; ``handles`` are all that require it."""
-
-    dependency: Dependency
-    handles: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return str(self.dependency)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +33,20 @@ class SuperfluousOrder:
 class RuntimeGraphResult(CheckResult):
     """How the runtime's graph differs from the required order; ``measured`` counts missing and superfluous edges.
 
-    Required edges that a longer path implies aren't counted. ``missing`` and ``superfluous`` list the first
-    ``MAX_LISTED``, in the order of submission of the later task.
+    ``compared`` counts required edges. Those that a longer path implies aren't counted. ``missing`` (no path of the
+    runtime's graph) and ``superfluous`` list the first ``MAX_LISTED``, in the order of submission of the later task.
     """
 
-    num_tasks: int
-    num_required: int
     num_runtime: int
     num_missing: int
     num_superfluous: int
-    missing: tuple[MissingOrder, ...]
+    missing: tuple[Dependency, ...]
     superfluous: tuple[SuperfluousOrder, ...]
 
     def detail_lines(self) -> Iterator[str]:
         """Yield the findings."""
-        yield from (f"missing: {entry}" for entry in self.missing)
-        yield from and_more(self.num_missing, len(self.missing))
-        yield from (f"superfluous: {entry}" for entry in self.superfluous)
-        yield from and_more(self.num_superfluous, len(self.superfluous))
+        yield from listed(self.missing, self.num_missing, "missing: ")
+        yield from listed(self.superfluous, self.num_superfluous, "superfluous: ")
 
 
 def check_runtime_graph(trace: Trace, runtime_edges: ArrayLike) -> RuntimeGraphResult:
@@ -92,35 +75,25 @@ def check_runtime_graph(trace: Trace, runtime_edges: ArrayLike) -> RuntimeGraphR
     position_of = dict(zip(ids.tolist(), range(len(ids)), strict=True))
     runtime = _plain_graph(len(ids), _contracted(np.asarray(runtime_edges, np.int64).reshape(-1, 2), position_of))
 
-    missing: dict[tuple[int, int], list[Edge]] = {}
+    missing: dict[tuple[int, int], Edge] = {}
     for index in np.flatnonzero(~runtime.implies(required.before, required.after)).tolist():
         edge = required.edge(index)
-        missing.setdefault((edge.before, edge.after), []).append(edge)
+        missing.setdefault((edge.before, edge.after), edge)
     superfluous = np.flatnonzero(~required.implies(runtime.before, runtime.after))
 
     num_required = len(np.unique(required.before * len(ids) + required.after))
     bad = len(missing) + len(superfluous)
-    if num_required == 0:
-        outcome, finding = Outcome.INCONCLUSIVE, "no order is required, so nothing was shown"
-    else:
-        outcome = Outcome.FAILED if bad else Outcome.PASSED
-        finding = f"{num_required} required edges, {len(missing)} missing; {runtime.num_edges} edges of the runtime, "
-        finding += f"{len(superfluous)} superfluous"
     return RuntimeGraphResult(
         name="runtime graph",
-        outcome=outcome,
-        finding=finding,
+        outcome=passed_if(not bad),
+        finding=f"{num_required} required edges, {len(missing)} missing; {runtime.num_edges} edges of the runtime, "
+        f"{len(superfluous)} superfluous",
+        compared=num_required,
         measured=bad,
-        limit=0,
-        num_tasks=len(ids),
-        num_required=num_required,
         num_runtime=runtime.num_edges,
         num_missing=len(missing),
         num_superfluous=len(superfluous),
-        missing=tuple(
-            MissingOrder(named_dependency(trace, found[0]), tuple(trace.handles[edge.handle].name for edge in found))
-            for found in list(missing.values())[:MAX_LISTED]
-        ),
+        missing=named_dependencies(trace, list(missing.values())[:MAX_LISTED]),
         superfluous=tuple(
             _superfluous(trace, flow, int(runtime.before[edge]), int(runtime.after[edge]))
             for edge in superfluous[:MAX_LISTED].tolist()

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from starpullm.checks.dependencies.graph import DependencyKind, Edge
 from starpullm.checks.task_name import TaskName
 from starpullm.trace import Trace
-
-__all__ = ["MAX_LISTED", "Dependency", "and_more", "named_dependencies", "named_dependency", "path_text"]
-
-MAX_LISTED = 20
-"""At most this many findings of a kind are listed; their count is always complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +37,3 @@ def named_dependencies(trace: Trace, edges: Iterable[Edge]) -> tuple[Dependency,
 def path_text(path: Sequence[Dependency]) -> str:
     """Return a path's tasks, with the handles between them."""
     return f"{path[0].before}" + "".join(f" → [{step.handle}] {step.after}" for step in path)
-
-
-def and_more(count: int, listed: int) -> Iterator[str]:
-    """Yield a line that says how many findings aren't listed, if any."""
-    if count > listed:
-        yield f"… and {count - listed} more"

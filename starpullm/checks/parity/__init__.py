@@ -2,14 +2,6 @@
 
 from starpullm.checks.parity.check import ParityResult, check_parity
 from starpullm.checks.parity.execution_order import execution_order
-from starpullm.checks.parity.failure_text import DigestDifference, FirstDifference
 from starpullm.checks.parity.inputs import make_inputs
 
-__all__ = [
-    "DigestDifference",
-    "FirstDifference",
-    "ParityResult",
-    "check_parity",
-    "execution_order",
-    "make_inputs",
-]
+__all__ = ["ParityResult", "check_parity", "execution_order", "make_inputs"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +14,8 @@ from starpullm.checks.bits import bits_of, compare_bits
 from starpullm.checks.parity.execution_order import execution_order
 from starpullm.checks.parity.failure_text import DigestDifference, FirstDifference
 from starpullm.checks.placement import PlacedResult, own_sequences, placement_fields
-from starpullm.checks.references import (
-    ExpectedValues,
-    GoldenReference,
-    Reference,
-    record_trainer,
-)
-from starpullm.checks.result import Outcome, json_value
+from starpullm.checks.references import ExpectedValues, GoldenReference, Reference, record_trainer
+from starpullm.checks.result import Outcome, passed_if
 from starpullm.checks.task_name import TaskName
 from starpullm.data.generator import generate_tokens
 from starpullm.golden.records import GoldenRecord, layer_name, tensor_digest
@@ -29,12 +24,10 @@ from starpullm.runtime import Runtime
 from starpullm.trace import TaskRecord
 from starpullm.trainer import Trainer
 
-__all__ = ["ParityResult", "check_parity"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ParityResult(PlacedResult):
-    """How a run differs from a record; ``measured`` counts the tensors that differ.
+    """How a run differs from a record; ``compared`` and ``measured`` count tensors.
 
     ``reference`` names what the run was compared with. ``differences`` are in the order of execution; ``first`` has the
     details of the first. ``different_functions`` are the libm functions with other bits than those of the record's
@@ -43,30 +36,16 @@ class ParityResult(PlacedResult):
 
     record: str
     reference: str
-    num_steps: int
-    num_tensors: int
+    steps: int
     differences: tuple[DigestDifference, ...]
     first: FirstDifference | None
     different_functions: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
         """Return the result as JSON values, in the form that ``starpullm parity --json`` prints."""
-        return {
-            "record": self.record,
-            "reference": self.reference,
-            "partition": self.partition,
-            "scheduler": self.scheduler,
-            "ranks": self.ranks,
-            "sub_batches": self.sub_batches,
-            "reduction": self.reduction,
-            "matmul": self.matmul,
-            "outcome": self.outcome.value,
-            "steps": self.num_steps,
-            "tensors": self.num_tensors,
-            "differences": json_value(self.differences),
-            "first": json_value(self.first),
-            "different_functions": list(self.different_functions),
-        }
+        values = super().as_json()
+        values["tensors"] = values.pop("compared")
+        return {name: value for name, value in values.items() if name not in ("name", "finding", "measured", "limit")}
 
     def detail_lines(self) -> Iterator[str]:
         """Yield the description of the first tensor that differs, and the names of the others."""
@@ -87,60 +66,51 @@ def check_parity(
 ) -> ParityResult:
     """Run a record's steps on a runtime and compare all six groups of tensors after each step.
 
+    Over ranks all ranks must call this, and all get the same result. ``progress`` is called after each step.
+
     Parameters
     ----------
-    record
-        What llm.c computed.
-    runtime
-        Where to run; over ranks all ranks must call this, and all get the same result.
     checkpoint
         The record's model, from ``make_inputs``.
     sub_batches, reduction
         As for ``Trainer``; the number of sub-batches is that of one rank.
     reference
         Where expected values come from; by default the record is a golden one. Only that of rank 0 is used.
-    progress
-        Called after each step.
 
     Raises
     ------
     InvalidArgumentError
         If the ranks, or a rank's sub-batches, don't divide the record's batch.
     """
-    own = own_sequences(runtime, record.batch_size, f"{record.name}: its")
+    own_sequences(runtime, record.batch_size, f"{record.name}: its")
     reference = reference or GoldenReference(record, checkpoint)
     different_functions = record.different_functions(libm_fingerprint())
-    differences: list[DigestDifference] = []
-    first: FirstDifference | None = None
-    num_tensors = 0
+    found = _Found()
     finding = _why_not_comparable(runtime, different_functions)
-    if finding:
-        outcome = Outcome.NOT_COMPARABLE
-    else:
-        num_tensors = sum(len(tensors) for step in record.steps for tensors in step.digests.values())
+    outcome = Outcome.NOT_COMPARABLE
+    if not finding:
         with record_trainer(
             runtime, record, checkpoint, sub_batches=sub_batches, reduction=reduction, trace=True
         ) as trainer:
-            differences, evidence = _run(record, trainer, own, progress)
-        if evidence is not None:
-            first = _first_difference(record, reference, evidence)
-        if runtime.comm:  # every rank reads the same tensors; rank 0 compares
-            differences, first = runtime.comm.bcast((differences, first))
-        outcome = Outcome.FAILED if differences else Outcome.PASSED
-        finding = f"{num_tensors} tensors over {record.num_steps} steps, {len(differences)} differ"
+            found = _run(record, trainer, progress)
+        if found.differences:  # only rank 0 has any
+            found.first = _first_difference(record, reference, found, sub_batches * runtime.ranks)
+        if runtime.comm:
+            found = runtime.comm.bcast(found)
+        outcome = passed_if(not found.differences)
+        finding = f"{found.compared} tensors over {record.num_steps} steps, {len(found.differences)} differ"
     return ParityResult(
         name="parity",
         outcome=outcome,
         finding=finding,
-        measured=None if outcome is Outcome.NOT_COMPARABLE else len(differences),
-        limit=0,
+        compared=found.compared,
+        measured=None if outcome is Outcome.NOT_COMPARABLE else len(found.differences),
         record=record.name,
         reference=reference.name,
         **placement_fields(runtime, sub_batches, reduction),
-        num_steps=record.num_steps,
-        num_tensors=num_tensors,
-        differences=tuple(differences),
-        first=first,
+        steps=record.num_steps,
+        differences=tuple(found.differences),
+        first=found.first,
         different_functions=different_functions,
     )
 
@@ -151,23 +121,22 @@ def _why_not_comparable(runtime: Runtime, different_functions: Sequence[str]) ->
     return "" if runtime.matmul == "strict" else f"matmuls by {runtime.matmul}, expected strict ones"
 
 
-class _Evidence(NamedTuple):
-    """What describes the first tensor that differs; ``writers`` are the last ones, by the names of its buffers."""
+@dataclass
+class _Found:
+    """What rank 0 has compared and found; of the first tensor that differs also its values and last writers."""
 
-    difference: DigestDifference
-    found: NDArray[np.float32]
-    writers: dict[str, TaskRecord]
-    sub_batches: int
+    compared: int = 0
+    differences: list[DigestDifference] = field(default_factory=list)
+    values: NDArray[np.float32] | None = None
+    writers: dict[str, TaskRecord] = field(default_factory=dict)
+    first: FirstDifference | None = None
 
 
-def _run(
-    record: GoldenRecord, trainer: Trainer, own: slice, progress: Callable[[], None] | None
-) -> tuple[list[DigestDifference], _Evidence | None]:
-    """Train on a rank's own sequences and return the differences, which only rank 0 knows."""
+def _run(record: GoldenRecord, trainer: Trainer, progress: Callable[[], None] | None) -> _Found:
+    """Train on a rank's own sequences and compare, on rank 0."""
     comm = trainer.runtime.comm
-    differences: list[DigestDifference] = []
-    found: NDArray[np.float32] | None = None
-    evidence: _Evidence | None = None
+    own = own_sequences(trainer.runtime, record.batch_size, "the")
+    found = _Found()
     for number in range(record.num_steps):
         inputs, targets = generate_tokens(
             record.seed, number, record.batch_size, record.seq_len, record.model.vocab_size
@@ -175,36 +144,35 @@ def _run(
         trainer.clear_trace()
         loss = trainer.step(inputs[own], targets[own])
         trainer.gather()
-        known = len(differences)
-        for difference, values in _differences(record, number, trainer, loss):
-            differences.append(difference)
-            if found is None:
-                found = values
-        first = differences[0] if differences and not known else None
+        known = len(found.differences)
+        for difference, values in _differences(record, number, trainer, loss, found):
+            if not found.differences:
+                found.values = values
+            found.differences.append(difference)
+        first = found.differences[0] if found.differences and not known else None
         if comm:  # all ranks have to name the tasks that they ran
             first = comm.bcast(first)
         if first is not None:
-            writers = _last_writers(trainer, first)
-            if found is not None:
-                evidence = _Evidence(first, found, writers, trainer.sub_batches * trainer.runtime.ranks)
+            found.writers = _last_writers(trainer, first)
         if progress:
             progress()
-    return differences, evidence
+    return found
 
 
 def _differences(
-    record: GoldenRecord, number: int, trainer: Trainer, loss: np.float32
+    record: GoldenRecord, number: int, trainer: Trainer, loss: np.float32, found: _Found
 ) -> Iterator[tuple[DigestDifference, NDArray[np.float32]]]:
-    """Yield the differences after a step with the values that were found; nothing on ranks above 0."""
+    """Yield the differences after a step with their values, and count the tensors; nothing on ranks above 0."""
     step = record.steps[number]
     for group, tensor, layer in execution_order(record.model.num_layers):
         values = trainer.tensor(group, tensor, layer)
         if trainer.runtime.rank > 0:
             continue
+        found.compared += 1
         name = layer_name(tensor, layer)
-        expected, found = step.digests[group][name], tensor_digest(values)
-        if found != expected:
-            yield DigestDifference(number, group, name, expected, found), values
+        expected, digest = step.digests[group][name], tensor_digest(values)
+        if digest != expected:
+            yield DigestDifference(number, group, name, expected, digest), values
     if trainer.runtime.rank == 0 and bits_of(loss) != step.mean_loss_bits:
         yield DigestDifference(number, "loss", "mean_loss", step.mean_loss_bits, bits_of(loss)), np.array(loss)
 
@@ -222,8 +190,11 @@ def _last_writers(trainer: Trainer, difference: DigestDifference) -> dict[str, T
     return {name: of_ranks[task.rank][name] for name, task in writers.items()}
 
 
-def _first_difference(record: GoldenRecord, reference: Reference, evidence: _Evidence) -> FirstDifference:
-    difference = evidence.difference
+def _first_difference(
+    record: GoldenRecord, reference: Reference, found: _Found, num_sub_batches: int
+) -> FirstDifference:
+    difference = found.differences[0]
+    assert found.values is not None
     if difference.group == "loss":
         bits = np.array(int(difference.expected_digest, 16), np.uint32)
         expected = ExpectedValues(bits.view(np.float32), "the record's")
@@ -232,11 +203,11 @@ def _first_difference(record: GoldenRecord, reference: Reference, evidence: _Evi
             difference.step, difference.group, difference.tensor, difference.found_digest
         )
     values = expected.values
-    compared = None if values is None else compare_bits(values.reshape(evidence.found.shape), evidence.found)
-    writers = sorted(evidence.writers.items(), key=lambda entry: entry[1].id)  # buffers with their last tasks
+    compared = None if values is None else compare_bits(values.reshape(found.values.shape), found.values)
+    writers = sorted(found.writers.items(), key=lambda entry: entry[1].id)  # buffers with their last tasks
     if not difference.group.startswith("activation"):
         writers = writers[-1:]  # parameters and their gradients have no parts by sub-batch
     elif compared is not None:
-        part = compared.position[0] * evidence.sub_batches // record.batch_size
+        part = compared.position[0] * num_sub_batches // record.batch_size
         writers = [(name, task) for name, task in writers if name.endswith(f"#{part}")]
     return FirstDifference(difference, expected.source, compared, tuple(TaskName.of(task) for _, task in writers))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-__all__ = ["execution_order"]
-
 # Activations of a block in the order in which the forward pass writes them.
 _BLOCK_FORWARD = (
     "ln1 ln1_mean ln1_rstd qkv preatt att atty attproj residual2 ln2 ln2_mean ln2_rstd fch fch_gelu fcproj residual3"

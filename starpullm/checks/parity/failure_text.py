@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from starpullm.checks.bits import BitDifference
 from starpullm.checks.task_name import TaskName
 
-__all__ = ["DigestDifference", "FirstDifference"]
-
 
 @dataclass(frozen=True, slots=True)
 class DigestDifference:
@@ -32,17 +30,9 @@ class DigestDifference:
 class FirstDifference:
     """Everything that is known of the tensor that differs first in the order of execution.
 
-    Parameters
-    ----------
-    difference
-        The tensor and its digests.
-    source
-        Where the expected values are from, or why they aren't known.
-    bits
-        How the elements differ, if the expected values are known.
-    writers
-        The task that wrote the first differing element last; if the element isn't known, the last writer of each
-        sub-batch's part. Empty if no task wrote the tensor in that step.
+    ``source`` says where the expected values are from, or why they aren't known; ``bits`` is None then. ``writers`` is
+    the task that wrote the first differing element last; if the element isn't known, the last writer of each
+    sub-batch's part. It is empty if no task wrote the tensor in that step.
     """
 
     difference: DigestDifference

@@ -8,8 +8,6 @@ from starpullm.data.generator import generate_checkpoint, generated_tokens_sha25
 from starpullm.errors import FormatError
 from starpullm.golden.records import GoldenRecord
 
-__all__ = ["make_inputs"]
-
 
 def make_inputs(record: GoldenRecord, directory: Path) -> Path:
     """Generate the record's checkpoint in a directory, verify the hashes of checkpoint and tokens, and return its path.

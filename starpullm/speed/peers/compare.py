@@ -10,22 +10,27 @@ import math
 import os
 import shutil
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from starpullm.checks.result import json_value
-from starpullm.errors import InvalidArgumentError, MissingDependencyError, RuntimeFailureError, StarpullmError
-from starpullm.processes.children import Child, Raised, Reply
-from starpullm.speed.peers.serve import COMPILED, EAGER, serve_steps
-from starpullm.speed.workload import Workload
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["PEERS", "STRICT", "Comparison", "ContenderSpeed", "Spread", "check_losses", "compare"]
+from starpullm.data.generator import generate_tokens
+from starpullm.errors import InvalidArgumentError, MissingDependencyError, RuntimeFailureError
+from starpullm.files.checkpoint import checkpoint_config
+from starpullm.processes.children import Child
+from starpullm.processes.progress import report_phase
+from starpullm.speed.measure import result_of
+from starpullm.speed.workload import SEED, Workload, open_runtime, open_trainer
 
 PEERS = ("blas", "torch")
-STRICT, BLAS = "strict", "blas"
+STRICT, BLAS, EAGER, COMPILED = "strict", "blas", "torch eager", "torch compiled"
+"""Names of contenders; the first two are the library itself, with the matmul of their workload."""
 
 LOSS_TOLERANCE = 1e-3
 """The largest difference between the losses of two contenders that train the same model.
@@ -38,6 +43,10 @@ _LEAD_STEPS = 2  # at least, before measured turns: the second loss depends on t
 _TURN_SECONDS = 0.25  # at least, so that the time to wake a stopped process is negligible
 _MIN_TURN_STEPS = 5  # so that the first step, with cold caches, and the last, without a successor, don't dominate
 _MAX_TURN_STEPS = 1000
+
+_Batch: TypeAlias = tuple[NDArray[np.int32], NDArray[np.int32]]
+_Steps: TypeAlias = Callable[[Sequence[_Batch]], list[float]]
+"""Run a step on each batch and return the losses."""
 
 
 @dataclass(frozen=True)
@@ -56,21 +65,11 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class ContenderSpeed:
-    """What was measured of one contender.
+    """What was measured of one contender over the rounds.
 
-    Parameters
-    ----------
-    name
-        ``strict``, ``blas``, ``torch eager`` or ``torch compiled``.
-    description
-        What it computes with, as it reports itself.
-    tokens_per_ms
-        Over the rounds.
-    times_slower
-        The strict run's tokens per millisecond divided by this one's, within each round: above 1, the strict run is
-        faster.
-    losses
-        Of the first steps.
+    ``description`` is what it computes with, as it reports itself. ``times_slower`` is the strict run's tokens per
+    millisecond divided by this one's, within each round: above 1, the strict run is faster. ``losses`` are those of the
+    first steps.
     """
 
     name: str
@@ -84,18 +83,9 @@ class ContenderSpeed:
 class Comparison:
     """What was measured of all contenders; the strict one is the first.
 
-    Parameters
-    ----------
-    configuration
-        The strict workload; its ``iterations`` is the number of rounds.
-    contenders
-        In the order of their first turns.
-    steps_per_turn
-        The steps of a turn of each contender, by name: as many as take a quarter of a second, at least five.
-    loss_difference
-        The largest difference between a contender's losses and the strict run's, over the first steps.
-    left_out
-        Contenders that can't run on this machine, with the reason.
+    ``configuration`` is the strict workload; its ``iterations`` is the number of rounds. A turn of each contender has
+    as many steps as take a quarter of a second, at least five. ``loss_difference`` is the largest one between a
+    contender's losses and the strict run's, over the first steps. ``left_out`` says why contenders can't run here.
     """
 
     configuration: Workload
@@ -104,40 +94,23 @@ class Comparison:
     loss_difference: float
     left_out: dict[str, str]
 
-    def as_json(self) -> dict[str, Any]:
-        """Return it as JSON values, by the names of the fields."""
-        values: dict[str, Any] = json_value(self)
-        return values
-
 
 def compare(
     workload: Workload,
     checkpoint: Path,
     peers: Sequence[str],
     *,
-    blas_library: str | None = None,
-    time_limit: float = 1800.0,
-    progress: Callable[[], None] | None = None,
+    blas_library: str | None,
+    time_limit: float,
+    progress: Callable[[], None],
 ) -> Comparison:
     """Let the strict run and its peers take turns, each in a process of its own.
 
     All start from the same model and train on the same batches. Before turns are measured, the losses of the first
-    steps are compared: a contender that computes something else can't be compared.
-
-    Parameters
-    ----------
-    workload
-        The strict run, of one rank. Peers have as many threads as its partition; ``blas`` has its task graph too.
-    checkpoint
-        The model.
-    peers
-        Of ``PEERS``. ``torch`` stands for two contenders: eager PyTorch and, if there is a C++ compiler, compiled.
-    blas_library
-        The library of ``blas``, as for ``Runtime``.
-    time_limit
-        Seconds for each reply; the first one of ``torch.compile`` takes a minute or more.
-    progress
-        Called after each round.
+    steps are compared: a contender that computes something else can't be compared. Peers have as many threads as the
+    strict run's partition; ``blas`` has its task graph too. ``torch`` stands for two contenders: eager PyTorch and, if
+    there is a C++ compiler, compiled. `time_limit` is for each reply; the first one of ``torch.compile`` takes a minute
+    or more. `progress` is called after each round.
 
     Raises
     ------
@@ -148,21 +121,17 @@ def compare(
     RuntimeFailureError
         If a contender fails, doesn't reply in time, or has other losses than the strict run.
     """
-    _check_arguments(workload, peers, time_limit)
+    if workload.ranks != 1 or workload.matmul != STRICT:
+        raise InvalidArgumentError("against: expected a strict configuration of one rank")
     workloads, left_out = _workloads(workload, peers, blas_library)
     with ExitStack() as stack:
-        contenders = []
-        for name, own in workloads.items():
-            contenders.append(_Contender(name, own, checkpoint, time_limit))
-            stack.callback(contenders[-1].end)
-            contenders[-1].start()
+        contenders = [_Contender(name, own, checkpoint, time_limit, stack) for name, own in workloads.items()]
         _run_lead_steps(contenders, max(workload.warm_up, _LEAD_STEPS))
         difference = check_losses({contender.name: contender.losses for contender in contenders})
         for round_number in range(workload.iterations):
             for contender in contenders if round_number % 2 == 0 else reversed(contenders):
                 contender.take_turn()
-            if progress:
-                progress()
+            progress()
     return Comparison(
         configuration=workload,
         contenders=tuple(contender.speed(contenders[0].speeds) for contender in contenders),
@@ -175,10 +144,7 @@ def compare(
 def check_losses(losses: Mapping[str, Sequence[float]]) -> float:
     """Return the largest difference between a contender's losses and the strict run's, step by step.
 
-    Raises
-    ------
-    RuntimeFailureError
-        If a difference is larger than ``LOSS_TOLERANCE`` or not a number.
+    One that is larger than ``LOSS_TOLERANCE`` or not a number is a `RuntimeFailureError`.
     """
     largest = 0.0
     for name, found in losses.items():
@@ -193,21 +159,7 @@ def check_losses(losses: Mapping[str, Sequence[float]]) -> float:
     return largest
 
 
-# ---- The processes of the contenders ----
-
-_FAILURES: dict[str, type[StarpullmError]] = {
-    kind.__name__: kind for kind in (InvalidArgumentError, MissingDependencyError)
-}
-
-
-def _check_arguments(workload: Workload, peers: Sequence[str], time_limit: float) -> None:
-    unknown = [name for name in peers if name not in PEERS]
-    if unknown:
-        raise InvalidArgumentError(f'against: found "{unknown[0]}", expected {" or ".join(PEERS)}')
-    if workload.ranks != 1 or workload.matmul != STRICT:
-        raise InvalidArgumentError("against: expected a strict configuration of one rank")
-    if not time_limit > 0:
-        raise InvalidArgumentError(f"time_limit: found {time_limit:g}, expected a positive number of seconds")
+# ---- The contenders ----
 
 
 def _workloads(
@@ -241,11 +193,10 @@ def _run_lead_steps(contenders: Sequence[_Contender], lead: int) -> None:
 
 
 class _Contender:
-    """A contender's process, and what was measured of it."""
+    """A contender's process, which the stack ends, and what was measured of it."""
 
-    def __init__(self, name: str, workload: Workload, checkpoint: Path, time_limit: float) -> None:
+    def __init__(self, name: str, workload: Workload, checkpoint: Path, time_limit: float, stack: ExitStack) -> None:
         self.name = name
-        self.description = ""
         self.losses: list[float] = []
         self.speeds: list[float] = []
         """Tokens per millisecond, by round."""
@@ -254,22 +205,17 @@ class _Contender:
         self._tokens = workload.tokens
         self._time_limit = time_limit
         arguments = {"name": name, "workload": asdict(workload), "checkpoint": str(checkpoint)}
-        self._child = Child(name, serve_steps, arguments, request_name="the turn")
-
-    def start(self) -> None:
-        self.description = _result(self._child.start(self._time_limit))
+        self._child = stack.enter_context(Child(name, _serve_steps, arguments, request_name="the turn"))
+        self.description = result_of(self._child, self._child.start(time_limit))
 
     def run(self, steps: int) -> tuple[float, list[float]]:
         """Run so many steps; return their seconds and losses."""
-        result = _result(self._child.ask(steps, self._time_limit))
+        result = result_of(self._child, self._child.ask(steps, self._time_limit))
         return result["seconds"], result["losses"]
 
     def take_turn(self) -> None:
         seconds, _ = self.run(self.steps)
         self.speeds.append(self.steps * self._tokens / seconds / 1e3)
-
-    def end(self) -> None:
-        self._child.end()
 
     def speed(self, strict_speeds: Sequence[float]) -> ContenderSpeed:
         ratios = [strict / own for strict, own in zip(strict_speeds, self.speeds, strict=True)]
@@ -282,7 +228,58 @@ class _Contender:
         )
 
 
-def _result(reply: Reply) -> Any:
-    if isinstance(reply, Raised) and reply.kind in _FAILURES:
-        raise _FAILURES[reply.kind](f"{reply.child}: {reply.sentence}")
-    return reply.result()
+# ---- In their processes ----
+
+
+@contextmanager
+def _own(workload: Workload, checkpoint: Path) -> Iterator[tuple[str, _Steps]]:
+    with (
+        open_runtime(workload) as runtime,
+        open_trainer(workload, checkpoint, runtime, trace=False) as trainer,
+    ):
+
+        def steps(batches: Sequence[_Batch]) -> list[float]:
+            losses = [trainer.submit(*batch) for batch in batches]
+            trainer.wait()
+            return [float(loss) for loss in losses]
+
+        yield runtime.matmul, steps
+
+
+@contextmanager
+def _torch(workload: Workload, checkpoint: Path, *, compiled: bool) -> Iterator[tuple[str, _Steps]]:
+    # Processes that compile in parallel would run on while this process is stopped.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    try:
+        from starpullm.speed.peers import torch_gpt2
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"torch: can't be imported ({error}), expected it for a comparison: pip install 'starpullm[torch]'"
+        ) from error
+    trainer = torch_gpt2.TorchTrainer(checkpoint, workload.cores, compiled=compiled)
+    yield torch_gpt2.describe(), lambda batches: [trainer.step(*batch) for batch in batches]
+
+
+@contextmanager
+def _serve_steps(
+    comm: None, name: str, workload: Mapping[str, Any], checkpoint: str
+) -> Iterator[tuple[str, Callable[[int], dict[str, Any]]]]:
+    """Load the model and yield the contender's description; a request is a number of steps."""
+    report_phase("loading the model")
+    own, model = Workload(**workload), Path(checkpoint)
+    contender = _torch(own, model, compiled=name == COMPILED) if name in (EAGER, COMPILED) else _own(own, model)
+    with contender as (description, steps):
+        sizes = (own.batch_size, own.seq_len, checkpoint_config(model).vocab_size)
+        done = 0
+
+        def answer(number: int) -> dict[str, Any]:
+            nonlocal done
+            batches = [generate_tokens(SEED, step, *sizes) for step in range(done, done + number)]
+            report_phase(f"running steps from {done} on")
+            begin = time.monotonic()
+            losses = steps(batches)
+            seconds = time.monotonic() - begin
+            done += number
+            return {"seconds": seconds, "losses": losses}
+
+        yield description, answer

@@ -18,8 +18,6 @@ from torch.nn import functional
 
 from starpullm.files.checkpoint import Checkpoint, read_checkpoint
 
-__all__ = ["TorchTrainer", "describe"]
-
 LEARNING_RATE, BETAS, EPS, WEIGHT_DECAY = 3e-4, (0.9, 0.999), 1e-8, 0.0
 """``Trainer``'s defaults."""
 
@@ -70,17 +68,7 @@ _ONCE = ("wte", "wpe", "lnfw", "lnfb")
 
 
 class TorchTrainer:
-    """A model being trained by PyTorch.
-
-    Parameters
-    ----------
-    checkpoint
-        The model file.
-    threads
-        The number of PyTorch's threads.
-    compiled
-        Whether ``torch.compile`` compiles forward and backward pass; the first step then takes long.
-    """
+    """A model being trained by PyTorch; if ``torch.compile`` compiles it, the first step takes long."""
 
     def __init__(self, checkpoint: Path, threads: int, *, compiled: bool) -> None:
         torch.set_num_threads(threads)

@@ -137,6 +137,10 @@ bool blas_open(char *sentence, size_t sentence_size, const char *library)
     const char *file = strrchr(library, '/');
     snprintf(blas.description, sizeof blas.description, "%s, %s, integers of %d bits", file ? file + 1 : library, name,
              blas.ilp64 ? 64 : 32);
+    if (blas.set_threads) {
+        blas.threads_before = blas.get_threads ? blas.get_threads() : 0;
+        blas.set_threads(1);
+    }
     return true;
 }
 
@@ -145,15 +149,7 @@ const char *blas_description(void)
     return blas.description;
 }
 
-void blas_make_sequential(void)
-{
-    if (!blas.set_threads)
-        return;
-    blas.threads_before = blas.get_threads ? blas.get_threads() : 0;
-    blas.set_threads(1);
-}
-
-void blas_restore_threads(void)
+void blas_close(void)
 {
     if (blas.set_threads && blas.threads_before > 0)
         blas.set_threads(blas.threads_before);

@@ -7,16 +7,15 @@
 
 #include "kernels/kernels.h"
 
-/* Opens a shared library by its path, or by the name that the dynamic linker knows it by; it stays open until another
- * is. false: it can't serve, and `sentence` says why. */
+/* Opens a shared library by its path, or by the name that the dynamic linker knows it by. Each of its calls then runs
+ * in the caller's thread alone: kernels share out their outputs. false: it can't serve, and `sentence` says why. */
 bool blas_open(char *sentence, size_t sentence_size, const char *library);
+
+/* Gives the BLAS its threads back. */
+void blas_close(void);
 
 /* What it is, for people: file, name and version as it gives them, integers. */
 const char *blas_description(void);
-
-/* While a BLAS is used, each of its calls runs in the caller's thread alone: kernels share out their outputs. */
-void blas_make_sequential(void);
-void blas_restore_threads(void);
 
 /* c (rows,columns) = op(a) (rows,depth) op(b) (depth,columns) + (add ? c : 0), where op(x) is the transpose of x if
  * that is said. Rows of a, b and c as they lie in memory are lda, ldb and ldc apart. */

@@ -6,6 +6,25 @@
 
 const float SIMD_NAME(zeros)[MR] = {0};
 
+/* One step of the sums: rows x vectors products. a[j] is the step's value in row 4 * j; addressing modes reach those
+ * one, two and three rows further. If a is packed, a[0] reaches all. */
+SIMD_INLINE void add_step(vector sum[MR][NR_VECTORS], const float *const a[3], size_t rs_a, const float *b, int rows,
+                          int vectors, bool packed, bool scaled, float scale)
+{
+    vector step[NR_VECTORS];
+    for (int v = 0; v < vectors; v++)
+        step[v] = vector_load(b + v * LANES);
+    for (int i = 0; i < rows; i++) {
+        const vector factor = vector_broadcast(packed ? a[0] + i : a[i / 4] + (size_t)(i % 4) * rs_a);
+        for (int v = 0; v < vectors; v++) {
+            vector term = factor * step[v];
+            if (scaled)
+                term *= vector_of(scale);
+            sum[i][v] += term;
+        }
+    }
+}
+
 /* With constant sizes this becomes straight-line code whose sums live in registers. */
 SIMD_INLINE void product_of(const struct product *product, int rows, int vectors, bool packed, bool scaled, float scale)
 {
@@ -20,31 +39,23 @@ SIMD_INLINE void product_of(const struct product *product, int rows, int vectors
         for (int v = 0; v < vectors; v++)
             sum[i][v] = initial ? vector_of(initial[i]) : vector_load(c + (size_t)i * ldc + v * LANES);
     }
-    /* One pointer per four rows: their neighbours are one and three strides further, which addressing modes reach. */
     const float *bases[3] = {a, a + 4 * rs_a, a + 8 * rs_a};
-    const float *line = product->prefetch.line, *row_end = product->prefetch.row_end;
-    const size_t lines = product->prefetch.count, ld = product->prefetch.ld, gap = ld - product->prefetch.length;
-    for (size_t p = 0; p < depth; p++, bases[0] += cs_a, bases[1] += cs_a, bases[2] += cs_a) {
-        if (p < lines) {
+    const size_t lines = smaller(product->prefetch.count, depth);
+    size_t p = 0;
+    if (lines > 0) {
+        const float *line = product->prefetch.line, *row_end = product->prefetch.row_end;
+        const size_t ld = product->prefetch.ld, gap = ld - product->prefetch.length;
+        for (; p < lines; p++, b += ldb, bases[0] += cs_a, bases[1] += cs_a, bases[2] += cs_a) {
             __builtin_prefetch(line, 0, 2);
             line += FLOATS_PER_LINE;
             const bool ended = line >= row_end;
             line += ended ? gap : 0;
             row_end += ended ? ld : 0;
-        }
-        vector step[NR_VECTORS];
-        for (int v = 0; v < vectors; v++)
-            step[v] = vector_load(b + p * ldb + v * LANES);
-        for (int i = 0; i < rows; i++) {
-            const vector factor = vector_of(bases[i / 4][(size_t)(i % 4) * rs_a]);
-            for (int v = 0; v < vectors; v++) {
-                vector term = factor * step[v];
-                if (scaled)
-                    term *= vector_of(scale);
-                sum[i][v] += term;
-            }
+            add_step(sum, bases, rs_a, b, rows, vectors, packed, scaled, scale);
         }
     }
+    for (; p < depth; p++, b += ldb, bases[0] += cs_a, bases[1] += cs_a, bases[2] += cs_a)
+        add_step(sum, bases, rs_a, b, rows, vectors, packed, scaled, scale);
     UNROLLED
     for (int i = 0; i < rows; i++) {
         UNROLLED
@@ -122,7 +133,7 @@ SIMD_INLINE void triangle_row(float *restrict c, const float *initial, const flo
         sum[v] = initial ? vector_of(*initial) : vector_load(c + v * LANES);
     for (size_t p = 0; p < depth; p++, a += cs_a, b += vectors * LANES)
         for (int v = 0; v < vectors; v++)
-            sum[v] += (vector_of(*a) * vector_load(b + v * LANES)) * vector_of(scale);
+            sum[v] += (vector_broadcast(a) * vector_load(b + v * LANES)) * vector_of(scale);
     for (int v = 0; v < vectors; v++)
         vector_store(c + v * LANES, sum[v]);
 }

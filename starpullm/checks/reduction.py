@@ -1,28 +1,35 @@
-"""The error of every parameter gradient, compared with the bound of its sum."""
+"""What each reduction promises, and the error of every parameter gradient, compared with the bound of its sum."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from starpullm.checks.reference64 import GradientReference, ReadTensor, gradient_references
-from starpullm.checks.result import CheckResult, Outcome
+from starpullm.checks.result import CheckResult, Outcome, passed_if
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.model import ModelConfig
 from starpullm.golden.records import layer_name
 
-__all__ = [
-    "GradientErrorResult",
-    "Multiplicity",
-    "TensorError",
-    "check_gradients",
-    "gradient_error",
-    "judge_errors",
-    "multiplicities",
-]
+
+class Promise(Enum):
+    """What a reduction mode promises about the bits of its sums; the strongest promise first."""
+
+    BITWISE = "bitwise"  # those of the golden run
+    FIXED_BITS = "fixed bits"  # the same in every run, on any partition and number of ranks
+    BOUNDED = "bounded"  # within the bound of a sum in any order
+
+
+PROMISES: Mapping[str, Promise] = {
+    "ordered": Promise.BITWISE,
+    "tree": Promise.FIXED_BITS,
+    "redux": Promise.BOUNDED,
+}
+"""The promise of each reduction mode of ``Trainer``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +75,7 @@ class TensorError:
 class GradientErrorResult(CheckResult):
     """The error of every gradient; ``measured`` is the largest error ÷ limit, and ``limit`` is 1.
 
-    ``tensors`` are in the order in which gradients are completed.
+    ``compared`` counts elements. ``tensors`` are in the order in which gradients are completed.
     """
 
     tensors: tuple[TensorError, ...]
@@ -83,13 +90,7 @@ class GradientErrorResult(CheckResult):
 def gradient_error(
     tensor: str, actual: ArrayLike, reference: GradientReference, explained_by: tuple[Multiplicity, ...] = ()
 ) -> TensorError:
-    """Compare a tensor with its reference, element by element.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If the shapes differ, or the tensor has no elements.
-    """
+    """Compare a tensor with its reference, element by element."""
     values = np.asarray(actual, np.float64)
     if values.shape != reference.value.shape or not values.size:
         raise InvalidArgumentError(f"{tensor}: found shape {values.shape}, expected {reference.value.shape}, not empty")
@@ -185,20 +186,21 @@ def check_gradients(
             found = multiplicities(actual, parts) or ()
             error = gradient_error(label, actual, reference, tuple(entry for entry in found if entry.times != 1))
         errors.append(error)
-    outcome, finding, measured = judge_errors(errors, "gradients")
-    return GradientErrorResult(
-        name="gradient error", outcome=outcome, finding=finding, measured=measured, limit=1, tensors=tuple(errors)
-    )
-
-
-def judge_errors(errors: Sequence[TensorError], what: str) -> tuple[Outcome, str, float]:
-    """Return the outcome of comparing errors with their limits, the finding, and the largest ratio."""
     worst = max(error.ratio for error in errors)
     beyond = sum(error.num_beyond > 0 for error in errors)
+    outcome = passed_if(not beyond)
+    finding = f"{len(errors)} gradients, {beyond} beyond their limit; the largest error is {worst:.3g} of it"
     if not all(np.isfinite(error.limit) for error in errors):
-        return Outcome.INCONCLUSIVE, "so many terms that no bound is known", worst
-    finding = f"{len(errors)} {what}, {beyond} beyond their limit; the largest error is {worst:.3g} of it"
-    return Outcome.FAILED if beyond else Outcome.PASSED, finding, worst
+        outcome, finding = Outcome.INCONCLUSIVE, "so many terms that no bound is known"
+    return GradientErrorResult(
+        name="gradient error",
+        outcome=outcome,
+        finding=finding,
+        compared=sum(error.num_elements for error in errors),
+        measured=worst,
+        limit=1,
+        tensors=tuple(errors),
+    )
 
 
 def _sub_batch_references(

@@ -5,55 +5,30 @@ The bound allows any order of the sums and any rounding of their terms, so it ho
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.checks.reduction import (
-    GradientErrorResult,
-    TensorError,
-    check_gradients,
-    gradient_error,
-    judge_errors,
-)
+from starpullm.checks.reduction import TensorError, check_gradients, gradient_error
 from starpullm.checks.reference64 import UNDERFLOW, GradientReference
 from starpullm.golden.records import layer_name
 from starpullm.trainer import Trainer
 
-__all__ = ["ProductErrorResult", "check_products"]
-
 Doubles = NDArray[np.float64]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProductErrorResult(GradientErrorResult):
-    """The error of the results of all matmuls; ``measured`` and ``limit`` as in the base class.
-
-    ``tensors`` are the outputs in the order of the forward pass, the gradients of the inputs, then of the parameters.
-    """
-
-    matmul: str
-
-
-def check_products(
+def product_errors(
     trainer: Trainer, inputs: NDArray[np.int32], targets: NDArray[np.int32], *, sub_batches: int = 1
-) -> ProductErrorResult:
+) -> list[TensorError]:
     """Do one step and compare the results of all its matmuls with the same products in float64.
+
+    The errors are those of the outputs in the order of the forward pass, of the gradients of the inputs, then of the
+    parameters.
 
     An output is a sum of C products and a bias, and the gradient of an input a sum of OC products. Computed in any
     order, with or without fused operations, they differ from float64 by at most γ_(C + 1) and γ_OC times the sum of
     the terms' magnitudes (see ``reference64``, which also has the gradients of the parameters).
-
-    Parameters
-    ----------
-    trainer
-        A trainer with ``keep_activations``.
-    inputs, targets
-        Token ids of the step (B, T).
-    sub_batches
-        S, that of the trainer.
     """
     layers = range(trainer.config.num_layers)
     places: list[tuple[str, int | None]] = [(name, layer) for layer in layers for name in _LINEAR]
@@ -64,17 +39,7 @@ def check_products(
     outputs = [_output(trainer, name, layer, *weights[name, layer]) for name, layer in places]
     input_grads = [_input_grad(trainer, name, layer, weights[name, layer][0]) for name, layer in reversed(places)]
     gradients = check_gradients(trainer.tensor, trainer.config, inputs, sub_batches=sub_batches)
-    errors = (*outputs, *input_grads, *gradients.tensors)
-    outcome, finding, measured = judge_errors(errors, "tensors")
-    return ProductErrorResult(
-        name="product error",
-        outcome=outcome,
-        finding=finding,
-        measured=measured,
-        limit=1,
-        matmul=trainer.runtime.matmul,
-        tensors=errors,
-    )
+    return [*outputs, *input_grads, *gradients.tensors]
 
 
 class _Linear(NamedTuple):

@@ -1,0 +1,83 @@
+/* A build without MPI links this file instead of the *_mpi.c files: it refuses a communicator, so that there is one
+ * rank, which has everything and sends nothing. */
+#include "codelets/task.h"
+#include "data/exchange.h"
+#include "runtime/ranks.h"
+
+int ranks_supported(void)
+{
+    return 0;
+}
+
+status ranks_open(int32_t communicator, struct ranks *ranks)
+{
+    (void)communicator, (void)ranks;
+    return fail(STARPULLM_INVALID_ARGUMENT,
+                "communicator: this build of starpullm has no MPI, expected none, or a build with STARPULLM_MPI=ON");
+}
+
+void ranks_close(void)
+{
+}
+
+static status refuse(const char *what)
+{
+    return fail(STARPULLM_INVALID_STATE, "%s: found several ranks, expected one in a build without MPI", what);
+}
+
+status ranks_start(void)
+{
+    return refuse("StarPU");
+}
+
+void ranks_stop(void)
+{
+}
+
+void exchange_register(struct data *data)
+{
+    (void)data;
+}
+
+status exchange_to(struct data *data, int rank)
+{
+    (void)data, (void)rank;
+    return STARPULLM_OK;
+}
+
+status exchange_to_all(struct data *data)
+{
+    (void)data;
+    return STARPULLM_OK;
+}
+
+void exchange_drop(struct data *data)
+{
+    (void)data;
+}
+
+status exchange_reduce(struct data *data)
+{
+    (void)data;
+    return STARPULLM_OK;
+}
+
+status transfers_before_task(struct starpu_task **created, struct operation *operation, struct task_place place,
+                             const struct access *accesses, size_t num_accesses)
+{
+    (void)created, (void)place, (void)accesses, (void)num_accesses;
+    return refuse(operation->codelet.name);
+}
+
+status transfers_after_task(struct operation *operation, struct task_place place, const struct access *accesses,
+                            size_t num_accesses)
+{
+    (void)place, (void)accesses, (void)num_accesses;
+    return refuse(operation->codelet.name);
+}
+
+status submit_transfer(struct task_place place, struct data *destination, struct data *source)
+{
+    (void)place, (void)source;
+    return refuse(destination->name);
+}
