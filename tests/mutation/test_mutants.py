@@ -31,6 +31,11 @@ static void prefetch_next(int a)
 {
     plus(a, a + 1);
 }
+
+static int told(int a)
+{
+    return fail("a + b");
+}
 """
 
 
@@ -40,7 +45,8 @@ def test_candidates_change_code_that_no_rule_leaves_out(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "a.c").write_text(SOURCE)
     found = list(candidates_of(tmp_path, "graph"))
-    assert {candidate.line for candidate in found} == {4, 5, 6, 7}
+    assert {candidate.line for candidate in found} == {4, 5, 6, 7, 14, 15, 16, 17}
+    assert not any('fail("' in candidate.after and '"a + b"' not in candidate.after for candidate in found)
     minus = next(candidate for candidate in found if candidate.after == "    return a - b;")
     minus.apply(tmp_path)
     assert (folder / "a.c").read_text() == SOURCE.replace("    return a + b; /* a + b */", "    return a - b;")

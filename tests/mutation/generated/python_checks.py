@@ -29,7 +29,7 @@ RESULTS = CHECKOUT / ".cache" / "mutants-python.json"
 
 _COPIED = ("starpullm", "tests/unit", "conftest.py", "pyproject.toml")
 
-_TESTS = "accesses bits dependencies errors findings libm memory parity perturbation reduction task_graph".split()
+_TESTS = "accesses bits dependencies errors findings libm memory parity reduction result same_bits task_graph".split()
 """The unit tests that import starpullm.checks and start no other process."""
 
 _CONFIGURATION = """

@@ -270,8 +270,8 @@ class Workplace:
         }
         if level:
             environment["STARPULLM_SIMD"] = level
-        command = [sys.executable, "-P", "-m", "pytest", *arguments]
-        ending = run_job(Job(command, limits.time_limit, stage.ranks, environment, cwd=folder))
+        command = ["env", "-C", str(folder), sys.executable, "-P", "-m", "pytest", *arguments]
+        ending = run_job(Job(command, limits.time_limit, stage.ranks, environment))
         tests = json.loads(report.read_text("utf-8"))["tests"] if report.is_file() else []
         return ending, tests
 
