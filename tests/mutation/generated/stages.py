@@ -180,7 +180,9 @@ class Workplace:
     def __init__(self, directory: Path, starpu: Path) -> None:
         self._directory = directory
         self._starpu = starpu
-        directory.mkdir(exist_ok=True)
+        self._package = directory / "package"  # the checkout's may change meanwhile
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(CHECKOUT / "starpullm", self._package / "starpullm", ignore=ignored)
         starpu.mkdir(exist_ok=True)
 
     def measure(self, stage: Stage, library: Path, level: str | None) -> Baseline:
@@ -265,7 +267,7 @@ class Workplace:
             "HOME": str(folder),
             "HWLOC_SYNTHETIC": "numa:1 core:2 pu:1",
             "OMP_WAIT_POLICY": "passive",  # on a busy machine threads that spin wait for those that do not run
-            "PYTHONPATH": str(CHECKOUT),
+            "PYTHONPATH": str(self._package),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         if level:
