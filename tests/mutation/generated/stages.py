@@ -181,8 +181,8 @@ class Workplace:
         self._directory = directory
         self._starpu = starpu
         self._package = directory / "package"  # the checkout's may change meanwhile
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(CHECKOUT / "starpullm", self._package / "starpullm", ignore=ignored)
+        for part in ("starpullm", "native/include"):  # the binding reads the header
+            shutil.copytree(CHECKOUT / part, self._package / part, ignore=shutil.ignore_patterns("__pycache__"))
         starpu.mkdir(exist_ok=True)
 
     def measure(self, stage: Stage, library: Path, level: str | None) -> Baseline:
