@@ -27,7 +27,7 @@ DIRECTORY = CHECKOUT / ".cache" / "mutmut"
 
 RESULTS = CHECKOUT / ".cache" / "mutants-python.json"
 
-_COPIED = ("starpullm", "tests/unit", "conftest.py", "pyproject.toml")
+_COPIED = ("starpullm", "native/include", "tests/unit", "conftest.py", "pyproject.toml")
 
 _TESTS = "accesses bits dependencies errors findings libm memory parity reduction result same_bits task_graph".split()
 """The unit tests that import starpullm.checks and start no other process."""
@@ -36,7 +36,7 @@ _CONFIGURATION = """
 [tool.mutmut]
 source_paths = ["starpullm"]
 only_mutate = ["starpullm/checks/*"]
-also_copy = ["tests", "conftest.py", "pyproject.toml"]
+also_copy = ["native", "tests", "conftest.py", "pyproject.toml"]
 pytest_add_cli_args = ["-p", "no:starpullm", "-p", "no:cacheprovider"]
 pytest_add_cli_args_test_selection = {tests}
 """
