@@ -219,8 +219,9 @@ The first five are the default suite (`pytest --pyargs starpullm.suite`): *quick
 `mpirun -n 2 pytest --with-mpi --pyargs starpullm.suite`. {project}
 
 How the mutants were caught. A mutant that a time limit has ended is counted there, never as a finding of the check
-that was running. *error* means that the library or the package refused to go on. A catch by a time limit, or by the
-check of the critical path, which compares times, counts only if a second run is caught too.
+that was running. *error* means that the library or the package refused to go on, *memory limit* that it said so for
+lack of memory. A catch by a time limit, or by the check of the critical path, which compares times, counts only if a
+second run is caught too.
 
 | how | mutants |
 |---|---|
