@@ -82,8 +82,8 @@ def _state(tried: Sequence[Mutant], unfinished: Sequence[Mutant]) -> str:
     text = f"{len(tried)} mutants were tried."
     if unfinished:
         text += (
-            f" {len(unfinished)} of them were not caught so far and have not been through all stages: they count as "
-            "open, so each rate is a lower bound."
+            f" {len(unfinished)} of them were not caught so far and have not been through all stages. The rates count "
+            "them as not caught, so each is a lower bound."
         )
     return text
 
@@ -96,17 +96,17 @@ def is_caught(results: Results, mutant: Mutant) -> bool:
 
 def _row(name: str, tried: Sequence[Mutant], results: Results, explanations: dict[Key, str]) -> str:
     caught = [mutant for mutant in tried if is_caught(results, mutant)]
-    rest = [mutant for mutant in tried if not is_caught(results, mutant)]
-    equivalent = sum(mutant.candidate.key in explanations for mutant in rest)
-    counted = len(tried) - equivalent
-    if not counted:
-        return f"| {name} | {len(tried)} | {equivalent} | 0 | {len(rest) - equivalent} | — | — |"
-    low, high = confidence_interval(len(caught), counted)
+    rest = [mutant for mutant in tried if not is_caught(results, mutant) and mutant.candidate.key not in explanations]
+    unfinished = sum(not results.is_finished(mutant) for mutant in rest)
+    counted = len(caught) + len(rest)
+    equivalent = len(tried) - counted
     seconds = [catch.seconds for mutant in caught if (catch := results.catch(mutant))]
-    return (
-        f"| {name} | {len(tried)} | {equivalent} | {len(caught)} | {len(rest) - equivalent} | "
-        f"{len(caught) / counted:.1%} ({low:.1%} to {high:.1%}) | {f'{median(seconds):.1f}' if seconds else '—'} |"
-    )
+    rate = "—"
+    if counted:
+        low, high = confidence_interval(len(caught), counted)
+        rate = f"{len(caught) / counted:.1%} ({low:.1%} to {high:.1%})"
+    counts = f"{len(tried)} | {len(caught)} | {equivalent} | {len(rest) - unfinished} | {unfinished}"
+    return f"| {name} | {counts} | {rate} | {f'{median(seconds):.1f}' if seconds else '—'} |"
 
 
 def _describe(run: Run) -> str:
@@ -204,8 +204,8 @@ The rate is that of mutants which are not equivalent, with its 95 % interval (Cl
 that no result can show the change; each one is explained below. *Seconds* is the median time of the run of the suite
 that caught a mutant, with the start of its processes.
 
-| folder | tried | equivalent | caught | open | rate | seconds |
-|---|---|---|---|---|---|---|
+| folder | tried | caught | equivalent | open | not finished | rate | seconds |
+|---|---|---|---|---|---|---|---|
 {rows}
 
 For each mutant the stages run in this order, until a test fails:
