@@ -243,7 +243,8 @@ found. In the root of the checkout,
 python -m tests.mutation.renew
 ```
 
-writes every patch anew that still applies with changed context, and keeps its header. (It needs the program `patch`.)
+writes every patch of `defects` and `sample` anew that still applies with changed context, and keeps its header. (It
+needs the program `patch`.)
 `--moved OLD=NEW` says that a file has another name now, and can be repeated. For a patch that does not apply even so,
 the command names a directory with a copy of the sources. Make the change there by hand, in `b/`, and run
 

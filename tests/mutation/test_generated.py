@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from .generated.sample import SAMPLE
 from .laboratory import CHECKS, Laboratory
 from .mutants import Mutant
-from .patches import Patch, find_patches, read_patch
+from .patches import SAMPLE, Patch, find_patches, read_patch
 
 PATHS = find_patches(SAMPLE)
 

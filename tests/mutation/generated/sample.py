@@ -15,13 +15,8 @@ from pathlib import Path
 
 from ..laboratory import CHECKS, REPEATED, TIME_LIMIT_CATCH, Laboratory
 from ..mutants import Builder
-from ..patches import Patch, PatchError
+from ..patches import SAMPLE, Patch, PatchError
 from .candidates import FOLDERS, VECTOR_FOLDER, Candidate, Stratum, candidates_of, shuffled
-
-__all__ = ["SAMPLE"]
-
-SAMPLE = Path(__file__).resolve().parents[1] / "sample"
-"""The directory of the fixed sample."""
 
 _NAMES = [name for name in REPEATED if name != "perturbation"]
 """Checks that take a second and whose findings do not depend on time."""
