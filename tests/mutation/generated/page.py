@@ -53,7 +53,7 @@ def page(results: Results, explanations: dict[Key, str] | None = None, python: P
     run = results.run
     assert run is not None
     tried = [mutant for mutant in results.mutants.values() if mutant.name in results.outcomes]
-    unfinished = [mutant for mutant in tried if not results.is_finished(mutant)]
+    unfinished = [m for m in tried if not results.is_finished(m) and m.candidate.key not in explanations]
     survivors = [mutant for mutant in tried if not is_caught(results, mutant)]
     catches = [catch for mutant in tried if is_caught(results, mutant) and (catch := results.catch(mutant))]
     strata = list(dict.fromkeys(mutant.stratum for mutant in results.mutants.values()))
@@ -216,7 +216,8 @@ For each mutant the stages run in this order, until a test fails:
 
 The first five are the default suite (`pytest --pyargs starpullm.suite`): *quick* is what it does with the record
 `tiny`; *odd*, *small* and *deep* are the same with another record. *two ranks* is
-`mpirun -n 2 pytest --with-mpi --pyargs starpullm.suite`. {project}
+`mpirun -n 2 pytest --with-mpi --pyargs starpullm.suite`. 
+{project}
 
 How the mutants were caught. A mutant that a time limit has ended is counted there, never as a finding of the check
 that was running. *error* means that the library or the package refused to go on, *memory limit* that it said so for
