@@ -216,7 +216,7 @@ For each mutant the stages run in this order, until a test fails:
 
 The first five are the default suite (`pytest --pyargs starpullm.suite`): *quick* is what it does with the record
 `tiny`; *odd*, *small* and *deep* are the same with another record. *two ranks* is
-`mpirun -n 2 pytest --with-mpi --pyargs starpullm.suite`. 
+`mpirun -n 2 pytest --with-mpi --pyargs starpullm.suite`.
 {project}
 
 How the mutants were caught. A mutant that a time limit has ended is counted there, never as a finding of the check
