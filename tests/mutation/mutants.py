@@ -76,8 +76,10 @@ class Builder:
         """Without any patch."""
         shutil.copy2(BUILD / _LIBRARY, self.library)
 
-    def build(self, patch: Patch) -> Mutant:
+    def build(self, patch: Patch, *, refuse_warnings: bool = False) -> Mutant:
         """Return the library with a patch.
+
+        Warnings are ignored unless `refuse_warnings`, because a defect may leave a variable unused.
 
         Raises
         ------
@@ -87,12 +89,12 @@ class Builder:
         """
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         directory = Path(tempfile.mkdtemp(prefix=f"{patch.name}-", dir=self._directory))
-        _copy_sources(self.sources, directory)
+        self.copy_sources(directory)
         apply_patch(patch, directory)
         objects = self._affected(patch)
         with ThreadPoolExecutor(os.cpu_count()) as threads:
-            list(threads.map(lambda name: self._compile(name, directory), objects))
-        library = self._link(objects, directory)
+            list(threads.map(lambda name: self.compile(name, directory, refuse_warnings=refuse_warnings), objects))
+        library = self.link(objects, directory)
         if library.read_bytes() == self.library.read_bytes():
             raise PatchError(f"{patch.path.name}: the library with it is the same, byte for byte, as without it")
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -101,14 +103,23 @@ class Builder:
 
     def _affected(self, patch: Patch) -> list[str]:
         """Return the objects that are made from a file which the patch changes."""
-        affected = set()
+        affected: set[str] = set()
         for name in patch.changed_files:
-            path = os.path.normpath(CHECKOUT / name)
-            users = {output for output, sources in self._dependencies.items() if path in sources}
+            users = self.objects_of(name)
             if not users:
                 raise PatchError(f"{patch.path.name}: no object is made from {name}, expected a C file or a header")
-            affected |= users
+            affected.update(users)
         return sorted(affected)
+
+    def objects_of(self, name: str) -> list[str]:
+        """Return the objects of the library that are made from a file, given relative to the checkout."""
+        path = os.path.normpath(CHECKOUT / name)
+        return sorted(output for output in self.objects if path in self._dependencies.get(output, ()))
+
+    @cached_property
+    def objects(self) -> list[str]:
+        """The objects that the library is linked from."""
+        return [word for word in self._link_command if word.endswith(".o")]
 
     @cached_property
     def _dependencies(self) -> dict[str, set[str]]:
@@ -131,18 +142,31 @@ class Builder:
         words = shlex.split(_run(["ninja", "-t", "commands", _LIBRARY], BUILD).splitlines()[-1])
         return words[2:-2]
 
-    def _compile(self, name: str, directory: Path) -> None:
+    def copy_sources(self, directory: Path) -> None:
+        """Copy the sources without a patch."""
+        _copy_sources(self.sources, directory)
+
+    def compile(self, name: str, directory: Path, *, refuse_warnings: bool = False) -> Path:
+        """Return an object, made from the copy of the sources in a directory; it is written there too.
+
+        Raises
+        ------
+        PatchError
+            If it does not compile.
+        """
         target = directory / name
         target.parent.mkdir(parents=True, exist_ok=True)
         command = [
             str(target) if word == name else word.replace(f"{CHECKOUT}/native/", f"{directory}/native/")
             for word in self._compile_commands[name]
-            if word != "-Werror"  # a defect may leave a variable unused
+            if refuse_warnings or word != "-Werror"
         ]
         # Where the copy lies must not be a difference.
         _run([*command, f"-ffile-prefix-map={directory}={CHECKOUT}"], BUILD)
+        return target
 
-    def _link(self, objects: Sequence[str], directory: Path) -> Path:
+    def link(self, objects: Sequence[str], directory: Path) -> Path:
+        """Return the library of a directory's objects and, for the rest, of the unchanged ones."""
         replaced = {name: str(directory / name) for name in (*objects, _LIBRARY)}
         _run([replaced.get(word, word) for word in self._link_command], BUILD)
         return directory / _LIBRARY

@@ -11,12 +11,15 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CHECKOUT", "SHIPPED", "Patch", "PatchError", "apply_patch", "find_patches", "read_patch"]
+__all__ = ["CHECKOUT", "SAMPLE", "SHIPPED", "Patch", "PatchError", "apply_patch", "find_patches", "read_patch"]
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 SHIPPED = Path(__file__).resolve().parent / "defects"
 """The directory of the project's own patches."""
+
+SAMPLE = SHIPPED.with_name("sample")
+"""The directory of generated mutants that every run of the tests tries."""
 
 KEYS = ("Kind", "Defect", "Shows", "Caught-by")
 """Every header has these lines; `Quick: yes` may follow."""

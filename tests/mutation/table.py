@@ -166,6 +166,8 @@ of their cost until one fails; then they run the check that the patch names, if 
 caught if the check that its patch names fails. A check that does not end has caught nothing, unless the patch names the
 time limit.
 
+The defects here were thought up by people who know the checks. [mutants.md](mutants.md) has mutants that a tool makes.
+
 ```
 pytest tests/mutation                   # a few defects: the patches with "Quick: yes"
 pytest tests/mutation -m mutation       # all defects
@@ -241,7 +243,8 @@ found. In the root of the checkout,
 python -m tests.mutation.renew
 ```
 
-writes every patch anew that still applies with changed context, and keeps its header. (It needs the program `patch`.)
+writes every patch of `defects` and `sample` anew that still applies with changed context, and keeps its header. (It
+needs the program `patch`.)
 `--moved OLD=NEW` says that a file has another name now, and can be repeated. For a patch that does not apply even so,
 the command names a directory with a copy of the sources. Make the change there by hand, in `b/`, and run
 

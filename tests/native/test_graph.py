@@ -6,6 +6,7 @@ Collected by pytest; the runs are in child processes.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -132,3 +133,13 @@ def test_sub_batches_meet_in_the_weights_gradients_only(tmp_path: object) -> Non
         for handle in set(earlier["writes"]) & {*later["reads"], *later["writes"]}
     }
     assert {handle.split("/")[0].split("@")[0] for handle in shared} == {"grads", "mean_loss"}
+
+
+def test_every_task_has_its_times_in_order_and_one_gradient_a_plain_name(tmp_path: Path) -> None:
+    """Without this, a recorder that loses the times only makes the suite skip its tests of the order."""
+    tasks = traced_run(tmp_path, "1x1", "lws", 2, 2)
+    assert tasks
+    assert [task["id"] for task in tasks if not task["submit"] <= task["start"] < task["end"]] == []
+    gradients = {name for task in tasks for name in task["writes"] if name.startswith("grads/")}
+    assert "grads/wte" in gradients
+    assert not [name for name in gradients if "/rank" in name or "#" in name]

@@ -224,7 +224,7 @@ def test_ordered_sums_are_within_their_bounds(name: str) -> None:
     assert result.outcome is Outcome.PASSED
     assert len(result.tensors) == len(step.model.grads)
     assert result.measured is not None
-    assert 0 < result.measured <= 1
+    assert 0 < result.measured <= 1 == result.limit
 
 
 def part_of_gradient(step: Step, sequence: int, name: str, layer: int | None) -> NDArray[np.float64]:

@@ -1,0 +1,242 @@
+"""Samples mutants, runs the suite on them and writes docs/mutants.md: ``python -m tests.mutation.generated``.
+
+It can be interrupted at any time; ``--resume`` goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from starpullm.processes.lock import machine_lock
+
+from ..mutants import Builder
+from ..patches import CHECKOUT, PatchError
+from .candidates import Candidate, Stratum, candidates_of, shuffled, strata, tool
+from .page import page
+from .python_checks import read_run
+from .results import Mutant, Results, Run, checked_out
+from .stages import STAGES, Workplace, inspect, limit_this_process
+
+PAGE = CHECKOUT / "docs" / "mutants.md"
+
+
+class Laboratory:
+    """Makes mutants and tries them.
+
+    Parameters
+    ----------
+    directory
+        For everything that is built and run.
+    builder
+        The unchanged library.
+    results
+        What has been tried.
+    starpu
+        A folder with StarPU's calibration of the machine.
+    """
+
+    def __init__(self, directory: Path, builder: Builder, results: Results, starpu: Path) -> None:
+        self._directory = directory
+        self._builder = builder
+        self._results = results
+        self._workplace = Workplace(directory / "runs", starpu)
+        self._orders: dict[Stratum, list[Candidate]] = {}
+        self._originals: dict[str, str] = {}
+
+    def mutant(self, stratum: Stratum, number: int) -> Mutant | None:
+        """Return a mutant of a stratum, which is sampled unless an earlier run has; None if there are no more."""
+        known = self._results.of_stratum(str(stratum))
+        if number < len(known):
+            return known[number]
+        if str(stratum) in self._results.exhausted:
+            return None
+        first = known[-1].position + 1 if known else 0
+        seen = {mutant.objects for mutant in known}
+        left_out: Counter[str] = Counter()
+        for position, candidate in enumerate(self._order(stratum)[first:], first):
+            objects = self._compiled(candidate, stratum.level)
+            if objects is None:
+                left_out["does not compile or link"] += 1
+            elif objects == self._unchanged(candidate, stratum.level):
+                left_out["the same objects"] += 1
+            elif objects in seen:
+                left_out["the objects of an earlier mutant"] += 1
+            else:
+                name = f"{stratum} {number + 1}"
+                found = Mutant(name, str(stratum), stratum.level, position, candidate, objects, dict(left_out))
+                self._results.add("mutant", found.as_json())
+                return found
+        self._results.add("exhausted", {"stratum": str(stratum), "left_out": dict(left_out)})
+        return None
+
+    def run_stage(self, mutant: Mutant, number: int) -> None:
+        """Run a stage on a mutant, unless that was done or an earlier stage has caught it."""
+        stage = STAGES[number]
+        if self._results.catch(mutant) or stage.name in self._results.outcomes.get(mutant.name, {}):
+            return
+        baseline = self._results.baselines.get((stage.name, mutant.level))
+        if baseline is None:
+            baseline = self._workplace.measure(stage, self._builder.library, mutant.level)
+            self._results.add("baseline", vars(baseline))
+        with tempfile.TemporaryDirectory(dir=self._directory) as directory:
+            self._builder.copy_sources(Path(directory))
+            mutant.candidate.apply(Path(directory))
+            objects = self._objects(mutant.candidate, mutant.level)
+            for name in objects:
+                self._builder.compile(name, Path(directory))
+            library = self._builder.link(objects, Path(directory))
+            outcome = self._workplace.try_mutant(stage, library, baseline)
+        self._results.add("outcome", {"mutant": mutant.name, **outcome.as_json()})
+        what = f"{outcome.how}: {outcome.check}" if outcome.how else "passed"
+        print(f"{mutant.name}: {stage.name}, {outcome.seconds:.0f} s: {what}", flush=True)
+
+    def _order(self, stratum: Stratum) -> list[Candidate]:
+        if stratum not in self._orders:
+            assert self._results.run is not None
+            candidates = [
+                candidate
+                for candidate in candidates_of(self._builder.sources, stratum.folder)
+                if self._objects(candidate, stratum.level)  # other systems' files are not compiled
+            ]
+            self._orders[stratum] = shuffled(candidates, self._results.run.seed, stratum)
+        return self._orders[stratum]
+
+    def _objects(self, candidate: Candidate, level: str | None) -> list[str]:
+        """Return the objects to compile: of a vector kernel only those of the level."""
+        objects = self._builder.objects_of(candidate.file)
+        if "/kernels/simd/" not in candidate.file:
+            return objects
+        return [name for name in objects if level_of(name) in (None, level)]
+
+    def _compiled(self, candidate: Candidate, level: str | None) -> str | None:
+        """Return the hash of a candidate's objects; None if it does not compile or link."""
+        with tempfile.TemporaryDirectory(dir=self._directory) as directory:
+            self._builder.copy_sources(Path(directory))
+            candidate.apply(Path(directory))
+            objects = self._objects(candidate, level)
+            try:
+                found = self._hash(objects, Path(directory))
+                self._builder.link(objects, Path(directory))
+                return found
+            except (PatchError, subprocess.TimeoutExpired):
+                return None
+
+    def _unchanged(self, candidate: Candidate, level: str | None) -> str:
+        objects = self._objects(candidate, level)
+        key = " ".join(objects)
+        if key not in self._originals:
+            with tempfile.TemporaryDirectory(dir=self._directory) as directory:
+                self._builder.copy_sources(Path(directory))
+                self._originals[key] = self._hash(objects, Path(directory))
+        return self._originals[key]
+
+    def _hash(self, objects: list[str], directory: Path) -> str:
+        found = hashlib.sha256()
+        for name in objects:
+            path = self._builder.compile(name, directory, refuse_warnings=True)
+            subprocess.run(["strip", "--strip-unneeded", str(path)], check=True)
+            found.update(path.read_bytes())
+        return found.hexdigest()[:16]
+
+
+def level_of(name: str) -> str | None:
+    """Return the level of vector instructions that an object is compiled for; None: all."""
+    found = re.search(r"kernels_(\w+)\.dir/", name)
+    return found[1] if found else None
+
+
+def describe_run(seed: int, builder: Builder, known: Run | None) -> Run:
+    """Return what a run in this checkout is made with, on the machine of a known run if there is one."""
+    sources = hashlib.sha256()
+    for paths in ((builder.sources / "native").rglob("*.[ch]"), (CHECKOUT / "starpullm").rglob("*.py")):
+        for path in sorted(paths):
+            sources.update(path.read_bytes())
+    compiler = subprocess.check_output(["cc", "--version"], text=True).splitlines()[0]
+    levels, machine = machine_of(builder) if known is None else (known.levels, known.machine)
+    return Run(seed, checked_out(), sources.hexdigest()[:16], tool(), compiler, machine, levels)
+
+
+def machine_of(builder: Builder) -> tuple[tuple[str, ...], str]:
+    """Return the levels of vector instructions that this machine has, and its name."""
+    levels = sorted(filter(None, {level_of(name) for name in builder.objects}))
+    machine = inspect(builder.library)
+    assert machine is not None
+    name = f"{machine['cores']} cores, {machine['processor'] or 'unknown processor'}"
+    return tuple(level for level in levels if inspect(builder.library, level)), name
+
+
+def work(laboratory: Laboratory, chosen: list[Stratum], count: int, deadline: float) -> Iterator[str]:
+    """Try mutants until all stages are done or the time is up; yield what was not done.
+
+    All mutants go through the first stage before the second begins for those that are left.
+    """
+    mutants = []
+    for number in range(count):
+        for stratum in chosen:
+            if time.monotonic() > deadline:
+                yield "the sample is not complete"
+                return
+            mutant = laboratory.mutant(stratum, number)
+            if mutant is not None:
+                laboratory.run_stage(mutant, 0)
+                mutants.append(mutant)
+    for stage in range(1, len(STAGES)):
+        for mutant in mutants:
+            if time.monotonic() > deadline:
+                yield f"{STAGES[stage].name}: not all mutants that are left have been tried"
+                return
+            laboratory.run_stage(mutant, stage)
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation.generated", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="of the sample; default 1")
+    parser.add_argument("--count", type=int, default=400, help="mutants of all folders together; default 400")
+    parser.add_argument("--folder", help="only mutants of this folder below native/src")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="the results to continue, as lines of JSON")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after this time")
+    parser.add_argument("--page", type=Path, default=PAGE, help="what to write; default docs/mutants.md")
+    parser.add_argument("--page-only", action="store_true", help="try nothing, write the page from --resume FILE")
+    options = parser.parse_args()
+    deadline = time.monotonic() + options.seconds
+    path = options.resume or CHECKOUT / ".cache" / f"mutants-{options.seed}.jsonl"
+    if options.resume is None and path.exists():
+        parser.error(f"{path} has results already: continue with --resume {path}, or remove it")
+    if options.page_only:
+        options.page.write_text(page(Results(path), python=read_run()), "utf-8")
+        return
+    limit_this_process()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM; --resume goes on"))
+    with tempfile.TemporaryDirectory(prefix="starpullm-mutants-") as directory:
+        with machine_lock():  # two at a time would write the same files
+            builder = Builder(Path(directory))
+        try:
+            results = Results(path, describe_run(options.seed, builder, Results(path).run))
+        except ValueError as error:
+            parser.error(str(error))
+        assert results.run is not None
+        every = strata(results.run.levels)
+        chosen = [stratum for stratum in every if options.folder in (None, stratum.folder)]
+        if not chosen:
+            parser.error(f"--folder: found {options.folder}, expected one of {', '.join(s.folder for s in every)}")
+        laboratory = Laboratory(Path(directory), builder, results, path.with_suffix(".starpu"))
+        try:
+            for left in work(laboratory, chosen, -(-options.count // len(every)), deadline):
+                print(f"{left}; --resume {path} goes on")
+        finally:
+            options.page.write_text(page(results, python=read_run()), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

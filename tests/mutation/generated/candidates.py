@@ -1,0 +1,214 @@
+"""The changes that universalmutator makes to the C sources, without those that a rule leaves out, in a random order.
+
+A candidate changes one line. Nothing is compiled here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import io
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+
+__all__ = [
+    "FOLDERS",
+    "LEFT_OUT",
+    "VECTOR_FOLDER",
+    "Candidate",
+    "Stratum",
+    "candidates_of",
+    "ends_a_loop",
+    "is_left_out",
+    "shuffled",
+    "strata",
+    "tool",
+]
+
+FOLDERS = ("graph", "codelets", "data", "runtime", "session", "io", "trace", "kernels/ref")
+"""Below native/src; the folder of vector kernels is added once for each level."""
+
+VECTOR_FOLDER = "kernels/simd"
+
+RULES = ["universal.rules", "c_like.rules", "c.rules"]
+"""Files of universalmutator."""
+
+LEFT_OUT: dict[str, str] = {
+    "comments and strings": "no result depends on them",
+    "block sizes of vector kernels and the measured limit of a machine": "they change no bit by design: "
+    "`kernels/simd/blocking.c`, `kernels/simd/peak_fused.c`, and lines of `kernels/simd` with `blocking`",
+    "prefetching": "it changes no bit by design: lines with `prefetch`, and functions with `prefetch` in their head",
+    "instruments": "audit, poison and delays only watch: lines and functions with these words",
+    "`continue;` at the end of a loop's body": "the loop continues there anyway",
+    "`#include` lines": "the tool does not change them",
+}
+"""The rules, with their reasons."""
+
+_FILES_LEFT_OUT = ("kernels/simd/blocking.c", "kernels/simd/peak_fused.c")
+_WORDS_LEFT_OUT = re.compile(r"prefetch|instrument|audit|poison|delay|findings", re.IGNORECASE)
+_BLOCKING = re.compile(r"\bblocking")
+_COMMENT_OR_STRING = re.compile(r"""/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'""", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A changed line.
+
+    Parameters
+    ----------
+    file
+        Relative to the checkout.
+    line
+        Its number, from 1.
+    before, after
+        Its text, without the line's end. A statement after which another one was inserted has two lines.
+    rule
+        The tool's rule.
+    """
+
+    file: str
+    line: int
+    before: str
+    after: str
+    rule: str
+
+    @property
+    def diff(self) -> str:
+        """The change as a reader sees it."""
+        after = "\n".join(f"+{line}" for line in self.after.splitlines())
+        return f"{self.file}:{self.line}\n-{self.before}\n{after}"
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What stays the same when the line moves or is indented anew."""
+        return self.file, " ".join(self.before.split()), " ".join(self.after.split())
+
+    def as_json(self) -> dict[str, str | int]:
+        """Return the fields."""
+        return asdict(self)
+
+    def apply(self, directory: Path) -> None:
+        """Change the line in a copy of the sources.
+
+        Raises
+        ------
+        ValueError
+            If the line is another one there.
+        """
+        path = directory / self.file
+        lines = path.read_text("utf-8").splitlines()
+        if lines[self.line - 1] != self.before:
+            raise ValueError(f"{self.file}:{self.line}: found {lines[self.line - 1]!r}, expected {self.before!r}")
+        lines[self.line - 1] = self.after
+        path.write_text("\n".join(lines) + "\n", "utf-8")
+
+
+@dataclass(frozen=True)
+class Stratum:
+    """A folder of the sources, and for vector kernels the level that they are compiled for."""
+
+    folder: str
+    level: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.folder}, {self.level}" if self.level and self.folder == VECTOR_FOLDER else self.folder
+
+
+def strata(levels: Sequence[str]) -> list[Stratum]:
+    """Return all strata for the levels that a machine has."""
+    plain = [Stratum(folder, "ref" if folder == "kernels/ref" else None) for folder in FOLDERS]
+    return plain + [Stratum(VECTOR_FOLDER, level) for level in levels]
+
+
+def tool() -> str:
+    """Return the name and the version of the tool that makes the mutants."""
+    return f"universalmutator {importlib.metadata.version('universalmutator')}"
+
+
+def candidates_of(sources: Path, folder: str) -> Iterator[Candidate]:
+    """Yield what the tool makes of the C files of a folder.
+
+    Parameters
+    ----------
+    sources
+        A directory with a copy of `native`.
+    folder
+        Below native/src.
+    """
+    for path in sorted((sources / "native" / "src" / folder).glob("*.c")):
+        if f"{folder}/{path.name}" not in _FILES_LEFT_OUT:
+            yield from _candidates_of_file(path, str(path.relative_to(sources)))
+
+
+def _candidates_of_file(path: Path, name: str) -> Iterator[Candidate]:
+    from universalmutator.mutator import mutants_regexp
+
+    text = path.read_text("utf-8")
+    original = text.splitlines()
+    code = _without_comments(text).splitlines(keepends=True)
+    left_out = is_left_out(original)
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints its rules
+        mutants = mutants_regexp(code, RULES, ignorePatterns=[], ignoreStringOnly=True)
+    for line, changed, (rule, _), _ in mutants:
+        before, after = code[line - 1].rstrip(), changed.rstrip()
+        if VECTOR_FOLDER in name and _BLOCKING.search(before):
+            continue
+        if left_out[line - 1] or (after.endswith("continue;") and ends_a_loop(original, line)):
+            continue
+        if _bare(after) != _bare(before):
+            yield Candidate(name, line, original[line - 1], after, rule.strip())
+
+
+def _without_comments(text: str) -> str:
+    """Return a text with spaces for its comments: the tool takes any line with a comment as one."""
+
+    def blank(match: re.Match[str]) -> str:
+        found = match.group()
+        return re.sub(r"[^\n]", " ", found) if found.startswith("/") else found
+
+    return _COMMENT_OR_STRING.sub(blank, text)
+
+
+def is_left_out(lines: Sequence[str]) -> list[bool]:
+    """Return for every line of a file whether the rules on prefetching and instruments leave it out."""
+    left_out, head = [], ""
+    for line in lines:
+        if re.match(r"[A-Za-z_]", line):  # a function's head or another declaration starts in the first column
+            head = line
+        left_out.append(bool(_WORDS_LEFT_OUT.search(line) or _WORDS_LEFT_OUT.search(head)))
+    return left_out
+
+
+def _bare(text: str) -> str:
+    """Return a text without comments, the content of strings, and white space."""
+    return "".join(re.sub(r'"(?:\\.|[^"\\])*"', '""', _without_comments(text)).split())
+
+
+def ends_a_loop(lines: Sequence[str], line: int) -> bool:
+    """Return whether a line (from 1) is the last one in the body of a loop, by the indentation of the formatter."""
+    after = lines[line] if line < len(lines) else ""
+    if not after.lstrip().startswith("}"):
+        return False
+    indentation = after[: len(after) - len(after.lstrip())]
+    heads = (text for text in reversed(lines[:line]) if re.match(rf"{indentation}[^\s}}]", text))
+    return re.match(r"\s*(for|while|do)\b", next(heads, "")) is not None
+
+
+def shuffled(candidates: Sequence[Candidate], seed: int, stratum: Stratum) -> list[Candidate]:
+    """Return candidates in a random order: one of every line first, then a second one of every line, and so on.
+
+    Otherwise lines with many operators would make up the sample.
+    """
+    random = Random(f"{seed} {stratum}")
+    by_line: dict[tuple[str, int], list[Candidate]] = {}
+    for candidate in candidates:
+        by_line.setdefault((candidate.file, candidate.line), []).append(candidate)
+    groups = list(by_line.values())
+    random.shuffle(groups)
+    for group in groups:
+        random.shuffle(group)
+    longest = max(map(len, groups), default=0)
+    return [group[number] for number in range(longest) for group in groups if number < len(group)]

@@ -1,0 +1,284 @@
+"""Writes docs/mutants.md from the results of a run and the explanations of equivalent mutants."""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import median
+
+from .candidates import LEFT_OUT
+from .python_checks import PythonRun
+from .results import SUITE, Mutant, Results, Run
+from .stages import STAGES
+
+__all__ = ["EXPLANATIONS", "confidence_interval", "page", "read_explanations"]
+
+EXPLANATIONS = Path(__file__).resolve().parent / "equivalent.toml"
+
+Key = tuple[str, str, str]
+
+
+def read_explanations(path: Path = EXPLANATIONS) -> dict[Key, str]:
+    """Return why mutants are equivalent, by file and by the line before and after, with single spaces.
+
+    Raises
+    ------
+    ValueError
+        If an entry lacks a field or its reason, or stands twice.
+    """
+    found: dict[Key, str] = {}
+    for entry in tomllib.loads(path.read_text("utf-8")).get("equivalent", []):
+        if set(entry) != {"file", "before", "after", "reason"} or not entry["reason"].strip():
+            raise ValueError(f"{path}: found {entry}, expected file, before, after and a reason")
+        key = entry["file"], " ".join(entry["before"].split()), " ".join(entry["after"].split())
+        if key in found:
+            raise ValueError(f"{path}: {key} stands twice")
+        found[key] = " ".join(entry["reason"].split())
+    return found
+
+
+def confidence_interval(caught: int, tried: int) -> tuple[float, float]:
+    """Return the 95 % interval of Clopper and Pearson for the probability that a mutant is caught."""
+    from scipy.stats import binomtest
+
+    interval = binomtest(caught, tried).proportion_ci(confidence_level=0.95, method="exact")
+    return float(interval.low), float(interval.high)
+
+
+def page(results: Results, explanations: dict[Key, str] | None = None, python: PythonRun | None = None) -> str:
+    """Return docs/mutants.md."""
+    explanations = read_explanations() if explanations is None else explanations
+    run = results.run
+    assert run is not None
+    tried = [mutant for mutant in results.mutants.values() if mutant.name in results.outcomes]
+    unfinished = [m for m in tried if not results.is_finished(m) and m.candidate.key not in explanations]
+    survivors = [mutant for mutant in tried if not is_caught(results, mutant)]
+    catches = [catch for mutant in tried if is_caught(results, mutant) and (catch := results.catch(mutant))]
+    strata = list(dict.fromkeys(mutant.stratum for mutant in results.mutants.values()))
+    rows = [_row(name, [m for m in tried if m.stratum == name], results, explanations) for name in strata]
+    rows.append(_row("**all**", tried, results, explanations))
+    open_ones = [mutant for mutant in survivors if mutant.candidate.key not in explanations]
+    explained = [mutant for mutant in survivors if mutant.candidate.key in explanations]
+    return _PAGE.format(
+        run=_describe(run),
+        left_out="\n".join(f"- {what}: {why}." for what, why in LEFT_OUT.items()),
+        not_mutants=_not_mutants(results),
+        state=_state(tried, unfinished),
+        rows="\n".join(rows),
+        stages=_stages(results),
+        how=_table(Counter(catch.how or "" for catch in catches)),
+        checks=_table(Counter(catch.check.partition("[")[0] for catch in catches)),
+        project=_caught_by_project(results, survivors),
+        python=_python(python, explanations) if python else "Not tried.",
+        open="\n".join(_entry(mutant, "open", results) for mutant in open_ones) or "None.",
+        explained="\n".join(_entry(m, explanations[m.candidate.key].rstrip("."), results) for m in explained)
+        or "None.",
+    )
+
+
+def _state(tried: Sequence[Mutant], unfinished: Sequence[Mutant]) -> str:
+    text = f"{len(tried)} mutants were tried."
+    if unfinished:
+        text += (
+            f" {len(unfinished)} of them were not caught so far and have not been through all stages. The rates count "
+            "them as not caught, so each is a lower bound."
+        )
+    return text
+
+
+def is_caught(results: Results, mutant: Mutant) -> bool:
+    """Return whether the suite or its run on ranks has caught a mutant."""
+    catch = results.catch(mutant)
+    return catch is not None and catch.stage in {stage.name for stage in SUITE}
+
+
+def _row(name: str, tried: Sequence[Mutant], results: Results, explanations: dict[Key, str]) -> str:
+    caught = [mutant for mutant in tried if is_caught(results, mutant)]
+    rest = [mutant for mutant in tried if not is_caught(results, mutant) and mutant.candidate.key not in explanations]
+    unfinished = sum(not results.is_finished(mutant) for mutant in rest)
+    counted = len(caught) + len(rest)
+    equivalent = len(tried) - counted
+    seconds = [catch.seconds for mutant in caught if (catch := results.catch(mutant))]
+    rate = "—"
+    if counted:
+        low, high = confidence_interval(len(caught), counted)
+        rate = f"{len(caught) / counted:.1%} ({low:.1%} to {high:.1%})"
+    counts = f"{len(tried)} | {len(caught)} | {equivalent} | {len(rest) - unfinished} | {unfinished}"
+    return f"| {name} | {counts} | {rate} | {f'{median(seconds):.1f}' if seconds else '—'} |"
+
+
+def _describe(run: Run) -> str:
+    return (
+        f"Seed {run.seed}, commit `{run.commit}` (hash of the sources `{run.sources}`), {run.tool}, {run.compiler}, "
+        f"{run.machine}, levels {', '.join(run.levels)}."
+    )
+
+
+def _not_mutants(results: Results) -> str:
+    counts: Counter[str] = Counter()
+    for mutant in results.mutants.values():
+        counts.update(mutant.left_out)
+    for left_out in results.exhausted.values():
+        counts.update(left_out)
+    kinds = ", ".join(f"{count} for: {reason}" for reason, count in counts.most_common())
+    return f"{len(results.mutants)} mutants were taken; {counts.total()} candidates were not ({kinds})."
+
+
+def _stages(results: Results) -> str:
+    lines = []
+    for stage in STAGES:
+        outcomes = [found[stage.name] for found in results.outcomes.values() if stage.name in found]
+        caught = [outcome for outcome in outcomes if outcome.how]
+        baseline = [entry.seconds for (name, _), entry in results.baselines.items() if name == stage.name]
+        if outcomes:
+            seconds = f"{min(baseline):.0f}" if baseline else "—"
+            lines.append(f"| {stage.name} | {len(outcomes)} | {len(caught)} | {seconds} |")
+    return "\n".join(lines)
+
+
+def _table(counts: Counter[str]) -> str:
+    return "\n".join(f"| {name} | {count} |" for name, count in counts.most_common())
+
+
+def _caught_by_project(results: Results, survivors: Iterable[Mutant]) -> str:
+    catches = [catch for mutant in survivors if (catch := results.catch(mutant))]
+    return f"{len(catches)} of the survivors are caught by the project's own tests, to which the rate gives no credit."
+
+
+def _entry(mutant: Mutant, text: str, results: Results) -> str:
+    catch = results.catch(mutant)
+    caught = f" Caught by the project's test `{catch.check}`." if catch else ""
+    skipped = [f"{found.finding} ({found.stage})" for found in results.outcomes[mutant.name].values() if not found.how]
+    caught += "".join(f" {text.capitalize()}." for text in skipped if not text.startswith(" "))
+    missing = [stage.name for stage in SUITE if stage.name not in results.outcomes[mutant.name]]
+    if missing:
+        caught += f" Not yet tried: {', '.join(missing)}."
+    level = f", {mutant.level}" if mutant.level else ""
+    return (
+        f"{mutant.name} (`{mutant.candidate.rule}`{level}): {text}.{caught}\n\n```diff\n{mutant.candidate.diff}\n```\n"
+    )
+
+
+def _python(run: PythonRun, explanations: dict[Key, str]) -> str:
+    counts = Counter(mutant.status for mutant in run.mutants)
+    tried = len(run.mutants) - counts["not tried"]
+    survivors = [mutant for mutant in run.mutants if mutant.status == "survived"]
+    equivalent = sum(mutant.key in explanations for mutant in survivors)
+    if tried == equivalent:
+        return "Not tried."
+    low, high = confidence_interval(counts["caught"], tried - equivalent)
+    kinds = ", ".join(f"{count} {status}" for status, count in counts.most_common())
+    lines = [
+        f"Seed {run.seed}, commit `{run.commit}`, {run.tool}: {len(run.mutants)} of the {run.mutants_of_tested} "
+        f"mutants of functions that these unit tests run; the other functions, which only native tests run, have "
+        f"{run.mutants_of_all - run.mutants_of_tested} more. {kinds}; {equivalent} of the survivors are equivalent. "
+        f"The unit tests caught {counts['caught'] / (tried - equivalent):.1%} ({low:.1%} to {high:.1%}) of the rest.",
+    ]
+    for mutant in survivors:
+        text = explanations.get(mutant.key, "open").rstrip(".")
+        before, after = (
+            "".join(f"{sign}{line}\n" for line in changed.splitlines())
+            for sign, changed in (("-", mutant.before), ("+", mutant.after))
+        )
+        lines.append(f"`{mutant.name}`: {text}.\n\n```diff\n{before}{after}```")
+    return "\n\n".join(lines)
+
+
+_PAGE = """# Generated mutants: how many defects the suite catches that nobody chose
+
+<!-- Made by python -m tests.mutation.generated: see below. -->
+
+The [seeded defects](mutations.md) were thought up by people who know the checks. The mutants of this page were not: a
+tool makes them from the C sources, and a seed draws the sample. A mutant is a copy of the library in which one line has
+been changed, such as `<` into `<=`, `+` into `-`, or a statement that is removed.
+
+{run}
+
+{state}
+
+## Results
+
+The rate is that of mutants which are not equivalent, with its 95 % interval (Clopper and Pearson). *Equivalent* means
+that no result can show the change; each one is explained below. *Seconds* is the median time of the run of the suite
+that caught a mutant, with the start of its processes.
+
+| folder | tried | caught | equivalent | open | not finished | rate | seconds |
+|---|---|---|---|---|---|---|---|
+{rows}
+
+For each mutant the stages run in this order, until a test fails:
+
+| stage | tried | caught | seconds without a mutant |
+|---|---|---|---|
+{stages}
+
+The first five are the default suite (`pytest --pyargs starpullm.suite`): *quick* is what it does with the record
+`tiny`; *odd*, *small* and *deep* are the same with another record. *two ranks* is
+`mpirun -n 2 pytest --with-mpi --pyargs starpullm.suite`.
+{project}
+
+How the mutants were caught. A mutant that a time limit has ended is counted there, never as a finding of the check
+that was running. *error* means that the library or the package refused to go on, *memory limit* that it said so for
+lack of memory. A catch by a time limit, or by the check of the critical path, which compares times, counts only if a
+second run is caught too.
+
+| how | mutants |
+|---|---|
+{how}
+
+| test that failed first | mutants |
+|---|---|
+{checks}
+
+## What is a mutant
+
+The tool is [universalmutator](https://github.com/agroce/universalmutator), with its rules for C. It changes source
+text, so it works with the compiler and the options that the library is built with. Mull changes what clang compiles:
+its mutants would be those of another library than the one whose bits are proven, and its packages are not on PyPI or
+in Debian. dextool needs a D compiler and is not packaged either.
+
+The sources are divided by folder, the vector kernels by level too, and every folder gives the same number. In each
+folder the seed puts the lines in random order, and one candidate of every line comes before a second one of any line.
+A candidate is a mutant if it compiles without a warning with the options of the project's CI, and if its objects,
+stripped, differ from those of the sources and of earlier mutants. {not_mutants}
+
+Left out by rule:
+
+{left_out}
+
+A mutant runs in an empty folder, with limits on memory, on the size of files, and on time; the latter follow from the
+time of the same stage without a mutant. The kernels of `kernels/ref` run with `STARPULLM_SIMD=ref`, vector kernels with
+the level that they were changed for.
+
+## Open survivors
+
+{open}
+
+## Survivors that are equivalent
+
+{explained}
+
+## Mutants of the checks themselves
+
+mutmut changes the functions of `starpullm/checks`, and the unit tests that need no native library have to catch it.
+
+{python}
+
+## Repeating it
+
+```
+pip install 'starpullm[mutation]'
+python -m tests.mutation.generated.python_checks --seed 1 --count 200
+python -m tests.mutation.generated --seed 1 --count 400
+```
+
+It can be interrupted: results go to `.cache/mutants-SEED.jsonl`, and `--resume FILE` goes on. `--seconds N` ends it by
+itself, `--folder graph` tries one folder. This page is written at the end of every run. The explanations are in
+[equivalent.toml](../tests/mutation/generated/equivalent.toml), by the changed line.
+
+A fixed sample of mutants is in [tests/mutation/sample](../tests/mutation/sample), as patches that name the check which
+has to catch each. `pytest tests/mutation/test_generated.py` tries them. `python -m tests.mutation.renew` renews patches
+that no longer apply; `python -m tests.mutation.generated.sample` makes the sample anew.
+"""

@@ -1,0 +1,191 @@
+"""What the run of generated mutants takes for a mutant, how it credits a catch, and the page; nothing is built."""
+
+from __future__ import annotations
+
+import importlib.util
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from starpullm.pytest_plugin.options import DEFAULT_RECORDS
+
+from .generated.candidates import Candidate, Stratum, candidates_of, ends_a_loop, is_left_out, shuffled, strata
+from .generated.page import confidence_interval, page, read_explanations
+from .generated.python_checks import PythonMutant, PythonRun
+from .generated.results import Mutant, Results, Run
+from .generated.stages import STAGES, Baseline, Outcome, classify
+from .patches import CHECKOUT
+
+RUN = Run(1, "0123456789ab", "hash", "universalmutator 1", "cc 1", "2 cores", ("avx2",))
+
+SOURCE = """\
+/* A sum a + b. */
+#include <stdio.h>
+
+static int plus(int a, int b)
+{
+    return a + b; /* a + b */
+}
+
+static void prefetch_next(int a)
+{
+    plus(a, a + 1);
+}
+
+static int told(int a)
+{
+    return fail("a + b");
+}
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("universalmutator") is None, reason="needs universalmutator")
+def test_candidates_change_code_that_no_rule_leaves_out(tmp_path: Path) -> None:
+    folder = tmp_path / "native" / "src" / "graph"
+    folder.mkdir(parents=True)
+    (folder / "a.c").write_text(SOURCE)
+    found = list(candidates_of(tmp_path, "graph"))
+    assert {candidate.line for candidate in found} == {4, 5, 6, 7, 14, 15, 16, 17}
+    assert not any('fail("' in candidate.after and '"a + b"' not in candidate.after for candidate in found)
+    minus = next(candidate for candidate in found if candidate.after == "    return a - b;")
+    minus.apply(tmp_path)
+    assert (folder / "a.c").read_text() == SOURCE.replace("    return a + b; /* a + b */", "    return a - b;")
+    with pytest.raises(ValueError, match="expected"):
+        minus.apply(tmp_path)
+
+
+def test_a_function_is_left_out_by_its_head() -> None:
+    lines = ["static int next_b(int a)", "{", "    return a;", "}", "", "struct lines prefetch_lines(void)", "{", "}"]
+    assert is_left_out(lines) == [False] * 5 + [True] * 3
+
+
+def test_the_end_of_a_loop_is_found() -> None:
+    lines = ["for (;;) {", "    if (a) {", "        b();", "    }", "    c();", "}", "if (a) {", "    d();", "}"]
+    assert [number for number in range(1, 10) if ends_a_loop(lines, number)] == [5]
+
+
+def candidates(count: int) -> list[Candidate]:
+    return [Candidate("native/src/graph/step.c", 1 + number // 4, "a", str(number), "r") for number in range(count)]
+
+
+def test_the_order_depends_on_seed_and_stratum_and_takes_every_line_once_first() -> None:
+    plain = candidates(40)
+    orders = [shuffled(plain, seed, Stratum(folder)) for seed, folder in ((1, "graph"), (2, "graph"), (1, "io"))]
+    assert shuffled(plain, 1, Stratum("graph")) == orders[0]
+    assert orders[0] != orders[1] != orders[2] != orders[0]
+    for order in orders:
+        assert sorted(order, key=lambda candidate: int(candidate.after)) == plain
+        assert {candidate.line for candidate in order[:10]} == set(range(1, 11))
+
+
+@pytest.mark.parametrize(
+    ("message", "how"),
+    [
+        ("parity: failed: 570 tensors over 3 steps, 366 differ", "finding"),
+        ("1x1 lws: parity had not ended after 30 s, so its process was ended:\nthe process was ended", "time limit"),
+        ("1x1 lws: the process was ended by SIGSEGV (step 1)", "crash"),
+        ("1x1 lws: the process ended with exit status 1", "exit"),
+        ("StateError: the loss is closed, expected one that is open", "error"),
+        ("1x1 lws: MemoryError", "memory limit"),
+        ("parity: failed: 1 differ\nlater lines\nmay name a RuntimeError", "finding"),
+    ],
+)
+def test_a_kill_is_credited_to_what_happened(message: str, how: str) -> None:
+    assert classify(message) == how
+
+
+def test_limits_follow_from_the_unchanged_library() -> None:
+    quick, slow = Baseline("quick", None, 5, 0.5), Baseline("quick", "ref", 50, 10)
+    assert 4 * 5 <= quick.time_limit < slow.time_limit
+    assert quick.check_limit < slow.check_limit == 100
+
+
+def test_the_stages_are_the_default_suite() -> None:
+    modules = {f"starpullm.suite.{path.stem}" for path in (CHECKOUT / "starpullm" / "suite").glob("test_*.py")}
+    arguments = [argument for stage in STAGES[:-2] for argument in stage.arguments]
+    assert {name for name in arguments if name in modules} == modules - {
+        "starpullm.suite.test_ranks",  # only with several ranks
+        "starpullm.suite.test_throughput",  # only with --benchmark
+    }
+    records = [after for option, after in pairwise(arguments) if option == "--starpullm-records"]
+    assert sorted(records) == sorted(DEFAULT_RECORDS)
+
+
+def mutant(name: str, line: int) -> Mutant:
+    candidate = Candidate("native/src/graph/step.c", line, "    a < b;", "    a <= b;", "< ==> <=")
+    return Mutant(name, "graph", None, line, candidate, f"hash{line}", {"does not compile": 2})
+
+
+def filled(path: Path) -> Results:
+    results = Results(path, RUN)
+    for number in (1, 2, 3):
+        results.add("mutant", mutant(f"graph {number}", number).as_json())
+    results.add("baseline", vars(Baseline("quick", None, 5, 0.5)))
+    results.add("outcome", {"mutant": "graph 1", **Outcome("quick", "crash", "test_a[x]", "SIGSEGV", 2).as_json()})
+    for stage in STAGES[:-1]:
+        results.add("outcome", {"mutant": "graph 2", **Outcome(stage.name, None, "", "", 9).as_json()})
+    caught = Outcome(STAGES[-1].name, "finding", "test_saved", "differs", 9)
+    results.add("outcome", {"mutant": "graph 2", **caught.as_json()})
+    results.add("outcome", {"mutant": "graph 3", **Outcome("quick", None, "", "", 9).as_json()})
+    return results
+
+
+def test_results_are_continued_and_not_mixed(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    before = filled(path)
+    after = Results(path, RUN)
+    assert (after.mutants, after.outcomes, after.baselines) == (before.mutants, before.outcomes, before.baselines)
+    assert [after.is_finished(one) for one in after.mutants.values()] == [True, True, False]
+    with pytest.raises(ValueError, match="a run with other seed, sources"):
+        Results(path, Run(**{**vars(RUN), "seed": 2, "sources": "other"}))
+
+
+def test_the_page_credits_the_suite_only_and_lists_survivors(tmp_path: Path) -> None:
+    results = filled(tmp_path / "results.jsonl")
+    text = page(results, {})
+    assert "| graph | 3 | 1 | 0 | 1 | 1 | 33.3% (0.8% to 90.6%) | 2.0 |" in text
+    assert "1 of the survivors are caught by the project's own tests" in text
+    assert "1 of them were not caught so far" in text
+    assert text.count("+    a <= b;") == 2
+    explained = page(results, {mutant("", 1).candidate.key: "a is never b"})
+    assert "| graph | 3 | 1 | 2 | 0 | 0 | 100.0%" in explained
+    assert "a is never b" in explained
+
+
+def test_the_interval_is_that_of_clopper_and_pearson() -> None:
+    assert confidence_interval(10, 10) == pytest.approx((0.025 ** (1 / 10), 1))
+    assert confidence_interval(0, 10) == pytest.approx((0, 1 - 0.025 ** (1 / 10)))
+
+
+def test_explanations_are_complete_and_of_lines_that_stand_once() -> None:
+    for file, before, _ in read_explanations():
+        text = " ".join((CHECKOUT / file).read_text("utf-8").split())
+        found = text.count(before)
+        assert found == 1, f"{file} has {before!r} {found} times, expected once: remove the explanation, or renew it"
+
+
+@pytest.mark.parametrize("text", ['[[equivalent]]\nfile = "a"\nbefore = "b"\nafter = "c"\nreason = " "'])
+def test_an_explanation_without_a_reason_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "equivalent.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="expected file, before, after and a reason"):
+        read_explanations(path)
+
+
+def test_every_folder_of_the_sources_is_sampled_or_left_out_on_purpose() -> None:
+    sampled = {Path(stratum.folder).parts[0] for stratum in strata(["avx2"])}
+    folders = {path.parent.name for path in (CHECKOUT / "native" / "src").glob("*/*.c")}
+    assert folders - sampled == {"instrument", "model"}
+
+
+def test_the_page_has_the_mutants_of_the_checks(tmp_path: Path) -> None:
+    survivor = PythonMutant("x__mutmut_2", "survived", "starpullm/checks/bits.py", "    a < b", "    a <= b")
+    mutants = (PythonMutant("x__mutmut_1", "caught"), survivor, PythonMutant("x__mutmut_3", "time limit or crash"))
+    python = PythonRun(1, "0123456789ab", "mutmut 3", 10, 30, mutants)
+    text = page(filled(tmp_path / "results.jsonl"), {}, python)
+    assert "3 of the 10 mutants" in text
+    assert "have 20 more" in text
+    assert "caught 33.3% (0.8% to 90.6%) of the rest" in text
+    assert "`x__mutmut_2`: open.\n\n```diff\n-    a < b\n+    a <= b\n```" in text
+    assert "caught 50.0%" in page(filled(tmp_path / "again.jsonl"), {survivor.key: "a is never b"}, python)

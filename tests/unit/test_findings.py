@@ -1,0 +1,74 @@
+"""What results of checks say of what they compared; mutants of these sentences and counts were caught by no test."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from starpullm.checks.accesses import check_accesses, check_poison
+from starpullm.checks.dependencies import check_observed, check_reuse
+from starpullm.checks.observer import FindingKind
+from starpullm.checks.reduction import GradientErrorResult, TensorError, gradient_error
+from starpullm.checks.result import Outcome, json_value
+from starpullm.checks.task_name import TaskName
+
+from .test_accesses import found, two_tasks
+from .test_dependencies import R, W, make_trace
+from .test_reduction import sum_reference
+
+
+@pytest.mark.parametrize(
+    ("sub_batch", "layer", "text"),
+    [
+        (-1, -1, "gelu_forward (step 2)"),
+        (0, -1, "gelu_forward (step 2, sub-batch 0)"),
+        (0, 0, "gelu_forward (step 2, sub-batch 0, layer 0)"),
+    ],
+)
+def test_a_task_is_named_with_layer_and_sub_batch_0(sub_batch: int, layer: int, text: str) -> None:
+    assert str(TaskName(7, "gelu_forward", 2, sub_batch, layer, 0, 1)) == text
+
+
+def test_findings_that_are_all_listed_are_not_summed_up() -> None:
+    result = check_accesses(two_tasks(), [found(FindingKind.UNDECLARED_READ)])
+    assert list(result.detail_lines()) == [str(result.findings[0])]
+
+
+def test_checks_have_their_names() -> None:
+    assert [check(two_tasks(), []).name for check in (check_accesses, check_poison)] == ["accesses", "poison"]
+
+
+def test_the_compared_edges_are_counted() -> None:
+    result = check_observed(make_trace([[(0, W)], [(0, R)], [(1, W)]], starts=[0, 5, 0], ends=[4, 6, 1]))
+    assert (result.num_required, result.compared) == (1, 1)
+
+
+def test_the_name_of_a_task_has_its_worker() -> None:
+    assert TaskName.of(two_tasks(worker=5)[1]) == TaskName(1, "attention_forward", 2, 1, 3, 0, 5)
+
+
+def test_arrays_and_mappings_are_json() -> None:
+    assert json_value({1: np.array([1.5, np.inf]), "n": {"m": np.int64(2)}}) == {"1": [1.5, "inf"], "n": {"m": 2}}
+
+
+def test_reuse_without_times_grows_by_nothing() -> None:
+    trace = make_trace([[(0, W)], [(0, R)]] * 2, steps=[0, 0, 1, 1])
+    result = check_reuse(trace, np.zeros(4, np.int64))
+    assert result.measured == 0
+    assert result.finding.endswith("; no task took any time")
+
+
+def test_gradients_beyond_their_limit_are_listed_and_otherwise_the_nearest() -> None:
+    reference = sum_reference([np.array([1, 8], np.float32), np.array([3, -2], np.float32)])
+    near, far = (
+        gradient_error(name, np.array(values, np.float32), reference)
+        for name, values in (("near", [4, 6]), ("far", [4, 7]))
+    )
+    lines = {tensors: list(gradients_of(*tensors).detail_lines()) for tensors in ((near,), (far, near))}
+    assert lines == {(near,): [str(near)], (far, near): [str(far)]}
+
+
+def gradients_of(*tensors: TensorError) -> GradientErrorResult:
+    return GradientErrorResult(
+        name="gradient error", outcome=Outcome.FAILED, finding="", compared=2, measured=0, limit=1, tensors=tensors
+    )
