@@ -177,7 +177,12 @@ class Child:
     def start(self, time_limit: float = START_SECONDS) -> Reply:
         """Start the child, wait until its service is ready, and return the value that the service has yielded."""
         deadline = time.monotonic() + time_limit
-        with tempfile.TemporaryDirectory(prefix="starpullm-") as directory, socket.socket(socket.AF_UNIX) as listener:
+        # A socket's path has at most 107 bytes. mpirun gives its ranks a longer TMPDIR.
+        parent = None if len(os.fsencode(tempfile.gettempdir())) < 80 else "/tmp"
+        with (
+            tempfile.TemporaryDirectory(prefix="starpullm-", dir=parent) as directory,
+            socket.socket(socket.AF_UNIX) as listener,
+        ):
             address = str(Path(directory, "s"))
             listener.bind(address)
             listener.listen(1)

@@ -27,7 +27,7 @@ class Report:
     def add(self, report: pytest.TestReport) -> None:
         """Add a phase of a test, if the test uses the plugin."""
         results = getattr(report, "starpullm", None)
-        if results is None:
+        if results is None or report.outcome == "rerun":  # pytest-rerunfailures: the last attempt counts
             return
         known = self.tests.get(report.nodeid)
         if known is not None and report.passed:

@@ -422,7 +422,10 @@ OPTIONS: dict[str, tuple[dict[str, Any], Refusal]] = {
         {"batch_size": 2**60},
         Refusal(InvalidArgumentError, ("batch_size", str(2**60), "too large")),
     ),
-    "batch that no memory holds": ({"batch_size": 2**45}, Refusal(OutOfMemoryError, ("activations/", "bytes"))),
+    "batch of larger vectors than StarPU's": (
+        {"batch_size": 2**45},
+        Refusal(InvalidArgumentError, ("activations/encoded", str(2**45 * 128), "at most 4294967295")),
+    ),
     "reduction": ({"reduction": "mean"}, Refusal(InvalidArgumentError, ("reduction", '"mean"', "ordered"))),
 }
 
