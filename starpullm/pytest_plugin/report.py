@@ -27,7 +27,8 @@ class Report:
     def add(self, report: pytest.TestReport) -> None:
         """Add a phase of a test, if the test uses the plugin."""
         results = getattr(report, "starpullm", None)
-        if results is None or report.outcome == "rerun":  # pytest-rerunfailures: the last attempt counts
+        # Of what pytest-rerunfailures repeats, the last attempt counts: the others have an outcome of their own.
+        if results is None or report.outcome not in ("passed", "failed", "skipped"):
             return
         known = self.tests.get(report.nodeid)
         if known is not None and report.passed:

@@ -62,13 +62,23 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Over ranks, deselect tests that aren't marked for that."""
-    if validation_of(config).ranks > 1:
-        here = Path(__file__).parent
-        left_out = [
-            item for item in items if item.path.parent == here and not item.get_closest_marker("starpullm_over_ranks")
-        ]
-        config.hook.pytest_deselected(items=left_out)
+    """Deselect what nobody asked for: comparisons with llm.c without one; over ranks, tests not marked for that.
+
+    A skip would be a failure with ``--starpullm-strict``.
+    """
+    validation = validation_of(config)
+    here = Path(__file__).parent
+    left_out = {
+        item
+        for item in items
+        if item.path.parent == here
+        and (
+            ("llmc_case" in getattr(item, "fixturenames", ()) and not validation.llmc_library)
+            or (validation.ranks > 1 and not item.get_closest_marker("starpullm_over_ranks"))
+        )
+    }
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
 
 
@@ -83,7 +93,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("bitwise_case", cases, ids=str)
     if "llmc_case" in metafunc.fixturenames:
         cases = [case for case in _cases(validation, ranks) if PROMISES[case.reduction] is Promise.BITWISE]
-        metafunc.parametrize("llmc_case", cases if validation.llmc_library else [None], ids=str)
+        metafunc.parametrize("llmc_case", cases, ids=str)
     if "light_case" in metafunc.fixturenames:
         metafunc.parametrize("light_case", [case for case in _cases(validation, ranks) if _is_light(case)], ids=str)
     if "audited_case" in metafunc.fixturenames:

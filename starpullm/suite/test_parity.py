@@ -17,8 +17,6 @@ def test_every_tensor_has_the_record_s_bits(starpullm_check: Checker, bitwise_ca
     starpullm_check(runs.parity, **bitwise_case._asdict())
 
 
-def test_parity_with_llmc(starpullm_check: Checker, llmc_case: Case | None, starpullm_validation: Validation) -> None:
+def test_parity_with_llmc(starpullm_check: Checker, llmc_case: Case, starpullm_validation: Validation) -> None:
     """They are compared with those of llm.c itself, which runs once for each record."""
-    if llmc_case is None:
-        pytest.skip("no llm.c to compare with, expected --starpullm-llmc-lib")
     starpullm_check(runs.parity_with_llmc, library=str(starpullm_validation.llmc_library), **llmc_case._asdict())
