@@ -34,6 +34,7 @@ PYTHON = (sys.executable, "-W", "error", "-X", "faulthandler")
 _IMPORTED = ("pytest", "starpullm.commands", "starpullm.checks.runs")
 
 # What may differ from the environment of the process: nothing reads these while a module is imported.
+_OURS_READ_LATE = ("STARPULLM_CACHES", "STARPULLM_LIB", "STARPULLM_SIMD")
 _READ_LATE = (
     "HWLOC_",
     "OMP_",
