@@ -82,7 +82,7 @@ def test_batch_sizes_of_bench(
     """Of each rank or of all together; configurations, as printed by --json, have that of all together."""
     measured: list[Workload] = []
 
-    def measure_all(run: object, workloads: Sequence[Workload], checkpoint: object) -> None:
+    def measure_all(run: object, workloads: Sequence[Workload], *_: object) -> None:
         measured.extend(workloads)
 
     monkeypatch.setattr(bench, "_measure_all", measure_all)
