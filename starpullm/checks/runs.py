@@ -7,6 +7,7 @@ Over ranks all ranks must call them. The ranks share the record's batch; a numbe
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from starpullm.checks.llmc import run_llmc
 from starpullm.checks.observer import Observer
 from starpullm.checks.parity import check_parity, execution_order, make_inputs
 from starpullm.checks.placement import own_sequences
+from starpullm.checks.recorded_run import of_all_ranks, recorded_run
 from starpullm.checks.reduction import GradientErrorResult, check_gradients
 from starpullm.checks.reference64 import ReadTensor
 from starpullm.checks.references import record_trainer
@@ -227,6 +229,21 @@ def write_disturbed(
         tensors = named_tensors(trainer, "grads", "m", "v", "params")
     np.savez(path, allow_pickle=False, **tensors)
     return check_observed(trace)
+
+
+def write_recording(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int, path: str) -> None:
+    """Record ``STEPS`` steps of all ranks, and write them to a JSON file as a report has them."""
+    with _traced_trainer(place, record, sub_batches, reduction) as trainer:
+        trace, comm = trace_steps(trainer, seed), place.runtime.comm
+        if comm is not None:
+            trace = of_all_ranks(trace, comm.allgather(trace.tasks))
+        layers = trainer.config.num_layers
+    if place.runtime.rank == 0:
+        name = f"{find_record(record).name}, sub-batches {sub_batches}, {reduction}, {STEPS} steps"
+        ranks = f" {place.runtime.ranks} ranks" if comm is not None else ""
+        configuration = f"{place.runtime.partition} {place.runtime.scheduler}{ranks}"
+        recording = recorded_run(trace, name=name, configuration=configuration, layers=layers)
+        Path(path).write_text(json.dumps(recording))
 
 
 def _traced_trainer(
