@@ -42,6 +42,13 @@ STEPS = 4
 """Steps of a traced run: the first one reuses nothing, and two more than may be in flight have to wait."""
 
 
+MAX_RECORDED = 4
+"""Configurations of which a report has a recording, at most."""
+
+MAX_RECORDED_PARAMETERS = 10**7
+"""Of a model that is recorded for a report, because its steps take time and memory of their own."""
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a check runs: a runtime, and a directory for generated models."""
@@ -233,17 +240,26 @@ def write_disturbed(
 
 def write_recording(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int, path: str) -> None:
     """Record ``STEPS`` steps of all ranks, and write them to a JSON file as a report has them."""
-    with _traced_trainer(place, record, sub_batches, reduction) as trainer:
-        trace, comm = trace_steps(trainer, seed), place.runtime.comm
-        if comm is not None:
-            trace = of_all_ranks(trace, comm.allgather(trace.tasks))
-        layers = trainer.config.num_layers
+    recording = record_steps(place, record=record, sub_batches=sub_batches, reduction=reduction, seed=seed)
     if place.runtime.rank == 0:
-        name = f"{find_record(record).name}, sub-batches {sub_batches}, {reduction}, {STEPS} steps"
-        ranks = f" {place.runtime.ranks} ranks" if comm is not None else ""
-        configuration = f"{place.runtime.partition} {place.runtime.scheduler}{ranks}"
-        recording = recorded_run(trace, name=name, configuration=configuration, layers=layers)
         Path(path).write_text(json.dumps(recording))
+
+
+def record_steps(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> dict[str, Any]:
+    """Return the recording of ``STEPS`` steps of all ranks, as a report has it."""
+    runtime = place.runtime
+    with _traced_trainer(place, record, sub_batches, reduction) as trainer:
+        trace = trace_steps(trainer, seed)
+        if runtime.comm is not None:
+            trace = of_all_ranks(trace, runtime.comm.allgather(trace.tasks))
+        layers = trainer.config.num_layers
+    ranks = f" {runtime.ranks} ranks" if runtime.ranks > 1 else ""
+    return recorded_run(
+        trace,
+        name=f"{find_record(record).name}, sub-batches {sub_batches}, {reduction}, {STEPS} steps",
+        configuration=f"{runtime.partition} {runtime.scheduler}{ranks}",
+        layers=layers,
+    )
 
 
 def _traced_trainer(

@@ -16,12 +16,14 @@ from starpullm.checks.llmc import run_llmc
 from starpullm.checks.parity import ParityResult, check_parity, make_inputs
 from starpullm.checks.references import GoldenReference
 from starpullm.checks.result import Outcome
+from starpullm.checks.runs import MAX_RECORDED, MAX_RECORDED_PARAMETERS, Place, record_steps
 from starpullm.commands import options
 from starpullm.commands.main import EXIT_DIFFERENT, EXIT_NOT_COMPARABLE, all_ranks, guarded_ranks
 from starpullm.commands.render import OUT, print_json, progress_bar
-from starpullm.commands.reporting import command_report
+from starpullm.commands.reporting import CommandReport, command_report
 from starpullm.data.sizes import divisors
 from starpullm.errors import InvalidArgumentError
+from starpullm.files.model import num_parameters
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_records
 from starpullm.report import Document
 from starpullm.report.left_out import LeftOut, others
@@ -104,6 +106,8 @@ def command(**values: Any) -> None:
                             report.renew()
                             if not run.as_json:
                                 _print_result(result)
+                        if run.report and record is plan[0][0]:
+                            _record(report, Place(runtime, directory), record, max(counts), run.reduction)
                 checkpoint.unlink()
         report.end(_exit_status(results))
         _print_summary(results, as_json=run.as_json)
@@ -158,6 +162,14 @@ def _left_out(
     yield LeftOut(f"partitions of more than {machine['cores']} cores", f"this machine has {machine['cores']} cores")
     yield from others("scheduler", machine["schedulers"], run.schedulers, "--scheduler chooses schedulers")
     yield from others("reduction", REDUCTIONS, [run.reduction], "--reduction chooses one")
+
+
+def _record(report: CommandReport, place: Place, record: GoldenRecord, sub_batches: int, reduction: str) -> None:
+    """Record some steps for the pictures of a report, unless the model or the number of recordings is large."""
+    if len(report.document["recordings"]) < MAX_RECORDED and num_parameters(record.model) <= MAX_RECORDED_PARAMETERS:
+        name = str(record.path)
+        recording = record_steps(place, record=name, sub_batches=sub_batches, reduction=reduction, seed=record.seed)
+        report.document["recordings"].append(recording)
 
 
 def _as_test(result: ParityResult) -> dict[str, Any]:

@@ -13,11 +13,6 @@ from starpullm.pytest_plugin.options import Options
 if TYPE_CHECKING:
     from starpullm.checks.isolation import Pool
 
-MAX_RECORDED = 4
-"""The configurations that are recorded, at most."""
-
-_MAX_PARAMETERS = 10**7
-
 
 class RecordingError(Exception):
     """A run could not be recorded; the text says why."""
@@ -31,7 +26,7 @@ def recordings(options: Options, pool: Pool) -> Iterator[dict[str, Any]]:
     RecordingError
         If one can't be made; the others aren't tried then.
     """
-    from starpullm.checks.runs import write_recording
+    from starpullm.checks.runs import MAX_RECORDED, write_recording
     from starpullm.processes.children import Answered
 
     case = _case(options)
@@ -61,14 +56,15 @@ def _case(options: Options) -> tuple[str, int] | None:
 
     With more sub-batches pictures become crowded, not clearer.
     """
-    from starpullm.checks.runs import find_record
+    from starpullm.checks.runs import MAX_RECORDED_PARAMETERS, find_record
     from starpullm.data.sizes import divisors
     from starpullm.files.model import num_parameters
 
+    sizes = {record: num_parameters(find_record(record).model) for record in options.records}
     light = [
         record
-        for record in options.records
-        if options.sub_batches(record, options.ranks) and num_parameters(find_record(record).model) <= _MAX_PARAMETERS
+        for record, size in sizes.items()
+        if size <= MAX_RECORDED_PARAMETERS and options.sub_batches(record, options.ranks)
     ]
     if not light:
         return None

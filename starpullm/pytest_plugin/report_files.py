@@ -96,6 +96,10 @@ class ReportFiles:
             running=[],
             not_checked=self._not_checked(ended=True),
         )
+        if self._options.benchmark:
+            from starpullm.pytest_plugin.throughput import measurements
+
+            document["throughput"], document["history"] = measurements(self._config)
         self._write_last(path, document, session)
 
     # Implementation
