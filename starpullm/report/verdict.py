@@ -78,6 +78,8 @@ def verdict_of(document: Document) -> Verdict:
     if document["exit_status"] not in (0, None, _NOTHING_COLLECTED, _NOT_COMPARABLE):
         sentence = f"No test failed, but the exit status is {document['exit_status']}; the notes may say why."
         return Verdict("failed", "Failed", sentence, counts)
+    if not document["tests"] and document["mutation"]:
+        return _verdict_on_mutants(document["mutation"], counts)
     if not passed and not any("failure" not in entry for entry in document["throughput"]):
         sentence = f"{_tests(skipped)} gave no verdict." if skipped else "No test ran."
         return Verdict("nothing", "Nothing was checked", sentence, counts)
@@ -91,6 +93,14 @@ def verdict_of(document: Document) -> Verdict:
     if not passed:
         return Verdict("passed", "Measured", f"{len(document['throughput'])} configurations were measured.", counts)
     return Verdict("passed", "Passed", f"All {_tests(passed)} passed.", counts)
+
+
+def _verdict_on_mutants(rows: list[dict[str, Any]], counts: Mapping[str, int]) -> Verdict:
+    mutants, caught, still_open = (sum(row[name] for row in rows) for name in ("mutants", "caught", "open"))
+    sentence = f"{caught:,} of {mutants:,} mutants were caught; {still_open:,} are open."
+    if still_open or not mutants:
+        return Verdict("unfinished", "Open mutants" if still_open else "No mutant was tried", sentence, counts)
+    return Verdict("passed", "No open mutant", sentence, counts)
 
 
 _NOTHING_COLLECTED = 5  # pytest's exit status

@@ -98,9 +98,10 @@ def test_verdicts() -> None:
     assert verdict(stopped="it was interrupted", exit_status=2) == ("unfinished", "Stopped early")
     assert verdict(state="running", exit_status=None) == ("unfinished", "Not finished")
     assert verdict(exit_status=1) == ("failed", "Failed")  # something else in the run has failed
-    assert verdict(tests=[skipped], throughput=[]) == ("nothing", "Nothing was checked")
-    assert verdict(tests=[], throughput=[], exit_status=5) == ("nothing", "Nothing was checked")
-    assert verdict(tests=[]) == ("passed", "Measured")
+    assert verdict(tests=[skipped], throughput=[], mutation=None) == ("nothing", "Nothing was checked")
+    assert verdict(tests=[], throughput=[], mutation=None, exit_status=5) == ("nothing", "Nothing was checked")
+    assert verdict(tests=[]) == ("unfinished", "Open mutants")
+    assert verdict(tests=[], mutation=None) == ("passed", "Measured")
     assert verdict(tests=[], throughput=[{**throughput(1.0), "failure": "died"}])[0] == "failed"
 
 
