@@ -18,11 +18,13 @@ from starpullm.checks.result import json_value
 from starpullm.commands import options
 from starpullm.commands.main import exit_status
 from starpullm.commands.render import ERR, OUT, print_json, progress_bar
+from starpullm.commands.reporting import CommandReport, command_report
 from starpullm.data.generator import generate_checkpoint
 from starpullm.errors import StarpullmError
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
 from starpullm.machine import inspect_machine, machine_fingerprint
 from starpullm.processes.lock import machine_lock
+from starpullm.report.left_out import LeftOut
 from starpullm.runtime import Partition
 from starpullm.speed.history import History
 from starpullm.speed.measure import Throughput, bench
@@ -85,6 +87,7 @@ from starpullm.trainer import REDUCTIONS
     help="Append the results to this file, and compare them with its earlier ones of this machine.",
 )
 @options.as_json
+@options.report
 def command(**values: Any) -> None:
     """Measure how fast training is, and where the time goes.
 
@@ -108,17 +111,22 @@ def command(**values: Any) -> None:
         raise click.UsageError("expected either --batch-size or --total-batch-size")
     if run.history and run.peers:
         raise click.UsageError("--history: expected no --against with it")
-    history = History(run.history, machine_fingerprint(asdict(inspect_machine()))) if run.history else None
+    if run.history:
+        run.history = History(run.history, machine_fingerprint(asdict(inspect_machine())))
     record = shipped_record(run.model) if run.model else None
     workloads = list(_workloads(run, record))
     signal.signal(signal.SIGTERM, _leave)  # it arrives soon: this process runs no native code for long
-    with tempfile.TemporaryDirectory(prefix="starpullm-bench-") as directory:
+    with (
+        command_report(run.report, "starpullm bench") as report,
+        tempfile.TemporaryDirectory(prefix="starpullm-bench-") as directory,
+    ):
         if record is None:
             checkpoint = run.checkpoint.absolute()
         else:
             checkpoint = Path(directory, "model.bin").absolute()
             generate_checkpoint(checkpoint, record.model, record.seed)
-        _measure_all(run, workloads, checkpoint, history)
+        report.leave_out([LeftOut("bits, order and errors", "this command measures speed; the suite checks the rest")])
+        _measure_all(run, workloads, checkpoint, report)
 
 
 def _workloads(run: SimpleNamespace, record: GoldenRecord | None) -> Iterator[Workload]:
@@ -144,12 +152,10 @@ def _workloads(run: SimpleNamespace, record: GoldenRecord | None) -> Iterator[Wo
             )
 
 
-def _measure_all(
-    run: SimpleNamespace, workloads: Sequence[Workload], checkpoint: Path, history: History | None
-) -> None:
+def _measure_all(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint: Path, report: CommandReport) -> None:
     """Measure one workload after the other and show each at once; after a failure, go on and exit with its status."""
     results: list[Throughput | Comparison] = []
-    document: list[object] = []
+    document: list[Any] = []
     failures: dict[Workload, StarpullmError] = {}
     try:
         with machine_lock(ERR.print), progress_bar(hidden=run.as_json) as progress:
@@ -157,13 +163,16 @@ def _measure_all(
             bar = progress.add_task("bench", total=len(workloads) * (run.iterations if run.peers else 1))
             for workload in workloads:
                 try:
-                    results.append(_measure(run, workload, checkpoint, lambda: progress.advance(bar)))
+                    document.append(_measure(run, workload, checkpoint, lambda: progress.advance(bar)))
+                    results.append(document[-1])
                 except StarpullmError as error:
                     failures[workload] = error
                     document.append({"configuration": workload, "failure": str(error)})
                     ERR.print(f"Error: {error}")
+                report.document["throughput"] = json_value(document)
+                report.renew()
+                if workload in failures:
                     continue
-                document.append(results[-1])
                 if not run.as_json:
                     _print_result(results, workloads)
     finally:
@@ -171,8 +180,8 @@ def _measure_all(
             print_json(json_value(document))
         elif results:
             _print_end(results, failures, workloads, noise)
-        if history:
-            _add_to_history(history, [of for of in results if isinstance(of, Throughput)], workloads, run.as_json)
+        if run.history:
+            _add_to_history(run.history, [of for of in results if isinstance(of, Throughput)], workloads, run.as_json)
     if failures:
         sys.exit(exit_status(next(iter(failures.values()))))
 
