@@ -14,11 +14,12 @@ from starpullm.commands import (
     plot,
     record,
     tokenize,
+    trace,
     train,
 )
 from starpullm.commands.main import main
 
 __all__ = ["main"]
 
-for _module in (bench, checkpoint, debug_state, demo, doctor, generate, parity, plot, record, tokenize, train):
+for _module in (bench, checkpoint, debug_state, demo, doctor, generate, parity, plot, record, tokenize, trace, train):
     main.add_command(_module.command)
