@@ -72,7 +72,8 @@ def on_rank_0(times: NDArray[np.int64], first: ClockReading, last: ClockReading)
     if first.ahead_ns == last.ahead_ns or first.at_ns == last.at_ns:
         return times - last.ahead_ns
     drift = (last.ahead_ns - first.ahead_ns) / (last.at_ns - first.at_ns)
-    return times - first.ahead_ns - np.rint((times - first.at_ns) * drift).astype(np.int64)
+    aligned: NDArray[np.int64] = times - first.ahead_ns - np.rint((times - first.at_ns) * drift).astype(np.int64)
+    return aligned
 
 
 def _ask(comm: Comm, rank: int) -> None:

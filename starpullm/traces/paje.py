@@ -101,8 +101,8 @@ def _types(run: TracedRun) -> Iterator[str]:
         numbers[kind] += 1
         color = _color(tuple(shade * part for part in KIND_COLORS[kind]))
         yield _line("PajeDefineEntityValue", operation, "Task", operation, color)
-    for name, color in _LINK_COLORS.items():
-        yield _line("PajeDefineEntityValue", name, "Dependency", name, _color(color))
+    for name, parts in _LINK_COLORS.items():
+        yield _line("PajeDefineEntityValue", name, "Dependency", name, _color(parts))
 
 
 def _states(run: TracedRun) -> Iterator[tuple[int, int, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -18,6 +17,7 @@ from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.files.header import StrPath
 from starpullm.files.trace import ACCESS, TASK, TraceFile, read_trace_file, write_trace_file
 from starpullm.processes.clocks import ClockReading, on_rank_0, read_clock
+from starpullm.processes.hosts import host_name
 from starpullm.trace import HandleInfo, Trace
 from starpullm.trainer import Trainer
 
@@ -103,7 +103,7 @@ class Recording:
         trace = trainer.trace()
         ended = read_clock(runtime.comm)
         uncertainty = max(self._began.uncertainty_ns, ended.uncertainty_ns)
-        info = RankInfo(socket.gethostname(), str(runtime.partition), uncertainty)
+        info = RankInfo(host_name(), str(runtime.partition), uncertainty)
         ranks = [info]
         if runtime.comm is not None:
             own = _own_tasks(trace, runtime.rank, self._began, ended)
@@ -168,7 +168,7 @@ def load_run(path: StrPath) -> TracedRun:
 
 def _own_tasks(trace: Trace, rank: int, began: ClockReading, ended: ClockReading) -> NDArray[np.void]:
     """Return the tasks of this rank, with times on the clock of rank 0."""
-    own = trace.tasks[trace.tasks["rank"] == rank]
+    own: NDArray[np.void] = trace.tasks[trace.tasks["rank"] == rank]
     for name in _TIMES:
         known = own[name] != 0
         own[name][known] = on_rank_0(own[name][known], began, ended)

@@ -53,7 +53,8 @@ def read_perfetto(path: Path) -> Contents:
         """The slice to which a flow event is attached: of its thread, at its time, without the slice's end."""
         found = [number for begin, end, number in slices[event["pid"], event["tid"]] if begin <= event["ts"] < end]
         assert len(found) == 1, event
-        return found[0]
+        number: int = found[0]
+        return number
 
     starts, ends = ({event["id"]: event for event in events if event["ph"] == phase} for phase in "sf")
     assert len(starts) + len(ends) == sum(event["ph"] in "sf" for event in events)
