@@ -15,11 +15,26 @@ from starpullm.commands import (
     record,
     report,
     tokenize,
+    trace,
     train,
 )
 from starpullm.commands.main import main
 
 __all__ = ["main"]
 
-for _module in (bench, checkpoint, debug_state, demo, doctor, generate, parity, plot, record, report, tokenize, train):
+for _module in (
+    bench,
+    checkpoint,
+    debug_state,
+    demo,
+    doctor,
+    generate,
+    parity,
+    plot,
+    record,
+    report,
+    tokenize,
+    trace,
+    train,
+):
     main.add_command(_module.command)
