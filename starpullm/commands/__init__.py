@@ -6,6 +6,7 @@ Commands read options, call the package and print results. They compute nothing 
 from starpullm.commands import (
     bench,
     checkpoint,
+    convert,
     debug_state,
     demo,
     doctor,
@@ -20,5 +21,5 @@ from starpullm.commands.main import main
 
 __all__ = ["main"]
 
-for _module in (bench, checkpoint, debug_state, demo, doctor, generate, parity, plot, record, tokenize, train):
+for _module in (bench, checkpoint, convert, debug_state, demo, doctor, generate, parity, plot, record, tokenize, train):
     main.add_command(_module.command)
