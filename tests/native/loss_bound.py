@@ -123,7 +123,11 @@ def _attention(qkv: Doubles, num_heads: int) -> tuple[Doubles, Doubles]:
     att_error = att * (moved + (att * moved).sum(axis=-1, keepdims=True) + gamma(T + 2))
     out = att @ v
     out_error = att_error @ np.abs(v) + gamma(T + 1) * (att @ np.abs(v))
-    return tuple(part.transpose(0, 2, 1, 3).reshape(B, T, num_heads * hs) for part in (out, out_error))  # type: ignore[return-value]
+
+    def joined(values: Doubles) -> Doubles:
+        return values.transpose(0, 2, 1, 3).reshape(B, T, num_heads * hs)
+
+    return joined(out), joined(out_error)
 
 
 def _gelu(x: Doubles) -> tuple[Doubles, Doubles]:

@@ -114,7 +114,7 @@ def with_head(tensors: Tensors) -> Tensors:
 
 def with_masks(tensors: Tensors) -> Tensors:
     mask = {f"h.{layer}.attn.bias": ("U8", (1, 1, 6, 6), bytes(36)) for layer in range(2)}
-    return {**mask, **tensors, "h.1.attn.masked_bias": float32(np.float32(-1e4))}
+    return {**mask, **tensors, "h.1.attn.masked_bias": float32(np.array(-1e4, np.float32))}
 
 
 def reversed_order(tensors: Tensors) -> Tensors:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import safetensors.numpy
+from numpy.typing import NDArray
 
 from starpullm.errors import FileError, FormatError
 from starpullm.files.safetensors import header_of, read_values, stored_tensors
@@ -21,7 +23,7 @@ ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 def test_files_of_the_package(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     random = np.random.default_rng(1)
-    arrays = {
+    arrays: dict[str, NDArray[Any]] = {
         "a": random.standard_normal((3, 5), np.float32),
         "half": random.standard_normal(7).astype(np.float16),
         "mask": np.ones((2, 2), np.uint8),
@@ -42,7 +44,7 @@ def test_files_of_the_package(tmp_path: Path) -> None:
 
 def test_headers_are_the_package_s(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
-    arrays = {"b": np.arange(6, dtype=np.float32).reshape(2, 3), "a": np.float32([-0.0, np.inf])}
+    arrays = {"b": np.arange(6, dtype=np.float32).reshape(2, 3), "a": np.array([-0.0, np.inf], np.float32)}
     content = b"".join(array.tobytes() for array in arrays.values())
     path.write_bytes(header_of({name: array.shape for name, array in arrays.items()}) + content)
     read = safetensors.numpy.load_file(path)
@@ -60,12 +62,14 @@ def test_every_value_of_sixteen_bits_is_kept(tmp_path: Path, dtype: str) -> None
     values = read_values(stored_tensors(path)["a"], 0, 2**16)
     assert values.dtype == np.float32
     if dtype == "F16":
-        expected = np.float64(struct.unpack(f"<{2**16}e", patterns.tobytes()))
+        expected = np.array(struct.unpack(f"<{2**16}e", patterns.tobytes()))
         with np.errstate(invalid="ignore"):  # signalling NaN become quiet ones
             assert np.array_equal(values.astype(np.float64), expected, equal_nan=True)
         assert np.array_equal(np.signbit(values), patterns >= 2**15)
     else:
-        assert values.tobytes() == b"".join(b"\0\0" + pattern for pattern in struct.unpack("2s" * 2**16, patterns))
+        assert values.tobytes() == b"".join(
+            b"\0\0" + pattern for pattern in struct.unpack("2s" * 2**16, patterns.tobytes())
+        )
 
 
 @pytest.mark.parametrize(
