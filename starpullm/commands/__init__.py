@@ -6,6 +6,7 @@ Commands read options, call the package and print results. They compute nothing 
 from starpullm.commands import (
     bench,
     checkpoint,
+    convert,
     debug_state,
     demo,
     doctor,
@@ -25,6 +26,7 @@ __all__ = ["main"]
 for _module in (
     bench,
     checkpoint,
+    convert,
     debug_state,
     demo,
     doctor,
