@@ -12,6 +12,7 @@ from starpullm.commands import (
     generate,
     parity,
     plot,
+    probe,
     record,
     tokenize,
     train,
@@ -20,5 +21,5 @@ from starpullm.commands.main import main
 
 __all__ = ["main"]
 
-for _module in (bench, checkpoint, debug_state, demo, doctor, generate, parity, plot, record, tokenize, train):
+for _module in (bench, checkpoint, debug_state, demo, doctor, generate, parity, plot, probe, record, tokenize, train):
     main.add_command(_module.command)

@@ -36,7 +36,7 @@ COMMANDS = dict(commands(main))
 
 def test_all_commands_are_there() -> None:
     assert {names[0] for names in COMMANDS if names} == set(
-        "bench checkpoint debug-state demo doctor generate parity plot record tokenize train".split()
+        "bench checkpoint debug-state demo doctor generate parity plot probe record tokenize train".split()
     )
     assert ("checkpoint", "new") in COMMANDS
 
