@@ -40,7 +40,8 @@ COMMANDS = dict(commands(main))
 
 def test_all_commands_are_there() -> None:
     assert {names[0] for names in COMMANDS if names} == set(
-        "bench checkpoint convert debug-state demo doctor generate parity plot record report tokenize trace train".split()
+        "bench checkpoint convert debug-state demo doctor generate parity plot probe record report tokenize trace "
+        "train".split()
     )
     assert ("checkpoint", "new") in COMMANDS
 
