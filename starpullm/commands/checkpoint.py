@@ -24,25 +24,11 @@ def command() -> None:
         "starpullm checkpoint new --layers 2 --heads 2 --channels 48 --vocab 257 --max-seq-len 64 model.bin"
     ),
 )
-@click.option("--layers", "num_layers", type=int, required=True, metavar="L", help="Number of transformer blocks.")
-@click.option(
-    "--heads",
-    "num_heads",
-    type=int,
-    required=True,
-    metavar="NH",
-    help="Number of attention heads; has to divide the channels.",
-)
-@click.option("--channels", type=int, required=True, metavar="C", help="Number of channels.")
+@options.layers
+@options.heads
+@options.channels
 @click.option("--vocab", "vocab_size", type=int, required=True, metavar="V", help="Number of tokens in the vocabulary.")
-@click.option(
-    "--padded-vocab",
-    "padded_vocab_size",
-    type=int,
-    metavar="Vp",
-    show_default="V rounded up to a multiple of 128, as in llm.c",
-    help="Number of rows of wte.",
-)
+@options.padded_vocab
 @click.option("--max-seq-len", type=int, required=True, metavar="maxT", help="Tokens of the longest sequence.")
 @click.option("--seed", type=click.IntRange(min=0), default=42, help="Seed of the random parameters.")
 @click.argument("out", type=options.PATH)

@@ -44,6 +44,27 @@ def placement(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+layers = click.option(
+    "--layers", "num_layers", type=int, required=True, metavar="L", help="Number of transformer blocks."
+)
+heads = click.option(
+    "--heads",
+    "num_heads",
+    type=int,
+    required=True,
+    metavar="NH",
+    help="Number of attention heads; has to divide the channels.",
+)
+channels = click.option("--channels", type=int, required=True, metavar="C", help="Number of channels.")
+padded_vocab = click.option(
+    "--padded-vocab",
+    "padded_vocab_size",
+    type=int,
+    metavar="Vp",
+    show_default="V rounded up to a multiple of 128, as in llm.c",
+    help="Number of rows of wte.",
+)
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Print results as JSON.")
 
 

@@ -53,7 +53,7 @@ def test_nothing_to_compare_is_refused() -> None:
     assert outcome.stdout == ""
     assert outcome.stderr.startswith(
         "ranks 0-4: ranks: found 5, expected a divisor of the batch of a shipped record (tiny 2, odd 3, small 8, "
-        "deep 12); nothing would be compared"
+        "deep 12, single 8, ragged 12, long 2, wide 4); nothing would be compared"
     )
 
 

@@ -13,9 +13,10 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from starpullm.commands import bench, main
+from starpullm.commands import bench, main, parity
 from starpullm.commands.render import OUT
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
+from starpullm.golden.records import SHIPPED_RECORDS
 from starpullm.processes.lock import LOCK_VARIABLE
 from starpullm.speed.measure import Throughput
 from starpullm.speed.peers.compare import Comparison, ContenderSpeed, Spread
@@ -87,6 +88,12 @@ def test_batch_sizes_of_bench(
     result = CliRunner().invoke(main, ["bench", "--model", "tiny", "--ranks", "1", "--ranks", "2", *options])
     assert result.exit_code == 0, result.output
     assert [(of.ranks, of.batch_size) for of in measured] == expected
+
+
+def test_parity_is_checked_with_all_shipped_records_but_the_largest() -> None:
+    """Unless records are given."""
+    assert [record.name for record, _ in parity._plan([], False, "1", 1)] == list(SHIPPED_RECORDS[:-1])
+    assert [record.name for record, _ in parity._plan([], True, "1", 1)] == list(SHIPPED_RECORDS)
 
 
 # ---- What bench prints ----
