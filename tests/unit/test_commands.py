@@ -96,6 +96,17 @@ def test_parity_is_checked_with_all_shipped_records_but_the_largest() -> None:
     assert [record.name for record, _ in parity._plan([], True, "1", 1)] == list(SHIPPED_RECORDS)
 
 
+def test_record_is_refused_on_several_ranks(tmp_path: Path) -> None:
+    """Before anything is run or written."""
+    sizes = "--layers 1 --heads 1 --channels 2 --batch-size 1 --seq-len 1 --steps 1".split()
+    out = tmp_path / "mine.json"
+    ranks = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
+    result = CliRunner(env=ranks).invoke(main, ["record", "--llmc-lib", "none.so", *sizes, str(out)])
+    assert result.exit_code == 2
+    assert result.stderr == "Error: ranks: found 2, expected one: llm.c trains in one process\n"
+    assert not out.exists()
+
+
 # ---- What bench prints ----
 
 
