@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from starpullm.binding.library import ENVIRONMENT_VARIABLE
 from starpullm.machine import inspect_machine
 from starpullm.processes.lock import machine_lock
 
@@ -43,7 +44,6 @@ class Stage:
     name: str
     title: str
     command: tuple[str, ...]
-    environment: tuple[tuple[str, str], ...] = ()
 
 
 def stages(build: Path) -> tuple[Stage, ...]:
@@ -74,7 +74,8 @@ class Measurement:
         """Run a stage, store its report and return the exit status of its command."""
         for counters in self.build.rglob("*.gcda"):
             counters.unlink()
-        environment = {**os.environ, **dict(stage.environment)}
+        # PYTHONPATH may name the checkout, which would hide the installed package.
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         status = subprocess.run(stage.command, cwd=self._reports, env=environment, check=False).returncode
         self._gcovr(str(self.build), output=self._path(stage.name))
         return status
@@ -161,6 +162,7 @@ def main() -> int:
     if options.missing:
         print("\n".join(["", *_missing(list(columns.values())[-1])]))
     if options.page:
+        os.environ[ENVIRONMENT_VARIABLE] = str(measurement.build / "libstarpullm.so")
         machine = inspect_machine()
         date = datetime.now(UTC).date().isoformat()
         head = f"`python -m tests.coverage --page`, {date}, {machine.processor}, {machine.cores} cores:"
