@@ -33,7 +33,7 @@ from starpullm.traces.summary import summary_lines
     help="Submissions (steps and evaluations), numbered from 0.",
 )
 def command(run: Path, name: str | None, output: Path | None, steps: str | None) -> None:
-    """Describe the trace RUN, or write it in the format of another tool.
+    """Describe a trace, or write it for another tool.
 
     RUN is a file that `train --trace` has written. perfetto: JSON for ui.perfetto.dev and chrome://tracing. paje: for
     ViTE and pj_dump. dot and graphml: the task graph, for Graphviz, NetworkX and Gephi. csv: the files that StarVZ

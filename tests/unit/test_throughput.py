@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,7 +64,7 @@ def test_flops_as_a_plain_count() -> None:
         ({"partition": "2"}, 'partition: found "2", expected WxT'),
     ],
 )
-def test_impossible_workloads(changes: dict[str, object], sentence: str) -> None:
+def test_impossible_workloads(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InvalidArgumentError, match=sentence):
         replace(WORKLOAD, **changes)
 
