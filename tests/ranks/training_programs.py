@@ -166,18 +166,6 @@ def one_rank_is_refused(comm: Comm, checkpoint: str, call: str) -> None:
         CALLS[call](trainer, comm.Get_rank() == FAILING_RANK)
 
 
-def last_transfer_fails(comm: Comm, checkpoint: str) -> None:
-    """Print the error of a step whose last transfers fail when its tasks have been submitted; then train again."""
-    batch = _batch(False)
-    with Runtime(comm=comm) as runtime, ranks.guarded(comm):
-        for _ in range(3):
-            with Trainer(runtime, checkpoint, batch_size=B, seq_len=T) as trainer:
-                try:
-                    trainer.submit(*batch)
-                except StarpullmError as error:
-                    print(error)
-
-
 def use_mpi(comm: Comm) -> None:
     with Runtime(comm=comm):
         pass
