@@ -28,7 +28,7 @@ from starpullm.checks.reduction import GradientErrorResult, check_gradients
 from starpullm.checks.reference64 import ReadTensor
 from starpullm.checks.references import record_trainer
 from starpullm.checks.result import CheckResult
-from starpullm.checks.same_bits import check_same_bits
+from starpullm.checks.same_bits import check_same_bits, require_delays
 from starpullm.data.generator import generate_tokens
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, layer_name, shipped_record
 from starpullm.processes.ranks import guarded
@@ -234,6 +234,8 @@ def write_disturbed(
     with _traced_trainer(place, record, sub_batches, reduction, instruments) as trainer:
         trace = trace_steps(trainer, seed)
         tensors = named_tensors(trainer, "grads", "m", "v", "params")
+    if max_delay_us:
+        require_delays(trace, max_delay_us)
     np.savez(path, allow_pickle=False, **tensors)
     return check_observed(trace)
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from starpullm.checks.bits import BitDifference, compare_bits
 from starpullm.checks.result import MAX_LISTED, CheckResult, listed, passed_if
-from starpullm.errors import InvalidArgumentError
+from starpullm.errors import InvalidArgumentError, RuntimeFailureError
+from starpullm.trace import Trace
 
 MAX_DELAY_US = 200
 """For disturbed runs: longer than most tasks of the small records, so that delays decide which of them run together."""
@@ -45,6 +46,25 @@ class SameBitsResult(CheckResult):
     def detail_lines(self) -> Iterator[str]:
         """Yield the tensors that differ."""
         yield from listed(self.differences, int(self.measured or 0))
+
+
+def require_delays(trace: Trace, max_delay_us: int) -> None:
+    """Refuse a run whose tasks weren't delayed: its bits show nothing.
+
+    A task's delay is part of its time, and half of the delays are at least half of the longest one.
+
+    Raises
+    ------
+    RuntimeFailureError
+        If fewer than a quarter of the tasks took half of the longest delay.
+    """
+    tasks = trace.tasks[trace.tasks["worker"] >= 0]
+    delayed = int(np.sum(tasks["end_ns"] - tasks["start_ns"] >= max_delay_us * 500))
+    if delayed * 4 < len(tasks) or not len(tasks):
+        raise RuntimeFailureError(
+            f"delays: {delayed} of {len(tasks)} tasks took {max_delay_us / 2:g} µs or longer, expected at least a "
+            f"quarter of them with delays of up to {max_delay_us} µs"
+        )
 
 
 def check_same_bits(name: str, runs: Mapping[str, Tensors]) -> SameBitsResult:

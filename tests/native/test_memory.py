@@ -106,7 +106,12 @@ def find_leaks(library: str) -> dict[str, list[str]]:
         return check_growth("calls", repeat, warm_up=10, repetitions=REPETITIONS, renewals=5).describe()
 
     lines = {name: check(getattr(own, name)) for name in CASES}
-    lines["objects"] = check(lambda: (own.frees(), kept.extend(object() for _ in range(3))))
+
+    def keep_objects() -> None:
+        own.frees()
+        kept.extend(object() for _ in range(3))
+
+    lines["objects"] = check(keep_objects)
     lines["nothing"] = [str(attempt(check, own.allocates_nothing)["text"])]
     return lines
 
@@ -146,7 +151,7 @@ TINY = shipped_record("tiny")
 def fail_each_allocation(checkpoint: str, shim: str) -> list[tuple[Reply, int]]:
     """Let every allocation of creating a trainer fail, each in a creation of its own, then those of a step.
 
-    Return how each went, and how many of the library's allocations were left.
+    Return how each went, and how many of the library's allocations were left; the first that left some is the last.
     """
     fail_allocation = ctypes.CDLL(shim).fail_allocation
     fail_allocation.argtypes, fail_allocation.restype = [ctypes.c_long], ctypes.c_long
@@ -154,8 +159,7 @@ def fail_each_allocation(checkpoint: str, shim: str) -> list[tuple[Reply, int]]:
     tries: list[tuple[Reply, int]] = []
 
     def open_trainer(runtime: Runtime) -> Trainer:
-        sizes = {"batch_size": TINY.batch_size, "seq_len": TINY.seq_len}
-        return Trainer(runtime, checkpoint, **sizes, sub_batches=2, trace=True)
+        return Trainer(runtime, checkpoint, batch_size=TINY.batch_size, seq_len=TINY.seq_len, sub_batches=2, trace=True)
 
     def fails_at(number: int, runtime: Runtime, what: str) -> bool:
         allocations.start()
@@ -167,7 +171,7 @@ def fail_each_allocation(checkpoint: str, shim: str) -> list[tuple[Reply, int]]:
             trainer.close()
         allocations.stop()
         tries.append((reply, left_allocations()))
-        return not_reached == 0
+        return not_reached == 0 and tries[-1][1] == 0
 
     with Runtime() as runtime:
         with open_trainer(runtime) as trainer:
@@ -199,11 +203,11 @@ def failed_allocations(tiny_checkpoint: Path, compiled: Callable[[str], Path]) -
 
 def test_an_allocation_that_fails_is_reported_and_leaks_nothing(failed_allocations: list[tuple[Reply, int]]) -> None:
     """So neither does a loss whose step can't be submitted."""
+    assert [(reply, left) for reply, left in failed_allocations if left] == []
     refused = [reply for reply, _ in failed_allocations if reply["raised"] is not None]
     succeeded = len(failed_allocations) - len(refused)
     assert succeeded == 2
     assert len(refused) > 100
     assert {reply["raised"] for reply in refused} == {OutOfMemoryError.__name__}
-    assert [(reply, left) for reply, left in failed_allocations if left] == []
     assert any("a loss could not be allocated" in reply["text"] for reply in refused)
     assert any("a task of encoder_forward" in reply["text"] for reply in refused)

@@ -15,8 +15,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from starpullm.checks.result import MAX_LISTED, Outcome
-from starpullm.checks.same_bits import check_same_bits
-from starpullm.errors import InvalidArgumentError
+from starpullm.checks.same_bits import check_same_bits, require_delays
+from starpullm.checks.underflow import count_denormals
+from starpullm.errors import InvalidArgumentError, RuntimeFailureError
+
+from .test_dependencies import make_trace
 
 F32 = np.float32
 NEAR = float(np.nextafter(F32(6), F32(7)))
@@ -82,3 +85,23 @@ def test_one_run_or_no_tensor_shows_nothing() -> None:
         check_same_bits("runs", {"a": run(1)})
     with pytest.raises(InvalidArgumentError, match="nothing was compared"):
         check_same_bits("runs", {"a": {}, "b": {}})
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "delayed"), [([100, 0, 0, 0], True), ([100, 99, 0, 0, 0], False), ([], False)]
+)
+def test_a_run_without_delays_is_refused(microseconds: list[int], delayed: bool) -> None:
+    starts = [1000 * number for number in range(len(microseconds))]
+    ends = [start + 1000 * long for start, long in zip(starts, microseconds, strict=True)]
+    trace = make_trace([[] for _ in microseconds], starts=starts, ends=ends)
+    if delayed:
+        require_delays(trace, 200)
+    else:
+        with pytest.raises(RuntimeFailureError, match=rf"delays: . of {len(microseconds)} tasks took 100 µs or longer"):
+            require_delays(trace, 200)
+
+
+def test_denormals_are_counted() -> None:
+    smallest = np.finfo(F32).smallest_normal
+    values = np.array([0, -0.0, 1, smallest, -smallest, smallest / 2, -1e-45, math.nan, math.inf], F32)
+    assert count_denormals([values, values[:6]]) == 3
