@@ -163,7 +163,12 @@ class Pool:
             if fresh and configuration in self._children:
                 lost = self._end(configuration)
                 self.failures += [lost.text] if lost else []
-            reply = self._ask(configuration, request, time_limit)
+            try:
+                reply = self._ask(configuration, request, time_limit)
+            except BaseException:  # Ctrl-C, or the time limit of another plugin: the next check must not get this reply
+                if configuration in self._children:
+                    self._children.pop(configuration).kill()
+                raise
             if configuration in self._children and (isinstance(reply, Lost) or not self._sticky):
                 return self._end(configuration) or reply
             return reply
