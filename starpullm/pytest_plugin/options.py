@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 DEFAULT_RECORDS_OF_RANKS = ("tiny", "odd", "small")
 """Few, because ranks often share cores; 2, 3, 4 and 8 ranks divide the batch of at least one of them."""
+PARITY_RECORDS_OF_RANKS = ("single", "ragged")
+"""Of the records beyond thresholds, those with the largest batches."""
 DISTURBING = ("eager", "random", "lws", "prio", "dmda", "ws")
 DEFAULT_THROUGHPUT_RECORD = "small"
 """It is large enough to be measured, and small enough to be quick."""
@@ -71,6 +73,12 @@ class Options(Settings):
     def report_path(self) -> Path | None:
         """Where to write the JSON report, if not into pytest's cache."""
         return self.path("report")
+
+    @property
+    def report_is_folder(self) -> bool:
+        """Whether ``--starpullm-report`` names a folder: not FILE.json, and nothing else that exists."""
+        path = self.report_path
+        return path is not None and path.suffix != ".json" and (path.is_dir() or not path.exists())
 
     @cached_property
     def machine(self) -> dict[str, Any]:
@@ -127,6 +135,15 @@ class Options(Settings):
         return found
 
     @cached_property
+    def parity_records(self) -> Sequence[str]:
+        """The records that only parity is checked with: those beyond thresholds, unless records are chosen."""
+        from starpullm.golden.records import THRESHOLD_RECORDS
+
+        if self.parts("records"):
+            return ()
+        return THRESHOLD_RECORDS if self.ranks == 1 else PARITY_RECORDS_OF_RANKS
+
+    @cached_property
     def throughput_records(self) -> list[str]:
         """The records whose throughput is measured."""
         return self.records if self.parts("records") else [DEFAULT_THROUGHPUT_RECORD]
@@ -139,16 +156,22 @@ class Options(Settings):
         return self._names("reductions", REDUCTIONS) or list(REDUCTIONS)
 
     def sub_batches(self, record: str, ranks: int = 1) -> list[int]:
-        """Return the chosen numbers of sub-batches that divide each rank's part of a record's batch, ascending."""
+        """Return the chosen numbers of sub-batches that divide each rank's part of a record's batch, ascending.
+
+        By default these are 1 and one per sequence; of the records beyond thresholds also the divisor in the middle.
+        """
         from starpullm.checks.runs import find_record
         from starpullm.data.sizes import divisors
+        from starpullm.golden.records import THRESHOLD_RECORDS
 
         batch_size, rest = divmod(find_record(record).batch_size, ranks)
         if rest:
             return []
         chosen = self.parts("sub_batches")
         if not chosen:
-            return sorted({1, batch_size})
+            counts = divisors(batch_size)
+            middle = {counts[len(counts) // 2]} if record in THRESHOLD_RECORDS else set()
+            return sorted({1, batch_size} | middle)
         counts = divisors(batch_size) if chosen == ["all"] else self._counts("sub_batches", ", or all")
         return [count for count in divisors(batch_size) if count in counts]
 
@@ -203,6 +226,13 @@ class Options(Settings):
         report = self.report_path
         if report is not None and not report.parent.is_dir():
             raise pytest.UsageError(f"{self.label('report')}: {report}: there is no directory {report.parent}")
+        if self.report_is_folder:
+            from starpullm.report import require_packages
+
+            try:
+                require_packages()
+            except MissingDependencyError as error:
+                raise pytest.UsageError(f"{self.label('report')}: {error}") from error
 
     def _check_file(self, name: str) -> None:
         path = self.path(name)

@@ -1,8 +1,7 @@
-"""The results of a run: collected test by test, shown as a table at the end, and written as JSON."""
+"""The results of a run: collected test by test, and shown as a table at the end."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,8 +13,6 @@ from starpullm.pytest_plugin.items import FAMILIES
 if TYPE_CHECKING:
     from starpullm.checks.isolation import Costs
 
-REPORT_VERSION = 1
-
 OUTCOMES = ("passed", "failed", "skipped")
 """How a test can end; a report with another outcome is that of an attempt that is repeated."""
 
@@ -26,7 +23,6 @@ class Report:
     def __init__(self) -> None:
         self.notes: list[str] = []
         self.tests: dict[str, dict[str, Any]] = {}
-        self.start = time.time()
         self._repeated: dict[str, list[str]] = {}
         """By test, why its attempts failed that were repeated."""
 
@@ -73,21 +69,6 @@ class Report:
         if costs is not None and costs.served:
             lines.append(f"isolation: {costs}")
         return lines + self.notes
-
-    def as_json(self, costs: Costs | None) -> dict[str, Any]:
-        """Return the part of the JSON file that is about tests and their processes."""
-        isolation = costs and {
-            "processes": len(costs.starts),
-            "served": costs.served,
-            "seconds_per_process": costs.per_process,
-            "seconds_saved": costs.saved,
-        }
-        return {
-            "version": REPORT_VERSION,
-            "time": self.start,
-            "isolation": isolation,
-            "tests": list(self.tests.values()),
-        }
 
 
 def _flaky(test: Mapping[str, Any]) -> str:

@@ -65,7 +65,7 @@ SETTINGS = {
         Setting(
             "records",
             "RECORD,…",
-            f"golden records, by name or file; default: {','.join(DEFAULT_RECORDS)}",
+            f"golden records, by name or file; default: {','.join(DEFAULT_RECORDS)}, and for parity four more",
             Kind.LIST,
         ),
         Setting("llmc_lib", "PATH", "llm.c as a shared object, to compare with in addition to the golden records"),
@@ -73,7 +73,11 @@ SETTINGS = {
         Setting("timeout", "SECONDS", f"time limit of each check; default: {DEFAULT_TIME_LIMIT:g}"),
         Setting("over_ranks", "", "with --with-mpi under mpirun: all ranks are one run of pytest", Kind.FLAG),
         Setting("fresh", "", "start a new process for each check", Kind.FLAG),
-        Setting("report", "PATH", "JSON file to write the results to; default: a file in pytest's cache"),
+        Setting(
+            "report",
+            "PATH",
+            "folder for a report that people read, or FILE.json for its data alone; default: a file in pytest's cache",
+        ),
         Setting("strict", "", "fail tests that are skipped, not comparable or inconclusive", Kind.FLAG),
         Setting("benchmark", "", "also run the tests of throughput; pytest-benchmark stores their results", Kind.FLAG),
         Setting(
