@@ -6,6 +6,7 @@ don't pose as workers of pytest-xdist, of which plugins expect more than that.
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 from pathlib import Path
@@ -53,8 +54,7 @@ def keep_coverage_apart(config: pytest.Config, rank: int) -> None:
     options = config.known_args_namespace
     if not getattr(options, "cov_source", None):
         return
-    import coverage
-
+    coverage: Any = importlib.import_module("coverage")  # it is there with pytest-cov
     data_file = coverage.Coverage(config_file=options.cov_config).get_option("run:data_file")
     patch = pytest.MonkeyPatch()
     patch.setenv("COVERAGE_FILE", f"{Path(str(data_file)).absolute()}.rank{rank}")
