@@ -15,7 +15,7 @@ CHECKOUT = Path(__file__).parent
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of tests/mutation and tests/native: pytest takes them from this file only."""
-    parser.getgroup("mutation", "seeded defects").addoption(
+    parser.getgroup("fuzzing", "damaged files").addoption(
         "--fuzz-files",
         metavar="N",
         type=int,

@@ -167,7 +167,12 @@ class Pool:
             if preloading and configuration in self._children:
                 lost = self._end(configuration)
                 self.failures += [lost.text] if lost else []
-            reply = self._ask(configuration, request, time_limit, preloading)
+            try:
+                reply = self._ask(configuration, request, time_limit, preloading)
+            except BaseException:  # Ctrl-C, or the time limit of another plugin: the next check must not get this reply
+                if configuration in self._children:
+                    self._children.pop(configuration).kill()
+                raise
             is_last = bool(preloading) or not self._sticky
             if configuration in self._children and (isinstance(reply, Lost) or is_last):
                 return self._end(configuration) or reply

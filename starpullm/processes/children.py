@@ -222,6 +222,14 @@ class Child:
         lost = self._lost("the end", _END_SECONDS)
         return None if isinstance(lost.ending, Completed) or self._connection is None else lost
 
+    def kill(self) -> None:
+        """End the child at once, whatever it does."""
+        self._is_over = True
+        if self._connection is not None:
+            self._connection.close()
+        if self._thread is not None:
+            self._kill()
+
     def __enter__(self) -> Self:
         return self
 

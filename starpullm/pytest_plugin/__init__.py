@@ -6,49 +6,51 @@ fixtures and markers is changed only by its options.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 from starpullm.pytest_plugin.fixtures import Checker
-from starpullm.pytest_plugin.items import FAMILIES, FIXTURES, RANK_MARKERS
-from starpullm.pytest_plugin.ranks import RankedRun, rank_and_size, write_nothing
+from starpullm.pytest_plugin.items import FAMILIES, FIXTURES, RANK_MARKERS, uses_plugin
+from starpullm.pytest_plugin.quiet import keep_coverage_apart, write_nothing
+from starpullm.pytest_plugin.ranks import RankedRun, rank_and_size
 from starpullm.pytest_plugin.run import VALIDATION, Validation, validation_of
 from starpullm.pytest_plugin.throughput import Gate
 
 __all__ = ["FIXTURES", "Checker", "Gate", "Validation", "validation_of"]
 
-pytest_plugins = [f"starpullm.pytest_plugin.{name}" for name in ("options", "fixtures", "throughput")]
+pytest_plugins = [f"starpullm.pytest_plugin.{name}" for name in ("settings", "fixtures", "throughput")]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None, None, None]:
+    """Give each rank a coverage file of its own before pytest-cov chooses one."""
+    rank, _ = rank_and_size(early_config)
+    if rank > 0:
+        keep_coverage_apart(early_config, rank)
+    return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Let only rank 0 write; other plugins have to know this before they are configured."""
-    rank, _ = rank_and_size(config.option)
+    rank, _ = rank_and_size(config)
     if rank > 0:
         write_nothing(config, rank)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers, connect the ranks, and refuse options that can't be satisfied."""
+    """Register the markers, and connect the ranks."""
     for name, text in {**{f"starpullm_{name}": text for name, text in FAMILIES.items()}, **RANK_MARKERS}.items():
-        config.addinivalue_line("markers", f"{name}: {text} (starpullm)")
+        if name != "mpi" or not config.pluginmanager.has_plugin("pytest_mpi"):
+            config.addinivalue_line("markers", f"{name}: {text} (starpullm)")
     validation = config.stash[VALIDATION] = Validation(config)
     config.pluginmanager.register(validation, "starpullm-validation")
-    ranked = RankedRun(config) if validation.ranks > 1 else None
-    refusal = None
-    try:
-        validation.choose_library()
-        if validation.has_options and not config.option.help:
-            validation.check_options()
-    except pytest.UsageError as error:
-        refusal = error
-    if ranked is not None:
-        ranked.refuse_together(refusal)
-        config.pluginmanager.register(ranked, "starpullm-ranks")  # after the other plugin, whose reports it compares
-    if refusal is not None:
-        raise refusal
+    if validation.ranks > 1:
+        # After the other plugin, whose reports it compares.
+        config.pluginmanager.register(RankedRun(config, validation.time_limit), "starpullm-ranks")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -57,9 +59,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         config.stash[VALIDATION].close()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrise the fixtures by the options; tests with the same configuration follow one after the other."""
+    if not uses_plugin(metafunc.definition) and FIXTURES.isdisjoint(metafunc.fixturenames):
+        return
     validation = validation_of(metafunc.config)
+    validation.require_options()
     ranks = validation.ranks_of(metafunc.definition)
     if _is_ours(metafunc, "starpullm_configuration"):
         configurations = validation.configurations(ranks)

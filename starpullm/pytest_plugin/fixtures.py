@@ -112,11 +112,11 @@ def starpullm_trainer(starpullm_runtime: Runtime, starpullm_golden: GoldenRecord
 
 
 @pytest.fixture
-def starpullm_trace(request: pytest.FixtureRequest, starpullm_trainer: Trainer) -> Trace:
+def starpullm_trace(starpullm_validation: Validation, starpullm_trainer: Trainer) -> Trace:
     """Give the ``Trace`` of four steps of ``starpullm_trainer`` on generated batches, submitted without waiting."""
     from starpullm.checks.runs import trace_steps
 
-    return trace_steps(starpullm_trainer, request.config.getoption("--starpullm-seed"))
+    return trace_steps(starpullm_trainer, starpullm_validation.seed)
 
 
 class Checker:

@@ -29,14 +29,19 @@ FIXTURES = frozenset(
 
 @dataclass
 class Entry:
-    """The results of the checks of one test."""
+    """The results of the checks of one attempt at a test."""
 
     configuration: str = ""
     results: list[dict[str, Any]] = field(default_factory=list)
     failure: str = ""
+    reruns: int = 0
+    """The attempts before this one; other plugins repeat tests."""
 
 
 ENTRY = pytest.StashKey[Entry]()
+
+REFUSAL = pytest.StashKey[str]()
+"""In the configuration: why the plugin's options can't be satisfied."""
 
 
 def uses_plugin(item: pytest.Item) -> bool:
@@ -44,6 +49,17 @@ def uses_plugin(item: pytest.Item) -> bool:
     return not FIXTURES.isdisjoint(getattr(item, "fixturenames", ())) or any(
         item.get_closest_marker(f"starpullm_{name}") for name in FAMILIES
     )
+
+
+def is_worker(config: pytest.Config) -> bool:
+    """Return whether this process is a worker of pytest-xdist, whose controller reports for it."""
+    return hasattr(config, "workerinput")
+
+
+def begin_attempt(item: pytest.Item) -> None:
+    """Forget what an earlier attempt at a test has found."""
+    known = item.stash.get(ENTRY, None)
+    item.stash[ENTRY] = Entry(reruns=0 if known is None else known.reruns + 1)
 
 
 def family_of(item: pytest.Item) -> str:

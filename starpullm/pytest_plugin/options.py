@@ -11,60 +11,22 @@ import pytest
 
 from starpullm.errors import MissingDependencyError, StarpullmError
 from starpullm.pytest_plugin.items import RANK_MARKERS
-from starpullm.pytest_plugin.ranks import add_mpi_option, rank_and_size
+from starpullm.pytest_plugin.ranks import rank_and_size, ranks_of_launcher
+from starpullm.pytest_plugin.settings import DEFAULT_RECORDS, DEFAULT_SEED, DEFAULT_TIME_LIMIT, SETTINGS, Settings
 
 if TYPE_CHECKING:
     from starpullm.checks.isolation import RuntimeConfiguration
 
-DEFAULT_RECORDS = ("tiny", "odd", "small", "deep")
 DEFAULT_RECORDS_OF_RANKS = ("tiny", "odd", "small")
 """Few, because ranks often share cores; 2, 3, 4 and 8 ranks divide the batch of at least one of them."""
 PARITY_RECORDS_OF_RANKS = ("single", "ragged")
 """Of the records beyond thresholds, those with the largest batches."""
-DEFAULT_TIME_LIMIT = 60.0
 DISTURBING = ("eager", "random", "lws", "prio", "dmda", "ws")
 DEFAULT_THROUGHPUT_RECORD = "small"
 """It is large enough to be measured, and small enough to be quick."""
 
 
-def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    """Add the options."""
-    group = parser.getgroup("starpullm", "validation of starpullm")
-
-    def add(name: str, metavar: str | None, text: str, **attributes: Any) -> None:
-        action = {"action": "store_true"} if metavar is None else {"metavar": metavar}
-        group.addoption(name, help=text, **action, **attributes)
-
-    add("--starpullm-lib", "PATH", "native library to validate; default: the installed one")
-    partitions = "W workers of T threads each; may be repeated; all (the default): 1x1 and those that use every core"
-    add("--starpullm-partition", "WxT", partitions, action="append")
-    add("--starpullm-schedulers", "NAME,…", "StarPU schedulers; default: lws")
-    add("--starpullm-sub-batches", "N,…", "numbers of sub-batches, or all; default: 1 and one per sequence")
-    add("--starpullm-reductions", "NAME,…", "reductions of gradients; default: ordered,tree,redux")
-    records = f"golden records, by name or file; default: {','.join(DEFAULT_RECORDS)}, and for parity four more"
-    add("--starpullm-records", "RECORD,…", records)
-    add("--starpullm-llmc-lib", "PATH", "llm.c as a shared object, to compare with in addition to the golden records")
-    seed = "seed of generated batches, of delays and of StarPU's random scheduler; default: 1"
-    add("--starpullm-seed", "N", seed, type=int, default=1)
-    limit = f"time limit of each check; default: {DEFAULT_TIME_LIMIT:g}"
-    add("--starpullm-timeout", "SECONDS", limit, type=float, default=DEFAULT_TIME_LIMIT)
-    benchmark = "also run the tests of throughput; pytest-benchmark stores their results"
-    add("--benchmark", None, benchmark, dest="starpullm_benchmark")
-    baseline = "native library to compare throughput with; default: the stored runs of pytest-benchmark"
-    add("--starpullm-baseline-lib", "PATH", baseline)
-    add("--starpullm-blocks", "N", "rounds of a throughput comparison; default: 64", type=int)
-    add("--starpullm-budget", "FRACTION", "slowdown that is tolerated; default: 0.02", type=float)
-    add("--starpullm-ranks", "N,…", "numbers of ranks to measure throughput with; default: 1")
-    accept = "with stored runs: accept a task graph that costs more, and store its cost as the one to compare with"
-    add("--starpullm-accept-cost", None, accept)
-    add("--starpullm-fresh", None, "start a new process for each check")
-    report = "folder for a report that people read, or FILE.json for its data alone; default: a file in pytest's cache"
-    add("--starpullm-report", "PATH", report)
-    add("--starpullm-strict", None, "fail tests that are skipped, not comparable or inconclusive")
-    add_mpi_option(group, pluginmanager)
-
-
-class Options:
+class Options(Settings):
     """The options of one run of pytest; most are read when they are first asked for.
 
     Raises
@@ -74,25 +36,43 @@ class Options:
     """
 
     def __init__(self, config: pytest.Config) -> None:
-        self._config = config
-        option = config.option
-        self.rank, self.ranks = rank_and_size(option)
-        self.seed: int = option.starpullm_seed
-        self.time_limit: float = option.starpullm_timeout
-        self.benchmark: bool = option.starpullm_benchmark
-        # Paths are relative to the directory that pytest was called in.
-        self.library = self._path(option.starpullm_lib)
-        self.llmc_library = self._path(option.starpullm_llmc_lib)
-        self.baseline_library = self._path(option.starpullm_baseline_lib)
-        self.report_path = self._path(option.starpullm_report)
+        super().__init__(config)
+        self.rank, self.ranks = rank_and_size(config)
 
     @property
-    def has_options(self) -> bool:
-        """Whether options were given that have to be checked before anything runs."""
-        names = ("lib", "llmc_lib", "partition", "schedulers", "sub_batches", "reductions", "records", "report")
-        of_throughput = ("baseline_lib", "blocks", "budget", "ranks")
-        values = [getattr(self._config.option, f"starpullm_{name}") for name in (*names, *of_throughput)]
-        return self.benchmark or self.time_limit != DEFAULT_TIME_LIMIT or any(value is not None for value in values)
+    def seed(self) -> int:
+        """The seed of generated batches, of delays and of StarPU's random scheduler."""
+        return self.number("seed", int, DEFAULT_SEED)
+
+    @property
+    def time_limit(self) -> float:
+        """Seconds for each check."""
+        return self.number("timeout", float, DEFAULT_TIME_LIMIT)
+
+    @property
+    def benchmark(self) -> bool:
+        """Whether the tests of throughput run."""
+        return self.flag("benchmark")
+
+    @property
+    def library(self) -> Path | None:
+        """The native library to validate, if it isn't the installed one."""
+        return self.path("lib")
+
+    @property
+    def llmc_library(self) -> Path | None:
+        """The llm.c to compare with, if any."""
+        return self.path("llmc_lib")
+
+    @property
+    def baseline_library(self) -> Path | None:
+        """The native library to compare throughput with, if any."""
+        return self.path("baseline_lib")
+
+    @property
+    def report_path(self) -> Path | None:
+        """Where to write the JSON report, if not into pytest's cache."""
+        return self.path("report")
 
     @property
     def report_is_folder(self) -> bool:
@@ -133,7 +113,7 @@ class Options:
 
         partition = max(self._partitions(1), key=lambda text: Partition.parse(text).workers)
         known = self.machine["schedulers"]
-        schedulers = self._schedulers() if self._list("schedulers") else [name for name in DISTURBING if name in known]
+        schedulers = self._schedulers() if self.parts("schedulers") else [name for name in DISTURBING if name in known]
         return [RuntimeConfiguration(partition, scheduler) for scheduler in schedulers]
 
     @cached_property
@@ -143,15 +123,15 @@ class Options:
         from starpullm.golden.records import SHIPPED_RECORDS
 
         found = []
-        for name in self._list("records") or (DEFAULT_RECORDS if self.ranks == 1 else DEFAULT_RECORDS_OF_RANKS):
-            path = self._config.invocation_params.dir / name
+        for name in self.parts("records") or (DEFAULT_RECORDS if self.ranks == 1 else DEFAULT_RECORDS_OF_RANKS):
+            path = self.directory("records") / name
             if name not in SHIPPED_RECORDS and not path.is_file():
-                raise _not_one_of("records", name, SHIPPED_RECORDS, "a file or one of")
+                raise self._not_one_of("records", name, SHIPPED_RECORDS, "a file or one of")
             found.append(name if name in SHIPPED_RECORDS else str(path))
             try:
                 find_record(found[-1])
             except StarpullmError as error:
-                raise pytest.UsageError(f"--starpullm-records: {error}") from error
+                raise pytest.UsageError(f"{self.label('records')}: {error}") from error
         return found
 
     @cached_property
@@ -159,14 +139,14 @@ class Options:
         """The records that only parity is checked with: those beyond thresholds, unless records are chosen."""
         from starpullm.golden.records import THRESHOLD_RECORDS
 
-        if self._list("records"):
+        if self.parts("records"):
             return ()
         return THRESHOLD_RECORDS if self.ranks == 1 else PARITY_RECORDS_OF_RANKS
 
     @cached_property
     def throughput_records(self) -> list[str]:
         """The records whose throughput is measured."""
-        return self.records if self._list("records") else [DEFAULT_THROUGHPUT_RECORD]
+        return self.records if self.parts("records") else [DEFAULT_THROUGHPUT_RECORD]
 
     @cached_property
     def reductions(self) -> list[str]:
@@ -187,7 +167,7 @@ class Options:
         batch_size, rest = divmod(find_record(record).batch_size, ranks)
         if rest:
             return []
-        chosen = self._list("sub_batches")
+        chosen = self.parts("sub_batches")
         if not chosen:
             counts = divisors(batch_size)
             middle = {counts[len(counts) // 2]} if record in THRESHOLD_RECORDS else set()
@@ -205,97 +185,100 @@ class Options:
         """The rounds of a throughput comparison."""
         from starpullm.speed.rounds import ROUNDS
 
-        rounds: int | None = self._config.option.starpullm_blocks
-        return ROUNDS if rounds is None else rounds
+        return self.number("blocks", int, ROUNDS)
 
     @property
     def budget(self) -> float:
         """The slowdown that is tolerated, as a fraction."""
         from starpullm.speed.gate import BUDGET
 
-        budget: float | None = self._config.option.starpullm_budget
-        return BUDGET if budget is None else budget
+        return self.number("budget", float, BUDGET)
 
     def check_options(self) -> None:
-        """Raise a usage error for the first option that can't be satisfied."""
+        """Raise a usage error for the first option that can't be satisfied; defaults aren't checked on one rank."""
+        launched = ranks_of_launcher(self._config.option)
+        if launched > self.ranks:
+            raise pytest.UsageError(
+                f"--with-mpi: found {launched} ranks and tests that use starpullm, expected --starpullm-over-ranks too "
+                "(or starpullm_over_ranks = true in the ini file), so that the ranks are one run"
+            )
+        if self.ranks == 1 and not any(map(self.was_given, SETTINGS)):
+            return
+        self._check_files()
         if not self.time_limit > 0:
-            raise pytest.UsageError(f"--starpullm-timeout: found {self.time_limit:g}, expected a positive number")
+            raise pytest.UsageError(f"{self.label('timeout')}: found {self.time_limit:g}, expected a positive number")
         if not any(self.sub_batches(record) for record in self.records):
             raise pytest.UsageError(
-                "--starpullm-sub-batches: expected a number that divides the batch of one of the records"
+                f"{self.label('sub_batches')}: expected a number that divides the batch of one of the records"
             )
-        check_file("--starpullm-llmc-lib", self.llmc_library)
         if not any(self.sub_batches(record, self.ranks) for record in self.records):
             raise pytest.UsageError(
                 f"--with-mpi: found {self.ranks} ranks, which with these sub-batches divide the batch of none of the "
                 f"records: {', '.join(self.records)}"
             )
         self._check_throughput()
+        assert self.reductions
+        assert self.configurations()
+
+    def _check_files(self) -> None:
+        for name in ("lib", "llmc_lib"):
+            self._check_file(name)
         report = self.report_path
         if report is not None and not report.parent.is_dir():
-            raise pytest.UsageError(f"--starpullm-report: {report}: there is no directory {report.parent}")
+            raise pytest.UsageError(f"{self.label('report')}: {report}: there is no directory {report.parent}")
         if self.report_is_folder:
             from starpullm.report import require_packages
 
             try:
                 require_packages()
             except MissingDependencyError as error:
-                raise pytest.UsageError(f"--starpullm-report: {error}") from error
-        assert self.reductions
-        assert self.configurations()
+                raise pytest.UsageError(f"{self.label('report')}: {error}") from error
+
+    def _check_file(self, name: str) -> None:
+        path = self.path(name)
+        if path is not None and not path.is_file():
+            raise pytest.UsageError(f"{self.label(name)}: {path}: no such file")
 
     def _check_throughput(self) -> None:
         from starpullm.speed.gate import MIN_ROUNDS, RESOLUTION
         from starpullm.speed.gate_statistics import scipy_stats
 
         if not self.benchmark:
-            for name in ("baseline-lib", "blocks", "budget", "ranks"):
-                if self._config.getoption(f"--starpullm-{name}") is not None:
-                    raise pytest.UsageError(f"--starpullm-{name}: expected --benchmark with it")
+            for name in ("baseline_lib", "blocks", "budget", "ranks"):
+                if self.is_on_command_line(name):
+                    raise pytest.UsageError(f"{self.label(name)}: expected --benchmark with it")
             return
         if not self._config.pluginmanager.hasplugin("benchmark"):
             raise pytest.UsageError(
-                "--benchmark: expected pytest-benchmark, which isn't installed: pip install 'starpullm[bench]'"
+                f"{self.label('benchmark')}: expected pytest-benchmark, which isn't installed: pip install "
+                "'starpullm[bench]'"
             )
         try:
             scipy_stats()
         except MissingDependencyError as error:
-            raise pytest.UsageError(f"--benchmark: {error}") from error
+            raise pytest.UsageError(f"{self.label('benchmark')}: {error}") from error
         if self.rounds < MIN_ROUNDS:
-            raise pytest.UsageError(f"--starpullm-blocks: found {self.rounds}, expected at least {MIN_ROUNDS}")
+            raise pytest.UsageError(f"{self.label('blocks')}: found {self.rounds}, expected at least {MIN_ROUNDS}")
         if not 0 <= self.budget <= RESOLUTION:
-            raise pytest.UsageError(f"--starpullm-budget: found {self.budget:g}, expected 0 to {RESOLUTION:g}")
-        check_file("--starpullm-baseline-lib", self.baseline_library)
+            raise pytest.UsageError(f"{self.label('budget')}: found {self.budget:g}, expected 0 to {RESOLUTION:g}")
+        self._check_file("baseline_lib")
         assert self.rank_counts
 
     # Reading one option
 
-    def _path(self, text: str | None) -> Path | None:
-        return None if text is None else self._config.invocation_params.dir / text
-
-    def _list(self, option: str) -> list[str]:
-        """Return the parts of an option with commas, each of them once; none if it wasn't given."""
-        text: str | None = getattr(self._config.option, f"starpullm_{option}")
-        if text is None:
-            return []
-        parts = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-        if not parts:
-            raise pytest.UsageError(f"{_name(option)}: found nothing, expected a list with commas")
-        return parts
-
     def _names(self, option: str, known: Iterable[str]) -> list[str]:
-        chosen = self._list(option)
+        chosen = self.parts(option)
         for name in chosen:
             if name not in known:
-                raise _not_one_of(option, name, known)
+                raise self._not_one_of(option, name, known)
         return chosen
 
     def _counts(self, option: str, more: str = "") -> list[int]:
-        chosen = self._list(option)
+        chosen = self.parts(option)
         for text in chosen:
             if not text.isascii() or not text.isdigit() or int(text) < 1:
                 raise pytest.UsageError(
-                    f'{_name(option)}: found "{text}", expected positive numbers separated by commas{more}'
+                    f'{self.label(option)}: found "{text}", expected positive numbers separated by commas{more}'
                 )
         return [int(text) for text in chosen]
 
@@ -305,7 +288,7 @@ class Options:
 
         cores = int(self.machine["cores"])
         chosen = []
-        for text in self._config.option.starpullm_partition or ["all"]:
+        for text in self.parts("partition") or ["all"]:
             if text == "all":
                 limits = {name: self.machine[f"starpu_{name}"] for name in ("max_workers", "max_contexts")}
                 parallel = self.machine["starpu_parallel_workers"]
@@ -315,10 +298,10 @@ class Options:
             try:
                 workers, threads = Partition.parse(text)
             except StarpullmError as error:
-                raise pytest.UsageError(f"--starpullm-partition: {error}, or all") from error
+                raise pytest.UsageError(f"{self.label('partition')}: {error}, or all") from error
             if workers * threads > cores:
                 raise pytest.UsageError(
-                    f"--starpullm-partition: found {text}, which needs {workers * threads} cores, expected at most "
+                    f"{self.label('partition')}: found {text}, which needs {workers * threads} cores, expected at most "
                     f"{cores}: this machine has no more"
                 )
             chosen.append(text)
@@ -329,16 +312,5 @@ class Options:
 
         return self._names("schedulers", self.machine["schedulers"]) or [DEFAULT_SCHEDULER]
 
-
-def _name(option: str) -> str:
-    return f"--starpullm-{option.replace('_', '-')}"
-
-
-def _not_one_of(option: str, found: str, known: Iterable[str], expected: str = "one of") -> pytest.UsageError:
-    return pytest.UsageError(f'{_name(option)}: found "{found}", expected {expected} {", ".join(known)}')
-
-
-def check_file(option: str, path: Path | None) -> None:
-    """Raise a usage error if an option names a file that isn't there."""
-    if path is not None and not path.is_file():
-        raise pytest.UsageError(f"{option}: {path}: no such file")
+    def _not_one_of(self, option: str, found: str, known: Iterable[str], expected: str = "one of") -> pytest.UsageError:
+        return pytest.UsageError(f'{self.label(option)}: found "{found}", expected {expected} {", ".join(known)}')

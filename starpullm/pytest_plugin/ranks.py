@@ -1,35 +1,36 @@
 """pytest under mpirun: all ranks run the same tests and agree on each outcome; only rank 0 prints.
 
-The plugin registers a ``RankedRun`` if pytest was started with ``--with-mpi`` on several ranks. A test marked ``mpi``
-runs on all ranks, in pytest's own processes. Every other test runs on rank 0, and the other ranks take over its
-reports; if it is marked ``starpullm_over_ranks``, its checks run in a job of as many ranks.
+The plugin registers a ``RankedRun`` if pytest was started with ``--with-mpi`` on several ranks and the run names
+starpullm. A test marked ``mpi`` runs on all ranks, in pytest's own processes. Every other test runs on rank 0, and the
+other ranks take over its reports; if it is marked ``starpullm_over_ranks``, its checks run in a job of as many ranks.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
-import io
 import os
-import time
+import pickle
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
 
 import pytest
-from _pytest.runner import runtestprotocol
 
 from starpullm.errors import StarpullmError
 from starpullm.processes.keeper import rank_and_size_from_environment
+from starpullm.pytest_plugin.exchange import ElsewhereError, Exchange, MissingError, ranks_text
+from starpullm.pytest_plugin.items import REFUSAL
+from starpullm.pytest_plugin.quiet import print_nothing
 from starpullm.pytest_plugin.report import message_of
 
-if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
-
-_PAUSE_SECONDS = 0.02
 MAX_DIFFERENCES = 3
 """The tests that are named if ranks have collected different ones, each with its place in the order."""
 
+SUITE = "starpullm.suite"
+
+_END = "end of the run"
 _SEVERITY = ("passed", "skipped", "failed")
 
 
@@ -39,9 +40,39 @@ def add_mpi_option(group: pytest.OptionGroup, plugins: pytest.PytestPluginManage
         group.addoption("--with-mpi", action="store_true", help="under mpirun: one run of pytest over all ranks")
 
 
-def rank_and_size(options: argparse.Namespace) -> tuple[int, int]:
-    """Return this process's rank and the number of ranks; 0 and 1 without ``--with-mpi``."""
-    return rank_and_size_from_environment() if getattr(options, "with_mpi", False) else (0, 1)
+def ranks_of_launcher(options: argparse.Namespace) -> int:
+    """Return the number of processes that were started together; 1 without ``--with-mpi``."""
+    return rank_and_size_from_environment()[1] if getattr(options, "with_mpi", False) else 1
+
+
+def rank_and_size(config: pytest.Config) -> tuple[int, int]:
+    """Return this process's rank and the number of ranks of a run that names starpullm, otherwise 0 and 1.
+
+    Other runs under mpirun are left as they are. A run names starpullm by the suite, as an argument, or by an option of
+    the plugin, which ``--with-mpi`` is too where pytest-mpi isn't there.
+    """
+    known = config.stash.get(_RANK_AND_SIZE, None)
+    if known is None:
+        ranked = ranks_of_launcher(config.known_args_namespace) > 1 and _names_starpullm(config)
+        known = config.stash[_RANK_AND_SIZE] = rank_and_size_from_environment() if ranked else (0, 1)
+    return known
+
+
+_RANK_AND_SIZE = pytest.StashKey[tuple[int, int]]()
+
+
+def _names_starpullm(config: pytest.Config) -> bool:
+    options = config.known_args_namespace
+    given = any(value is not None for name, value in vars(options).items() if name.startswith("starpullm_"))
+    if given or not config.pluginmanager.has_plugin("pytest_mpi") or config.getini("starpullm_over_ranks"):
+        return True
+    suite = Path(__file__).parents[1] / "suite"
+    arguments = options.file_or_dir or config.getini("testpaths")
+    modules = (str(argument).partition("::")[0] for argument in arguments)
+    return any(
+        module == SUITE or module.startswith(f"{SUITE}.") or suite in (Path(module).resolve() / "_").parents
+        for module in modules
+    )
 
 
 def runs_on_every_rank(item: pytest.Item) -> bool:
@@ -52,7 +83,7 @@ def runs_on_every_rank(item: pytest.Item) -> bool:
 class RankedRun:
     """One rank of a run of pytest over several ranks; registered as a plugin."""
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config, time_limit: float) -> None:
         from starpullm.processes.ranks import world
 
         if config.getoption("dist", "no") != "no":
@@ -63,21 +94,14 @@ class RankedRun:
             raise pytest.UsageError(f"--with-mpi: {error}") from error
         self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
         self._config = config
-        self._exchange = _Exchange(self.comm.Dup())
-        self._limit: float = config.getoption("--starpullm-timeout")
+        self._exchange = Exchange(self.comm.Dup())
+        self._limit = time_limit
+        self._logged: list[pytest.TestReport] = []
+        self._has_started = False
+        self._tests_are_over = False
         if self.rank > 0:
-            self._be_silent()
-
-    def refuse_together(self, error: pytest.UsageError | None) -> None:
-        """Raise a usage error on all ranks if one of them has found one; every rank has to call it."""
-        texts_of_ranks = self._exchange("options", str(error) if error else "")
-        found = {rank: text for rank, text in texts_of_ranks.items() if text}
-        if not found:
-            return
-        if self.rank > 0:
-            raise pytest.UsageError  # without a text: rank 0 prints it
-        texts = [text if len(found) == self.size else f"rank {rank}: {text}" for rank, text in found.items()]
-        raise pytest.UsageError(texts[0] if len(found) == self.size else "; ".join(texts))
+            print_nothing(config)
+        self._share_order()
 
     # Hooks of pytest
 
@@ -86,108 +110,150 @@ class RankedRun:
         return f"starpullm: {self.size} ranks; tests marked mpi run on all of them, the others on rank 0"
 
     @pytest.hookimpl(trylast=True)
+    def pytest_sessionstart(self) -> None:
+        """Remember that `pytest_sessionfinish` will be called, whatever happens."""
+        self._has_started = True
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_internalerror(self, excrepr: object) -> None:
+        """Show an error inside pytest or a plugin, and end the job if the other ranks would wait for this one."""
+        if self.rank > 0:
+            os.write(2, f"rank {self.rank} of {self.size}: INTERNALERROR> {excrepr}\n".encode(errors="replace"))
+        if not self._has_started:
+            self._abort(pytest.ExitCode.INTERNAL_ERROR)
+
+    @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Put the tests that run on every rank last: their fixtures can't coexist with those of the others."""
         items.sort(key=runs_on_every_rank)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Refuse the run unless all ranks have collected the same tests."""
+        """Refuse the run on all ranks unless all of them have collected the same tests and can satisfy the options."""
         from starpullm.processes.ranks import option_differences
 
         tests = {item.nodeid: str(number) for number, item in enumerate(session.items, 1)}
-        collected = self._agree("collection", (tests, session.testsfailed))
-        differences = option_differences([tests for tests, _ in collected.values()])[:MAX_DIFFERENCES]
-        failed = [rank for rank, (_, errors) in collected.items() if errors]
+        collected = self._agree("collection", (tests, session.testsfailed, self._config.stash.get(REFUSAL, "")))
+        self._refuse_together({rank: text for rank, (_, _, text) in collected.items() if text})
+        differences = option_differences([tests for tests, _, _ in collected.values()])[:MAX_DIFFERENCES]
+        failed = [rank for rank, (_, errors, _) in collected.items() if errors]
         if failed and len(failed) < self.size:
-            differences.append(f"{_ranks(failed)} had errors, which only that rank's standard output shows")
+            differences.append(f"{ranks_text(failed)} had errors, which only that rank's standard output shows")
         if differences:
             if self.rank > 0:
                 raise pytest.UsageError
             raise pytest.UsageError(f"the ranks have collected different tests: {'; '.join(differences)}")
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
-        """Run a test on all ranks or on rank 0, and log the same reports on all ranks."""
-        everywhere = runs_on_every_rank(item)
-        if nextitem is not None and runs_on_every_rank(nextitem) != everywhere:
-            nextitem = None  # so that all fixtures are closed before tests of the other kind begin
-        hook = item.ihook
-        hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        if everywhere:
-            reports = runtestprotocol(item, log=False, nextitem=nextitem)
-        else:
-            own = []
-            if self.rank == 0:
-                own = runtestprotocol(item, log=False, nextitem=nextitem)
-            sent = [hook.pytest_report_to_serializable(config=self._config, report=report) for report in own]
-            of_first = self._agree(f"reports of {item.nodeid}", sent)[0]
-            reports = own or [
-                hook.pytest_report_from_serializable(config=self._config, data=report) for report in of_first
-            ]
-        for report in reports:
-            hook.pytest_runtest_logreport(report=report)
-        hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        """Run each test on all ranks or on rank 0; rank 0 ends its loop last, when the others have written coverage."""
+        option = session.config.option
+        if option.collectonly or (session.testsfailed and not option.continue_on_collection_errors):
+            return None  # pytest's own loop says what there is to say
+        for number, item in enumerate(session.items, 1):
+            self._run(item, session.items[number] if number < len(session.items) else None)
+            if session.shouldfail:
+                raise session.Failed(session.shouldfail)
+            if session.shouldstop:
+                raise session.Interrupted(session.shouldstop)
+        if self.rank == 0:
+            self._tests_are_over = True
+            self._agree(_END, None)
         return True
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Give a phase of a test the same outcome on all ranks: the worst of any rank."""
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep what the other ranks have to take over."""
+        self._logged.append(report)
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Give a phase of a test the same outcome on all ranks, the worst of any rank, and its exception.
+
+        It is the innermost wrapper: other plugins, which expect failures or repeat them, judge what all ranks have.
+        """
         report = yield
         if runs_on_every_rank(item):
-            own = _Phase(report.outcome, message_of(report), _captured(report))
+            own = _Phase(report.outcome, message_of(report), _captured(report), _pickled(call))
             place = f"{report.when} of {item.nodeid}"
             try:
-                _merge(report, self._agree(place, own, self._limit), self.size)
-            except _MissingError as error:
+                _merge(report, call, self._exchange(place, own, self._limit), self.rank)
+            except MissingError as error:
                 self._end_all(place, own, error.ranks)
+            except ElsewhereError as error:  # not raised through the wrappers of other plugins, some of which object
+                item.session.shouldstop = str(error)
         return report
 
-    @pytest.hookimpl(optionalhook=True, tryfirst=True)
-    def pytest_timeout_set_timer(self, item: pytest.Item) -> bool | None:
-        """Let rank 0 alone watch the time limit of a test that runs on rank 0."""
-        return True if self.rank > 0 and not runs_on_every_rank(item) else None
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, exitstatus: int) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self) -> Generator[None, object, object]:
         """Wait for the other ranks; a rank at another place of the run learns that this one has ended."""
-        with suppress(_ElsewhereError):  # the other ranks get the same error, and end too
-            self._exchange("end of the run", int(exitstatus))
+        if not self._tests_are_over:
+            with suppress(ElsewhereError):  # the other ranks get the same error, and end too
+                self._exchange(_END, None)
+        try:
+            return (yield)
+        finally:
+            with suppress(ElsewhereError):
+                self._exchange("end of the session", None)
 
     # Implementation
 
-    def _agree(self, place: str, value: Any, seconds: float | None = None) -> Mapping[int, Any]:
+    def _share_order(self) -> None:
+        """Let pytest-randomly use the seed of rank 0, which it chooses when it is configured."""
+        name = "randomly_seed"
+        seeds = self._exchange("start", getattr(self._config.option, name, None))
+        if seeds[0] is not None:
+            setattr(self._config.option, name, seeds[0])
+
+    def _refuse_together(self, texts_of_ranks: Mapping[int, str]) -> None:
+        """Raise a usage error on all ranks if one of them has found one."""
+        if not texts_of_ranks:
+            return
+        if self.rank > 0:
+            raise pytest.UsageError  # without a text: rank 0 prints it
+        texts = list(texts_of_ranks.values())
+        if len(texts) < self.size:
+            texts = [f"rank {rank}: {text}" for rank, text in texts_of_ranks.items()]
+        raise pytest.UsageError("; ".join(dict.fromkeys(texts)))
+
+    def _run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
+        """Run a test here, or take over the reports of rank 0."""
+        hook = item.config.hook
+        everywhere = runs_on_every_rank(item)
+        if nextitem is not None and runs_on_every_rank(nextitem) != everywhere:
+            nextitem = None  # so that all fixtures are closed before tests of the other kind begin
+        self._logged.clear()
+        if everywhere or self.rank == 0:
+            hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
+        if everywhere:
+            return
+        sent = [hook.pytest_report_to_serializable(config=self._config, report=report) for report in self._logged]
+        of_first = self._agree(f"reports of {item.nodeid}", sent)[0]
+        if self.rank > 0:
+            hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+            for data in of_first:
+                report = hook.pytest_report_from_serializable(config=self._config, data=data)
+                hook.pytest_runtest_logreport(report=report)
+            hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+
+    def _agree(self, place: str, value: Any) -> Mapping[int, Any]:
         try:
-            return self._exchange(place, value, seconds)
-        except _ElsewhereError as error:
+            return self._exchange(place, value)
+        except ElsewhereError as error:
             pytest.exit(str(error), pytest.ExitCode.INTERRUPTED)
 
     def _end_all(self, place: str, own: _Phase, missing: Sequence[int]) -> NoReturn:
         """End the job: nothing else reaches a rank that waits in MPI for a message that is never sent."""
         line = (
-            f"rank {self.rank} of {self.size}: {place}: {own.outcome} here; {_ranks(missing)} hadn't ended it "
+            f"rank {self.rank} of {self.size}: {place}: {own.outcome} here; {ranks_text(missing)} hadn't ended it "
             f"{self._limit:g} s later (--starpullm-timeout), so the job is ended"
         )
         os.write(2, f"{line}\n{own.message}\n".encode(errors="replace"))
-        self.comm.Abort(pytest.ExitCode.TESTS_FAILED)
-        os._exit(pytest.ExitCode.TESTS_FAILED)
+        self._abort(pytest.ExitCode.TESTS_FAILED)
 
-    def _be_silent(self) -> None:
-        """Print nothing, because rank 0 prints for all."""
-        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is not None:
-            self._config.pluginmanager.unregister(reporter)
-            quiet = pytest.TerminalReporter(self._config, io.StringIO())
-            self._config.pluginmanager.register(quiet, "terminalreporter")
-
-
-def write_nothing(config: pytest.Config, rank: int) -> None:
-    """Let this rank write neither cache nor reports, and give it a folder of its own for temporary files.
-
-    pytest and its plugins write no reports in a process that has ``workerinput``, as workers of pytest-xdist have.
-    """
-    vars(config)["workerinput"] = {"workerid": f"rank{rank}"}
-    if config.option.basetemp is not None:
-        config.option.basetemp += f"-rank{rank}"
+    def _abort(self, status: pytest.ExitCode) -> NoReturn:
+        self.comm.Abort(status)
+        os._exit(status)
 
 
 class _Phase(NamedTuple):
@@ -196,58 +262,12 @@ class _Phase(NamedTuple):
     outcome: str
     message: str
     captured: str
+    error: bytes | None
+    """The exception if there was one and it can be sent."""
 
 
-class _MissingError(Exception):
-    """Some ranks haven't arrived in time."""
-
-    def __init__(self, ranks: Sequence[int]) -> None:
-        super().__init__(_ranks(ranks))
-        self.ranks = ranks
-
-
-class _ElsewhereError(Exception):
-    """A rank is at another place of the run, because it was interrupted or a plugin has failed there."""
-
-
-class _Exchange:
-    """Gives every rank's value to all others, without waiting inside MPI, so that signals and time limits work."""
-
-    def __init__(self, comm: Comm) -> None:
-        self._comm = comm
-        self._over = False
-
-    def __call__(self, place: str, value: Any, seconds: float | None = None) -> dict[int, Any]:
-        """Return the values by rank; after ranks have been at different places, only the own value."""
-        rank, size = self._comm.Get_rank(), self._comm.Get_size()
-        if self._over:
-            return {rank: value}
-        others = [other for other in range(size) if other != rank]
-        requests = [self._comm.isend((place, value), other) for other in others]
-        deadline = None if seconds is None else time.monotonic() + seconds
-        received: dict[int, tuple[str, Any]] = {rank: (place, value)}
-        while missing := [other for other in others if other not in received]:
-            for other in missing:
-                message = self._comm.improbe(other)
-                if message is not None:
-                    received[other] = message.recv()
-            if len(received) == size:
-                break
-            if deadline is not None and time.monotonic() > deadline:
-                raise _MissingError(missing)
-            time.sleep(_PAUSE_SECONDS)
-        for request in requests:
-            request.wait()
-        places = {other: where for other, (where, _) in sorted(received.items())}
-        if len(set(places.values())) > 1:
-            self._over = True
-            texts = (f"rank {other}: {where}" for other, where in places.items())
-            raise _ElsewhereError(f"the ranks aren't at the same place of the run: {'; '.join(texts)}")
-        return {other: received[other][1] for other in sorted(received)}
-
-
-def _merge(report: pytest.TestReport, phases: Mapping[int, _Phase], size: int) -> None:
-    """Give a report the worst outcome of all ranks, and name the ranks that had it."""
+def _merge(report: pytest.TestReport, call: pytest.CallInfo[None], phases: Mapping[int, _Phase], own: int) -> None:
+    """Give a report the worst outcome of all ranks and an exception of a rank that had it; name those ranks."""
     outcomes = {phase.outcome for phase in phases.values()}
     worst = max(outcomes, key=_SEVERITY.index)
     if worst == "passed" or outcomes == {"skipped"}:
@@ -256,22 +276,41 @@ def _merge(report: pytest.TestReport, phases: Mapping[int, _Phase], size: int) -
     for rank, phase in phases.items():
         if phase.outcome == worst:
             groups.setdefault((phase.message, phase.captured if rank > 0 else ""), []).append(rank)
-    those = [rank for ranks in groups.values() for rank in ranks]
-    lines = [f"{worst} on {_ranks(sorted(those))} of {size}"]
+    those = sorted(rank for ranks in groups.values() for rank in ranks)
+    lines = [f"{worst} on {ranks_text(those)} of {len(phases)}"]
     for (message, captured), ranks in groups.items():
-        lines += [f"---- {_ranks(ranks)}", message, *([captured] if captured else [])]
+        lines += [f"---- {ranks_text(ranks)}", message, *([captured] if captured else [])]
     report.outcome = worst  # type: ignore[assignment]
     if worst == "skipped":
         report.longrepr = (str(report.fspath), report.location[1] or 0, f"Skipped: {' '.join(lines)}")
     else:
         report.longrepr = "\n".join(lines)
+    if own != those[0] or phases[own].error is None:
+        call.excinfo = _excinfo(phases[those[0]])
+
+
+def _pickled(call: pytest.CallInfo[None]) -> bytes | None:
+    """Return the exception of a phase if another process can make the same one of it."""
+    if call.excinfo is None:
+        return None
+    with suppress(Exception):
+        text = pickle.dumps(call.excinfo.value)
+        pickle.loads(text)
+        return text
+    return None
+
+
+def _excinfo(phase: _Phase) -> pytest.ExceptionInfo[BaseException]:
+    """Return the exception of another rank's phase, as if it had been raised here."""
+    error: BaseException = RuntimeError(phase.message)
+    if phase.error is not None:
+        with suppress(Exception):  # this rank may lack what the other one has imported
+            error = pickle.loads(phase.error)
+    try:
+        raise error
+    except BaseException:
+        return pytest.ExceptionInfo.from_current()
 
 
 def _captured(report: pytest.TestReport) -> str:
     return "\n".join(f"---- {title}\n{text}" for title, text in report.sections)
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    from starpullm.processes.ranks import rank_list
-
-    return rank_list(ranks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,9 @@ from starpullm.pytest_plugin.items import FAMILIES
 if TYPE_CHECKING:
     from starpullm.checks.isolation import Costs
 
+OUTCOMES = ("passed", "failed", "skipped")
+"""How a test can end; a report with another outcome is that of an attempt that is repeated."""
+
 
 class Report:
     """The tests that use the plugin, and notes on the run itself."""
@@ -19,14 +23,19 @@ class Report:
     def __init__(self) -> None:
         self.notes: list[str] = []
         self.tests: dict[str, dict[str, Any]] = {}
+        self._repeated: dict[str, list[str]] = {}
+        """By test, why its attempts failed that were repeated."""
 
     def add(self, report: pytest.TestReport) -> None:
         """Add a phase of a test, if the test uses the plugin."""
         results = getattr(report, "starpullm", None)
-        # Of what pytest-rerunfailures repeats, the last attempt counts: the others have an outcome of their own.
-        if results is None or report.outcome not in ("passed", "failed", "skipped"):
+        if results is None:
             return
         known = self.tests.get(report.nodeid)
+        if report.outcome not in OUTCOMES:
+            self._repeated.setdefault(report.nodeid, []).append(message_of(report))
+            self.tests.pop(report.nodeid, None)  # a teardown has failed after its test had passed
+            return
         if known is not None and report.passed:
             return
         self.tests[report.nodeid] = {
@@ -35,6 +44,7 @@ class Report:
             "outcome": report.outcome,
             "seconds": report.duration + (known["seconds"] if known else 0),
             "message": "" if report.passed else message_of(report),
+            "repeated": self._repeated.get(report.nodeid, []),
         }
 
     def lines(self, costs: Costs | None) -> list[str]:
@@ -46,19 +56,32 @@ class Report:
         rows = []
         for (family, configuration), tests in sorted(groups.items(), key=lambda item: order.index(item[0][0])):
             counts = Counter(test["outcome"] for test in tests)
-            outcomes = [f"{counts[name]} {name}" for name in ("passed", "failed", "skipped") if counts[name]]
+            outcomes = [f"{counts[name]} {name}" for name in OUTCOMES if counts[name]]
+            flaky = sum(test["outcome"] == "passed" and test["reruns"] > 0 for test in tests)
+            if flaky:
+                outcomes.append(f"{flaky} of them only after reruns")
             rows.append((family, configuration, ", ".join(outcomes), f"{sum(test['seconds'] for test in tests):.1f} s"))
         widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
         lines = [
             f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]:{widths[2]}}  {row[3]:>{widths[3]}}" for row in rows
         ]
+        lines += [_flaky(test) for test in self.tests.values() if test["outcome"] == "passed" and test["reruns"]]
         if costs is not None and costs.served:
             lines.append(f"isolation: {costs}")
         return lines + self.notes
+
+
+def _flaky(test: Mapping[str, Any]) -> str:
+    """Return the line of a test that has passed only because it was repeated."""
+    reruns: int = test["reruns"]
+    lines = "\n".join(test["repeated"]).splitlines() or [""]
+    error = next((line.removeprefix("E").strip() for line in lines if line.startswith("E  ")), lines[0])
+    return f"flaky: {test['test']} passed after {reruns} rerun{'s' * (reruns > 1)}; before: {error}"
 
 
 def message_of(report: pytest.TestReport) -> str:
     """Return why a test failed or was skipped."""
     if isinstance(report.longrepr, tuple):
         return str(report.longrepr[2]).removeprefix("Skipped: ")
-    return report.longreprtext
+    # longreprtext would begin with the worker of pytest-xdist.
+    return "" if report.longrepr is None else str(report.longrepr)

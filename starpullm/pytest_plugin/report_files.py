@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from starpullm.pytest_plugin.items import uses_plugin
+from starpullm.pytest_plugin.items import is_worker, uses_plugin
 from starpullm.pytest_plugin.options import Options
 from starpullm.pytest_plugin.report import Report
 
@@ -74,14 +74,14 @@ class ReportFiles:
             self._report.notes.append(f"no recording for the report: {str(error).strip().splitlines()[0]}")
 
     def finish(self, session: pytest.Session, costs: Costs | None) -> None:
-        """Write the final state to ``--starpullm-report``, or into pytest's cache if a test has used the plugin."""
+        """Write the final state to ``--starpullm-report`` or into pytest's cache, if a test uses the plugin."""
+        if not self._report.tests and not self._collected:
+            return
         path = self._options.report_path
         if path is None:
-            if not self._report.tests:
-                return
-            path = self._path_in_cache()
-            if path is None:
-                return
+            path = self._path_in_cache() if self._report.tests else None
+        if path is None:
+            return
         document = self._current()
         document["isolation"] = costs and {
             "processes": len(costs.starts),
@@ -106,7 +106,7 @@ class ReportFiles:
 
     @property
     def _writes_folder(self) -> bool:
-        return self._options.report_is_folder and not hasattr(self._config, "workerinput")
+        return self._options.report_is_folder and self._options.rank == 0 and not is_worker(self._config)
 
     def _write_last(self, path: Path, document: dict[str, Any], session: pytest.Session) -> None:
         from starpullm.report import write_document
@@ -120,7 +120,7 @@ class ReportFiles:
                 write_document(document, path)
         except OSError as error:
             asked = self._options.report_path is not None
-            self._report.notes.append(f"{'--starpullm-report' if asked else 'report'}: {error}")
+            self._report.notes.append(f"{self._options.label('report') if asked else 'report'}: {error}")
             if asked:
                 session.exitstatus = pytest.ExitCode.USAGE_ERROR
         else:
@@ -141,7 +141,7 @@ class ReportFiles:
 
     def _renew(self) -> None:
         """Write the state so far into a folder; a failure is reported at the end, when it is tried again."""
-        if self._failed or not self._writes_folder:
+        if self._failed or not self._writes_folder or not (self._collected or self._report.tests):
             return
         try:
             self._opened_folder().renew(self._current())

@@ -7,8 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from starpullm.pytest_plugin.items import ENTRY, Entry, configuration_of, family_of, uses_plugin
-from starpullm.pytest_plugin.options import Options, check_file
+from starpullm.pytest_plugin.items import (
+    ENTRY,
+    REFUSAL,
+    Entry,
+    begin_attempt,
+    configuration_of,
+    family_of,
+    is_worker,
+    uses_plugin,
+)
+from starpullm.pytest_plugin.options import Options
+from starpullm.pytest_plugin.properties import PREFIX, properties_of
 from starpullm.pytest_plugin.report import Report, message_of
 from starpullm.pytest_plugin.report_files import ReportFiles
 
@@ -28,12 +38,26 @@ class Validation(Options):
         self._costs: Costs | None = None
         """Of the checks of this process, and under pytest-xdist of those of its workers."""
         self._environment_shown = False
-
-    def choose_library(self) -> None:
-        """Let this process and its children open the library of ``--starpullm-lib``."""
-        check_file("--starpullm-lib", self.library)
-        if self.library is not None:
+        self._checked = False
+        if self.library is not None:  # for this process and its children
             self._patch.setenv("STARPULLM_LIB", str(self.library))
+
+    def require_options(self) -> None:
+        """Check the options; called for each test that uses the plugin, because they concern no other one.
+
+        Raises
+        ------
+        pytest.UsageError
+            If an option can't be satisfied. `pytest_collectreport` ends the run with it.
+        """
+        if not self._checked:
+            self._checked = True
+            try:
+                self.check_options()
+            except pytest.UsageError as error:
+                self._config.stash[REFUSAL] = str(error)
+        if REFUSAL in self._config.stash:
+            raise pytest.UsageError(self._config.stash[REFUSAL])
 
     @property
     def pool(self) -> Pool:
@@ -41,8 +65,7 @@ class Validation(Options):
         from starpullm.checks.isolation import Pool
 
         if self._pool is None:
-            fresh = self._config.getoption("--starpullm-fresh")
-            self._pool = Pool({"STARPU_RAND_SEED": str(self.seed)}, sticky=not fresh)
+            self._pool = Pool({"STARPU_RAND_SEED": str(self.seed)}, sticky=not self.flag("fresh"))
         return self._pool
 
     def close(self) -> None:
@@ -53,13 +76,35 @@ class Validation(Options):
 
     # Hooks of pytest
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(self) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        """Add the reason to the report of a module that isn't collected because of the plugin's options."""
+        report = yield
+        if report.failed and REFUSAL in self._config.stash:
+            vars(report)["starpullm_refusal"] = self._config.stash[REFUSAL]
+        return report
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """End the run if the plugin's options can't be satisfied; xdist's workers leave that to their controller."""
+        refusal = getattr(report, "starpullm_refusal", None)
+        if refusal is not None and not is_worker(self._config):
+            raise pytest.UsageError(refusal)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Begin an attempt at a test; other plugins repeat tests."""
+        if uses_plugin(item):
+            begin_attempt(item)
+
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Keep which tests of the plugin were left out, and why."""
         self._files.add_deselected(items)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Begin the report in a folder."""
-        self._files.begin(session)
+        if REFUSAL not in self._config.stash:
+            self._files.begin(session)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Say in the report which test is running."""
@@ -71,7 +116,7 @@ class Validation(Options):
 
     def pytest_report_collectionfinish(self, config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
         """Show the environment if a test uses the plugin."""
-        if hasattr(config, "workerinput") or config.option.collectonly or not any(map(uses_plugin, items)):
+        if is_worker(config) or self.rank > 0 or config.option.collectonly or not any(map(uses_plugin, items)):
             return []
         self._environment_shown = True
         return [f"starpullm: {line}" for line in self._environment_lines()]
@@ -79,21 +124,23 @@ class Validation(Options):
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Add the results of the checks to the report; with ``--starpullm-strict``, turn a skip into a failure."""
-        report = yield
         if not uses_plugin(item):
-            return report
-        strict = self._config.getoption("--starpullm-strict")
-        if strict and report.skipped and not hasattr(report, "wasxfail"):
+            return (yield)
+        entry = item.stash.get(ENTRY, Entry())
+        others = [(name, value) for name, value in item.user_properties if not name.startswith(PREFIX)]
+        item.user_properties[:] = [*others, *properties_of(item, entry)]
+        report = yield
+        if self.flag("strict") and report.skipped and not hasattr(report, "wasxfail"):
             reason = message_of(report)
             report.outcome = "failed"
             report.longrepr = f"{reason}\n--starpullm-strict: expected a result, not a skip"
         if report.when == "call" or not report.passed:
-            entry = item.stash.get(ENTRY, Entry())
             vars(report)["starpullm"] = {  # an attribute, because pytest-xdist serialises those
                 "family": family_of(item),
                 "configuration": entry.configuration or configuration_of(item),
                 "results": entry.results,
                 "failure": entry.failure,
+                "reruns": entry.reruns,
             }
         return report
 
@@ -111,10 +158,11 @@ class Validation(Options):
             self._report.notes += self._pool.failures
             if self._pool.failures and session.exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        if not hasattr(self._config, "workerinput"):
+        if is_worker(self._config):
+            if self._costs is not None:
+                vars(self._config)["workeroutput"]["starpullm_costs"] = vars(self._costs)
+        elif self.rank == 0:
             self._files.finish(session, self._costs)
-        elif self._costs is not None and hasattr(self._config, "workeroutput"):
-            self._config.workeroutput["starpullm_costs"] = vars(self._costs)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -128,7 +176,7 @@ class Validation(Options):
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, object, object]:
         """Write a line for each family and configuration, above pytest's failures."""
-        if self._report.tests or self._report.notes:
+        if self.rank == 0 and (self._report.tests or self._report.notes):
             terminalreporter.section("starpullm", "=")
             environment = [] if self._environment_shown else self._environment_lines()
             for line in [*environment, *self._report.lines(self._costs)]:

@@ -40,6 +40,8 @@ _CLOCK = _StepClock()
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the tests of throughput without ``--benchmark``; with it, give them the clock of steps."""
     own = [item for item in items if item.get_closest_marker("starpullm_throughput")]
+    if not own:
+        return
     if validation_of(config).benchmark:
         for item in own:
             item.add_marker(pytest.mark.benchmark(timer=_CLOCK))
@@ -47,7 +49,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.filterwarnings("ignore:Benchmark fixture was not used"))
             if config.pluginmanager.hasplugin("timeout"):
                 item.add_marker(pytest.mark.timeout(0))  # each of the many turns has a time limit of its own
-    elif own:
+    else:
         config.hook.pytest_deselected(items=own)
         items[:] = [item for item in items if item not in set(own)]
 
@@ -170,7 +172,7 @@ class Gate:
             self._run(series.take_turn)
             limit, fraction = series.finish()
         stored = [extra for extra in self._stored() if extra["configuration"] == asdict(workload)]
-        accepts = self._config.getoption("--starpullm-accept-cost")
+        accepts = self._validation.flag("accept_cost")
         known = series.cost if accepts or not stored else GraphCost(**stored[-1]["cost"])
         cost = check_cost(series.cost, known)
         self._record(series, workload, limit, fraction, cost.accepted)
@@ -200,7 +202,16 @@ class Gate:
 
     def _stored(self) -> Iterator[dict[str, Any]]:
         """Yield the stored runs of this machine, the oldest first."""
-        for _, run in self._config._benchmarksession.storage.load():  # type: ignore[attr-defined]
+        from pytest_benchmark.logger import Logger
+        from pytest_benchmark.utils import get_machine_id, load_storage
+
+        storage = load_storage(  # type: ignore[no-untyped-call]
+            self._config.getoption("benchmark_storage"),
+            logger=Logger(Logger.QUIET),  # type: ignore[no-untyped-call]
+            default_machine_id=get_machine_id(),  # type: ignore[no-untyped-call]
+            netrc=self._config.getoption("benchmark_netrc"),
+        )
+        for _, run in storage.load():
             for benchmark in run["benchmarks"]:
                 extra = benchmark.get("extra_info", {}).get("starpullm")
                 if extra is not None and extra["fingerprint"] == self._fingerprint:

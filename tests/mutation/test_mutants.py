@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from starpullm.golden.records import THRESHOLD_RECORDS
-from starpullm.pytest_plugin.options import DEFAULT_RECORDS
+from starpullm.pytest_plugin.settings import DEFAULT_RECORDS
 
 from .generated.candidates import Candidate, Stratum, candidates_of, ends_a_loop, is_left_out, shuffled, strata
 from .generated.page import confidence_interval, folders, page, read_explanations

@@ -10,6 +10,7 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,21 +23,29 @@ pytest_plugins = ["pytester"]
 Run = Callable[..., pytest.RunResult]
 
 
-@pytest.fixture
-def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+@contextmanager
+def job_environment(directory: Path) -> Iterator[None]:
     """Let pytest's processes see two cores and the installed package; afterwards none of them is left."""
     name = f"test-{uuid.uuid4().hex}"
-    monkeypatch.setenv(JOB_VARIABLE, name)
-    # Neither the current directory nor the checkout may hide the installed package.
-    monkeypatch.setenv("PYTHONSAFEPATH", "1")
-    monkeypatch.setenv("HWLOC_SYNTHETIC", "numa:1 core:2 pu:1")
-    # pytest-benchmark would take them for workers of pytest-xdist.
-    for variable in [name for name in os.environ if name.startswith("PYTEST_XDIST_")]:
-        monkeypatch.delenv(variable)
-    # The run that this test is part of may hold the lock.
-    monkeypatch.setenv(LOCK_VARIABLE, str(tmp_path / "lock"))
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(JOB_VARIABLE, name)
+        # Neither the current directory nor the checkout may hide the installed package.
+        patch.setenv("PYTHONSAFEPATH", "1")
+        patch.setenv("HWLOC_SYNTHETIC", "numa:1 core:2 pu:1")
+        # pytest-benchmark would take them for workers of pytest-xdist.
+        for variable in [name for name in os.environ if name.startswith("PYTEST_XDIST_")]:
+            patch.delenv(variable)
+        # The run that this test is part of may hold the lock.
+        patch.setenv(LOCK_VARIABLE, str(directory / "lock"))
+        yield
     assert processes_of(name) == []
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[None]:
+    """The environment of the processes of one test."""
+    with job_environment(tmp_path):
+        yield
 
 
 @pytest.fixture
@@ -55,19 +64,28 @@ def run(pytester: pytest.Pytester, job: None) -> Run:
 @pytest.fixture
 def run_ranks(pytester: pytest.Pytester, job: None) -> Run:
     """Return a function that runs pytest on two ranks, each of which has one core."""
-    mpirun = ("mpirun", "-n", "2", "--oversubscribe", "--bind-to", "none")
-    root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
 
-    def run_pytest(*arguments: str, timeout: float = 90) -> pytest.RunResult:
-        options = (*_options(), f"--basetemp={pytester.path / 'base'}", "--color=no", "--with-mpi")
-        command = (*mpirun, *root, sys.executable, "-m", "pytest", *options, *arguments)
+    def run_pytest(*arguments: str, over_ranks: bool = True, timeout: float = 90) -> pytest.RunResult:
+        base = f"--basetemp={pytester.path / 'base'}"
+        together = ("--starpullm-over-ranks",) if over_ranks else ()
+        options = (*_options(), base, "--color=no", "--with-mpi", *together)
+        command = (*mpirun(), sys.executable, "-m", "pytest", *options, *arguments)
         return pytester.run(*command, timeout=timeout)
 
     return run_pytest
 
 
-def _options(cache: bool = False) -> tuple[str, ...]:
-    # The checkout's starpullm, if PYTHONPATH names it, isn't there to be found by its entry point.
+def mpirun() -> tuple[str, ...]:
+    """The words that start two ranks."""
+    root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
+    return ("mpirun", "-n", "2", "--oversubscribe", "--bind-to", "none", *root)
+
+
+def load_plugin() -> tuple[str, ...]:
+    """The options that load the plugin: the checkout's, if PYTHONPATH names it, isn't found by its entry point."""
     plugins = {entry.value for entry in importlib.metadata.entry_points(group="pytest11")}
-    load = () if "starpullm.pytest_plugin" in plugins else ("-p", "starpullm.pytest_plugin")
-    return (*load, *(() if cache else ("-p", "no:cacheprovider")), "-p", "no:randomly", "-W", "error")
+    return () if "starpullm.pytest_plugin" in plugins else ("-p", "starpullm.pytest_plugin")
+
+
+def _options(cache: bool = False) -> tuple[str, ...]:
+    return (*load_plugin(), *(() if cache else ("-p", "no:cacheprovider")), "-p", "no:randomly", "-W", "error")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,6 +92,35 @@ def test_the_next_check_gets_a_fresh_child(pool: Pool) -> None:
     assert pool.pids() == {}
     parity(pool)
     assert len(pool.costs.starts) == 2
+
+
+def wait(place: runs.Place, seconds: float) -> CheckResult:
+    time.sleep(seconds)
+    return CheckResult(name="wait", outcome=Outcome.PASSED, finding=f"{seconds} s", compared=1, measured=None)
+
+
+def test_an_interrupted_call_leaves_no_reply_for_the_next(pool: Pool) -> None:
+    """As by Ctrl-C or pytest-timeout, while the child is at work."""
+
+    class InterruptedByUserError(Exception):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise InterruptedByUserError
+
+    assert isinstance(pool.call(ONE, wait, seconds=0), Answered)
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(InterruptedByUserError):
+            pool.call(ONE, wait, seconds=3)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    assert pool.pids() == {}
+    answer = pool.call(ONE, wait, seconds=0.1)
+    assert isinstance(answer, Answered)
+    assert answer.value.finding == "0.1 s"
 
 
 def abort_at_the_end(place: runs.Place) -> None:

@@ -288,5 +288,18 @@ def test_a_rank_that_leaves(run_ranks: Run, pytester: pytest.Pytester) -> None:
     result = run_ranks()
     assert result.ret == pytest.ExitCode.INTERRUPTED
     result.stdout.fnmatch_lines(
-        ["*Exit: the ranks aren't at the same place of the run: rank 0: call of *::test_it; rank 1: end of the run*"]
+        ["*Interrupted: the ranks aren't at the same place of the run: rank 0: call of *; rank 1: end of the run*"]
+    )
+
+
+def test_an_error_inside_pytest_on_one_rank(run_ranks: Run, pytester: pytest.Pytester) -> None:
+    """It is shown, and the others don't wait for ever."""
+    pytester.makeconftest(
+        "import os\n\ndef pytest_sessionstart():\n    if os.environ['OMPI_COMM_WORLD_RANK'] == '1':\n"
+        "        raise ValueError('broken')\n"
+    )
+    result = run_ranks(timeout=60)
+    assert result.ret == pytest.ExitCode.INTERNAL_ERROR
+    pytest.LineMatcher([*result.outlines, *result.errlines]).fnmatch_lines(
+        ["*rank 1 of 2: INTERNALERROR> *", "*ValueError: broken*"]
     )

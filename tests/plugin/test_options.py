@@ -1,0 +1,134 @@
+"""Options on the command line and in the ini file, and runs that they don't concern.
+
+Each test runs another pytest in a child process.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from .conftest import Run
+
+NO_CHILD = """
+import sys
+
+
+def refuse(event, arguments):
+    if event == "subprocess.Popen" and "starpullm." in str(arguments[1]):
+        raise AssertionError(arguments[1])
+
+
+sys.addaudithook(refuse)
+"""
+
+BAD = """
+--starpullm-lib=nowhere.so --starpullm-partition=99x99 --starpullm-records=none --starpullm-sub-batches=0
+--starpullm-report=report.json --starpullm-timeout=0 --starpullm-seed=x --starpullm-ranks=2 --starpullm-strict
+--benchmark
+"""
+
+
+def test_options_concern_no_test_of_a_stranger(run: Run, pytester: pytest.Pytester) -> None:
+    """Nothing is checked, started, written or printed."""
+    pytester.makeconftest(NO_CHILD)
+    pytester.makepyfile("def test_plain():\n    pass\n")
+    pytester.makeini("[pytest]\nstarpullm_reductions = magic\nstarpullm_fresh = perhaps\n")
+    result = run(*BAD.split(), partition=None)
+    result.assert_outcomes(passed=1)
+    lines = [line for line in result.outlines if "starpullm" in line and not line.startswith("plugins:")]
+    assert (lines, result.errlines) == ([], [])
+    assert not (pytester.path / "report.json").exists()
+
+
+PARAMETRISED = "def test_it(starpullm_golden, starpullm_configuration):\n    pass\n"
+
+
+def test_the_command_line_precedes_the_ini_file(run: Run, pytester: pytest.Pytester) -> None:
+    """Lists have commas, or are repeated; in the ini file they have lines too."""
+    pytester.makepyfile(PARAMETRISED)
+    pytester.makeini(
+        "[pytest]\nstarpullm_records = tiny\nstarpullm_partition =\n    2x1\n    1x1\nstarpullm_schedulers = eager\n"
+    )
+    records = ("--starpullm-records", "small,tiny", "--starpullm-records=odd")
+    result = run("--collect-only", "-q", *records, partition=None)
+    found = re.findall(r"::test_it\[(.*)\]", result.stdout.str())
+    expected = {(record, partition) for record in ("small", "tiny", "odd") for partition in ("2x1", "1x1")}
+    assert {tuple(sorted(name.split("-"))) for name in found} == {tuple(sorted((*of, "eager"))) for of in expected}
+
+
+def test_a_bad_value_in_the_ini_file_is_named(run: Run, pytester: pytest.Pytester) -> None:
+    """The ini file's name of the option is used; paths are relative to the file."""
+    pytester.makepyfile(PARAMETRISED)
+    for line, sentence in (
+        ("starpullm_seed = x\nstarpullm_timeout = y", 'starpullm_timeout: found "y", expected a number'),
+        ("starpullm_lib = nowhere.so", f"starpullm_lib: {pytester.path}/nowhere.so: no such file"),
+    ):
+        pytester.makeini(f"[pytest]\n{line}\n")
+        folder = pytester.path / "elsewhere"
+        folder.mkdir(exist_ok=True)
+        result = run("--collect-only", f"--rootdir={pytester.path}", partition=None)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines([f"ERROR: {sentence}"])
+
+
+def test_a_usage_error_under_xdist(run: Run, pytester: pytest.Pytester) -> None:
+    """The workers find it, and the controller tells it once."""
+    pytester.makepyfile(PARAMETRISED)
+    result = run("-p", "xdist", "-n", "2", "--starpullm-records", "huge")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(['ERROR: --starpullm-records: found "huge", expected a file or one of *'])
+    assert "huge" not in result.stdout.str()
+
+
+ALONE = """
+from starpullm.checks.result import CheckResult, Outcome
+
+
+def fine(place):
+    return CheckResult(name="fine", outcome=Outcome.PASSED, finding="as told", compared=1, measured=None)
+
+
+def test_it(starpullm_check):
+    starpullm_check(fine)
+"""
+OTHERS = "benchmark cacheprovider hypothesispytest junitxml pytest_cov pytest_mpi randomly rerunfailures timeout xdist"
+
+
+@pytest.mark.parametrize("blocked", [OTHERS.split(), ["terminal"]], ids=["plugins", "terminal"])
+def test_without_the_other_plugins(run: Run, pytester: pytest.Pytester, blocked: list[str]) -> None:
+    pytester.makepyfile(ALONE)
+    result = run(*(f"-pno:{name}" for name in blocked), "--starpullm-report=report.json")
+    assert result.ret == pytest.ExitCode.OK
+    assert (pytester.path / "report.json").exists()
+
+
+STRANGER = """
+import pytest
+from mpi4py import MPI
+
+
+@pytest.mark.mpi
+def test_one_rank():
+    assert MPI.COMM_WORLD.Get_size() == 2
+
+
+def test_every_rank():
+    print("here")
+"""
+
+
+def test_a_stranger_s_run_on_ranks_is_its_own(run_ranks: Run, pytester: pytest.Pytester) -> None:
+    """With pytest-mpi alone every rank prints and runs every test."""
+    pytester.makepyfile(STRANGER)
+    result = run_ranks("-s", over_ranks=False)
+    text = result.stdout.str()
+    assert [text.count(words) for words in ("test session starts", "here", "2 passed", "starpullm: ")] == [2, 2, 2, 0]
+
+
+def test_tests_of_the_plugin_on_ranks_that_are_no_run(run_ranks: Run, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(ALONE)
+    result = run_ranks(over_ranks=False)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --with-mpi: found 2 ranks and tests that use starpullm, expected *"])
