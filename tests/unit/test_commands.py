@@ -14,15 +14,18 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from starpullm.commands import bench, main
+from starpullm.commands import bench, main, parity
 from starpullm.commands.render import OUT
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.files.checkpoint import checkpoint_config
+from starpullm.golden.records import SHIPPED_RECORDS
 from starpullm.processes.lock import LOCK_VARIABLE
 from starpullm.speed.measure import Throughput
 from starpullm.speed.peers.compare import Comparison, ContenderSpeed, Spread
 from starpullm.speed.plots import read_results
 from starpullm.speed.workload import Workload
+
+from .workloads import workload
 
 
 def commands(command: click.Command, *names: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -38,7 +41,8 @@ COMMANDS = dict(commands(main))
 
 def test_all_commands_are_there() -> None:
     assert {names[0] for names in COMMANDS if names} == set(
-        "bench checkpoint convert debug-state demo doctor generate parity plot record tokenize train".split()
+        "bench checkpoint convert debug-state demo doctor generate parity plot probe record report tokenize trace "
+        "train".split()
     )
     assert ("checkpoint", "new") in COMMANDS
 
@@ -82,13 +86,30 @@ def test_batch_sizes_of_bench(
     """Of each rank or of all together; configurations, as printed by --json, have that of all together."""
     measured: list[Workload] = []
 
-    def measure_all(run: object, workloads: Sequence[Workload], checkpoint: object) -> None:
+    def measure_all(run: object, workloads: Sequence[Workload], *_: object) -> None:
         measured.extend(workloads)
 
     monkeypatch.setattr(bench, "_measure_all", measure_all)
     result = CliRunner().invoke(main, ["bench", "--model", "tiny", "--ranks", "1", "--ranks", "2", *options])
     assert result.exit_code == 0, result.output
     assert [(of.ranks, of.batch_size) for of in measured] == expected
+
+
+def test_parity_is_checked_with_all_shipped_records_but_the_largest() -> None:
+    """Unless records are given."""
+    assert [record.name for record, _ in parity._plan([], False, "1", 1)] == list(SHIPPED_RECORDS[:-1])
+    assert [record.name for record, _ in parity._plan([], True, "1", 1)] == list(SHIPPED_RECORDS)
+
+
+def test_record_is_refused_on_several_ranks(tmp_path: Path) -> None:
+    """Before anything is run or written."""
+    sizes = "--layers 1 --heads 1 --channels 2 --batch-size 1 --seq-len 1 --steps 1".split()
+    out = tmp_path / "mine.json"
+    ranks = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
+    result = CliRunner(env=ranks).invoke(main, ["record", "--llmc-lib", "none.so", *sizes, str(out)])
+    assert result.exit_code == 2
+    assert result.stderr == "Error: ranks: found 2, expected one: llm.c trains in one process\n"
+    assert not out.exists()
 
 
 # ---- What bench prints ----
@@ -239,18 +260,7 @@ def test_ratios_within_noise_are_not_printed(monkeypatch: pytest.MonkeyPatch) ->
     contenders = (speed("strict", True), speed("blas", True), speed("torch eager", False))
     monkeypatch.setattr(OUT, "print", lines.append)
     comparison = Comparison(
-        configuration=Workload(
-            model="tiny",
-            batch_size=2,
-            seq_len=8,
-            partition="1x1",
-            scheduler="lws",
-            sub_batches=1,
-            reduction="ordered",
-            ranks=1,
-            iterations=3,
-            warm_up=2,
-        ),
+        configuration=workload(),
         contenders=contenders,
         steps_per_turn={},
         loss_difference=0.0,
