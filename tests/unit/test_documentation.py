@@ -103,7 +103,7 @@ def starpullm_commands() -> Iterator[tuple[str, str]]:
 def test_options_of_commands(where: str, text: str) -> None:
     """The command line takes every command as it is written; nothing is run."""
     command: click.Command = main
-    arguments = shlex.split(text, comments=True)
+    arguments = shlex.split(re.sub(r" > \S+", "", text), comments=True)
     context = click.Context(main, info_name="starpullm")
     while isinstance(command, click.Group):
         below = command.get_command(context, arguments[0])
