@@ -168,6 +168,7 @@ time limit.
 
 The defects here were thought up by people who know the checks. [mutants.md](mutants.md) has mutants that a tool makes.
 
+<!-- not run: CI runs the first; the second takes long -->
 ```
 pytest tests/mutation                   # a few defects: the patches with "Quick: yes"
 pytest tests/mutation -m mutation       # all defects
@@ -197,6 +198,7 @@ The same checks on a library without a defect:
 
 This page is made by
 
+<!-- not run: takes hours -->
 ```
 pytest tests/mutation -m mutation --mutation-repetitions 200 --mutation-results mutations.json \\
     --mutation-table docs/mutations.md
@@ -209,6 +211,7 @@ built from the checkout's sources.
 
 ## Your own patches
 
+<!-- not run: DIR is the reader's -->
 ```
 pytest tests/mutation --mutation-patches DIR
 ```
@@ -229,6 +232,7 @@ files and headers, but cannot add a C file. It is an error if the library with t
 
 To build a library with a patch and try it by hand:
 
+<!-- not run: compiles; tests/mutation does the same with each patch -->
 ```
 python -m tests.mutation.mutants tests/mutation/defects/gelu_constant.patch -o libstarpullm.so
 STARPULLM_LIB=$PWD/libstarpullm.so starpullm parity tiny
@@ -239,6 +243,7 @@ STARPULLM_LIB=$PWD/libstarpullm.so starpullm parity tiny
 A patch that no longer applies fails its test `test_patch_applies`, which shows the file and the lines that were not
 found. In the root of the checkout,
 
+<!-- not run: changes patches of the checkout -->
 ```
 python -m tests.mutation.renew
 ```
@@ -248,6 +253,7 @@ needs the program `patch`.)
 `--moved OLD=NEW` says that a file has another name now, and can be repeated. For a patch that does not apply even so,
 the command names a directory with a copy of the sources. Make the change there by hand, in `b/`, and run
 
+<!-- not run: changes patches of the checkout -->
 ```
 python -m tests.mutation.renew tests/mutation/defects/NAME.patch --from DIRECTORY
 ```

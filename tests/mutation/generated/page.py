@@ -282,6 +282,7 @@ mutmut changes the functions of `starpullm/checks`, and the unit tests that need
 
 ## Repeating it
 
+<!-- not run: takes hours; tests/mutation runs a fixed sample -->
 ```
 pip install 'starpullm[mutation]'
 python -m tests.mutation.generated.python_checks --seed 1 --count 200
