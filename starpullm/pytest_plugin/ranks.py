@@ -20,6 +20,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from starpullm.errors import StarpullmError
+from starpullm.processes.hosts import host_name
 from starpullm.processes.keeper import rank_and_size_from_environment
 from starpullm.pytest_plugin.report import message_of
 
@@ -104,6 +105,7 @@ class RankedRun:
             if self.rank > 0:
                 raise pytest.UsageError
             raise pytest.UsageError(f"the ranks have collected different tests: {'; '.join(differences)}")
+        self._note_machines(any(item.get_closest_marker("starpullm_over_ranks") for item in session.items))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
@@ -154,6 +156,14 @@ class RankedRun:
             self._exchange("end of the run", int(exitstatus))
 
     # Implementation
+
+    def _note_machines(self, has_checks_over_ranks: bool) -> None:
+        """Let the results say so if the ranks have several machines: the ranks of checks have only that of rank 0."""
+        from starpullm.pytest_plugin.run import validation_of
+
+        machines = self._agree("machines", host_name())
+        if has_checks_over_ranks:
+            validation_of(self._config).note_machines(list(machines.values()))
 
     def _agree(self, place: str, value: Any, seconds: float | None = None) -> Mapping[int, Any]:
         try:

@@ -27,6 +27,8 @@ class Validation(Options):
         self._costs: Costs | None = None
         """Of the checks of this process, and under pytest-xdist of those of its workers."""
         self._environment_shown = False
+        self._machines: list[str] = []
+        """Of the ranks of this run; empty if it has no checks over ranks."""
 
     def choose_library(self) -> None:
         """Let this process and its children open the library of ``--starpullm-lib``."""
@@ -43,6 +45,16 @@ class Validation(Options):
             fresh = self._config.getoption("--starpullm-fresh")
             self._pool = Pool({"STARPU_RAND_SEED": str(self.seed)}, sticky=not fresh)
         return self._pool
+
+    def note_machines(self, machines: list[str]) -> None:
+        """Say in the results on which of the machines of this run's ranks the checks over ranks run."""
+        self._machines = machines
+        others = sorted(set(machines) - {machines[0]})
+        if others:
+            self._report.notes.append(
+                f"checks over ranks: all ranks were on {machines[0]}; no check has used {', '.join(others)} of this "
+                "run's machines, expected `mpirun starpullm parity` for them"
+            )
 
     def close(self) -> None:
         """End the processes, and restore the environment; may be called twice."""
@@ -143,6 +155,7 @@ class Validation(Options):
             **self._report.as_json(self._costs),
             "environment": self.machine if self._report.tests else None,
             "ranks": self.ranks,
+            "machines": {"of_ranks": self._machines, "of_checks": self._machines[:1]},
             "seed": self.seed,
         }
         try:
