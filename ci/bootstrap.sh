@@ -173,6 +173,20 @@ prepare_system() {
         install_packages "${PACKAGES[@]}"
 }
 
+# What only the tests of ci/slurm need, which are skipped without it: where it can't be installed, that is no failure.
+prepare_tests() {
+    local path=$PATH:/usr/sbin:/sbin packages=()
+    PATH=$path command -v slurmctld >/dev/null || packages+=(slurm-wlm)
+    PATH=$path command -v munged >/dev/null || packages+=(munge)
+    ((${#packages[@]} > 0)) || return 0
+    mkdir -p "$LOGS"
+    if can_install_packages && install_packages "${packages[@]}" >"$LOGS/packages-of-tests.log" 2>&1 </dev/null; then
+        note "installed for the tests of ci/slurm: ${packages[*]}"
+    else
+        note "the tests of ci/slurm will be skipped: ${packages[*]} can't be installed"
+    fi
+}
+
 prepare_starpu() {
     local reason
     # Looked for again, because it may be that pkg-config has just been installed.
@@ -208,6 +222,7 @@ main() {
     prepare_starpu
     [[ -n $COMMAND ]] || return 0
     prepare_python
+    [[ $COMMAND != tox ]] || prepare_tests
     # The command must not keep the lock: tox calls this script again.
     exec 9>&-
     export VIRTUAL_ENV=$VENV PATH=$VENV/bin:$PATH

@@ -183,6 +183,41 @@ def test_a_node_that_fails(cluster: Cluster, tmp_path: Path) -> None:
     assert "run again 1 times): passed\n" in text
 
 
+OVER_RANKS = """
+import os
+import pytest
+from starpullm.checks.runs import losses_of_ranks
+
+def on_one_machine(place):
+    machines = place.runtime.comm.allgather(os.environ["SLURMD_NODENAME"])
+    assert machines == ["n1", "n1"], machines
+    return losses_of_ranks(place, record="tiny", sub_batches=1, reduction="ordered", seed=1)
+
+@pytest.mark.starpullm_over_ranks
+def test_machines(starpullm_check):
+    starpullm_check(on_one_machine)
+"""
+
+
+def test_the_ranks_of_checks_are_on_one_machine(cluster: Cluster, tmp_path: Path) -> None:
+    """The ranks of pytest are on both nodes; those of a check are on the first, and the results say so."""
+    (tmp_path / "test_place.py").write_text(OVER_RANKS, "utf-8")
+    report, output = tmp_path / "report.json", tmp_path / "output"
+    pytest_over_ranks = (
+        "export SLURM_OVERLAP=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; "
+        f"exec mpirun -n 2 --map-by node --bind-to none {sys.executable} -P -m pytest -p no:cacheprovider --with-mpi "
+        f"--starpullm-partition 1x1 --starpullm-report {report} test_place.py"
+    )
+    options = ["--nodes=2", "--ntasks-per-node=1", f"--output={output}", f"--chdir={tmp_path}"]
+    two_cores = ["env", "HWLOC_SYNTHETIC=numa:1 core:2 pu:1"]
+    job = cluster.run(*two_cores, "sbatch", "--parsable", *options, f"--wrap={pytest_over_ranks}").strip()
+    wait_for(lambda: not cluster.run("squeue", "--noheader", f"--jobs={job}"), SECONDS, f"the end of job {job}")
+    assert "ExitCode=0:0" in cluster.run("scontrol", "show", "job", "--oneliner", job), output.read_text("utf-8")
+    machines = json.loads(report.read_text("utf-8"))["machines"]
+    assert machines == {"of_ranks": ["n1", "n2"], "of_checks": ["n1"]}
+    assert "checks over ranks: all ranks were on n1; no check has used n2 of this run's machines" in output.read_text()
+
+
 def test_the_summary_as_a_job(cluster: Cluster, tmp_path: Path) -> None:
     """Without --wait a job of its own makes the summary, whatever the other jobs' end."""
     results = tmp_path / "results"
