@@ -174,7 +174,8 @@ prepare_system() {
 }
 
 # What only the tests of ci/slurm need, which are skipped without it: where it can't be installed, that is no failure.
-prepare_tests() {
+prepare_slurm() {
+    [[ $COMMAND == tox ]] || return 0
     local path=$PATH:/usr/sbin:/sbin packages=()
     PATH=$path command -v slurmctld >/dev/null || packages+=(slurm-wlm)
     PATH=$path command -v munged >/dev/null || packages+=(munge)
@@ -184,6 +185,20 @@ prepare_tests() {
         note "installed for the tests of ci/slurm: ${packages[*]}"
     else
         note "the tests of ci/slurm will be skipped: ${packages[*]} can't be installed"
+    fi
+}
+
+# The tests of the report's page are skipped without a browser, so a machine that has none isn't refused.
+prepare_browser() {
+    [[ $COMMAND == tox ]] || return 0
+    if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then
+        return 0
+    fi
+    mkdir -p "$LOGS"
+    if can_install_packages && install_packages chromium chromium-driver >"$LOGS/browser.log" 2>&1 </dev/null; then
+        note "installed Chromium for the tests of the report's page"
+    else
+        note "no Chromium with chromedriver: the tests of the report's page will be skipped"
     fi
 }
 
@@ -219,10 +234,11 @@ main() {
     take_lock
     plan
     prepare_system
+    prepare_browser
+    prepare_slurm
     prepare_starpu
     [[ -n $COMMAND ]] || return 0
     prepare_python
-    [[ $COMMAND != tox ]] || prepare_tests
     # The command must not keep the lock: tox calls this script again.
     exec 9>&-
     export VIRTUAL_ENV=$VENV PATH=$VENV/bin:$PATH

@@ -13,6 +13,7 @@ from starpullm.commands import (
     parity,
     plot,
     record,
+    report,
     tokenize,
     trace,
     train,
@@ -21,5 +22,19 @@ from starpullm.commands.main import main
 
 __all__ = ["main"]
 
-for _module in (bench, checkpoint, debug_state, demo, doctor, generate, parity, plot, record, tokenize, trace, train):
+for _module in (
+    bench,
+    checkpoint,
+    debug_state,
+    demo,
+    doctor,
+    generate,
+    parity,
+    plot,
+    record,
+    report,
+    tokenize,
+    trace,
+    train,
+):
     main.add_command(_module.command)

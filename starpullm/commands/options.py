@@ -44,6 +44,7 @@ def placement(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+report = click.option("--report", type=PATH, metavar="DIR", help="Folder for a page of the results, and their data.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print results as JSON.")
 
 

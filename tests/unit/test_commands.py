@@ -38,7 +38,7 @@ COMMANDS = dict(commands(main))
 
 def test_all_commands_are_there() -> None:
     assert {names[0] for names in COMMANDS if names} == set(
-        "bench checkpoint debug-state demo doctor generate parity plot record tokenize train".split()
+        "bench checkpoint debug-state demo doctor generate parity plot record report tokenize train".split()
     )
     assert ("checkpoint", "new") in COMMANDS
 
@@ -82,7 +82,7 @@ def test_batch_sizes_of_bench(
     """Of each rank or of all together; configurations, as printed by --json, have that of all together."""
     measured: list[Workload] = []
 
-    def measure_all(run: object, workloads: Sequence[Workload], checkpoint: object) -> None:
+    def measure_all(run: object, workloads: Sequence[Workload], *_: object) -> None:
         measured.extend(workloads)
 
     monkeypatch.setattr(bench, "_measure_all", measure_all)
