@@ -90,8 +90,10 @@ done
 
 if [[ -z $WAIT ]]; then
     after=$(IFS=: && echo "${IDS[*]}")
-    sbatch --parsable --job-name=summary --output="$RESULTS/summary.txt" --dependency="afterany:$after" \
-        --kill-on-invalid-dep=no "$CI/summary.sbatch" >/dev/null || refuse "summary: sbatch has refused it" 4
+    # After the user's options, because the last one counts.
+    sbatch "$@" --parsable --job-name=summary --output="$RESULTS/summary.txt" --dependency="afterany:$after" \
+        --kill-on-invalid-dep=no --nodes=1 --ntasks=1 --time=10 "$CI/summary.sbatch" >/dev/null ||
+        refuse "summary: sbatch has refused it" 4
     echo "results: $RESULTS, at the end also summary.txt and summary.json" >&2
     exit
 fi
