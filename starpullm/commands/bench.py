@@ -53,7 +53,7 @@ from starpullm.trainer import REDUCTIONS
     help="Sequences per step on all ranks together, instead of --batch-size",
 )
 @click.option("--seq-len", type=int, show_default="the record's, or 64", help="Tokens per sequence.")
-@options.repeated("--partition", "partitions", default=["1x1"], metavar="WxT", help=options.WORKERS)
+@options.partitions
 @options.repeated(
     "--sub-batches", "sub_batch_counts", type=int, show_default="one per worker", help=options.SUB_BATCHES
 )
