@@ -130,8 +130,21 @@ class Cluster:
         return len(found) == len(NODES) and all(state in states for state in found)
 
     def processes(self) -> list[psutil.Process]:
-        """Return the processes of daemons and jobs, by the mark in their environment."""
-        return [process for process in psutil.process_iter() if f"{_MARK}={self.folder}" in _environment(process)]
+        """Return the processes of daemons and jobs: by the mark in their environment.
+
+        The daemon of a job's step has no environment, but the log of its node is open there.
+        """
+        return [
+            process
+            for process in psutil.process_iter()
+            if f"{_MARK}={self.folder}" in _environment(process)
+            or ("slurmstepd" in _title(process) and self._has_open(process))
+        ]
+
+    def _has_open(self, process: psutil.Process) -> bool:
+        with suppress(psutil.Error):
+            return any(Path(file.path).is_relative_to(self.folder) for file in process.open_files())
+        return False
 
 
 def _environment(process: psutil.Process) -> list[str]:
@@ -186,6 +199,7 @@ def _end(cluster: Cluster) -> None:
     if "slurmctld" in cluster.daemons:
         with suppress(Exception):
             cluster.run("scancel", "--user", getpass.getuser(), timeout=5)
+            wait_for(lambda: not cluster.run("squeue", "--noheader", timeout=5), _END_SECONDS, "the end of all jobs")
     for daemon in reversed(cluster.daemons.values()):
         daemon.send_signal(signal.SIGTERM)
     deadline = time.monotonic() + _END_SECONDS
