@@ -44,8 +44,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker of tests/mutation."""
+    """Register the markers of tests/mutation and tests/cluster."""
     config.addinivalue_line("markers", "mutation: the checks catch a seeded defect")
+    config.addinivalue_line("markers", "slurm: runs jobs on a Slurm cluster of this machine; skipped if there is none")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -174,6 +174,21 @@ prepare_system() {
         install_packages "${PACKAGES[@]}"
 }
 
+# What only the tests of ci/slurm need, which are skipped without it: where it can't be installed, that is no failure.
+prepare_slurm() {
+    [[ $COMMAND == tox ]] || return 0
+    local path=$PATH:/usr/sbin:/sbin packages=()
+    PATH=$path command -v slurmctld >/dev/null || packages+=(slurm-wlm)
+    PATH=$path command -v munged >/dev/null || packages+=(munge)
+    ((${#packages[@]} > 0)) || return 0
+    mkdir -p "$LOGS"
+    if can_install_packages && install_packages "${packages[@]}" >"$LOGS/packages-of-tests.log" 2>&1 </dev/null; then
+        note "installed for the tests of ci/slurm: ${packages[*]}"
+    else
+        note "the tests of ci/slurm will be skipped: ${packages[*]} can't be installed"
+    fi
+}
+
 # The tests of the report's page are skipped without a browser, so a machine that has none isn't refused.
 prepare_browser() {
     [[ $COMMAND == tox ]] || return 0
@@ -221,6 +236,7 @@ main() {
     plan
     prepare_system
     prepare_browser
+    prepare_slurm
     prepare_starpu
     [[ -n $COMMAND ]] || return 0
     prepare_python

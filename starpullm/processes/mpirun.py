@@ -16,7 +16,11 @@ from starpullm.errors import MissingDependencyError
 from starpullm.processes.keeper import RANK_AND_SIZE
 
 # All variables of a rank's job, which would confuse an mpirun inside the rank.
-_OUTER_JOB = ("OMPI_*", "ORTE_*", "PRTE_*", "PMIX_*", "PMI_*", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+_OUTER_JOB = ("OMPI_*", "ORTE_*", "PRTE_*", "PMIX_*", "PMI_*")
+
+# The variables of a scheduler's allocation. With them, mpirun would start some of the ranks on the allocation's other
+# machines, where neither their files nor their processes can be watched.
+_ALLOCATION = ("SLURM_*", "PBS_*", "LSB_*", "PE_HOSTFILE")
 
 
 def mpirun_here(ranks: int, exported: Sequence[str], path: str | None) -> list[str]:
@@ -48,8 +52,12 @@ def mpirun_command(mpirun: str, ranks: int, exported: Sequence[str], *, open_mpi
 
 
 def outer_job_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return patterns of the variables that belong to the MPI job in which this process is a rank, if it is one."""
-    return _OUTER_JOB if any(rank in environment for rank, _ in RANK_AND_SIZE) else ()
+    """Return patterns of the variables that a job of ranks on this machine must not see.
+
+    They are those of a scheduler's allocation, and of the MPI job in which this process is a rank, if it is one.
+    """
+    is_rank = any(rank in environment for rank, _ in RANK_AND_SIZE)
+    return (*_ALLOCATION, *_OUTER_JOB) if is_rank else _ALLOCATION
 
 
 def mpi_parameters(temporary: Path, memory: Path) -> dict[str, str]:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 import pytest
 
 from starpullm.errors import StarpullmError
+from starpullm.processes.hosts import host_name
 from starpullm.processes.keeper import rank_and_size_from_environment
 from starpullm.pytest_plugin.exchange import ElsewhereError, Exchange, MissingError, ranks_text
 from starpullm.pytest_plugin.items import REFUSAL
@@ -142,6 +143,7 @@ class RankedRun:
             if self.rank > 0:
                 raise pytest.UsageError
             raise pytest.UsageError(f"the ranks have collected different tests: {'; '.join(differences)}")
+        self._note_machines(any(item.get_closest_marker("starpullm_over_ranks") for item in session.items))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -235,6 +237,14 @@ class RankedRun:
                 report = hook.pytest_report_from_serializable(config=self._config, data=data)
                 hook.pytest_runtest_logreport(report=report)
             hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+
+    def _note_machines(self, has_checks_over_ranks: bool) -> None:
+        """Let the results say so if the ranks have several machines: the ranks of checks have only that of rank 0."""
+        from starpullm.pytest_plugin.run import validation_of
+
+        machines = self._agree("machines", host_name())
+        if has_checks_over_ranks:
+            validation_of(self._config).note_machines(list(machines.values()))
 
     def _agree(self, place: str, value: Any) -> Mapping[int, Any]:
         try:

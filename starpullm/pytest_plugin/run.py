@@ -68,6 +68,15 @@ class Validation(Options):
             self._pool = Pool({"STARPU_RAND_SEED": str(self.seed)}, sticky=not self.flag("fresh"))
         return self._pool
 
+    def note_machines(self, machines: list[str]) -> None:
+        """Say in the results on which of the machines of this run's ranks the checks over ranks run."""
+        others = sorted(set(machines) - {machines[0]})
+        if others:
+            self._report.notes.append(
+                f"checks over ranks: all ranks were on {machines[0]}; no check has used {', '.join(others)} of this "
+                "run's machines, expected `mpirun starpullm parity` for them"
+            )
+
     def close(self) -> None:
         """End the processes, and restore the environment; may be called twice."""
         if self._pool is not None:

@@ -285,6 +285,14 @@ def test_environment_inside_a_rank() -> None:
     assert environment_of(Job(["true"], 1), {"OMPI_MCA_btl": "self"})["OMPI_MCA_btl"] == "self"
 
 
+def test_environment_inside_an_allocation() -> None:
+    """mpirun must not see the allocation: the ranks of a job are all on this machine. The machine's name stays."""
+    allocation = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "PBS_NODEFILE": "/nodes", "LSB_HOSTS": "a b"}
+    found = environment_of(Job(["true"], 1, ranks=2), {**allocation, "SLURMD_NODENAME": "n1", "OMPI_MCA_btl": "self"})
+    assert not allocation.keys() & found.keys()
+    assert (found["SLURMD_NODENAME"], found["OMPI_MCA_btl"]) == ("n1", "self")
+
+
 # ---- Texts ----
 
 
