@@ -9,10 +9,9 @@ import click
 from starpullm.checks.recording import make_record
 from starpullm.commands import options
 from starpullm.commands.main import refuse_ranks
-from starpullm.data.generator import padded_vocab
 from starpullm.data.sizes import check_positive
 from starpullm.errors import InvalidArgumentError
-from starpullm.files.model import ModelConfig
+from starpullm.files.model import ModelConfig, padded_vocab
 
 
 @click.command(
@@ -23,12 +22,9 @@ from starpullm.files.model import ModelConfig
         "starpullm parity mine.json",
     ),
 )
-@click.option("--llmc-lib", type=options.PATH, required=True, help="llm.c, built as a strict shared object.")
-@options.layers
-@options.heads
-@options.channels
+@options.llmc_lib(required=True, help="llm.c, built as a strict shared object.")
+@options.model_sizes(required=True)
 @click.option("--vocab", "vocab_size", type=int, default=257, metavar="V", help="Number of tokens in the vocabulary.")
-@options.padded_vocab
 @click.option(
     "--max-seq-len",
     type=int,

@@ -23,6 +23,7 @@ from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.model import ModelConfig, num_parameters, parameter_shapes
 from starpullm.files.tokens import read_tokens, write_tokens
 from starpullm.golden.records import shipped_record, tensor_digest
+from starpullm.report import read_document
 from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
 from starpullm.training.generate import generate
@@ -508,7 +509,8 @@ def _has_tiktoken() -> bool:
 # ---- parity ----
 
 
-def test_parity() -> None:
+def test_parity(tmp_path: Path) -> None:
+    """The report has a recording of each place, and says what else there is to compare."""
     run = run_cli(
         "parity",
         TINY.path,
@@ -520,6 +522,8 @@ def test_parity() -> None:
         "2x1",
         "--scheduler",
         "eager",
+        "--report",
+        tmp_path / "out",
         environment=TWO_CORES,
     ).check()
     equal = "570 tensors over 3 steps, 0 differ"
@@ -528,6 +532,11 @@ def test_parity() -> None:
         "parity: 2280 tensors over 12 steps, 0 differ",
     ]
     assert run.stderr == ""
+    report = read_document(tmp_path / "out" / "report.json")
+    assert (report["state"], report["exit_status"], len(report["tests"])) == ("ended", 0, 4)
+    assert [of["configuration"] for of in report["recordings"]] == ["1x1 eager", "2x1 eager"]
+    assert "partition 1x2" in [entry["what"] for entry in report["not_checked"]]
+    assert (tmp_path / "out" / "index.html").is_file()
 
 
 def test_parity_last_line() -> None:
