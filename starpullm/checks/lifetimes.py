@@ -11,6 +11,8 @@ import numpy as np
 from starpullm.checks.memory import GrowthResult, check_growth
 from starpullm.checks.runs import STEPS, Place, find_record, named_tensors, new_trainer, own_batch
 from starpullm.checks.same_bits import SameBitsResult, check_same_bits
+from starpullm.files.checkpoint import read_checkpoint
+from starpullm.golden.records import split_layers
 from starpullm.trainer import Trainer
 
 Growth = Callable[..., GrowthResult]
@@ -45,13 +47,14 @@ def shared_buffers(place: Place, *, record: str, sub_batches: int, reduction: st
 def resumed(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> SameBitsResult:
     """Compare the bits of a run that was saved, closed and resumed half way with those of an uninterrupted run.
 
-    It is saved while its steps are in flight.
+    It is saved while its steps are in flight. At the end its model is saved as a checkpoint, which is compared too.
     """
     golden = find_record(record)
     with tempfile.TemporaryDirectory(dir=place.directory) as states:
         with new_trainer(place, golden, sub_batches=sub_batches, reduction=reduction) as trainer:
             _submit(trainer, seed, range(STEPS))
             uninterrupted = named_tensors(trainer, *_STATE)
+            uninterrupted |= {f"checkpoint/{name}": values for name, values in named_tensors(trainer, "params").items()}
         with new_trainer(place, golden, sub_batches=sub_batches, reduction=reduction) as trainer:
             for number in range(STEPS // 2):
                 trainer.submit(*own_batch(trainer, seed, number))
@@ -60,6 +63,9 @@ def resumed(place: Place, *, record: str, sub_batches: int, reduction: str, seed
         with new_trainer(place, golden, resume=Path(states), sub_batches=sub_batches, reduction=reduction) as trainer:
             _submit(trainer, seed, range(STEPS // 2, STEPS))
             resumed_tensors = named_tensors(trainer, *_STATE)
+            trainer.save_checkpoint(Path(states, "model.bin"))
+            saved = split_layers(read_checkpoint(Path(states, "model.bin")).parameters)
+            resumed_tensors |= {f"checkpoint/{name}": values for name, values in saved}
     return check_same_bits("resumed run", {"uninterrupted": uninterrupted, "resumed": resumed_tensors})
 
 

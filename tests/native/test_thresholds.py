@@ -77,6 +77,18 @@ def test_records_beyond_thresholds(level: str) -> None:
     assert run.stdout.splitlines()[-1] == f"parity: {tensors} tensors over {steps} steps, 0 differ"
 
 
+def test_blocks_of_small_caches() -> None:
+    """Every product is cut into many blocks."""
+    records = [shipped_record(name) for name in ("tiny", "odd", "ragged")]
+    environment = {"STARPULLM_CACHES": "2K,8K", **TWO_CORES}
+    run = run_cli("parity", *(record.path for record in records), timeout=TIME_LIMIT, environment=environment).check()
+    tensors = sum(len(names) for record in records for step in record.steps for names in step.digests.values())
+    assert (
+        run.stdout.splitlines()[-1]
+        == f"parity: {tensors} tensors over {sum(record.num_steps for record in records)} steps, 0 differ"
+    )
+
+
 # ---- Steps in flight ----
 
 
