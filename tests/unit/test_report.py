@@ -19,6 +19,7 @@ from starpullm.commands import main
 from starpullm.commands.main import EXIT_BAD_INPUT
 from starpullm.errors import FormatError, MissingDependencyError
 from starpullm.report import ReportFolder, new_document, read_document, require_packages, write_document
+from starpullm.report.block_graph import block_graph_of
 from starpullm.report.document import schema
 from starpullm.report.page import render
 from starpullm.report.task_graph import task_graph_of
@@ -140,6 +141,21 @@ def test_task_graph() -> None:
     crowded = task_graph_of(recording(sub_batches=8), [])
     assert crowded is not None
     assert [name for name, _ in crowded.columns] == ["forward", "backward", "update"]
+
+
+def test_unfolded_block() -> None:
+    """It is the block of the violation, with the violation; without one it is the middle block."""
+    document = failing()
+    picture = block_graph_of(document["recordings"][0], violations_of(document))
+    assert picture is not None
+    assert (picture.layer, picture.sub_batch) == (1, 0)
+    assert [name for name, _ in picture.columns] == ["forward", "backward", "update"]
+    assert len(picture.boxes) == 5
+    assert len(picture.table) == len(picture.lines) > 0
+    assert len(picture.violations) == 1
+    quiet = block_graph_of(document["recordings"][0], [])
+    assert quiet is not None
+    assert (quiet.layer, quiet.violations) == (6, ())
 
 
 def test_workers() -> None:
