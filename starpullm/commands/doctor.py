@@ -64,6 +64,7 @@ def _rows(machine: Machine) -> Iterator[tuple[str, str]]:
         f"{machine.cores} cores, {machine.processing_units} processing units, {machine.numa_nodes} NUMA nodes"
         f"{synthetic}",
     )
+    yield "caches", f"L1 {machine.l1_cache >> 10} KiB, L2 {machine.l2_cache >> 10} KiB a hardware thread"
     yield "partitions", ", ".join(machine.partitions)
     yield "kernels", machine.simd_level
     yield "vector functions", ", ".join(vector_functions) or "none"

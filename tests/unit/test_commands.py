@@ -22,6 +22,8 @@ from starpullm.speed.peers.compare import Comparison, ContenderSpeed, Spread
 from starpullm.speed.plots import read_results
 from starpullm.speed.workload import Workload
 
+from .workloads import workload
+
 
 def commands(command: click.Command, *names: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     """Yield a command and those below it, with their names."""
@@ -237,18 +239,7 @@ def test_ratios_within_noise_are_not_printed(monkeypatch: pytest.MonkeyPatch) ->
     contenders = (speed("strict", True), speed("blas", True), speed("torch eager", False))
     monkeypatch.setattr(OUT, "print", lines.append)
     comparison = Comparison(
-        configuration=Workload(
-            model="tiny",
-            batch_size=2,
-            seq_len=8,
-            partition="1x1",
-            scheduler="lws",
-            sub_batches=1,
-            reduction="ordered",
-            ranks=1,
-            iterations=3,
-            warm_up=2,
-        ),
+        configuration=workload(),
         contenders=contenders,
         steps_per_turn={},
         loss_difference=0.0,
