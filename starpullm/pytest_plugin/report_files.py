@@ -165,7 +165,7 @@ class ReportFiles:
             arguments = [str(argument) for argument in self._config.invocation_params.args]
             self._document = new_document("pytest", arguments, ranks=options.ranks, seed=options.seed)
             self._document["time"] = self._start
-        if self._document["environment"] is None and (self._collected or self._report.tests):
+        if self._document["environment"] is None and (self._collected or self._deselected or self._report.tests):
             from starpullm.pytest_plugin.left_out import selection
 
             self._document["environment"] = options.machine
@@ -185,7 +185,11 @@ class ReportFiles:
         from starpullm.report.left_out import LeftOut
 
         entries: list[LeftOut] = []
-        if self._collected is not None and ended:
+        if self._collected is None:
+            entries.append(
+                LeftOut("tests that were deselected", "not known: the workers of pytest-xdist have collected")
+            )
+        elif ended:
             missing = [test for test in self._collected if test not in self._report.tests]
             entries += left_out.not_reached(missing)
         entries += left_out.deselected(self._deselected, self._options)
