@@ -189,9 +189,9 @@ class ReportFiles:
             entries.append(
                 LeftOut("tests that were deselected", "not known: the workers of pytest-xdist have collected")
             )
-        elif ended:
-            missing = [test for test in self._collected if test not in self._report.tests]
-            entries += left_out.not_reached(missing)
+        else:
+            missing = [test for test in self._collected if test not in self._report.tests and test not in self._running]
+            entries += left_out.not_reached(missing, ended=ended)
         entries += left_out.deselected(self._deselected, self._options)
         entries += left_out.not_chosen(self._options)
         return [dataclasses.asdict(entry) for entry in entries]
