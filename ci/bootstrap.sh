@@ -6,7 +6,7 @@ usage() {
     cat <<'EOF'
 usage: ci/bootstrap.sh [COMMAND [ARG...]]
 
-Makes sure that the build tools, MPI, hwloc, zlib and a usable StarPU are there. With COMMAND it also makes a Python virtual
+Makes sure that the build tools, MPI, hwloc, zlib, xxHash and a usable StarPU are there. With COMMAND it also makes a Python virtual
 environment with tox and starpullm in it, and runs COMMAND there (for tox: without starpullm, which tox installs itself).
 
   ci/bootstrap.sh starpullm demo
@@ -45,6 +45,7 @@ missing_packages() {
     command -v pkg-config >/dev/null || echo pkg-config
     pkg-config --exists hwloc 2>/dev/null || echo libhwloc-dev
     pkg-config --exists zlib 2>/dev/null || echo zlib1g-dev
+    pkg-config --exists 'libxxhash >= 0.8' 2>/dev/null || echo libxxhash-dev
     command -v git >/dev/null || echo git
     command -v mpicc >/dev/null || echo libopenmpi-dev
     command -v mpirun >/dev/null || echo openmpi-bin
@@ -72,8 +73,8 @@ refuse_packages() {
     if ! command -v apt-get >/dev/null; then
         fail "this machine lacks what Debian calls: $*" \
             "Install the like of them with this machine's package manager, then run this again.
-  Guix: guix shell gcc-toolchain make cmake ninja pkg-config hwloc zlib openmpi python
-  Spack: spack install cmake ninja pkgconf hwloc zlib openmpi python, then spack load them"
+  Guix: guix shell gcc-toolchain make cmake ninja pkg-config hwloc zlib xxhash openmpi python
+  Spack: spack install cmake ninja pkgconf hwloc zlib xxhash openmpi python, then spack load them"
     fi
     fail "system packages are missing and neither root nor passwordless sudo is there to install them: $*" \
         "$by_hand

@@ -6,6 +6,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,9 +22,11 @@ from starpullm.commands.reporting import CommandReport, command_report
 from starpullm.data.generator import generate_checkpoint
 from starpullm.errors import StarpullmError
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
+from starpullm.machine import inspect_machine, machine_fingerprint
 from starpullm.processes.lock import machine_lock
 from starpullm.report.left_out import LeftOut
 from starpullm.runtime import Partition
+from starpullm.speed.history import History
 from starpullm.speed.measure import Throughput, bench
 from starpullm.speed.noise import NoiseMeter
 from starpullm.speed.peers.compare import PEERS, STRICT, Comparison, compare
@@ -50,7 +53,7 @@ from starpullm.trainer import REDUCTIONS
     help="Sequences per step on all ranks together, instead of --batch-size",
 )
 @click.option("--seq-len", type=int, show_default="the record's, or 64", help="Tokens per sequence.")
-@options.repeated("--partition", "partitions", default=["1x1"], metavar="WxT", help=options.WORKERS)
+@options.partitions
 @options.repeated(
     "--sub-batches", "sub_batch_counts", type=int, show_default="one per worker", help=options.SUB_BATCHES
 )
@@ -77,6 +80,12 @@ from starpullm.trainer import REDUCTIONS
     type=click.Choice(PEERS),
     help="Compare with the same training by PyTorch, or with matmuls by a BLAS",
 )
+@click.option(
+    "--history",
+    type=options.PATH,
+    metavar="FILE",
+    help="Append the results to this file, and compare them with its earlier ones of this machine.",
+)
 @options.as_json
 @options.report
 def command(**values: Any) -> None:
@@ -89,6 +98,9 @@ def command(**values: Any) -> None:
     much of it the matmuls reach. Idle time of workers counts as "StarPU" while the data of a task are there, otherwise
     as "waiting".
 
+    --history compares the fraction of the limit with the median of earlier runs of the same configuration on a machine
+    with the same fingerprint, and needs six of them for a verdict.
+
     With --against, the contenders take turns in --iterations rounds. "strict is" says how many times as fast the strict
     run is: the median, the least and the most of the ratios within each round.
     """
@@ -97,6 +109,10 @@ def command(**values: Any) -> None:
         raise click.UsageError("expected either --model or --checkpoint")
     if run.batch_sizes and run.total_batch_sizes:
         raise click.UsageError("expected either --batch-size or --total-batch-size")
+    if run.history and run.peers:
+        raise click.UsageError("--history: expected no --against with it")
+    if run.history:
+        run.history = History(run.history, machine_fingerprint(asdict(inspect_machine())))
     record = shipped_record(run.model) if run.model else None
     workloads = list(_workloads(run, record))
     signal.signal(signal.SIGTERM, _leave)  # it arrives soon: this process runs no native code for long
@@ -164,6 +180,8 @@ def _measure_all(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint
             print_json(json_value(document))
         elif results:
             _print_end(results, failures, workloads, noise)
+        if run.history:
+            _add_to_history(run.history, [of for of in results if isinstance(of, Throughput)], workloads, run.as_json)
     if failures:
         sys.exit(exit_status(next(iter(failures.values()))))
 
@@ -250,6 +268,16 @@ def _print_end(
             OUT.print(f"{_name(result.configuration, workloads)}: {_details(result)}")
             ranges.append((min(result.matmul_limit_range), max(result.matmul_limit_range)))
     OUT.print(noise.sentence(what, ranges))
+
+
+def _add_to_history(
+    history: History, results: Sequence[Throughput], workloads: Sequence[Workload], as_json: bool
+) -> None:
+    """Store the results, and print how they compare with earlier ones."""
+    if not as_json:
+        for result in results:
+            OUT.print(f"{_name(result.configuration, workloads)}: {history.compare(result)}")
+    history.append(results)
 
 
 def _details(result: Throughput) -> str:

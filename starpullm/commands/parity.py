@@ -16,7 +16,7 @@ from starpullm.checks.llmc import run_llmc
 from starpullm.checks.parity import ParityResult, check_parity, make_inputs
 from starpullm.checks.references import GoldenReference
 from starpullm.checks.result import Outcome
-from starpullm.checks.runs import MAX_RECORDED, MAX_RECORDED_PARAMETERS, Place, record_steps
+from starpullm.checks.runs import MAX_RECORDED, MAX_RECORDED_PARAMETERS, Place, find_record, record_steps
 from starpullm.commands import options
 from starpullm.commands.main import EXIT_DIFFERENT, EXIT_NOT_COMPARABLE, all_ranks, guarded_ranks
 from starpullm.commands.render import OUT, print_json, progress_bar
@@ -41,19 +41,17 @@ MAX_DETAILS = 16
         "mpirun -n 2 starpullm parity --sub-batches 2",
     ),
 )
-@click.argument("record_files", metavar="[RECORD.json]...", nargs=-1, type=options.PATH)
-@options.repeated("--partition", "partitions", default=["1x1"], metavar="WxT", help=options.WORKERS)
+@click.argument("record_files", metavar="[RECORD]...", nargs=-1, envvar="STARPULLM_RECORDS")
+@options.partitions
 @click.option(
     "--sub-batches", default="1", metavar="S|all", help=f"{options.SUB_BATCHES}; all: every number that divides it."
 )
 @options.reduction
 @options.repeated("--scheduler", "schedulers", default=[DEFAULT_SCHEDULER], metavar="NAME", help=options.SCHEDULER)
-@click.option("--full", is_flag=True, help="Without RECORD.json: also use the shipped record of the 124M model.")
+@click.option("--full", is_flag=True, help="Without RECORD: also use the shipped record of the 124M model.")
 @options.matmul
 @options.blas_library
-@click.option(
-    "--llmc-lib",
-    type=options.PATH,
+@options.llmc_lib(
     help="Compare with llm.c itself, built as this shared object, on the models, tokens and settings of the records.",
 )
 @options.as_json
@@ -61,16 +59,16 @@ MAX_DETAILS = 16
 def command(**values: Any) -> None:
     """Compare every tensor of every step with llm.c's, bit for bit.
 
-    RECORD.json is a golden record: a file with hashes of all tensors that llm.c computed. By default the records of the
-    package are used. Every combination of the repeated options is compared. Under mpirun, the ranks share the batch of
-    a record.
+    RECORD is a golden record: the name of one of the package (tiny, odd, small, deep, gpt2-124m), or a file with hashes
+    of all tensors that llm.c computed. By default the records of the package are used. Every combination of the
+    repeated options is compared. Under mpirun, the ranks share the batch of a record.
 
     Exit status: 0 if all bits are equal; 1 if some differ; 2 for bad usage or input, also if the ranks can share no
     record's batch; 3 if nothing can be compared, because this machine's libm is not the record's or a BLAS computes the
     matmuls.
     """
     run = SimpleNamespace(**values)
-    records = [GoldenRecord.load(path) for path in run.record_files]
+    records = [find_record(name) for name in run.record_files]
     results: list[ParityResult] = []
     with all_ranks() as comm, command_report(run.report, "starpullm parity", comm) as report:
         plan = _plan(records, run.full, run.sub_batches, comm.Get_size() if comm else 1)
