@@ -140,7 +140,7 @@ def _plot(
         renderers.append(plot.quad(**edges, **look, source=drawn, legend_label=phase))
         parts.append({"every": every, "drawn": drawn})
     path = ColumnDataSource({name: [] for name in ("left", "right", "top", "bottom")})
-    look = {"fill_color": "#000000", "line_color": None, "legend_label": "critical path"}
+    look = {"fill_color": "#000000", "line_color": "#8a939e", "line_width": 0.5, "legend_label": "critical path"}
     plot.quad(left="left", right="right", top="top", bottom="bottom", source=path, **look)
     plot.add_tools(HoverTool(renderers=renderers, tooltips="@text"))
     _draw_what_is_in_view(plot, parts, path)
