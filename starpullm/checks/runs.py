@@ -31,6 +31,7 @@ from starpullm.checks.result import CheckResult
 from starpullm.checks.same_bits import check_same_bits, require_delays
 from starpullm.data.generator import generate_tokens
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, layer_name, shipped_record
+from starpullm.processes.clocks import read_clock
 from starpullm.processes.ranks import guarded
 from starpullm.runtime import Runtime
 from starpullm.trace import Trace
@@ -251,9 +252,10 @@ def record_steps(place: Place, *, record: str, sub_batches: int, reduction: str,
     """Return the recording of ``STEPS`` steps of all ranks, as a report has it."""
     runtime = place.runtime
     with _traced_trainer(place, record, sub_batches, reduction) as trainer:
+        began = read_clock(runtime.comm)
         trace = trace_steps(trainer, seed)
         if runtime.comm is not None:
-            trace = of_all_ranks(trace, runtime.comm.allgather(trace.tasks))
+            trace = of_all_ranks(trace, runtime.comm, began, read_clock(runtime.comm))
         layers = trainer.config.num_layers
     ranks = f" {runtime.ranks} ranks" if runtime.ranks > 1 else ""
     return recorded_run(

@@ -181,9 +181,21 @@ def _measure_all(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint
         elif results:
             _print_end(results, failures, workloads, noise)
         if run.history:
-            _add_to_history(run.history, [of for of in results if isinstance(of, Throughput)], workloads, run.as_json)
+            measured = [of for of in results if isinstance(of, Throughput)]
+            report.document["history"] = [row for result in measured for row in _history_rows(run.history, result)]
+            _add_to_history(run.history, measured, workloads, run.as_json)
     if failures:
         sys.exit(exit_status(next(iter(failures.values()))))
+
+
+def _history_rows(history: History, result: Throughput) -> Iterator[dict[str, Any]]:
+    """Yield the earlier runs of a result's configuration and this one, as a report has them; nothing if it is alone."""
+    earlier = [(entry.time, entry.result) for entry in history.earlier(result)]
+    names = ("tokens_per_ms", "matmul_limit_gflops", "fraction_of_limit")
+    workload = result.configuration
+    for time, of in [*earlier, ("this run", result)] if earlier else []:
+        speeds = {name: getattr(of, name) for name in names}
+        yield {"name": f"{workload.model}, B = {workload.batch_size}, {workload}", "time": time, "commit": "", **speeds}
 
 
 def _measure(

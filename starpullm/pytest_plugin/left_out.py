@@ -29,10 +29,11 @@ def selection(options: Options) -> dict[str, list[str]]:
     }
 
 
-def not_reached(tests: Sequence[str]) -> Iterator[LeftOut]:
-    """Yield the tests that were selected and did not run."""
+def not_reached(tests: Sequence[str], *, ended: bool) -> Iterator[LeftOut]:
+    """Yield the tests that were selected and have not run."""
     if tests:
-        yield LeftOut(NOT_REACHED, "the run ended before them", list(tests))
+        reason = "the run ended before them" if ended else "they had not begun when this was written"
+        yield LeftOut(NOT_REACHED, reason, list(tests))
 
 
 def deselected(items: Iterable[pytest.Item], options: Options) -> Iterator[LeftOut]:

@@ -165,7 +165,7 @@ class ReportFiles:
             arguments = [str(argument) for argument in self._config.invocation_params.args]
             self._document = new_document("pytest", arguments, ranks=options.ranks, seed=options.seed)
             self._document["time"] = self._start
-        if self._document["environment"] is None and (self._collected or self._report.tests):
+        if self._document["environment"] is None and (self._collected or self._deselected or self._report.tests):
             from starpullm.pytest_plugin.left_out import selection
 
             self._document["environment"] = options.machine
@@ -185,9 +185,13 @@ class ReportFiles:
         from starpullm.report.left_out import LeftOut
 
         entries: list[LeftOut] = []
-        if self._collected is not None and ended:
-            missing = [test for test in self._collected if test not in self._report.tests]
-            entries += left_out.not_reached(missing)
+        if self._collected is None:
+            entries.append(
+                LeftOut("tests that were deselected", "not known: the workers of pytest-xdist have collected")
+            )
+        else:
+            missing = [test for test in self._collected if test not in self._report.tests and test not in self._running]
+            entries += left_out.not_reached(missing, ended=ended)
         entries += left_out.deselected(self._deselected, self._options)
         entries += left_out.not_chosen(self._options)
         return [dataclasses.asdict(entry) for entry in entries]

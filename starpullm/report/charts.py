@@ -28,7 +28,7 @@ def charts_of(figures: Mapping[str, figure]) -> Charts:
     for plot in figures.values():
         _let_the_page_colour(plot)
     script, elements = components(dict(figures))
-    code = Resources(mode="inline", components=["bokeh", "bokeh-gl"]).render_js()
+    code = Resources(mode="inline", components=["bokeh"]).render_js()
     return Charts(f"{code}\n{script}", dict(elements))
 
 

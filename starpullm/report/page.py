@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from starpullm.report.block_graph import block_graph_of
 from starpullm.report.charts import charts_of
 from starpullm.report.document import Document
 from starpullm.report.failures import MAX_FAILURES, failure_groups, failures
@@ -51,6 +52,7 @@ def render(document: Document, *, charts: bool = True) -> str:
             environment=list(_environment_rows(document["environment"])),
             findings=(document["environment"] or {}).get("findings", []),
             graphs=graphs[:1],  # the others differ in nothing that is drawn
+            block=block_graph_of(document["recordings"][0], violations) if graphs else None,
             violations=violations,
             workers=workers,
             reductions=reductions,

@@ -71,7 +71,6 @@ def _plot(found: dict[str, list[tuple[float, Any, str]]]) -> figure:
     plot = figure(
         height=120 + 22 * len(names),
         sizing_mode="stretch_width",
-        output_backend="webgl",
         x_axis_type="log",
         x_range=(_LOWEST / 2, _HIGHEST * 2),
         y_range=names[::-1],

@@ -170,7 +170,8 @@ def _changes(runs: Sequence[Mapping[str, Any]], places: Sequence[int]) -> list[C
             statistics.median(run["fraction_of_limit"] for run in part) for part in (runs[start:place], runs[place:end])
         )
         before, after = runs[place - 1], runs[place]
-        commits = f"{before['commit'][:10]} to {after['commit'][:10]}"
+        known = before["commit"] and after["commit"]
+        commits = f"{before['commit'][:10]} to {after['commit'][:10]}" if known else ""
         changes.append(Change(before["time"], after["time"], commits, new / old))
     return changes
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib import resources
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
 _ROW_PIXELS = 34
 _MARGIN_PIXELS = 130
 _MAX_LABELS = 120
-"""Names are written into the tasks when at most this many are in view."""
+"""Names that are written into tasks, at most."""
+
+_MAX_TEXTS = 3000
+"""If more boxes are in view, the pointer shows their operations only."""
 
 
 _Bars: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]
@@ -107,39 +111,39 @@ def _plot(
     names: list[str],
     duration: float,
 ) -> figure:
-    """Draw all tasks with WebGL; a task's colour is its phase, and those of the critical path are black below."""
+    """Prepare the chart of all tasks; a task's colour is its phase, and those of the critical path are black below."""
     from bokeh.models import ColumnDataSource, HoverTool
 
     rows, start, end, critical = bars
     plot = _rows_of_workers(names, duration)
     operations = np.array(recording["operations"])[tasks["operation"][ran]]
     phases = np.array([phase_of(name) for name in recording["operations"]])[tasks["operation"][ran]]
-    renderers, sources = [], []
+    order = np.argsort(start, kind="stable")
+    renderers, parts = [], []
     for phase, color in PHASES.items():
-        chosen = phases == phase
-        if not chosen.any():
+        chosen = order[phases[order] == phase]
+        if not len(chosen):
             continue
-        columns = {
-            "left": start[chosen],
-            "right": end[chosen],
-            "top": rows[chosen] - 0.4,
-            "bottom": rows[chosen] + 0.4,
-            "operation": operations[chosen].tolist(),
-            "critical": np.where(critical[chosen], "yes", "no").tolist(),
-            **{name: tasks[name][ran][chosen].astype(np.int32) for name in ("step", "sub_batch", "layer")},
-        }
-        sources.append(ColumnDataSource(columns))
+        every = ColumnDataSource(
+            {
+                "left": start[chosen],
+                "right": end[chosen],
+                "row": rows[chosen].astype(np.int32),
+                "operation": operations[chosen].tolist(),
+                "critical": critical[chosen].astype(np.uint8),
+                **{name: tasks[name][ran][chosen].astype(np.int32) for name in ("step", "sub_batch", "layer")},
+            }
+        )
+        drawn = ColumnDataSource({name: [] for name in ("left", "right", "top", "bottom", "text")})
         edges = {name: name for name in ("left", "right", "top", "bottom")}
         look = {"fill_color": color, "line_color": "#000000", "line_alpha": 0.25, "line_width": 0.5}
-        renderers.append(plot.quad(**edges, **look, source=sources[-1], legend_label=phase))
-    lower_edge = {"top": rows[critical] + 0.2, "bottom": rows[critical] + 0.4, "legend_label": "critical path"}
-    plot.quad(left=start[critical], right=end[critical], **lower_edge, fill_color="#000000", line_color=None)
-    tooltips = (
-        "@operation: step @step, sub-batch @sub_batch, layer @layer; @left{0.000} to @right{0.000} ms; "
-        "critical path: @critical"
-    )
-    plot.add_tools(HoverTool(renderers=renderers, tooltips=tooltips))
-    _write_names(plot, sources)
+        renderers.append(plot.quad(**edges, **look, source=drawn, legend_label=phase))
+        parts.append({"every": every, "drawn": drawn})
+    path = ColumnDataSource({name: [] for name in ("left", "right", "top", "bottom")})
+    look = {"fill_color": "#000000", "line_color": "#8a939e", "line_width": 0.5, "legend_label": "critical path"}
+    plot.quad(left="left", right="right", top="top", bottom="bottom", source=path, **look)
+    plot.add_tools(HoverTool(renderers=renderers, tooltips="@text"))
+    _draw_what_is_in_view(plot, parts, path)
     plot.legend.ncols = 3
     plot.legend.click_policy = "hide"
     plot.add_layout(plot.legend[0], "below")
@@ -154,7 +158,6 @@ def _rows_of_workers(names: list[str], duration: float) -> figure:
     plot = figure(
         height=_MARGIN_PIXELS + _ROW_PIXELS * len(names),
         sizing_mode="stretch_width",
-        output_backend="webgl",
         x_range=Range1d(0, duration, bounds=(-0.02 * duration, 1.02 * duration)),
         y_range=Range1d(len(names) - 0.5, -0.5),
         x_axis_label="milliseconds",
@@ -172,34 +175,24 @@ def _rows_of_workers(names: list[str], duration: float) -> figure:
     return plot
 
 
-def _write_names(plot: figure, sources: list[Any]) -> None:
-    """Write the names of operations into the tasks once few enough of them are in view."""
+def _draw_what_is_in_view(plot: figure, parts: list[dict[str, Any]], path: Any) -> None:
+    """Let the page draw the tasks in view, as often as the view changes; ``templates/workers.js`` says how."""
     from bokeh.models import ColumnDataSource, CustomJS
 
     labels = ColumnDataSource({"x": [], "y": [], "text": []})
     plot.text(
         x="x", y="y", text="text", source=labels, text_font_size="11px", text_baseline="middle", text_color="#000000"
     )
-    code = """
-        const low = range.start, high = range.end, x = [], y = [], text = []
-        const pixel = (high - low) / Math.max(plot.inner_width, 1)
-        let seen = 0
-        for (const source of sources) {
-            const {left, right, top, bottom, operation} = source.data
-            for (let i = 0; i < left.length && seen <= most; i++) {
-                if (right[i] < low || left[i] > high) continue
-                seen++
-                const begin = Math.max(left[i], low), end = Math.min(right[i], high)
-                const room = Math.floor((end - begin) / pixel / 7) - 1
-                if (room < 4) continue
-                x.push(begin + 4 * pixel)
-                y.push((top[i] + bottom[i]) / 2)
-                text.push(operation[i].length > room ? operation[i].slice(0, room - 1) + '…' : operation[i])
-            }
-        }
-        labels.data = seen > most ? {x: [], y: [], text: []} : {x, y, text}
-    """
-    arguments = {"range": plot.x_range, "plot": plot, "sources": sources, "labels": labels, "most": _MAX_LABELS}
+    code = (resources.files("starpullm.report") / "templates" / "workers.js").read_text("utf-8")
+    arguments = {
+        "plot": plot,
+        "parts": parts,
+        "path": path,
+        "labels": labels,
+        "most_names": _MAX_LABELS,
+        "most_texts": _MAX_TEXTS,
+    }
     callback = CustomJS(args=arguments, code=code)
     plot.x_range.js_on_change("end", callback)
+    plot.x_range.js_on_change("start", callback)
     plot.js_on_change("inner_width", callback)

@@ -114,23 +114,29 @@ class History:
     def __init__(self, path: Path, machine: str) -> None:
         self._path = path
         self._machine = machine
-        self._earlier = [entry.result for entry in read_history(path) if entry.machine == machine]
+        self._entries = [entry for entry in read_history(path) if entry.machine == machine]
 
     def append(self, results: Iterable[Throughput]) -> None:
         """Append results of this machine, as `append_to_history`."""
         append_to_history(self._path, self._machine, results)
 
+    def earlier(self, result: Throughput) -> list[Entry]:
+        """Return the undisturbed earlier runs of a result's configuration, the oldest first."""
+        return [
+            entry
+            for entry in self._entries
+            if entry.result.configuration == result.configuration
+            and entry.result.matmul == result.matmul
+            and not entry.result.was_disturbed
+        ]
+
     def compare(self, result: Throughput) -> str:
         """Return in words how a result's fraction of the limit compares with those of earlier runs.
 
-        These are the undisturbed ones of the same configuration. The result is faster or slower if it is outside of the
+        These are those of ``earlier``. The result is faster or slower if it is outside of the
         interval of their median (`median_interval`).
         """
-        earlier = [
-            of.fraction_of_limit
-            for of in self._earlier
-            if of.configuration == result.configuration and of.matmul == result.matmul and not of.was_disturbed
-        ]
+        earlier = [entry.result.fraction_of_limit for entry in self.earlier(result)]
         if not earlier:
             return "no earlier run of this configuration on this machine"
         runs = f"{len(earlier)} earlier run{'s' if len(earlier) > 1 else ''}"

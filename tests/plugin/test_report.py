@@ -66,6 +66,11 @@ def test_before(starpullm_validation):
 @pytest.mark.starpullm_memory
 def test_that_kills(starpullm_validation):
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.starpullm_memory
+def test_after(starpullm_validation):
+    pass
 """
 
 
@@ -77,6 +82,8 @@ def test_report_of_a_run_that_was_killed(run: Run, pytester: pytest.Pytester) ->
     assert (document["state"], document["exit_status"]) == ("running", None)
     assert [name.rpartition("::")[2] for name in document["running"]] == ["test_that_kills"]
     assert [test["outcome"] for test in document["tests"]] == ["passed"]
+    [test] = left_out(document)["tests that the run did not reach"]
+    assert test.endswith("::test_after")
     assert "Not finished" in page
 
 

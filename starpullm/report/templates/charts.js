@@ -3,6 +3,8 @@ const charts = () => Bokeh.documents.flatMap((part) => part.roots())
 function colourCharts() {
   const style = getComputedStyle(document.documentElement)
   const text = style.getPropertyValue("--text").trim(), line = style.getPropertyValue("--line").trim()
+  // A dark page is printed on white paper, but charts stay as they are drawn, so they keep their background.
+  document.documentElement.style.setProperty("--chart-page", style.getPropertyValue("--page").trim())
   for (const plot of charts()) {
     for (const model of [...plot.below, ...plot.left, ...plot.center]) {
       if ("axis_line_color" in model)
