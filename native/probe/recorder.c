@@ -158,12 +158,12 @@ static uint32_t handle_number(starpu_data_handle_t handle)
     return (uint32_t)index;
 }
 
-static bool has_free_order(struct starpu_task *task, unsigned access)
+// Whether sequential consistency is off for an access.
+static bool has_no_order(struct starpu_task *task, unsigned access)
 {
     const unsigned char *by_handle = task->handles_sequential_consistency;
     return !task->sequential_consistency || (by_handle != NULL && !by_handle[access]) ||
-           !starpu_data_get_sequential_consistency_flag(STARPU_TASK_GET_HANDLE(task, access)) ||
-           (STARPU_TASK_GET_MODE(task, access) & STARPU_COMMUTE) != 0;
+           !starpu_data_get_sequential_consistency_flag(STARPU_TASK_GET_HANDLE(task, access));
 }
 
 static void append_task(struct starpu_task *task, uint32_t flags)
@@ -187,7 +187,7 @@ static void append_task(struct starpu_task *task, uint32_t flags)
         struct probe_access access = {
             .handle = handle_number(STARPU_TASK_GET_HANDLE(task, i)),
             .mode = STARPU_TASK_GET_MODE(task, i),
-            .flags = has_free_order(task, i) ? PROBE_FREE_ORDER : 0,
+            .flags = has_no_order(task, i) ? PROBE_NO_ORDER : 0,
         };
         log_append(record_to, PROBE_ACCESSES, &access);
     }
@@ -308,7 +308,8 @@ static void look_after(struct starpu_task *task, unsigned node)
 {
     unsigned num_accesses = STARPU_TASK_GET_NBUFFERS(task);
     for (unsigned i = 0; i < num_accesses; i++) {
-        if (can_read(STARPU_TASK_GET_MODE(task, i), node) && !has_free_order(task, i))
+        enum starpu_data_access_mode mode = STARPU_TASK_GET_MODE(task, i);
+        if (can_read(mode, node) && (mode & STARPU_COMMUTE) == 0 && !has_no_order(task, i))
             hash_access(task, i, PROBE_AFTER, node);
     }
 }

@@ -17,6 +17,7 @@ from starpullm.probe.claims import changed_between, never_changed, written_thoug
 from starpullm.probe.compare import Comparison, compare
 from starpullm.probe.findings import Finding, Kind, finding_of, first_of_each
 from starpullm.probe.flow import Flow
+from starpullm.probe.order import broken_order
 from starpullm.probe.recorded import RecordedRun, last_moments, record
 from starpullm.probe.result import ProbeResult
 from starpullm.probe.schedules import Schedule
@@ -169,6 +170,7 @@ class _Judge:
                 found = [_poisoned(run.flows[rank], finding) for finding in found]
             else:
                 found += changed_between(run.name(rank), run.flows[rank])
+                found += broken_order(run.name(rank), run.flows[rank])
                 self._flows.append(run.flows[rank])
             self._findings += found
         return not any(finding.kind.forbids_comparison for finding in self._findings)

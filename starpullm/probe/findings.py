@@ -22,6 +22,7 @@ class Kind(Enum):
     CHANGING_INPUT = "input changes from run to run"
     INPUT_FROM_OUTSIDE = "input from outside"
     OTHER_TASKS = "other tasks"
+    ORDER = "order"
     ENDING = "ending"
     LEFT_UNWRITTEN = "declared written, but not all of it was"
     NEVER_CHANGED = "declared updated, never changed"

@@ -52,7 +52,12 @@ class Flow:
     @cached_property
     def is_free(self) -> NDArray[np.bool_]:
         """Whether StarPU is free to reorder the access."""
-        return (self.log.accesses["flags"][self.accesses] & probe_log.FREE_ORDER) != 0
+        return self.is_unordered | ((self.mode & probe_log.MODE_COMMUTE) != 0)
+
+    @cached_property
+    def is_unordered(self) -> NDArray[np.bool_]:
+        """Whether sequential consistency is off for the access."""
+        return (self.log.accesses["flags"][self.accesses] & probe_log.NO_ORDER) != 0
 
     @cached_property
     def before(self) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:

@@ -18,7 +18,7 @@ from starpullm.pytest_plugin.throughput import Gate
 
 __all__ = ["FIXTURES", "Checker", "Gate", "Validation", "validation_of"]
 
-pytest_plugins = [f"starpullm.pytest_plugin.{name}" for name in ("options", "fixtures", "throughput")]
+pytest_plugins = [f"starpullm.pytest_plugin.{name}" for name in ("options", "fixtures", "program", "throughput")]
 
 
 @pytest.hookimpl(tryfirst=True)
