@@ -175,7 +175,7 @@ def _read_header(path: Path) -> np.void:
         content = file.read(HEADER.itemsize)
     if len(content) < HEADER.itemsize:
         raise FormatError(f"{path}: found {len(content)} bytes, expected at least {HEADER.itemsize}")
-    header = np.frombuffer(content, HEADER)[0]
+    header: np.void = np.frombuffer(content, HEADER)[0]
     if header["magic"] != MAGIC:
         raise FormatError(f"{path}: found magic {bytes(header['magic'])!r}, expected {MAGIC!r}: not a log of the probe")
     if header["format"] != FORMAT:
