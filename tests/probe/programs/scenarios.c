@@ -252,6 +252,25 @@ static void reads_what_it_writes(void)
     steps();
 }
 
+static void declares_its_input_as_written(void)
+{
+    start();
+    submit(starpu_task_insert(&copy_codelet, STARPU_W, handles[0], STARPU_W, handles[1], 0));
+}
+
+// Two handles for the same bytes, between which the program switches by a task that writes nothing.
+static void aliases(void)
+{
+    starpu_data_handle_t half;
+    starpu_vector_data_register(&half, STARPU_MAIN_RAM, (uintptr_t)blocks[5], N / 2, sizeof(double));
+    start();
+    submit(starpu_task_insert(&touch_codelet, STARPU_RW, handles[5], STARPU_W, half, 0));
+    submit(starpu_task_insert(&share_codelet, STARPU_RW, half, 0));
+    submit(starpu_task_insert(&touch_codelet, STARPU_RW, half, STARPU_W, handles[5], 0));
+    steps();
+    starpu_data_unregister(half);
+}
+
 static void leaves_what_it_writes(void)
 {
     start();
@@ -377,6 +396,8 @@ static const struct {
     {"writes_undeclared", writes_undeclared},
     {"writes_what_it_reads", writes_what_it_reads},
     {"reads_what_it_writes", reads_what_it_writes},
+    {"declares_its_input_as_written", declares_its_input_as_written},
+    {"aliases", aliases},
     {"leaves_what_it_writes", leaves_what_it_writes},
     {"needless_update", needless_update},
     {"shares_undeclared", shares_undeclared},
