@@ -174,6 +174,20 @@ prepare_system() {
         install_packages "${PACKAGES[@]}"
 }
 
+# The tests of the report's page are skipped without a browser, so a machine that has none isn't refused.
+prepare_browser() {
+    [[ $COMMAND == tox ]] || return 0
+    if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then
+        return 0
+    fi
+    mkdir -p "$LOGS"
+    if can_install_packages && install_packages chromium chromium-driver >"$LOGS/browser.log" 2>&1 </dev/null; then
+        note "installed Chromium for the tests of the report's page"
+    else
+        note "no Chromium with chromedriver: the tests of the report's page will be skipped"
+    fi
+}
+
 prepare_starpu() {
     local reason
     # Looked for again, because it may be that pkg-config has just been installed.
@@ -206,6 +220,7 @@ main() {
     take_lock
     plan
     prepare_system
+    prepare_browser
     prepare_starpu
     [[ -n $COMMAND ]] || return 0
     prepare_python

@@ -6,6 +6,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from starpullm.checks.memory import GrowthResult, check_growth
 from starpullm.checks.runs import STEPS, Place, find_record, named_tensors, new_trainer, own_batch
 from starpullm.checks.same_bits import SameBitsResult, check_same_bits
@@ -16,27 +18,43 @@ Growth = Callable[..., GrowthResult]
 
 
 def shared_buffers(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> SameBitsResult:
-    """Compare the bits of a run whose blocks share buffers, as in training, with those of one with separate buffers."""
+    """Compare the bits of a run whose blocks share buffers, as in training, with those of one with separate buffers.
+
+    The second has one step in flight at a time. The first has three, so that its slots differ, and one is used twice.
+    """
     golden = find_record(record)
     runs = {}
-    for name, keep_activations in (("separate buffers", True), ("shared buffers", False)):
+    for name, keep_activations, steps_in_flight in (
+        ("separate buffers", True, 1),
+        ("shared buffers, 3 steps in flight", False, 3),
+    ):
         with new_trainer(
-            place, golden, sub_batches=sub_batches, reduction=reduction, keep_activations=keep_activations
+            place,
+            golden,
+            sub_batches=sub_batches,
+            reduction=reduction,
+            keep_activations=keep_activations,
+            steps_in_flight=steps_in_flight,
         ) as trainer:
-            _submit(trainer, seed, range(STEPS))
-            runs[name] = named_tensors(trainer, "grads", *_STATE)
+            losses = [trainer.submit(*own_batch(trainer, seed, number)) for number in range(STEPS)]
+            runs[name] = {"mean_loss": np.array([loss.value for loss in losses])}
+            runs[name] |= named_tensors(trainer, "grads", *_STATE)
     return check_same_bits("shared buffers", runs)
 
 
 def resumed(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> SameBitsResult:
-    """Compare the bits of a run that was saved, closed and resumed half way with those of an uninterrupted run."""
+    """Compare the bits of a run that was saved, closed and resumed half way with those of an uninterrupted run.
+
+    It is saved while its steps are in flight.
+    """
     golden = find_record(record)
     with tempfile.TemporaryDirectory(dir=place.directory) as states:
         with new_trainer(place, golden, sub_batches=sub_batches, reduction=reduction) as trainer:
             _submit(trainer, seed, range(STEPS))
             uninterrupted = named_tensors(trainer, *_STATE)
         with new_trainer(place, golden, sub_batches=sub_batches, reduction=reduction) as trainer:
-            _submit(trainer, seed, range(STEPS // 2))
+            for number in range(STEPS // 2):
+                trainer.submit(*own_batch(trainer, seed, number))
             trainer.save_state(states)
             trainer.wait_saved()
         with new_trainer(place, golden, resume=Path(states), sub_batches=sub_batches, reduction=reduction) as trainer:
@@ -46,20 +64,24 @@ def resumed(place: Place, *, record: str, sub_batches: int, reduction: str, seed
 
 
 def step_growth(
-    place: Place, *, record: str, sub_batches: int, reduction: str, seed: int, steps: int = 1000
+    place: Place, *, record: str, sub_batches: int, reduction: str, seed: int, steps: int = 100
 ) -> GrowthResult:
-    """Compare resident memory before and after many steps."""
+    """Compare what steps allocate with what of it is freed; over ranks, each rank has a result."""
     golden = find_record(record)
     with new_trainer(place, golden, sub_batches=sub_batches, reduction=reduction, keep_activations=False) as trainer:
         return check_growth(
-            "steps", lambda count: _submit(trainer, seed, range(count)), warm_up=steps // 20, repetitions=steps
+            "steps",
+            lambda count: _submit(trainer, seed, range(count)),
+            warm_up=steps // 4,
+            repetitions=steps,
+            renewals=2 * STEPS,
         )
 
 
 def trainer_growth(
-    place: Place, *, record: str, sub_batches: int, reduction: str, seed: int, trainers: int = 20
+    place: Place, *, record: str, sub_batches: int, reduction: str, seed: int, trainers: int = 40
 ) -> GrowthResult:
-    """Compare resident memory before and after trainers that are created, make one step and are closed."""
+    """Compare what trainers allocate that are created, make one step and are closed, with what of it is freed."""
     golden = find_record(record)
 
     def repeat(count: int) -> None:
@@ -67,7 +89,7 @@ def trainer_growth(
             with new_trainer(place, golden, sub_batches=sub_batches, reduction=reduction) as trainer:
                 _submit(trainer, seed, range(1))
 
-    return check_growth("trainers", repeat, warm_up=trainers // 4, repetitions=trainers)
+    return check_growth("trainers", repeat, warm_up=trainers // 4, repetitions=trainers, renewals=1)
 
 
 _STATE = ("params", "m", "v")

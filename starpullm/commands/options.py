@@ -19,7 +19,9 @@ SUB_BATCHES = "Sub-batches into which the batch of each rank is cut"
 SCHEDULER = "StarPU scheduler; `starpullm doctor` lists them"
 REDUCTION = "How the gradients of sub-batches are summed"
 
-partition = click.option("--partition", default="1x1", metavar="WxT", help=f"{WORKERS}.")
+PARTITION_VARIABLE = "STARPULLM_PARTITION"
+
+partition = click.option("--partition", default="1x1", metavar="WxT", envvar=PARTITION_VARIABLE, help=f"{WORKERS}.")
 scheduler = click.option("--scheduler", default=DEFAULT_SCHEDULER, metavar="NAME", help=f"{SCHEDULER}.")
 sub_batches = click.option("--sub-batches", type=int, default=1, metavar="S", help=f"{SUB_BATCHES}.")
 reduction = click.option("--reduction", type=click.Choice(REDUCTIONS), default=REDUCTIONS[0], help=f"{REDUCTION}.")
@@ -44,12 +46,50 @@ def placement(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+report = click.option("--report", type=PATH, metavar="DIR", help="Folder for a page of the results, and their data.")
+
+
+def model_sizes(*, required: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds options of the sizes: layers, heads, channels and the padded vocabulary."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in (padded, channels, heads, layers):  # --help shows the last first
+            command = option(command)
+        return command
+
+    heads_help = "Number of attention heads; has to divide the channels."
+    layers = click.option(
+        "--layers", "num_layers", type=int, required=required, metavar="L", help="Number of transformer blocks."
+    )
+    heads = click.option("--heads", "num_heads", type=int, required=required, metavar="NH", help=heads_help)
+    channels = click.option("--channels", type=int, required=required, metavar="C", help="Number of channels.")
+    padded = click.option(
+        "--padded-vocab",
+        "padded_vocab_size",
+        type=int,
+        metavar="Vp",
+        show_default=f"{'' if required else 'that of --config, or '}V rounded up to a multiple of 128, as in llm.c",
+        help="Number of rows of wte.",
+    )
+    return add
+
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Print results as JSON.")
 
 
 def repeated(*names: str, help: str, **attributes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return an option that may be given several times."""
     return click.option(*names, multiple=True, help=f"{help}; may be repeated.", **attributes)
+
+
+partitions = repeated(
+    "--partition", "partitions", default=["1x1"], metavar="WxT", envvar=PARTITION_VARIABLE, help=WORKERS
+)
+
+
+def llmc_lib(*, help: str, required: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option that names llm.c's shared object."""
+    return click.option("--llmc-lib", type=PATH, envvar="STARPULLM_LLMC_LIB", required=required, help=help)
 
 
 def example(*commands: str) -> str:

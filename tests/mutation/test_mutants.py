@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from starpullm.golden.records import THRESHOLD_RECORDS
 from starpullm.pytest_plugin.options import DEFAULT_RECORDS
 
 from .generated.candidates import Candidate, Stratum, candidates_of, ends_a_loop, is_left_out, shuffled, strata
-from .generated.page import confidence_interval, page, read_explanations
+from .generated.page import confidence_interval, folders, page, read_explanations
 from .generated.python_checks import PythonMutant, PythonRun
 from .generated.results import Mutant, Results, Run
 from .generated.stages import STAGES, Baseline, Outcome, classify
@@ -109,7 +110,7 @@ def test_the_stages_are_the_default_suite() -> None:
         "starpullm.suite.test_throughput",  # only with --benchmark
     }
     records = [after for option, after in pairwise(arguments) if option == "--starpullm-records"]
-    assert sorted(records) == sorted(DEFAULT_RECORDS)
+    assert sorted(",".join(records).split(",")) == sorted((*DEFAULT_RECORDS, *THRESHOLD_RECORDS))
 
 
 def mutant(name: str, line: int) -> Mutant:
@@ -144,6 +145,7 @@ def test_results_are_continued_and_not_mixed(tmp_path: Path) -> None:
 def test_the_page_credits_the_suite_only_and_lists_survivors(tmp_path: Path) -> None:
     results = filled(tmp_path / "results.jsonl")
     text = page(results, {})
+    assert folders(results, {}) == [{"folder": "graph", "mutants": 3, "caught": 1, "equivalent": 0, "open": 2}]
     assert "| graph | 3 | 1 | 0 | 1 | 1 | 33.3% (0.8% to 90.6%) | 2.0 |" in text
     assert "1 of the survivors are caught by the project's own tests" in text
     assert "1 of them were not caught so far" in text

@@ -122,6 +122,7 @@ static struct {
     const struct kernels *kernels;
     struct team team;
     size_t number;
+    struct caches caches; /* that the blocks are for */
     enum flavour flavour;
     char shape[160];
     struct buffer buffers[MAX_BUFFERS];
@@ -133,8 +134,9 @@ static struct {
 static void failed(const char *what)
 {
     fflush(stdout);
-    fprintf(stderr, "%s: %s\n  case %zu (%s, %d threads, %s values): %s\n", the.operation, what, the.number,
-            the.level ? the.level : "no level yet", the.team.count, flavour_names[the.flavour], the.shape);
+    fprintf(stderr, "%s: %s\n  case %zu (%s, %d threads, blocks for caches of %zu and %zu bytes, %s values): %s\n",
+            the.operation, what, the.number, the.level ? the.level : "no level yet", the.team.count, the.caches.l1,
+            the.caches.l2, flavour_names[the.flavour], the.shape);
     exit(1);
 }
 
@@ -419,9 +421,16 @@ CASES(layernorm_backward_weight, 600)
     RUN_LEVELS(layernorm_backward_weight, dweight.ours, dbias.ours, dout, inp, mean, rstd, N, C, start);
 }
 
-/* Every 128th case is above every block in all three sizes. */
+/* Every 128th case is above every block in all three sizes. Two cases have so many columns C that matmul_forward packs
+ * fewer of B's columns at a time: less than a block of them, and a single micro-panel. */
 static void matmul_sizes(size_t *N, size_t *C, size_t *OC)
 {
+    if (the.number == 64 || the.number == 65) {
+        *N = (the.number == 64 ? 800 : 40) + random_below(20);
+        *C = (the.number == 64 ? 5600 : 140000) + random_below(20);
+        *OC = (the.number == 64 ? 10 : 1) + random_below(5);
+        return;
+    }
     if (the.number % 128 == 127) {
         size_t *const sizes[] = {N, C, OC};
         for (size_t i = 0; i < 3; i++)
@@ -470,9 +479,18 @@ CASES(matmul_backward_weight, 400)
     RUN_LEVELS(matmul_backward_weight, dweight.ours, biased ? dbias.ours : NULL, dout, inp, N, C, OC, start);
 }
 
-/* Every eighth case is long (T above two panels), every 64th longer, the others are within the limit. */
+/* Every eighth case is long (T above two panels), every 64th longer, the others are within the limit. In one case T,
+ * in another one the head size is above the longest block of a sum. */
 static void attention_sizes(size_t *B, size_t *T, size_t *NH, size_t *hs)
 {
+    if (the.number == 64 || the.number == 65) {
+        const size_t above_block = 769 + random_below(30), few = 1 + random_below(20);
+        *B = 1;
+        *NH = 1 + random_below(2);
+        *T = the.number == 64 ? above_block : few;
+        *hs = the.number == 64 ? few : above_block;
+        return;
+    }
     if (the.number % 8 == 7) {
         *B = 1;
         *NH = the.number % 16 == 7 ? 2 : 1;
@@ -676,6 +694,18 @@ static const struct {
 };
 enum { NUM_OPERATIONS = sizeof operations / sizeof *operations };
 
+/* Caches from almost none to more than any block needs, so that blocks have odd sizes; at first this machine's. */
+static void choose_caches(size_t number)
+{
+    static const size_t l2_sizes[] = {0, 1, 5000, 23000, 60000, 150000, 400000, 1100000, 5000000};
+    static struct caches own;
+    if (own.l2 == 0)
+        own = *kernels_caches();
+    const size_t l2 = l2_sizes[number % (sizeof l2_sizes / sizeof *l2_sizes)];
+    the.caches = l2 == 0 ? own : (struct caches){.l1 = 1 + l2 / 16, .l2 = l2};
+    kernels_fit_caches(&the.caches);
+}
+
 static void run(size_t index)
 {
     the.operation = operations[index].name;
@@ -683,6 +713,7 @@ static void run(size_t index)
         random_state = (uint64_t)(index + 1) << 32 | the.number;
         the.flavour = (enum flavour)(the.number % 2 ? random_below(NUM_FLAVOURS) : ORDINARY);
         the.team.count = random_threads();
+        choose_caches(the.number);
         the.level = NULL;
         the.next = 0;
         operations[index].run_case();

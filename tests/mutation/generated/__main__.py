@@ -18,11 +18,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from starpullm.processes.lock import machine_lock
+from starpullm.report import ReportFolder, new_document
 
 from ..mutants import Builder
 from ..patches import CHECKOUT, PatchError
 from .candidates import Candidate, Stratum, candidates_of, shuffled, strata, tool
-from .page import page
+from .page import folders, page
 from .python_checks import read_run
 from .results import Mutant, Results, Run, checked_out
 from .stages import STAGES, Workplace, inspect, limit_this_process
@@ -198,6 +199,16 @@ def work(laboratory: Laboratory, chosen: list[Stratum], count: int, deadline: fl
             laboratory.run_stage(mutant, stage)
 
 
+def write_pages(options: argparse.Namespace, results: Results) -> None:
+    """Write the page of the documentation and, if there is a folder for it, the report."""
+    options.page.write_text(page(results, python=read_run()), "utf-8")
+    if options.report:
+        document = new_document("python -m tests.mutation.generated", sys.argv[1:], seed=options.seed)
+        ReportFolder(options.report).write(
+            {**document, "state": "ended", "exit_status": 0, "mutation": folders(results)}
+        )
+
+
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation.generated", description=__doc__)
@@ -207,6 +218,7 @@ def main() -> None:
     parser.add_argument("--resume", type=Path, metavar="FILE", help="the results to continue, as lines of JSON")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after this time")
     parser.add_argument("--page", type=Path, default=PAGE, help="what to write; default docs/mutants.md")
+    parser.add_argument("--report", type=Path, metavar="DIR", help="folder for a report like those of starpullm")
     parser.add_argument("--page-only", action="store_true", help="try nothing, write the page from --resume FILE")
     options = parser.parse_args()
     deadline = time.monotonic() + options.seconds
@@ -214,7 +226,7 @@ def main() -> None:
     if options.resume is None and path.exists():
         parser.error(f"{path} has results already: continue with --resume {path}, or remove it")
     if options.page_only:
-        options.page.write_text(page(Results(path), python=read_run()), "utf-8")
+        write_pages(options, Results(path))
         return
     limit_this_process()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM; --resume goes on"))
@@ -235,7 +247,7 @@ def main() -> None:
             for left in work(laboratory, chosen, -(-options.count // len(every)), deadline):
                 print(f"{left}; --resume {path} goes on")
         finally:
-            options.page.write_text(page(results, python=read_run()), "utf-8")
+            write_pages(options, results)
 
 
 if __name__ == "__main__":

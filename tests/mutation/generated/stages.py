@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from starpullm.golden.records import THRESHOLD_RECORDS
 from starpullm.processes.job import Completed, Job, JobEnding, TimedOut, run_job
 
 from ..patches import CHECKOUT
@@ -48,6 +49,7 @@ STAGES = (
     Stage("delays and memory", ("starpullm.suite.test_perturbation", "starpullm.suite.test_memory")),
     Stage("small", ("--starpullm-records", "small", *_MODULES)),
     Stage("deep", ("--starpullm-records", "deep", *_MODULES)),
+    Stage("thresholds", ("--starpullm-records", ",".join(THRESHOLD_RECORDS), "starpullm.suite.test_parity")),
     Stage("two ranks", ("--with-mpi", "starpullm.suite"), 2),
     Stage(
         "project's tests",
