@@ -105,8 +105,9 @@ def test_a_crash(scenarios: Path) -> None:
     assert "the signal came in crash (task 31)" in text
 
 
-def test_starpus_assertion(scenarios: Path) -> None:
-    text = "\n".join(probe(scenarios, "asserts").describe())
+@pytest.mark.parametrize("name", ["asserts", "asserts_at_once"])
+def test_starpus_assertion(scenarios: Path, name: str) -> None:
+    text = "\n".join(probe(scenarios, name).describe())
     assert "the program was ended by SIGABRT" in text
     assert "is not initialized, it cannot be read" in text
 

@@ -345,6 +345,14 @@ static void asserts(void)
     submit(starpu_task_insert(&copy_codelet, STARPU_W, handles[1], STARPU_R, unknown, 0));
 }
 
+// StarPU refuses the first task already.
+static void asserts_at_once(void)
+{
+    starpu_data_handle_t unknown;
+    starpu_vector_data_register(&unknown, -1, 0, N, sizeof(double));
+    submit(starpu_task_insert(&copy_codelet, STARPU_W, handles[1], STARPU_R, unknown, 0));
+}
+
 static void forks(void)
 {
     right();
@@ -407,6 +415,7 @@ static const struct {
     {"crashes", crashes},
     {"hangs", hangs},
     {"asserts", asserts},
+    {"asserts_at_once", asserts_at_once},
     {"forks", forks},
     {"leaves_child", leaves_child},
     {"noisy", noisy},
