@@ -18,6 +18,7 @@ class Kind(Enum):
     CHANGED_BETWEEN = "changed without a declared writer"
     READ_WRITTEN = "declared read, but written"
     WRITTEN_READ = "declared written, but read"
+    NOT_WRITTEN = "declared written, but nothing was"
     NOT_DETERMINISTIC = "not deterministic"
     CHANGING_INPUT = "input changes from run to run"
     INPUT_FROM_OUTSIDE = "input from outside"

@@ -33,7 +33,11 @@ def _explain(reference: Flow, poisoned: Flow, finding: Finding) -> Finding:
     stayed = only_written & (left > 0)
     if not (differs & ~stayed).any():
         access = int(accesses[differs][0])
-        text = f"{{task}} declares to write {{handle}}, and left {left[differs][0]} elements of it as they were"
+        kept = int(left[differs][0])
+        if kept == _poisons(poisoned, access):
+            text = "{task} declares to write {handle}, and wrote nothing there: its contents are whatever was in the memory"
+            return finding_of(Kind.NOT_WRITTEN, finding.schedule, poisoned, access, text)
+        text = f"{{task}} declares to write {{handle}}, and left {kept} elements of it as they were"
         return finding_of(Kind.LEFT_UNWRITTEN, finding.schedule, poisoned, access, text)
     # Memory of which much was left in place was likely only read.
     suspects = np.flatnonzero(only_written)
@@ -44,3 +48,11 @@ def _explain(reference: Flow, poisoned: Flow, finding: Finding) -> Finding:
         f"it left other contents in {output}: it reads what it declares to overwrite"
     )
     return finding_of(Kind.WRITTEN_READ, finding.schedule, poisoned, access, text)
+
+
+def _poisons(flow: Flow, access: int) -> int:
+    """Return how many poisons fill the handle of an access; each has 8, 4 or 1 bytes, as the elements allow."""
+    record = flow.log.handles[flow.handle_of_log[flow.handle[access]]]
+    element_bytes = int(record["element_bytes"])
+    poison_bytes = next(size for size in (8, 4, 1) if element_bytes % size == 0)
+    return int(np.prod(record["sizes"].astype(np.int64))) * element_bytes // poison_bytes

@@ -52,6 +52,7 @@ LIES = {
     "shares_undeclared": (Kind.OUTPUT_DIFFERS, "share", 6),
     "writes_what_it_reads": (Kind.READ_WRITTEN, "write_second", 30),
     "reads_what_it_writes": (Kind.WRITTEN_READ, "smooth", 6),
+    "writes_nothing": (Kind.NOT_WRITTEN, "touch", 6),
     "declares_its_input_as_written": (Kind.WRITTEN_READ, "copy", 6),
 }
 

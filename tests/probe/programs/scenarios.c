@@ -258,6 +258,13 @@ static void declares_its_input_as_written(void)
     submit(starpu_task_insert(&copy_codelet, STARPU_W, handles[0], STARPU_W, handles[1], 0));
 }
 
+static void writes_nothing(void)
+{
+    start();
+    submit(starpu_task_insert(&touch_codelet, STARPU_W, handles[0], 0));
+    steps();
+}
+
 // Two handles for the same bytes, between which the program switches by a task that writes nothing.
 static void aliases(void)
 {
@@ -405,6 +412,7 @@ static const struct {
     {"writes_what_it_reads", writes_what_it_reads},
     {"reads_what_it_writes", reads_what_it_writes},
     {"declares_its_input_as_written", declares_its_input_as_written},
+    {"writes_nothing", writes_nothing},
     {"aliases", aliases},
     {"leaves_what_it_writes", leaves_what_it_writes},
     {"needless_update", needless_update},
