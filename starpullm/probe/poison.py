@@ -35,7 +35,7 @@ def _explain(reference: Flow, poisoned: Flow, finding: Finding) -> Finding:
         access = int(accesses[differs][0])
         kept = int(left[differs][0])
         if kept == _poisons(poisoned, access):
-            text = "{task} declares to write {handle}, and wrote nothing there: its contents are whatever was in the memory"
+            text = "{task} declares to write {handle}, and wrote nothing there: it contains whatever was in the memory"
             return finding_of(Kind.NOT_WRITTEN, finding.schedule, poisoned, access, text)
         text = f"{{task}} declares to write {{handle}}, and left {kept} elements of it as they were"
         return finding_of(Kind.LEFT_UNWRITTEN, finding.schedule, poisoned, access, text)

@@ -27,7 +27,7 @@ RESULTS = CHECKOUT / ".cache" / "starpu-examples" / "results.json"
 PAGE = CHECKOUT / "docs" / "probe-programs.md"
 WORKERS = 4
 TIME_LIMIT = 60.0
-RUNS = 5
+RUNS = 3
 
 # Smaller than their own defaults, so that all of them take minutes.
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {}
