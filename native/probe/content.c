@@ -158,24 +158,58 @@ bool content_hash(starpu_data_handle_t handle, void *interface, unsigned node, u
     return true;
 }
 
-// The poison by the size of an element, repeated.
-static size_t poison_of(size_t element_bytes, const void **poison)
+static uintptr_t end_of(const struct layout *layout)
 {
-    *poison = &poison64;
-    if (element_bytes % sizeof poison64 == 0)
-        return sizeof poison64;
-    *poison = &poison32;
-    if (element_bytes % sizeof poison32 == 0)
-        return sizeof poison32;
-    *poison = &poison8;
-    return sizeof poison8;
+    uintptr_t end = layout->address + layout->element_bytes;
+    for (int d = 0; d < 4; d++)
+        end += layout->sizes[d] == 0 ? 0 : (layout->sizes[d] - 1) * layout->strides[d];
+    return end;
 }
 
+// Whether two parts of one matrix lie beside each other: their rows have one distance, and different columns.
+static bool in_other_columns(const struct layout *low, const struct layout *high)
+{
+    uint64_t pitch = low->strides[1], low_bytes = low->sizes[0] * low->element_bytes;
+    uint64_t high_bytes = high->sizes[0] * high->element_bytes;
+    if (pitch == 0 || high->strides[1] != pitch || low->sizes[2] * low->sizes[3] * high->sizes[2] * high->sizes[3] != 1)
+        return false;
+    uint64_t column = (high->address - low->address) % pitch;
+    return column >= low_bytes && column + high_bytes <= pitch;
+}
+
+bool content_overlaps(starpu_data_handle_t one, void *its_interface, starpu_data_handle_t other, void *other_interface)
+{
+    struct layout a, b;
+    if (!content_layout(starpu_data_get_interface_id(one), its_interface, &a) ||
+        !content_layout(starpu_data_get_interface_id(other), other_interface, &b))
+        return one == other;
+    if (end_of(&a) <= b.address || end_of(&b) <= a.address)
+        return false;
+    return !(a.address <= b.address ? in_other_columns(&a, &b) : in_other_columns(&b, &a));
+}
+
+// A poison, repeated. Its lowest bits say which access it is for, so that poison that a task has copied is told from
+// poison that it has left in place.
 struct poisoning {
-    const void *poison;
+    unsigned char poison[sizeof poison64];
     size_t bytes;
     uint64_t found;
 };
+
+static struct poisoning poisoning_of(size_t element_bytes, unsigned access)
+{
+    struct poisoning poisoning = {0};
+    uint64_t wide = poison64 ^ (access & 0xff);
+    uint32_t narrow = poison32 ^ (access & 0xff);
+    unsigned char byte = (unsigned char)(poison8 ^ access);
+    if (element_bytes % sizeof wide == 0)
+        memcpy(poisoning.poison, &wide, poisoning.bytes = sizeof wide);
+    else if (element_bytes % sizeof narrow == 0)
+        memcpy(poisoning.poison, &narrow, poisoning.bytes = sizeof narrow);
+    else
+        memcpy(poisoning.poison, &byte, poisoning.bytes = sizeof byte);
+    return poisoning;
+}
 
 static void poison_run(void *state, char *row, size_t bytes)
 {
@@ -191,24 +225,22 @@ static void count_run(void *state, char *row, size_t bytes)
         poisoning->found += memcmp(row + i, poisoning->poison, poisoning->bytes) == 0;
 }
 
-bool content_poison(starpu_data_handle_t handle, void *interface)
+bool content_poison(starpu_data_handle_t handle, void *interface, unsigned access)
 {
     struct layout layout;
-    struct poisoning state = {0};
     if (!content_layout(starpu_data_get_interface_id(handle), interface, &layout) || layout.address == 0)
         return false;
-    state.bytes = poison_of(layout.element_bytes, &state.poison);
+    struct poisoning state = poisoning_of(layout.element_bytes, access);
     for_each_run(&layout, poison_run, &state);
     return true;
 }
 
-uint64_t content_count_poison(starpu_data_handle_t handle, void *interface)
+uint64_t content_count_poison(starpu_data_handle_t handle, void *interface, unsigned access)
 {
     struct layout layout;
-    struct poisoning state = {0};
     if (!content_layout(starpu_data_get_interface_id(handle), interface, &layout) || layout.address == 0)
         return 0;
-    state.bytes = poison_of(layout.element_bytes, &state.poison);
+    struct poisoning state = poisoning_of(layout.element_bytes, access);
     for_each_run(&layout, count_run, &state);
     return state.found;
 }

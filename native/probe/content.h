@@ -20,8 +20,12 @@ bool content_layout(int interface_id, void *interface, struct layout *layout);
 // False if the contents can't be read that way.
 bool content_hash(starpu_data_handle_t handle, void *interface, unsigned node, uint64_t *hash);
 
-// Fills a dense interface with signalling NaNs, whose size is that of the elements. False for other interfaces.
-bool content_poison(starpu_data_handle_t handle, void *interface);
+// Fills a dense interface with signalling NaNs that fit the size of its elements and are a task's access's own. False
+// for other interfaces.
+bool content_poison(starpu_data_handle_t handle, void *interface, unsigned access);
 
-// How many elements have the poison in them.
-uint64_t content_count_poison(starpu_data_handle_t handle, void *interface);
+// Whether two dense interfaces share bytes; of others, only whether they are the same handle's.
+bool content_overlaps(starpu_data_handle_t one, void *its_interface, starpu_data_handle_t other, void *other_interface);
+
+// How many times that poison is there.
+uint64_t content_count_poison(starpu_data_handle_t handle, void *interface, unsigned access);

@@ -77,7 +77,7 @@ struct probe_task {
 };
 
 enum probe_access_flag {
-    PROBE_FREE_ORDER = 1, // StarPU doesn't keep the order of submission for this access
+    PROBE_NO_ORDER = 1, // sequential consistency is off for this access
 };
 
 struct probe_access {

@@ -158,12 +158,12 @@ static uint32_t handle_number(starpu_data_handle_t handle)
     return (uint32_t)index;
 }
 
-static bool has_free_order(struct starpu_task *task, unsigned access)
+// Whether sequential consistency is off for an access.
+static bool has_no_order(struct starpu_task *task, unsigned access)
 {
     const unsigned char *by_handle = task->handles_sequential_consistency;
     return !task->sequential_consistency || (by_handle != NULL && !by_handle[access]) ||
-           !starpu_data_get_sequential_consistency_flag(STARPU_TASK_GET_HANDLE(task, access)) ||
-           (STARPU_TASK_GET_MODE(task, access) & STARPU_COMMUTE) != 0;
+           !starpu_data_get_sequential_consistency_flag(STARPU_TASK_GET_HANDLE(task, access));
 }
 
 static void append_task(struct starpu_task *task, uint32_t flags)
@@ -187,7 +187,7 @@ static void append_task(struct starpu_task *task, uint32_t flags)
         struct probe_access access = {
             .handle = handle_number(STARPU_TASK_GET_HANDLE(task, i)),
             .mode = STARPU_TASK_GET_MODE(task, i),
-            .flags = has_free_order(task, i) ? PROBE_FREE_ORDER : 0,
+            .flags = has_no_order(task, i) ? PROBE_NO_ORDER : 0,
         };
         log_append(record_to, PROBE_ACCESSES, &access);
     }
@@ -254,23 +254,25 @@ static void hash_access(struct starpu_task *task, unsigned access, enum probe_ha
     if (interface == NULL || !content_hash(handle, interface, node, &record.hash))
         return;
     if (settings.poison && when == PROBE_AFTER && only_writes(STARPU_TASK_GET_MODE(task, access)))
-        record.poison_left = content_count_poison(handle, interface);
+        record.poison_left = content_count_poison(handle, interface, access);
     pthread_mutex_lock(&lock);
     if (record_to != NULL)
         log_append(record_to, PROBE_HASHES, &record);
     pthread_mutex_unlock(&lock);
 }
 
-// The same handle may be listed several times; together, the entries are one access.
-static bool reads_elsewhere(struct starpu_task *task, unsigned access)
+// Whether another entry of the task has the same memory: the same handle, or one that a program has registered for the
+// same bytes and switches to by hand. Such memory may have to keep its contents.
+static bool is_alone(struct starpu_task *task, unsigned access)
 {
     unsigned num_accesses = STARPU_TASK_GET_NBUFFERS(task);
     for (unsigned i = 0; i < num_accesses; i++) {
-        if (STARPU_TASK_GET_HANDLE(task, i) == STARPU_TASK_GET_HANDLE(task, access) &&
-            (STARPU_TASK_GET_MODE(task, i) & STARPU_R) != 0)
-            return true;
+        if (i != access && (STARPU_TASK_GET_MODE(task, i) & STARPU_SCRATCH) == 0 &&
+            content_overlaps(STARPU_TASK_GET_HANDLE(task, i), interface_of(task, i),
+                             STARPU_TASK_GET_HANDLE(task, access), interface_of(task, access)))
+            return false;
     }
-    return false;
+    return true;
 }
 
 static void look_before(struct starpu_task *task, unsigned node)
@@ -282,8 +284,8 @@ static void look_before(struct starpu_task *task, unsigned node)
             continue;
         if (settings.hash && (mode & STARPU_R) != 0)
             hash_access(task, i, PROBE_BEFORE, node);
-        if (settings.poison && only_writes(mode) && !reads_elsewhere(task, i))
-            content_poison(STARPU_TASK_GET_HANDLE(task, i), interface_of(task, i));
+        if (settings.poison && only_writes(mode) && is_alone(task, i))
+            content_poison(STARPU_TASK_GET_HANDLE(task, i), interface_of(task, i), i);
     }
 }
 
@@ -308,7 +310,8 @@ static void look_after(struct starpu_task *task, unsigned node)
 {
     unsigned num_accesses = STARPU_TASK_GET_NBUFFERS(task);
     for (unsigned i = 0; i < num_accesses; i++) {
-        if (can_read(STARPU_TASK_GET_MODE(task, i), node) && !has_free_order(task, i))
+        enum starpu_data_access_mode mode = STARPU_TASK_GET_MODE(task, i);
+        if (can_read(mode, node) && (mode & STARPU_COMMUTE) == 0 && !has_no_order(task, i))
             hash_access(task, i, PROBE_AFTER, node);
     }
 }

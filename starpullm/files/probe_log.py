@@ -78,7 +78,7 @@ RECORDS: Final = {
 }
 
 NO_CODELET, NOWHERE, INTERNAL, ACQUIRE, LATE = 1, 2, 4, 8, 16
-FREE_ORDER = 1
+NO_ORDER = 1
 READY, START, END = 1, 2, 3
 BEFORE, AFTER = 1, 2
 
@@ -175,7 +175,7 @@ def _read_header(path: Path) -> np.void:
         content = file.read(HEADER.itemsize)
     if len(content) < HEADER.itemsize:
         raise FormatError(f"{path}: found {len(content)} bytes, expected at least {HEADER.itemsize}")
-    header = np.frombuffer(content, HEADER)[0]
+    header: np.void = np.frombuffer(content, HEADER)[0]
     if header["magic"] != MAGIC:
         raise FormatError(f"{path}: found magic {bytes(header['magic'])!r}, expected {MAGIC!r}: not a log of the probe")
     if header["format"] != FORMAT:

@@ -15,8 +15,10 @@ from starpullm.files import probe_log
 from starpullm.probe import schedules
 from starpullm.probe.claims import changed_between, never_changed, written_though_read
 from starpullm.probe.compare import Comparison, compare
-from starpullm.probe.findings import Finding, Kind, finding_of, first_of_each
+from starpullm.probe.findings import Finding, Kind, first_of_each
 from starpullm.probe.flow import Flow
+from starpullm.probe.order import broken_order
+from starpullm.probe.poison import explain_poison
 from starpullm.probe.recorded import RecordedRun, last_moments, record
 from starpullm.probe.result import ProbeResult
 from starpullm.probe.schedules import Schedule
@@ -98,7 +100,8 @@ class _Judge:
     def verdict(self, runs: int, seed: int) -> ProbeResult:
         """Return the result of all runs; the first run that doesn't end by itself is the last."""
         reference = self._run(schedules.REFERENCE, "reference")
-        if reference.num_tasks == 0:
+        status = reference.ending.status
+        if reference.num_tasks == 0 and status is not None and status >= 0:
             raise InvalidArgumentError(
                 f"{self._command[0]}: submitted no task to StarPU (it {reference.ending}), expected at least one in a "
                 "scheduling context without a policy of its own; nothing would be compared"
@@ -166,9 +169,10 @@ class _Judge:
             if run.schedule is schedules.REPEATED:
                 found = [_not_deterministic(finding) for finding in found]
             elif run.schedule.poison:
-                found = [_poisoned(run.flows[rank], finding) for finding in found]
+                found = list(explain_poison(flow, run.flows[rank], found))
             else:
                 found += changed_between(run.name(rank), run.flows[rank])
+                found += broken_order(run.name(rank), run.flows[rank])
                 self._flows.append(run.flows[rank])
             self._findings += found
         return not any(finding.kind.forbids_comparison for finding in self._findings)
@@ -232,20 +236,3 @@ def _not_deterministic(finding: Finding) -> Finding:
         "by itself (a clock, a random number, an address, memory that nobody wrote)",
         suspects=(),
     )
-
-
-def _poisoned(flow: Flow, finding: Finding) -> Finding:
-    """Say of a difference that poison made that the task used what it declares to overwrite."""
-    if finding.kind is not Kind.OUTPUT_DIFFERS:
-        return finding
-    accesses = range(int(flow.first[finding.task]), int(flow.first[finding.task + 1]))
-    left = {access: int(flow.log.poison_left[flow.accesses[access]]) for access in accesses}
-    different = next(access for access in accesses if flow.handle[access] == finding.handle and flow.writes[access])
-    if left[different]:
-        text = f"{{task}} declares to write {{handle}}, and left {left[different]} elements of it as they were"
-        return finding_of(Kind.LEFT_UNWRITTEN, finding.schedule, flow, different, text)
-    text = (
-        "{task} declares to write {handle} without reading it, and left other contents there after the memory had been "
-        "filled with signalling NaNs: it reads what it declares to overwrite (RW would be right)"
-    )
-    return finding_of(Kind.WRITTEN_READ, finding.schedule, flow, different, text)

@@ -141,7 +141,8 @@ class _Pairs:
 
     def _free(self) -> NDArray[np.bool_]:
         flow = self.reference
-        return flow.is_free | ((flow.mode & probe_log.MODE_REDUX) != 0)
+        result: NDArray[np.bool_] = flow.is_free | ((flow.mode & probe_log.MODE_REDUX) != 0)
+        return result
 
     def _tasks_with(self, accesses: NDArray[np.bool_]) -> NDArray[np.bool_]:
         marked = np.zeros(self.reference.num_tasks, bool)
@@ -182,6 +183,8 @@ class _Pairs:
     def _origin(self, access: int) -> _Origin:
         """Return where the difference of an input comes from."""
         sources = [int(flow.source[access]) for flow in (self.reference, self.other)]
+        if self.reference.has_no_order[access]:
+            return _Origin.FREE
         if min(sources) < 0:
             return _Origin.OUTSIDE
         values = []

@@ -52,7 +52,14 @@ class Flow:
     @cached_property
     def is_free(self) -> NDArray[np.bool_]:
         """Whether StarPU is free to reorder the access."""
-        return (self.log.accesses["flags"][self.accesses] & probe_log.FREE_ORDER) != 0
+        result: NDArray[np.bool_] = self.is_unordered | ((self.mode & probe_log.MODE_COMMUTE) != 0)
+        return result
+
+    @cached_property
+    def is_unordered(self) -> NDArray[np.bool_]:
+        """Whether sequential consistency is off for the access."""
+        result: NDArray[np.bool_] = (self.log.accesses["flags"][self.accesses] & probe_log.NO_ORDER) != 0
+        return result
 
     @cached_property
     def before(self) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
@@ -72,18 +79,27 @@ class Flow:
     def reads(self) -> NDArray[np.bool_]:
         """Whether an access reads what was there, REDUX and SCRATCH excepted."""
         own = (self.mode & (probe_log.MODE_SCRATCH | probe_log.MODE_REDUX)) != 0
-        return ((self.mode & probe_log.MODE_READ) != 0) & ~own
+        result: NDArray[np.bool_] = ((self.mode & probe_log.MODE_READ) != 0) & ~own
+        return result
 
     @cached_property
     def writes(self) -> NDArray[np.bool_]:
         """Whether an access changes the handle, REDUX included."""
-        return (self.mode & (probe_log.MODE_WRITE | probe_log.MODE_REDUX)) != 0
+        result: NDArray[np.bool_] = (self.mode & (probe_log.MODE_WRITE | probe_log.MODE_REDUX)) != 0
+        return result
 
     @cached_property
     def only_reads(self) -> NDArray[np.bool_]:
         """Whether an access is a read, and no other access of its task writes the handle."""
         key = self.task * (len(self.handle_of_log) + 1) + self.handle
         return self.reads & ~self.writes & ~np.isin(key, key[self.writes])
+
+    @cached_property
+    def has_no_order(self) -> NDArray[np.bool_]:
+        """Whether sequential consistency is off for some access of the same handle, so that none is its last writer."""
+        log = self.log
+        unordered = log.accesses["handle"][(log.accesses["flags"] & probe_log.NO_ORDER) != 0]
+        return np.isin(self.handle_of_log[self.handle], unordered)
 
     @cached_property
     def codelet(self) -> NDArray[np.int64]:
@@ -108,7 +124,8 @@ class Flow:
     @cached_property
     def has_function(self) -> NDArray[np.bool_]:
         """Whether a task runs a function; others only order the ones around them."""
-        return (self.log.tasks["flags"][self.tasks] & probe_log.NOWHERE) == 0
+        result: NDArray[np.bool_] = (self.log.tasks["flags"][self.tasks] & probe_log.NOWHERE) == 0
+        return result
 
     def name(self, task: int) -> str:
         """Return what findings call a task: its codelet, its own name if that is another, and its number."""
@@ -159,7 +176,8 @@ class Flow:
 
 
 def _writes_anyhow(log: ProbeLog) -> NDArray[np.bool_]:
-    return (log.accesses["mode"] & (probe_log.MODE_WRITE | probe_log.MODE_REDUX)) != 0
+    result: NDArray[np.bool_] = (log.accesses["mode"] & (probe_log.MODE_WRITE | probe_log.MODE_REDUX)) != 0
+    return result
 
 
 def flow_of(log: ProbeLog) -> Flow:

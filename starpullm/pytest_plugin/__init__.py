@@ -20,7 +20,7 @@ from starpullm.pytest_plugin.throughput import Gate
 
 __all__ = ["FIXTURES", "Checker", "Gate", "Validation", "validation_of"]
 
-pytest_plugins = [f"starpullm.pytest_plugin.{name}" for name in ("settings", "fixtures", "throughput")]
+pytest_plugins = [f"starpullm.pytest_plugin.{name}" for name in ("settings", "fixtures", "program", "throughput")]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -27,11 +27,19 @@ RESULTS = CHECKOUT / ".cache" / "starpu-examples" / "results.json"
 PAGE = CHECKOUT / "docs" / "probe-programs.md"
 WORKERS = 4
 TIME_LIMIT = 60.0
-RUNS = 5
+RUNS = 3
 
 # Smaller than their own defaults, so that all of them take minutes.
-ARGUMENTS: Mapping[str, tuple[str, ...]] = {
-    "mandelbrot/mandelbrot": ("-width", "64", "-height", "64", "-nblocks", "8", "-spmd", "-pos", "0", "0", "1", "1"),
+ARGUMENTS: Mapping[str, tuple[str, ...]] = {}
+
+
+LEFT_OUT = ("openmp/vector_scal_omp", "pi/pi_redux")
+"""They take more than half a minute bare."""
+
+# What a look by hand has shown of findings.
+SEEN = {
+    "filters/fmatrix_pick_variable": "A mistake of the example: the codelet `cl_r` declares `STARPU_R`, and its "
+    "function, which it shares with `cl_rw`, multiplies the value. With one memory node nothing is lost by that.",
 }
 
 
@@ -97,6 +105,7 @@ def page(rows: Mapping[str, Mapping[str, object]], starpu: str) -> str:
             text = f"{row['tolerated']} contents tolerated {text}"
         cells = (name, row["tasks"], row.get("compared", ""), row["verdict"], f"{row['bare']:.2f}", seconds, text)
         lines.append("| " + " | ".join(map(str, cells)) + " |")
+    lines += ["", *(f"- `{name}`: {text}" for name, text in SEEN.items() if name in rows)]
     return "\n".join(lines) + "\n"
 
 
@@ -114,7 +123,7 @@ def main() -> None:
     rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     for name, path in programs(options.build):
-        if options.parts and not any(part in name for part in options.parts):
+        if name in LEFT_OUT or (options.parts and not any(part in name for part in options.parts)):
             continue
         if name in rows and not options.again:
             continue

@@ -21,7 +21,15 @@ def probe(scenarios: Path, name: str, *, runs: int = 2, time_limit: float = 60) 
 
 @pytest.mark.parametrize(
     ("name", "num_tasks"),
-    [("right", 31), ("acquires", 103), ("partitions", 57), ("commute", 13), ("forks", 55), ("own_policy", 31)],
+    [
+        ("right", 31),
+        ("acquires", 103),
+        ("partitions", 57),
+        ("commute", 13),
+        ("forks", 55),
+        ("own_policy", 31),
+        ("aliases", 33),
+    ],
 )
 def test_right_programs(scenarios: Path, name: str, num_tasks: int) -> None:
     result = probe(scenarios, name)
@@ -44,6 +52,8 @@ LIES = {
     "shares_undeclared": (Kind.OUTPUT_DIFFERS, "share", 6),
     "writes_what_it_reads": (Kind.READ_WRITTEN, "write_second", 30),
     "reads_what_it_writes": (Kind.WRITTEN_READ, "smooth", 6),
+    "writes_nothing": (Kind.NOT_WRITTEN, "touch", 6),
+    "declares_its_input_as_written": (Kind.WRITTEN_READ, "copy", 6),
 }
 
 
@@ -55,6 +65,8 @@ def test_the_task_that_lies_is_named(scenarios: Path, name: str) -> None:
     assert [finding.kind for finding in result.findings] == [kind], result.describe()
     assert result.findings[0].codelet == codelet
     assert result.findings[0].task >= task
+    if name == "declares_its_input_as_written":
+        assert "declares to write handle 1 " in result.findings[0].sentence
     assert result.findings[0].sentence.startswith(f"{codelet} (task ")
     assert result.tolerated == 0
 
@@ -94,8 +106,9 @@ def test_a_crash(scenarios: Path) -> None:
     assert "the signal came in crash (task 31)" in text
 
 
-def test_starpus_assertion(scenarios: Path) -> None:
-    text = "\n".join(probe(scenarios, "asserts").describe())
+@pytest.mark.parametrize("name", ["asserts", "asserts_at_once"])
+def test_starpus_assertion(scenarios: Path, name: str) -> None:
+    text = "\n".join(probe(scenarios, name).describe())
     assert "the program was ended by SIGABRT" in text
     assert "is not initialized, it cannot be read" in text
 

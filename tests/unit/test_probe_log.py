@@ -7,16 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from starpullm.errors import FileError, FormatError
 from starpullm.files import probe_log
 from starpullm.files.probe_log import read_probe_log
 
-STREAMS = ("names", "handles", "tasks", "accesses", "events", "hashes")
+from .probe_logs import STREAMS, write_records
 
 
-def write_log(folder: Path, **changes: NDArray[np.void]) -> Path:
+def write_log(folder: Path) -> Path:
     """Write a log of two tasks: one writes a handle, the other reads it."""
     counts = dict(zip(STREAMS, (3, 1, 2, 2, 4, 2), strict=True))
     records = {name: np.zeros(count, probe_log.RECORDS[name]) for name, count in counts.items()}
@@ -31,16 +30,7 @@ def write_log(folder: Path, **changes: NDArray[np.void]) -> Path:
     records["hashes"]["task"] = 0, 1
     records["hashes"]["time"] = probe_log.AFTER, probe_log.BEFORE
     records["hashes"]["hash"] = 7, 8
-    records |= changes
-    header = np.zeros(1, probe_log.HEADER)
-    header["magic"], header["format"] = probe_log.MAGIC, probe_log.FORMAT
-    header["counts"] = [len(records[name]) for name in STREAMS]
-    folder.mkdir()
-    header.tofile(folder / "header")
-    for name in STREAMS:
-        records[name].tofile(folder / name)
-    (folder / "stack").write_text("")
-    return folder
+    return write_records(folder, records)
 
 
 def test_a_log_is_read(tmp_path: Path) -> None:

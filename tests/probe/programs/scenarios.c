@@ -252,6 +252,32 @@ static void reads_what_it_writes(void)
     steps();
 }
 
+static void declares_its_input_as_written(void)
+{
+    start();
+    submit(starpu_task_insert(&copy_codelet, STARPU_W, handles[0], STARPU_W, handles[1], 0));
+}
+
+static void writes_nothing(void)
+{
+    start();
+    submit(starpu_task_insert(&touch_codelet, STARPU_W, handles[0], 0));
+    steps();
+}
+
+// Two handles for the same bytes, between which the program switches by a task that writes nothing.
+static void aliases(void)
+{
+    starpu_data_handle_t half;
+    starpu_vector_data_register(&half, STARPU_MAIN_RAM, (uintptr_t)blocks[5], N / 2, sizeof(double));
+    start();
+    submit(starpu_task_insert(&touch_codelet, STARPU_RW, handles[5], STARPU_W, half, 0));
+    submit(starpu_task_insert(&share_codelet, STARPU_RW, half, 0));
+    submit(starpu_task_insert(&touch_codelet, STARPU_RW, half, STARPU_W, handles[5], 0));
+    steps();
+    starpu_data_unregister(half);
+}
+
 static void leaves_what_it_writes(void)
 {
     start();
@@ -326,6 +352,14 @@ static void asserts(void)
     submit(starpu_task_insert(&copy_codelet, STARPU_W, handles[1], STARPU_R, unknown, 0));
 }
 
+// StarPU refuses the first task already.
+static void asserts_at_once(void)
+{
+    starpu_data_handle_t unknown;
+    starpu_vector_data_register(&unknown, -1, 0, N, sizeof(double));
+    submit(starpu_task_insert(&copy_codelet, STARPU_W, handles[1], STARPU_R, unknown, 0));
+}
+
 static void forks(void)
 {
     right();
@@ -377,6 +411,9 @@ static const struct {
     {"writes_undeclared", writes_undeclared},
     {"writes_what_it_reads", writes_what_it_reads},
     {"reads_what_it_writes", reads_what_it_writes},
+    {"declares_its_input_as_written", declares_its_input_as_written},
+    {"writes_nothing", writes_nothing},
+    {"aliases", aliases},
     {"leaves_what_it_writes", leaves_what_it_writes},
     {"needless_update", needless_update},
     {"shares_undeclared", shares_undeclared},
@@ -386,6 +423,7 @@ static const struct {
     {"crashes", crashes},
     {"hangs", hangs},
     {"asserts", asserts},
+    {"asserts_at_once", asserts_at_once},
     {"forks", forks},
     {"leaves_child", leaves_child},
     {"noisy", noisy},

@@ -1,0 +1,111 @@
+"""What the probe concludes from two logs, and from one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from starpullm.files import probe_log
+from starpullm.probe.claims import changed_between, never_changed, written_though_read
+from starpullm.probe.compare import compare
+from starpullm.probe.findings import Kind
+from starpullm.probe.order import broken_order
+
+from .probe_logs import COMMUTE, REDUX, RW, R, Task, W, flow
+
+FILL = Task("fill", {0: W}, (1, 10, 20), after={0: 5})
+ADD = Task("add", {0: RW}, (2, 30, 40), before={0: 5}, after={0: 6})
+READ = Task("read", {0: R, 1: W}, (3, 50, 60), before={0: 6}, after={0: 6, 1: 9})
+
+
+def test_equal_runs(tmp_path: Path) -> None:
+    one, two = (flow(tmp_path / name, FILL, ADD, READ) for name in "ab")
+    result = compare(one, two, "seed 1")
+    assert (result.outputs, result.handles, result.different, result.findings) == (3, 2, 0, ())
+
+
+def test_a_task_that_leaves_something_else_is_named_and_those_after_it_are_not(tmp_path: Path) -> None:
+    one = flow(tmp_path / "a", FILL, ADD, READ)
+    add = replace(ADD, after={0: 7})
+    two = flow(tmp_path / "b", FILL, add, replace(READ, before={0: 7}, after={0: 7, 1: 10}))
+    result = compare(one, two, "seed 1")
+    assert [(finding.kind, finding.task, finding.handle) for finding in result.findings] == [
+        (Kind.OUTPUT_DIFFERS, 1, 0)
+    ]
+    assert (result.different, result.tolerated) == (2, 0)
+
+
+def test_an_input_that_nobody_declares_to_have_changed(tmp_path: Path) -> None:
+    one = flow(tmp_path / "a", FILL, READ)
+    two = flow(tmp_path / "b", FILL, replace(READ, before={0: 8}, after={0: 8, 1: 10}))
+    (finding,) = compare(one, two, "seed 1").findings
+    assert (finding.kind, finding.task) == (Kind.INPUT_CHANGED, 1)
+
+
+def test_the_application_may_change_what_no_task_waits_for(tmp_path: Path) -> None:
+    """The reader was submitted after the end of the writer, so there was time for an acquisition."""
+    one = flow(tmp_path / "a", FILL, READ)
+    two = flow(tmp_path / "b", FILL, replace(READ, times=(21, 50, 60), before={0: 8}))
+    (finding,) = compare(one, two, "seed 1").findings
+    assert finding.kind is Kind.INPUT_FROM_OUTSIDE
+
+
+def test_other_tasks_are_not_compared(tmp_path: Path) -> None:
+    one = flow(tmp_path / "a", FILL, ADD)
+    for name, tasks in (("b", (FILL, READ)), ("c", (FILL,)), ("d", (FILL, replace(ADD, modes={0: R})))):
+        result = compare(one, flow(tmp_path / name, *tasks), "seed 1")
+        assert [finding.kind for finding in result.findings] == [Kind.OTHER_TASKS]
+        assert result.outputs == 0
+
+
+def test_what_comes_from_a_free_order_is_tolerated(tmp_path: Path) -> None:
+    add = Task("add", {0: RW | COMMUTE}, (2, 30, 40), before={0: 5})
+    one = flow(tmp_path / "a", FILL, add, replace(READ, before={0: 6}))
+    two = flow(tmp_path / "b", FILL, add, replace(READ, before={0: 7}, after={0: 7, 1: 10}))
+    result = compare(one, two, "seed 1")
+    assert (result.findings, result.different, result.tolerated) == ((), 1, 1)
+
+
+def test_a_fault_is_not_hidden_by_a_free_order(tmp_path: Path) -> None:
+    redux = Task("sum", {2: REDUX}, (1, 5, 6))
+    one = flow(tmp_path / "a", redux, FILL, ADD)
+    two = flow(tmp_path / "b", redux, FILL, replace(ADD, after={0: 7}))
+    result = compare(one, two, "seed 1")
+    assert [(finding.kind, finding.codelet) for finding in result.findings] == [(Kind.OUTPUT_DIFFERS, "add")]
+    assert result.tolerated == 0
+
+
+def test_a_read_that_writes(tmp_path: Path) -> None:
+    wrong = flow(tmp_path / "a", FILL, replace(READ, before={0: 5}, after={0: 6, 1: 9}))
+    (finding,) = written_though_read("reference schedule", wrong)
+    assert (finding.kind, finding.task, finding.handle) == (Kind.READ_WRITTEN, 1, 0)
+    right = flow(tmp_path / "b", FILL, replace(READ, before={0: 5}, after={0: 5, 1: 9}))
+    assert list(written_though_read("reference schedule", right)) == []
+
+
+def test_a_change_between_two_tasks(tmp_path: Path) -> None:
+    other = Task("other", {1: W}, (2, 22, 28), after={1: 1})
+    changed = Task("read", {0: R}, (3, 50, 60), before={0: 6})
+    (finding,) = changed_between("reference schedule", flow(tmp_path / "a", FILL, other, changed))
+    assert (finding.kind, finding.task, finding.suspects) == (Kind.CHANGED_BETWEEN, 2, ("other (task 1)",))
+    late = replace(changed, times=(21, 50, 60))
+    assert list(changed_between("reference schedule", flow(tmp_path / "b", FILL, other, late))) == []
+    acquired = Task("", {}, (2, 0, 0), flags=probe_log.ACQUIRE | probe_log.NO_CODELET)
+    assert list(changed_between("reference schedule", flow(tmp_path / "c", FILL, acquired, changed))) == []
+
+
+def test_updates_that_change_nothing(tmp_path: Path) -> None:
+    still = replace(ADD, after={0: 5})
+    (note,) = never_changed([flow(tmp_path / "a", FILL, still)])
+    assert (note.kind, note.codelet) == (Kind.NEVER_CHANGED, "add")
+    flows = [flow(tmp_path / "b", FILL, still, replace(ADD, times=(4, 50, 60))), flow(tmp_path / "c", FILL, still)]
+    assert list(never_changed(flows)) == []
+
+
+def test_the_order_of_a_run(tmp_path: Path) -> None:
+    early = replace(ADD, times=(2, 15, 40))
+    (finding,) = broken_order("seed 1", flow(tmp_path / "a", FILL, early))
+    assert finding.sentence.startswith("add (task 1) started 5 ns before the end of fill (task 0)")
+    commuting = [replace(task, modes={0: RW | COMMUTE}) for task in (FILL, early)]
+    assert list(broken_order("seed 1", flow(tmp_path / "b", *commuting))) == []
+    assert list(broken_order("seed 1", flow(tmp_path / "c", FILL, ADD))) == []
