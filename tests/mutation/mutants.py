@@ -13,7 +13,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -65,6 +65,7 @@ class Builder:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._programs: dict[str, list[str]] = {}
         # Another value of an option than tests/native/test_ctest.py has would compile all files again.
         _run(["cmake", "--preset", "release", "-DSTARPULLM_WARNINGS_AS_ERRORS=ON"], CHECKOUT / "native")
         _run(["ninja", _LIBRARY], BUILD)
@@ -138,9 +139,7 @@ class Builder:
 
     @cached_property
     def _link_command(self) -> list[str]:
-        """The last of the commands that ninja would run: ``: && cc ... && :``."""
-        words = shlex.split(_run(["ninja", "-t", "commands", _LIBRARY], BUILD).splitlines()[-1])
-        return words[2:-2]
+        return _link_command(_LIBRARY)
 
     def copy_sources(self, directory: Path) -> None:
         """Copy the sources without a patch."""
@@ -170,6 +169,22 @@ class Builder:
         replaced = {name: str(directory / name) for name in (*objects, _LIBRARY)}
         _run([replaced.get(word, word) for word in self._link_command], BUILD)
         return directory / _LIBRARY
+
+    def link_program(self, name: str, objects: Mapping[str, Path], directory: Path, library: Path) -> Path:
+        """Return a C test, linked with a library and with objects in place of the unchanged ones of their names."""
+        if name not in self._programs:
+            _run(["ninja", name], BUILD)
+            self._programs[name] = _link_command(name)
+        program = directory / name
+        replaced = {**{key: str(path) for key, path in objects.items()}, name: str(program), _LIBRARY: str(library)}
+        command = [replaced.get(word, word) for word in self._programs[name]]
+        _run([word for word in command if not word.startswith("-Wl,-rpath")] + [f"-Wl,-rpath,{library.parent}"], BUILD)
+        return program
+
+
+def _link_command(target: str) -> list[str]:
+    """Return the last of the commands that ninja would run: ``: && cc ... && :``."""
+    return shlex.split(_run(["ninja", "-t", "commands", target], BUILD).splitlines()[-1])[2:-2]
 
 
 def _copy_sources(source: Path, target: Path) -> None:

@@ -123,7 +123,7 @@ def filled(path: Path) -> Results:
         results.add("mutant", mutant(f"graph {number}", number).as_json())
     results.add("baseline", vars(Baseline("quick", None, 5, 0.5)))
     results.add("outcome", {"mutant": "graph 1", **Outcome("quick", "crash", "test_a[x]", "SIGSEGV", 2).as_json()})
-    for stage in STAGES[:-1]:
+    for stage in STAGES[:-2]:
         results.add("outcome", {"mutant": "graph 2", **Outcome(stage.name, None, "", "", 9).as_json()})
     caught = Outcome(STAGES[-1].name, "finding", "test_saved", "differs", 9)
     results.add("outcome", {"mutant": "graph 2", **caught.as_json()})

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from starpullm.processes.lock import machine_lock
@@ -25,9 +27,18 @@ from .candidates import Candidate, Stratum, candidates_of, shuffled, strata, too
 from .page import page
 from .python_checks import read_run
 from .results import Mutant, Results, Run, checked_out
-from .stages import STAGES, Workplace, inspect, limit_this_process
+from .stages import STAGES, Baseline, Stage, Workplace, inspect, limit_this_process
 
 PAGE = CHECKOUT / "docs" / "mutants.md"
+
+
+@dataclass(frozen=True)
+class Built:
+    """A library with a mutant, in a directory of its own: the hash of its objects, and the objects by their names."""
+
+    directory: Path
+    objects_hash: str
+    objects: dict[str, Path]
 
 
 class Laboratory:
@@ -41,17 +52,18 @@ class Laboratory:
         The unchanged library.
     results
         What has been tried.
-    starpu
-        A folder with StarPU's calibration of the machine.
+    workplace
+        Where mutants are run.
     """
 
-    def __init__(self, directory: Path, builder: Builder, results: Results, starpu: Path) -> None:
+    def __init__(self, directory: Path, builder: Builder, results: Results, workplace: Workplace) -> None:
         self._directory = directory
         self._builder = builder
         self._results = results
-        self._workplace = Workplace(directory / "runs", starpu)
+        self._workplace = workplace
         self._orders: dict[Stratum, list[Candidate]] = {}
         self._originals: dict[str, str] = {}
+        self._built: dict[str, Built] = {}
 
     def mutant(self, stratum: Stratum, number: int) -> Mutant | None:
         """Return a mutant of a stratum, which is sampled unless an earlier run has; None if there are no more."""
@@ -64,18 +76,22 @@ class Laboratory:
         seen = {mutant.objects for mutant in known}
         left_out: Counter[str] = Counter()
         for position, candidate in enumerate(self._order(stratum)[first:], first):
-            objects = self._compiled(candidate, stratum.level)
-            if objects is None:
+            built = self._build(candidate, stratum.level)
+            if built is None:
                 left_out["does not compile or link"] += 1
-            elif objects == self._unchanged(candidate, stratum.level):
+            elif built.objects_hash == self._unchanged(candidate, stratum.level):
                 left_out["the same objects"] += 1
-            elif objects in seen:
+            elif built.objects_hash in seen:
                 left_out["the objects of an earlier mutant"] += 1
             else:
                 name = f"{stratum} {number + 1}"
+                objects = built.objects_hash
                 found = Mutant(name, str(stratum), stratum.level, position, candidate, objects, dict(left_out))
                 self._results.add("mutant", found.as_json())
+                self._built[name] = built
                 return found
+            if built:
+                shutil.rmtree(built.directory)
         self._results.add("exhausted", {"stratum": str(stratum), "left_out": dict(left_out)})
         return None
 
@@ -84,21 +100,27 @@ class Laboratory:
         stage = STAGES[number]
         if self._results.catch(mutant) or stage.name in self._results.outcomes.get(mutant.name, {}):
             return
-        baseline = self._results.baselines.get((stage.name, mutant.level))
-        if baseline is None:
-            baseline = self._workplace.measure(stage, self._builder.library, mutant.level)
-            self._results.add("baseline", vars(baseline))
-        with tempfile.TemporaryDirectory(dir=self._directory) as directory:
-            self._builder.copy_sources(Path(directory))
-            mutant.candidate.apply(Path(directory))
-            objects = self._objects(mutant.candidate, mutant.level)
-            for name in objects:
-                self._builder.compile(name, Path(directory))
-            library = self._builder.link(objects, Path(directory))
-            outcome = self._workplace.try_mutant(stage, library, baseline)
+        baseline = self._baseline(stage, mutant.level)
+        built = self._built.get(mutant.name) or self._build(mutant.candidate, mutant.level)
+        assert built is not None
+        self._built[mutant.name] = built
+        library, objects = built.directory / "libstarpullm.so", built.objects
+        outcome = self._workplace.try_mutant(stage, library, mutant.level, baseline, objects, mutant.candidate.file)
         self._results.add("outcome", {"mutant": mutant.name, **outcome.as_json()})
+        if outcome.how or number == len(STAGES) - 1:
+            shutil.rmtree(self._built.pop(mutant.name).directory)
         what = f"{outcome.how}: {outcome.check}" if outcome.how else "passed"
-        print(f"{mutant.name}: {stage.name}, {outcome.seconds:.0f} s: {what}", flush=True)
+        print(f"{mutant.name}: {stage.name}, {outcome.seconds:.1f} s: {what}", flush=True)
+
+    def _baseline(self, stage: Stage, level: str | None) -> Baseline:
+        """Return what a stage takes without a mutant; only the first stage is measured at each level."""
+        level = level if stage is STAGES[0] else None
+        baseline = self._results.baselines.get((stage.name, level))
+        if baseline is None:
+            baseline = self._workplace.measure(stage, level)
+            self._results.add("baseline", vars(baseline))
+            print(f"{stage.name}, {level or 'best level'}: {baseline.seconds:.1f} s without a mutant", flush=True)
+        return baseline
 
     def _order(self, stratum: Stratum) -> list[Candidate]:
         if stratum not in self._orders:
@@ -118,18 +140,20 @@ class Laboratory:
             return objects
         return [name for name in objects if level_of(name) in (None, level)]
 
-    def _compiled(self, candidate: Candidate, level: str | None) -> str | None:
-        """Return the hash of a candidate's objects; None if it does not compile or link."""
-        with tempfile.TemporaryDirectory(dir=self._directory) as directory:
-            self._builder.copy_sources(Path(directory))
-            candidate.apply(Path(directory))
-            objects = self._objects(candidate, level)
-            try:
-                found = self._hash(objects, Path(directory))
-                self._builder.link(objects, Path(directory))
-                return found
-            except (PatchError, subprocess.TimeoutExpired):
-                return None
+    def _build(self, candidate: Candidate, level: str | None) -> Built | None:
+        """Return the library with a candidate; None if it does not compile or link."""
+        directory = Path(tempfile.mkdtemp(prefix="built-", dir=self._directory))
+        self._builder.copy_sources(directory)
+        candidate.apply(directory)
+        names = self._objects(candidate, level)
+        try:
+            found = self._hash(names, directory)
+            self._builder.link(names, directory)
+        except (PatchError, subprocess.TimeoutExpired):
+            shutil.rmtree(directory)
+            return None
+        shutil.rmtree(directory / "native")
+        return Built(directory, found, {name: directory / name for name in names})
 
     def _unchanged(self, candidate: Candidate, level: str | None) -> str:
         objects = self._objects(candidate, level)
@@ -230,12 +254,13 @@ def main() -> None:
         chosen = [stratum for stratum in every if options.folder in (None, stratum.folder)]
         if not chosen:
             parser.error(f"--folder: found {options.folder}, expected one of {', '.join(s.folder for s in every)}")
-        laboratory = Laboratory(Path(directory), builder, results, path.with_suffix(".starpu"))
-        try:
-            for left in work(laboratory, chosen, -(-options.count // len(every)), deadline):
-                print(f"{left}; --resume {path} goes on")
-        finally:
-            options.page.write_text(page(results, python=read_run()), "utf-8")
+        with Workplace(Path(directory, "runs"), builder, path.with_suffix(".starpu")) as workplace:
+            laboratory = Laboratory(Path(directory), builder, results, workplace)
+            try:
+                for left in work(laboratory, chosen, -(-options.count // len(every)), deadline):
+                    print(f"{left}; --resume {path} goes on")
+            finally:
+                options.page.write_text(page(results, python=read_run()), "utf-8")
 
 
 if __name__ == "__main__":

@@ -7,21 +7,40 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Protocol
 
 from .candidates import LEFT_OUT
 from .python_checks import PythonRun
 from .results import SUITE, Mutant, Results, Run
 from .stages import STAGES
 
-__all__ = ["EXPLANATIONS", "confidence_interval", "page", "read_explanations"]
+__all__ = ["EXPLANATIONS", "confidence_interval", "page", "read_explanations", "reason_of"]
 
 EXPLANATIONS = Path(__file__).resolve().parent / "equivalent.toml"
 
-Key = tuple[str, str, str]
+Key = tuple[str, str, str, str]
+"""File, line before, line after, function or nothing."""
+
+
+class Explained(Protocol):
+    """A mutant that can be explained."""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """File, line before, line after."""
+
+    @property
+    def function(self) -> str:
+        """The function, if it matters."""
+
+
+def reason_of(mutant: Explained, explanations: dict[Key, str]) -> str | None:
+    """Return why a mutant is equivalent, if it is."""
+    return explanations.get((*mutant.key, mutant.function)) or explanations.get((*mutant.key, ""))
 
 
 def read_explanations(path: Path = EXPLANATIONS) -> dict[Key, str]:
-    """Return why mutants are equivalent, by file and by the line before and after, with single spaces.
+    """Return why mutants are equivalent, by file, by the line before and after with single spaces, and by function.
 
     Raises
     ------
@@ -30,9 +49,10 @@ def read_explanations(path: Path = EXPLANATIONS) -> dict[Key, str]:
     """
     found: dict[Key, str] = {}
     for entry in tomllib.loads(path.read_text("utf-8")).get("equivalent", []):
+        function = entry.pop("function", "")
         if set(entry) != {"file", "before", "after", "reason"} or not entry["reason"].strip():
             raise ValueError(f"{path}: found {entry}, expected file, before, after and a reason")
-        key = entry["file"], " ".join(entry["before"].split()), " ".join(entry["after"].split())
+        key = entry["file"], " ".join(entry["before"].split()), " ".join(entry["after"].split()), function
         if key in found:
             raise ValueError(f"{path}: {key} stands twice")
         found[key] = " ".join(entry["reason"].split())
@@ -53,14 +73,14 @@ def page(results: Results, explanations: dict[Key, str] | None = None, python: P
     run = results.run
     assert run is not None
     tried = [mutant for mutant in results.mutants.values() if mutant.name in results.outcomes]
-    unfinished = [m for m in tried if not results.is_finished(m) and m.candidate.key not in explanations]
+    unfinished = [m for m in tried if not results.is_finished(m) and not reason_of(m.candidate, explanations)]
     survivors = [mutant for mutant in tried if not is_caught(results, mutant)]
     catches = [catch for mutant in tried if is_caught(results, mutant) and (catch := results.catch(mutant))]
     strata = list(dict.fromkeys(mutant.stratum for mutant in results.mutants.values()))
     rows = [_row(name, [m for m in tried if m.stratum == name], results, explanations) for name in strata]
     rows.append(_row("**all**", tried, results, explanations))
-    open_ones = [mutant for mutant in survivors if mutant.candidate.key not in explanations]
-    explained = [mutant for mutant in survivors if mutant.candidate.key in explanations]
+    open_ones = [mutant for mutant in survivors if not reason_of(mutant.candidate, explanations)]
+    explained = [mutant for mutant in survivors if reason_of(mutant.candidate, explanations)]
     return _PAGE.format(
         run=_describe(run),
         left_out="\n".join(f"- {what}: {why}." for what, why in LEFT_OUT.items()),
@@ -73,7 +93,9 @@ def page(results: Results, explanations: dict[Key, str] | None = None, python: P
         project=_caught_by_project(results, survivors),
         python=_python(python, explanations) if python else "Not tried.",
         open="\n".join(_entry(mutant, "open", results) for mutant in open_ones) or "None.",
-        explained="\n".join(_entry(m, explanations[m.candidate.key].rstrip("."), results) for m in explained)
+        explained="\n".join(
+            _entry(m, str(reason_of(m.candidate, explanations)).rstrip("."), results) for m in explained
+        )
         or "None.",
     )
 
@@ -96,7 +118,9 @@ def is_caught(results: Results, mutant: Mutant) -> bool:
 
 def _row(name: str, tried: Sequence[Mutant], results: Results, explanations: dict[Key, str]) -> str:
     caught = [mutant for mutant in tried if is_caught(results, mutant)]
-    rest = [mutant for mutant in tried if not is_caught(results, mutant) and mutant.candidate.key not in explanations]
+    rest = [
+        mutant for mutant in tried if not is_caught(results, mutant) and not reason_of(mutant.candidate, explanations)
+    ]
     unfinished = sum(not results.is_finished(mutant) for mutant in rest)
     counted = len(caught) + len(rest)
     equivalent = len(tried) - counted
@@ -165,7 +189,7 @@ def _python(run: PythonRun, explanations: dict[Key, str]) -> str:
     counts = Counter(mutant.status for mutant in run.mutants)
     tried = len(run.mutants) - counts["not tried"]
     survivors = [mutant for mutant in run.mutants if mutant.status == "survived"]
-    equivalent = sum(mutant.key in explanations for mutant in survivors)
+    equivalent = sum(reason_of(mutant, explanations) is not None for mutant in survivors)
     if tried == equivalent:
         return "Not tried."
     low, high = confidence_interval(counts["caught"], tried - equivalent)
@@ -177,7 +201,7 @@ def _python(run: PythonRun, explanations: dict[Key, str]) -> str:
         f"The unit tests caught {counts['caught'] / (tried - equivalent):.1%} ({low:.1%} to {high:.1%}) of the rest.",
     ]
     for mutant in survivors:
-        text = explanations.get(mutant.key, "open").rstrip(".")
+        text = (reason_of(mutant, explanations) or "open").rstrip(".")
         before, after = (
             "".join(f"{sign}{line}\n" for line in changed.splitlines())
             for sign, changed in (("-", mutant.before), ("+", mutant.after))

@@ -116,21 +116,23 @@ class Results:
         entry = {"kind": kind, **values}
         self._take(json.loads(json.dumps(entry)))
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
+            file.write(json.dumps(_short(entry), separators=(",", ":"), ensure_ascii=False) + "\n")
 
     def _take(self, entry: dict[str, Any]) -> None:
         kind = entry.pop("kind")
         if kind == "run":
             self.run = Run(**{**entry, "levels": tuple(entry["levels"])})
         elif kind == "mutant":
-            self.mutants[entry["name"]] = Mutant(**{**entry, "candidate": Candidate(**entry["candidate"])})
+            candidate = Candidate(**entry["candidate"])
+            self.mutants[entry["name"]] = Mutant(**{"level": None, **entry, "candidate": candidate})
         elif kind == "baseline":
-            self.baselines[entry["stage"], entry["level"]] = Baseline(**entry)
+            self.baselines[entry["stage"], entry.get("level")] = Baseline(**{"level": None, **entry})
         elif kind == "outcome":
             name = entry.pop("mutant")
-            self.outcomes.setdefault(name, {})[entry["stage"]] = Outcome(**entry)
+            outcome = Outcome(**{"how": None, "check": "", "finding": "", **entry})
+            self.outcomes.setdefault(name, {})[outcome.stage] = outcome
         elif kind == "exhausted":
-            self.exhausted[entry["stratum"]] = entry["left_out"]
+            self.exhausted[entry["stratum"]] = entry.get("left_out", {})
 
     def of_stratum(self, stratum: str) -> list[Mutant]:
         """Return the mutants of a stratum."""
@@ -146,7 +148,12 @@ class Results:
         return self.catch(mutant) is not None or all(stage.name in tried for stage in SUITE)
 
 
-SUITE = STAGES[:-1]
+def _short(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return an entry without what is empty: the file is kept in the repository."""
+    return {name: value for name, value in entry.items() if value not in ("", {}, None)}
+
+
+SUITE = STAGES[:-2]
 """Without the project's own tests."""
 
 
