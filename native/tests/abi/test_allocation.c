@@ -3,6 +3,7 @@
  * nothing is left allocated or half written, and another session has the same bits. Run by ctest, with a folder for its
  * files as its argument. */
 #include <dirent.h>
+#include <ftw.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -38,7 +39,7 @@ struct results {
 };
 
 struct files {
-    char checkpoint[4096], saved[4096], states[4096];
+    char checkpoint[4096], saved[4096], states[4096], later_states[4200];
 };
 
 /* False if the call has failed, which only an allocation may be the reason for. */
@@ -77,7 +78,7 @@ static struct starpullm_session_options session_options(void)
     return (struct starpullm_session_options){.size = sizeof(struct starpullm_session_options),
                                               .batch_size = B,
                                               .seq_len = T,
-                                              .sub_batches = 2,
+                                              .sub_batches = 1,
                                               .learning_rate = 1e-2f,
                                               .beta1 = 0.9f,
                                               .beta2 = 0.999f,
@@ -115,18 +116,18 @@ static bool read_parameters(starpullm_session *session, float *next)
 }
 
 /* Trains, saves a state between two steps, then a checkpoint. */
-static bool train(starpullm_session *session, const struct files *files, struct results *results)
+static bool train(starpullm_session *session, const char *states, const char *saved, struct results *results)
 {
     TRY(starpullm_session_wait(session));
     if (!submit(session, 0, true, &results->losses[0]))
         return false;
     const struct starpullm_save_options save = {
-        .size = sizeof save, .directory = files->states, .keep = 1, .batches = 1, .run = 1};
+        .size = sizeof save, .directory = states, .keep = 1, .batches = 1, .run = 1};
     TRY(starpullm_session_save_state(session, &save));
     if (!submit(session, 1, true, &results->losses[1]))
         return false;
     TRY(starpullm_session_wait_saved(session));
-    TRY(starpullm_session_save_checkpoint(session, files->saved));
+    TRY(starpullm_session_save_checkpoint(session, saved));
     return read_parameters(session, results->parameters);
 }
 
@@ -150,7 +151,8 @@ static bool run_session(starpullm_runtime *runtime, const struct starpullm_sessi
 {
     starpullm_session *session = NULL;
     TRY(starpullm_session_create(runtime, options, &session));
-    results->complete = options->trace ? observe(session, results) : train(session, files, results);
+    const char *states = options->resume ? files->later_states : files->states;
+    results->complete = options->trace ? observe(session, results) : train(session, states, files->saved, results);
     starpullm_session_destroy(session);
     return results->complete;
 }
@@ -167,6 +169,7 @@ static bool resumed(starpullm_runtime *runtime, const struct files *files, struc
     struct starpullm_session_options options = session_options();
     options.resume = files->states;
     options.reduction = STARPULLM_REDUCTION_TREE;
+    options.sub_batches = 2;
     return run_session(runtime, &options, files, results);
 }
 
@@ -198,13 +201,9 @@ static bool audited(starpullm_runtime *runtime, const struct files *files, struc
     return results->complete;
 }
 
-/* Only whole files may be there: states, the lock, and a checkpoint of the right size. */
-static void check_files(const struct files *files)
+static void check_states(const char *path)
 {
-    struct stat saved;
-    if (stat(files->saved, &saved) == 0)
-        EXPECT(saved.st_size == (off_t)(1024 + sizeof(float) * NUM_PARAMETERS));
-    DIR *folder = opendir(files->states);
+    DIR *folder = opendir(path);
     for (struct dirent *entry; folder && (entry = readdir(folder));)
         if (entry->d_name[0] != '.' && strncmp(entry->d_name, "step-", 5) != 0) {
             printf("%s, allocation %ld: %s was left\n", phase, allocations_failing(), entry->d_name);
@@ -214,6 +213,24 @@ static void check_files(const struct files *files)
         closedir(folder);
 }
 
+/* Only whole files may be there: states, the lock, and a checkpoint of the right size. */
+static void check_files(const struct files *files)
+{
+    struct stat saved;
+    if (stat(files->saved, &saved) == 0)
+        EXPECT(saved.st_size == (off_t)(1024 + sizeof(float) * NUM_PARAMETERS));
+    check_states(files->states);
+    check_states(files->later_states);
+}
+
+/* StarPU frees a task's argument a moment after the task has counted as done. */
+static bool comes_down_to(size_t live)
+{
+    for (int i = 0; i < 2000 && allocations_live() != live; i++)
+        usleep(1000);
+    return allocations_live() == live;
+}
+
 static void check(const char *name, scenario run, starpullm_runtime *runtime, const struct files *files)
 {
     phase = name;
@@ -221,6 +238,7 @@ static void check(const char *name, scenario run, starpullm_runtime *runtime, co
     (void)run(runtime, files, &expected); /* workers' memory for kernels stays */
     memset(&expected, 0, sizeof expected);
     EXPECT(run(runtime, files, &expected));
+    usleep(100000);
     const size_t live = allocations_live();
     for (long n = 1;; n++) {
         allocations_fail(n);
@@ -229,7 +247,7 @@ static void check(const char *name, scenario run, starpullm_runtime *runtime, co
         const bool failed = allocations_have_failed();
         check_files(files);
         EXPECT(!complete || memcmp(&found, &expected, sizeof found) == 0);
-        EXPECT(allocations_live() == live);
+        EXPECT(comes_down_to(live));
         allocations_fail(0);
         if (!failed || failures > 20) {
             EXPECT(n > 1); /* else the library was not found among the callers */
@@ -258,6 +276,14 @@ static starpullm_runtime *start(void)
     }
 }
 
+static int remove_entry(const char *path, const struct stat *unused, int type, struct FTW *place)
+{
+    (void)unused;
+    (void)type;
+    (void)place;
+    return remove(path);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) {
@@ -270,6 +296,7 @@ int main(int argc, char **argv)
     snprintf(files.checkpoint, sizeof files.checkpoint, "%s/allocation-%d.bin", argv[1], (int)getpid());
     snprintf(files.saved, sizeof files.saved, "%s/allocation-%d-saved.bin", argv[1], (int)getpid());
     snprintf(files.states, sizeof files.states, "%s/allocation-%d-states", argv[1], (int)getpid());
+    snprintf(files.later_states, sizeof files.later_states, "%s-later", files.states);
     write_checkpoint(files.checkpoint);
     starpullm_runtime *runtime = start();
     if (runtime) {
@@ -281,5 +308,7 @@ int main(int argc, char **argv)
     }
     remove(files.checkpoint);
     remove(files.saved);
+    nftw(files.states, remove_entry, 4, FTW_DEPTH);
+    nftw(files.later_states, remove_entry, 4, FTW_DEPTH);
     return failures ? EXIT_FAILURE : EXIT_SUCCESS;
 }

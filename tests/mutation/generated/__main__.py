@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,9 +24,9 @@ from starpullm.processes.lock import machine_lock
 from ..mutants import Builder
 from ..patches import CHECKOUT, PatchError
 from .candidates import Candidate, Stratum, candidates_of, shuffled, strata, tool
-from .page import page
+from .page import page, read_explanations, reason_of
 from .python_checks import read_run
-from .results import Mutant, Results, Run, checked_out
+from .results import SUITE, Mutant, Results, Run, checked_out, in_suite
 from .stages import STAGES, Baseline, Stage, Workplace, inspect, limit_this_process
 
 PAGE = CHECKOUT / "docs" / "mutants.md"
@@ -96,9 +96,13 @@ class Laboratory:
         return None
 
     def run_stage(self, mutant: Mutant, number: int) -> None:
-        """Run a stage on a mutant, unless that was done or an earlier stage has caught it."""
+        """Run a stage on a mutant, unless that was done, an earlier stage has caught it, or it is equivalent."""
         stage = STAGES[number]
-        if self._results.catch(mutant) or stage.name in self._results.outcomes.get(mutant.name, {}):
+        if number > 0 and reason_of(mutant.candidate, read_explanations()):  # they may have become more
+            return
+        outcomes = self._results.outcomes.get(mutant.name, {})
+        own_tests = stage not in SUITE  # the suite is tried even if the project's own tests have caught a mutant
+        if stage.name in outcomes or any(found.how for found in outcomes.values() if own_tests or in_suite(found)):
             return
         baseline = self._baseline(stage, mutant.level)
         built = self._built.get(mutant.name) or self._build(mutant.candidate, mutant.level)
@@ -173,6 +177,10 @@ class Laboratory:
         return found.hexdigest()[:16]
 
 
+SOON = ("parity", "two ranks, parity", "C tests")
+"""The stages that come after the first: all three for a mutant, then for the next. They catch most in a second."""
+
+
 def level_of(name: str) -> str | None:
     """Return the level of vector instructions that an object is compiled for; None: all."""
     found = re.search(r"kernels_(\w+)\.dir/", name)
@@ -202,7 +210,7 @@ def machine_of(builder: Builder) -> tuple[tuple[str, ...], str]:
 def work(laboratory: Laboratory, chosen: list[Stratum], count: int, deadline: float) -> Iterator[str]:
     """Try mutants until all stages are done or the time is up; yield what was not done.
 
-    All mutants go through the first stage before the second begins for those that are left.
+    All mutants go through the first stage before another begins for those that are left.
     """
     mutants = []
     for number in range(count):
@@ -214,12 +222,15 @@ def work(laboratory: Laboratory, chosen: list[Stratum], count: int, deadline: fl
             if mutant is not None:
                 laboratory.run_stage(mutant, 0)
                 mutants.append(mutant)
-    for stage in range(1, len(STAGES)):
+    numbers = {stage.name: number for number, stage in enumerate(STAGES)}
+    rounds: list[Sequence[str]] = [SOON, *([stage.name] for stage in STAGES if stage.name not in SOON)]
+    for names in rounds:
         for mutant in mutants:
-            if time.monotonic() > deadline:
-                yield f"{STAGES[stage].name}: not all mutants that are left have been tried"
-                return
-            laboratory.run_stage(mutant, stage)
+            for name in names:
+                if time.monotonic() > deadline:
+                    yield f"{', '.join(names)}: not all mutants that are left have been tried"
+                    return
+                laboratory.run_stage(mutant, numbers[name])
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from ..patches import CHECKOUT
 from .candidates import Candidate
 from .stages import STAGES, Baseline, Outcome
 
-__all__ = ["SUITE", "Mutant", "Results", "Run", "checked_out"]
+__all__ = ["SUITE", "Mutant", "Results", "Run", "checked_out", "in_suite"]
 
 
 @dataclass(frozen=True)
@@ -139,13 +139,16 @@ class Results:
         return [mutant for mutant in self.mutants.values() if mutant.stratum == stratum]
 
     def catch(self, mutant: Mutant) -> Outcome | None:
-        """Return the outcome of the stage that caught a mutant, if one did."""
-        return next((found for found in self.outcomes.get(mutant.name, {}).values() if found.how), None)
+        """Return the outcome of the stage that caught a mutant, if one did; of the suite's rather than of another."""
+        caught = [found for found in self.outcomes.get(mutant.name, {}).values() if found.how]
+        return next(filter(in_suite, caught), caught[0] if caught else None)
 
     def is_finished(self, mutant: Mutant) -> bool:
         """Return whether a mutant was caught or has passed the suite and its run on ranks."""
         tried = self.outcomes.get(mutant.name, {})
-        return self.catch(mutant) is not None or all(stage.name in tried for stage in SUITE)
+        return any(found.how for found in tried.values() if in_suite(found)) or all(
+            stage.name in tried for stage in SUITE
+        )
 
 
 def _short(entry: dict[str, Any]) -> dict[str, Any]:
@@ -155,6 +158,11 @@ def _short(entry: dict[str, Any]) -> dict[str, Any]:
 
 SUITE = STAGES[:-2]
 """Without the project's own tests."""
+
+
+def in_suite(outcome: Outcome) -> bool:
+    """Return whether an outcome is that of a stage of the suite."""
+    return outcome.stage in {stage.name for stage in SUITE}
 
 
 def checked_out() -> str:

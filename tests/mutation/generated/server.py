@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import pytest
@@ -113,10 +114,8 @@ def _wait(pid: int, deadline: float) -> str:
             ending = "time limit"
             os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     return ending
 
 
@@ -134,11 +133,11 @@ def main() -> int:
     """Run the command line."""
     connection = socket.socket(fileno=int(sys.argv[1]))
     ranks = int(sys.argv[2])
-    isolation.Child = forked_or_started  # type: ignore[misc, assignment]
+    setattr(isolation, "Child", forked_or_started)  # noqa: B010
     if ranks > 1:
         for module in (plugin_options, starpullm.pytest_plugin):
-            module.rank_and_size = lambda options: (0, ranks)  # type: ignore[attr-defined]
-        starpullm.pytest_plugin.RankedRun = OneProcess  # type: ignore[misc, assignment]
+            setattr(module, "rank_and_size", lambda options: (0, ranks))  # noqa: B010
+        setattr(starpullm.pytest_plugin, "RankedRun", OneProcess)  # noqa: B010
     return int(pytest.main(sys.argv[3:], plugins=[Server(connection, ranks)]))
 
 

@@ -38,6 +38,8 @@ class Stage:
         Of the suite's tests those with one of these records; none: the tests of `modules`.
     modules
         Of the suite, without ``test_``.
+    only, others
+        Of these tests the ones with these names, or the ones with other names.
     ranks
         How many run it.
     files
@@ -49,6 +51,8 @@ class Stage:
     name: str
     records: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
     ranks: int = 1
     files: tuple[str, ...] = ()
     programs: tuple[tuple[str, str], ...] = ()
@@ -57,6 +61,9 @@ class Stage:
         """Return whether a test of the suite is part of this stage."""
         path, _, name = test.rpartition("::")
         module = path.rpartition("test_")[2].removesuffix(".py")
+        function = name.partition("[")[0]
+        if (self.only and function not in self.only) or function in self.others:
+            return False
         if self.modules:
             return module in self.modules
         record = _RECORDS.search(name)
@@ -65,15 +72,19 @@ class Stage:
 
 _LONG = ("perturbation", "memory")
 
+_PARITY = ("test_every_tensor_has_the_record_s_bits", "test_losses_are_the_same_on_all_ranks")
+
 STAGES = (
     Stage("quick", records=("tiny",)),
-    Stage("odd", records=("odd",)),
-    Stage("two ranks, tiny", records=("tiny",), ranks=2),
+    Stage("parity", records=("odd", "small", "deep"), only=_PARITY),
+    Stage("two ranks, parity", records=("tiny", "small"), only=_PARITY, ranks=2),
     Stage("memory", modules=("memory",)),
+    Stage("two ranks, tiny", records=("tiny",), others=_PARITY, ranks=2),
+    Stage("odd", records=("odd",), others=_PARITY),
     Stage("delays", modules=("perturbation",)),
-    Stage("small", records=("small",)),
-    Stage("two ranks, others", records=("odd", "small"), ranks=2),
-    Stage("deep", records=("deep",)),
+    Stage("two ranks, small", records=("small",), others=_PARITY, ranks=2),
+    Stage("small", records=("small",), others=_PARITY),
+    Stage("deep", records=("deep",), others=_PARITY),
     Stage(
         "C tests",
         programs=(

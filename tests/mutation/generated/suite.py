@@ -98,7 +98,15 @@ class Suite:
         arguments += ["-o", "tmp_path_retention_policy=none", "--rootdir", str(folder), "--basetemp", f"{folder}/tmp"]
         arguments += ["-p", "starpullm.pytest_plugin"] if not plugin_is_installed() else []
         arguments += ["--starpullm-timeout", "300", "--pyargs", "starpullm.suite"]
-        command = [sys.executable, "-P", "-m", f"{__package__}.server", str(its.fileno()), str(ranks), *arguments]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "tests.mutation.generated.server",
+            str(its.fileno()),
+            str(ranks),
+            *arguments,
+        ]
         self._log = folder / "log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -112,7 +120,12 @@ class Suite:
         its.close()
         self._stream = ours.makefile("rw", encoding="utf-8", newline="\n")
         ours.close()
-        self.tests: tuple[str, ...] = tuple(sorted(self._read()["tests"], key=_order))
+        try:
+            collected = self._read()["tests"]
+        except BaseException:
+            self.__exit__()
+            raise
+        self.tests: tuple[str, ...] = tuple(sorted(collected, key=_order))
         """Names of the suite's tests, those first that catch most in a second."""
 
     def run(
