@@ -172,13 +172,14 @@ class Builder:
 
     def link_program(self, name: str, objects: Mapping[str, Path], directory: Path, library: Path) -> Path:
         """Return a C test, linked with a library and with objects in place of the unchanged ones of their names."""
+        target = f"tests/{name}"
         if name not in self._programs:
-            _run(["ninja", name], BUILD)
-            self._programs[name] = _link_command(name)
+            _run(["ninja", target], BUILD)
+            self._programs[name] = _link_command(target)
         program = directory / name
-        replaced = {**{key: str(path) for key, path in objects.items()}, name: str(program), _LIBRARY: str(library)}
-        command = [replaced.get(word, word) for word in self._programs[name]]
-        _run([word for word in command if not word.startswith("-Wl,-rpath")] + [f"-Wl,-rpath,{library.parent}"], BUILD)
+        replaced = {**{key: str(path) for key, path in objects.items()}, target: str(program), _LIBRARY: str(library)}
+        compiler, *words = (replaced.get(word, word) for word in self._programs[name])
+        _run([compiler, f"-Wl,-rpath,{library.parent}", *words], BUILD)  # the first folder in which it is found
         return program
 
 

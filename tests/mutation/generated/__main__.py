@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from starpullm.processes.lock import machine_lock
 
 from ..mutants import Builder
 from ..patches import CHECKOUT, PatchError
-from .candidates import Candidate, Stratum, candidates_of, shuffled, strata, tool
+from .candidates import VECTOR_FOLDER, Candidate, Stratum, candidates_of, shuffled, strata, tool
 from .page import page, read_explanations, reason_of
 from .python_checks import read_run
 from .results import SUITE, Mutant, Results, Run, checked_out, in_suite
@@ -177,8 +177,15 @@ class Laboratory:
         return found.hexdigest()[:16]
 
 
-SOON = ("parity", "two ranks, parity", "C tests")
-"""The stages that come after the first: all three for a mutant, then for the next. They catch most in a second."""
+_RANKS, _C = "two ranks, parity", "C tests"
+
+SOON: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+    ((VECTOR_FOLDER,), ("parity",)),
+    (("graph", "codelets", "data"), (_RANKS, "parity")),
+    (("trace", "session", "io", "runtime"), (_C,)),
+    (("codelets", "data", "session", "trace"), ("memory",)),
+)
+"""What comes after the first stage, in rounds: folders, and the stages that catch most of their mutants in a second."""
 
 
 def level_of(name: str) -> str | None:
@@ -223,10 +230,10 @@ def work(laboratory: Laboratory, chosen: list[Stratum], count: int, deadline: fl
                 laboratory.run_stage(mutant, 0)
                 mutants.append(mutant)
     numbers = {stage.name: number for number, stage in enumerate(STAGES)}
-    rounds: list[Sequence[str]] = [SOON, *([stage.name] for stage in STAGES if stage.name not in SOON)]
-    for names in rounds:
+    every = tuple(dict.fromkeys(mutant.candidate.folder for mutant in mutants))
+    for folders, names in (*SOON, *((every, (stage.name,)) for stage in STAGES)):
         for mutant in mutants:
-            for name in names:
+            for name in names if mutant.candidate.folder in folders else ():
                 if time.monotonic() > deadline:
                     yield f"{', '.join(names)}: not all mutants that are left have been tried"
                     return

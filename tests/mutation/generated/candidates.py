@@ -80,6 +80,11 @@ class Candidate:
     function: str = ""
 
     @property
+    def folder(self) -> str:
+        """The folder below native/src."""
+        return str(Path(self.file).parent.relative_to("native/src"))
+
+    @property
     def diff(self) -> str:
         """The change as a reader sees it."""
         after = "\n".join(f"+{line}" for line in self.after.splitlines())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Protocol
@@ -49,7 +49,7 @@ def read_explanations(path: Path = EXPLANATIONS) -> dict[Key, str]:
     """
     found: dict[Key, str] = {}
     for entry in tomllib.loads(path.read_text("utf-8")).get("equivalent", []):
-        function = entry.pop("function", "")
+        function, _ = entry.pop("function", ""), entry.pop("times", 1)
         if set(entry) != {"file", "before", "after", "reason"} or not entry["reason"].strip():
             raise ValueError(f"{path}: found {entry}, expected file, before, after and a reason")
         key = entry["file"], " ".join(entry["before"].split()), " ".join(entry["after"].split()), function
@@ -90,7 +90,7 @@ def page(results: Results, explanations: dict[Key, str] | None = None, python: P
         stages=_stages(results),
         how=_table(Counter(catch.how or "" for catch in catches)),
         checks=_table(Counter(catch.check.partition("[")[0] for catch in catches)),
-        project=_caught_by_project(results, survivors),
+        project=_caught_by_project(results, tried, explanations),
         python=_python(python, explanations) if python else "Not tried.",
         open="\n".join(_entry(mutant, "open", results) for mutant in open_ones) or "None.",
         explained="\n".join(
@@ -166,9 +166,19 @@ def _table(counts: Counter[str]) -> str:
     return "\n".join(f"| {name} | {count} |" for name, count in counts.most_common())
 
 
-def _caught_by_project(results: Results, survivors: Iterable[Mutant]) -> str:
+def _caught_by_project(results: Results, tried: Sequence[Mutant], explanations: dict[Key, str]) -> str:
+    survivors = [m for m in tried if not is_caught(results, m) and not reason_of(m.candidate, explanations)]
     catches = [catch for mutant in survivors if (catch := results.catch(mutant))]
-    return f"{len(catches)} of the survivors are caught by the project's own tests, to which the rate gives no credit."
+    counted = [m for m in tried if is_caught(results, m) or not reason_of(m.candidate, explanations)]
+    caught = sum(is_caught(results, m) for m in counted) + len(catches)
+    rate = ""
+    if counted:
+        low, high = confidence_interval(caught, len(counted))
+        rate = f" With them the rate is {caught / len(counted):.1%} ({low:.1%} to {high:.1%})."
+    return (
+        f"{len(catches)} of the survivors are caught by these own tests of the project, to which the rate gives no "
+        f"credit.{rate}"
+    )
 
 
 def _entry(mutant: Mutant, text: str, results: Results) -> str:
@@ -232,21 +242,26 @@ that caught a mutant, with the start of its processes.
 |---|---|---|---|---|---|---|---|
 {rows}
 
-For each mutant the stages run in this order, until a test fails:
+For each mutant that is left the stages run in this order, until a test fails:
 
 | stage | tried | caught | seconds without a mutant |
 |---|---|---|---|
 {stages}
 
-The first five are the default suite (`pytest --pyargs starpullm.suite`): *quick* is what it does with the record
-`tiny`; *odd*, *small* and *deep* are the same with another record. *two ranks* is
-`mpirun -n 2 pytest --with-mpi --pyargs starpullm.suite`.
+All but the last two are the default suite (`pytest --pyargs starpullm.suite`) and its run on two ranks
+(`mpirun -n 2 pytest --with-mpi --pyargs starpullm.suite`): *quick* is what it does with the record `tiny`, *parity* the
+comparison of all tensors with the other records; *odd*, *small* and *deep* are the rest of it with these records,
+*memory* and *delays* its tests of growth and of perturbed runs. The suite is collected once, and every mutant runs in a
+fork of that process, whose children are forks too; only the children on two ranks are started by mpirun each time.
+*C tests* are the programs of `native/tests` that use the mutant's file, linked with its objects; `test_allocation`
+lets each allocation of the library fail once.
 {project}
 
 How the mutants were caught. A mutant that a time limit has ended is counted there, never as a finding of the check
 that was running. *error* means that the library or the package refused to go on, *memory limit* that it said so for
-lack of memory. A catch by a time limit, or by the check of the critical path, which compares times, counts only if a
-second run is caught too.
+lack of memory. Time limits count processor time, at least ten times what the longest check of the stage takes without a
+mutant; a process all of whose threads sleep for a minute has hung too. A catch by the check of the critical path, which
+compares times, counts only if a second run is caught too.
 
 | how | mutants |
 |---|---|
@@ -272,9 +287,8 @@ Left out by rule:
 
 {left_out}
 
-A mutant runs in an empty folder, with limits on memory, on the size of files, and on time; the latter follow from the
-time of the same stage without a mutant. The kernels of `kernels/ref` run with `STARPULLM_SIMD=ref`, vector kernels with
-the level that they were changed for.
+A mutant runs in an empty folder, with limits on memory, on the size of files, and on processor time. The kernels of
+`kernels/ref` run with `STARPULLM_SIMD=ref`, vector kernels with the level that they were changed for.
 
 ## Open survivors
 
@@ -299,8 +313,10 @@ python -m tests.mutation.generated --seed 1 --count 400
 ```
 
 It can be interrupted: results go to `.cache/mutants-SEED.jsonl`, and `--resume FILE` goes on. `--seconds N` ends it by
-itself, `--folder graph` tries one folder. This page is written at the end of every run. The explanations are in
-[equivalent.toml](../tests/mutation/generated/equivalent.toml), by the changed line.
+itself, `--folder graph` tries one folder. This page is written at the end of every run; `--page-only --resume FILE`
+writes it without a run. The results of this page are in
+[seed-1.jsonl](../tests/mutation/generated/seed-1.jsonl); a run goes on with them in a checkout of the commit above. The
+explanations are in [equivalent.toml](../tests/mutation/generated/equivalent.toml), by the changed line.
 
 A fixed sample of mutants is in [tests/mutation/sample](../tests/mutation/sample), as patches that name the check which
 has to catch each. `pytest tests/mutation/test_generated.py` tries them. `python -m tests.mutation.renew` renews patches

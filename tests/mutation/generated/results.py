@@ -71,8 +71,9 @@ class Mutant:
     left_out: dict[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields."""
-        return asdict(self)
+        """Return the fields; those of the candidate as a list, without their names."""
+        fields = {name: value for name, value in asdict(self).items() if name != "stratum"}
+        return {**fields, "candidate": list(asdict(self.candidate).values())}
 
 
 class Results:
@@ -123,8 +124,9 @@ class Results:
         if kind == "run":
             self.run = Run(**{**entry, "levels": tuple(entry["levels"])})
         elif kind == "mutant":
-            candidate = Candidate(**entry["candidate"])
-            self.mutants[entry["name"]] = Mutant(**{"level": None, **entry, "candidate": candidate})
+            name, candidate = entry["name"], Candidate(*entry["candidate"])
+            fields = {"stratum": name.rpartition(" ")[0], "level": None, **entry, "candidate": candidate}
+            self.mutants[name] = Mutant(**fields)
         elif kind == "baseline":
             self.baselines[entry["stage"], entry.get("level")] = Baseline(**{"level": None, **entry})
         elif kind == "outcome":

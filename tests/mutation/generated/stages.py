@@ -27,6 +27,27 @@ _RECORDS = re.compile(r"[\[-](tiny|odd|small|deep)[-\]]")
 
 
 @dataclass(frozen=True)
+class Program:
+    """A C test: its name, and what the path of a mutant's file has to contain for it to be run.
+
+    Parameters
+    ----------
+    name, part
+        These two.
+    arguments, environment
+        With which it is run.
+    in_folder
+        Whether its last argument is a folder for its files.
+    """
+
+    name: str
+    part: str = ""
+    arguments: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+    in_folder: bool = True
+
+
+@dataclass(frozen=True)
 class Stage:
     """A part of the suite, or of the project's own tests.
 
@@ -45,7 +66,7 @@ class Stage:
     files
         Of the project's own tests.
     programs
-        C tests, with the part of a file's path that a mutant has to be in.
+        C tests.
     """
 
     name: str
@@ -55,7 +76,7 @@ class Stage:
     others: tuple[str, ...] = ()
     ranks: int = 1
     files: tuple[str, ...] = ()
-    programs: tuple[tuple[str, str], ...] = ()
+    programs: tuple[Program, ...] = ()
 
     def selects(self, test: str) -> bool:
         """Return whether a test of the suite is part of this stage."""
@@ -69,6 +90,9 @@ class Stage:
         record = _RECORDS.search(name)
         return record is not None and record[1] in self.records and module not in _LONG
 
+
+UNKNOWN_LIBM = (("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-FMA"),)
+"""The environment of a libm that is not known to have the bits of the vector versions, as ctest has it."""
 
 _LONG = ("perturbation", "memory")
 
@@ -88,11 +112,16 @@ STAGES = (
     Stage(
         "C tests",
         programs=(
-            ("test_kernels", "kernels/"),
-            ("test_files", "io/"),
-            ("test_training_state", "io/"),
-            ("test_training", ""),
-            ("test_allocation", ""),
+            Program("test_kernels", "kernels/", in_folder=False),
+            Program("test_libm", "kernels/", in_folder=False),
+            *(
+                Program("test_kernels", "kernels/simd/", (operation,), UNKNOWN_LIBM, in_folder=False)
+                for operation in ("softmax_forward", "attention_forward", "gelu_backward")
+            ),
+            Program("test_files", "io/"),
+            Program("test_training_state", "io/"),
+            Program("test_training"),
+            Program("test_allocation"),
         ),
     ),
     Stage("project's tests", files=("trainer", "saving", "bad_input", "partitions", "reduction_modes")),
@@ -240,7 +269,7 @@ class Workplace:
         """
         library = self._builder.library
         if stage.files or stage.programs:
-            outcome = self._run_project(stage, library, level, {}, "native/src/kernels/io/")
+            outcome = self._run_project(stage, library, level, {}, "native/src/kernels/simd/io/")
             if outcome.how:
                 raise RuntimeError(f"{stage.name}: the unchanged library does not pass: {outcome}")
             return Baseline(stage.name, level, outcome.seconds, 0)
@@ -329,17 +358,19 @@ class Workplace:
         seconds = 0.0
         with self._folder() as folder:
             environment = self._environment(library, level, folder)
-            for name, part in stage.programs:
-                if part not in file:
+            for test in stage.programs:
+                if test.part not in file:
                     continue
-                program = self._builder.link_program(name, objects, folder, library)
-                command = ["env", "-C", str(folder), str(program), str(folder)]
-                ending = run_job(Job(command, _PROGRAM_SECONDS, None, environment))
+                program = self._builder.link_program(test.name, objects, folder, library)
+                arguments = [*test.arguments, *([str(folder)] if test.in_folder else [])]
+                # one of them makes a large file that is mostly a hole
+                command = ["prlimit", "--fsize=unlimited", "env", "-C", str(folder), str(program), *arguments]
+                ending = run_job(Job(command, _PROGRAM_SECONDS, None, {**environment, **dict(test.environment)}))
                 seconds += ending.seconds
                 if not isinstance(ending, Completed):
                     how = "time limit" if isinstance(ending, TimedOut) else classify(ending.sentence)
                     how = "finding" if how == "exit" else how
-                    return Outcome(stage.name, how, name, _reason(ending), round(seconds, 1))
+                    return Outcome(stage.name, how, test.name, _reason(ending), round(seconds, 1))
             if stage.files:
                 return self._run_pytest(stage, environment, folder)
         return Outcome(stage.name, None, "", "", round(seconds, 1))
@@ -359,7 +390,7 @@ class Workplace:
         failed = re.search(r"^(?:FAILED|ERROR) \S*?([^/:\s]+)(?: - (.*))?$", ending.stdout, re.MULTILINE)
         if failed:
             finding = failed[2] or ""
-            return Outcome(stage.name, classify(finding), failed[1], finding[:120], seconds)
+            return Outcome(stage.name, classify(finding), failed[1], finding[:80], seconds)
         return Outcome(stage.name, classify(ending.sentence), "the start of the tests", _reason(ending), seconds)
 
 
@@ -377,7 +408,7 @@ def inspect(library: Path, level: str | None = None) -> dict[str, Any] | None:
 
 
 def _first_line(message: str) -> str:
-    return next((line.strip() for line in message.splitlines() if line.strip()), "")[:120]
+    return next((line.strip() for line in message.splitlines() if line.strip()), "")[:80]
 
 
 def _reason(ending: JobEnding) -> str:
