@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -214,12 +214,14 @@ def machine_of(builder: Builder) -> tuple[tuple[str, ...], str]:
     return tuple(level for level in levels if inspect(builder.library, level)), name
 
 
-def work(laboratory: Laboratory, chosen: list[Stratum], count: int, deadline: float) -> Iterator[str]:
-    """Try mutants until all stages are done or the time is up; yield what was not done.
+def work(
+    laboratory: Laboratory, chosen: list[Stratum], count: int, deadline: float, known: Sequence[Mutant] = ()
+) -> Iterator[str]:
+    """Try known mutants and the first ones of strata, until all is done or the time is up; yield what was not done.
 
     All mutants go through the first stage before another begins for those that are left.
     """
-    mutants = []
+    mutants = list(known)
     for number in range(count):
         for stratum in chosen:
             if time.monotonic() > deadline:
@@ -231,7 +233,7 @@ def work(laboratory: Laboratory, chosen: list[Stratum], count: int, deadline: fl
                 mutants.append(mutant)
     numbers = {stage.name: number for number, stage in enumerate(STAGES)}
     every = tuple(dict.fromkeys(mutant.candidate.folder for mutant in mutants))
-    for folders, names in (*SOON, *((every, (stage.name,)) for stage in STAGES)):
+    for folders, names in ((every, (STAGES[0].name,)), *SOON, *((every, (stage.name,)) for stage in STAGES)):
         for mutant in mutants:
             for name in names if mutant.candidate.folder in folders else ():
                 if time.monotonic() > deadline:
@@ -250,6 +252,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after this time")
     parser.add_argument("--page", type=Path, default=PAGE, help="what to write; default docs/mutants.md")
     parser.add_argument("--page-only", action="store_true", help="try nothing, write the page from --resume FILE")
+    once_more = "forget that these mutants have survived, and try them once more with the checks of this checkout"
+    parser.add_argument("--again", action="append", default=[], metavar="MUTANT", help=once_more)
     options = parser.parse_args()
     deadline = time.monotonic() + options.seconds
     path = options.resume or CHECKOUT / ".cache" / f"mutants-{options.seed}.jsonl"
@@ -264,7 +268,10 @@ def main() -> None:
         with machine_lock():  # two at a time would write the same files
             builder = Builder(Path(directory))
         try:
-            results = Results(path, describe_run(options.seed, builder, Results(path).run))
+            known = Results(path).run
+            run = describe_run(options.seed, builder, known)
+            # The C sources have to be the same: a mutant whose line is another one is refused when it is made.
+            results = Results(path, known if options.again else run)
         except ValueError as error:
             parser.error(str(error))
         assert results.run is not None
@@ -274,8 +281,12 @@ def main() -> None:
             parser.error(f"--folder: found {options.folder}, expected one of {', '.join(s.folder for s in every)}")
         with Workplace(Path(directory, "runs"), builder, path.with_suffix(".starpu")) as workplace:
             laboratory = Laboratory(Path(directory), builder, results, workplace)
+            again = [results.mutants[name] for name in options.again]
+            for mutant in again:
+                results.add("again", {"mutant": mutant.name, "commit": run.commit})
+            todo = work(laboratory, chosen, 0 if again else -(-options.count // len(every)), deadline, again)
             try:
-                for left in work(laboratory, chosen, -(-options.count // len(every)), deadline):
+                for left in todo:
                     print(f"{left}; --resume {path} goes on")
             finally:
                 options.page.write_text(page(results, python=read_run()), "utf-8")

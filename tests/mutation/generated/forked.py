@@ -27,6 +27,9 @@ __all__ = ["Clock", "ForkedChild", "forked_or_started"]
 WALL_SECONDS = 600.0
 """For a request, whatever the limit on its processor time."""
 
+START_SECONDS = 30
+"""Processor time of a child until it is asked for the first time."""
+
 _IDLE_SECONDS = 60
 """Seconds in which no thread of a child has wanted to run: it waits for what never comes."""
 
@@ -126,6 +129,8 @@ def _be_child(job: Job, output: Path) -> NoReturn:
         os.dup2(file, 1)
         os.dup2(file, 2)
         os.closerange(3, 1024)  # the connections of other children, which would not notice their end
+        _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+        resource.setrlimit(resource.RLIMIT_CPU, (START_SECONDS, hard))
         directory = tempfile.mkdtemp(prefix="job-")
         tempfile.tempdir = directory
         os.environ.update({**job.environment, "TMPDIR": directory})

@@ -82,7 +82,7 @@ def page(results: Results, explanations: dict[Key, str] | None = None, python: P
     open_ones = [mutant for mutant in survivors if not reason_of(mutant.candidate, explanations)]
     explained = [mutant for mutant in survivors if reason_of(mutant.candidate, explanations)]
     return _PAGE.format(
-        run=_describe(run),
+        run=_describe(run) + _again(results),
         left_out="\n".join(f"- {what}: {why}." for what, why in LEFT_OUT.items()),
         not_mutants=_not_mutants(results),
         state=_state(tried, unfinished),
@@ -137,6 +137,16 @@ def _describe(run: Run) -> str:
     return (
         f"Seed {run.seed}, commit `{run.commit}` (hash of the sources `{run.sources}`), {run.tool}, {run.compiler}, "
         f"{run.machine}, levels {', '.join(run.levels)}."
+    )
+
+
+def _again(results: Results) -> str:
+    if not results.again:
+        return ""
+    commits = ", ".join(f"`{commit}`" for commit in dict.fromkeys(results.again.values()))
+    return (
+        f" {len(results.again)} survivors were tried once more with checks that were made because of them (commit "
+        f"{commits}): {', '.join(results.again)}."
     )
 
 

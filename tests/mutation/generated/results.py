@@ -100,6 +100,8 @@ class Results:
         self.mutants: dict[str, Mutant] = {}
         self.outcomes: dict[str, dict[str, Outcome]] = {}
         self.baselines: dict[tuple[str, str | None], Baseline] = {}
+        self.again: dict[str, str] = {}
+        """Survivors that were tried again, with the commit whose checks they were tried with."""
         self.exhausted: dict[str, dict[str, int]] = {}
         """Strata of which all candidates have been tried, with how many were left out after the last mutant."""
         if path.exists():
@@ -133,6 +135,9 @@ class Results:
             name = entry.pop("mutant")
             outcome = Outcome(**{"how": None, "check": "", "finding": "", **entry})
             self.outcomes.setdefault(name, {})[outcome.stage] = outcome
+        elif kind == "again":
+            self.outcomes.pop(entry["mutant"], None)
+            self.again[entry["mutant"]] = entry["commit"]
         elif kind == "exhausted":
             self.exhausted[entry["stratum"]] = entry.get("left_out", {})
 
