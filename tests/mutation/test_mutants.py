@@ -190,7 +190,10 @@ def test_the_interval_is_that_of_clopper_and_pearson() -> None:
 
 def test_explanations_are_complete_and_of_lines_that_stand_once() -> None:
     assert read_explanations()
-    for entry in tomllib.loads(EXPLANATIONS.read_text("utf-8"))["equivalent"]:
+    assert not read_explanations().keys() & read_explanations(kind="gap").keys()
+    text = tomllib.loads(EXPLANATIONS.read_text("utf-8"))
+    assert text.keys() == {"equivalent", "gap"}
+    for entry in [*text["equivalent"], *text["gap"]]:
         file, before = entry["file"], " ".join(entry["before"].split())
         lines = (CHECKOUT / file).read_text("utf-8").splitlines()
         if "function" in entry:

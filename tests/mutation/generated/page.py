@@ -39,8 +39,10 @@ def reason_of(mutant: Explained, explanations: dict[Key, str]) -> str | None:
     return explanations.get((*mutant.key, mutant.function)) or explanations.get((*mutant.key, ""))
 
 
-def read_explanations(path: Path = EXPLANATIONS) -> dict[Key, str]:
-    """Return why mutants are equivalent, by file, by the line before and after with single spaces, and by function.
+def read_explanations(path: Path = EXPLANATIONS, kind: str = "equivalent") -> dict[Key, str]:
+    """Return why mutants survive, by file, by the line before and after with single spaces, and by function.
+
+    The kind is "equivalent", or "gap": a result could show the mutant, but no check of the suite does.
 
     Raises
     ------
@@ -48,7 +50,7 @@ def read_explanations(path: Path = EXPLANATIONS) -> dict[Key, str]:
         If an entry lacks a field or its reason, or stands twice.
     """
     found: dict[Key, str] = {}
-    for entry in tomllib.loads(path.read_text("utf-8")).get("equivalent", []):
+    for entry in tomllib.loads(path.read_text("utf-8")).get(kind, []):
         function, _ = entry.pop("function", ""), entry.pop("times", 1)
         if set(entry) != {"file", "before", "after", "reason"} or not entry["reason"].strip():
             raise ValueError(f"{path}: found {entry}, expected file, before, after and a reason")
@@ -90,14 +92,20 @@ def page(results: Results, explanations: dict[Key, str] | None = None, python: P
         stages=_stages(results),
         how=_table(Counter(catch.how or "" for catch in catches)),
         checks=_table(Counter(catch.check.partition("[")[0] for catch in catches)),
+        num_open=len(open_ones),
+        gaps=sum(_gap(mutant) != "not explained" for mutant in open_ones),
         project=_caught_by_project(results, tried, explanations),
         python=_python(python, explanations) if python else "Not tried.",
-        open="\n".join(_entry(mutant, "open", results) for mutant in open_ones) or "None.",
+        open="\n".join(_entry(mutant, _gap(mutant), results) for mutant in open_ones) or "None.",
         explained="\n".join(
             _entry(m, str(reason_of(m.candidate, explanations)).rstrip("."), results) for m in explained
         )
         or "None.",
     )
+
+
+def _gap(mutant: Mutant) -> str:
+    return (reason_of(mutant.candidate, read_explanations(kind="gap")) or "not explained").rstrip(".")
 
 
 def _state(tried: Sequence[Mutant], unfinished: Sequence[Mutant]) -> str:
@@ -301,6 +309,8 @@ A mutant runs in an empty folder, with limits on memory, on the size of files, a
 `kernels/ref` run with `STARPULLM_SIMD=ref`, vector kernels with the level that they were changed for.
 
 ## Open survivors
+
+{gaps} of the {num_open} are explained: a result could show them, but no check of the suite does.
 
 {open}
 
