@@ -6,7 +6,7 @@ usage() {
     cat <<'EOF'
 usage: ci/bootstrap.sh [COMMAND [ARG...]]
 
-Makes sure that the build tools, MPI, hwloc, zlib and a usable StarPU are there. With COMMAND it also makes a Python virtual
+Makes sure that the build tools, MPI, hwloc, zlib, xxHash and a usable StarPU are there. With COMMAND it also makes a Python virtual
 environment with tox and starpullm in it, and runs COMMAND there (for tox: without starpullm, which tox installs itself).
 
   ci/bootstrap.sh starpullm demo
@@ -45,6 +45,7 @@ missing_packages() {
     command -v pkg-config >/dev/null || echo pkg-config
     pkg-config --exists hwloc 2>/dev/null || echo libhwloc-dev
     pkg-config --exists zlib 2>/dev/null || echo zlib1g-dev
+    pkg-config --exists 'libxxhash >= 0.8' 2>/dev/null || echo libxxhash-dev
     command -v git >/dev/null || echo git
     command -v mpicc >/dev/null || echo libopenmpi-dev
     command -v mpirun >/dev/null || echo openmpi-bin
@@ -72,8 +73,8 @@ refuse_packages() {
     if ! command -v apt-get >/dev/null; then
         fail "this machine lacks what Debian calls: $*" \
             "Install the like of them with this machine's package manager, then run this again.
-  Guix: guix shell gcc-toolchain make cmake ninja pkg-config hwloc zlib openmpi python
-  Spack: spack install cmake ninja pkgconf hwloc zlib openmpi python, then spack load them"
+  Guix: guix shell gcc-toolchain make cmake ninja pkg-config hwloc zlib xxhash openmpi python
+  Spack: spack install cmake ninja pkgconf hwloc zlib xxhash openmpi python, then spack load them"
     fi
     fail "system packages are missing and neither root nor passwordless sudo is there to install them: $*" \
         "$by_hand
@@ -173,6 +174,20 @@ prepare_system() {
         install_packages "${PACKAGES[@]}"
 }
 
+# The tests of the report's page are skipped without a browser, so a machine that has none isn't refused.
+prepare_browser() {
+    [[ $COMMAND == tox ]] || return 0
+    if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then
+        return 0
+    fi
+    mkdir -p "$LOGS"
+    if can_install_packages && install_packages chromium chromium-driver >"$LOGS/browser.log" 2>&1 </dev/null; then
+        note "installed Chromium for the tests of the report's page"
+    else
+        note "no Chromium with chromedriver: the tests of the report's page will be skipped"
+    fi
+}
+
 prepare_starpu() {
     local reason
     # Looked for again, because it may be that pkg-config has just been installed.
@@ -205,6 +220,7 @@ main() {
     take_lock
     plan
     prepare_system
+    prepare_browser
     prepare_starpu
     [[ -n $COMMAND ]] || return 0
     prepare_python

@@ -116,6 +116,10 @@ class Machine:
     synthetic_topology: bool
     partitions: tuple[str, ...]
     simd_level: str
+    l1_cache: int
+    """Bytes for data."""
+    l2_cache: int
+    """Bytes, a hardware thread's share."""
     vector_libm: dict[str, VectorLibm]
     mpi: bool
     mpirun: str
@@ -163,6 +167,8 @@ def inspect_machine() -> Machine:
             parallel_workers=bool(machine.starpu_parallel_workers),
         ),
         simd_level=prototypes.text(machine.simd_level),
+        l1_cache=machine.l1_cache,
+        l2_cache=machine.l2_cache,
         vector_libm=vectors,
         mpi=bool(build.mpi),
         mpirun=_mpirun_version(),

@@ -15,6 +15,7 @@ from starpullm.errors import InvalidArgumentError, LibraryNotFoundError, Missing
 
 ENVIRONMENT_VARIABLE = "STARPULLM_LIB"
 _FILE_NAME = "libstarpullm.so"
+_PROBE_NAME = "libstarpullm_probe.so"
 
 
 def find_library() -> Path:
@@ -31,6 +32,14 @@ def find_library() -> Path:
             f"{path}: not found, expected the native library there (is the package installed, or imported "
             f"from a source tree?); {ENVIRONMENT_VARIABLE} can name another"
         )
+    return path
+
+
+def find_probe() -> Path:
+    """Return the path of the probe, which StarPU loads into other programs; it lies beside the library."""
+    path = find_library().with_name(_PROBE_NAME)
+    if not path.is_file():
+        raise LibraryNotFoundError(f"{path}: not found, expected the probe beside the native library")
     return path
 
 

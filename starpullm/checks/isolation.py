@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
+from starpullm.binding import allocations
 from starpullm.checks.result import CheckResult, Outcome
 from starpullm.checks.runs import Place
 from starpullm.errors import InvalidArgumentError
@@ -128,7 +129,7 @@ class Pool:
         function: Callable[..., CheckResult | None],
         *,
         time_limit: float = DEFAULT_TIME_LIMIT,
-        fresh: bool = False,
+        counts_allocations: bool = False,
         **arguments: object,
     ) -> Reply:
         """Call a module-level function in the child of a configuration; the value of its answer is a report, or None.
@@ -142,8 +143,8 @@ class Pool:
             otherwise from its file.
         time_limit
             Seconds, after which the child is ended.
-        fresh
-            Use a child that hasn't run a check yet.
+        counts_allocations
+            Use a child of its own that counts allocations, for ``memory.check_growth``.
         arguments
             Keyword arguments as JSON values.
 
@@ -151,6 +152,8 @@ class Pool:
         ------
         InvalidArgumentError
             If the time limit isn't positive, or the child couldn't find the function.
+        LibraryNotFoundError
+            If the library that counts allocations isn't installed.
         FileError
             If the machine can't be locked.
         RuntimeFailureError
@@ -159,12 +162,14 @@ class Pool:
         if time_limit <= 0:
             raise InvalidArgumentError(f"time_limit: found {time_limit:g}, expected a positive number of seconds")
         request = {**location_of(function), "arguments": arguments}
+        preloading = allocations.preloading() if counts_allocations else {}
         with machine_lock():
-            if fresh and configuration in self._children:
+            if preloading and configuration in self._children:
                 lost = self._end(configuration)
                 self.failures += [lost.text] if lost else []
-            reply = self._ask(configuration, request, time_limit)
-            if configuration in self._children and (isinstance(reply, Lost) or not self._sticky):
+            reply = self._ask(configuration, request, time_limit, preloading)
+            is_last = bool(preloading) or not self._sticky
+            if configuration in self._children and (isinstance(reply, Lost) or is_last):
                 return self._end(configuration) or reply
             return reply
 
@@ -186,8 +191,14 @@ class Pool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ask(self, configuration: RuntimeConfiguration, request: Mapping[str, object], time_limit: float) -> Reply:
-        """Let the child answer, after starting it if there is none."""
+    def _ask(
+        self,
+        configuration: RuntimeConfiguration,
+        request: Mapping[str, object],
+        time_limit: float,
+        environment: Mapping[str, str],
+    ) -> Reply:
+        """Let the child answer, after starting it if there is none, with the environment in addition to the pool's."""
         child = self._children.get(configuration)
         if child is None:
             start = time.monotonic()
@@ -196,7 +207,7 @@ class Pool:
                 _answer_checks,
                 {"directory": self._directory.name, "configuration": configuration},
                 ranks=configuration.ranks,
-                environment=self._environment,
+                environment={**self._environment, **environment},
                 request_name="the check",
             )
             started = child.start()

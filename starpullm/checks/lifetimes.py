@@ -46,20 +46,24 @@ def resumed(place: Place, *, record: str, sub_batches: int, reduction: str, seed
 
 
 def step_growth(
-    place: Place, *, record: str, sub_batches: int, reduction: str, seed: int, steps: int = 1000
+    place: Place, *, record: str, sub_batches: int, reduction: str, seed: int, steps: int = 100
 ) -> GrowthResult:
-    """Compare resident memory before and after many steps."""
+    """Compare what steps allocate with what of it is freed; over ranks, each rank has a result."""
     golden = find_record(record)
     with new_trainer(place, golden, sub_batches=sub_batches, reduction=reduction, keep_activations=False) as trainer:
         return check_growth(
-            "steps", lambda count: _submit(trainer, seed, range(count)), warm_up=steps // 20, repetitions=steps
+            "steps",
+            lambda count: _submit(trainer, seed, range(count)),
+            warm_up=steps // 4,
+            repetitions=steps,
+            renewals=2 * STEPS,
         )
 
 
 def trainer_growth(
-    place: Place, *, record: str, sub_batches: int, reduction: str, seed: int, trainers: int = 20
+    place: Place, *, record: str, sub_batches: int, reduction: str, seed: int, trainers: int = 40
 ) -> GrowthResult:
-    """Compare resident memory before and after trainers that are created, make one step and are closed."""
+    """Compare what trainers allocate that are created, make one step and are closed, with what of it is freed."""
     golden = find_record(record)
 
     def repeat(count: int) -> None:
@@ -67,7 +71,7 @@ def trainer_growth(
             with new_trainer(place, golden, sub_batches=sub_batches, reduction=reduction) as trainer:
                 _submit(trainer, seed, range(1))
 
-    return check_growth("trainers", repeat, warm_up=trainers // 4, repetitions=trainers)
+    return check_growth("trainers", repeat, warm_up=trainers // 4, repetitions=trainers, renewals=1)
 
 
 _STATE = ("params", "m", "v")

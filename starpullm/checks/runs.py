@@ -7,6 +7,7 @@ Over ranks all ranks must call them. The ranks share the record's batch; a numbe
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from starpullm.checks.llmc import run_llmc
 from starpullm.checks.observer import Observer
 from starpullm.checks.parity import check_parity, execution_order, make_inputs
 from starpullm.checks.placement import own_sequences
+from starpullm.checks.recorded_run import of_all_ranks, recorded_run
 from starpullm.checks.reduction import GradientErrorResult, check_gradients
 from starpullm.checks.reference64 import ReadTensor
 from starpullm.checks.references import record_trainer
@@ -39,6 +41,13 @@ R = TypeVar("R")
 
 STEPS = 4
 """Steps of a traced run: the first one reuses nothing, and two more than may be in flight have to wait."""
+
+
+MAX_RECORDED = 4
+"""Configurations of which a report has a recording, at most."""
+
+MAX_RECORDED_PARAMETERS = 10**7
+"""Of a model that is recorded for a report, because its steps take time and memory of their own."""
 
 
 @dataclass(frozen=True)
@@ -231,6 +240,30 @@ def write_disturbed(
         tensors = named_tensors(trainer, "grads", "m", "v", "params")
     np.savez(path, allow_pickle=False, **tensors)
     return check_observed(trace)
+
+
+def write_recording(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int, path: str) -> None:
+    """Record ``STEPS`` steps of all ranks, and write them to a JSON file as a report has them."""
+    recording = record_steps(place, record=record, sub_batches=sub_batches, reduction=reduction, seed=seed)
+    if place.runtime.rank == 0:
+        Path(path).write_text(json.dumps(recording))
+
+
+def record_steps(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> dict[str, Any]:
+    """Return the recording of ``STEPS`` steps of all ranks, as a report has it."""
+    runtime = place.runtime
+    with _traced_trainer(place, record, sub_batches, reduction) as trainer:
+        trace = trace_steps(trainer, seed)
+        if runtime.comm is not None:
+            trace = of_all_ranks(trace, runtime.comm.allgather(trace.tasks))
+        layers = trainer.config.num_layers
+    ranks = f" {runtime.ranks} ranks" if runtime.ranks > 1 else ""
+    return recorded_run(
+        trace,
+        name=f"{find_record(record).name}, sub-batches {sub_batches}, {reduction}, {STEPS} steps",
+        configuration=f"{runtime.partition} {runtime.scheduler}{ranks}",
+        layers=layers,
+    )
 
 
 def _traced_trainer(

@@ -6,19 +6,39 @@ Commands read options, call the package and print results. They compute nothing 
 from starpullm.commands import (
     bench,
     checkpoint,
+    convert,
     debug_state,
     demo,
     doctor,
     generate,
     parity,
     plot,
+    probe,
     record,
+    report,
     tokenize,
+    trace,
     train,
 )
 from starpullm.commands.main import main
 
 __all__ = ["main"]
 
-for _module in (bench, checkpoint, debug_state, demo, doctor, generate, parity, plot, record, tokenize, train):
+for _module in (
+    bench,
+    checkpoint,
+    convert,
+    debug_state,
+    demo,
+    doctor,
+    generate,
+    parity,
+    plot,
+    probe,
+    record,
+    report,
+    tokenize,
+    trace,
+    train,
+):
     main.add_command(_module.command)

@@ -6,6 +6,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,11 +18,15 @@ from starpullm.checks.result import json_value
 from starpullm.commands import options
 from starpullm.commands.main import exit_status
 from starpullm.commands.render import ERR, OUT, print_json, progress_bar
+from starpullm.commands.reporting import CommandReport, command_report
 from starpullm.data.generator import generate_checkpoint
 from starpullm.errors import StarpullmError
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
+from starpullm.machine import inspect_machine, machine_fingerprint
 from starpullm.processes.lock import machine_lock
+from starpullm.report.left_out import LeftOut
 from starpullm.runtime import Partition
+from starpullm.speed.history import History
 from starpullm.speed.measure import Throughput, bench
 from starpullm.speed.noise import NoiseMeter
 from starpullm.speed.peers.compare import PEERS, STRICT, Comparison, compare
@@ -48,7 +53,7 @@ from starpullm.trainer import REDUCTIONS
     help="Sequences per step on all ranks together, instead of --batch-size",
 )
 @click.option("--seq-len", type=int, show_default="the record's, or 64", help="Tokens per sequence.")
-@options.repeated("--partition", "partitions", default=["1x1"], metavar="WxT", help=options.WORKERS)
+@options.partitions
 @options.repeated(
     "--sub-batches", "sub_batch_counts", type=int, show_default="one per worker", help=options.SUB_BATCHES
 )
@@ -75,7 +80,14 @@ from starpullm.trainer import REDUCTIONS
     type=click.Choice(PEERS),
     help="Compare with the same training by PyTorch, or with matmuls by a BLAS",
 )
+@click.option(
+    "--history",
+    type=options.PATH,
+    metavar="FILE",
+    help="Append the results to this file, and compare them with its earlier ones of this machine.",
+)
 @options.as_json
+@options.report
 def command(**values: Any) -> None:
     """Measure how fast training is, and where the time goes.
 
@@ -86,6 +98,9 @@ def command(**values: Any) -> None:
     much of it the matmuls reach. Idle time of workers counts as "StarPU" while the data of a task are there, otherwise
     as "waiting".
 
+    --history compares the fraction of the limit with the median of earlier runs of the same configuration on a machine
+    with the same fingerprint, and needs six of them for a verdict.
+
     With --against, the contenders take turns in --iterations rounds. "strict is" says how many times as fast the strict
     run is: the median, the least and the most of the ratios within each round.
     """
@@ -94,16 +109,24 @@ def command(**values: Any) -> None:
         raise click.UsageError("expected either --model or --checkpoint")
     if run.batch_sizes and run.total_batch_sizes:
         raise click.UsageError("expected either --batch-size or --total-batch-size")
+    if run.history and run.peers:
+        raise click.UsageError("--history: expected no --against with it")
+    if run.history:
+        run.history = History(run.history, machine_fingerprint(asdict(inspect_machine())))
     record = shipped_record(run.model) if run.model else None
     workloads = list(_workloads(run, record))
     signal.signal(signal.SIGTERM, _leave)  # it arrives soon: this process runs no native code for long
-    with tempfile.TemporaryDirectory(prefix="starpullm-bench-") as directory:
+    with (
+        command_report(run.report, "starpullm bench") as report,
+        tempfile.TemporaryDirectory(prefix="starpullm-bench-") as directory,
+    ):
         if record is None:
             checkpoint = run.checkpoint.absolute()
         else:
             checkpoint = Path(directory, "model.bin").absolute()
             generate_checkpoint(checkpoint, record.model, record.seed)
-        _measure_all(run, workloads, checkpoint)
+        report.leave_out([LeftOut("bits, order and errors", "this command measures speed; the suite checks the rest")])
+        _measure_all(run, workloads, checkpoint, report)
 
 
 def _workloads(run: SimpleNamespace, record: GoldenRecord | None) -> Iterator[Workload]:
@@ -129,10 +152,10 @@ def _workloads(run: SimpleNamespace, record: GoldenRecord | None) -> Iterator[Wo
             )
 
 
-def _measure_all(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint: Path) -> None:
+def _measure_all(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint: Path, report: CommandReport) -> None:
     """Measure one workload after the other and show each at once; after a failure, go on and exit with its status."""
     results: list[Throughput | Comparison] = []
-    document: list[object] = []
+    document: list[Any] = []
     failures: dict[Workload, StarpullmError] = {}
     try:
         with machine_lock(ERR.print), progress_bar(hidden=run.as_json) as progress:
@@ -140,13 +163,16 @@ def _measure_all(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint
             bar = progress.add_task("bench", total=len(workloads) * (run.iterations if run.peers else 1))
             for workload in workloads:
                 try:
-                    results.append(_measure(run, workload, checkpoint, lambda: progress.advance(bar)))
+                    document.append(_measure(run, workload, checkpoint, lambda: progress.advance(bar)))
+                    results.append(document[-1])
                 except StarpullmError as error:
                     failures[workload] = error
                     document.append({"configuration": workload, "failure": str(error)})
                     ERR.print(f"Error: {error}")
+                report.document["throughput"] = json_value(document)
+                report.renew()
+                if workload in failures:
                     continue
-                document.append(results[-1])
                 if not run.as_json:
                     _print_result(results, workloads)
     finally:
@@ -154,6 +180,8 @@ def _measure_all(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint
             print_json(json_value(document))
         elif results:
             _print_end(results, failures, workloads, noise)
+        if run.history:
+            _add_to_history(run.history, [of for of in results if isinstance(of, Throughput)], workloads, run.as_json)
     if failures:
         sys.exit(exit_status(next(iter(failures.values()))))
 
@@ -240,6 +268,16 @@ def _print_end(
             OUT.print(f"{_name(result.configuration, workloads)}: {_details(result)}")
             ranges.append((min(result.matmul_limit_range), max(result.matmul_limit_range)))
     OUT.print(noise.sentence(what, ranges))
+
+
+def _add_to_history(
+    history: History, results: Sequence[Throughput], workloads: Sequence[Workload], as_json: bool
+) -> None:
+    """Store the results, and print how they compare with earlier ones."""
+    if not as_json:
+        for result in results:
+            OUT.print(f"{_name(result.configuration, workloads)}: {history.compare(result)}")
+    history.append(results)
 
 
 def _details(result: Throughput) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from pathlib import Path
 
 import click
 
 from starpullm.commands import options
 from starpullm.commands.render import print_json
-from starpullm.data.generator import initial_parameters, padded_vocab
-from starpullm.files.checkpoint import Checkpoint, checkpoint_config, write_checkpoint
-from starpullm.files.model import ModelConfig, num_parameters, parameter_shapes
+from starpullm.data.generator import initial_checkpoint
+from starpullm.data.models import MODELS
+from starpullm.files.checkpoint import checkpoint_config
+from starpullm.files.model import ModelConfig, num_parameters, padded_vocab, parameter_shapes
 
 
 @click.group("checkpoint")
@@ -21,38 +23,57 @@ def command() -> None:
 @command.command(
     "new",
     epilog=options.example(
-        "starpullm checkpoint new --layers 2 --heads 2 --channels 48 --vocab 257 --max-seq-len 64 model.bin"
+        "starpullm checkpoint new --config gpt2 model.bin",
+        "starpullm checkpoint new --config gpt2 --max-seq-len 256 model.bin",
+        "starpullm checkpoint new --layers 2 --heads 2 --channels 48 --vocab 257 --max-seq-len 64 model.bin",
     ),
 )
-@click.option("--layers", "num_layers", type=int, required=True, metavar="L", help="Number of transformer blocks.")
 @click.option(
-    "--heads",
-    "num_heads",
-    type=int,
-    required=True,
-    metavar="NH",
-    help="Number of attention heads; has to divide the channels.",
+    "--config",
+    "name",
+    type=click.Choice(list(MODELS)),
+    help="Sizes of a model with this name; the options below replace some of them. llm.c calls gpt2 to gpt2-xl d12, "
+    "d24, d36 and d48.",
 )
-@click.option("--channels", type=int, required=True, metavar="C", help="Number of channels.")
-@click.option("--vocab", "vocab_size", type=int, required=True, metavar="V", help="Number of tokens in the vocabulary.")
+@click.option("--layers", "num_layers", type=int, metavar="L", help="Number of transformer blocks.")
+@click.option(
+    "--heads", "num_heads", type=int, metavar="NH", help="Number of attention heads; has to divide the channels."
+)
+@click.option("--channels", type=int, metavar="C", help="Number of channels.")
+@click.option("--vocab", "vocab_size", type=int, metavar="V", help="Number of tokens in the vocabulary.")
 @click.option(
     "--padded-vocab",
     "padded_vocab_size",
     type=int,
     metavar="Vp",
-    show_default="V rounded up to a multiple of 128, as in llm.c",
+    show_default="that of --config, or V rounded up to a multiple of 128, as in llm.c",
     help="Number of rows of wte.",
 )
-@click.option("--max-seq-len", type=int, required=True, metavar="maxT", help="Tokens of the longest sequence.")
+@click.option("--max-seq-len", type=int, metavar="maxT", help="Tokens of the longest sequence.")
 @click.option("--seed", type=click.IntRange(min=0), default=42, help="Seed of the random parameters.")
 @click.argument("out", type=options.PATH)
-def checkpoint_new(vocab_size: int, padded_vocab_size: int | None, seed: int, out: Path, **sizes: int) -> None:
-    """Write an untrained model, initialised as GPT-2 is, to the file OUT."""
-    if padded_vocab_size is None:
-        padded_vocab_size = padded_vocab(vocab_size)
-    config = ModelConfig(vocab_size=vocab_size, padded_vocab_size=padded_vocab_size, **sizes)
-    write_checkpoint(out, Checkpoint(config, dict(initial_parameters(config, seed))))
+def checkpoint_new(name: str | None, seed: int, out: Path, **sizes: int | None) -> None:
+    """Write an untrained model, initialised as GPT-2 is, to the file OUT.
+
+    Its sizes are those of --config, or all of them are given.
+    """
+    config = _config(name, {size: value for size, value in sizes.items() if value is not None})
+    initial_checkpoint(out, config, seed)
     click.echo(f"{out}: {num_parameters(config)} parameters")
+
+
+def _config(name: str | None, sizes: dict[str, int]) -> ModelConfig:
+    """Return the sizes of a named model with some of them replaced, or of a model without a name."""
+    if "vocab_size" in sizes and "padded_vocab_size" not in sizes:
+        sizes["padded_vocab_size"] = padded_vocab(sizes["vocab_size"])
+    if name is not None:
+        return replace(MODELS[name], **sizes)
+    options_of = {option.name: option.opts[0] for option in checkpoint_new.params}
+    missing = [name for name in (field.name for field in fields(ModelConfig)) if name not in sizes]
+    if missing:
+        names = [options_of[name] for name in missing if name != "padded_vocab_size"]
+        raise click.UsageError(f"expected --config, or all sizes: {', '.join(names)} missing")
+    return ModelConfig(**sizes)
 
 
 @command.command("show")

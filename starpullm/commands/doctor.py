@@ -13,6 +13,7 @@ from starpullm.checks.result import Outcome
 from starpullm.commands import options
 from starpullm.commands.main import EXIT_DIFFERENT
 from starpullm.commands.render import OUT, print_json, progress_bar
+from starpullm.commands.settings import Settings
 from starpullm.machine import Machine, inspect_machine, vector_libm
 
 
@@ -36,9 +37,11 @@ def command(prove_libm: bool, every: int, as_json: bool) -> None:
         _prove_libm(every, as_json)
         return
     machine = inspect_machine()
+    settings = click.get_current_context().find_object(Settings) or Settings()
     if as_json:
-        print_json(machine.as_json())
+        print_json({**machine.as_json(), "settings": str(settings.file) if settings.file else None})
         return
+    OUT.print(f"{'settings':<19}{settings.file or 'no file'}")
     for name, text in _rows(machine):
         OUT.print(f"{name:<19}{text}")
     for finding in machine.findings:
@@ -64,6 +67,7 @@ def _rows(machine: Machine) -> Iterator[tuple[str, str]]:
         f"{machine.cores} cores, {machine.processing_units} processing units, {machine.numa_nodes} NUMA nodes"
         f"{synthetic}",
     )
+    yield "caches", f"L1 {machine.l1_cache >> 10} KiB, L2 {machine.l2_cache >> 10} KiB a hardware thread"
     yield "partitions", ", ".join(machine.partitions)
     yield "kernels", machine.simd_level
     yield "vector functions", ", ".join(vector_functions) or "none"

@@ -7,16 +7,20 @@ machine (memory, disk, StarPU); 130 interrupted.
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import starpullm
+from starpullm.binding.library import ENVIRONMENT_VARIABLE
 from starpullm.commands.render import ERR, OUT
+from starpullm.commands.settings import find_settings
 from starpullm.errors import FileError, FormatError, InvalidArgumentError, MissingDependencyError, StarpullmError
 from starpullm.processes.ranks import (
     check_same_options,
@@ -36,8 +40,8 @@ EXIT_MACHINE_FAILED = 4
 EXIT_INTERRUPTED = 128 + signal.SIGINT  # as in shells; click would use 1
 _INPUT_ERRORS = (InvalidArgumentError, FormatError, MissingDependencyError)
 # These error numbers mean that the path was wrong, not that the disk failed.
-_WRONG_NAME = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
-_PATH_ERRORS = (*_WRONG_NAME, errno.EACCES, errno.EPERM, errno.EINVAL)  # the last: not a regular file
+_WRONG_NAME = (errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
+_PATH_ERRORS = (*_WRONG_NAME, errno.EACCES, errno.EPERM, errno.EINVAL)  # not a regular file
 
 
 def exit_status(error: BaseException) -> int:
@@ -100,5 +104,25 @@ def guarded_ranks(comm: Comm | None) -> AbstractContextManager[None]:
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.version_option(starpullm.__version__, prog_name="starpullm")
-def main() -> None:
-    """Train GPT-2 as one StarPU task graph, and check that its bits are those of llm.c."""
+@click.option(
+    "--library",
+    type=click.Path(),
+    envvar=ENVIRONMENT_VARIABLE,
+    show_envvar=True,
+    show_default="the one installed with the package",
+    help="libstarpullm.so to use.",
+)
+@click.pass_context
+def main(ctx: click.Context, library: str | None) -> None:
+    """Train GPT-2 as one StarPU task graph, and check that its bits are those of llm.c.
+
+    Settings that are typed again and again can be written into starpullm.toml, or into pyproject.toml under
+    [tool.starpullm]: library, llmc-library, records, partitions.
+    """
+    settings = find_settings(Path.cwd())
+    ctx.obj = settings
+    ctx.default_map = settings.default_map(main)
+    library = library or settings.library
+    if library:
+        # Also for the processes that a command starts.
+        os.environ[ENVIRONMENT_VARIABLE] = library

@@ -19,7 +19,9 @@ SUB_BATCHES = "Sub-batches into which the batch of each rank is cut"
 SCHEDULER = "StarPU scheduler; `starpullm doctor` lists them"
 REDUCTION = "How the gradients of sub-batches are summed"
 
-partition = click.option("--partition", default="1x1", metavar="WxT", help=f"{WORKERS}.")
+PARTITION_VARIABLE = "STARPULLM_PARTITION"
+
+partition = click.option("--partition", default="1x1", metavar="WxT", envvar=PARTITION_VARIABLE, help=f"{WORKERS}.")
 scheduler = click.option("--scheduler", default=DEFAULT_SCHEDULER, metavar="NAME", help=f"{SCHEDULER}.")
 sub_batches = click.option("--sub-batches", type=int, default=1, metavar="S", help=f"{SUB_BATCHES}.")
 reduction = click.option("--reduction", type=click.Choice(REDUCTIONS), default=REDUCTIONS[0], help=f"{REDUCTION}.")
@@ -44,12 +46,23 @@ def placement(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+report = click.option("--report", type=PATH, metavar="DIR", help="Folder for a page of the results, and their data.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print results as JSON.")
 
 
 def repeated(*names: str, help: str, **attributes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return an option that may be given several times."""
     return click.option(*names, multiple=True, help=f"{help}; may be repeated.", **attributes)
+
+
+partitions = repeated(
+    "--partition", "partitions", default=["1x1"], metavar="WxT", envvar=PARTITION_VARIABLE, help=WORKERS
+)
+
+
+def llmc_lib(*, help: str, required: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option that names llm.c's shared object."""
+    return click.option("--llmc-lib", type=PATH, envvar="STARPULLM_LLMC_LIB", required=required, help=help)
 
 
 def example(*commands: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,13 +16,19 @@ from starpullm.checks.llmc import run_llmc
 from starpullm.checks.parity import ParityResult, check_parity, make_inputs
 from starpullm.checks.references import GoldenReference
 from starpullm.checks.result import Outcome
+from starpullm.checks.runs import MAX_RECORDED, MAX_RECORDED_PARAMETERS, Place, find_record, record_steps
 from starpullm.commands import options
 from starpullm.commands.main import EXIT_DIFFERENT, EXIT_NOT_COMPARABLE, all_ranks, guarded_ranks
 from starpullm.commands.render import OUT, print_json, progress_bar
+from starpullm.commands.reporting import CommandReport, command_report
 from starpullm.data.sizes import divisors
 from starpullm.errors import InvalidArgumentError
-from starpullm.golden.records import GoldenRecord, shipped_records
+from starpullm.files.model import num_parameters
+from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_records
+from starpullm.report import Document
+from starpullm.report.left_out import LeftOut, others
 from starpullm.runtime import DEFAULT_SCHEDULER, Runtime
+from starpullm.trainer import REDUCTIONS
 
 MAX_DETAILS = 16
 """Lines that are shown of the differences of one run."""
@@ -35,38 +41,38 @@ MAX_DETAILS = 16
         "mpirun -n 2 starpullm parity --sub-batches 2",
     ),
 )
-@click.argument("record_files", metavar="[RECORD.json]...", nargs=-1, type=options.PATH)
-@options.repeated("--partition", "partitions", default=["1x1"], metavar="WxT", help=options.WORKERS)
+@click.argument("record_files", metavar="[RECORD]...", nargs=-1, envvar="STARPULLM_RECORDS")
+@options.partitions
 @click.option(
     "--sub-batches", default="1", metavar="S|all", help=f"{options.SUB_BATCHES}; all: every number that divides it."
 )
 @options.reduction
 @options.repeated("--scheduler", "schedulers", default=[DEFAULT_SCHEDULER], metavar="NAME", help=options.SCHEDULER)
-@click.option("--full", is_flag=True, help="Without RECORD.json: also use the shipped record of the 124M model.")
+@click.option("--full", is_flag=True, help="Without RECORD: also use the shipped record of the 124M model.")
 @options.matmul
 @options.blas_library
-@click.option(
-    "--llmc-lib",
-    type=options.PATH,
+@options.llmc_lib(
     help="Compare with llm.c itself, built as this shared object, on the models, tokens and settings of the records.",
 )
 @options.as_json
+@options.report
 def command(**values: Any) -> None:
     """Compare every tensor of every step with llm.c's, bit for bit.
 
-    RECORD.json is a golden record: a file with hashes of all tensors that llm.c computed. By default the records of the
-    package are used. Every combination of the repeated options is compared. Under mpirun, the ranks share the batch of
-    a record.
+    RECORD is a golden record: the name of one of the package (tiny, odd, small, deep, gpt2-124m), or a file with hashes
+    of all tensors that llm.c computed. By default the records of the package are used. Every combination of the
+    repeated options is compared. Under mpirun, the ranks share the batch of a record.
 
     Exit status: 0 if all bits are equal; 1 if some differ; 2 for bad usage or input, also if the ranks can share no
     record's batch; 3 if nothing can be compared, because this machine's libm is not the record's or a BLAS computes the
     matmuls.
     """
     run = SimpleNamespace(**values)
-    records = [GoldenRecord.load(path) for path in run.record_files]
+    records = [find_record(name) for name in run.record_files]
     results: list[ParityResult] = []
-    with all_ranks() as comm:
+    with all_ranks() as comm, command_report(run.report, "starpullm parity", comm) as report:
         plan = _plan(records, run.full, run.sub_batches, comm.Get_size() if comm else 1)
+        report.leave_out(_left_out(run, plan, report.document))
         places = list(product(run.partitions, run.schedulers))
         with (
             tempfile.TemporaryDirectory(prefix="starpullm-parity-") as name,
@@ -94,9 +100,14 @@ def command(**values: Any) -> None:
                                 progress=lambda: progress.advance(bar),
                             )
                             results.append(result)
+                            report.document["tests"].append(_as_test(result))
+                            report.renew()
                             if not run.as_json:
                                 _print_result(result)
+                        if run.report and record is plan[0][0]:
+                            _record(report, Place(runtime, directory), record, max(counts), run.reduction)
                 checkpoint.unlink()
+        report.end(_exit_status(results))
         _print_summary(results, as_json=run.as_json)
     sys.exit(_exit_status(results))
 
@@ -125,6 +136,55 @@ def _plan(
         raise click.BadParameter(
             f'expected a number or "all", found "{sub_batches}"', param_hint="--sub-batches"
         ) from None
+
+
+def _left_out(
+    run: SimpleNamespace, plan: Sequence[tuple[GoldenRecord, list[int]]], document: Document
+) -> Iterator[LeftOut]:
+    """Yield what the command doesn't compare, for its report; document has what is known of the machine."""
+    machine = document["environment"]
+    if machine is None:
+        return
+    yield LeftOut(
+        "order of tasks, accesses, reductions and memory",
+        "this command compares bits; pytest --pyargs starpullm.suite checks the rest",
+    )
+    yield LeftOut("speed", "starpullm bench measures it")
+    if not run.llmc_lib:
+        yield LeftOut("llm.c itself as reference", "there is no llm.c: --llmc-lib names one")
+    if document["ranks"] == 1:
+        yield LeftOut("several ranks", "one process; mpirun -n R starpullm parity runs over ranks")
+    named = [record.name for record, _ in plan]
+    yield from others("record", SHIPPED_RECORDS, named, "--full adds the largest, RECORD.json chooses")
+    yield from others("partition", machine["partitions"], run.partitions, "--partition chooses partitions")
+    yield LeftOut(f"partitions of more than {machine['cores']} cores", f"this machine has {machine['cores']} cores")
+    yield from others("scheduler", machine["schedulers"], run.schedulers, "--scheduler chooses schedulers")
+    yield from others("reduction", REDUCTIONS, [run.reduction], "--reduction chooses one")
+
+
+def _record(report: CommandReport, place: Place, record: GoldenRecord, sub_batches: int, reduction: str) -> None:
+    """Record some steps for the pictures of a report, unless the model or the number of recordings is large."""
+    if len(report.document["recordings"]) < MAX_RECORDED and num_parameters(record.model) <= MAX_RECORDED_PARAMETERS:
+        name = str(record.path)
+        recording = record_steps(place, record=name, sub_batches=sub_batches, reduction=reduction, seed=record.seed)
+        report.document["recordings"].append(recording)
+
+
+def _as_test(result: ParityResult) -> dict[str, Any]:
+    """Return a result in the form that a report has for tests."""
+    outcomes = {Outcome.PASSED: "passed", Outcome.FAILED: "failed"}
+    ranks = f" {result.ranks} ranks" if result.ranks > 1 else ""
+    place = f"{result.partition} {result.scheduler}{ranks}"
+    return {
+        "test": f"{result.record}, {place}, sub-batches {result.sub_batches}, {result.reduction}",
+        "family": "parity",
+        "configuration": place,
+        "outcome": outcomes.get(result.outcome, "skipped"),
+        "seconds": 0.0,
+        "message": "" if result.outcome is Outcome.PASSED else "\n".join(result.describe()),
+        "results": [{**result.as_json(), "name": result.name}],
+        "failure": "",
+    }
 
 
 def _exit_status(results: Sequence[ParityResult]) -> int:

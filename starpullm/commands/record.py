@@ -11,6 +11,7 @@ from starpullm.commands import options
 from starpullm.data.sizes import check_positive
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.model import ModelConfig
+from starpullm.files.model import padded_vocab as rounded_up_vocab
 
 
 @click.command(
@@ -21,7 +22,7 @@ from starpullm.files.model import ModelConfig
         "starpullm parity mine.json",
     ),
 )
-@click.option("--llmc-lib", type=options.PATH, required=True, help="llm.c, built as a strict shared object.")
+@options.llmc_lib(required=True, help="llm.c, built as a strict shared object.")
 @click.option("--layers", type=int, required=True, metavar="L", help="Number of transformer blocks.")
 @click.option("--heads", type=int, default=1, show_default=True, metavar="NH", help="Number of attention heads.")
 @click.option("--channels", type=int, required=True, metavar="C", help="Number of channels.")
@@ -75,7 +76,7 @@ def command(
         num_layers=layers,
         num_heads=heads,
         channels=channels,
-        padded_vocab_size=-(-vocab // 128) * 128 if padded_vocab is None else padded_vocab,
+        padded_vocab_size=rounded_up_vocab(vocab) if padded_vocab is None else padded_vocab,
     )
     if seq_len > model.max_seq_len:
         raise InvalidArgumentError(f"seq_len: found {seq_len}, expected at most max_seq_len = {model.max_seq_len}")

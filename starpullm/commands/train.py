@@ -21,6 +21,7 @@ from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.model import ModelConfig
 from starpullm.resume import TrainingState, training_state
 from starpullm.runtime import Runtime
+from starpullm.traces.run import Recording, save_run
 from starpullm.trainer import Trainer
 from starpullm.training.loop import StepReport, mean_loss, train
 
@@ -60,6 +61,12 @@ _TRAINER_OPTIONS = ("batch_size", "seq_len", "sub_batches", "reduction", "learni
     "--state-dir", type=options.PATH, show_default="that of --resume", help="Folder to save training states in."
 )
 @click.option("--keep-states", type=POSITIVE, default=2, help="Number of newest states to keep.")
+@click.option(
+    "--trace",
+    type=options.PATH,
+    metavar="FILE",
+    help="Record every task and write the trace of all ranks after the last step, for `starpullm trace`.",
+)
 @options.as_json
 def command(**values: Any) -> None:
     """Train a model.
@@ -71,8 +78,9 @@ def command(**values: Any) -> None:
     Partition and number of ranks may differ, if the batch of all ranks together is the same.
     """
     run = SimpleNamespace(**values)
-    if run.save:
-        _check_can_save(run.save)
+    for path in (run.save, run.trace):
+        if path:
+            _check_can_save(path)
     states = run.state_dir or run.resume
     if run.save_every and not states:
         raise click.UsageError("--save-every: expected --state-dir or --resume with it")
@@ -128,10 +136,12 @@ def _train(
             run.checkpoint,
             resume=state.path if state else None,
             betas=(run.beta1, run.beta2),
+            trace=run.trace is not None,
             **{name: getattr(run, name) for name in _TRAINER_OPTIONS},
         ) as trainer,
         guarded_ranks(runtime.comm),
     ):
+        recording = Recording(trainer) if run.trace else None
 
         def validate(when: str) -> None:
             if val_loader is not None:
@@ -155,17 +165,30 @@ def _train(
                     f"{report.tokens_per_ms:.3f} tokens/ms, {report.seconds_left:.0f} s left"
                 )
         validate("after")
-        trainer.wait_saved()
-        if run.save:
-            trainer.save_checkpoint(run.save)
-            say(f"saved {run.save}")
+        _save_results(run, trainer, recording, say)
     return {
         "losses": [json_number(report.loss) for report in reports],
         "tokens_per_ms": reports[-1].tokens_per_ms if reports else None,
         "matmul": runtime.matmul,
         "validation_losses": [json_number(loss) for loss in validations],
         "saved": str(run.save) if run.save else None,
+        "trace": str(run.trace) if run.trace else None,
     }
+
+
+def _save_results(
+    run: SimpleNamespace, trainer: Trainer, recording: Recording | None, say: Callable[[str], None]
+) -> None:
+    """Write what is written after the last step: the model, and the trace, which rank 0 writes for all ranks."""
+    trainer.wait_saved()
+    if run.save:
+        trainer.save_checkpoint(run.save)
+        say(f"saved {run.save}")
+    if recording is not None:
+        traced = recording.finish()
+        if traced is not None:
+            save_run(run.trace, traced)
+        say(f"saved {run.trace}")
 
 
 def _open_tokens(pattern: str, run: SimpleNamespace, config: ModelConfig, runtime: Runtime) -> TokenLoader:

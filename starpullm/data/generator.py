@@ -14,12 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.data.sizes import check_positive
+from starpullm.files.arrays import FLOAT32, bytes_of
 from starpullm.files.atomic import atomic_write
 from starpullm.files.checkpoint import checkpoint_header
 from starpullm.files.header import StrPath
 from starpullm.files.model import ModelConfig, parameter_shapes
 
 _GENERATOR_CHUNK: Final = 1 << 16  # elements at a time: the working arrays, 512 KB each, stay in a cache
+_INITIAL_CHUNK: Final = 1 << 20
 _GENERATOR_SCALES: Final = {
     "wte": 0.04,
     "qkvw": 0.04,
@@ -152,19 +154,40 @@ def initial_parameters(config: ModelConfig, seed: int) -> Iterator[tuple[str, ND
     """
     random = np.random.Generator(np.random.PCG64(seed))
     for name, shape in parameter_shapes(config).items():
-        array = np.zeros(shape, np.float32)
+        yield name, np.concatenate(list(_initial_chunks(config, name, random))).reshape(shape)
+
+
+def initial_checkpoint(path: StrPath, config: ModelConfig, seed: int) -> None:
+    """Write the checkpoint of the untrained model of `initial_parameters` in pieces, so that it needs little memory.
+
+    Raises
+    ------
+    FileError
+        If the file can't be written. An existing file is unchanged.
+    """
+    random = np.random.Generator(np.random.PCG64(seed))
+    with atomic_write(path) as file:
+        file.write(checkpoint_header(config))
+        for name in parameter_shapes(config):
+            for chunk in _initial_chunks(config, name, random):
+                file.write(bytes_of(chunk, FLOAT32))
+
+
+def _initial_chunks(config: ModelConfig, name: str, random: np.random.Generator) -> Iterator[NDArray[np.float32]]:
+    """Yield the values of a parameter in order; the numbers drawn don't depend on how they are cut into chunks."""
+    count = math.prod(parameter_shapes(config)[name])
+    std = 0.0
+    if name not in _LAYERNORM_WEIGHTS and (name.endswith("w") or name in ("wte", "wpe")):
+        std = _INITIAL_STD
+        if name in _RESIDUAL_PROJECTIONS:
+            std /= math.sqrt(2 * config.num_layers)
+    drawn = config.vocab_size * config.channels if name == "wte" else count
+    for start in range(0, count, _INITIAL_CHUNK):
+        chunk = np.zeros(min(_INITIAL_CHUNK, count - start), np.float32)
         if name in _LAYERNORM_WEIGHTS:
-            array += np.float32(1)
-        elif name.endswith("w") or name in ("wte", "wpe"):
-            std = _INITIAL_STD
-            if name in _RESIDUAL_PROJECTIONS:
-                std /= math.sqrt(2 * config.num_layers)
-            drawn = array[: config.vocab_size] if name == "wte" else array
-            drawn[...] = random.standard_normal(drawn.shape, np.float32)
-            drawn *= np.float32(std)
-        yield name, array
-
-
-def padded_vocab(vocab_size: int) -> int:
-    """Return V rounded up to a multiple of 128, as llm.c does."""
-    return -(-vocab_size // 128) * 128
+            chunk += np.float32(1)
+        elif std and start < drawn:
+            part = chunk[: drawn - start]
+            part[...] = random.standard_normal(part.shape, np.float32)
+            part *= np.float32(std)
+        yield chunk

@@ -1,10 +1,11 @@
-"""Writing files that appear under their name only when they are complete and on the disk."""
+"""Writing files and folders that appear under their name only when they are complete and on the disk."""
 
 from __future__ import annotations
 
 import errno
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -52,6 +53,43 @@ def atomic_write(path: StrPath) -> Iterator[BinaryIO]:
         if temporary is not None:
             with suppress(OSError):
                 temporary.unlink()
+
+
+@contextmanager
+def atomic_folder(path: StrPath) -> Iterator[Path]:
+    """Give an empty folder, whose files appear under the path when all of them are complete and on the disk.
+
+    After any failure, also an exception of the caller, nothing is left of it. An empty folder at the path is replaced.
+
+    Raises
+    ------
+    FileError
+        If the folder or its files can't be written, or if the path exists and isn't an empty folder.
+    """
+    shown = Path(path)
+    temporary: Path | None = None
+    try:
+        target = shown.resolve()
+        if target.exists() and any(target.iterdir()):
+            raise FileError(f"{shown}: can't be written: expected no file in this folder", errno.EEXIST, str(shown))
+        candidate = target.with_name(f".starpullm-{secrets.token_hex(8)}.tmp")
+        candidate.mkdir()
+        temporary = candidate
+        yield temporary
+        for file in temporary.iterdir():
+            with file.open("rb") as written:
+                os.fsync(written.fileno())
+        sync_directory(temporary)
+        temporary.replace(target)
+        temporary = None
+        sync_directory(target.parent)
+    except StarpullmError:
+        raise
+    except OSError as error:
+        raise FileError(f"{shown}: can't be written: {reason(error)}", error.errno, str(shown)) from error
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _mode_of(target: Path) -> int | None:

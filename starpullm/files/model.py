@@ -56,6 +56,11 @@ class ModelConfig:
             raise InvalidArgumentError(f"model config, {name}: expected {expected}, found {found}")
 
 
+def padded_vocab(vocab_size: int) -> int:
+    """Return V rounded up to a multiple of 128, as llm.c does."""
+    return -(-vocab_size // 128) * 128
+
+
 def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Return every parameter's shape by name, in the checkpoint's order, the layer dimension first."""
     layers, channels = config.num_layers, config.channels

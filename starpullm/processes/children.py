@@ -51,6 +51,7 @@ _END_SECONDS = 30.0
 _POLL_SECONDS = 0.1
 _CLOSED_SECONDS = 30.0  # for a job to end after its connection has closed: a rank fails, mpirun ends the others
 _STOP_SECONDS = 60.0  # for a job to be killed, with the stacks of its ranks before that
+_SOCKET_PATH_BYTES = 107  # Linux: sun_path has 108, with the zero at the end
 _JOB_SECONDS = 7 * 24 * 3600.0  # run_job needs a limit; here each request has its own
 
 
@@ -177,12 +178,7 @@ class Child:
     def start(self, time_limit: float = START_SECONDS) -> Reply:
         """Start the child, wait until its service is ready, and return the value that the service has yielded."""
         deadline = time.monotonic() + time_limit
-        # A socket's path has at most 107 bytes. mpirun gives its ranks a longer TMPDIR.
-        parent = None if len(os.fsencode(tempfile.gettempdir())) < 80 else "/tmp"
-        with (
-            tempfile.TemporaryDirectory(prefix="starpullm-", dir=parent) as directory,
-            socket.socket(socket.AF_UNIX) as listener,
-        ):
+        with _socket_directory() as directory, socket.socket(socket.AF_UNIX) as listener:
             address = str(Path(directory, "s"))
             listener.bind(address)
             listener.listen(1)
@@ -301,6 +297,15 @@ class Child:
         for process in self._processes:
             with suppress(psutil.Error):  # psutil notices if the number is another process's by now
                 process.send_signal(number)
+
+
+def _socket_directory() -> tempfile.TemporaryDirectory[str]:
+    """Return a directory for a socket; in /tmp if the path below TMPDIR were too long, as it is in mpirun's ranks."""
+    directory = tempfile.TemporaryDirectory(prefix="starpullm-")
+    if len(os.fsencode(directory.name)) + len("/s") <= _SOCKET_PATH_BYTES:
+        return directory
+    directory.cleanup()
+    return tempfile.TemporaryDirectory(prefix="starpullm-", dir="/tmp")
 
 
 def _oom_kills() -> int:

@@ -107,7 +107,7 @@ def run_job(job: Job, stop: threading.Event | None = None) -> JobEnding:
             else:
                 stacks = _native_stacks(reports, name, ranks)
         finally:
-            _kill(name, process)
+            end_processes(name, process)
         for rank, report in reports.items():
             stdout, stderr = _text(ranks / f"{rank}.stdout"), _text(ranks / f"{rank}.stderr")
             reports[rank] = replace(report, stdout=stdout, stderr=stderr, native_stacks=stacks.get(rank, ""))
@@ -278,7 +278,7 @@ def _describe_remaining(name: str) -> list[str]:
     return descriptions
 
 
-def _kill(name: str, launched: subprocess.Popen[bytes]) -> None:
+def end_processes(name: str, launched: subprocess.Popen[bytes]) -> None:
     """Kill all processes of a job, and those that they start meanwhile."""
     deadline = time.monotonic() + _KILL_SECONDS
     nothing_seen = 0

@@ -55,7 +55,8 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     accept = "with stored runs: accept a task graph that costs more, and store its cost as the one to compare with"
     add("--starpullm-accept-cost", None, accept)
     add("--starpullm-fresh", None, "start a new process for each check")
-    add("--starpullm-report", "PATH", "JSON file to write the results to; default: a file in pytest's cache")
+    report = "folder for a report that people read, or FILE.json for its data alone; default: a file in pytest's cache"
+    add("--starpullm-report", "PATH", report)
     add("--starpullm-strict", None, "fail tests that are skipped, not comparable or inconclusive")
     add_mpi_option(group, pluginmanager)
 
@@ -89,6 +90,12 @@ class Options:
         of_throughput = ("baseline_lib", "blocks", "budget", "ranks")
         values = [getattr(self._config.option, f"starpullm_{name}") for name in (*names, *of_throughput)]
         return self.benchmark or self.time_limit != DEFAULT_TIME_LIMIT or any(value is not None for value in values)
+
+    @property
+    def report_is_folder(self) -> bool:
+        """Whether ``--starpullm-report`` names a folder: not FILE.json, and nothing else that exists."""
+        path = self.report_path
+        return path is not None and path.suffix != ".json" and (path.is_dir() or not path.exists())
 
     @cached_property
     def machine(self) -> dict[str, Any]:
@@ -209,6 +216,13 @@ class Options:
         report = self.report_path
         if report is not None and not report.parent.is_dir():
             raise pytest.UsageError(f"--starpullm-report: {report}: there is no directory {report.parent}")
+        if self.report_is_folder:
+            from starpullm.report import require_packages
+
+            try:
+                require_packages()
+            except MissingDependencyError as error:
+                raise pytest.UsageError(f"--starpullm-report: {error}") from error
         assert self.reductions
         assert self.configurations()
 

@@ -1,8 +1,7 @@
-"""The results of a run: collected test by test, shown as a table at the end, and written as JSON."""
+"""The results of a run: collected test by test, and shown as a table at the end."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +12,6 @@ from starpullm.pytest_plugin.items import FAMILIES
 if TYPE_CHECKING:
     from starpullm.checks.isolation import Costs
 
-REPORT_VERSION = 1
-
 
 class Report:
     """The tests that use the plugin, and notes on the run itself."""
@@ -22,7 +19,6 @@ class Report:
     def __init__(self) -> None:
         self.notes: list[str] = []
         self.tests: dict[str, dict[str, Any]] = {}
-        self.start = time.time()
 
     def add(self, report: pytest.TestReport) -> None:
         """Add a phase of a test, if the test uses the plugin."""
@@ -59,21 +55,6 @@ class Report:
         if costs is not None and costs.served:
             lines.append(f"isolation: {costs}")
         return lines + self.notes
-
-    def as_json(self, costs: Costs | None) -> dict[str, Any]:
-        """Return the part of the JSON file that is about tests and their processes."""
-        isolation = costs and {
-            "processes": len(costs.starts),
-            "served": costs.served,
-            "seconds_per_process": costs.per_process,
-            "seconds_saved": costs.saved,
-        }
-        return {
-            "version": REPORT_VERSION,
-            "time": self.start,
-            "isolation": isolation,
-            "tests": list(self.tests.values()),
-        }
 
 
 def message_of(report: pytest.TestReport) -> str:

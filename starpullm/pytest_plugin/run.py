@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import pytest
 from starpullm.pytest_plugin.items import ENTRY, Entry, configuration_of, family_of, uses_plugin
 from starpullm.pytest_plugin.options import Options, check_file
 from starpullm.pytest_plugin.report import Report, message_of
+from starpullm.pytest_plugin.report_files import ReportFiles
 
 if TYPE_CHECKING:
     from starpullm.checks.isolation import Costs, Pool
@@ -24,6 +24,7 @@ class Validation(Options):
         self._patch = pytest.MonkeyPatch()
         self._pool: Pool | None = None
         self._report = Report()
+        self._files = ReportFiles(config, self, self._report)
         self._costs: Costs | None = None
         """Of the checks of this process, and under pytest-xdist of those of its workers."""
         self._environment_shown = False
@@ -51,6 +52,22 @@ class Validation(Options):
         self._patch.undo()
 
     # Hooks of pytest
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Keep which tests of the plugin were left out, and why."""
+        self._files.add_deselected(items)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Begin the report in a folder."""
+        self._files.begin(session)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Say in the report which test is running."""
+        self._files.add_running(nodeid)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """Take it out of the tests that are running."""
+        self._files.remove_running(nodeid)
 
     def pytest_report_collectionfinish(self, config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
         """Show the environment if a test uses the plugin."""
@@ -86,7 +103,8 @@ class Validation(Options):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """End the processes, and write the report."""
+        """Record runs for the report, end the processes, and write the report."""
+        self._files.record(session, lambda: self.pool)
         if self._pool is not None:
             self._pool.close()
             self._add_costs(self._pool.costs)
@@ -94,7 +112,7 @@ class Validation(Options):
             if self._pool.failures and session.exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if not hasattr(self._config, "workerinput"):
-            self._write_report(session)
+            self._files.finish(session, self._costs)
         elif self._costs is not None and hasattr(self._config, "workeroutput"):
             self._config.workeroutput["starpullm_costs"] = vars(self._costs)
 
@@ -130,36 +148,6 @@ class Validation(Options):
 
     def _add_costs(self, costs: Costs) -> None:
         self._costs = costs if self._costs is None else self._costs + costs
-
-    def _write_report(self, session: pytest.Session) -> None:
-        """Write the JSON file to ``--starpullm-report``, or into pytest's cache if a test has used the plugin."""
-        path = self.report_path
-        if path is None and not self._report.tests:
-            return
-        from starpullm.files.atomic import atomic_write
-
-        notes = self._report.notes
-        report = {
-            **self._report.as_json(self._costs),
-            "environment": self.machine if self._report.tests else None,
-            "ranks": self.ranks,
-            "seed": self.seed,
-        }
-        try:
-            if path is None:
-                if not self._config.pluginmanager.has_plugin("cacheprovider"):
-                    notes.append("report: not written: pytest's cache is switched off, expected --starpullm-report")
-                    return
-                assert self._config.cache is not None
-                path = self._config.cache.mkdir("starpullm") / "report.json"
-            with atomic_write(path) as file:
-                file.write(json.dumps(report, indent=1, allow_nan=False).encode() + b"\n")
-        except OSError as error:
-            notes.append(f"{'report' if self.report_path is None else '--starpullm-report'}: {error}")
-            if self.report_path is not None:
-                session.exitstatus = pytest.ExitCode.USAGE_ERROR
-        else:
-            notes.append(f"report: {path}")
 
 
 VALIDATION = pytest.StashKey[Validation]()

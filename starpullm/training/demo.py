@@ -11,18 +11,18 @@ from pathlib import Path
 
 import numpy as np
 
-from starpullm.data.generator import initial_parameters
+from starpullm.data.generator import initial_checkpoint
 from starpullm.data.loader import TokenLoader
+from starpullm.data.models import MODELS
 from starpullm.data.text import byte_encoding
-from starpullm.files.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from starpullm.files.model import ModelConfig
+from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.tokens import write_tokens
 from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
 from starpullm.training.generate import generate
 from starpullm.training.loop import StepReport, train
 
-CONFIG = ModelConfig(max_seq_len=64, vocab_size=257, num_layers=4, num_heads=4, channels=64, padded_vocab_size=320)
+CONFIG = MODELS["demo"]
 BATCH_SIZE, SEQ_LEN = 4, 64
 NUM_STEPS = 1500
 LEARNING_RATE = 1e-3
@@ -59,7 +59,7 @@ def encode_text(directory: Path) -> Path:
 def new_model(directory: Path) -> Path:
     """Write an untrained model and return its path."""
     path = directory / "untrained.bin"
-    write_checkpoint(path, Checkpoint(CONFIG, dict(initial_parameters(CONFIG, SEED))))
+    initial_checkpoint(path, CONFIG, SEED)
     return path
 
 

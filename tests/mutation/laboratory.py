@@ -338,8 +338,8 @@ CHECKS: dict[str, Check] = {
     "parity over ranks": parity_over_ranks,
     "gradient error over ranks": gradients_over_ranks,
     "training over ranks": training_over_ranks,
-    "memory growth": each_reduction(lifetimes.step_growth, ("ordered",), fresh=True),
-    "memory growth, trainers": each_reduction(lifetimes.trainer_growth, ("ordered",), fresh=True),
+    "memory growth": each_reduction(lifetimes.step_growth, ("ordered",), counts_allocations=True),
+    "memory growth, trainers": each_reduction(lifetimes.trainer_growth, ("ordered",), counts_allocations=True),
     "throughput": speed,
 }
 """By name, the cheapest first."""

@@ -255,7 +255,9 @@ def _clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
         if not name.startswith(_DROPPED) and name not in _DROPPED_NAMES
     }
     # PYTHONSAFEPATH: a starpullm in the current directory must not hide the installed package.
-    return {**kept, "STARPU_HOME": _starpu_home(), "PYTHONSAFEPATH": "1", **extra}
+    # OMP_WAIT_POLICY: other tests run beside this one, and threads that spin take the cores from those they wait for.
+    fixed = {"STARPU_HOME": _starpu_home(), "PYTHONSAFEPATH": "1", "OMP_WAIT_POLICY": "passive"}
+    return {**kept, **fixed, **extra}
 
 
 @cache

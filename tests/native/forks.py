@@ -34,7 +34,17 @@ PYTHON = (sys.executable, "-W", "error", "-X", "faulthandler")
 _IMPORTED = ("pytest", "starpullm.commands", "starpullm.checks.runs")
 
 # What may differ from the environment of the process: nothing reads these while a module is imported.
-_READ_LATE = ("HWLOC_", "OMP_", "STARPU_", "TIKTOKEN_", "PYTEST_CURRENT_TEST", "STARPULLM_LIB", "STARPULLM_SIMD")
+_OURS_READ_LATE = ("STARPULLM_CACHES", "STARPULLM_LIB", "STARPULLM_SIMD")
+_READ_LATE = (
+    "HWLOC_",
+    "OMP_",
+    "STARPU_",
+    "TIKTOKEN_",
+    "PYTEST_CURRENT_TEST",
+    "STARPULLM_CACHES",
+    "STARPULLM_LIB",
+    "STARPULLM_SIMD",
+)
 
 _PACKAGE = "starpullm_native_tests"
 """Name under which a child imports this directory."""

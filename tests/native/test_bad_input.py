@@ -465,6 +465,23 @@ def test_more_sub_batches_than_handles_can_be_counted(tiny_checkpoint: Path, num
     assert "handles" in reply["text"] or f"sub_batches: found {number}" in reply["text"]
 
 
+def open_beyond_memory(checkpoint: str) -> list[Reply]:
+    with Runtime() as runtime:
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        mapped = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + 2**30, hard))
+        refused = attempt(partial(open_and_close, runtime, checkpoint, batch_size=2**22))
+        resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+        return [refused, attempt(open_and_close, runtime, checkpoint)]
+
+
+def test_a_batch_that_no_memory_holds(tiny_checkpoint: Path) -> None:
+    """Its logits alone are 8 GiB; the process may map 1 GiB more. Afterwards a small one can be trained."""
+    refused, good = run_function(open_beyond_memory, tiny_checkpoint)
+    assert_refused(refused, OutOfMemoryError, "bytes could not be allocated")
+    assert good["raised"] is None
+
+
 # ---- Runtimes ----
 
 RUNTIMES: dict[str, tuple[str | Partition, str, Refusal]] = {

@@ -14,6 +14,7 @@ import pytest
 
 from starpullm.golden.records import shipped_record
 from starpullm.machine import peak_gflops
+from starpullm.report import read_document
 from starpullm.speed.limit import matmul_flops
 
 from .children import TWO_CORES, Reply, attempt, run_cli, run_function
@@ -77,12 +78,13 @@ def test_json() -> None:
     assert result["waiting_fraction"] == pytest.approx(0, abs=1e-9)
 
 
-def test_every_combination_is_measured(tiny_checkpoint: Path) -> None:
+def test_every_combination_is_measured(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Partitions with as many sub-batches as workers, and both reductions, of a model of the user's own."""
+    report = ("--report", tmp_path / "out")
     sizes = ("--batch-size", 4, "--seq-len", 6)
     partitions = ("--partition", "1x1", "--partition", "2x1")
     results = bench(
-        "--checkpoint", tiny_checkpoint, *sizes, *partitions, "--reduction", "ordered", "--reduction", "tree"
+        "--checkpoint", tiny_checkpoint, *sizes, *partitions, *report, "--reduction", "ordered", "--reduction", "tree"
     )
     configurations = [
         (of["partition"], of["sub_batches"], of["reduction"]) for of in (result["configuration"] for result in results)
@@ -92,6 +94,8 @@ def test_every_combination_is_measured(tiny_checkpoint: Path) -> None:
         assert_plausible(result, 4, 6, result["configuration"]["sub_batches"])
     one, _, two, _ = (result["tasks_per_step"] for result in results)
     assert one < two < 2 * one
+    document = read_document(tmp_path / "out" / "report.json")
+    assert (document["state"], document["throughput"]) == ("ended", results)
 
 
 def test_two_ranks() -> None:

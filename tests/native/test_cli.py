@@ -23,6 +23,7 @@ from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.model import ModelConfig, num_parameters, parameter_shapes
 from starpullm.files.tokens import read_tokens, write_tokens
 from starpullm.golden.records import shipped_record, tensor_digest
+from starpullm.report import read_document
 from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
 from starpullm.training.generate import generate
@@ -31,6 +32,7 @@ from .children import TWO_CORES, Finished, cli_command, finish, names_in, run_cl
 from .conftest import SmallDisk
 
 TINY = shipped_record("tiny")
+ODD = shipped_record("odd").path
 SIZES = ("--batch-size", 2, "--seq-len", 8)
 
 
@@ -84,6 +86,29 @@ def test_doctor_without_a_library(tmp_path: Path) -> None:
     assert_refused(
         run_cli("doctor", environment={"STARPULLM_LIB": str(path)}), str(path), "STARPULLM_LIB", returncode=4
     )
+
+
+def test_caches_of_another_machine() -> None:
+    """The blocks of matmuls follow from them, and no bit does."""
+    caches = {"STARPULLM_CACHES": "48K,1M"}
+    lines = run_cli("doctor", environment=caches).check().stdout.splitlines()
+    assert [line.split(maxsplit=1)[1] for line in lines if line.startswith("caches")] == [
+        "L1 48 KiB, L2 1024 KiB a hardware thread"
+    ]
+    smallest = {**TWO_CORES, "STARPULLM_CACHES": "1,1"}
+    run = run_cli("parity", ODD, "--partition", "1x2", environment=smallest).check()
+    assert " 0 differ" in run.stdout
+
+
+@pytest.mark.parametrize("caches", ["x", "32K", "32K,", "32K,1M,8M", "-1,1", "32K, 1M", "0,1M", "32G,1M"])
+def test_unusable_caches_are_refused(caches: str) -> None:
+    run = run_cli("parity", ODD, environment={"STARPULLM_CACHES": caches})
+    assert_refused(run, f'STARPULLM_CACHES: found "{caches}", expected')
+
+
+def test_a_missing_simd_level_is_refused() -> None:
+    run = run_cli("parity", ODD, environment={"STARPULLM_SIMD": "avx1024"})
+    assert_refused(run, 'STARPULLM_SIMD: found "avx1024", expected one of ref, ')
 
 
 # ---- train ----
@@ -484,7 +509,8 @@ def _has_tiktoken() -> bool:
 # ---- parity ----
 
 
-def test_parity() -> None:
+def test_parity(tmp_path: Path) -> None:
+    """The report has a recording of each place, and says what else there is to compare."""
     run = run_cli(
         "parity",
         TINY.path,
@@ -496,6 +522,8 @@ def test_parity() -> None:
         "2x1",
         "--scheduler",
         "eager",
+        "--report",
+        tmp_path / "out",
         environment=TWO_CORES,
     ).check()
     equal = "570 tensors over 3 steps, 0 differ"
@@ -504,6 +532,11 @@ def test_parity() -> None:
         "parity: 2280 tensors over 12 steps, 0 differ",
     ]
     assert run.stderr == ""
+    report = read_document(tmp_path / "out" / "report.json")
+    assert (report["state"], report["exit_status"], len(report["tests"])) == ("ended", 0, 4)
+    assert [of["configuration"] for of in report["recordings"]] == ["1x1 eager", "2x1 eager"]
+    assert "partition 1x2" in [entry["what"] for entry in report["not_checked"]]
+    assert (tmp_path / "out" / "index.html").is_file()
 
 
 def test_parity_last_line() -> None:
@@ -597,7 +630,7 @@ def test_parity_names_the_element_of_the_record(tmp_path: Path) -> None:
 
 def test_parity_with_other_bits() -> None:
     """A sum in another order has other bits. The expected values come from a run in the record's order."""
-    record = shipped_record("odd").path
+    record = ODD
     options = ("--sub-batches", "3", "--reduction", "tree", "--partition", "2x1")
     run = run_cli("parity", record, *options, environment=TWO_CORES).check(1)
     lines = run.stdout.splitlines()

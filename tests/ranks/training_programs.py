@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import random
@@ -15,6 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest import mock
+
+import numpy as np
+from numpy.typing import NDArray
 
 from starpullm import Runtime, Trainer
 from starpullm import trainer as trainer_module
@@ -104,22 +106,6 @@ def killed_while_saving(comm: Comm, source: str, tokens: str, states: str, seed:
             pass
 
 
-def memory(comm: Comm, checkpoint: str, last: str, *at: str) -> None:
-    """Print resident bytes and open files after some steps, as JSON."""
-    sizes: dict[int, tuple[int, int]] = {}
-    with training(comm, checkpoint) as trainer:
-        for step in range(1, int(last) + 1):
-            loss = trainer.submit(*generate_tokens(comm.Get_rank() + 1, step, B, T, 61))
-            if str(step) in at:
-                float(loss)
-                trainer.wait()
-                comm.barrier()
-                gc.collect()
-                pages = int(Path("/proc/self/statm").read_text().split()[1])
-                sizes[step] = (pages * os.sysconf("SC_PAGE_SIZE"), len(list(Path("/proc/self/fd").iterdir())))
-    print(json.dumps(sizes))
-
-
 def several_trainers(comm: Comm, checkpoint: str) -> None:
     """Print the losses of two trainers at the same time, and of two one after the other, as JSON."""
     batch = generate_tokens(comm.Get_rank() + 1, 1, B, T, 61)
@@ -136,8 +122,8 @@ def several_trainers(comm: Comm, checkpoint: str) -> None:
     print(json.dumps(losses))
 
 
-def one_rank_fails(comm: Comm, checkpoint: str) -> None:
-    """Print the errors of calls that fail on one rank; afterwards the same calls succeed."""
+def one_rank_fails(comm: Comm, checkpoint: str, huge: str) -> None:
+    """Print the errors of calls that fail on one rank, or on all; afterwards the same calls succeed."""
     fails = comm.Get_rank() == FAILING_RANK
     try:
         Runtime(scheduler="no_such" if fails else "lws", comm=comm)
@@ -150,8 +136,34 @@ def one_rank_fails(comm: Comm, checkpoint: str) -> None:
                 Trainer(runtime, f"{checkpoint} which is missing" if fails else checkpoint, batch_size=B, seq_len=T)
         except StarpullmError as error:
             print(error)
+        try:
+            Trainer(runtime, huge, batch_size=B, seq_len=T)
+        except StarpullmError as error:
+            print(error)
         with Trainer(runtime, checkpoint, batch_size=B, seq_len=T) as succeeds:
             float(succeeds.submit(*generate_tokens(comm.Get_rank() + 1, 1, B, T, 61)))
+
+
+CALLS: dict[str, Callable[[Trainer, bool], object]] = {
+    "evaluate": lambda trainer, fails: trainer.evaluate(*_batch(fails)),
+    "tensor": lambda trainer, fails: trainer.tensor("params", "qkvw", 99 if fails else 0),
+}
+"""Calls that all ranks have to make, and that one rank is refused for its arguments."""
+
+
+def _batch(fails: bool) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    inputs, targets = generate_tokens(1, 1, B, T, 61)
+    if fails:
+        targets[1, 3] = -1
+    return inputs, targets
+
+
+def one_rank_is_refused(comm: Comm, checkpoint: str, call: str) -> None:
+    """Make a call that one rank can't make; the others wait in it for that rank, or for its messages."""
+    with training(comm, checkpoint) as trainer:
+        float(trainer.submit(*_batch(False)))
+        report_phase(call, 1)
+        CALLS[call](trainer, comm.Get_rank() == FAILING_RANK)
 
 
 def use_mpi(comm: Comm) -> None:

@@ -10,20 +10,8 @@ import pytest
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.speed.noise import median_interval
 from starpullm.speed.peers.compare import LOSS_TOLERANCE, Spread, check_losses, compare
-from starpullm.speed.workload import Workload
 
-WORKLOAD = Workload(
-    model="tiny",
-    batch_size=2,
-    seq_len=8,
-    partition="1x1",
-    scheduler="lws",
-    sub_batches=1,
-    reduction="ordered",
-    ranks=1,
-    iterations=3,
-    warm_up=2,
-)
+from .workloads import workload
 
 
 def test_spread() -> None:
@@ -52,9 +40,8 @@ def test_losses_that_do_not(second: float) -> None:
     ],
 )
 def test_what_cannot_be_compared(changes: dict[str, object], peers: list[str], sentence: str) -> None:
-    workload = Workload(**{**vars(WORKLOAD), **changes})
     with pytest.raises(InvalidArgumentError, match=sentence):
-        compare(workload, Path("none.bin"), peers, blas_library=None, time_limit=1.0, progress=lambda: None)
+        compare(workload(**changes), Path("none.bin"), peers, blas_library=None, time_limit=1.0, progress=lambda: None)
 
 
 @pytest.mark.parametrize(("count", "cut"), [(1, 0), (5, 0), (6, 0), (8, 0), (9, 1), (10, 1), (20, 5)])

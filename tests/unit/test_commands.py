@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
+from dataclasses import astuple
 from pathlib import Path
 
 import click
@@ -16,11 +17,14 @@ from click.testing import CliRunner, Result
 from starpullm.commands import bench, main
 from starpullm.commands.render import OUT
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
+from starpullm.files.checkpoint import checkpoint_config
 from starpullm.processes.lock import LOCK_VARIABLE
 from starpullm.speed.measure import Throughput
 from starpullm.speed.peers.compare import Comparison, ContenderSpeed, Spread
 from starpullm.speed.plots import read_results
 from starpullm.speed.workload import Workload
+
+from .workloads import workload
 
 
 def commands(command: click.Command, *names: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -36,7 +40,8 @@ COMMANDS = dict(commands(main))
 
 def test_all_commands_are_there() -> None:
     assert {names[0] for names in COMMANDS if names} == set(
-        "bench checkpoint debug-state demo doctor generate parity plot record tokenize train".split()
+        "bench checkpoint convert debug-state demo doctor generate parity plot probe record report tokenize trace "
+        "train".split()
     )
     assert ("checkpoint", "new") in COMMANDS
 
@@ -80,7 +85,7 @@ def test_batch_sizes_of_bench(
     """Of each rank or of all together; configurations, as printed by --json, have that of all together."""
     measured: list[Workload] = []
 
-    def measure_all(run: object, workloads: Sequence[Workload], checkpoint: object) -> None:
+    def measure_all(run: object, workloads: Sequence[Workload], *_: object) -> None:
         measured.extend(workloads)
 
     monkeypatch.setattr(bench, "_measure_all", measure_all)
@@ -237,18 +242,7 @@ def test_ratios_within_noise_are_not_printed(monkeypatch: pytest.MonkeyPatch) ->
     contenders = (speed("strict", True), speed("blas", True), speed("torch eager", False))
     monkeypatch.setattr(OUT, "print", lines.append)
     comparison = Comparison(
-        configuration=Workload(
-            model="tiny",
-            batch_size=2,
-            seq_len=8,
-            partition="1x1",
-            scheduler="lws",
-            sub_batches=1,
-            reduction="ordered",
-            ranks=1,
-            iterations=3,
-            warm_up=2,
-        ),
+        configuration=workload(),
         contenders=contenders,
         steps_per_turn={},
         loss_difference=0.0,
@@ -257,3 +251,27 @@ def test_ratios_within_noise_are_not_printed(monkeypatch: pytest.MonkeyPatch) ->
     bench._print_comparison(comparison)
     assert [" ".join(line.split()[4:]) for line in lines[2:4]] == ["", "within noise 0.90 1.20"]
     assert lines[4].split()[5:7] == ["1.10", "x"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("--config tiny", (16, 61, 2, 2, 16, 64)),
+        ("--config tiny --layers 1 --max-seq-len 4", (4, 61, 1, 2, 16, 64)),
+        ("--config tiny --vocab 129", (16, 129, 2, 2, 16, 256)),
+        ("--config tiny --vocab 62 --padded-vocab 63", (16, 62, 2, 2, 16, 63)),
+        ("--layers 1 --heads 1 --channels 2 --vocab 3 --max-seq-len 5", (5, 3, 1, 1, 2, 128)),
+    ],
+)
+def test_sizes_of_new_checkpoints(tmp_path: Path, options: str, expected: tuple[int, ...]) -> None:
+    path = tmp_path / "model.bin"
+    result = CliRunner().invoke(main, ["checkpoint", "new", *options.split(), str(path)])
+    assert result.exit_code == 0, result.output
+    assert astuple(checkpoint_config(path)) == expected
+
+
+def test_new_checkpoints_need_sizes(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["checkpoint", "new", "--layers", "1", "--vocab", "3", str(tmp_path / "x")])
+    assert result.exit_code == 2
+    assert result.output.endswith("expected --config, or all sizes: --max-seq-len, --heads, --channels missing\n")
+    assert list(tmp_path.iterdir()) == []

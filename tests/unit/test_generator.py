@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,15 +18,17 @@ from starpullm.data.generator import (
     generate_parameters,
     generate_tokens,
     generated_tokens_sha256,
+    initial_checkpoint,
     initial_parameters,
     mix,
 )
+from starpullm.data.models import MODELS
 from starpullm.errors import (
     FileError,
     InvalidArgumentError,
 )
 from starpullm.files.checkpoint import checkpoint_header, read_checkpoint
-from starpullm.files.model import ModelConfig, parameter_shapes
+from starpullm.files.model import ModelConfig, num_parameters, padded_vocab, parameter_shapes
 from starpullm.golden.records import SHIPPED_RECORDS, shipped_record
 
 
@@ -182,3 +185,32 @@ def test_initial_parameters_depend_on_the_seed_alone() -> None:
     assert np.array_equal(first["wte"], padded["wte"][:10])
     assert np.array_equal(first["fcprojw"], padded["fcprojw"])
     assert not np.array_equal(first["fcprojw"], other["fcprojw"])
+
+
+def test_initial_checkpoint_is_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file holds the parameters that are drawn as a whole, wherever it is cut."""
+    config = ModelConfig(8, 10, 2, 1, 4, 16)
+    expected = dict(initial_parameters(config, 1))
+    monkeypatch.setattr(generator, "_INITIAL_CHUNK", 7)
+    initial_checkpoint(tmp_path / "model.bin", config, 1)
+    read = read_checkpoint(tmp_path / "model.bin")
+    assert read.config == config
+    assert all(read.parameters[name].tobytes() == array.tobytes() for name, array in expected.items())
+
+
+def test_named_models() -> None:
+    """The numbers of parameters that GPT-2's authors and llm.c give; `tiny` is the record's model."""
+    sizes = {
+        name: num_parameters(replace(config, padded_vocab_size=50257))
+        for name, config in MODELS.items()
+        if config.vocab_size == 50257
+    }
+    assert sizes == {
+        "gpt2": 124439808,
+        "gpt2-medium": 354823168,
+        "gpt2-large": 774030080,
+        "gpt2-xl": 1557611200,
+    }
+    assert [MODELS[name].channels // MODELS[name].num_heads for name in sizes] == [64] * 4
+    assert MODELS["tiny"] == shipped_record("tiny").model
+    assert {MODELS[name].padded_vocab_size for name in sizes} == {padded_vocab(50257)}

@@ -15,7 +15,8 @@ from starpullm.errors import FileError, FormatError, InvalidArgumentError
 from starpullm.runtime import Partition
 from starpullm.speed import plots
 from starpullm.speed.measure import Throughput
-from starpullm.speed.workload import Workload
+
+from .workloads import workload
 
 FLOPS_PER_TOKEN = 750_000_000
 LIMIT_OF_CORE = 100.0  # 10^9 per second
@@ -28,21 +29,17 @@ def speed_of(partition: str, ranks: int, batch_size: int) -> float:
 
 
 def result(partition: str, batch_size: int, ranks: int = 1, sub_batches: int = 1, **changes: Any) -> Throughput:
-    workload = Workload(
+    configuration = workload(
         model="gpt2-124m",
         batch_size=batch_size,
         seq_len=64,
         partition=partition,
-        scheduler="lws",
         sub_batches=sub_batches,
-        reduction="ordered",
         ranks=ranks,
-        iterations=10,
-        warm_up=2,
     )
     cores = ranks * Partition.parse(partition).workers * Partition.parse(partition).threads
     made = Throughput(
-        configuration=workload,
+        configuration=configuration,
         processor="some processor, 8 cores",
         simd_level="avx512",
         matmul="strict",

@@ -16,21 +16,11 @@ from starpullm.golden.records import shipped_record
 from starpullm.speed.attribution import attribute_time, merge_ranks
 from starpullm.speed.limit import matmul_flops
 from starpullm.speed.measure import Throughput
-from starpullm.speed.workload import Workload
 from starpullm.trace import AccessMode, HandleInfo, Trace
 
-WORKLOAD = Workload(
-    model="tiny",
-    batch_size=4,
-    seq_len=8,
-    partition="2x1",
-    scheduler="lws",
-    sub_batches=2,
-    reduction="ordered",
-    ranks=2,
-    iterations=10,
-    warm_up=2,
-)
+from .workloads import workload
+
+WORKLOAD = workload(batch_size=4, partition="2x1", sub_batches=2, ranks=2, iterations=10)
 OPERATIONS = ("matmul_forward", "adamw_update", "transfer")
 TRANSFER = OPERATIONS.index("transfer")
 
@@ -75,7 +65,7 @@ def test_flops_as_a_plain_count() -> None:
 )
 def test_impossible_workloads(changes: dict[str, object], sentence: str) -> None:
     with pytest.raises(InvalidArgumentError, match=sentence):
-        Workload(**{**asdict(WORKLOAD), **changes})
+        replace(WORKLOAD, **changes)
 
 
 def test_json() -> None:

@@ -20,7 +20,7 @@ static struct starpu_task *task_on_this_rank(struct operation *operation, struct
     return starpu_task;
 }
 
-/* A task that can't be submitted is destroyed, with its argument. */
+/* A task that can't be submitted is destroyed. */
 static status submit(struct starpu_task *starpu_task, struct task *task)
 {
     struct iteration *iteration = task->iteration;
@@ -42,7 +42,9 @@ static status submit(struct starpu_task *starpu_task, struct task *task)
         code = fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused a task of %s (error %d)", task->operation->name, error);
     }
     starpu_task->destroy = 0;
+    starpu_task->cl_arg_free = 0;
     starpu_task_destroy(starpu_task);
+    task_destroy(task);
     return code;
 }
 
@@ -61,7 +63,7 @@ status insert_task(struct operation *operation, struct task_place place, const s
     if (starpu_task)
         code = submit(starpu_task, task);
     else /* it runs on another rank */
-        free(task);
+        task_destroy(task);
     if (code == STARPULLM_OK && !one_rank)
         code = transfers_after_task(operation, place, accesses, num_accesses);
     return code;

@@ -56,11 +56,5 @@ DEFINE_OPERATION(report_loss, run_report_loss);
 status submit_report_loss(struct task_place place, struct data *mean, struct starpullm_loss *loss)
 {
     const struct access accesses[] = {{mean, STARPU_R}};
-    if (loss)
-        loss_future_retain(loss);
-    status code =
-        INSERT_TASK(operation_report_loss, place, accesses, .loss = loss, .failure = place.iteration->failure);
-    if (code != STARPULLM_OK)
-        loss_future_release(loss);
-    return code;
+    return INSERT_TASK(operation_report_loss, place, accesses, .loss = loss, .failure = place.iteration->failure);
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "codelets/loss_future.h"
 #include "runtime/runtime.h"
 #include "runtime/team.h"
 
@@ -129,8 +130,16 @@ status task_create(struct task **created, const struct operation *operation, str
     }
     if (place.iteration->instrument)
         fill_watch(task, accesses);
+    if (task->arguments.loss)
+        loss_future_retain(task->arguments.loss);
     *created = task;
     return STARPULLM_OK;
+}
+
+void task_destroy(struct task *task)
+{
+    loss_future_release(task->arguments.loss);
+    free(task);
 }
 
 const char *operation_name(int index)

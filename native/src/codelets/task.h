@@ -16,13 +16,17 @@ struct task {
     struct task_arguments arguments;
 };
 
-/* Copies the arguments, and tells the recorder and the instruments of the task, if there are any. */
+/* Copies the arguments, and tells the recorder and the instruments of the task, if there are any. The task keeps a
+ * reference to the loss among them, if there is one, which its kernel releases. */
 status task_create(struct task **task, const struct operation *operation, struct task_place place,
                    const struct access *accesses, size_t num_accesses, const struct task_arguments *arguments);
 
 /* Adds a task or a transfer to the trace; *record is NULL if nothing is traced. */
 status task_record(struct starpullm_trace_task **record, int operation_number, struct task_place place,
                    const struct access *accesses, size_t num_accesses);
+
+/* Destroys a task that won't run on this rank. */
+void task_destroy(struct task *task);
 
 /* The callback of a task that has run. */
 void task_done(void *task);

@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "kernels/arithmetic.h"
+#include "kernels/caches.h"
 #include "kernels/team.h"
 
 enum sum_start { SUM_FROM_ZERO, SUM_CONTINUES };
@@ -51,6 +52,15 @@ const char *kernels_level(void);
 
 /* What STARPULLM_SIMD names if there is no such level here, else NULL. */
 const char *kernels_missing_level(void);
+
+/* The caches from which the blocks of matmuls follow. No bit depends on them. */
+const struct caches *kernels_caches(void);
+
+/* Whether STARPULLM_CACHES is set to something else than sizes of caches. */
+bool kernels_caches_are_refused(void);
+
+/* From now on the blocks follow from these. Not while kernels run. */
+void kernels_fit_caches(const struct caches *caches);
 
 /* Name of the index-th level that this machine and build have, "ref" first and the best last; NULL past the last. */
 const char *kernels_level_name(size_t index);

@@ -2,6 +2,7 @@
 #ifndef STARPULLM_LEVEL_H
 #define STARPULLM_LEVEL_H
 
+#include "kernels/caches.h"
 #include "kernels/kernels.h"
 #include "kernels/libm.h"
 #include "kernels/peak.h"
@@ -11,6 +12,7 @@ struct level {
     struct kernels kernels;
     libm_map *vector_libm[NUM_LIBM_FUNCTIONS]; /* NULL: none */
     struct peak peak;
+    void (*fit_caches)(const struct caches *caches); /* NULL: it has no blocks */
 };
 
 #endif

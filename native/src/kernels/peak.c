@@ -32,6 +32,7 @@ double peak_measure(bool fused, double seconds)
     const struct peak *peak = kernels_peak();
     if (fused)
         return peak->fused.run ? measure(peak->fused, seconds) : 0;
-    const double chains = measure(peak->strict[0], seconds / 2), matmul = measure(peak->strict[1], seconds / 2);
+    const double chains = measure(peak->strict[PEAK_CHAINS_ALONE], seconds / 2),
+                 matmul = measure(peak->strict[PEAK_MICROKERNEL], seconds / 2);
     return chains > matmul ? chains : matmul;
 }

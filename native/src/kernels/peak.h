@@ -15,9 +15,12 @@ struct peak_loop {
     double operations; /* of one round */
 };
 
+enum { PEAK_CHAINS_ALONE, PEAK_MICROKERNEL, NUM_STRICT_PEAKS };
+
 /* A level's loops. fused.run is NULL at level ref, and on a processor without fused multiply-add. */
 struct peak {
-    struct peak_loop strict[2]; /* the faster one is the limit: which it is depends on the processor */
+    /* The faster one is the limit: which it is depends on the processor. */
+    struct peak_loop strict[NUM_STRICT_PEAKS];
     struct peak_loop fused;
 };
 

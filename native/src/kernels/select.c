@@ -19,6 +19,8 @@ static const struct level *chosen;
 static const struct kernels *current; /* the chosen level's, or with_blas */
 static struct kernels with_blas;
 static char requested[32]; /* by STARPULLM_SIMD; "" if it isn't set */
+static struct caches caches;
+static bool caches_refused;
 
 static const struct level level_ref = {
     .name = "ref",
@@ -68,6 +70,13 @@ static void add_levels(void)
     levels[0].peak.fused.run = NULL;
 }
 
+static void fit_caches(void)
+{
+    for (size_t i = 0; i < num_levels; i++)
+        if (levels[i].fit_caches)
+            levels[i].fit_caches(&caches);
+}
+
 static void choose(void)
 {
     add_levels();
@@ -81,6 +90,27 @@ static void choose(void)
                 chosen = &levels[i];
     }
     current = &chosen->kernels;
+    caches_refused = !caches_read(&caches);
+    fit_caches();
+}
+
+const struct caches *kernels_caches(void)
+{
+    pthread_once(&once, choose);
+    return &caches;
+}
+
+bool kernels_caches_are_refused(void)
+{
+    pthread_once(&once, choose);
+    return caches_refused;
+}
+
+void kernels_fit_caches(const struct caches *other)
+{
+    pthread_once(&once, choose);
+    caches = *other;
+    fit_caches();
 }
 
 const char *kernels_missing_level(void)

@@ -4,6 +4,7 @@
 #include <starpu.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/kernels.h"
@@ -90,9 +91,20 @@ static status check_simd_level(void)
                 names);
 }
 
+static status check_caches(void)
+{
+    if (!kernels_caches_are_refused())
+        return STARPULLM_OK;
+    return fail(
+        STARPULLM_INVALID_ARGUMENT,
+        "STARPULLM_CACHES: found \"%s\", expected the sizes of the first- and second-level caches, such as 32K,1M",
+        getenv("STARPULLM_CACHES"));
+}
+
 status check_runtime_options(const struct starpullm_runtime_options *options, const struct topology *topology)
 {
     TRY(check_scheduler(options->scheduler));
     TRY(check_simd_level());
+    TRY(check_caches());
     return check_partition(options, topology);
 }

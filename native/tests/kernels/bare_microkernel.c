@@ -1,22 +1,36 @@
 /* The choice of a level's bare micro-kernels. levels.def is made by CMake: LEVEL(name) for each level of this build. */
 #include "bare_microkernel.h"
 
+#include <stdbool.h>
 #include <string.h>
 
-#define LEVEL(name)                                     \
-    void bare_microkernel_##name(size_t calls);         \
-    void bare_microkernel_##name##_fused(size_t calls); \
-    double bare_operations_##name(void);
+#include "kernels/level.h"
+
+#define LEVEL(name)                         \
+    extern const struct level level_##name; \
+    peak_function peak_microkernel_##name##_fused;
 #include "levels.def"
 #undef LEVEL
 
+static bool has_fused(void)
+{
+#ifdef __x86_64__
+    return __builtin_cpu_supports("fma");
+#else
+    return true;
+#endif
+}
+
 struct bare_microkernel bare_microkernel_of(const char *level)
 {
-#define LEVEL(name)                                                                \
-    if (strcmp(level, #name) == 0)                                                 \
-        return (struct bare_microkernel){.strict = bare_microkernel_##name,        \
-                                         .fused = bare_microkernel_##name##_fused, \
-                                         .operations = bare_operations_##name()};
+    struct bare_microkernel bare = {0};
+#define LEVEL(name)                                                                               \
+    if (strcmp(level, #name) == 0) {                                                              \
+        bare.strict = level_##name.peak.strict[PEAK_MICROKERNEL];                                 \
+        bare.fused = (struct peak_loop){peak_microkernel_##name##_fused, bare.strict.operations}; \
+    }
 #include "levels.def"
-    return (struct bare_microkernel){0};
+    if (!has_fused())
+        bare.fused.run = NULL;
+    return bare;
 }

@@ -2,12 +2,11 @@
 #ifndef STARPULLM_BARE_MICROKERNEL_H
 #define STARPULLM_BARE_MICROKERNEL_H
 
-#include <stddef.h>
+#include "kernels/peak.h"
 
 struct bare_microkernel {
-    void (*strict)(size_t calls); /* multiplies so many times, in this thread */
-    void (*fused)(size_t calls);  /* the same source with fused multiply-add; NULL: this processor has none */
-    double operations;            /* multiplications and additions of a call */
+    struct peak_loop strict; /* as in the library */
+    struct peak_loop fused;  /* the same source with fused multiply-add; run is NULL if this processor has none */
 };
 
 /* That of a level; {0} at a level without micro-kernels. */

@@ -126,13 +126,15 @@ static double median(double *x, size_t count)
     return count % 2 ? x[count / 2] : (x[count / 2 - 1] + x[count / 2]) / 2;
 }
 
+static volatile float sink; /* keeps the loops */
+
 /* Seconds that a bare micro-kernel takes for as many operations as a call of a matmul. */
-static double bare_seconds(void (*run)(size_t calls), double operations_of_run, double operations)
+static double bare_seconds(struct peak_loop loop, double operations)
 {
-    const size_t calls = (size_t)(2e7 / operations_of_run) + 1; /* some 0.3 ms */
+    const size_t rounds = (size_t)(2e7 / loop.operations) + 1; /* some 0.3 ms */
     const double start = now();
-    run(calls);
-    return (now() - start) / (operations_of_run * (double)calls) * operations;
+    sink = loop.run(rounds, 0.5F, 1.0F);
+    return (now() - start) / (loop.operations * (double)rounds) * operations;
 }
 
 struct round {
@@ -161,7 +163,7 @@ static struct measurement measure(const struct operation *o, double operations, 
                                   struct implementation other)
 {
     const struct bare_microkernel bare = bare_microkernel_of(ours.level);
-    const bool with_bare = o->is_matmul && bare.strict, with_fused = o->is_matmul && bare.fused;
+    const bool with_bare = o->is_matmul && bare.strict.run, with_fused = o->is_matmul && bare.fused.run;
     struct round rounds[MAX_ROUNDS] = {0};
     /* A sample has so many calls that it is long enough for the clock. These calls also bring the buffers into the
      * caches. */
@@ -173,9 +175,9 @@ static struct measurement measure(const struct operation *o, double operations, 
     for (; count < MIN_ROUNDS || (count < MAX_ROUNDS && now() - begin < budget_seconds); count++) {
         struct round *r = &rounds[count];
         r->other = seconds(o, other.kernels, calls);
-        r->fused = with_fused ? bare_seconds(bare.fused, bare.operations, operations) : 0;
+        r->fused = with_fused ? bare_seconds(bare.fused, operations) : 0;
         r->ours = seconds(o, ours.kernels, calls);
-        r->strict = with_bare ? bare_seconds(bare.strict, bare.operations, operations) : 0;
+        r->strict = with_bare ? bare_seconds(bare.strict, operations) : 0;
     }
     struct measurement m = {.ours = median_of(rounds, count, OURS),
                             .other = median_of(rounds, count, OTHER),

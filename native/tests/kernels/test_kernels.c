@@ -122,6 +122,7 @@ static struct {
     const struct kernels *kernels;
     struct team team;
     size_t number;
+    struct caches caches; /* that the blocks are for */
     enum flavour flavour;
     char shape[160];
     struct buffer buffers[MAX_BUFFERS];
@@ -133,8 +134,9 @@ static struct {
 static void failed(const char *what)
 {
     fflush(stdout);
-    fprintf(stderr, "%s: %s\n  case %zu (%s, %d threads, %s values): %s\n", the.operation, what, the.number,
-            the.level ? the.level : "no level yet", the.team.count, flavour_names[the.flavour], the.shape);
+    fprintf(stderr, "%s: %s\n  case %zu (%s, %d threads, blocks for caches of %zu and %zu bytes, %s values): %s\n",
+            the.operation, what, the.number, the.level ? the.level : "no level yet", the.team.count, the.caches.l1,
+            the.caches.l2, flavour_names[the.flavour], the.shape);
     exit(1);
 }
 
@@ -676,6 +678,18 @@ static const struct {
 };
 enum { NUM_OPERATIONS = sizeof operations / sizeof *operations };
 
+/* Caches from almost none to more than any block needs, so that blocks have odd sizes; at first this machine's. */
+static void choose_caches(size_t number)
+{
+    static const size_t l2_sizes[] = {0, 1, 5000, 23000, 60000, 150000, 400000, 1100000, 5000000};
+    static struct caches own;
+    if (own.l2 == 0)
+        own = *kernels_caches();
+    const size_t l2 = l2_sizes[number % (sizeof l2_sizes / sizeof *l2_sizes)];
+    the.caches = l2 == 0 ? own : (struct caches){.l1 = 1 + l2 / 16, .l2 = l2};
+    kernels_fit_caches(&the.caches);
+}
+
 static void run(size_t index)
 {
     the.operation = operations[index].name;
@@ -683,6 +697,7 @@ static void run(size_t index)
         random_state = (uint64_t)(index + 1) << 32 | the.number;
         the.flavour = (enum flavour)(the.number % 2 ? random_below(NUM_FLAVOURS) : ORDINARY);
         the.team.count = random_threads();
+        choose_caches(the.number);
         the.level = NULL;
         the.next = 0;
         operations[index].run_case();

@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from starpullm.processes.lock import machine_lock
+from starpullm.report import ReportFolder, new_document
 
 from ..mutants import Builder
 from ..patches import CHECKOUT, PatchError
 from .candidates import VECTOR_FOLDER, Candidate, Stratum, candidates_of, shuffled, strata, tool
-from .page import page, read_explanations, reason_of
+from .page import folders, page, read_explanations, reason_of
 from .python_checks import read_run
 from .results import SUITE, Mutant, Results, Run, checked_out, in_suite
 from .stages import STAGES, Baseline, Stage, Workplace, inspect, limit_this_process
@@ -233,13 +234,23 @@ def work(
                 mutants.append(mutant)
     numbers = {stage.name: number for number, stage in enumerate(STAGES)}
     every = tuple(dict.fromkeys(mutant.candidate.folder for mutant in mutants))
-    for folders, names in ((every, (STAGES[0].name,)), *SOON, *((every, (stage.name,)) for stage in STAGES)):
+    for where, names in ((every, (STAGES[0].name,)), *SOON, *((every, (stage.name,)) for stage in STAGES)):
         for mutant in mutants:
-            for name in names if mutant.candidate.folder in folders else ():
+            for name in names if mutant.candidate.folder in where else ():
                 if time.monotonic() > deadline:
                     yield f"{', '.join(names)}: not all mutants that are left have been tried"
                     return
                 laboratory.run_stage(mutant, numbers[name])
+
+
+def write_pages(options: argparse.Namespace, results: Results) -> None:
+    """Write the page of the documentation and, if there is a folder for it, the report."""
+    options.page.write_text(page(results, python=read_run()), "utf-8")
+    if options.report:
+        document = new_document("python -m tests.mutation.generated", sys.argv[1:], seed=options.seed)
+        ReportFolder(options.report).write(
+            {**document, "state": "ended", "exit_status": 0, "mutation": folders(results)}
+        )
 
 
 def main() -> None:
@@ -251,6 +262,7 @@ def main() -> None:
     parser.add_argument("--resume", type=Path, metavar="FILE", help="the results to continue, as lines of JSON")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after this time")
     parser.add_argument("--page", type=Path, default=PAGE, help="what to write; default docs/mutants.md")
+    parser.add_argument("--report", type=Path, metavar="DIR", help="folder for a report like those of starpullm")
     parser.add_argument("--page-only", action="store_true", help="try nothing, write the page from --resume FILE")
     once_more = "forget that these mutants have survived, and try them once more with the checks of this checkout"
     parser.add_argument("--again", action="append", default=[], metavar="MUTANT", help=once_more)
@@ -260,7 +272,7 @@ def main() -> None:
     if options.resume is None and path.exists():
         parser.error(f"{path} has results already: continue with --resume {path}, or remove it")
     if options.page_only:
-        options.page.write_text(page(Results(path), python=read_run()), "utf-8")
+        write_pages(options, Results(path))
         return
     limit_this_process()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM; --resume goes on"))
@@ -289,7 +301,7 @@ def main() -> None:
                 for left in todo:
                     print(f"{left}; --resume {path} goes on")
             finally:
-                options.page.write_text(page(results, python=read_run()), "utf-8")
+                write_pages(options, results)
 
 
 if __name__ == "__main__":

@@ -116,8 +116,9 @@ class Idle:
 
 
 def forked_or_started(name: str, service: Any, arguments: Any, *, ranks: int = 1, **options: Any) -> children.Child:
-    """Return a child: one process is forked, several ranks are started by mpirun."""
-    kind = ForkedChild if ranks == 1 else children.Child
+    """Return a child: one process is forked, several ranks are started by mpirun, and one that preloads is started."""
+    is_forked = ranks == 1 and "LD_PRELOAD" not in (options.get("environment") or {})
+    kind = ForkedChild if is_forked else children.Child
     return kind(name, service, arguments, ranks=ranks, **options)
 
 

@@ -249,6 +249,7 @@ class Workplace:
         self._builder = builder
         self._starpu = starpu
         self._package = copy_package(directory)
+        builder.install_preloaded(self._package / "starpullm")
         self._suites: dict[int, Suite] = {}
         self._stack = ExitStack()
         starpu.mkdir(exist_ok=True)

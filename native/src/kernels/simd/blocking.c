@@ -1,4 +1,4 @@
-/* The block sizes of this level. They are values in a struct, so that a machine's cache sizes can fill it. */
+/* The block sizes of this level, which follow from the caches. */
 #include "kernels/simd/blocking.h"
 
 #include <stdint.h>
@@ -6,23 +6,44 @@
 /* The largest block sizes. A product is cut into equal blocks of at most these (even_part). */
 struct limits {
     size_t MC, KC, NC;
-    size_t KP;       /* of backward_weight */
-    size_t NG;       /* of backward_weight */
-    size_t b_floats; /* of forward: NC * k */
+    size_t KP; /* of backward_weight */
+    size_t NG; /* of backward_weight */
 };
 
-/* What the sizes follow from, in numbers for AVX-512 (first-level cache 32 KB, second-level cache 1 MB):
- * KC: a micro-panel of B (98 KB at KC = 768) and the block of A (295 KB) stay in the second-level cache.
- * MC: 96 rows, so that 8 micro-tiles use a micro-panel of B each time it is read.
- * NG: the columns of B that meet a block of A (393 KB at KC = 384) stay in the second-level cache.
- * b_floats: 16 MB at most for B, which forward packs with all k.
- * Measured with N = 128, 256, 768 and (C, OC) = (768, 2304), (3072, 768) on a shared virtual AMD EPYC of 2 cores: a
- * third to three times of MC, KC, NC or NG changes the geometric mean by less than 3 %, and single shapes by up to 12
- * %, which is about the noise of that machine; only backward_input with NC = 64 had 1.05 times the speed. */
-static const struct limits forward = {.MC = 8 * MR, .KC = 768, .NC = 768, .b_floats = 1 << 22};
-static const struct limits backward_input = {.KC = 768, .NC = 128};
-static const struct limits backward_weight = {.MC = 8 * MR, .KC = 384, .NC = 768, .KP = 1024, .NG = 256 / NR * NR};
-enum { ATTENTION_KC = 768, SMALL_MATMUL = 512 };
+static struct limits forward, backward_input, backward_weight;
+static size_t attention_KC, few_rows_KC;
+
+enum {
+    SMALL_MATMUL = 512,
+    LARGEST_B = 1 << 22 /* floats: forward packs B with all k, and so NR columns at least */
+};
+
+/* The largest multiple of grain that is at most `most`, and grain at least. */
+static size_t multiple_below(size_t most, size_t grain)
+{
+    return most < grain ? grain : most / grain * grain;
+}
+
+/* MC: 8 micro-tiles use a micro-panel of B each time it is read.
+ * forward: a micro-panel of B (NR*KC), the block of A (MC*KC) and the sums (MC*NC), NC = KC, take two thirds of the
+ * second-level cache.
+ * backward_input: the packed block of B (KC*NC) takes three eighths of the second-level cache.
+ * backward_weight: the block of A (MC*KC) and the columns of B that meet it (KC*NG), NG = KC * 2/3, take half of the
+ * second-level cache.
+ * Of few rows: a micro-panel of B, which is used once, takes half of the first-level cache. */
+void SIMD_NAME(fit_caches)(const struct caches *caches)
+{
+    const size_t l2 = caches->l2 / sizeof(float), MC = 8 * MR, widest = 768;
+    size_t KC = multiple_below(smaller(l2 * 2 / 3 / (NR + 2 * MC), widest), LANES);
+    forward = (struct limits){.MC = MC, .KC = KC, .NC = rounded_up(KC, NR)};
+    backward_input = (struct limits){.KC = KC, .NC = multiple_below(l2 * 3 / 8 / KC, NR)};
+    attention_KC = KC;
+    few_rows_KC = multiple_below(caches->l1 / sizeof(float) / 2 / NR, LANES);
+    for (KC = LANES; KC < widest / 2 && (KC + LANES) * (MC + (KC + LANES) * 2 / 3) <= l2 / 2;)
+        KC += LANES;
+    backward_weight = (struct limits){
+        .MC = MC, .KC = KC, .NC = rounded_up(widest, NR), .KP = 1024, .NG = multiple_below(KC * 2 / 3, NR)};
+}
 
 /* The size of the first of the fewest equal parts of `items` that are at most `most`, a multiple of grain. */
 static size_t even_part(size_t items, size_t most, size_t grain)
@@ -34,7 +55,7 @@ static size_t even_part(size_t items, size_t most, size_t grain)
 struct blocking SIMD_NAME(blocking_forward)(size_t m, size_t n, size_t k)
 {
     (void)m;
-    const size_t fitting = forward.b_floats / k / NR * NR, most = smaller(fitting ? fitting : NR, forward.NC);
+    const size_t fitting = LARGEST_B / k / NR * NR, most = smaller(fitting ? fitting : NR, forward.NC);
     const size_t NC = even_part(n, most, NR);
     return (struct blocking){.MC = forward.MC, .KC = even_part(k, forward.KC, LANES), .NC = NC, .KP = k, .NG = NC};
 }
@@ -58,7 +79,12 @@ struct blocking SIMD_NAME(blocking_backward_weight)(size_t m, size_t n, size_t k
 
 size_t SIMD_NAME(blocking_attention_KC)(void)
 {
-    return ATTENTION_KC;
+    return attention_KC;
+}
+
+size_t SIMD_NAME(blocking_few_rows_KC)(void)
+{
+    return few_rows_KC;
 }
 
 bool SIMD_NAME(is_small_matmul)(size_t m, size_t n, size_t k)

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "kernels/caches.h"
 #include "kernels/simd/microkernel.h"
 #include "kernels/simd/sizes.h"
 #include "kernels/team.h"
@@ -19,12 +20,18 @@ struct blocking {
     size_t NG; /* columns that meet all MC rows before the next columns do, a multiple of NR */
 };
 
+/* Derives the block sizes from these caches; not while kernels run. */
+void SIMD_NAME(fit_caches)(const struct caches *caches);
+
 struct blocking SIMD_NAME(blocking_forward)(size_t m, size_t n, size_t k);
 struct blocking SIMD_NAME(blocking_backward_input)(size_t m, size_t n, size_t k);
 struct blocking SIMD_NAME(blocking_backward_weight)(size_t m, size_t n, size_t k);
 
 /* The KC of attention's products. */
 size_t SIMD_NAME(blocking_attention_KC)(void);
+
+/* The KC of a forward product of at most MR rows. */
+size_t SIMD_NAME(blocking_few_rows_KC)(void);
 
 /* A thread's part of an output. */
 struct rectangle {

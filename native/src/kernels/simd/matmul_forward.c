@@ -135,7 +135,7 @@ static bool forward_packed(struct forward *f)
  * read in place, and B the transpose of weight, of which each value is used n times. false: there is no memory. */
 static bool forward_few_rows(const struct forward *f)
 {
-    enum { KC = 128 }; /* a micro-panel of 8 to 16 KB stays in the first-level cache until it is used */
+    const size_t KC = SIMD_NAME(blocking_few_rows_KC)();
     float *b = kernels_scratch(KC * NR);
     if (!b)
         return false;

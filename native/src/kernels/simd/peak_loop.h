@@ -9,6 +9,7 @@
 enum { PEAK_CHAINS = 14 };
 
 peak_function SIMD_NAME(peak_fused);
+peak_function SIMD_NAME(peak_microkernel);
 
 /* What the compiler must not see through, so that it computes every round. */
 static inline float peak_sum(const vector chains[PEAK_CHAINS])

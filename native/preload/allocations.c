@@ -1,0 +1,338 @@
+/* The functions that allocate and free, in place of the C library's, which they call. Each allocation that is counted
+ * has an entry in a table until it is freed. */
+#undef _FILE_OFFSET_BITS /* mmap and mmap64 are two functions */
+#include "allocations.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/types.h>
+
+#define EXPORTED __attribute__((visibility("default")))
+#define CALLER __builtin_return_address(0)
+
+/* ---- The C library's functions ---- */
+
+static struct {
+    void *(*malloc)(size_t);
+    void *(*calloc)(size_t, size_t);
+    void *(*realloc)(void *, size_t);
+    void *(*memalign)(size_t, size_t);
+    void *(*aligned_alloc)(size_t, size_t);
+    int (*posix_memalign)(void **, size_t, size_t);
+    void (*free)(void *);
+    void *(*mmap)(void *, size_t, int, int, int, off_t);
+    void *(*mmap64)(void *, size_t, int, int, int, off64_t);
+    void *(*mremap)(void *, size_t, size_t, int, ...);
+    int (*munmap)(void *, size_t);
+} next;
+
+/* dlsym() may allocate itself; it gets memory from here, which is never freed. */
+static _Alignas(64) char early[4096];
+static size_t early_used;
+
+static void *allocate_early(size_t bytes)
+{
+    const size_t begin = early_used;
+    early_used = (begin + bytes + 63) / 64 * 64;
+    if (early_used > sizeof early)
+        abort();
+    return early + begin;
+}
+
+static bool is_early(const void *address)
+{
+    return (const char *)address >= early && (const char *)address < early + sizeof early;
+}
+
+/* False while dlsym() is running. A process has one thread when it allocates for the first time. */
+static bool resolve(void)
+{
+    static bool started, done;
+    if (started)
+        return done;
+    started = true;
+#define RESOLVE(name) *(void **)&next.name = dlsym(RTLD_NEXT, #name)
+    RESOLVE(malloc);
+    RESOLVE(calloc);
+    RESOLVE(realloc);
+    RESOLVE(memalign);
+    RESOLVE(aligned_alloc);
+    RESOLVE(posix_memalign);
+    RESOLVE(free);
+    RESOLVE(mmap);
+    RESOLVE(mmap64);
+    RESOLVE(mremap);
+    RESOLVE(munmap);
+#undef RESOLVE
+    return done = true;
+}
+
+/* ---- The table ---- */
+
+enum { MAX_SITES = 1 << 16, NUM_CHAINS = 1 << 14 }; /* powers of two */
+
+struct site {
+    _Atomic(uint64_t) key; /* the caller's address, then 16 bits with the thread's number; 0: unused */
+    atomic_size_t made, live, live_bytes;
+};
+
+struct entry {
+    struct entry *next;
+    const void *address;
+    size_t bytes;
+    struct site *site;
+};
+
+struct chain {
+    pthread_mutex_t mutex;
+    struct entry *first;
+};
+
+static struct site sites[MAX_SITES];
+static struct chain chains[NUM_CHAINS];
+static atomic_bool counting; /* new allocations */
+static atomic_bool in_use;   /* the table; from the first start on */
+
+static size_t hash(uint64_t key)
+{
+    return (size_t)(key * 0x9e3779b97f4a7c15U >> 40);
+}
+
+static struct chain *chain_of(const void *address)
+{
+    return &chains[hash((uintptr_t)address >> 4) % NUM_CHAINS];
+}
+
+/* From 1 on. */
+static uint16_t thread_number(void)
+{
+    static atomic_ushort numbers;
+    /* With another model the first access in a thread would allocate. */
+    static _Thread_local uint16_t number __attribute__((tls_model("initial-exec")));
+    if (!number)
+        number = (uint16_t)(atomic_fetch_add(&numbers, 1) + 1);
+    return number;
+}
+
+/* The process ends if there are more sites than the table holds, because the count would be wrong. */
+static struct site *site_of(const void *caller)
+{
+    const uint64_t key = (uint64_t)(uintptr_t)caller << 16 | thread_number();
+    for (size_t i = hash(key), tries = 0; tries < MAX_SITES; i++, tries++) {
+        struct site *site = &sites[i % MAX_SITES];
+        uint64_t found = 0;
+        if (atomic_compare_exchange_strong(&site->key, &found, key) || found == key)
+            return site;
+    }
+    abort();
+}
+
+static void insert(struct entry *entry)
+{
+    struct chain *chain = chain_of(entry->address);
+    atomic_fetch_add(&entry->site->live, 1);
+    atomic_fetch_add(&entry->site->live_bytes, entry->bytes);
+    pthread_mutex_lock(&chain->mutex);
+    entry->next = chain->first;
+    chain->first = entry;
+    pthread_mutex_unlock(&chain->mutex);
+}
+
+static void *count(void *address, size_t bytes, const void *caller)
+{
+    if (!address || !atomic_load(&counting))
+        return address;
+    struct entry *entry = next.malloc(sizeof *entry);
+    if (!entry)
+        abort();
+    *entry = (struct entry){.address = address, .bytes = bytes, .site = site_of(caller)};
+    atomic_fetch_add(&entry->site->made, 1);
+    insert(entry);
+    return address;
+}
+
+/* Takes an allocation out of the table, before it is freed: afterwards another thread may get the same address. NULL if
+ * it wasn't counted. */
+static struct entry *take(const void *address)
+{
+    if (!address || !atomic_load(&in_use))
+        return NULL;
+    struct chain *chain = chain_of(address);
+    pthread_mutex_lock(&chain->mutex);
+    struct entry **link = &chain->first;
+    while (*link && (*link)->address != address)
+        link = &(*link)->next;
+    struct entry *entry = *link;
+    if (entry)
+        *link = entry->next;
+    pthread_mutex_unlock(&chain->mutex);
+    if (entry) {
+        atomic_fetch_sub(&entry->site->live, 1);
+        atomic_fetch_sub(&entry->site->live_bytes, entry->bytes);
+    }
+    return entry;
+}
+
+static void forget(const void *address)
+{
+    next.free(take(address));
+}
+
+/* ---- In place of the C library ---- */
+
+EXPORTED void *malloc(size_t bytes)
+{
+    return resolve() ? count(next.malloc(bytes), bytes, CALLER) : allocate_early(bytes);
+}
+
+EXPORTED void *calloc(size_t number, size_t bytes)
+{
+    return resolve() ? count(next.calloc(number, bytes), number * bytes, CALLER) : allocate_early(number * bytes);
+}
+
+EXPORTED void *realloc(void *address, size_t bytes)
+{
+    if (!resolve())
+        return allocate_early(bytes);
+    if (is_early(address)) {
+        void *moved = next.malloc(bytes);
+        if (moved) /* what lies behind the old memory is of no use, but can be read */
+            memcpy(moved, address, bytes < sizeof early ? bytes : 0);
+        return count(moved, bytes, CALLER);
+    }
+    struct entry *entry = take(address);
+    void *moved = next.realloc(address, bytes);
+    if (entry && !moved && bytes > 0)
+        insert(entry);
+    else
+        next.free(entry);
+    return count(moved, bytes, CALLER);
+}
+
+EXPORTED void *memalign(size_t alignment, size_t bytes)
+{
+    return resolve() ? count(next.memalign(alignment, bytes), bytes, CALLER) : NULL;
+}
+
+EXPORTED void *aligned_alloc(size_t alignment, size_t bytes)
+{
+    return resolve() ? count(next.aligned_alloc(alignment, bytes), bytes, CALLER) : NULL;
+}
+
+EXPORTED int posix_memalign(void **address, size_t alignment, size_t bytes)
+{
+    if (!resolve())
+        return ENOMEM;
+    const int error = next.posix_memalign(address, alignment, bytes);
+    if (!error)
+        count(*address, bytes, CALLER);
+    return error;
+}
+
+EXPORTED void free(void *address)
+{
+    if (!resolve() || is_early(address))
+        return;
+    forget(address);
+    next.free(address);
+}
+
+EXPORTED void *mmap(void *wanted, size_t bytes, int protection, int flags, int file, off_t offset)
+{
+    if (!resolve())
+        return MAP_FAILED;
+    void *address = next.mmap(wanted, bytes, protection, flags, file, offset);
+    if (address != MAP_FAILED && !(flags & MAP_FIXED))
+        count(address, bytes, CALLER);
+    return address;
+}
+
+EXPORTED void *mmap64(void *wanted, size_t bytes, int protection, int flags, int file, off64_t offset)
+{
+    if (!resolve())
+        return MAP_FAILED;
+    void *address = next.mmap64(wanted, bytes, protection, flags, file, offset);
+    if (address != MAP_FAILED && !(flags & MAP_FIXED))
+        count(address, bytes, CALLER);
+    return address;
+}
+
+EXPORTED void *mremap(void *address, size_t bytes, size_t new_bytes, int flags, ...)
+{
+    if (!resolve())
+        return MAP_FAILED;
+    va_list arguments;
+    va_start(arguments, flags);
+    void *wanted = flags & MREMAP_FIXED ? va_arg(arguments, void *) : NULL;
+    va_end(arguments);
+    struct entry *entry = take(address);
+    void *moved = next.mremap(address, bytes, new_bytes, flags, wanted);
+    if (moved == MAP_FAILED) {
+        if (entry)
+            insert(entry);
+        return moved;
+    }
+    next.free(entry);
+    return count(moved, new_bytes, CALLER);
+}
+
+/* A part that stays mapped isn't counted any more if the part before it is unmapped. */
+EXPORTED int munmap(void *address, size_t bytes)
+{
+    if (!resolve())
+        return -1;
+    forget(address);
+    return next.munmap(address, bytes);
+}
+
+/* ---- What the counting process calls ---- */
+
+EXPORTED void starpullm_allocations_start(void)
+{
+    if (!atomic_load(&in_use))
+        for (size_t i = 0; i < NUM_CHAINS; i++)
+            pthread_mutex_init(&chains[i].mutex, NULL);
+    atomic_store(&counting, false);
+    for (size_t i = 0; i < NUM_CHAINS; i++)
+        while (chains[i].first)
+            forget(chains[i].first->address);
+    for (size_t i = 0; i < MAX_SITES; i++)
+        atomic_store(&sites[i].made, 0);
+    atomic_store(&in_use, true);
+    atomic_store(&counting, true);
+}
+
+EXPORTED void starpullm_allocations_stop(void)
+{
+    atomic_store(&counting, false);
+}
+
+EXPORTED size_t starpullm_allocations_sites(struct starpullm_allocation_site *found, size_t room)
+{
+    size_t number = 0;
+    for (size_t i = 0; i < MAX_SITES; i++) {
+        const uint64_t key = atomic_load(&sites[i].key);
+        if (!key || !atomic_load(&sites[i].made) || number++ >= room)
+            continue;
+        char *call = (char *)(uintptr_t)(key >> 16) - 1; /* the address that the call returns to is behind it */
+        Dl_info info;
+        const bool known = dladdr(call, &info) != 0;
+        found[number - 1] = (struct starpullm_allocation_site){
+            .module = known ? info.dli_fname : NULL,
+            .function = known ? info.dli_sname : NULL,
+            .offset = (uint64_t)(known ? call - (char *)info.dli_fbase : (intptr_t)call),
+            .thread = key & UINT16_MAX,
+            .made = atomic_load(&sites[i].made),
+            .live = atomic_load(&sites[i].live),
+            .live_bytes = atomic_load(&sites[i].live_bytes),
+        };
+    }
+    return number;
+}

@@ -1,0 +1,214 @@
+// Layouts of StarPU's data interfaces. XXH3 is used as a header, so that the library needs nothing at run time.
+#include "content.h"
+
+#define XXH_INLINE_ALL
+#include <string.h>
+#include <xxhash.h>
+
+static const uint64_t poison64 = 0x7ff41eaf1eaf1eaf; // a signalling NaN in binary64
+static const uint32_t poison32 = 0x7fb1eaf5;         // one in binary32
+static const unsigned char poison8 = 0xf5;
+
+static void set_layout(struct layout *layout, uintptr_t address, size_t bytes, const uint64_t sizes[4],
+                       const uint64_t pitches[4])
+{
+    *layout = (struct layout){.address = address, .element_bytes = bytes};
+    for (int d = 0; d < 4; d++) {
+        layout->sizes[d] = sizes[d];
+        layout->strides[d] = pitches[d] * bytes;
+    }
+}
+
+static bool ndim_layout(const struct starpu_ndim_interface *ndim, struct layout *layout)
+{
+    uint64_t sizes[4] = {1, 1, 1, 1}, pitches[4] = {1, 0, 0, 0};
+    if (ndim->ndim > 4)
+        return false;
+    for (size_t d = 0; d < ndim->ndim; d++) {
+        sizes[d] = ndim->nn[d];
+        pitches[d] = ndim->ldn[d];
+    }
+    pitches[0] = 1;
+    set_layout(layout, ndim->ptr, ndim->elemsize, sizes, pitches);
+    return true;
+}
+
+bool content_layout(int interface_id, void *interface, struct layout *layout)
+{
+    switch (interface_id) {
+    case STARPU_VARIABLE_INTERFACE_ID: {
+        const struct starpu_variable_interface *v = interface;
+        set_layout(layout, v->ptr, v->elemsize, (uint64_t[4]){1, 1, 1, 1}, (uint64_t[4]){1});
+        return true;
+    }
+    case STARPU_VECTOR_INTERFACE_ID: {
+        const struct starpu_vector_interface *v = interface;
+        set_layout(layout, v->ptr, v->elemsize, (uint64_t[4]){v->nx, 1, 1, 1}, (uint64_t[4]){1});
+        return true;
+    }
+    case STARPU_MATRIX_INTERFACE_ID: {
+        const struct starpu_matrix_interface *m = interface;
+        set_layout(layout, m->ptr, m->elemsize, (uint64_t[4]){m->nx, m->ny, 1, 1}, (uint64_t[4]){1, m->ld});
+        return true;
+    }
+    case STARPU_BLOCK_INTERFACE_ID: {
+        const struct starpu_block_interface *b = interface;
+        set_layout(layout, b->ptr, b->elemsize, (uint64_t[4]){b->nx, b->ny, b->nz, 1},
+                   (uint64_t[4]){1, b->ldy, b->ldz});
+        return true;
+    }
+    case STARPU_TENSOR_INTERFACE_ID: {
+        const struct starpu_tensor_interface *t = interface;
+        set_layout(layout, t->ptr, t->elemsize, (uint64_t[4]){t->nx, t->ny, t->nz, t->nt},
+                   (uint64_t[4]){1, t->ldy, t->ldz, t->ldt});
+        return true;
+    }
+    case STARPU_NDIM_INTERFACE_ID:
+        return ndim_layout(interface, layout);
+    default:
+        return false;
+    }
+}
+
+typedef void visit(void *state, char *row, size_t bytes);
+
+// Calls a function for each contiguous run of elements. Rows without a gap between them are one run.
+static void for_each_run(const struct layout *layout, visit *function, void *state)
+{
+    uint64_t sizes[4];
+    memcpy(sizes, layout->sizes, sizeof sizes);
+    if (sizes[0] == 0 || sizes[1] == 0 || sizes[2] == 0 || sizes[3] == 0 || layout->element_bytes == 0)
+        return;
+    size_t bytes = sizes[0] * layout->element_bytes;
+    for (int d = 1; d < 4 && (sizes[d] == 1 || layout->strides[d] == bytes); d++) {
+        bytes *= sizes[d];
+        sizes[d] = 1;
+    }
+    for (uint64_t t = 0; t < sizes[3]; t++) {
+        for (uint64_t z = 0; z < sizes[2]; z++) {
+            for (uint64_t y = 0; y < sizes[1]; y++)
+                function(state,
+                         (char *)layout->address + t * layout->strides[3] + z * layout->strides[2] +
+                             y * layout->strides[1],
+                         bytes);
+        }
+    }
+}
+
+static void hash_run(void *state, char *row, size_t bytes)
+{
+    XXH3_64bits_update(state, row, bytes);
+}
+
+static void hash_csr(XXH3_state_t *state, const struct starpu_csr_interface *csr)
+{
+    XXH3_64bits_update(state, (void *)csr->nzval, csr->nnz * csr->elemsize);
+    XXH3_64bits_update(state, csr->colind, csr->nnz * sizeof *csr->colind);
+    XXH3_64bits_update(state, csr->rowptr, (csr->nrow + 1) * sizeof *csr->rowptr);
+}
+
+static void hash_bcsr(XXH3_state_t *state, const struct starpu_bcsr_interface *bcsr)
+{
+    XXH3_64bits_update(state, (void *)bcsr->nzval, (size_t)bcsr->nnz * bcsr->r * bcsr->c * bcsr->elemsize);
+    XXH3_64bits_update(state, bcsr->colind, bcsr->nnz * sizeof *bcsr->colind);
+    XXH3_64bits_update(state, bcsr->rowptr, (bcsr->nrow + 1) * sizeof *bcsr->rowptr);
+}
+
+static void hash_coo(XXH3_state_t *state, const struct starpu_coo_interface *coo)
+{
+    XXH3_64bits_update(state, (void *)coo->values, coo->n_values * coo->elemsize);
+    XXH3_64bits_update(state, coo->columns, coo->n_values * sizeof *coo->columns);
+    XXH3_64bits_update(state, coo->rows, coo->n_values * sizeof *coo->rows);
+}
+
+static bool hash_packed(XXH3_state_t *state, starpu_data_handle_t handle, unsigned node)
+{
+    const struct starpu_data_interface_ops *operations = starpu_data_get_interface_ops(handle);
+    void *packed = NULL;
+    starpu_ssize_t bytes = -1;
+    if (operations->pack_data == NULL || starpu_data_pack_node(handle, node, &packed, &bytes) != 0)
+        return false;
+    if (packed == NULL || bytes < 0)
+        return false;
+    XXH3_64bits_update(state, packed, (size_t)bytes);
+    starpu_free_on_node_flags(node, (uintptr_t)packed, (size_t)bytes, 0);
+    return true;
+}
+
+bool content_hash(starpu_data_handle_t handle, void *interface, unsigned node, uint64_t *hash)
+{
+    XXH3_state_t state;
+    struct layout layout;
+    int id = starpu_data_get_interface_id(handle);
+    XXH3_64bits_reset(&state);
+    if (content_layout(id, interface, &layout)) {
+        if (layout.address == 0)
+            return false;
+        for_each_run(&layout, hash_run, &state);
+    } else if (id == STARPU_CSR_INTERFACE_ID) {
+        hash_csr(&state, interface);
+    } else if (id == STARPU_BCSR_INTERFACE_ID) {
+        hash_bcsr(&state, interface);
+    } else if (id == STARPU_COO_INTERFACE_ID) {
+        hash_coo(&state, interface);
+    } else if (id == STARPU_VOID_INTERFACE_ID || !hash_packed(&state, handle, node)) {
+        return false;
+    }
+    *hash = XXH3_64bits_digest(&state);
+    return true;
+}
+
+// The poison by the size of an element, repeated.
+static size_t poison_of(size_t element_bytes, const void **poison)
+{
+    *poison = &poison64;
+    if (element_bytes % sizeof poison64 == 0)
+        return sizeof poison64;
+    *poison = &poison32;
+    if (element_bytes % sizeof poison32 == 0)
+        return sizeof poison32;
+    *poison = &poison8;
+    return sizeof poison8;
+}
+
+struct poisoning {
+    const void *poison;
+    size_t bytes;
+    uint64_t found;
+};
+
+static void poison_run(void *state, char *row, size_t bytes)
+{
+    const struct poisoning *poisoning = state;
+    for (size_t i = 0; i + poisoning->bytes <= bytes; i += poisoning->bytes)
+        memcpy(row + i, poisoning->poison, poisoning->bytes);
+}
+
+static void count_run(void *state, char *row, size_t bytes)
+{
+    struct poisoning *poisoning = state;
+    for (size_t i = 0; i + poisoning->bytes <= bytes; i += poisoning->bytes)
+        poisoning->found += memcmp(row + i, poisoning->poison, poisoning->bytes) == 0;
+}
+
+bool content_poison(starpu_data_handle_t handle, void *interface)
+{
+    struct layout layout;
+    struct poisoning state = {0};
+    if (!content_layout(starpu_data_get_interface_id(handle), interface, &layout) || layout.address == 0)
+        return false;
+    state.bytes = poison_of(layout.element_bytes, &state.poison);
+    for_each_run(&layout, poison_run, &state);
+    return true;
+}
+
+uint64_t content_count_poison(starpu_data_handle_t handle, void *interface)
+{
+    struct layout layout;
+    struct poisoning state = {0};
+    if (!content_layout(starpu_data_get_interface_id(handle), interface, &layout) || layout.address == 0)
+        return 0;
+    state.bytes = poison_of(layout.element_bytes, &state.poison);
+    for_each_run(&layout, count_run, &state);
+    return state.found;
+}

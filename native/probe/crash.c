@@ -1,0 +1,80 @@
+// A signal's handler may only call what is safe there: numbers are written by hand.
+#include "crash.h"
+
+#include <execinfo.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { FRAMES = 32 };
+static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+enum { NUM_SIGNALS = sizeof signals / sizeof *signals };
+
+static struct sigaction before[NUM_SIGNALS];
+static struct probe_header *volatile watched;
+static int stack_file;
+static _Thread_local uint64_t current_task = UINT64_MAX;
+
+void crash_task(uint64_t number)
+{
+    current_task = number;
+}
+
+static void write_text(const char *text)
+{
+    ssize_t written = write(stack_file, text, strlen(text));
+    (void)written; // nothing can be done about it here
+}
+
+static void write_number(uint64_t number)
+{
+    char digits[21], *first = digits + sizeof digits - 1;
+    *first = '\0';
+    do {
+        *--first = (char)('0' + number % 10);
+        number /= 10;
+    } while (number > 0);
+    write_text(first);
+}
+
+static void handle(int number)
+{
+    struct probe_header *header = watched;
+    void *frames[FRAMES];
+    for (int i = 0; i < NUM_SIGNALS; i++)
+        sigaction(signals[i], &before[i], NULL);
+    if (header != NULL) {
+        watched = NULL;
+        header->ended = 2;
+        header->signal = number;
+        write_text("task ");
+        if (current_task == UINT64_MAX)
+            write_text("none");
+        else
+            write_number(current_task);
+        write_text("\n");
+        backtrace_symbols_fd(frames, backtrace(frames, FRAMES), stack_file);
+    }
+    // A signal of an instruction comes again when the handler returns; one that was sent doesn't.
+    raise(number);
+}
+
+void crash_watch(struct probe_header *header, int file)
+{
+    void *frame;
+    struct sigaction action = {.sa_handler = handle, .sa_flags = SA_ONSTACK};
+    stack_file = file;
+    watched = header;
+    backtrace(&frame, 1); // loads what it needs, which isn't safe in the handler
+    for (int i = 0; i < NUM_SIGNALS; i++) {
+        sigaction(signals[i], NULL, &before[i]);
+        if (before[i].sa_handler != SIG_IGN)
+            sigaction(signals[i], &action, NULL);
+    }
+}
+
+void crash_unwatch(void)
+{
+    watched = NULL;
+}

@@ -1,0 +1,13 @@
+// Writes what is known of a process at a fatal signal: which one, in which task, and the stack.
+#pragma once
+
+#include "log_format.h"
+
+// Sets handlers for fatal signals, which then go on to those that were there before. `file` is where they write.
+void crash_watch(struct probe_header *header, int file);
+
+// From now on nothing is written; the log is closed, or belongs to another process.
+void crash_unwatch(void);
+
+// Which task the calling thread runs; UINT64_MAX: none.
+void crash_task(uint64_t number);

@@ -1,0 +1,110 @@
+// The log that the probe writes, as it lies in files. docs/formats.md describes it for readers in other languages.
+//
+// A log is a folder with one file of header and one of records for each stream. All numbers are little-endian, all
+// records of a stream have one size. A reader takes as many records as the header counts: they are complete, also if
+// the process was killed while it wrote the next one.
+#pragma once
+
+#include <stdint.h>
+
+#define PROBE_MAGIC "STPPROBE"
+#define PROBE_FORMAT 1
+
+enum probe_stream {
+    PROBE_NAMES,
+    PROBE_HANDLES,
+    PROBE_TASKS,
+    PROBE_ACCESSES,
+    PROBE_EVENTS,
+    PROBE_HASHES,
+    PROBE_STREAMS
+};
+
+struct probe_header {
+    char magic[8];
+    uint32_t format;
+    uint32_t starpu_version[3];
+    uint32_t pid;
+    int32_t rank; // under mpirun; -1 if the process isn't a rank
+    uint32_t num_workers;
+    uint32_t ended;        // 0: running, or ended without a word; 1: left by exit or return; 2: by a signal
+    int32_t signal;        // if ended is 2
+    int32_t write_error;   // errno of the first failed write, after which nothing more was recorded; or 0
+    uint64_t seed;         // 0: the order of submission
+    uint64_t start_ns;     // CLOCK_MONOTONIC, as all times
+    uint64_t deinit_count; // how often StarPU was shut down
+    uint64_t counts[PROBE_STREAMS];
+};
+
+// A name of a task or of a codelet, cut if it is too long; the first record is the empty name.
+struct probe_name {
+    char text[128];
+};
+
+// A handle, when a task was first submitted with it. Elements lie at address + sum of i[d] * strides[d], i[d] <
+// sizes[d].
+struct probe_handle {
+    uint64_t address; // in main memory; 0 if there is none yet
+    uint64_t bytes;   // as StarPU counts them
+    int32_t interface;
+    uint32_t element_bytes;
+    uint64_t sizes[4];   // elements along each dimension; all 0 for interfaces without a layout
+    uint64_t strides[4]; // bytes from one element to the next
+    uint64_t unused[5];
+};
+
+enum probe_task_flag {
+    PROBE_NO_CODELET = 1, // only orders other tasks
+    PROBE_NOWHERE = 2,    // has no function to run
+    PROBE_INTERNAL = 4,   // StarPU's own
+    PROBE_ACQUIRE = 8,    // the application's acquisition of data
+    PROBE_LATE = 16,      // never seen at submission: recorded when it started
+};
+
+struct probe_task {
+    uint64_t submit_ns;
+    uint64_t first_access; // in the stream of accesses
+    uint32_t num_accesses;
+    uint32_t codelet; // a name
+    uint32_t name;
+    uint32_t flags;
+    int32_t priority;
+    uint32_t thread; // that submitted it
+    uint32_t context;
+    uint32_t unused;
+    uint64_t arguments; // XXH3 of the bytes at cl_arg; 0 if their number isn't known
+    uint64_t unused2;
+};
+
+enum probe_access_flag {
+    PROBE_FREE_ORDER = 1, // StarPU doesn't keep the order of submission for this access
+};
+
+struct probe_access {
+    uint32_t handle;
+    uint32_t mode; // enum starpu_data_access_mode
+    uint32_t flags;
+    uint32_t unused;
+};
+
+enum probe_event_kind { PROBE_READY = 1, PROBE_START, PROBE_END };
+
+struct probe_event {
+    uint64_t task; // by order of submission, from 0
+    uint64_t time_ns;
+    uint32_t kind;
+    int32_t worker;
+    int32_t node;
+    uint32_t unused;
+};
+
+enum probe_hash_time { PROBE_BEFORE = 1, PROBE_AFTER };
+
+// The contents of a handle before or after a task; `poison_left` counts elements that still have the poison in them.
+struct probe_hash {
+    uint64_t task;
+    uint32_t access; // which of the task's
+    uint32_t time;
+    uint64_t hash; // XXH3, 64 bits
+    uint64_t poison_left;
+};

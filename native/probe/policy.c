@@ -1,0 +1,220 @@
+// The scheduling policy: it takes ready tasks in the order of submission, or in an order that follows from a seed,
+// delays them by request, and records them. StarPU loads it by STARPU_SCHED_LIB and STARPU_SCHED=probe.
+#include "ready.h"
+#include "recorder.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <starpu.h>
+#include <starpu_scheduler.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+struct context {
+    pthread_mutex_t lock;
+    struct ready ready;
+    size_t restricted; // of the ready tasks, those that not every worker may run
+    unsigned id;
+};
+
+static const struct settings *settings;
+static _Atomic uint64_t settled_ns; // how long tasks have waited for submissions to pause
+
+// SplitMix64 of a seed and a task's number: the same in every run, whatever the threads do.
+static uint64_t mix(uint64_t seed, uint64_t number)
+{
+    uint64_t z = seed * 0x9e3779b97f4a7c15 + (number + 1) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    return z ^ (z >> 31);
+}
+
+static void init(unsigned id)
+{
+    struct context *context = calloc(1, sizeof *context);
+    STARPU_ASSERT_MSG(context != NULL, "starpullm's probe: no memory");
+    pthread_mutex_init(&context->lock, NULL);
+    context->id = id;
+    settings = recorder_start();
+    starpu_sched_ctx_set_policy_data(id, context);
+}
+
+static void deinit(unsigned id)
+{
+    struct context *context = starpu_sched_ctx_get_policy_data(id);
+    recorder_stop();
+    pthread_mutex_destroy(&context->lock);
+    free(context->ready.heap);
+    free(context);
+}
+
+static bool is_restricted(const struct starpu_task *task)
+{
+    return task->workerids_len > 0 || task->cl->can_execute != NULL;
+}
+
+static int push(struct starpu_task *task)
+{
+    struct context *context = starpu_sched_ctx_get_policy_data(task->sched_ctx);
+    struct starpu_worker_collection *workers = starpu_sched_ctx_get_worker_collection(task->sched_ctx);
+    struct starpu_sched_ctx_iterator iterator;
+    uint64_t number = task_number(task), key = settings->seed == 0 ? number : mix(settings->seed, number);
+    recorder_ready(task);
+    pthread_mutex_lock(&context->lock);
+    STARPU_ASSERT_MSG(ready_push(&context->ready, key, task), "starpullm's probe: no memory");
+    context->restricted += is_restricted(task);
+    starpu_push_task_end(task);
+    pthread_mutex_unlock(&context->lock);
+    workers->init_iterator(workers, &iterator);
+    while (workers->has_next(workers, &iterator))
+        starpu_wake_worker_relax_light(workers->get_next(workers, &iterator));
+    return 0;
+}
+
+struct candidate {
+    const struct context *context;
+    unsigned worker;
+    unsigned rank; // how many of the context's workers come before
+};
+
+// A task may run on the first `max_workers` workers that can run it, so that one worker always may.
+static bool may_run(struct starpu_task *task, const void *state)
+{
+    const struct candidate *candidate = state;
+    if (!starpu_worker_can_execute_task_first_impl(candidate->worker, task, NULL))
+        return false;
+    if (settings->max_workers == 0 || candidate->rank < settings->max_workers)
+        return true;
+    if (!is_restricted(task))
+        return false;
+    struct starpu_worker_collection *workers = starpu_sched_ctx_get_worker_collection(candidate->context->id);
+    struct starpu_sched_ctx_iterator iterator;
+    unsigned earlier = 0;
+    workers->init_iterator(workers, &iterator);
+    while (workers->has_next(workers, &iterator)) {
+        unsigned worker = (unsigned)workers->get_next(workers, &iterator);
+        earlier += worker < candidate->worker && starpu_worker_can_execute_task_first_impl(worker, task, NULL);
+    }
+    return earlier < settings->max_workers;
+}
+
+static struct starpu_task *pop(unsigned id)
+{
+    struct context *context = starpu_sched_ctx_get_policy_data(id);
+    struct candidate candidate = {context, (unsigned)starpu_worker_get_id_check(), 0};
+    struct starpu_worker_collection *workers = starpu_sched_ctx_get_worker_collection(id);
+    struct starpu_sched_ctx_iterator iterator;
+    struct starpu_task *task = NULL;
+    unsigned implementation;
+    workers->init_iterator(workers, &iterator);
+    while (workers->has_next(workers, &iterator))
+        candidate.rank += (unsigned)workers->get_next(workers, &iterator) < candidate.worker;
+    bool is_extra = settings->max_workers > 0 && candidate.rank >= settings->max_workers;
+    pthread_mutex_lock(&context->lock);
+    if (!is_extra || context->restricted > 0)
+        task = ready_pop(&context->ready, may_run, &candidate);
+    if (task != NULL)
+        context->restricted -= is_restricted(task);
+    pthread_mutex_unlock(&context->lock);
+    if (task != NULL && starpu_worker_can_execute_task_first_impl(candidate.worker, task, &implementation))
+        starpu_task_set_implementation(task, implementation);
+    return task;
+}
+
+static void sleep_us(uint64_t microseconds)
+{
+    struct timespec time = {.tv_sec = (time_t)(microseconds / 1000000),
+                            .tv_nsec = (long)(microseconds % 1000000) * 1000};
+    nanosleep(&time, NULL);
+}
+
+// Waits while tasks are being submitted, so that they pile up and there are many to choose from.
+static void settle(void)
+{
+    uint64_t start = now_ns(), limit = (uint64_t)settings->settle_ms * 1000000;
+    while (settled_ns < limit && now_ns() - last_submission_ns() < (uint64_t)settings->settle_us * 1000) {
+        sleep_us(100);
+        uint64_t now = now_ns();
+        settled_ns += now - start;
+        start = now;
+    }
+}
+
+// Every fourth task is delayed, half of them before they are looked at and half of them after.
+static void delay(const struct starpu_task *task, bool is_started)
+{
+    uint64_t random = mix(settings->seed ^ 0xd1b54a32d192ed03, task_number(task));
+    if (settings->delay_us > 0 && (random & 3) == 0 && ((random >> 2 & 1) != 0) == is_started)
+        sleep_us((random >> 8) % settings->delay_us);
+}
+
+static void pre_exec(struct starpu_task *task, unsigned id)
+{
+    (void)id;
+    settle();
+    if (task->sched_data != NULL)
+        delay(task, false);
+    recorder_started(task);
+    delay(task, true);
+}
+
+static void post_exec(struct starpu_task *task, unsigned id)
+{
+    (void)id;
+    recorder_ended(task);
+}
+
+static struct starpu_sched_policy policy = {
+    .init_sched = init,
+    .deinit_sched = deinit,
+    .push_task = push,
+    .pop_task = pop,
+    .submit_hook = recorder_submitted,
+    .pre_exec_hook = pre_exec,
+    .post_exec_hook = post_exec,
+    .policy_name = "probe",
+    .policy_description = "starpullm's probe: seeded orders, records",
+    .worker_type = STARPU_WORKER_LIST,
+};
+
+// Says in a file that this StarPU is another than the one that the probe was compiled for.
+static void refuse(const int version[3])
+{
+    const char *directory = getenv("STARPULLM_PROBE_DIRECTORY");
+    char *path = NULL;
+    if (directory == NULL || asprintf(&path, "%s/refused", directory) < 0)
+        return;
+    FILE *file = fopen(path, "we");
+    if (file != NULL) {
+        fprintf(file, "%d.%d.%d %d.%d.%d\n", version[0], version[1], version[2], STARPU_MAJOR_VERSION,
+                STARPU_MINOR_VERSION, STARPU_RELEASE_VERSION);
+        fclose(file);
+    }
+    free(path);
+}
+
+EXPORT struct starpu_sched_policy *starpu_get_sched_lib_policy(const char *name)
+{
+    int version[3];
+    if (strcmp(name, policy.policy_name) != 0)
+        return NULL;
+    starpu_get_version(&version[0], &version[1], &version[2]);
+    if (version[0] != STARPU_MAJOR_VERSION || version[1] != STARPU_MINOR_VERSION ||
+        version[2] != STARPU_RELEASE_VERSION) {
+        refuse(version);
+        return NULL;
+    }
+    return &policy;
+}
+
+EXPORT struct starpu_sched_policy **starpu_get_sched_lib_policies(void)
+{
+    static struct starpu_sched_policy *policies[] = {&policy, NULL};
+    return policies;
+}

@@ -1,0 +1,19 @@
+// What a run of the probe does, from environment variables, since the program knows nothing of it.
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct settings {
+    const char *directory; // where the log's folder is made; NULL: nothing is recorded
+    uint64_t seed;         // 0: tasks in the order of submission
+    unsigned max_workers;  // that may run tasks at the same time; 0: all
+    unsigned delay_us;     // longest random delay of a task
+    unsigned settle_us;    // tasks wait until nothing has been submitted for so long
+    unsigned settle_ms;    // all these waits together
+    bool hash;
+    bool poison;
+};
+
+// Reads STARPULLM_PROBE_*; a value that is no number counts as 0.
+struct settings read_settings(void);

@@ -1,0 +1,83 @@
+/* What Linux tells of the caches: Documentation/ABI/testing/sysfs-devices-system-cpu of its sources. */
+#include "kernels/caches.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TEXT_SIZE = 256 };
+
+/* The first line of a file of the first processor's cache; false if there is none. */
+static bool read_line(char line[TEXT_SIZE], int index, const char *name)
+{
+    char path[TEXT_SIZE];
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/%s", index, name);
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return false;
+    const bool done = fgets(line, TEXT_SIZE, file);
+    fclose(file);
+    return done;
+}
+
+/* A size such as "32768", "32K" or "1M", and where its text ends; 0 if there is none. */
+static size_t read_size(const char *text, char **end)
+{
+    if (*text < '0' || *text > '9') { /* strtoull also takes signs and spaces */
+        *end = (char *)text;
+        return 0;
+    }
+    const size_t number = strtoull(text, end, 10);
+    const size_t unit = **end == 'K' ? (size_t)1 << 10 : **end == 'M' ? (size_t)1 << 20 : 1;
+    *end += unit > 1;
+    return number <= ((size_t)1 << 40) / unit ? number * unit : 0;
+}
+
+/* How many processors are in a list such as "0-3,8-11". */
+static size_t processors_in(const char *list)
+{
+    size_t count = 0;
+    while (*list >= '0' && *list <= '9') {
+        char *end;
+        const unsigned long first = strtoul(list, &end, 10), last = *end == '-' ? strtoul(end + 1, &end, 10) : first;
+        count += last - first + 1;
+        list = end + (*end == ',');
+    }
+    return count > 0 ? count : 1;
+}
+
+static void read_first_processor(struct caches *caches)
+{
+    *caches = (struct caches){.l1 = (size_t)32 << 10, .l2 = (size_t)256 << 10};
+    char line[TEXT_SIZE], *end;
+    for (int index = 0; read_line(line, index, "type"); index++) {
+        if (strncmp(line, "Instruction", strlen("Instruction")) == 0 || !read_line(line, index, "size"))
+            continue;
+        const size_t size = read_size(line, &end);
+        const size_t sharing = read_line(line, index, "shared_cpu_list") ? processors_in(line) : 1;
+        const int level = read_line(line, index, "level") ? line[0] - '0' : 0;
+        if (size == 0)
+            continue;
+        if (level == 1)
+            caches->l1 = size;
+        else if (level == 2)
+            caches->l2 = size / sharing;
+    }
+}
+
+bool caches_read(struct caches *caches)
+{
+    read_first_processor(caches);
+    const char *text = getenv("STARPULLM_CACHES");
+    if (!text || !*text)
+        return true;
+    char *end;
+    const size_t l1 = read_size(text, &end);
+    if (l1 == 0 || *end != ',')
+        return false;
+    const size_t l2 = read_size(end + 1, &end);
+    if (l2 == 0 || *end != '\0')
+        return false;
+    *caches = (struct caches){l1, l2};
+    return true;
+}

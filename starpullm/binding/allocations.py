@@ -1,0 +1,104 @@
+"""Counts this process's allocations by the place of the call.
+
+The library that counts has to be preloaded; ``native/preload/allocations.h`` describes it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from starpullm.errors import LibraryNotFoundError, StateError
+
+_FILE_NAME = "libstarpullm_allocations.so"
+
+
+class Site(NamedTuple):
+    """A place that has allocated, and the thread that did."""
+
+    module: str
+    """Path of the library or program; empty: unknown."""
+    function: str
+    """The exported function before the place; empty: none."""
+    offset: int
+    """Of the call in the module."""
+    thread: int
+    made: int
+    """Allocations that were counted."""
+    live: int
+    """Those of them that haven't been freed."""
+    live_bytes: int
+
+
+class _Site(ctypes.Structure):
+    _fields_ = (
+        ("module", ctypes.c_char_p),
+        ("function", ctypes.c_char_p),
+        *((name, ctypes.c_uint64) for name in ("offset", "thread", "made", "live", "live_bytes")),
+    )
+
+
+def find_library() -> Path:
+    """Return the path of the library that has to be preloaded, which is installed with the package.
+
+    Raises
+    ------
+    LibraryNotFoundError
+        If it isn't there.
+    """
+    path = Path(__file__).parents[1] / "lib" / _FILE_NAME
+    if not path.is_file():
+        raise LibraryNotFoundError(f"{path}: not found, expected the library that counts allocations there")
+    return path
+
+
+def preloading() -> dict[str, str]:
+    """Return the environment variable by which a child preloads the library, before what this process preloads."""
+    return {"LD_PRELOAD": ":".join(filter(None, (str(find_library()), os.environ.get("LD_PRELOAD"))))}
+
+
+def start() -> None:
+    """Forget what was counted, and count allocations from now on.
+
+    Raises
+    ------
+    StateError
+        If the library isn't preloaded into this process.
+    """
+    _library().starpullm_allocations_start()
+
+
+def stop() -> None:
+    """Count no further allocations; what is freed later is still noticed."""
+    _library().starpullm_allocations_stop()
+
+
+def sites() -> list[Site]:
+    """Return the sites of the allocations that were counted."""
+    read = _library().starpullm_allocations_sites
+    room = read(None, 0)
+    found = (_Site * room)()
+    return [
+        Site(_text(site.module), _text(site.function), site.offset, site.thread, site.made, site.live, site.live_bytes)
+        for site in found[: min(read(found, room), room)]
+    ]
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    """Return the library if the process has preloaded it: one that is opened later would count nothing."""
+    process = ctypes.CDLL(None)
+    if not hasattr(process, "starpullm_allocations_start"):
+        raise StateError(f"allocations: {_FILE_NAME} isn't preloaded, expected it in this process's LD_PRELOAD")
+    process.starpullm_allocations_start.restype = None
+    process.starpullm_allocations_stop.restype = None
+    process.starpullm_allocations_sites.restype = ctypes.c_size_t
+    process.starpullm_allocations_sites.argtypes = [ctypes.POINTER(_Site), ctypes.c_size_t]
+    return process
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode(errors="replace")

@@ -1,0 +1,58 @@
+"""``starpullm probe``: asks of any StarPU program whether its results depend on the schedule."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from starpullm.checks.result import Outcome
+from starpullm.commands import options
+from starpullm.commands.main import EXIT_DIFFERENT, EXIT_NOT_COMPARABLE
+from starpullm.commands.render import OUT, print_json, progress_bar
+from starpullm.probe import probe_program
+from starpullm.probe.check import DEFAULT_RUNS, DEFAULT_TIME_LIMIT, DEFAULT_WORKERS, NUM_STANDARD_RUNS
+
+_STATUS = {Outcome.PASSED: 0, Outcome.FAILED: EXIT_DIFFERENT, Outcome.NOT_COMPARABLE: EXIT_NOT_COMPARABLE}
+
+
+@click.command(
+    "probe",
+    epilog=options.example("starpullm probe -- ./heat -n 8", "starpullm probe --runs 20 --workers 8 -- ./cholesky"),
+    context_settings={"ignore_unknown_options": True},
+)
+@click.argument("program", metavar="PROGRAM", nargs=1)
+@click.argument("arguments", metavar="[ARG]...", nargs=-1, type=click.UNPROCESSED)
+@click.option("--runs", type=int, default=DEFAULT_RUNS, metavar="N", help="Runs in disturbed schedules.")
+@click.option("--seed", type=int, default=1, metavar="S", help="Seed of the first disturbed schedule.")
+@click.option("--workers", type=int, default=DEFAULT_WORKERS, metavar="W", help="CPU workers that StarPU is given.")
+@click.option("--timeout", type=float, default=DEFAULT_TIME_LIMIT, metavar="SECONDS", help="Time limit of each run.")
+@options.as_json
+def command(
+    program: str, arguments: tuple[str, ...], runs: int, seed: int, workers: int, timeout: float, as_json: bool
+) -> None:
+    """Check whether a StarPU program depends on the schedule.
+
+    PROGRAM is run with each ARG unchanged, with a scheduling policy that StarPU loads: in the reference schedule (one
+    worker, in the order of submission) twice, once more with poison in what tasks declare as written only, and in
+    disturbed schedules. The contents of all handles after all tasks are compared.
+
+    Exit status: 0 if they are the same and every task does what it declares; 1 if not, or if the program fails, crashes
+    or hangs; 2 for bad usage or a program that can't be judged; 3 if its results change from run to run by themselves.
+    """
+    with progress_bar(hidden=as_json) as progress:
+        bar = progress.add_task("probe", total=runs + NUM_STANDARD_RUNS)
+        result = probe_program(
+            (program, *arguments),
+            runs=runs,
+            seed=seed,
+            workers=workers,
+            time_limit=timeout,
+            progress=lambda: progress.advance(bar),
+        )
+    if as_json:
+        print_json(result.as_json())
+    else:
+        for line in result.describe():
+            OUT.print(line)
+    sys.exit(_STATUS[result.outcome])

@@ -1,0 +1,179 @@
+"""Between llm.c's checkpoints and GPT-2 models in Hugging Face's layout, one tensor of one layer at a time.
+
+The values keep their bits. Three things differ: llm.c keeps the layers of a parameter together, its matrices are
+(output, input) where Hugging Face's Conv1D has (input, output), and it pads wte to Vp rows.
+
+Size letters: C channels, L layers, V vocabulary, Vp padded vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from starpullm.errors import FormatError
+from starpullm.files import hugging_face
+from starpullm.files.arrays import FLOAT32, bytes_of, read_array
+from starpullm.files.atomic import atomic_folder, atomic_write
+from starpullm.files.checkpoint import checkpoint_config, checkpoint_header
+from starpullm.files.header import HEADER_BYTES, StrPath, reading
+from starpullm.files.hugging_face import HuggingFaceModel
+from starpullm.files.model import (
+    UNLAYERED_PARAMETERS,
+    ModelConfig,
+    num_elements,
+    padded_vocab,
+    parameter_shapes,
+    tensor_sections,
+)
+from starpullm.files.safetensors import StoredTensor, header_of, read_values
+
+_PIECE: Final = 1 << 22
+"""Values at a time of what isn't transposed, 16 MB. A matrix of one layer is transposed as a whole."""
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What has been written: the model's sizes, and how many padding rows of wte were dropped although not all 0."""
+
+    config: ModelConfig
+    dropped_rows: int = 0
+
+
+def from_hugging_face(source: StrPath, out: StrPath, *, padded_vocab_size: int | None = None) -> Conversion:
+    """Write a model in Hugging Face's layout as llm.c's checkpoint; values become float32, which holds them exactly.
+
+    Parameters
+    ----------
+    source
+        Folder of the model, or its safetensors or index file, with config.json beside it.
+    out
+        Checkpoint to write. After a failure an existing file is unchanged.
+    padded_vocab_size
+        Vp; the rows of wte after V are 0. By default V rounded up to a multiple of 128, as in llm.c.
+
+    Raises
+    ------
+    FormatError
+        If the model isn't one that llm.c computes, or if its files are damaged.
+    InvalidArgumentError
+        If Vp is less than V.
+    FileError
+        If a file can't be read or written.
+    """
+    model = hugging_face.open_model(source)
+    if model.head is not None:
+        _check_tied(model.head, model.tensor("wte", 0))
+    vocab_size = model.config.vocab_size
+    padded = padded_vocab(vocab_size) if padded_vocab_size is None else padded_vocab_size
+    config = replace(model.config, padded_vocab_size=padded)
+    with atomic_write(out) as file:
+        file.write(checkpoint_header(config))
+        for parameter in parameter_shapes(config):
+            layers = 1 if parameter in UNLAYERED_PARAMETERS else config.num_layers
+            for layer in range(layers):
+                for values in _stored_pieces(model, parameter, layer):
+                    file.write(bytes_of(values, FLOAT32))
+            if parameter == "wte":
+                _write_zeros(file, (padded - vocab_size) * config.channels)
+    return Conversion(config)
+
+
+def to_hugging_face(source: StrPath, out: StrPath) -> Conversion:
+    """Write llm.c's checkpoint as a folder with config.json and model.safetensors, float32, without padding rows.
+
+    Raises
+    ------
+    FormatError
+        If the checkpoint is damaged.
+    FileError
+        If a file can't be read or written, or if `out` exists and isn't an empty folder.
+    """
+    config = checkpoint_config(source)
+    stored = list(hugging_face.stored_shapes(config))
+    starts = _parameter_starts(config)
+    with reading(source) as (checkpoint, where), atomic_folder(out) as folder:
+        (folder / hugging_face.CONFIG_FILE).write_text(hugging_face.config_text(config), encoding="utf-8")
+        with (folder / hugging_face.MODEL_FILE).open("wb") as file:
+            file.write(header_of({hugging_face.PREFIX + name: shape for name, shape, _, _ in stored}))
+            for _, shape, parameter, layer in stored:
+                count = num_elements(shape)
+                start = starts[parameter] + 4 * layer * count
+                if hugging_face.PLACES[parameter].transposed:
+                    values = _read(checkpoint, where, start, count).reshape(shape[::-1])
+                    file.write(bytes_of(values.T, FLOAT32))
+                    continue
+                for first, size in _cut(count):
+                    file.write(bytes_of(_read(checkpoint, where, start + 4 * first, size), FLOAT32))
+        padding = config.padded_vocab_size - config.vocab_size
+        after = starts["wte"] + 4 * config.vocab_size * config.channels
+        dropped = _rows_with_values(checkpoint, where, after, padding, config.channels)
+    return Conversion(replace(config, padded_vocab_size=config.vocab_size), dropped)
+
+
+def _read(checkpoint: BinaryIO, where: Path, position: int, count: int) -> NDArray[np.float32]:
+    return read_array(checkpoint, where, FLOAT32, position, count, mmap=False)
+
+
+def _cut(count: int) -> Iterator[tuple[int, int]]:
+    """Yield first index and size of the pieces of so many values."""
+    for first in range(0, count, _PIECE):
+        yield first, min(_PIECE, count - first)
+
+
+def _parameter_starts(config: ModelConfig) -> dict[str, int]:
+    """Return the position of each parameter in a checkpoint."""
+    starts, position = {}, HEADER_BYTES
+    for name, length in tensor_sections(config):
+        starts[name] = position
+        position += length
+    return starts
+
+
+def _stored_pieces(model: HuggingFaceModel, parameter: str, layer: int) -> Iterator[NDArray[np.float32]]:
+    """Yield the values of a parameter in llm.c's order."""
+    tensor = model.tensor(parameter, layer)
+    count = num_elements(tensor.shape)
+    if hugging_face.PLACES[parameter].transposed:
+        yield read_values(tensor, 0, count).reshape(tensor.shape).T
+        return
+    for first, size in _cut(count):
+        yield read_values(tensor, first, size)
+
+
+def _write_zeros(file: BinaryIO, count: int) -> None:
+    for _, size in _cut(count):
+        file.write(bytes(4 * size))
+
+
+def _rows_with_values(checkpoint: BinaryIO, where: Path, start: int, rows: int, channels: int) -> int:
+    """Return how many of the rows have a value whose bits aren't those of +0."""
+    found: set[int] = set()
+    for first, size in _cut(rows * channels):
+        values = _read(checkpoint, where, start + 4 * first, size).view(np.uint32)
+        found.update(((first + np.flatnonzero(values)) // channels).tolist())
+    return len(found)
+
+
+def _check_tied(head: StoredTensor, wte: StoredTensor) -> None:
+    """Refuse a model whose output matrix isn't wte: llm.c has one array for both."""
+    for first, size in _cut(num_elements(wte.shape)):
+        pair = (read_values(tensor, first, size).view(np.uint32) for tensor in (head, wte))
+        different = np.not_equal(*pair)
+        if different.any():
+            index = first + int(np.argmax(different))
+            raise FormatError(
+                f"{head.file}, tensor {head.name}: expected the values of {wte.name}, found another at index "
+                f"{tuple(int(i) for i in np.unravel_index(index, wte.shape))}: the model's output matrix isn't tied"
+            )
+
+
+def is_hugging_face(source: StrPath) -> bool:
+    """Return whether a path is one of a model in Hugging Face's layout, by its suffix or because it is a folder."""
+    path = Path(source)
+    return path.is_dir() or path.suffix in (".safetensors", ".json")

@@ -1,0 +1,218 @@
+"""The log of the probe: what the tasks of one process did, as `native/probe/log_format.h` lays it out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from starpullm.errors import FormatError
+from starpullm.files.header import reading
+
+MAGIC: Final = b"STPPROBE"
+FORMAT: Final = 1
+
+_STREAMS: Final = ("names", "handles", "tasks", "accesses", "events", "hashes")
+HEADER: Final = np.dtype(
+    [
+        ("magic", "S8"),
+        ("format", "<u4"),
+        ("starpu_version", "<u4", 3),
+        ("pid", "<u4"),
+        ("rank", "<i4"),
+        ("num_workers", "<u4"),
+        ("ended", "<u4"),
+        ("signal", "<i4"),
+        ("write_error", "<i4"),
+        ("seed", "<u8"),
+        ("start_ns", "<u8"),
+        ("deinit_count", "<u8"),
+        ("counts", "<u8", len(_STREAMS)),
+    ]
+)
+RECORDS: Final = {
+    "names": np.dtype([("text", "S128")]),
+    "handles": np.dtype(
+        [
+            ("address", "<u8"),
+            ("bytes", "<u8"),
+            ("interface", "<i4"),
+            ("element_bytes", "<u4"),
+            ("sizes", "<u8", 4),
+            ("strides", "<u8", 4),
+            ("unused", "<u8", 5),
+        ]
+    ),
+    "tasks": np.dtype(
+        [
+            ("submit_ns", "<u8"),
+            ("first_access", "<u8"),
+            ("num_accesses", "<u4"),
+            ("codelet", "<u4"),
+            ("name", "<u4"),
+            ("flags", "<u4"),
+            ("priority", "<i4"),
+            ("thread", "<u4"),
+            ("context", "<u4"),
+            ("unused", "<u4"),
+            ("arguments", "<u8"),
+            ("unused2", "<u8"),
+        ]
+    ),
+    "accesses": np.dtype([("handle", "<u4"), ("mode", "<u4"), ("flags", "<u4"), ("unused", "<u4")]),
+    "events": np.dtype(
+        [
+            ("task", "<u8"),
+            ("time_ns", "<u8"),
+            ("kind", "<u4"),
+            ("worker", "<i4"),
+            ("node", "<i4"),
+            ("unused", "<u4"),
+        ]
+    ),
+    "hashes": np.dtype([("task", "<u8"), ("access", "<u4"), ("time", "<u4"), ("hash", "<u8"), ("poison_left", "<u8")]),
+}
+
+NO_CODELET, NOWHERE, INTERNAL, ACQUIRE, LATE = 1, 2, 4, 8, 16
+FREE_ORDER = 1
+READY, START, END = 1, 2, 3
+BEFORE, AFTER = 1, 2
+
+# StarPU's access modes.
+MODE_READ, MODE_WRITE, MODE_SCRATCH, MODE_REDUX, MODE_COMMUTE = 1, 2, 4, 8, 16
+
+
+@dataclass(frozen=True, eq=False)
+class ProbeLog:
+    """What a process recorded, up to its end or to the moment at which it was killed.
+
+    The arrays are structured, one entry a record, with the members of the structs in ``log_format.h``. Tasks are in the
+    order of submission, events and hashes in the order of time. Times are in nanoseconds of the monotonic clock.
+    """
+
+    folder: Path
+    header: np.void
+    names: tuple[str, ...]
+    handles: NDArray[np.void]
+    tasks: NDArray[np.void]
+    accesses: NDArray[np.void]
+    events: NDArray[np.void]
+    hashes: NDArray[np.void]
+    stack: str
+    """Of a fatal signal: the line ``task N`` or ``task none``, then one line for each frame."""
+
+    @property
+    def starpu_version(self) -> str:
+        """The version of the StarPU that the program ran on."""
+        return ".".join(str(number) for number in self.header["starpu_version"])
+
+    @cached_property
+    def task_of_access(self) -> NDArray[np.int64]:
+        """The task of each access."""
+        return np.repeat(np.arange(len(self.tasks)), self.tasks["num_accesses"].astype(np.int64))
+
+    def hashes_of_accesses(self, time: int) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+        """Return the hash of each access, `BEFORE` or `AFTER` its task, and whether there is one."""
+        values, known = np.zeros(len(self.accesses), np.uint64), np.zeros(len(self.accesses), bool)
+        mine = self.hashes[self.hashes["time"] == time]
+        index = (self.tasks["first_access"][mine["task"]] + mine["access"]).astype(np.int64)
+        values[index], known[index] = mine["hash"], True
+        return values, known
+
+    @cached_property
+    def poison_left(self) -> NDArray[np.uint64]:
+        """How many elements of each access were still poisoned after its task."""
+        left = np.zeros(len(self.accesses), np.uint64)
+        mine = self.hashes[self.hashes["time"] == AFTER]
+        left[(self.tasks["first_access"][mine["task"]] + mine["access"]).astype(np.int64)] = mine["poison_left"]
+        return left
+
+    def times(self, kind: int) -> NDArray[np.int64]:
+        """Return when each task was ready, started or ended; -1 if it never was."""
+        times = np.full(len(self.tasks), -1, np.int64)
+        mine = self.events[self.events["kind"] == kind]
+        times[mine["task"].astype(np.int64)] = mine["time_ns"]
+        return times
+
+    @cached_property
+    def workers(self) -> NDArray[np.int64]:
+        """The worker on which each task ran; -1 if it never started."""
+        workers = np.full(len(self.tasks), -1, np.int64)
+        mine = self.events[self.events["kind"] == START]
+        workers[mine["task"].astype(np.int64)] = mine["worker"]
+        return workers
+
+
+def read_probe_log(folder: Path) -> ProbeLog:
+    """Read a log, also of a process that was killed.
+
+    Raises
+    ------
+    FileError
+        If a file can't be read.
+    FormatError
+        If the folder isn't a log of this format, a file is shorter than its header counts, or a record refers to
+        another one that isn't there.
+    """
+    header = _read_header(folder / "header")
+    arrays = {
+        name: _read_stream(folder / name, RECORDS[name], int(count))
+        for name, count in zip(_STREAMS, header["counts"], strict=True)
+    }
+    with reading(folder / "stack") as (file, _):
+        stack = file.read().decode(errors="replace")
+    names = tuple(text.decode(errors="replace") for text in arrays.pop("names")["text"].tolist())
+    log = ProbeLog(folder=folder, header=header, names=names, stack=stack, **arrays)
+    return _checked(log)
+
+
+def _read_header(path: Path) -> np.void:
+    with reading(path) as (file, _):
+        content = file.read(HEADER.itemsize)
+    if len(content) < HEADER.itemsize:
+        raise FormatError(f"{path}: found {len(content)} bytes, expected at least {HEADER.itemsize}")
+    header = np.frombuffer(content, HEADER)[0]
+    if header["magic"] != MAGIC:
+        raise FormatError(f"{path}: found magic {bytes(header['magic'])!r}, expected {MAGIC!r}: not a log of the probe")
+    if header["format"] != FORMAT:
+        raise FormatError(f"{path}: found format {header['format']}, expected {FORMAT}")
+    return header
+
+
+def _read_stream(path: Path, dtype: np.dtype[np.void], count: int) -> NDArray[np.void]:
+    with reading(path) as (file, _):
+        records = np.fromfile(file, dtype, count)
+    if len(records) < count:
+        raise FormatError(f"{path}: found {len(records)} records, expected the {count} that the header counts")
+    return records
+
+
+def _checked(log: ProbeLog) -> ProbeLog:
+    """Drop accesses of a task that was cut off, and refuse records that refer to what isn't there."""
+    ends = log.tasks["first_access"] + log.tasks["num_accesses"]
+    used = int(ends[-1]) if len(ends) else 0
+    if len(log.tasks) and (
+        int(log.tasks["first_access"][0]) != 0 or (ends[:-1] != log.tasks["first_access"][1:]).any()
+    ):
+        raise FormatError(f"{log.folder}/tasks: the accesses of the tasks don't follow each other")
+    limits = (
+        ("tasks", "codelet", log.tasks["codelet"], len(log.names)),
+        ("tasks", "name", log.tasks["name"], len(log.names)),
+        ("accesses", "handle", log.accesses["handle"][:used], len(log.handles)),
+        ("events", "task", log.events["task"], len(log.tasks)),
+        ("hashes", "task", log.hashes["task"], len(log.tasks)),
+    )
+    for stream, member, values, limit in limits:
+        if len(values) and int(values.max()) >= limit:
+            raise FormatError(f"{log.folder}/{stream}: found {member} {values.max()}, expected less than {limit}")
+    if used > len(log.accesses):
+        raise FormatError(f"{log.folder}/accesses: found {len(log.accesses)} records, expected {used}")
+    if (log.hashes["access"] >= log.tasks["num_accesses"][log.hashes["task"]]).any():
+        raise FormatError(f"{log.folder}/hashes: found an access that its task doesn't have")
+    if used < len(log.accesses):
+        return replace(log, accesses=log.accesses[:used])
+    return log

@@ -1,0 +1,81 @@
+"""What the probe can find in a program, as sentences with the tasks and the handle that they are about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from starpullm.probe.flow import Flow
+
+_MAX_SUSPECTS = 5
+
+
+class Kind(Enum):
+    """What is wrong; the value is the word of reports and of ``--json``."""
+
+    OUTPUT_DIFFERS = "output differs"
+    INPUT_CHANGED = "input changed"
+    CHANGED_BETWEEN = "changed without a declared writer"
+    READ_WRITTEN = "declared read, but written"
+    WRITTEN_READ = "declared written, but read"
+    NOT_DETERMINISTIC = "not deterministic"
+    CHANGING_INPUT = "input changes from run to run"
+    INPUT_FROM_OUTSIDE = "input from outside"
+    OTHER_TASKS = "other tasks"
+    ENDING = "ending"
+    LEFT_UNWRITTEN = "declared written, but not all of it was"
+    NEVER_CHANGED = "declared updated, never changed"
+
+    @property
+    def is_note(self) -> bool:
+        """Whether it is only worth knowing: no result of this program depends on it here."""
+        return self in (Kind.LEFT_UNWRITTEN, Kind.NEVER_CHANGED)
+
+    @property
+    def forbids_comparison(self) -> bool:
+        """Whether the program has no single result that schedules could be compared with."""
+        return self in (Kind.NOT_DETERMINISTIC, Kind.CHANGING_INPUT, Kind.OTHER_TASKS)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fault, and where it was seen.
+
+    ``schedule`` is the run in which it was seen. ``task`` is a number in the order of submission, ``codelet`` its name;
+    ``handle`` is a number by first use, -1 if the finding is about no handle. ``tasks`` and ``suspects`` are other
+    tasks that belong to it, by name.
+    """
+
+    kind: Kind
+    schedule: str
+    sentence: str
+    task: int = -1
+    codelet: str = ""
+    handle: int = -1
+    count: int = 1
+    """Findings of this kind with the same codelet; this is the first of them."""
+    suspects: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        more = f" (and {self.count - 1} more like it)" if self.count > 1 else ""
+        listed = ", ".join(self.suspects[:_MAX_SUSPECTS])
+        if len(self.suspects) > _MAX_SUSPECTS:
+            listed += f" and {len(self.suspects) - _MAX_SUSPECTS} more"
+        suspects = f"; suspects: {listed}" if self.suspects else ""
+        return f"{self.kind.value}: {self.sentence}{suspects}{more} [{self.schedule}]"
+
+
+def finding_of(kind: Kind, schedule: str, flow: Flow, access: int, text: str, **members: object) -> Finding:
+    """Return a finding about an access; ``{task}`` and ``{handle}`` in the text are replaced by names."""
+    task, handle = int(flow.task[access]), int(flow.handle[access])
+    sentence = text.format(task=flow.name(task), handle=flow.handle_name(handle))
+    codelet = flow.log.names[int(flow.codelet[task])]
+    return Finding(kind, schedule, sentence, task, codelet, handle, **members)  # type: ignore[arg-type]
+
+
+def first_of_each(findings: list[Finding]) -> list[Finding]:
+    """Return the first finding of each kind and codelet, with the number of all of them."""
+    grouped: dict[tuple[Kind, str], list[Finding]] = {}
+    for finding in findings:
+        grouped.setdefault((finding.kind, finding.codelet), []).append(finding)
+    return [replace(same[0], count=len(same)) for same in grouped.values()]

@@ -1,0 +1,177 @@
+"""A log as a task flow: the program's tasks by number, handles by first use, and where each input came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from starpullm.files import probe_log
+from starpullm.files.probe_log import ProbeLog
+
+_NOT_THE_PROGRAMS = probe_log.NO_CODELET | probe_log.INTERNAL | probe_log.ACQUIRE
+
+
+@dataclass(frozen=True, eq=False)
+class Flow:
+    """The tasks that the program itself submitted, in the order of submission; StarPU's own are left out.
+
+    StarPU's own tasks come and go with the timing, so only without them are numbers the same in every run. Arrays have
+    one entry for each access of these tasks.
+    """
+
+    log: ProbeLog
+    tasks: NDArray[np.int64]
+    """Of the log."""
+    first: NDArray[np.int64]
+    """The accesses of task t are ``first[t]`` to ``first[t + 1] - 1``."""
+    accesses: NDArray[np.int64]
+    """Of the log."""
+    handle: NDArray[np.int64]
+    """By first use in these tasks."""
+    handle_of_log: NDArray[np.int64]
+    """By number here."""
+
+    @property
+    def num_tasks(self) -> int:
+        """The number of tasks."""
+        return len(self.tasks)
+
+    @cached_property
+    def task(self) -> NDArray[np.int64]:
+        """The task of each access."""
+        return np.repeat(np.arange(self.num_tasks), np.diff(self.first))
+
+    @cached_property
+    def mode(self) -> NDArray[np.int64]:
+        """StarPU's access mode of each access."""
+        return self.log.accesses["mode"][self.accesses].astype(np.int64)
+
+    @cached_property
+    def is_free(self) -> NDArray[np.bool_]:
+        """Whether StarPU is free to reorder the access."""
+        return (self.log.accesses["flags"][self.accesses] & probe_log.FREE_ORDER) != 0
+
+    @cached_property
+    def before(self) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+        """The hash of each access's contents before its task, and whether there is one."""
+        return self._hashes(probe_log.BEFORE)
+
+    @cached_property
+    def after(self) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+        """The hash of each access's contents after its task, and whether there is one."""
+        return self._hashes(probe_log.AFTER)
+
+    def _hashes(self, time: int) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+        values, known = self.log.hashes_of_accesses(time)
+        return values[self.accesses], known[self.accesses]
+
+    @cached_property
+    def reads(self) -> NDArray[np.bool_]:
+        """Whether an access reads what was there, REDUX and SCRATCH excepted."""
+        own = (self.mode & (probe_log.MODE_SCRATCH | probe_log.MODE_REDUX)) != 0
+        return ((self.mode & probe_log.MODE_READ) != 0) & ~own
+
+    @cached_property
+    def writes(self) -> NDArray[np.bool_]:
+        """Whether an access changes the handle, REDUX included."""
+        return (self.mode & (probe_log.MODE_WRITE | probe_log.MODE_REDUX)) != 0
+
+    @cached_property
+    def only_reads(self) -> NDArray[np.bool_]:
+        """Whether an access is a read, and no other access of its task writes the handle."""
+        key = self.task * (len(self.handle_of_log) + 1) + self.handle
+        return self.reads & ~self.writes & ~np.isin(key, key[self.writes])
+
+    @cached_property
+    def codelet(self) -> NDArray[np.int64]:
+        """The name of each task's codelet, as an index into the log's names."""
+        return self.log.tasks["codelet"][self.tasks].astype(np.int64)
+
+    @cached_property
+    def start_ns(self) -> NDArray[np.int64]:
+        """When each task started; -1: never."""
+        return self.log.times(probe_log.START)[self.tasks]
+
+    @cached_property
+    def end_ns(self) -> NDArray[np.int64]:
+        """When each task ended; -1: never."""
+        return self.log.times(probe_log.END)[self.tasks]
+
+    @cached_property
+    def ready_ns(self) -> NDArray[np.int64]:
+        """When each task was ready; -1: never, or bound to a worker by the program."""
+        return self.log.times(probe_log.READY)[self.tasks]
+
+    @cached_property
+    def has_function(self) -> NDArray[np.bool_]:
+        """Whether a task runs a function; others only order the ones around them."""
+        return (self.log.tasks["flags"][self.tasks] & probe_log.NOWHERE) == 0
+
+    def name(self, task: int) -> str:
+        """Return what findings call a task: its codelet, its own name if that is another, and its number."""
+        record = self.log.tasks[self.tasks[task]]
+        codelet, own = (self.log.names[int(record[member])] for member in ("codelet", "name"))
+        text = codelet or own or "a task without a name"
+        if own and own != codelet and codelet:
+            text += f" “{own}”"
+        return f"{text} (task {task})"
+
+    def handle_name(self, handle: int) -> str:
+        """Return what findings call a handle: its number, shape and size."""
+        record = self.log.handles[self.handle_of_log[handle]]
+        sizes = [int(size) for size in record["sizes"]]
+        while len(sizes) > 1 and sizes[-1] <= 1:
+            sizes.pop()
+        if int(record["element_bytes"]) == 0:
+            return f"handle {handle} ({int(record['bytes'])} bytes)"
+        shape = "×".join(map(str, sizes))
+        return f"handle {handle} ({shape} of {int(record['element_bytes'])} bytes)"
+
+    @cached_property
+    def source(self) -> NDArray[np.int64]:
+        """The last access before each access, in the order of submission, that wrote its handle: an access of the log.
+
+        -1: nobody wrote it before.
+        """
+        return self._previous(_writes_anyhow(self.log))[self.accesses]
+
+    @cached_property
+    def observed(self) -> NDArray[np.int64]:
+        """As `source`, but the last access of any kind, so that a change is found between two looks at the handle."""
+        return self._previous(np.ones(len(self.log.accesses), bool))[self.accesses]
+
+    def _previous(self, counts: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return for each access of the log the last one before, of another task and the same handle, that counts."""
+        task, handle = self.log.task_of_access, self.log.accesses["handle"]
+        previous = np.full(len(handle), -1, np.int64)
+        last: dict[int, tuple[int, int, int]] = {}  # by handle: last access that counts, its task, the one before that
+        for access, (of_task, of_handle, does) in enumerate(
+            zip(task.tolist(), handle.tolist(), counts.tolist(), strict=True)
+        ):
+            latest, its_task, earlier = last.get(of_handle, (-1, -1, -1))
+            previous[access] = earlier if its_task == of_task else latest
+            if does:
+                last[of_handle] = access, of_task, earlier if its_task == of_task else latest
+        return previous
+
+
+def _writes_anyhow(log: ProbeLog) -> NDArray[np.bool_]:
+    return (log.accesses["mode"] & (probe_log.MODE_WRITE | probe_log.MODE_REDUX)) != 0
+
+
+def flow_of(log: ProbeLog) -> Flow:
+    """Return the task flow of a log."""
+    tasks = np.flatnonzero((log.tasks["flags"] & _NOT_THE_PROGRAMS) == 0)
+    counts = log.tasks["num_accesses"][tasks].astype(np.int64)
+    first = np.concatenate([[0], np.cumsum(counts)])
+    starts = log.tasks["first_access"][tasks].astype(np.int64)
+    accesses = np.repeat(starts - first[:-1], counts) + np.arange(first[-1])
+    handles = log.accesses["handle"][accesses].astype(np.int64)
+    of_log, positions, inverse = np.unique(handles, return_index=True, return_inverse=True)
+    order = np.argsort(positions)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return Flow(log, tasks, first, accesses, rank[inverse.reshape(-1)], of_log[order])

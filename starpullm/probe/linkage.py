@@ -1,0 +1,68 @@
+"""Why a program recorded nothing: what it is, which StarPU it loads, and what it said."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from starpullm.probe.program import ProgramEnding, find_program
+
+_LOADER_SECONDS = 20.0
+_ELF = b"\x7fELF"
+
+
+def explain_missing_log(command: Sequence[str], ending: ProgramEnding, folder: Path) -> str:
+    """Return a sentence about a program that ended and left no log in the folder."""
+    name = command[0]
+    with suppress(OSError):
+        found, expected = (folder / "refused").read_text("ascii").split()
+        return f"{name}: found StarPU {found}, expected {expected}, for which this package's probe was compiled"
+    kind = _kind(Path(find_program(name)))
+    said = _last_line(ending.stderr)
+    if kind == "static":
+        return f"{name}: is statically linked, so it can't load the probe, expected a program that uses libstarpu"
+    libraries = _libraries(name) if kind == "dynamic" else []
+    other = [library for library in libraries if re.match(r"libstarpu-\d", library) and "starpu-1.4." not in library]
+    if other:
+        return f"{name}: found {other[0]}, expected libstarpu-1.4, for which this package's probe was compiled"
+    if "can not be loaded" in ending.stderr:
+        return f"{name}: its StarPU could not load the probe; it said: {_line_with(ending.stderr, 'can not be loaded')}"
+    if any(library.startswith("libstarpu-1.4") for library in libraries):
+        return (
+            f"{name}: {ending} and didn't start StarPU, although it is linked with it, expected a program that calls "
+            f"starpu_init{said}"
+        )
+    return f"{name}: {ending} and didn't start StarPU, expected a StarPU program{said}"
+
+
+def _kind(path: Path) -> str:
+    """Return whether a file is a dynamically or statically linked program, or a script."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return "unknown"
+    if not content.startswith(_ELF):
+        return "script"
+    return "dynamic" if b"\0/lib" in content[:4096] or b"ld-linux" in content[:8192] else "static"
+
+
+def _libraries(name: str) -> list[str]:
+    """Return the shared libraries that the dynamic linker would load."""
+    with suppress(OSError, subprocess.TimeoutExpired):
+        run = subprocess.run(
+            ["ldd", find_program(name)], capture_output=True, text=True, timeout=_LOADER_SECONDS, check=False
+        )
+        return [line.split()[0] for line in run.stdout.splitlines() if line.strip()]
+    return []
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return f"; it said: {lines[-1][:300]}" if lines else ""
+
+
+def _line_with(text: str, part: str) -> str:
+    return next(line.strip() for line in text.splitlines() if part in line)

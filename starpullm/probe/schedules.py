@@ -1,0 +1,68 @@
+"""The schedules in which a program is run, and the environment variables that bring them about."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from starpullm.binding.library import find_probe
+
+_SETTLE_US = 1000
+_SETTLE_MS = 1500
+"""All waits for the program to submit more, together."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How one run chooses among ready tasks.
+
+    ``seed`` 0 takes them in the order of submission, any other number in an order that follows from it. At most
+    ``max_workers`` tasks run at a time. Every fourth task is delayed, by up to ``delay_us`` microseconds. With
+    ``poison``, what a task declares as written only is filled with signalling NaNs before.
+    """
+
+    name: str
+    seed: int = 0
+    max_workers: int = 1
+    delay_us: int = 0
+    poison: bool = False
+
+    def environment(self, folder: Path, num_workers: int, *, hash_contents: bool) -> dict[str, str]:
+        """Return the variables for a run that records into a folder, on a StarPU with so many workers."""
+        variables = {
+            "STARPU_SCHED": "probe",
+            "STARPU_SCHED_LIB": str(find_probe()),
+            "STARPU_NCPU": str(num_workers),
+            "STARPU_NCUDA": "0",
+            "STARPU_NHIP": "0",
+            "STARPU_NOPENCL": "0",
+            "STARPU_WORKERS_NOBIND": "1",
+            "STARPULLM_PROBE_DIRECTORY": str(folder),
+            "STARPULLM_PROBE_SEED": str(self.seed),
+            "STARPULLM_PROBE_MAX_WORKERS": str(self.max_workers),
+            "STARPULLM_PROBE_DELAY_US": str(self.delay_us),
+            "STARPULLM_PROBE_SETTLE_US": str(_SETTLE_US),
+            "STARPULLM_PROBE_SETTLE_MS": str(_SETTLE_MS),
+            "STARPULLM_PROBE_HASH": str(int(hash_contents)),
+            "STARPULLM_PROBE_POISON": str(int(self.poison)),
+        }
+        if "HWLOC_SYNTHETIC" not in os.environ and (os.cpu_count() or 1) < num_workers:
+            variables["HWLOC_SYNTHETIC"] = f"core:{num_workers} pu:1"
+        return variables
+
+
+REFERENCE = Schedule("reference schedule")
+REPEATED = Schedule("reference schedule, again")
+POISONED = Schedule("reference schedule with poison", poison=True)
+
+
+def disturbed(runs: int, seed: int, num_workers: int, delay_us: int) -> Sequence[Schedule]:
+    """Return schedules with consecutive seeds; every third one runs one task at a time, the others up to all."""
+    schedules = []
+    for number in range(runs):
+        workers = 1 if number % 3 == 2 else num_workers
+        name = f"seed {seed + number}, {workers} worker" + ("s" if workers > 1 else "")
+        schedules.append(Schedule(name, seed + number, workers, delay_us))
+    return schedules

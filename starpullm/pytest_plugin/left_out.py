@@ -1,0 +1,101 @@
+"""What a run doesn't check, and why: tests that were deselected, and placements that weren't chosen or don't fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import pytest
+
+from starpullm.pytest_plugin.items import RANK_MARKERS, family_of
+from starpullm.pytest_plugin.options import Options
+from starpullm.report.left_out import NOT_REACHED, LeftOut, others
+
+
+def selection(options: Options) -> dict[str, list[str]]:
+    """Return what the run has chosen, by the names of the options."""
+    configurations = options.configurations(options.ranks)
+    return {
+        "records": options.records,
+        "partitions": list(dict.fromkeys(configuration.partition for configuration in configurations)),
+        "schedulers": list(dict.fromkeys(configuration.scheduler for configuration in configurations)),
+        "ranks": [str(options.ranks)],
+        "sub_batches": [
+            f"{record}: {', '.join(map(str, counts))}"
+            for record in options.records
+            if (counts := options.sub_batches(record, options.ranks))
+        ],
+        "reductions": options.reductions,
+        "reference": [str(options.llmc_library)] if options.llmc_library else ["golden records"],
+    }
+
+
+def not_reached(tests: Sequence[str]) -> Iterator[LeftOut]:
+    """Yield the tests that were selected and did not run."""
+    if tests:
+        yield LeftOut(NOT_REACHED, "the run ended before them", list(tests))
+
+
+def deselected(items: Iterable[pytest.Item], options: Options) -> Iterator[LeftOut]:
+    """Yield the deselected tests by reason."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for item in items:
+        groups.setdefault(_why_deselected(item, options), []).append(item.nodeid)
+    for (what, reason), tests in groups.items():
+        yield LeftOut(what, reason, tests)
+
+
+def _why_deselected(item: pytest.Item, options: Options) -> tuple[str, str]:
+    if family_of(item) == "throughput" and not options.benchmark:
+        return "throughput", "only with --benchmark"
+    if options.llmc_library is None and "llmc_case" in getattr(item, "fixturenames", ()):
+        return "llm.c itself as reference", "there is no llm.c: --starpullm-llmc-lib names one"
+    if options.ranks > 1 and not any(item.get_closest_marker(name) for name in RANK_MARKERS):
+        return "tests of one process", f"over {options.ranks} ranks, only tests that are marked for ranks run"
+    return f"tests of {family_of(item)}", "deselected by -k, -m or --deselect"
+
+
+def not_chosen(options: Options) -> Iterator[LeftOut]:
+    """Yield records, placements and reductions that the run leaves out."""
+    from starpullm.golden.records import SHIPPED_RECORDS
+    from starpullm.trainer import REDUCTIONS
+
+    chosen = selection(options)
+    machine = options.machine
+    cores = machine["cores"]
+    if options.ranks == 1:
+        yield LeftOut("several ranks", "one process; mpirun -n R pytest --with-mpi runs over ranks")
+    yield from others("record", SHIPPED_RECORDS, chosen["records"], "--starpullm-records chooses records")
+    shared = [record for record in options.records if not options.sub_batches(record, options.ranks)]
+    if shared:
+        yield LeftOut(f"record {', '.join(shared)}", f"{options.ranks} ranks can't share its batch")
+    yield from others(
+        "partition", machine["partitions"], chosen["partitions"], "--starpullm-partition chooses partitions"
+    )
+    yield LeftOut(f"partitions of more than {cores} cores", f"this machine has {cores} cores")
+    if cores > machine["starpu_max_workers"]:
+        most = machine["starpu_max_workers"]
+        yield LeftOut(f"partitions of more than {most} workers", f"StarPU was built for at most {most} workers")
+    if not machine["starpu_parallel_workers"]:
+        yield LeftOut("workers of several threads", "StarPU was built without parallel workers")
+    yield from others(
+        "scheduler", machine["schedulers"], chosen["schedulers"], "--starpullm-schedulers chooses schedulers"
+    )
+    yield from others("reduction", REDUCTIONS, chosen["reductions"], "--starpullm-reductions chooses reductions")
+    yield from _other_sub_batches(options)
+
+
+def _other_sub_batches(options: Options) -> Iterator[LeftOut]:
+    from starpullm.checks.runs import find_record
+    from starpullm.data.sizes import divisors
+
+    missing_of = []
+    for record in options.records:
+        counts = options.sub_batches(record, options.ranks)
+        if counts:
+            all_counts = divisors(find_record(record).batch_size // options.ranks)
+            missing = [str(count) for count in all_counts if count not in counts]
+            missing_of += [f"{record}: {', '.join(missing)}"] if missing else []
+    if missing_of:
+        yield LeftOut(
+            f"sub-batches {'; '.join(missing_of)}", "not chosen; --starpullm-sub-batches all takes every number"
+        )

@@ -1,0 +1,73 @@
+"""The runs that are recorded for the pictures of a report, after the tests."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from starpullm.pytest_plugin.options import Options
+
+if TYPE_CHECKING:
+    from starpullm.checks.isolation import Pool
+
+
+class RecordingError(Exception):
+    """A run could not be recorded; the text says why."""
+
+
+def recordings(options: Options, pool: Pool) -> Iterator[dict[str, Any]]:
+    """Yield a recording for each of the first configurations.
+
+    Raises
+    ------
+    RecordingError
+        If one can't be made; the others aren't tried then.
+    """
+    from starpullm.checks.runs import MAX_RECORDED, write_recording
+    from starpullm.processes.children import Answered
+
+    case = _case(options)
+    if case is None:
+        raise RecordingError("all chosen records are large")
+    record, sub_batches = case
+    with tempfile.TemporaryDirectory(prefix="starpullm-recording-") as directory:
+        path = Path(directory, "recording.json")
+        for configuration in options.configurations(options.ranks)[:MAX_RECORDED]:
+            reply = pool.call(
+                configuration,
+                write_recording,
+                time_limit=options.time_limit,
+                record=record,
+                sub_batches=sub_batches,
+                reduction="ordered",
+                seed=options.seed,
+                path=str(path),
+            )
+            if not isinstance(reply, Answered):
+                raise RecordingError(f"{configuration}: {reply.text}")
+            yield json.loads(path.read_text())
+
+
+def _case(options: Options) -> tuple[str, int] | None:
+    """Return the record with the most layers that is quick, and two sub-batches for each rank or the fewest there are.
+
+    With more sub-batches pictures become crowded, not clearer.
+    """
+    from starpullm.checks.runs import MAX_RECORDED_PARAMETERS, find_record
+    from starpullm.data.sizes import divisors
+    from starpullm.files.model import num_parameters
+
+    sizes = {record: num_parameters(find_record(record).model) for record in options.records}
+    light = [
+        record
+        for record, size in sizes.items()
+        if size <= MAX_RECORDED_PARAMETERS and options.sub_batches(record, options.ranks)
+    ]
+    if not light:
+        return None
+    record = max(light, key=lambda record: find_record(record).model.num_layers)
+    counts = divisors(find_record(record).batch_size // options.ranks)
+    return record, counts[min(1, len(counts) - 1)]

@@ -1,0 +1,200 @@
+"""Writes the report of a run: into a folder while the run goes on, or into one JSON file at its end."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from starpullm.pytest_plugin.items import uses_plugin
+from starpullm.pytest_plugin.options import Options
+from starpullm.pytest_plugin.report import Report
+
+if TYPE_CHECKING:
+    from starpullm.checks.isolation import Costs, Pool
+    from starpullm.report import ReportFolder
+
+_ENDINGS = {
+    pytest.ExitCode.INTERRUPTED: "it was interrupted",
+    pytest.ExitCode.INTERNAL_ERROR: "pytest or one of its plugins has failed; its output says how",
+}
+"""Exit statuses of a run that ended before its last test."""
+
+
+class ReportFiles:
+    """The file or the folder of ``--starpullm-report``; only the process that reports for all writes."""
+
+    def __init__(self, config: pytest.Config, options: Options, report: Report) -> None:
+        self._config = config
+        self._options = options
+        self._report = report
+        self._collected: list[str] | None = None
+        """The tests that use the plugin; None where other processes collect."""
+        self._deselected: list[pytest.Item] = []
+        self._running: dict[str, None] = {}
+        self._document: dict[str, Any] | None = None
+        self._folder: ReportFolder | None = None
+        self._failed = False
+        self._start = time.time()
+
+    def add_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Keep those of the deselected tests that use the plugin."""
+        self._deselected += filter(uses_plugin, items)
+
+    def begin(self, session: pytest.Session) -> None:
+        """Note what was collected, and write the first state of a folder."""
+        self._collected = [item.nodeid for item in session.items if uses_plugin(item)]
+        if self._collected and not self._config.option.collectonly:
+            self._renew()
+
+    def add_running(self, test: str) -> None:
+        """Say that a test has begun."""
+        self._running[test] = None
+        self._renew()
+
+    def remove_running(self, test: str) -> None:
+        """Say that a test has ended, when the next one begins: so the files mostly name the test that is running."""
+        self._running.pop(test, None)
+
+    def record(self, session: pytest.Session, pool: Callable[[], Pool]) -> None:
+        """Record runs for the pictures of a folder, unless the run was stopped."""
+        if not self._writes_folder or not self._report.tests or self._stopped(session):
+            return
+        from starpullm.pytest_plugin.recordings import RecordingError, recordings
+
+        document = self._current()
+        try:
+            for recording in recordings(self._options, pool()):
+                document["recordings"].append(recording)
+        except RecordingError as error:
+            self._report.notes.append(f"no recording for the report: {str(error).strip().splitlines()[0]}")
+
+    def finish(self, session: pytest.Session, costs: Costs | None) -> None:
+        """Write the final state to ``--starpullm-report``, or into pytest's cache if a test has used the plugin."""
+        path = self._options.report_path
+        if path is None:
+            if not self._report.tests:
+                return
+            path = self._path_in_cache()
+            if path is None:
+                return
+        document = self._current()
+        document["isolation"] = costs and {
+            "processes": len(costs.starts),
+            "served": costs.served,
+            "seconds_per_process": costs.per_process,
+            "seconds_saved": costs.saved,
+        }
+        document.update(
+            state="ended",
+            exit_status=int(session.exitstatus),
+            stopped=self._stopped(session),
+            running=[],
+            not_checked=self._not_checked(ended=True),
+        )
+        if self._options.benchmark:
+            from starpullm.pytest_plugin.throughput import measurements
+
+            document["throughput"], document["history"] = measurements(self._config)
+        self._write_last(path, document, session)
+
+    # Implementation
+
+    @property
+    def _writes_folder(self) -> bool:
+        return self._options.report_is_folder and not hasattr(self._config, "workerinput")
+
+    def _write_last(self, path: Path, document: dict[str, Any], session: pytest.Session) -> None:
+        from starpullm.report import write_document
+
+        try:
+            if self._options.report_is_folder:
+                folder = self._opened_folder()
+                folder.write(document)
+                path = folder.page_path
+            else:
+                write_document(document, path)
+        except OSError as error:
+            asked = self._options.report_path is not None
+            self._report.notes.append(f"{'--starpullm-report' if asked else 'report'}: {error}")
+            if asked:
+                session.exitstatus = pytest.ExitCode.USAGE_ERROR
+        else:
+            self._report.notes.append(f"report: {path}")
+
+    def _path_in_cache(self) -> Path | None:
+        if not self._config.pluginmanager.has_plugin("cacheprovider"):
+            self._report.notes.append(
+                "report: not written: pytest's cache is switched off, expected --starpullm-report"
+            )
+            return None
+        assert self._config.cache is not None
+        try:
+            return self._config.cache.mkdir("starpullm") / "report.json"
+        except OSError as error:
+            self._report.notes.append(f"report: {error}")
+            return None
+
+    def _renew(self) -> None:
+        """Write the state so far into a folder; a failure is reported at the end, when it is tried again."""
+        if self._failed or not self._writes_folder:
+            return
+        try:
+            self._opened_folder().renew(self._current())
+        except OSError:
+            self._failed = True
+
+    def _opened_folder(self) -> ReportFolder:
+        from starpullm.report import ReportFolder
+
+        if self._folder is None:
+            assert self._options.report_path is not None
+            self._folder = ReportFolder(self._options.report_path)
+        return self._folder
+
+    def _current(self) -> dict[str, Any]:
+        """Return the document as far as it is known now."""
+        from starpullm.report import new_document
+
+        options = self._options
+        if self._document is None:
+            arguments = [str(argument) for argument in self._config.invocation_params.args]
+            self._document = new_document("pytest", arguments, ranks=options.ranks, seed=options.seed)
+            self._document["time"] = self._start
+        if self._document["environment"] is None and (self._collected or self._report.tests):
+            from starpullm.pytest_plugin.left_out import selection
+
+            self._document["environment"] = options.machine
+            self._document["selection"] = selection(options)
+        self._document.update(
+            tests=list(self._report.tests.values()),
+            running=list(self._running),
+            not_checked=self._not_checked(ended=False),
+            notes=list(self._report.notes),
+        )
+        return self._document
+
+    def _not_checked(self, *, ended: bool) -> list[dict[str, Any]]:
+        if self._document is None or self._document["environment"] is None:
+            return []
+        from starpullm.pytest_plugin import left_out
+        from starpullm.report.left_out import LeftOut
+
+        entries: list[LeftOut] = []
+        if self._collected is not None and ended:
+            missing = [test for test in self._collected if test not in self._report.tests]
+            entries += left_out.not_reached(missing)
+        entries += left_out.deselected(self._deselected, self._options)
+        entries += left_out.not_chosen(self._options)
+        return [dataclasses.asdict(entry) for entry in entries]
+
+    def _stopped(self, session: pytest.Session) -> str | None:
+        """Return why the run ended before its last test, if it did."""
+        reason = session.shouldfail or session.shouldstop
+        if reason:
+            return str(reason)
+        return _ENDINGS.get(session.exitstatus)  # type: ignore[call-overload,no-any-return]

@@ -1,0 +1,100 @@
+"""The folder of a report: its two files, which are renewed while the run goes on."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from pathlib import Path
+
+from starpullm.errors import FileError, MissingDependencyError
+from starpullm.files.atomic import atomic_write
+from starpullm.files.header import reason
+from starpullm.report.document import Document, read_document, write_document
+
+JSON_NAME = "report.json"
+PAGE_NAME = "index.html"
+
+_SHARE = 0.05
+"""Of a run's time, the part that is spent on renewing the files of an unfinished report."""
+
+_LONGEST_SECONDS = 2.0
+"""An unfinished report is renewed at the next occasion after this time, however long that takes."""
+
+_PACKAGES = ("bokeh", "fastjsonschema", "jinja2", "numpy")
+
+
+def require_packages() -> None:
+    """Raise a ``MissingDependencyError`` unless everything that makes a page is installed."""
+    for name in _PACKAGES:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"a report needs {name}, which can't be imported ({error}): pip install 'starpullm[report]'"
+            ) from error
+
+
+class ReportFolder:
+    """A folder with ``report.json`` and ``index.html``; created if only its last part is missing.
+
+    Raises
+    ------
+    MissingDependencyError
+        If a package that makes the page isn't installed.
+    FileError
+        If the folder can't be created.
+    """
+
+    def __init__(self, path: Path) -> None:
+        require_packages()
+        try:
+            path.mkdir(exist_ok=True)
+        except OSError as error:
+            raise FileError(f"{path}: can't be created: {reason(error)}", error.errno, str(path)) from error
+        self.path = path
+        self.page_path = path / PAGE_NAME
+        self._earliest = 0.0
+        """When an unfinished report may be renewed next; seconds of the monotonic clock."""
+
+    def write(self, document: Document, *, charts: bool = True) -> None:
+        """Write both files; each appears under its name only when it is complete.
+
+        Without charts, which take most of the time, the page has their tables only.
+
+        Raises
+        ------
+        FileError
+            If one can't be written.
+        """
+        start = time.monotonic()
+        write_document(document, self.path / JSON_NAME)
+        _write_page(document, self.page_path, charts=charts)
+        end = time.monotonic()
+        self._earliest = end + min((end - start) / _SHARE, _LONGEST_SECONDS)
+
+    def renew(self, document: Document) -> None:
+        """Write both files unless that was done so recently that it would slow the run down."""
+        if time.monotonic() >= self._earliest:
+            self.write(document, charts=False)
+
+
+def remake_page(folder: Path) -> None:
+    """Make the page of a folder again from its JSON file.
+
+    Raises
+    ------
+    MissingDependencyError
+        If a package that makes the page isn't installed.
+    FileError, FormatError
+        If the JSON file can't be read or isn't a report, or if the page can't be written.
+    """
+    require_packages()
+    _write_page(read_document(folder / JSON_NAME), folder / PAGE_NAME)
+
+
+def _write_page(document: Document, path: Path, *, charts: bool = True) -> None:
+    from starpullm.report.page import render
+
+    text = render(document, charts=charts)
+    with atomic_write(path) as file:
+        file.write(text.encode())

@@ -1,0 +1,207 @@
+"""Throughput beside the machine's limit, and the stored runs with the points where their speed changed."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from starpullm.report.document import Document
+
+if TYPE_CHECKING:
+    from bokeh.plotting import figure
+
+_SPEED, _LIMIT, _CHANGE = "#3b97d3", "#8a939e", "#d55e00"
+_MIN_RUNS = 6
+"""Of fewer stored runs no change point is looked for."""
+
+_MIN_PART = 3
+"""Runs on each side of a change point."""
+
+
+@dataclass(frozen=True)
+class SpeedRow:
+    """A measured configuration; ``limit`` is the speed of a step whose matmuls alone use all that the cores can do."""
+
+    name: str
+    tokens_per_ms: float | None
+    limit: float | None
+    fraction: float | None
+    failure: str
+
+
+@dataclass(frozen=True)
+class Change:
+    """A point where the speed of stored runs changed: between two runs, by so much."""
+
+    before: str
+    after: str
+    commits: str
+    ratio: float
+
+
+@dataclass(frozen=True)
+class History:
+    """The stored runs of one configuration, the oldest first."""
+
+    name: str
+    runs: tuple[Mapping[str, Any], ...]
+    changes: tuple[Change, ...]
+    draw: Callable[[], figure]
+
+
+def speeds_of(document: Document) -> list[SpeedRow]:
+    """Return a row for each measurement."""
+    return [_speed_row(entry) for entry in document["throughput"]]
+
+
+def _speed_row(entry: Mapping[str, Any]) -> SpeedRow:
+    name = _name(entry["configuration"])
+    if "failure" in entry:
+        return SpeedRow(name, None, None, None, entry["failure"])
+    if "contenders" in entry:
+        strict = entry["contenders"][0]["tokens_per_ms"]["median"]
+        others = ", ".join(
+            f"{other['name']} {other['tokens_per_ms']['median']:.4g}" for other in entry["contenders"][1:]
+        )
+        return SpeedRow(f"{name}; beside it: {others}", strict, None, None, "")
+    fraction = entry.get("fraction_of_limit")
+    limit = None
+    if "matmul_flops" in entry:
+        tokens = entry["configuration"]["batch_size"] * entry["configuration"]["seq_len"]
+        limit = tokens * entry["matmul_limit_gflops"] * 1e6 / entry["matmul_flops"]
+    return SpeedRow(name, entry["tokens_per_ms"], limit, fraction, "")
+
+
+def _name(configuration: Mapping[str, Any]) -> str:
+    ranks = f", {configuration['ranks']} ranks" if configuration["ranks"] > 1 else ""
+    return (
+        f"{configuration['model'].rpartition('/')[2]}, B = {configuration['batch_size']}, {configuration['partition']}"
+        f"{ranks}, sub-batches {configuration['sub_batches']}, {configuration['reduction']}"
+    )
+
+
+def speed_plot(rows: Sequence[SpeedRow]) -> figure | None:
+    """Draw a bar for each measured configuration, and a mark at its limit."""
+    from bokeh.models import ColumnDataSource, HoverTool
+    from bokeh.plotting import figure
+
+    measured = [row for row in rows if row.tokens_per_ms is not None]
+    if not measured:
+        return None
+    names = [f"{number}" for number in range(1, len(measured) + 1)]
+    plot = figure(
+        height=110 + 30 * len(measured),
+        sizing_mode="stretch_width",
+        y_range=names[::-1],
+        x_axis_label="tokens per millisecond",
+        y_axis_label="line of the table",
+        tools="reset,save",
+        toolbar_location="above",
+    )
+    source = ColumnDataSource(
+        {
+            "name": names,
+            "speed": [row.tokens_per_ms for row in measured],
+            "limit": [row.limit if row.limit is not None else math.nan for row in measured],
+            "text": [row.name for row in measured],
+        }
+    )
+    bars = plot.hbar(y="name", right="speed", height=0.6, source=source, color=_SPEED, legend_label="measured")
+    if any(row.limit is not None for row in measured):
+        plot.scatter(
+            x="limit",
+            y="name",
+            source=source,
+            marker="dash",
+            angle=math.pi / 2,
+            size=22,
+            line_width=4,
+            color=_LIMIT,
+            legend_label="limit of the matmuls",
+        )
+    plot.x_range.start = 0
+    plot.add_tools(HoverTool(renderers=[bars], tooltips="@text: @speed tokens/ms, limit @limit"))
+    plot.add_layout(plot.legend[0], "below")
+    plot.legend.orientation = "horizontal"
+    return plot
+
+
+def histories_of(document: Document) -> list[History]:
+    """Return the stored runs by configuration."""
+    by_name: dict[str, list[Mapping[str, Any]]] = {}
+    for run in document["history"]:
+        by_name.setdefault(run["name"], []).append(run)
+    found = []
+    for name, runs in by_name.items():
+        places = change_points([run["fraction_of_limit"] for run in runs])
+        found.append(History(name, tuple(runs), tuple(_changes(runs, places)), partial(_history_plot, runs, places)))
+    return found
+
+
+def change_points(values: Sequence[float]) -> list[int]:
+    """Return where a series of speeds changes its level: the numbers of the first values after each change.
+
+    The logarithms of the speeds are cut so that the squared distances from the means of the parts, and a penalty for
+    each cut (3·σ²·ln n, where σ follows from the median distance of neighbours), are smallest together.
+    """
+    import numpy as np
+    import ruptures
+
+    if len(values) < _MIN_RUNS or min(values) <= 0:
+        return []
+    signal = np.log(np.array(values, np.float64))
+    distance = float(np.median(np.abs(np.diff(signal))))
+    sigma = distance / 0.954  # the median of |x - y| of two normal numbers is 0.954 σ
+    penalty = 3 * max(sigma, 1e-3) ** 2 * math.log(len(values))
+    found = ruptures.Pelt(model="l2", min_size=_MIN_PART, jump=1).fit(signal.reshape(-1, 1)).predict(pen=penalty)
+    return [int(place) for place in found[:-1]]
+
+
+def _changes(runs: Sequence[Mapping[str, Any]], places: Sequence[int]) -> list[Change]:
+    ends = [*places[1:], len(runs)]
+    starts = [0, *places[:-1]]
+    changes = []
+    for start, place, end in zip(starts, places, ends, strict=True):
+        old, new = (
+            statistics.median(run["fraction_of_limit"] for run in part) for part in (runs[start:place], runs[place:end])
+        )
+        before, after = runs[place - 1], runs[place]
+        commits = f"{before['commit'][:10]} to {after['commit'][:10]}"
+        changes.append(Change(before["time"], after["time"], commits, new / old))
+    return changes
+
+
+def _history_plot(runs: Sequence[Mapping[str, Any]], places: Sequence[int]) -> figure:
+    from bokeh.models import ColumnDataSource, HoverTool, Span
+    from bokeh.plotting import figure
+
+    numbers = list(range(1, len(runs) + 1))
+    plot = figure(
+        height=260,
+        sizing_mode="stretch_width",
+        x_axis_label="stored run, the oldest first",
+        y_axis_label="fraction of the limit",
+        tools="xpan,xbox_zoom,reset,save",
+        toolbar_location="above",
+    )
+    source = ColumnDataSource(
+        {
+            "number": numbers,
+            "fraction": [run["fraction_of_limit"] for run in runs],
+            "time": [run["time"] for run in runs],
+            "commit": [run["commit"][:10] for run in runs],
+        }
+    )
+    plot.line(x="number", y="fraction", source=source, color=_SPEED, line_width=1)
+    points = plot.scatter(x="number", y="fraction", source=source, size=8, color=_SPEED)
+    for place in places:
+        between = place + 0.5
+        change = Span(location=between, dimension="height", line_color=_CHANGE, line_dash="dashed", line_width=2)
+        plot.add_layout(change)
+    plot.y_range.start = 0
+    plot.add_tools(HoverTool(renderers=[points], tooltips="@time, @commit: @fraction"))
+    return plot

@@ -1,0 +1,222 @@
+"""Readers of the formats of other tools, written from the formats' descriptions; none of them uses starpullm.
+
+NetworkX reads DOT (with pydot) and GraphML. Each reader returns what a tool would see: tasks, and pairs of tasks of
+which the second waits for the first.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import re
+import shlex
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import networkx
+
+
+@dataclass(frozen=True)
+class Task:
+    """Times are in microseconds after the first submission."""
+
+    operation: str
+    rank: int
+    worker: int
+    start: float
+    end: float
+
+
+Contents = tuple[dict[int, Task], set[tuple[int, int]]]
+
+
+def read_perfetto(path: Path) -> Contents:
+    """Check the rules of "Trace Event Format" that importers rely on, and return slices and flows."""
+    trace = json.loads(path.read_text("utf-8"))
+    assert trace["displayTimeUnit"] in ("ms", "ns")
+    events = trace["traceEvents"]
+    assert {event["ph"] for event in events} == {"M", "X", "s", "f"}
+    names = {(event["pid"], event["tid"]) for event in events if event["ph"] == "M" and event["name"] == "thread_name"}
+    tasks, slices = {}, defaultdict(list)
+    for event in (event for event in events if event["ph"] == "X"):
+        assert (event["pid"], event["tid"]) in names
+        assert event["dur"] >= 0
+        number, end = event["args"]["id"], event["ts"] + event["dur"]
+        assert number not in tasks
+        tasks[number] = Task(event["name"], event["pid"], event["tid"], event["ts"], end)
+        slices[event["pid"], event["tid"]].append((event["ts"], end, number))
+
+    def enclosing(event: dict[str, Any]) -> int:
+        """The slice to which a flow event is attached: of its thread, at its time, without the slice's end."""
+        found = [number for begin, end, number in slices[event["pid"], event["tid"]] if begin <= event["ts"] < end]
+        assert len(found) == 1, event
+        number: int = found[0]
+        return number
+
+    starts, ends = ({event["id"]: event for event in events if event["ph"] == phase} for phase in "sf")
+    assert len(starts) + len(ends) == sum(event["ph"] in "sf" for event in events)
+    assert starts.keys() == ends.keys()
+    for number, event in ends.items():
+        assert event["bp"] == "e"  # binds to the enclosing slice
+        assert (event["name"], event["cat"]) == (starts[number]["name"], starts[number]["cat"])
+    return tasks, {(enclosing(starts[number]), enclosing(event)) for number, event in ends.items()}
+
+
+class Paje:
+    """A reader of Paje files: types, containers and values are defined before they are used, and times ascend."""
+
+    def __init__(self, path: Path) -> None:
+        self.tasks: dict[int, Task] = {}
+        self.edges: dict[str, tuple[tuple[str, str], tuple[str, str]]] = {}
+        """Container and time of both ends, by key."""
+        self._definitions: dict[str, tuple[str, list[tuple[str, str]]]] = {}
+        self._types: dict[str, str] = {}  # alias to the alias of the type that it belongs to
+        self._containers: dict[str, tuple[str, str]] = {"0": ("0", "")}
+        self._values: set[tuple[str, str]] = set()
+        self._stacks: defaultdict[str, list[dict[str, str]]] = defaultdict(list)
+        self._links: dict[str, dict[str, str]] = {}
+        self._time = 0.0
+        lines = iter(path.read_text("utf-8").splitlines())
+        for line in lines:
+            if line.startswith("%EventDef"):
+                _, name, number = line.split()
+                fields: list[tuple[str, str]] = []
+                while (line := next(lines)) != "%EndEventDef":
+                    _, field, kind = line.split()
+                    fields.append((field, kind))
+                self._definitions[number] = name, fields
+                continue
+            number, *texts = shlex.split(line)
+            name, fields = self._definitions[number]
+            assert len(texts) == len(fields), line
+            self._event(name, {field: text for (field, _), text in zip(fields, texts, strict=True)})
+        assert not self._links
+        assert not any(self._stacks.values())
+        assert list(self._containers) == ["0"], "every container is destroyed"
+
+    def _event(self, name: str, event: dict[str, str]) -> None:
+        if "Time" in event:
+            assert float(event["Time"]) >= self._time
+            self._time = float(event["Time"])
+        snake = re.sub("([A-Z])", r"_\1", name.removeprefix("Paje")).lower()
+        getattr(self, snake)(event)
+
+    def _define_container_type(self, event: dict[str, str]) -> None:
+        assert event["Type"] == "0" or event["Type"] in self._types
+        self._types[event["Alias"]] = event["Type"]
+
+    _define_state_type = _define_container_type
+
+    def _define_link_type(self, event: dict[str, str]) -> None:
+        assert {event["Type"], event["StartContainerType"], event["EndContainerType"]} <= self._types.keys()
+        self._types[event["Alias"]] = event["Type"]
+
+    def _define_entity_value(self, event: dict[str, str]) -> None:
+        assert event["Type"] in self._types
+        assert all(0 <= float(part) <= 1 for part in event["Color"].split())
+        assert len(event["Color"].split()) == 3
+        self._values.add((event["Type"], event["Alias"]))
+
+    def _create_container(self, event: dict[str, str]) -> None:
+        assert event["Alias"] not in self._containers
+        assert self._containers[event["Container"]][0] == self._types[event["Type"]]
+        self._containers[event["Alias"]] = event["Type"], event["Name"]
+
+    def _destroy_container(self, event: dict[str, str]) -> None:
+        assert self._containers.pop(event["Name"])[0] == event["Type"]
+
+    def _push_state(self, event: dict[str, str]) -> None:
+        assert self._containers[event["Container"]][0] == self._types[event["Type"]]
+        assert (event["Type"], event["Value"]) in self._values
+        assert not self._stacks[event["Container"]], "a worker runs one task at a time"
+        self._stacks[event["Container"]].append(event)
+
+    def _pop_state(self, event: dict[str, str]) -> None:
+        push = self._stacks[event["Container"]].pop()
+        rank, worker = (int(number) for number in event["Container"].removeprefix("r").split("w"))
+        times = (float(time) * 1e6 for time in (push["Time"], event["Time"]))
+        self.tasks[int(push["Task"])] = Task(push["Value"], rank, worker, *times)
+
+    def _start_link(self, event: dict[str, str]) -> None:
+        assert (event["Type"], event["Value"]) in self._values
+        assert self._containers[event["StartContainer"]][0] == "Worker"
+        self._links[event["Key"]] = event
+
+    def _end_link(self, event: dict[str, str]) -> None:
+        start = self._links.pop(event["Key"])
+        assert (event["Type"], event["Value"]) == (start["Type"], start["Value"])
+        assert self._containers[event["EndContainer"]][0] == "Worker"
+        self.edges[event["Key"]] = (start["StartContainer"], start["Time"]), (event["EndContainer"], event["Time"])
+
+
+def read_paje(path: Path) -> Contents:
+    """Return states and links; a link's key has the numbers of its tasks, at whose end and start it must be."""
+    paje = Paje(path)
+    edges = set()
+    for key, ((origin, left), (destination, arrived)) in paje.edges.items():
+        before, after = (int(number) for number in key.split("_"))
+        first, second = paje.tasks[before], paje.tasks[after]
+        assert (origin, destination) == (f"r{first.rank}w{first.worker}", f"r{second.rank}w{second.worker}")
+        assert abs(float(left) * 1e6 - first.end) < 1e-3
+        assert abs(float(arrived) * 1e6 - max(first.end, second.start)) < 1e-3  # clocks may be a little apart
+        edges.add((before, after))
+    assert len(edges) == len(paje.edges)
+    return paje.tasks, edges
+
+
+def read_graph(graph: Any, text: Any = str) -> tuple[dict[int, dict[str, str]], set[tuple[int, int]]]:
+    """Return the nodes' attributes and the edges of a NetworkX graph, by the numbers of tasks."""
+    numbers = {node: int(str(node).removeprefix("t")) for node in graph.nodes}
+    nodes = {numbers[node]: {name: text(value) for name, value in graph.nodes[node].items()} for node in graph.nodes}
+    return nodes, {(numbers[edge[0]], numbers[edge[1]]) for edge in graph.edges}
+
+
+def read_dot(path: Path) -> tuple[dict[int, dict[str, str]], set[tuple[int, int]]]:
+    """Return nodes and edges of a DOT file; pydot leaves texts in their quotation marks, and lists the defaults."""
+    graph = networkx.nx_pydot.read_dot(path)
+    graph.remove_nodes_from([node for node in graph.nodes if not node.startswith("t")])
+    return read_graph(graph, lambda value: value.strip('"'))
+
+
+def read_graphml(path: Path) -> tuple[dict[int, dict[str, str]], set[tuple[int, int]]]:
+    """Return nodes and edges of a GraphML file."""
+    return read_graph(networkx.read_graphml(path))
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV file by the names of its columns."""
+    content = path.read_bytes()
+    text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
+    rows = list(csv.DictReader(text.splitlines(), strict=True))
+    assert all(None not in row and None not in row.values() for row in rows)
+    return rows
+
+
+def read_starvz(folder: Path) -> Contents:
+    """Return states and the task graph of StarVZ's files; its times are in milliseconds."""
+    resources = {row["Name"] for row in read_csv(folder / "entities.csv") if row["Type"] == "Worker"}
+    tasks = {}
+    for row in read_csv(folder / "paje.worker_state.csv.gz"):
+        assert row["ResourceId"] in resources
+        rank, worker = row["ResourceId"].split("_CPU")
+        assert row["JobId"] == f"{rank}_{row['SubmitOrder']}"
+        start, end = float(row["Start"]) * 1000, float(row["End"]) * 1000
+        assert abs(float(row["Duration"]) * 1000 - (end - start)) < 0.01
+        tasks[int(row["SubmitOrder"])] = Task(row["Value"], int(rank), int(worker), start, end)
+    jobs = {f"{task.rank}_{number}": number for number, task in tasks.items()}
+    edges = {(jobs[row["Dependent"]], jobs[row["JobId"]]) for row in read_csv(folder / "dag.csv.gz")}
+    handles = {row["Handle"] for row in read_csv(folder / "rec.data_handles.csv.gz")}
+    waits = set()
+    for row in read_csv(folder / "rec.tasks.csv.gz"):
+        number = jobs[row["JobId"]]
+        assert row["Name"] == tasks[number].operation
+        assert float(row["SubmitTime"]) * 1000 <= tasks[number].start + 0.01
+        lists = [row[name].split() for name in ("Handles", "Modes", "Sizes")]
+        assert len({len(entries) for entries in lists}) == 1
+        assert set(lists[0]) <= handles
+        waits |= {(jobs[job], number) for job in row["DependsOn"].split()}
+    assert waits == edges
+    return tasks, edges

@@ -1,0 +1,116 @@
+"""The report of ``--starpullm-report DIR``: of a run that fails, of one that is killed, and over ranks."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from starpullm.report.document import schema
+from starpullm.report.verdict import verdict_of
+
+from .conftest import Run
+from .test_messages import PARITY, SUITE, tampered
+
+__all__ = ["tampered"]  # a fixture
+
+
+def read(folder: Path) -> tuple[dict[str, Any], str]:
+    """The document of a report, which is as the schema says, and its page."""
+    document = json.loads((folder / "report.json").read_text())
+    jsonschema.Draft7Validator(schema()).validate(document)
+    assert sorted(path.name for path in folder.iterdir()) == ["index.html", "report.json"]
+    return document, (folder / "index.html").read_text()
+
+
+def left_out(document: dict[str, Any]) -> dict[str, list[str]]:
+    return {entry["what"]: entry["tests"] for entry in document["not_checked"]}
+
+
+def test_report_of_a_failure(run: Run, tampered: Path, pytester: pytest.Pytester) -> None:
+    options = ("--starpullm-sub-batches", "1", "--starpullm-records", f"tiny,{tampered}")
+    result = run(*PARITY, *options, "--starpullm-report", "out", partition="2x1")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines([f"report: {pytester.path}/out/index.html"])
+    document, page = read(pytester.path / "out")
+    assert (document["state"], document["exit_status"]) == ("ended", 1)
+    assert verdict_of(document).kind == "failed"
+    assert document["selection"]["partitions"] == ["2x1"]
+    assert {"several ranks", "partitions of more than 2 cores", "partition 1x2"} <= set(left_out(document))
+    assert len(left_out(document)["tests of memory"]) == 2
+    [recording] = document["recordings"]
+    assert (recording["configuration"], recording["layers"]) == ("2x1 lws", 2)
+    assert set(recording["tasks"]["step"]) == {0, 1, 2, 3}
+    [anchor] = re.findall(r'<a href="#([^"]+)">step 1, activations/atty\[0\]</a>', page)
+    failure = page.partition(f'id="{anchor}"')[2].partition("</article>")[0]
+    assert "attention_forward (step 1, sub-batch 0, layer 0) on worker" in failure
+
+
+KILLED = """
+import os
+import signal
+import time
+
+import pytest
+
+
+@pytest.mark.starpullm_memory
+def test_before(starpullm_validation):
+    time.sleep(3)  # longer than a report stays as it is
+
+
+@pytest.mark.starpullm_memory
+def test_that_kills(starpullm_validation):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_report_of_a_run_that_was_killed(run: Run, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(KILLED)
+    result = run("--starpullm-report", "out")
+    assert result.ret == -9
+    document, page = read(pytester.path / "out")
+    assert (document["state"], document["exit_status"]) == ("running", None)
+    assert [name.rpartition("::")[2] for name in document["running"]] == ["test_that_kills"]
+    assert [test["outcome"] for test in document["tests"]] == ["passed"]
+    assert "Not finished" in page
+
+
+def test_report_of_a_run_that_was_stopped(run: Run, tampered: Path, pytester: pytest.Pytester) -> None:
+    """The tests that it didn't reach are named, and no run is recorded any more."""
+    options = ("--starpullm-sub-batches", "1", "--starpullm-records", f"{tampered},tiny", "-x")
+    run(*PARITY, *options, "--starpullm-report", "out").assert_outcomes(failed=1)
+    document, _ = read(pytester.path / "out")
+    assert document["stopped"] == "stopping after 1 failures"
+    assert len(left_out(document)["tests that the run did not reach"]) == 1
+    assert document["recordings"] == []
+
+
+def test_report_over_ranks(run_ranks: Run, pytester: pytest.Pytester) -> None:
+    """It is one, and shows the workers of all ranks."""
+    options = ("--starpullm-records", "tiny", "--starpullm-sub-batches", "1", "-k", "test_every_tensor")
+    result = run_ranks(*SUITE, *options, "--starpullm-report", "out")
+    assert result.ret == pytest.ExitCode.OK
+    document, page = read(pytester.path / "out")
+    assert document["ranks"] == 2
+    [recording] = document["recordings"]
+    tasks = recording["tasks"]
+    places = {place for place in zip(tasks["rank"], tasks["worker"], strict=True) if place[1] >= 0}
+    assert {rank for rank, _ in places} == {0, 1}
+    assert "rank 1, worker 0" in page
+
+
+def test_a_report_that_nothing_can_make(run: Run, pytester: pytest.Pytester) -> None:
+    """Without a package that makes the page, the run is refused before it begins."""
+    pytester.makeconftest("import sys\n\nsys.modules['jinja2'] = None\n")
+    test = pytester.makepyfile("def test_it(starpullm_validation):\n    pass\n")
+    result = run(test.name, "--starpullm-report", "out")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        ["ERROR: --starpullm-report: a report needs jinja2, *pip install 'starpullm[[]report[]]'"]
+    )
+    assert not (pytester.path / "out").exists()

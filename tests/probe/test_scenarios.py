@@ -1,0 +1,159 @@
+"""Programs with one mistake each, and right ones: what the probe says of them."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from starpullm.checks.result import Outcome
+from starpullm.errors import InvalidArgumentError
+from starpullm.probe import ProbeResult, probe_program
+from starpullm.probe.findings import Kind
+
+RIGHT_TASKS = 31
+
+
+def probe(scenarios: Path, name: str, *, runs: int = 2, time_limit: float = 60) -> ProbeResult:
+    return probe_program([str(scenarios), name], runs=runs, workers=4, time_limit=time_limit)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_tasks"),
+    [("right", 31), ("acquires", 103), ("partitions", 57), ("commute", 13), ("forks", 55), ("own_policy", 31)],
+)
+def test_right_programs(scenarios: Path, name: str, num_tasks: int) -> None:
+    result = probe(scenarios, name)
+    assert result.outcome is Outcome.PASSED, result.describe()
+    assert result.findings == ()
+    assert (result.num_tasks, result.runs) == (num_tasks, 4)
+    assert result.compared > num_tasks
+    assert result.tolerated == 0
+
+
+def test_a_reduction_may_differ(scenarios: Path) -> None:
+    """The bits of a sum depend on which worker adds what; how many contents differ is the scheduler's choice."""
+    result = probe(scenarios, "redux")
+    assert result.outcome is Outcome.PASSED, result.describe()
+    assert result.tolerated == result.different
+
+
+LIES = {
+    "reads_undeclared": (Kind.OUTPUT_DIFFERS, "read_neighbour", 7),
+    "shares_undeclared": (Kind.OUTPUT_DIFFERS, "share", 6),
+    "writes_what_it_reads": (Kind.READ_WRITTEN, "write_second", 30),
+    "reads_what_it_writes": (Kind.WRITTEN_READ, "smooth", 6),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_the_task_that_lies_is_named(scenarios: Path, name: str) -> None:
+    kind, codelet, task = LIES[name]
+    result = probe(scenarios, name, runs=4)
+    assert result.outcome is Outcome.FAILED, result.describe()
+    assert [finding.kind for finding in result.findings] == [kind], result.describe()
+    assert result.findings[0].codelet == codelet
+    assert result.findings[0].task >= task
+    assert result.findings[0].sentence.startswith(f"{codelet} (task ")
+    assert result.tolerated == 0
+
+
+def test_an_undeclared_write_is_found_between_two_tasks(scenarios: Path) -> None:
+    result = probe(scenarios, "writes_undeclared")
+    assert result.outcome is Outcome.FAILED
+    first = result.findings[0]
+    assert (first.kind, first.schedule) == (Kind.CHANGED_BETWEEN, "reference schedule"), result.describe()
+    assert first.sentence.startswith("handle 1 (64 of 8 bytes) had other contents when smooth (task 7) started")
+    assert any(suspect.startswith("write_neighbour (task ") for suspect in first.suspects)
+
+
+def test_notes(scenarios: Path) -> None:
+    """What no result depends on here is said, and isn't a fault."""
+    left = probe(scenarios, "leaves_what_it_writes")
+    assert [(note.kind, note.codelet) for note in left.notes] == [(Kind.LEFT_UNWRITTEN, "copy_half")]
+    assert "left 32 elements of it as they were" in left.notes[0].sentence
+    needless = probe(scenarios, "needless_update")
+    assert needless.outcome is Outcome.PASSED
+    assert {(note.kind, note.codelet) for note in needless.notes} == {(Kind.NEVER_CHANGED, "touch")}
+
+
+def test_a_program_that_is_not_deterministic(scenarios: Path) -> None:
+    result = probe(scenarios, "not_deterministic")
+    assert result.outcome is Outcome.NOT_COMPARABLE
+    assert [(finding.kind, finding.task) for finding in result.findings] == [(Kind.NOT_DETERMINISTIC, 6)]
+
+
+def test_a_crash(scenarios: Path) -> None:
+    result = probe(scenarios, "crashes")
+    assert result.outcome is Outcome.FAILED
+    assert [finding.kind for finding in result.findings] == [Kind.ENDING]
+    text = "\n".join(result.describe())
+    assert "the program was ended by SIGSEGV" in text
+    assert "31 of 56 submitted tasks had ended" in text
+    assert "the signal came in crash (task 31)" in text
+
+
+def test_starpus_assertion(scenarios: Path) -> None:
+    text = "\n".join(probe(scenarios, "asserts").describe())
+    assert "the program was ended by SIGABRT" in text
+    assert "is not initialized, it cannot be read" in text
+
+
+def test_a_hang(scenarios: Path) -> None:
+    text = "\n".join(probe(scenarios, "hangs", time_limit=2).describe())
+    assert "had not ended after 2 s" in text
+    assert "running: never_end (task 31)" in text
+    assert "ready: smooth (task 32)" in text
+
+
+def test_a_program_that_fails(scenarios: Path) -> None:
+    result = probe(scenarios, "fails", runs=1)
+    assert result.outcome is Outcome.FAILED
+    assert result.findings[0].sentence == "the program ended with exit status 3"
+
+
+def test_much_output_is_not_kept(scenarios: Path) -> None:
+    """256 MiB on two streams."""
+    result = probe(scenarios, "noisy", runs=1)
+    assert result.outcome is Outcome.PASSED, result.describe()
+
+
+def test_a_child_that_stays_is_ended(scenarios: Path) -> None:
+    assert probe(scenarios, "leaves_child", runs=1).outcome is Outcome.PASSED
+    left = subprocess.run(["pgrep", "-f", f"{scenarios} leaves_child"], capture_output=True, text=True, check=False)
+    assert left.stdout == ""
+
+
+def refusal(command: list[str], **options: float) -> str:
+    with pytest.raises(InvalidArgumentError) as caught:
+        probe_program(command, **options)  # type: ignore[arg-type]
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    return sentence
+
+
+def test_programs_that_cannot_be_judged(scenarios: Path, tmp_path: Path) -> None:
+    program = str(scenarios)
+    assert "submitted no task to StarPU (it ended with exit status 0)" in refusal([program, "no_tasks"])
+    assert "expected the name of a program" in refusal([program, "unknown"])
+    assert "didn't start StarPU, expected a StarPU program" in refusal(["/bin/false"])
+    assert "there is no such file" in refusal([str(tmp_path / "missing")])
+    assert "is a folder" in refusal([str(tmp_path)])
+    script = tmp_path / "script"
+    script.write_text("true\n")
+    assert "is not executable" in refusal([str(script)])
+
+
+def test_a_static_program(tmp_path: Path) -> None:
+    source = tmp_path / "static.c"
+    source.write_text("int main(void) { return 0; }\n")
+    program = tmp_path / "static"
+    subprocess.run(["cc", "-static", "-o", program, source], check=True, timeout=60)
+    assert "is statically linked" in refusal([str(program)])
+
+
+def test_arguments_out_of_range(scenarios: Path) -> None:
+    for name in ("runs", "seed", "workers"):
+        assert refusal([str(scenarios), "right"], **{name: 0}) == f"{name}: found 0, expected at least 1"
+    assert "time_limit: found 0" in refusal([str(scenarios), "right"], time_limit=0)

@@ -1,0 +1,235 @@
+"""Reports to make pages from: of a run that passed, of one that failed in every way, and of one that was killed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starpullm.report import new_document
+
+OPERATIONS = [
+    "encoder_forward",
+    "matmul_forward",
+    "attention_forward",
+    "crossentropy_forward",
+    "crossentropy_softmax_backward",
+    "matmul_backward_weight",
+    "attention_backward",
+    "encoder_backward",
+    "adamw_update",
+]
+HANDLES = ["activations/residual3[0]#0", "grads/fcw[0]", "params/fcw[0]", "activation_grads/residual3[0]#0"]
+
+MACHINE = {
+    "version": "0.1.0",
+    "library": "/opt/starpullm/lib/libstarpullm.so",
+    "starpu_version": "1.4.10",
+    "simd_level": "avx2",
+    "processor": "some processor",
+    "cores": 4,
+    "starpu_parallel_workers": True,
+    "schedulers": ["lws", "eager"],
+    "vector_libm": {"expf": {"used": True, "fingerprint": "0"}},
+    "findings": [{"is_problem": True, "sentence": "several ranks don't work: this build has no MPI"}],
+}
+
+
+def task(operation: str, step: int = 0, sub_batch: int = 0, layer: int = 0) -> dict[str, Any]:
+    return {
+        "id": 7, "operation": operation, "step": step, "sub_batch": sub_batch, "layer": layer, "rank": 0, "worker": 1
+    }  # fmt: skip
+
+
+def parity(partition: str, sub_batches: int = 1, scheduler: str = "lws", *, fails: bool = False) -> dict[str, Any]:
+    """A parity result as ``ParityResult.as_json`` gives it, with its name."""
+    difference = {"step": 1, "group": "grads", "tensor": "qkvw[1]", "expected_digest": "aa", "found_digest": "bb"}
+    other = {**difference, "tensor": "<script>alert(1)</script>"}
+    first = {
+        "difference": difference,
+        "source": "the record's",
+        "bits": {
+            "shape": [48, 16], "differing": 3, "index": 17, "position": [1, 1], "expected_bits": "3f800000",
+            "found_bits": "3f800003", "expected": 1.0, "found": 1.0000004, "ulps": 3, "zero_signs": 0, "nans": 0,
+            "ulp_counts": [],
+        },
+        "writers": [task("matmul_backward_weight", 1, 0, 1)],
+    }  # fmt: skip
+    return {
+        "name": "parity",
+        "outcome": "failed" if fails else "passed",
+        "record": "tiny",
+        "reference": "golden record",
+        "partition": partition,
+        "scheduler": scheduler,
+        "ranks": 1,
+        "sub_batches": sub_batches,
+        "reduction": "ordered",
+        "matmul": "strict",
+        "steps": 3,
+        "tensors": 570,
+        "differences": [difference, other] if fails else [],
+        "first": first if fails else None,
+        "different_functions": [],
+    }
+
+
+def gradients(*ratios: float | str) -> dict[str, Any]:
+    tensors = [
+        {"tensor": f"fcw[{layer}]", "num_elements": 9, "num_beyond": 0, "index": [0, layer], "actual": 1.0,
+         "expected": 1.0, "error": 0.0, "limit": 1.0, "ratio": ratio, "explained_by": []}
+        for layer, ratio in enumerate(ratios)
+    ]  # fmt: skip
+    beyond = any(float(ratio) > 1 for ratio in ratios)
+    outcome = "failed" if beyond else "passed"
+    return {"name": "gradient error", "outcome": outcome, "compared": 9 * len(ratios), "tensors": tensors}
+
+
+def entry(name: str, family: str, outcome: str, *results: dict[str, Any], message: str = "") -> dict[str, Any]:
+    return {
+        "test": f"starpullm/suite/test_{family}.py::{name}",
+        "family": family,
+        "configuration": "2x1 lws",
+        "outcome": outcome,
+        "seconds": 0.25,
+        "message": message,
+        "results": list(results),
+        "failure": "",
+    }
+
+
+def recording(layers: int = 2, sub_batches: int = 2, steps: int = 2, workers: int = 2) -> dict[str, Any]:
+    """Steps of a model: each task waits for the one before it, with a handle of each class in turn."""
+    tasks: dict[str, list[int]] = {
+        name: [] for name in ("operation", "step", "sub_batch", "layer", "rank", "worker", "start", "end")
+    }
+
+    def add(operation: str, step: int, sub_batch: int, layer: int) -> None:
+        number = len(tasks["step"])
+        values = (OPERATIONS.index(operation), step, sub_batch, layer, 0, number % workers, number * 1000)
+        for name, value in zip(tasks, (*values, number * 1000 + 900), strict=True):
+            tasks[name].append(value)
+
+    for step in range(steps):
+        for sub_batch in range(sub_batches):
+            add("encoder_forward", step, sub_batch, -1)
+            for layer in range(layers):
+                add("matmul_forward", step, sub_batch, layer)
+                add("attention_forward", step, sub_batch, layer)
+            add("crossentropy_forward", step, sub_batch, -1)
+        for sub_batch in range(sub_batches):
+            add("crossentropy_softmax_backward", step, sub_batch, -1)
+            for layer in reversed(range(layers)):
+                add("attention_backward", step, sub_batch, layer)
+                add("matmul_backward_weight", step, sub_batch, layer)
+            add("encoder_backward", step, sub_batch, -1)
+        for layer in (*range(layers), -1):
+            add("adamw_update", step, -1, layer)
+    second = [number for number, step in enumerate(tasks["step"]) if step == min(1, steps - 1) and number]
+    edges = {
+        "before": [number - 1 for number in second],
+        "after": second,
+        "handle": [number % len(HANDLES) for number in second],
+        "kind": [number % 3 for number in second],
+    }
+    return {
+        "name": f"{layers} layers",
+        "configuration": "2x1 lws",
+        "layers": layers,
+        "operations": OPERATIONS,
+        "handles": HANDLES,
+        "tasks": tasks,
+        "edges": edges,
+        "critical_path": list(range(0, len(tasks["step"]), 3)),
+    }
+
+
+def throughput(tokens_per_ms: float, partition: str = "2x1") -> dict[str, Any]:
+    configuration = {
+        "model": "small", "batch_size": 8, "seq_len": 64, "partition": partition, "ranks": 1, "sub_batches": 2,
+        "reduction": "ordered",
+    }  # fmt: skip
+    return {
+        "configuration": configuration,
+        "tokens_per_ms": tokens_per_ms,
+        "matmul_flops": 10**9,
+        "matmul_limit_gflops": 100.0,
+        "fraction_of_limit": 0.5,
+    }
+
+
+def stored(*fractions: float) -> list[dict[str, Any]]:
+    return [
+        {"name": "small 2x1", "time": f"2026-11-{number + 1:02}T10:00:00", "commit": f"{number:040x}",
+         "tokens_per_ms": 10 * fraction, "matmul_limit_gflops": 100.0, "fraction_of_limit": fraction}
+        for number, fraction in enumerate(fractions)
+    ]  # fmt: skip
+
+
+def passing() -> dict[str, Any]:
+    """Everything that a report can have, and no failure."""
+    document = new_document("pytest", ["--pyargs", "starpullm.suite"], seed=1)
+    document.update(
+        state="ended",
+        exit_status=0,
+        environment=MACHINE,
+        selection={"partitions": ["1x1", "2x1"], "sub_batches": ["tiny: 1, 2"]},
+        isolation={"processes": 2, "served": 9, "seconds_per_process": 0.5, "seconds_saved": 3.5},
+        notes=["a note"],
+        tests=[
+            *(
+                entry(f"test_bits[{place}-{count}]", "parity", "passed", parity(place, count))
+                for place in ("1x1", "2x1")
+                for count in (1, 2)
+            ),
+            entry("test_bounds[tiny-2-tree]", "reduction", "passed", gradients(0.0, 0.5)),
+        ],
+        not_checked=[
+            {"what": "throughput", "reason": "only with --benchmark", "tests": ["test_throughput.py::test_a"]}
+        ],
+        recordings=[recording(layers=12)],
+        throughput=[throughput(12.0), throughput(6.5, "1x1")],
+        history=stored(0.50, 0.51, 0.50, 0.505, 0.40, 0.402, 0.399, 0.401),
+        mutation=[{"folder": "native/src/graph", "mutants": 10, "caught": 8, "equivalent": 1, "open": 1}],
+    )
+    return document
+
+
+def failing() -> dict[str, Any]:
+    """Failures of every kind, skips, and tests that weren't reached."""
+    document = passing()
+    missing = {
+        "before": task("attention_backward", 1, 0, 1),
+        "after": task("matmul_backward_weight", 1, 0, 1),
+        "handle": "activation_grads/qkv#0",
+        "kind": "read after write",
+    }
+    graph = {"name": "runtime graph", "outcome": "failed", "compared": 40, "missing": [missing], "superfluous": []}
+    bits = parity("2x1", fails=True)["first"]["bits"]
+    difference = {"run": "2x1 lws", "against": "1x1 lws", "tensor": "wte", "difference": {**bits, "ulps": None}}
+    same = {
+        "name": "bit stability", "outcome": "failed", "compared": 20, "measured": 1, "runs": ["a", "b"],
+        "differences": [difference],
+    }  # fmt: skip
+    different = parity("2x1", 2, "eager", fails=True)
+    parity_text = "parity: failed: 570 tensors over 3 steps, 2 differ\n  first: <b>step 1</b>"
+    beyond = gradients(0.2, 3.0, "inf")
+    document["tests"] += [
+        entry("test_bits[2x1-2-eager]", "parity", "failed", different, message=parity_text),
+        entry("test_graph[tiny]", "dependencies", "failed", graph, message="runtime graph: failed: 1 missing"),
+        entry("test_stable[tiny]", "reduction", "failed", same, message="bit stability: failed"),
+        entry("test_bounds[tiny]", "reduction", "failed", beyond, message="gradient error: failed"),
+        entry("test_lost[tiny]", "memory", "failed", message="the check was ended by SIGSEGV\nstacks of it"),
+        entry("test_elsewhere", "parity", "skipped", {**parity("2x2"), "outcome": "not comparable"},
+                   message="parity: not comparable: this libm has another expf"),
+    ]  # fmt: skip
+    document["exit_status"] = 1
+    document["throughput"].append({"configuration": throughput(1.0)["configuration"], "failure": "rank 1 died"})
+    return document
+
+
+def killed() -> dict[str, Any]:
+    """The last state of a run that was killed in a test."""
+    document = passing()
+    document.update(
+        state="running", exit_status=None, running=["test_hangs.py::test_it"], recordings=[], isolation=None
+    )
+    return document
