@@ -216,7 +216,12 @@ def machine_of(builder: Builder) -> tuple[tuple[str, ...], str]:
 
 
 def work(
-    laboratory: Laboratory, chosen: list[Stratum], count: int, deadline: float, known: Sequence[Mutant] = ()
+    laboratory: Laboratory,
+    chosen: list[Stratum],
+    count: int,
+    deadline: float,
+    known: Sequence[Mutant] = (),
+    only: str | None = None,
 ) -> Iterator[str]:
     """Try known mutants and the first ones of strata, until all is done or the time is up; yield what was not done.
 
@@ -234,7 +239,8 @@ def work(
                 mutants.append(mutant)
     numbers = {stage.name: number for number, stage in enumerate(STAGES)}
     every = tuple(dict.fromkeys(mutant.candidate.folder for mutant in mutants))
-    for where, names in ((every, (STAGES[0].name,)), *SOON, *((every, (stage.name,)) for stage in STAGES)):
+    rounds = [(every, (STAGES[0].name,)), *SOON, *((every, (stage.name,)) for stage in STAGES)]
+    for where, names in [(every, (only,))] if only else rounds:
         for mutant in mutants:
             for name in names if mutant.candidate.folder in where else ():
                 if time.monotonic() > deadline:
@@ -266,6 +272,8 @@ def main() -> None:
     parser.add_argument("--page-only", action="store_true", help="try nothing, write the page from --resume FILE")
     once_more = "forget that these mutants have survived, and try them once more with the checks of this checkout"
     parser.add_argument("--again", action="append", default=[], metavar="MUTANT", help=once_more)
+    stages = [stage.name for stage in STAGES]
+    parser.add_argument("--stage", choices=stages, help="of --again: only this stage; default all, until one catches")
     options = parser.parse_args()
     deadline = time.monotonic() + options.seconds
     path = options.resume or CHECKOUT / ".cache" / f"mutants-{options.seed}.jsonl"
@@ -295,8 +303,9 @@ def main() -> None:
             laboratory = Laboratory(Path(directory), builder, results, workplace)
             again = [results.mutants[name] for name in options.again]
             for mutant in again:
-                results.add("again", {"mutant": mutant.name, "commit": run.commit})
-            todo = work(laboratory, chosen, 0 if again else -(-options.count // len(every)), deadline, again)
+                results.add("again", {"mutant": mutant.name, "commit": run.commit, "stage": options.stage})
+            count = 0 if again else -(-options.count // len(every))
+            todo = work(laboratory, chosen, count, deadline, again, options.stage)
             try:
                 for left in todo:
                     print(f"{left}; --resume {path} goes on")

@@ -136,7 +136,10 @@ class Results:
             outcome = Outcome(**{"how": None, "check": "", "finding": "", **entry})
             self.outcomes.setdefault(name, {})[outcome.stage] = outcome
         elif kind == "again":
-            self.outcomes.pop(entry["mutant"], None)
+            if "stage" in entry:
+                self.outcomes.get(entry["mutant"], {}).pop(entry["stage"], None)
+            else:
+                self.outcomes.pop(entry["mutant"], None)
             self.again[entry["mutant"]] = entry["commit"]
         elif kind == "exhausted":
             self.exhausted[entry["stratum"]] = entry.get("left_out", {})
