@@ -6,6 +6,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from starpullm.checks.memory import GrowthResult, check_growth
 from starpullm.checks.observer import Observer
 from starpullm.checks.runs import STEPS, Place, find_record, named_tensors, new_trainer, own_batch
@@ -17,27 +19,43 @@ Growth = Callable[..., GrowthResult]
 
 
 def shared_buffers(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> SameBitsResult:
-    """Compare the bits of a run whose blocks share buffers, as in training, with those of one with separate buffers."""
+    """Compare the bits of a run whose blocks share buffers, as in training, with those of one with separate buffers.
+
+    The second has one step in flight at a time. The first has three, so that its slots differ, and one is used twice.
+    """
     golden = find_record(record)
     runs = {}
-    for name, keep_activations in (("separate buffers", True), ("shared buffers", False)):
+    for name, keep_activations, steps_in_flight in (
+        ("separate buffers", True, 1),
+        ("shared buffers, 3 steps in flight", False, 3),
+    ):
         with new_trainer(
-            place, golden, sub_batches=sub_batches, reduction=reduction, keep_activations=keep_activations
+            place,
+            golden,
+            sub_batches=sub_batches,
+            reduction=reduction,
+            keep_activations=keep_activations,
+            steps_in_flight=steps_in_flight,
         ) as trainer:
-            _submit(trainer, seed, range(STEPS))
-            runs[name] = named_tensors(trainer, "grads", *_STATE)
+            losses = [trainer.submit(*own_batch(trainer, seed, number)) for number in range(STEPS)]
+            runs[name] = {"mean_loss": np.array([loss.value for loss in losses])}
+            runs[name] |= named_tensors(trainer, "grads", *_STATE)
     return check_same_bits("shared buffers", runs)
 
 
 def resumed(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> SameBitsResult:
-    """Compare the bits of a run that was saved, closed and resumed half way with those of an uninterrupted run."""
+    """Compare the bits of a run that was saved, closed and resumed half way with those of an uninterrupted run.
+
+    It is saved while its steps are in flight.
+    """
     golden = find_record(record)
     with tempfile.TemporaryDirectory(dir=place.directory) as states:
         with new_trainer(place, golden, sub_batches=sub_batches, reduction=reduction) as trainer:
             _submit(trainer, seed, range(STEPS))
             uninterrupted = named_tensors(trainer, *_STATE)
         with new_trainer(place, golden, sub_batches=sub_batches, reduction=reduction) as trainer:
-            _submit(trainer, seed, range(STEPS // 2))
+            for number in range(STEPS // 2):
+                trainer.submit(*own_batch(trainer, seed, number))
             trainer.save_state(states)
             trainer.wait_saved()
         with new_trainer(place, golden, resume=Path(states), sub_batches=sub_batches, reduction=reduction) as trainer:

@@ -35,20 +35,8 @@ def command() -> None:
     help="Sizes of a model with this name; the options below replace some of them. llm.c calls gpt2 to gpt2-xl d12, "
     "d24, d36 and d48.",
 )
-@click.option("--layers", "num_layers", type=int, metavar="L", help="Number of transformer blocks.")
-@click.option(
-    "--heads", "num_heads", type=int, metavar="NH", help="Number of attention heads; has to divide the channels."
-)
-@click.option("--channels", type=int, metavar="C", help="Number of channels.")
+@options.model_sizes(required=False)
 @click.option("--vocab", "vocab_size", type=int, metavar="V", help="Number of tokens in the vocabulary.")
-@click.option(
-    "--padded-vocab",
-    "padded_vocab_size",
-    type=int,
-    metavar="Vp",
-    show_default="that of --config, or V rounded up to a multiple of 128, as in llm.c",
-    help="Number of rows of wte.",
-)
 @click.option("--max-seq-len", type=int, metavar="maxT", help="Tokens of the longest sequence.")
 @click.option("--seed", type=click.IntRange(min=0), default=42, help="Seed of the random parameters.")
 @click.argument("out", type=options.PATH)

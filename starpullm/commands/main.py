@@ -94,6 +94,13 @@ def all_ranks() -> Iterator[Comm | None]:
         yield comm
 
 
+def refuse_ranks(reason: str) -> None:
+    """Raise an error if this command was started on several ranks; ``reason`` says why it can't be."""
+    _, size = rank_and_size_from_environment()
+    if size > 1:
+        raise InvalidArgumentError(f"ranks: found {size}, expected one: {reason}")
+
+
 def guarded_ranks(comm: Comm | None) -> AbstractContextManager[None]:
     """Return a context that ends all ranks after an error, to be entered inside a resource.
 

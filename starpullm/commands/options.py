@@ -47,6 +47,33 @@ def placement(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 report = click.option("--report", type=PATH, metavar="DIR", help="Folder for a page of the results, and their data.")
+
+
+def model_sizes(*, required: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds options of the sizes: layers, heads, channels and the padded vocabulary."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in (padded, channels, heads, layers):  # --help shows the last first
+            command = option(command)
+        return command
+
+    heads_help = "Number of attention heads; has to divide the channels."
+    layers = click.option(
+        "--layers", "num_layers", type=int, required=required, metavar="L", help="Number of transformer blocks."
+    )
+    heads = click.option("--heads", "num_heads", type=int, required=required, metavar="NH", help=heads_help)
+    channels = click.option("--channels", type=int, required=required, metavar="C", help="Number of channels.")
+    padded = click.option(
+        "--padded-vocab",
+        "padded_vocab_size",
+        type=int,
+        metavar="Vp",
+        show_default=f"{'' if required else 'that of --config, or '}V rounded up to a multiple of 128, as in llm.c",
+        help="Number of rows of wte.",
+    )
+    return add
+
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Print results as JSON.")
 
 

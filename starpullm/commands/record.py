@@ -8,10 +8,10 @@ import click
 
 from starpullm.checks.recording import make_record
 from starpullm.commands import options
+from starpullm.commands.main import refuse_ranks
 from starpullm.data.sizes import check_positive
 from starpullm.errors import InvalidArgumentError
-from starpullm.files.model import ModelConfig
-from starpullm.files.model import padded_vocab as rounded_up_vocab
+from starpullm.files.model import ModelConfig, padded_vocab
 
 
 @click.command(
@@ -23,17 +23,8 @@ from starpullm.files.model import padded_vocab as rounded_up_vocab
     ),
 )
 @options.llmc_lib(required=True, help="llm.c, built as a strict shared object.")
-@click.option("--layers", type=int, required=True, metavar="L", help="Number of transformer blocks.")
-@click.option("--heads", type=int, default=1, show_default=True, metavar="NH", help="Number of attention heads.")
-@click.option("--channels", type=int, required=True, metavar="C", help="Number of channels.")
-@click.option("--vocab", type=int, default=257, show_default=True, metavar="V", help="Number of tokens.")
-@click.option(
-    "--padded-vocab",
-    type=int,
-    metavar="Vp",
-    show_default="V rounded up to a multiple of 128, as in llm.c",
-    help="Number of rows of wte.",
-)
+@options.model_sizes(required=True)
+@click.option("--vocab", "vocab_size", type=int, default=257, metavar="V", help="Number of tokens in the vocabulary.")
 @click.option(
     "--max-seq-len",
     type=int,
@@ -44,17 +35,14 @@ from starpullm.files.model import padded_vocab as rounded_up_vocab
 @click.option("--batch-size", type=int, required=True, metavar="B", help="Sequences of the whole batch.")
 @click.option("--seq-len", type=int, required=True, metavar="T", help="Tokens of a sequence.")
 @click.option("--steps", type=int, required=True, metavar="N", help="Number of training steps.")
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Number of the generated model.")
-@click.option("--learning-rate", type=float, default=1e-4, show_default=True, help="Learning rate of AdamW.")
-@click.option("--weight-decay", type=float, default=0.01, show_default=True, help="Weight decay of AdamW.")
+@click.option("--seed", type=click.IntRange(min=0), default=1, help="Number of the generated model.")
+@click.option("--learning-rate", type=float, default=1e-4, help="Learning rate of AdamW.")
+@click.option("--weight-decay", type=float, default=0.01, help="Weight decay of AdamW.")
 @click.argument("out", metavar="OUT.json", type=options.PATH)
 def command(
     llmc_lib: Path,
-    layers: int,
-    heads: int,
-    channels: int,
-    vocab: int,
-    padded_vocab: int | None,
+    vocab_size: int,
+    padded_vocab_size: int | None,
     max_seq_len: int | None,
     batch_size: int,
     seq_len: int,
@@ -63,23 +51,31 @@ def command(
     learning_rate: float,
     weight_decay: float,
     out: Path,
+    **sizes: int,
 ) -> None:
     """Make a golden record of your own sizes with llm.c itself.
 
     `parity` and the validation suite can compare with OUT.json as with a shipped record. llm.c first trains two shipped
-    records. It is refused if its bits are not theirs, and then nothing is written.
+    records. It is refused if its bits are not theirs, and then nothing is written. llm.c runs in one process, so this
+    command is refused under mpirun with several ranks.
     """
+    refuse_ranks("llm.c trains in one process")
     check_positive(batch_size=batch_size, seq_len=seq_len, steps=steps)
     model = ModelConfig(
         max_seq_len=seq_len if max_seq_len is None else max_seq_len,
-        vocab_size=vocab,
-        num_layers=layers,
-        num_heads=heads,
-        channels=channels,
-        padded_vocab_size=rounded_up_vocab(vocab) if padded_vocab is None else padded_vocab,
+        vocab_size=vocab_size,
+        padded_vocab_size=padded_vocab(vocab_size) if padded_vocab_size is None else padded_vocab_size,
+        **sizes,
     )
     if seq_len > model.max_seq_len:
         raise InvalidArgumentError(f"seq_len: found {seq_len}, expected at most max_seq_len = {model.max_seq_len}")
+    settings = {
+        "learning_rate": learning_rate,
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "eps": 1e-8,
+        "weight_decay": weight_decay,
+    }
     record = make_record(
         llmc_lib,
         out,
@@ -88,13 +84,7 @@ def command(
         batch_size=batch_size,
         seq_len=seq_len,
         num_steps=steps,
-        settings={
-            "learning_rate": learning_rate,
-            "beta1": 0.9,
-            "beta2": 0.999,
-            "eps": 1e-8,
-            "weight_decay": weight_decay,
-        },
+        settings=settings,
     )
     tensors = sum(len(digests) for step in record.steps for digests in step.digests.values())
     click.echo(f"{out}: {tensors} tensors over {record.num_steps} steps")

@@ -22,8 +22,11 @@ from starpullm.errors import FileError, FormatError, InvalidArgumentError
 from starpullm.files.header import StrPath
 from starpullm.files.model import UNLAYERED_PARAMETERS, ModelConfig, parameter_shapes
 
-SHIPPED_RECORDS: Final = ("tiny", "odd", "small", "deep", "gpt2-124m")
-"""Names of the records that come with the package, the quickest first."""
+THRESHOLD_RECORDS: Final = ("single", "ragged", "long", "wide")
+"""Names of the shipped records whose sizes lie beyond thresholds at which the code takes another path."""
+
+SHIPPED_RECORDS: Final = ("tiny", "odd", "small", "deep", *THRESHOLD_RECORDS, "gpt2-124m")
+"""Names of the records that come with the package; the last one takes minutes."""
 
 TENSOR_GROUPS: Final = ("activations", "activation_grads", "grads", "params", "m", "v")
 """Groups of tensors of a step, in the order in which they are computed."""

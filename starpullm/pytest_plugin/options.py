@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 DEFAULT_RECORDS = ("tiny", "odd", "small", "deep")
 DEFAULT_RECORDS_OF_RANKS = ("tiny", "odd", "small")
 """Few, because ranks often share cores; 2, 3, 4 and 8 ranks divide the batch of at least one of them."""
+PARITY_RECORDS_OF_RANKS = ("single", "ragged")
+"""Of the records beyond thresholds, those with the largest batches."""
 DEFAULT_TIME_LIMIT = 60.0
 DISTURBING = ("eager", "random", "lws", "prio", "dmda", "ws")
 DEFAULT_THROUGHPUT_RECORD = "small"
@@ -39,7 +41,8 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     add("--starpullm-schedulers", "NAME,…", "StarPU schedulers; default: lws")
     add("--starpullm-sub-batches", "N,…", "numbers of sub-batches, or all; default: 1 and one per sequence")
     add("--starpullm-reductions", "NAME,…", "reductions of gradients; default: ordered,tree,redux")
-    add("--starpullm-records", "RECORD,…", f"golden records, by name or file; default: {','.join(DEFAULT_RECORDS)}")
+    records = f"golden records, by name or file; default: {','.join(DEFAULT_RECORDS)}, and for parity four more"
+    add("--starpullm-records", "RECORD,…", records)
     add("--starpullm-llmc-lib", "PATH", "llm.c as a shared object, to compare with in addition to the golden records")
     seed = "seed of generated batches, of delays and of StarPU's random scheduler; default: 1"
     add("--starpullm-seed", "N", seed, type=int, default=1)
@@ -152,6 +155,15 @@ class Options:
         return found
 
     @cached_property
+    def parity_records(self) -> Sequence[str]:
+        """The records that only parity is checked with: those beyond thresholds, unless records are chosen."""
+        from starpullm.golden.records import THRESHOLD_RECORDS
+
+        if self._list("records"):
+            return ()
+        return THRESHOLD_RECORDS if self.ranks == 1 else PARITY_RECORDS_OF_RANKS
+
+    @cached_property
     def throughput_records(self) -> list[str]:
         """The records whose throughput is measured."""
         return self.records if self._list("records") else [DEFAULT_THROUGHPUT_RECORD]
@@ -164,16 +176,22 @@ class Options:
         return self._names("reductions", REDUCTIONS) or list(REDUCTIONS)
 
     def sub_batches(self, record: str, ranks: int = 1) -> list[int]:
-        """Return the chosen numbers of sub-batches that divide each rank's part of a record's batch, ascending."""
+        """Return the chosen numbers of sub-batches that divide each rank's part of a record's batch, ascending.
+
+        By default these are 1 and one per sequence; of the records beyond thresholds also the divisor in the middle.
+        """
         from starpullm.checks.runs import find_record
         from starpullm.data.sizes import divisors
+        from starpullm.golden.records import THRESHOLD_RECORDS
 
         batch_size, rest = divmod(find_record(record).batch_size, ranks)
         if rest:
             return []
         chosen = self._list("sub_batches")
         if not chosen:
-            return sorted({1, batch_size})
+            counts = divisors(batch_size)
+            middle = {counts[len(counts) // 2]} if record in THRESHOLD_RECORDS else set()
+            return sorted({1, batch_size} | middle)
         counts = divisors(batch_size) if chosen == ["all"] else self._counts("sub_batches", ", or all")
         return [count for count in divisors(batch_size) if count in counts]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -89,11 +89,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "case" in metafunc.fixturenames:
         metafunc.parametrize("case", list(_cases(validation, ranks)), ids=str)
     if "bitwise_case" in metafunc.fixturenames:
-        cases = [case for case in _cases(validation, ranks) if PROMISES[case.reduction] is Promise.BITWISE]
-        metafunc.parametrize("bitwise_case", cases, ids=str)
+        metafunc.parametrize("bitwise_case", _bitwise_cases(validation, ranks), ids=str)
     if "llmc_case" in metafunc.fixturenames:
-        cases = [case for case in _cases(validation, ranks) if PROMISES[case.reduction] is Promise.BITWISE]
-        metafunc.parametrize("llmc_case", cases, ids=str)
+        metafunc.parametrize("llmc_case", _bitwise_cases(validation, ranks), ids=str)
     if "light_case" in metafunc.fixturenames:
         metafunc.parametrize("light_case", [case for case in _cases(validation, ranks) if _is_light(case)], ids=str)
     if "audited_case" in metafunc.fixturenames:
@@ -139,8 +137,18 @@ def _parametrize_disturbances(metafunc: pytest.Metafunc, validation: Validation,
     metafunc.parametrize("disturbing_configuration", configurations, ids=[entry.id for entry in configurations])
 
 
-def _cases(validation: Validation, ranks: int) -> Iterator[Case]:
-    for record in validation.records:
+def _bitwise_cases(validation: Validation, ranks: int) -> list[Case]:
+    """Return the cases whose bits are a record's, also of the records that only parity is checked with."""
+    return [
+        case
+        for records in (validation.records, validation.parity_records)
+        for case in _cases(validation, ranks, records)
+        if PROMISES[case.reduction] is Promise.BITWISE
+    ]
+
+
+def _cases(validation: Validation, ranks: int, records: Sequence[str] | None = None) -> Iterator[Case]:
+    for record in validation.records if records is None else records:
         for sub_batches in validation.sub_batches(record, ranks):
             # With one sub-batch there is nothing to reduce.
             modes = validation.reductions if ranks * sub_batches > 1 else validation.reductions[:1]

@@ -25,16 +25,18 @@ print("ref", *vector_levels())
 """
 
 EIGHT_CORES = {"HWLOC_SYNTHETIC": "core:8 pu:1"}
-SMALL_RECORDS = "parity: 33020 tensors over 66 steps, 0 differ"
+SMALL_RECORDS = tuple(shipped_record(name).path for name in ("tiny", "odd", "small", "deep"))
+"""Those beyond thresholds are in test_thresholds.py."""
 
 
 @pytest.mark.parametrize("scheduler", ["eager", "lws", "prio", "random"])
 @pytest.mark.parametrize("partition", ["1x1", "2x1"])
 def test_all_sub_batch_counts(partition: str, scheduler: str) -> None:
     """Tiny, odd, small and deep, with every number of sub-batches that divides the batch."""
-    run = run_cli("parity", "--partition", partition, "--scheduler", scheduler, "--sub-batches", "all", timeout=100)
+    place = ("--partition", partition, "--scheduler", scheduler)
+    run = run_cli("parity", *SMALL_RECORDS, *place, "--sub-batches", "all", timeout=100)
     assert run.returncode == 0, run.stdout + run.stderr
-    assert run.stdout.splitlines()[-1] == SMALL_RECORDS
+    assert run.stdout.splitlines()[-1] == "parity: 33020 tensors over 66 steps, 0 differ"
 
 
 @pytest.mark.parametrize(
@@ -43,7 +45,8 @@ def test_all_sub_batch_counts(partition: str, scheduler: str) -> None:
 def test_synthetic_topologies(topology: str, partitions: tuple[str, str]) -> None:
     """Topologies of 4 and 8 cores, unbound."""
     options = [option for partition in partitions for option in ("--partition", partition)]
-    run = run_cli("parity", *options, "--sub-batches", "all", timeout=110, environment={"HWLOC_SYNTHETIC": topology})
+    environment = {"HWLOC_SYNTHETIC": topology}
+    run = run_cli("parity", *SMALL_RECORDS, *options, "--sub-batches", "all", timeout=110, environment=environment)
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.splitlines()[-1] == "parity: 66040 tensors over 132 steps, 0 differ"
 
@@ -53,7 +56,8 @@ def test_every_simd_level(level: str) -> None:
     """The kernels of each level that this machine has, and teams of 1 to 8 threads, which cut the tiles elsewhere."""
     if level not in run_python(LEVELS).stdout.split():
         pytest.skip(f"this machine has no {level}")
-    run = run_cli("parity", "--partition", "1x2", timeout=60, environment={"STARPULLM_SIMD": level, **TWO_CORES})
+    environment = {"STARPULLM_SIMD": level, **TWO_CORES}
+    run = run_cli("parity", *SMALL_RECORDS, "--partition", "1x2", timeout=60, environment=environment)
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.splitlines()[-1] == "parity: 7070 tensors over 17 steps, 0 differ"
     teams = [option for threads in range(1, 9) for option in ("--partition", f"1x{threads}")]

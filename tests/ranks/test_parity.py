@@ -35,7 +35,9 @@ def run_cli(ranks: int | None, *arguments: object) -> Completed:
         (2, ("tiny", "small", "deep"), 1, "parity: 5990 tensors over 13 steps, 0 differ"),
         (2, ("small", "deep"), 2, "parity: 5420 tensors over 10 steps, 0 differ"),
         (3, ("odd", "deep"), 1, "parity: 5100 tensors over 10 steps, 0 differ"),
+        (3, ("ragged",), 2, "parity: 220 tensors over 2 steps, 0 differ"),
         (4, ("small",), 1, "parity: 1400 tensors over 4 steps, 0 differ"),
+        (4, ("single",), 2, "parity: 330 tensors over 3 steps, 0 differ"),
     ],
 )
 def test_golden_records(ranks: int, names: tuple[str, ...], sub_batches: int, last_line: str) -> None:
@@ -53,7 +55,7 @@ def test_nothing_to_compare_is_refused() -> None:
     assert outcome.stdout == ""
     assert outcome.stderr.startswith(
         "ranks 0-4: ranks: found 5, expected a divisor of the batch of a shipped record (tiny 2, odd 3, small 8, "
-        "deep 12); nothing would be compared"
+        "deep 12, single 8, ragged 12, long 2, wide 4); nothing would be compared"
     )
 
 

@@ -14,10 +14,11 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from starpullm.commands import bench, main
+from starpullm.commands import bench, main, parity
 from starpullm.commands.render import OUT
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.files.checkpoint import checkpoint_config
+from starpullm.golden.records import SHIPPED_RECORDS
 from starpullm.processes.lock import LOCK_VARIABLE
 from starpullm.speed.measure import Throughput
 from starpullm.speed.peers.compare import Comparison, ContenderSpeed, Spread
@@ -92,6 +93,23 @@ def test_batch_sizes_of_bench(
     result = CliRunner().invoke(main, ["bench", "--model", "tiny", "--ranks", "1", "--ranks", "2", *options])
     assert result.exit_code == 0, result.output
     assert [(of.ranks, of.batch_size) for of in measured] == expected
+
+
+def test_parity_is_checked_with_all_shipped_records_but_the_largest() -> None:
+    """Unless records are given."""
+    assert [record.name for record, _ in parity._plan([], False, "1", 1)] == list(SHIPPED_RECORDS[:-1])
+    assert [record.name for record, _ in parity._plan([], True, "1", 1)] == list(SHIPPED_RECORDS)
+
+
+def test_record_is_refused_on_several_ranks(tmp_path: Path) -> None:
+    """Before anything is run or written."""
+    sizes = "--layers 1 --heads 1 --channels 2 --batch-size 1 --seq-len 1 --steps 1".split()
+    out = tmp_path / "mine.json"
+    ranks = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
+    result = CliRunner(env=ranks).invoke(main, ["record", "--llmc-lib", "none.so", *sizes, str(out)])
+    assert result.exit_code == 2
+    assert result.stderr == "Error: ranks: found 2, expected one: llm.c trains in one process\n"
+    assert not out.exists()
 
 
 # ---- What bench prints ----

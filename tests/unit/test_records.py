@@ -23,6 +23,7 @@ from starpullm.golden.records import (
     LIBM_FUNCTIONS,
     SHIPPED_RECORDS,
     TENSOR_GROUPS,
+    THRESHOLD_RECORDS,
     GoldenRecord,
     activation_shapes,
     libm_fingerprint,
@@ -67,7 +68,8 @@ def load(tmp_path: Path) -> Callable[[Json], GoldenRecord]:
 def test_shipped_records() -> None:
     """All are there, in order, each under its own name."""
     shipped = shipped_records()
-    assert list(shipped) == list(SHIPPED_RECORDS) == ["tiny", "odd", "small", "deep", "gpt2-124m"]
+    assert list(shipped) == list(SHIPPED_RECORDS)
+    assert ("tiny", "odd", "small", "deep", *THRESHOLD_RECORDS, "gpt2-124m") == SHIPPED_RECORDS
     for name, record in shipped.items():
         assert record.name == name
         assert record.libm_fingerprint == shipped_libm_fingerprint()

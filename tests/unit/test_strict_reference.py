@@ -19,7 +19,7 @@ def fingerprint() -> dict[str, str]:
     return libm_fingerprint(libm)
 
 
-@pytest.mark.parametrize("name", ["tiny", "odd", "small", "deep"])
+@pytest.mark.parametrize("name", ["tiny", "odd", "small", "deep", "single", "ragged"])
 def test_every_tensor_of_every_step(name: str, fingerprint: dict[str, str]) -> None:
     """Every digest and every loss of the record is reproduced bit for bit."""
     record = shipped_record(name)

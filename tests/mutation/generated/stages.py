@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+from starpullm.golden.records import SHIPPED_RECORDS, THRESHOLD_RECORDS
 from starpullm.processes.job import Completed, Job, JobEnding, TimedOut, run_job
 
 from ..mutants import Builder
@@ -23,7 +24,7 @@ from .suite import Suite, SuiteRun, copy_package, plugin_is_installed
 
 __all__ = ["STAGES", "Baseline", "Outcome", "Stage", "Workplace", "classify", "inspect", "limit_this_process"]
 
-_RECORDS = re.compile(r"[\[-](tiny|odd|small|deep)[-\]]")
+_RECORDS = re.compile(rf"[\[-]({'|'.join(SHIPPED_RECORDS)})[-\]]")
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,11 @@ STAGES = (
     Stage("two ranks, parity", records=("tiny", "small"), only=_PARITY, ranks=2),
     Stage("memory", modules=("memory",)),
     Stage("two ranks, tiny", records=("tiny",), others=_PARITY, ranks=2),
+    Stage("thresholds", records=THRESHOLD_RECORDS, only=_PARITY),
     Stage("odd", records=("odd",), others=_PARITY),
     Stage("delays", modules=("perturbation",)),
     Stage("two ranks, small", records=("small",), others=_PARITY, ranks=2),
+    Stage("two ranks, thresholds", records=THRESHOLD_RECORDS, only=_PARITY, ranks=2),
     Stage("small", records=("small",), others=_PARITY),
     Stage("deep", records=("deep",), others=_PARITY),
     Stage(
