@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from starpullm.checks.memory import GrowthResult, check_growth
+from starpullm.checks.observer import Observer
 from starpullm.checks.runs import STEPS, Place, find_record, named_tensors, new_trainer, own_batch
 from starpullm.checks.same_bits import SameBitsResult, check_same_bits
 from starpullm.files.checkpoint import read_checkpoint
@@ -85,15 +86,24 @@ def step_growth(
 
 
 def trainer_growth(
-    place: Place, *, record: str, sub_batches: int, reduction: str, seed: int, trainers: int = 40
+    place: Place, *, record: str, sub_batches: int, reduction: str, seed: int, trainers: int = 20
 ) -> GrowthResult:
-    """Compare what trainers allocate that are created, make one step and are closed, with what of it is freed."""
+    """Compare what trainers allocate that make a step, are traced, saved and closed, with what of it is freed."""
     golden = find_record(record)
 
     def repeat(count: int) -> None:
         for _ in range(count):
-            with new_trainer(place, golden, sub_batches=sub_batches, reduction=reduction) as trainer:
-                _submit(trainer, seed, range(1))
+            with (
+                tempfile.TemporaryDirectory(dir=place.directory) as states,
+                new_trainer(place, golden, sub_batches=sub_batches, reduction=reduction, trace=True) as trainer,
+            ):
+                if place.runtime.ranks == 1:
+                    Observer(trainer).hold()
+                trainer.submit(*own_batch(trainer, seed, 0))
+                if place.runtime.ranks == 1:
+                    Observer(trainer).release()
+                    trainer.save_state(states)
+                trainer.wait()
 
     return check_growth("trainers", repeat, warm_up=trainers // 4, repetitions=trainers, renewals=1)
 

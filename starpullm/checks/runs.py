@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from starpullm.checks.accesses import check_accesses, check_poison
 from starpullm.checks.dependencies import check_observed, check_reuse, check_runtime_graph, typical_durations
+from starpullm.checks.labels import wrong_labels
 from starpullm.checks.llmc import run_llmc
 from starpullm.checks.observer import Observer
 from starpullm.checks.parity import check_parity, execution_order, make_inputs
@@ -27,7 +28,7 @@ from starpullm.checks.recorded_run import of_all_ranks, recorded_run
 from starpullm.checks.reduction import GradientErrorResult, check_gradients
 from starpullm.checks.reference64 import ReadTensor
 from starpullm.checks.references import record_trainer
-from starpullm.checks.result import CheckResult
+from starpullm.checks.result import CheckResult, Outcome
 from starpullm.checks.same_bits import check_same_bits, require_delays
 from starpullm.data.generator import generate_tokens
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, layer_name, shipped_record
@@ -160,9 +161,12 @@ def runtime_graph(place: Place, *, record: str, sub_batches: int, reduction: str
 
 
 def observed_order(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> CheckResult:
-    """Compare the times of a run's tasks with the order that their accesses require."""
+    """Compare the times of a run's tasks with the order that their accesses require, and their labels with the data."""
     with _traced_trainer(place, record, sub_batches, reduction) as trainer:
-        return check_observed(trace_steps(trainer, seed))
+        trace = trace_steps(trainer, seed)
+    wrong = list(wrong_labels(trace, place.runtime.ranks))
+    result = check_observed(trace)
+    return replace(result, outcome=Outcome.FAILED, finding=f"{len(wrong)} labels: {wrong[0]}") if wrong else result
 
 
 def reuse(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> CheckResult:

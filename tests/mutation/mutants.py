@@ -13,7 +13,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +27,7 @@ BUILD = CHECKOUT / ".cache" / "build" / "release"
 """Where the unchanged library is built, as for the C tests; later runs build only what has changed since."""
 
 _LIBRARY = "libstarpullm.so"
+_PRELOADED = "libstarpullm_allocations.so"
 _BUILD_SECONDS = 300.0
 
 
@@ -65,6 +66,7 @@ class Builder:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._programs: dict[str, list[str]] = {}
         # Another value of an option than tests/native/test_ctest.py has would compile all files again.
         _run(["cmake", "--preset", "release", "-DSTARPULLM_WARNINGS_AS_ERRORS=ON"], CHECKOUT / "native")
         _run(["ninja", _LIBRARY], BUILD)
@@ -75,6 +77,12 @@ class Builder:
         self.library = directory / _LIBRARY
         """Without any patch."""
         shutil.copy2(BUILD / _LIBRARY, self.library)
+
+    def install_preloaded(self, package: Path) -> None:
+        """Put the library that counts allocations where a copy of the package starpullm finds it."""
+        _run(["ninja", _PRELOADED], BUILD)
+        (package / "lib").mkdir()
+        shutil.copy2(BUILD / _PRELOADED, package / "lib")
 
     def build(self, patch: Patch, *, refuse_warnings: bool = False) -> Mutant:
         """Return the library with a patch.
@@ -138,9 +146,7 @@ class Builder:
 
     @cached_property
     def _link_command(self) -> list[str]:
-        """The last of the commands that ninja would run: ``: && cc ... && :``."""
-        words = shlex.split(_run(["ninja", "-t", "commands", _LIBRARY], BUILD).splitlines()[-1])
-        return words[2:-2]
+        return _link_command(_LIBRARY)
 
     def copy_sources(self, directory: Path) -> None:
         """Copy the sources without a patch."""
@@ -170,6 +176,23 @@ class Builder:
         replaced = {name: str(directory / name) for name in (*objects, _LIBRARY)}
         _run([replaced.get(word, word) for word in self._link_command], BUILD)
         return directory / _LIBRARY
+
+    def link_program(self, name: str, objects: Mapping[str, Path], directory: Path, library: Path) -> Path:
+        """Return a C test, linked with a library and with objects in place of the unchanged ones of their names."""
+        target = f"tests/{name}"
+        if name not in self._programs:
+            _run(["ninja", target], BUILD)
+            self._programs[name] = _link_command(target)
+        program = directory / name
+        replaced = {**{key: str(path) for key, path in objects.items()}, target: str(program), _LIBRARY: str(library)}
+        compiler, *words = (replaced.get(word, word) for word in self._programs[name])
+        _run([compiler, f"-Wl,-rpath,{library.parent}", *words], BUILD)  # the first folder in which it is found
+        return program
+
+
+def _link_command(target: str) -> list[str]:
+    """Return the last of the commands that ninja would run: ``: && cc ... && :``."""
+    return shlex.split(_run(["ninja", "-t", "commands", target], BUILD).splitlines()[-1])[2:-2]
 
 
 def _copy_sources(source: Path, target: Path) -> None:

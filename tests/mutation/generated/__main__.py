@@ -8,13 +8,15 @@ from __future__ import annotations
 import argparse
 import hashlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from starpullm.processes.lock import machine_lock
@@ -22,13 +24,22 @@ from starpullm.report import ReportFolder, new_document
 
 from ..mutants import Builder
 from ..patches import CHECKOUT, PatchError
-from .candidates import Candidate, Stratum, candidates_of, shuffled, strata, tool
-from .page import folders, page
+from .candidates import VECTOR_FOLDER, Candidate, Stratum, candidates_of, shuffled, strata, tool
+from .page import folders, page, read_explanations, reason_of
 from .python_checks import read_run
-from .results import Mutant, Results, Run, checked_out
-from .stages import STAGES, Workplace, inspect, limit_this_process
+from .results import SUITE, Mutant, Results, Run, checked_out, in_suite
+from .stages import STAGES, Baseline, Stage, Workplace, inspect, limit_this_process
 
 PAGE = CHECKOUT / "docs" / "mutants.md"
+
+
+@dataclass(frozen=True)
+class Built:
+    """A library with a mutant, in a directory of its own: the hash of its objects, and the objects by their names."""
+
+    directory: Path
+    objects_hash: str
+    objects: dict[str, Path]
 
 
 class Laboratory:
@@ -42,17 +53,18 @@ class Laboratory:
         The unchanged library.
     results
         What has been tried.
-    starpu
-        A folder with StarPU's calibration of the machine.
+    workplace
+        Where mutants are run.
     """
 
-    def __init__(self, directory: Path, builder: Builder, results: Results, starpu: Path) -> None:
+    def __init__(self, directory: Path, builder: Builder, results: Results, workplace: Workplace) -> None:
         self._directory = directory
         self._builder = builder
         self._results = results
-        self._workplace = Workplace(directory / "runs", starpu)
+        self._workplace = workplace
         self._orders: dict[Stratum, list[Candidate]] = {}
         self._originals: dict[str, str] = {}
+        self._built: dict[str, Built] = {}
 
     def mutant(self, stratum: Stratum, number: int) -> Mutant | None:
         """Return a mutant of a stratum, which is sampled unless an earlier run has; None if there are no more."""
@@ -65,41 +77,55 @@ class Laboratory:
         seen = {mutant.objects for mutant in known}
         left_out: Counter[str] = Counter()
         for position, candidate in enumerate(self._order(stratum)[first:], first):
-            objects = self._compiled(candidate, stratum.level)
-            if objects is None:
+            built = self._build(candidate, stratum.level)
+            if built is None:
                 left_out["does not compile or link"] += 1
-            elif objects == self._unchanged(candidate, stratum.level):
+            elif built.objects_hash == self._unchanged(candidate, stratum.level):
                 left_out["the same objects"] += 1
-            elif objects in seen:
+            elif built.objects_hash in seen:
                 left_out["the objects of an earlier mutant"] += 1
             else:
                 name = f"{stratum} {number + 1}"
+                objects = built.objects_hash
                 found = Mutant(name, str(stratum), stratum.level, position, candidate, objects, dict(left_out))
                 self._results.add("mutant", found.as_json())
+                self._built[name] = built
                 return found
+            if built:
+                shutil.rmtree(built.directory)
         self._results.add("exhausted", {"stratum": str(stratum), "left_out": dict(left_out)})
         return None
 
     def run_stage(self, mutant: Mutant, number: int) -> None:
-        """Run a stage on a mutant, unless that was done or an earlier stage has caught it."""
+        """Run a stage on a mutant, unless that was done, an earlier stage has caught it, or it is equivalent."""
         stage = STAGES[number]
-        if self._results.catch(mutant) or stage.name in self._results.outcomes.get(mutant.name, {}):
+        if number > 0 and reason_of(mutant.candidate, read_explanations()):  # they may have become more
             return
-        baseline = self._results.baselines.get((stage.name, mutant.level))
-        if baseline is None:
-            baseline = self._workplace.measure(stage, self._builder.library, mutant.level)
-            self._results.add("baseline", vars(baseline))
-        with tempfile.TemporaryDirectory(dir=self._directory) as directory:
-            self._builder.copy_sources(Path(directory))
-            mutant.candidate.apply(Path(directory))
-            objects = self._objects(mutant.candidate, mutant.level)
-            for name in objects:
-                self._builder.compile(name, Path(directory))
-            library = self._builder.link(objects, Path(directory))
-            outcome = self._workplace.try_mutant(stage, library, baseline)
+        outcomes = self._results.outcomes.get(mutant.name, {})
+        own_tests = stage not in SUITE  # the suite is tried even if the project's own tests have caught a mutant
+        if stage.name in outcomes or any(found.how for found in outcomes.values() if own_tests or in_suite(found)):
+            return
+        baseline = self._baseline(stage, mutant.level)
+        built = self._built.get(mutant.name) or self._build(mutant.candidate, mutant.level)
+        assert built is not None
+        self._built[mutant.name] = built
+        library, objects = built.directory / "libstarpullm.so", built.objects
+        outcome = self._workplace.try_mutant(stage, library, mutant.level, baseline, objects, mutant.candidate.file)
         self._results.add("outcome", {"mutant": mutant.name, **outcome.as_json()})
+        if outcome.how or number == len(STAGES) - 1:
+            shutil.rmtree(self._built.pop(mutant.name).directory)
         what = f"{outcome.how}: {outcome.check}" if outcome.how else "passed"
-        print(f"{mutant.name}: {stage.name}, {outcome.seconds:.0f} s: {what}", flush=True)
+        print(f"{mutant.name}: {stage.name}, {outcome.seconds:.1f} s: {what}", flush=True)
+
+    def _baseline(self, stage: Stage, level: str | None) -> Baseline:
+        """Return what a stage takes without a mutant; only the first stage is measured at each level."""
+        level = level if stage is STAGES[0] else None
+        baseline = self._results.baselines.get((stage.name, level))
+        if baseline is None:
+            baseline = self._workplace.measure(stage, level)
+            self._results.add("baseline", vars(baseline))
+            print(f"{stage.name}, {level or 'best level'}: {baseline.seconds:.1f} s without a mutant", flush=True)
+        return baseline
 
     def _order(self, stratum: Stratum) -> list[Candidate]:
         if stratum not in self._orders:
@@ -119,18 +145,20 @@ class Laboratory:
             return objects
         return [name for name in objects if level_of(name) in (None, level)]
 
-    def _compiled(self, candidate: Candidate, level: str | None) -> str | None:
-        """Return the hash of a candidate's objects; None if it does not compile or link."""
-        with tempfile.TemporaryDirectory(dir=self._directory) as directory:
-            self._builder.copy_sources(Path(directory))
-            candidate.apply(Path(directory))
-            objects = self._objects(candidate, level)
-            try:
-                found = self._hash(objects, Path(directory))
-                self._builder.link(objects, Path(directory))
-                return found
-            except (PatchError, subprocess.TimeoutExpired):
-                return None
+    def _build(self, candidate: Candidate, level: str | None) -> Built | None:
+        """Return the library with a candidate; None if it does not compile or link."""
+        directory = Path(tempfile.mkdtemp(prefix="built-", dir=self._directory))
+        self._builder.copy_sources(directory)
+        candidate.apply(directory)
+        names = self._objects(candidate, level)
+        try:
+            found = self._hash(names, directory)
+            self._builder.link(names, directory)
+        except (PatchError, subprocess.TimeoutExpired):
+            shutil.rmtree(directory)
+            return None
+        shutil.rmtree(directory / "native")
+        return Built(directory, found, {name: directory / name for name in names})
 
     def _unchanged(self, candidate: Candidate, level: str | None) -> str:
         objects = self._objects(candidate, level)
@@ -148,6 +176,17 @@ class Laboratory:
             subprocess.run(["strip", "--strip-unneeded", str(path)], check=True)
             found.update(path.read_bytes())
         return found.hexdigest()[:16]
+
+
+_RANKS, _C = "two ranks, parity", "C tests"
+
+SOON: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+    ((VECTOR_FOLDER,), ("parity",)),
+    (("graph", "codelets", "data"), (_RANKS, "parity")),
+    (("trace", "session", "io", "runtime"), (_C,)),
+    (("codelets", "data", "session", "trace"), ("memory",)),
+)
+"""What comes after the first stage, in rounds: folders, and the stages that catch most of their mutants in a second."""
 
 
 def level_of(name: str) -> str | None:
@@ -176,12 +215,19 @@ def machine_of(builder: Builder) -> tuple[tuple[str, ...], str]:
     return tuple(level for level in levels if inspect(builder.library, level)), name
 
 
-def work(laboratory: Laboratory, chosen: list[Stratum], count: int, deadline: float) -> Iterator[str]:
-    """Try mutants until all stages are done or the time is up; yield what was not done.
+def work(
+    laboratory: Laboratory,
+    chosen: list[Stratum],
+    count: int,
+    deadline: float,
+    known: Sequence[Mutant] = (),
+    only: str | None = None,
+) -> Iterator[str]:
+    """Try known mutants and the first ones of strata, until all is done or the time is up; yield what was not done.
 
-    All mutants go through the first stage before the second begins for those that are left.
+    All mutants go through the first stage before another begins for those that are left.
     """
-    mutants = []
+    mutants = list(known)
     for number in range(count):
         for stratum in chosen:
             if time.monotonic() > deadline:
@@ -191,12 +237,16 @@ def work(laboratory: Laboratory, chosen: list[Stratum], count: int, deadline: fl
             if mutant is not None:
                 laboratory.run_stage(mutant, 0)
                 mutants.append(mutant)
-    for stage in range(1, len(STAGES)):
+    numbers = {stage.name: number for number, stage in enumerate(STAGES)}
+    every = tuple(dict.fromkeys(mutant.candidate.folder for mutant in mutants))
+    rounds = [(every, (STAGES[0].name,)), *SOON, *((every, (stage.name,)) for stage in STAGES)]
+    for where, names in [(every, (only,))] if only else rounds:
         for mutant in mutants:
-            if time.monotonic() > deadline:
-                yield f"{STAGES[stage].name}: not all mutants that are left have been tried"
-                return
-            laboratory.run_stage(mutant, stage)
+            for name in names if mutant.candidate.folder in where else ():
+                if time.monotonic() > deadline:
+                    yield f"{', '.join(names)}: not all mutants that are left have been tried"
+                    return
+                laboratory.run_stage(mutant, numbers[name])
 
 
 def write_pages(options: argparse.Namespace, results: Results) -> None:
@@ -220,6 +270,10 @@ def main() -> None:
     parser.add_argument("--page", type=Path, default=PAGE, help="what to write; default docs/mutants.md")
     parser.add_argument("--report", type=Path, metavar="DIR", help="folder for a report like those of starpullm")
     parser.add_argument("--page-only", action="store_true", help="try nothing, write the page from --resume FILE")
+    once_more = "forget that these mutants have survived, and try them once more with the checks of this checkout"
+    parser.add_argument("--again", action="append", default=[], metavar="MUTANT", help=once_more)
+    stages = [stage.name for stage in STAGES]
+    parser.add_argument("--stage", choices=stages, help="of --again: only this stage; default all, until one catches")
     options = parser.parse_args()
     deadline = time.monotonic() + options.seconds
     path = options.resume or CHECKOUT / ".cache" / f"mutants-{options.seed}.jsonl"
@@ -234,7 +288,10 @@ def main() -> None:
         with machine_lock():  # two at a time would write the same files
             builder = Builder(Path(directory))
         try:
-            results = Results(path, describe_run(options.seed, builder, Results(path).run))
+            known = Results(path).run
+            run = describe_run(options.seed, builder, known)
+            # The C sources have to be the same: a mutant whose line is another one is refused when it is made.
+            results = Results(path, known if options.again else run)
         except ValueError as error:
             parser.error(str(error))
         assert results.run is not None
@@ -242,12 +299,18 @@ def main() -> None:
         chosen = [stratum for stratum in every if options.folder in (None, stratum.folder)]
         if not chosen:
             parser.error(f"--folder: found {options.folder}, expected one of {', '.join(s.folder for s in every)}")
-        laboratory = Laboratory(Path(directory), builder, results, path.with_suffix(".starpu"))
-        try:
-            for left in work(laboratory, chosen, -(-options.count // len(every)), deadline):
-                print(f"{left}; --resume {path} goes on")
-        finally:
-            write_pages(options, results)
+        with Workplace(Path(directory, "runs"), builder, path.with_suffix(".starpu")) as workplace:
+            laboratory = Laboratory(Path(directory), builder, results, workplace)
+            again = [results.mutants[name] for name in options.again]
+            for mutant in again:
+                results.add("again", {"mutant": mutant.name, "commit": run.commit, "stage": options.stage})
+            count = 0 if again else -(-options.count // len(every))
+            todo = work(laboratory, chosen, count, deadline, again, options.stage)
+            try:
+                for left in todo:
+                    print(f"{left}; --resume {path} goes on")
+            finally:
+                write_pages(options, results)
 
 
 if __name__ == "__main__":

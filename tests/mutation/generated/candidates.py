@@ -22,6 +22,7 @@ __all__ = [
     "Stratum",
     "candidates_of",
     "ends_a_loop",
+    "functions_of",
     "is_left_out",
     "shuffled",
     "strata",
@@ -67,6 +68,8 @@ class Candidate:
         Its text, without the line's end. A statement after which another one was inserted has two lines.
     rule
         The tool's rule.
+    function
+        The name of the function that the line is in.
     """
 
     file: str
@@ -74,6 +77,12 @@ class Candidate:
     before: str
     after: str
     rule: str
+    function: str = ""
+
+    @property
+    def folder(self) -> str:
+        """The folder below native/src."""
+        return str(Path(self.file).parent.relative_to("native/src"))
 
     @property
     def diff(self) -> str:
@@ -149,7 +158,7 @@ def _candidates_of_file(path: Path, name: str) -> Iterator[Candidate]:
     text = path.read_text("utf-8")
     original = text.splitlines()
     code = _without_comments(text).splitlines(keepends=True)
-    left_out = is_left_out(original)
+    left_out, functions = is_left_out(original), functions_of(original)
     with contextlib.redirect_stdout(io.StringIO()):  # it prints its rules
         mutants = mutants_regexp(code, RULES, ignorePatterns=[], ignoreStringOnly=True)
     for line, changed, (rule, _), _ in mutants:
@@ -159,7 +168,7 @@ def _candidates_of_file(path: Path, name: str) -> Iterator[Candidate]:
         if left_out[line - 1] or (after.endswith("continue;") and ends_a_loop(original, line)):
             continue
         if _bare(after) != _bare(before):
-            yield Candidate(name, line, original[line - 1], after, rule.strip())
+            yield Candidate(name, line, original[line - 1], after, rule.strip(), functions[line - 1])
 
 
 def _without_comments(text: str) -> str:
@@ -180,6 +189,19 @@ def is_left_out(lines: Sequence[str]) -> list[bool]:
             head = line
         left_out.append(bool(_WORDS_LEFT_OUT.search(line) or _WORDS_LEFT_OUT.search(head)))
     return left_out
+
+
+def functions_of(lines: Sequence[str]) -> list[str]:
+    """Return for every line the name of the function that it is in, by the layout of the formatter; or nothing."""
+    found, name = [], ""
+    for line in lines:
+        if re.match(r"[A-Za-z_]", line):
+            head = re.search(r"(\w+)\(", line.replace("SIMD_NAME(", ""))
+            name = head[1] if head else re.sub(r"\W.*", "", line.partition("SIMD_NAME(")[2])
+        found.append(name)
+        if line.startswith("}"):
+            name = ""
+    return found
 
 
 def _bare(text: str) -> str:

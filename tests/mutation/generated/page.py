@@ -4,25 +4,45 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 from .candidates import LEFT_OUT
 from .python_checks import PythonRun
 from .results import SUITE, Mutant, Results, Run
 from .stages import STAGES
 
-__all__ = ["EXPLANATIONS", "confidence_interval", "folders", "page", "read_explanations"]
+__all__ = ["EXPLANATIONS", "confidence_interval", "folders", "page", "read_explanations", "reason_of"]
 
 EXPLANATIONS = Path(__file__).resolve().parent / "equivalent.toml"
 
-Key = tuple[str, str, str]
+Key = tuple[str, str, str, str]
+"""File, line before, line after, function or nothing."""
 
 
-def read_explanations(path: Path = EXPLANATIONS) -> dict[Key, str]:
-    """Return why mutants are equivalent, by file and by the line before and after, with single spaces.
+class Explained(Protocol):
+    """A mutant that can be explained."""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """File, line before, line after."""
+
+    @property
+    def function(self) -> str:
+        """The function, if it matters."""
+
+
+def reason_of(mutant: Explained, explanations: dict[Key, str]) -> str | None:
+    """Return why a mutant is equivalent, if it is."""
+    return explanations.get((*mutant.key, mutant.function)) or explanations.get((*mutant.key, ""))
+
+
+def read_explanations(path: Path = EXPLANATIONS, kind: str = "equivalent") -> dict[Key, str]:
+    """Return why mutants survive, by file, by the line before and after with single spaces, and by function.
+
+    The kind is "equivalent", or "gap": a result could show the mutant, but no check of the suite does.
 
     Raises
     ------
@@ -30,10 +50,11 @@ def read_explanations(path: Path = EXPLANATIONS) -> dict[Key, str]:
         If an entry lacks a field or its reason, or stands twice.
     """
     found: dict[Key, str] = {}
-    for entry in tomllib.loads(path.read_text("utf-8")).get("equivalent", []):
+    for entry in tomllib.loads(path.read_text("utf-8")).get(kind, []):
+        function, _ = entry.pop("function", ""), entry.pop("times", 1)
         if set(entry) != {"file", "before", "after", "reason"} or not entry["reason"].strip():
             raise ValueError(f"{path}: found {entry}, expected file, before, after and a reason")
-        key = entry["file"], " ".join(entry["before"].split()), " ".join(entry["after"].split())
+        key = entry["file"], " ".join(entry["before"].split()), " ".join(entry["after"].split()), function
         if key in found:
             raise ValueError(f"{path}: {key} stands twice")
         found[key] = " ".join(entry["reason"].split())
@@ -54,16 +75,16 @@ def page(results: Results, explanations: dict[Key, str] | None = None, python: P
     run = results.run
     assert run is not None
     tried = [mutant for mutant in results.mutants.values() if mutant.name in results.outcomes]
-    unfinished = [m for m in tried if not results.is_finished(m) and m.candidate.key not in explanations]
+    unfinished = [m for m in tried if not results.is_finished(m) and not reason_of(m.candidate, explanations)]
     survivors = [mutant for mutant in tried if not is_caught(results, mutant)]
     catches = [catch for mutant in tried if is_caught(results, mutant) and (catch := results.catch(mutant))]
     strata = list(dict.fromkeys(mutant.stratum for mutant in results.mutants.values()))
     rows = [_row(name, [m for m in tried if m.stratum == name], results, explanations) for name in strata]
     rows.append(_row("**all**", tried, results, explanations))
-    open_ones = [mutant for mutant in survivors if mutant.candidate.key not in explanations]
-    explained = [mutant for mutant in survivors if mutant.candidate.key in explanations]
+    open_ones = [mutant for mutant in survivors if not reason_of(mutant.candidate, explanations)]
+    explained = [mutant for mutant in survivors if reason_of(mutant.candidate, explanations)]
     return _PAGE.format(
-        run=_describe(run),
+        run=_describe(run) + _again(results),
         left_out="\n".join(f"- {what}: {why}." for what, why in LEFT_OUT.items()),
         not_mutants=_not_mutants(results),
         state=_state(tried, unfinished),
@@ -71,12 +92,20 @@ def page(results: Results, explanations: dict[Key, str] | None = None, python: P
         stages=_stages(results),
         how=_table(Counter(catch.how or "" for catch in catches)),
         checks=_table(Counter(catch.check.partition("[")[0] for catch in catches)),
-        project=_caught_by_project(results, survivors),
+        num_open=len(open_ones),
+        gaps=sum(_gap(mutant) != "not explained" for mutant in open_ones),
+        project=_caught_by_project(results, tried, explanations),
         python=_python(python, explanations) if python else "Not tried.",
-        open="\n".join(_entry(mutant, "open", results) for mutant in open_ones) or "None.",
-        explained="\n".join(_entry(m, explanations[m.candidate.key].rstrip("."), results) for m in explained)
+        open="\n".join(_entry(mutant, _gap(mutant), results) for mutant in open_ones) or "None.",
+        explained="\n".join(
+            _entry(m, str(reason_of(m.candidate, explanations)).rstrip("."), results) for m in explained
+        )
         or "None.",
     )
+
+
+def _gap(mutant: Mutant) -> str:
+    return (reason_of(mutant.candidate, read_explanations(kind="gap")) or "not explained").rstrip(".")
 
 
 def _state(tried: Sequence[Mutant], unfinished: Sequence[Mutant]) -> str:
@@ -97,7 +126,9 @@ def is_caught(results: Results, mutant: Mutant) -> bool:
 
 def _row(name: str, tried: Sequence[Mutant], results: Results, explanations: dict[Key, str]) -> str:
     caught = [mutant for mutant in tried if is_caught(results, mutant)]
-    rest = [mutant for mutant in tried if not is_caught(results, mutant) and mutant.candidate.key not in explanations]
+    rest = [
+        mutant for mutant in tried if not is_caught(results, mutant) and not reason_of(mutant.candidate, explanations)
+    ]
     unfinished = sum(not results.is_finished(mutant) for mutant in rest)
     counted = len(caught) + len(rest)
     equivalent = len(tried) - counted
@@ -117,7 +148,8 @@ def folders(results: Results, explanations: dict[Key, str] | None = None) -> lis
     for stratum in dict.fromkeys(mutant.stratum for mutant in results.mutants.values()):
         tried = [mutant for mutant in results.of_stratum(stratum) if mutant.name in results.outcomes]
         caught = sum(is_caught(results, mutant) for mutant in tried)
-        equivalent = sum(mutant.candidate.key in explanations for mutant in tried if not is_caught(results, mutant))
+        survivors = [mutant for mutant in tried if not is_caught(results, mutant)]
+        equivalent = sum(reason_of(mutant.candidate, explanations) is not None for mutant in survivors)
         counts = {"mutants": len(tried), "caught": caught, "equivalent": equivalent}
         rows.append({"folder": stratum, **counts, "open": len(tried) - caught - equivalent})
     return rows
@@ -127,6 +159,16 @@ def _describe(run: Run) -> str:
     return (
         f"Seed {run.seed}, commit `{run.commit}` (hash of the sources `{run.sources}`), {run.tool}, {run.compiler}, "
         f"{run.machine}, levels {', '.join(run.levels)}."
+    )
+
+
+def _again(results: Results) -> str:
+    if not results.again:
+        return ""
+    commits = ", ".join(f"`{commit}`" for commit in dict.fromkeys(results.again.values()))
+    return (
+        f" {len(results.again)} survivors were tried once more with checks that were made because of them (commit "
+        f"{commits}): {', '.join(results.again)}."
     )
 
 
@@ -156,9 +198,19 @@ def _table(counts: Counter[str]) -> str:
     return "\n".join(f"| {name} | {count} |" for name, count in counts.most_common())
 
 
-def _caught_by_project(results: Results, survivors: Iterable[Mutant]) -> str:
+def _caught_by_project(results: Results, tried: Sequence[Mutant], explanations: dict[Key, str]) -> str:
+    survivors = [m for m in tried if not is_caught(results, m) and not reason_of(m.candidate, explanations)]
     catches = [catch for mutant in survivors if (catch := results.catch(mutant))]
-    return f"{len(catches)} of the survivors are caught by the project's own tests, to which the rate gives no credit."
+    counted = [m for m in tried if is_caught(results, m) or not reason_of(m.candidate, explanations)]
+    caught = sum(is_caught(results, m) for m in counted) + len(catches)
+    rate = ""
+    if counted:
+        low, high = confidence_interval(caught, len(counted))
+        rate = f" With them the rate is {caught / len(counted):.1%} ({low:.1%} to {high:.1%})."
+    return (
+        f"{len(catches)} of the survivors are caught by these own tests of the project, to which the rate gives no "
+        f"credit.{rate}"
+    )
 
 
 def _entry(mutant: Mutant, text: str, results: Results) -> str:
@@ -179,7 +231,7 @@ def _python(run: PythonRun, explanations: dict[Key, str]) -> str:
     counts = Counter(mutant.status for mutant in run.mutants)
     tried = len(run.mutants) - counts["not tried"]
     survivors = [mutant for mutant in run.mutants if mutant.status == "survived"]
-    equivalent = sum(mutant.key in explanations for mutant in survivors)
+    equivalent = sum(reason_of(mutant, explanations) is not None for mutant in survivors)
     if tried == equivalent:
         return "Not tried."
     low, high = confidence_interval(counts["caught"], tried - equivalent)
@@ -191,7 +243,7 @@ def _python(run: PythonRun, explanations: dict[Key, str]) -> str:
         f"The unit tests caught {counts['caught'] / (tried - equivalent):.1%} ({low:.1%} to {high:.1%}) of the rest.",
     ]
     for mutant in survivors:
-        text = explanations.get(mutant.key, "open").rstrip(".")
+        text = (reason_of(mutant, explanations) or "open").rstrip(".")
         before, after = (
             "".join(f"{sign}{line}\n" for line in changed.splitlines())
             for sign, changed in (("-", mutant.before), ("+", mutant.after))
@@ -222,21 +274,26 @@ that caught a mutant, with the start of its processes.
 |---|---|---|---|---|---|---|---|
 {rows}
 
-For each mutant the stages run in this order, until a test fails:
+For each mutant that is left the stages run in this order, until a test fails:
 
 | stage | tried | caught | seconds without a mutant |
 |---|---|---|---|
 {stages}
 
-The first five are the default suite (`pytest --pyargs starpullm.suite`): *quick* is what it does with the record
-`tiny`; *odd*, *small* and *deep* are the same with another record. *two ranks* is
-`mpirun -n 2 pytest --with-mpi --pyargs starpullm.suite`.
+All but the last two are the default suite (`pytest --pyargs starpullm.suite`) and its run on two ranks
+(`mpirun -n 2 pytest --with-mpi --pyargs starpullm.suite`): *quick* is what it does with the record `tiny`, *parity* the
+comparison of all tensors with the other records; *odd*, *small* and *deep* are the rest of it with these records,
+*memory* and *delays* its tests of growth and of perturbed runs. The suite is collected once, and every mutant runs in a
+fork of that process, whose children are forks too; only the children on two ranks are started by mpirun each time.
+*C tests* are the programs of `native/tests` that use the mutant's file, linked with its objects; `test_allocation`
+lets each allocation of the library fail once.
 {project}
 
 How the mutants were caught. A mutant that a time limit has ended is counted there, never as a finding of the check
 that was running. *error* means that the library or the package refused to go on, *memory limit* that it said so for
-lack of memory. A catch by a time limit, or by the check of the critical path, which compares times, counts only if a
-second run is caught too.
+lack of memory. Time limits count processor time, at least ten times what the longest check of the stage takes without a
+mutant; a process all of whose threads sleep for a minute has hung too. A catch by the check of the critical path, which
+compares times, counts only if a second run is caught too.
 
 | how | mutants |
 |---|---|
@@ -262,11 +319,12 @@ Left out by rule:
 
 {left_out}
 
-A mutant runs in an empty folder, with limits on memory, on the size of files, and on time; the latter follow from the
-time of the same stage without a mutant. The kernels of `kernels/ref` run with `STARPULLM_SIMD=ref`, vector kernels with
-the level that they were changed for.
+A mutant runs in an empty folder, with limits on memory, on the size of files, and on processor time. The kernels of
+`kernels/ref` run with `STARPULLM_SIMD=ref`, vector kernels with the level that they were changed for.
 
 ## Open survivors
+
+{gaps} of the {num_open} are explained: a result could show them, but no check of the suite does.
 
 {open}
 
@@ -290,8 +348,10 @@ python -m tests.mutation.generated --seed 1 --count 400
 ```
 
 It can be interrupted: results go to `.cache/mutants-SEED.jsonl`, and `--resume FILE` goes on. `--seconds N` ends it by
-itself, `--folder graph` tries one folder. This page is written at the end of every run. The explanations are in
-[equivalent.toml](../tests/mutation/generated/equivalent.toml), by the changed line.
+itself, `--folder graph` tries one folder. This page is written at the end of every run; `--page-only --resume FILE`
+writes it without a run. The results of this page are in
+[seed-1.jsonl](../tests/mutation/generated/seed-1.jsonl); a run goes on with them in a checkout of the commit above. The
+explanations are in [equivalent.toml](../tests/mutation/generated/equivalent.toml), by the changed line.
 
 A fixed sample of mutants is in [tests/mutation/sample](../tests/mutation/sample), as patches that name the check which
 has to catch each. `pytest tests/mutation/test_generated.py` tries them. `python -m tests.mutation.renew` renews patches

@@ -56,6 +56,11 @@ class PythonMutant:
     after: str = ""
 
     @property
+    def function(self) -> str:
+        """Nothing: the lines are enough."""
+        return ""
+
+    @property
     def key(self) -> tuple[str, str, str]:
         """By which it is explained."""
         return self.file, " ".join(self.before.split()), " ".join(self.after.split())

@@ -12,7 +12,7 @@ from ..patches import CHECKOUT
 from .candidates import Candidate
 from .stages import STAGES, Baseline, Outcome
 
-__all__ = ["SUITE", "Mutant", "Results", "Run", "checked_out"]
+__all__ = ["SUITE", "Mutant", "Results", "Run", "checked_out", "in_suite"]
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,9 @@ class Mutant:
     left_out: dict[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields."""
-        return asdict(self)
+        """Return the fields; those of the candidate as a list, without their names."""
+        fields = {name: value for name, value in asdict(self).items() if name != "stratum"}
+        return {**fields, "candidate": list(asdict(self.candidate).values())}
 
 
 class Results:
@@ -99,6 +100,8 @@ class Results:
         self.mutants: dict[str, Mutant] = {}
         self.outcomes: dict[str, dict[str, Outcome]] = {}
         self.baselines: dict[tuple[str, str | None], Baseline] = {}
+        self.again: dict[str, str] = {}
+        """Survivors that were tried again, with the commit whose checks they were tried with."""
         self.exhausted: dict[str, dict[str, int]] = {}
         """Strata of which all candidates have been tried, with how many were left out after the last mutant."""
         if path.exists():
@@ -116,38 +119,60 @@ class Results:
         entry = {"kind": kind, **values}
         self._take(json.loads(json.dumps(entry)))
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
+            file.write(json.dumps(_short(entry), separators=(",", ":"), ensure_ascii=False) + "\n")
 
     def _take(self, entry: dict[str, Any]) -> None:
         kind = entry.pop("kind")
         if kind == "run":
             self.run = Run(**{**entry, "levels": tuple(entry["levels"])})
         elif kind == "mutant":
-            self.mutants[entry["name"]] = Mutant(**{**entry, "candidate": Candidate(**entry["candidate"])})
+            name, candidate = entry["name"], Candidate(*entry["candidate"])
+            fields = {"stratum": name.rpartition(" ")[0], "level": None, **entry, "candidate": candidate}
+            self.mutants[name] = Mutant(**fields)
         elif kind == "baseline":
-            self.baselines[entry["stage"], entry["level"]] = Baseline(**entry)
+            self.baselines[entry["stage"], entry.get("level")] = Baseline(**{"level": None, **entry})
         elif kind == "outcome":
             name = entry.pop("mutant")
-            self.outcomes.setdefault(name, {})[entry["stage"]] = Outcome(**entry)
+            outcome = Outcome(**{"how": None, "check": "", "finding": "", **entry})
+            self.outcomes.setdefault(name, {})[outcome.stage] = outcome
+        elif kind == "again":
+            if "stage" in entry:
+                self.outcomes.get(entry["mutant"], {}).pop(entry["stage"], None)
+            else:
+                self.outcomes.pop(entry["mutant"], None)
+            self.again[entry["mutant"]] = entry["commit"]
         elif kind == "exhausted":
-            self.exhausted[entry["stratum"]] = entry["left_out"]
+            self.exhausted[entry["stratum"]] = entry.get("left_out", {})
 
     def of_stratum(self, stratum: str) -> list[Mutant]:
         """Return the mutants of a stratum."""
         return [mutant for mutant in self.mutants.values() if mutant.stratum == stratum]
 
     def catch(self, mutant: Mutant) -> Outcome | None:
-        """Return the outcome of the stage that caught a mutant, if one did."""
-        return next((found for found in self.outcomes.get(mutant.name, {}).values() if found.how), None)
+        """Return the outcome of the stage that caught a mutant, if one did; of the suite's rather than of another."""
+        caught = [found for found in self.outcomes.get(mutant.name, {}).values() if found.how]
+        return next(filter(in_suite, caught), caught[0] if caught else None)
 
     def is_finished(self, mutant: Mutant) -> bool:
         """Return whether a mutant was caught or has passed the suite and its run on ranks."""
         tried = self.outcomes.get(mutant.name, {})
-        return self.catch(mutant) is not None or all(stage.name in tried for stage in SUITE)
+        return any(found.how for found in tried.values() if in_suite(found)) or all(
+            stage.name in tried for stage in SUITE
+        )
 
 
-SUITE = STAGES[:-1]
+def _short(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return an entry without what is empty: the file is kept in the repository."""
+    return {name: value for name, value in entry.items() if value not in ("", {}, None)}
+
+
+SUITE = STAGES[:-2]
 """Without the project's own tests."""
+
+
+def in_suite(outcome: Outcome) -> bool:
+    """Return whether an outcome is that of a stage of the suite."""
+    return outcome.stage in {stage.name for stage in SUITE}
 
 
 def checked_out() -> str:

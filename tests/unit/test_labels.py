@@ -1,0 +1,76 @@
+"""The labels of traces, from traces that are made by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK
+from starpullm.checks.labels import wrong_labels
+from starpullm.trace import HandleInfo, Trace
+
+NAMES = (
+    "params/wte",
+    "params/ln1w[1]",
+    "activations/ln1[1]#0",
+    "activations/ln1[1]#3",
+    "activation_grads/losses#0",
+    "inputs@2#3",
+    "grads/wte#3",
+    "mean_loss@1",
+)
+
+
+def make_trace(accessed: str, **fields: Any) -> Trace:
+    """Two tasks, the second of which accesses one handle and has these fields; four sub-batches."""
+    tasks = np.zeros(2, TRACE_TASK)
+    tasks["id"] = [0, 1]
+    tasks["sub_batch"] = tasks["layer"] = -1
+    tasks["submit_ns"] = [5, 6]
+    tasks["num_accesses"] = [0, 1]
+    for name, value in fields.items():
+        tasks[name][1] = value
+    accesses = np.array([(NAMES.index(accessed), 1)], TRACE_ACCESS)
+    return Trace(tasks, accesses, ("work",), tuple(HandleInfo(number, name, 4) for number, name in enumerate(NAMES)))
+
+
+@pytest.mark.parametrize(
+    ("accessed", "fields"),
+    [
+        ("params/wte", {"sub_batch": 2, "rank": 1}),
+        ("params/ln1w[1]", {"layer": 1}),
+        ("activations/ln1[1]#3", {"sub_batch": 3, "layer": 0, "rank": 1}),  # a layer below reads another's output
+        ("activation_grads/losses#0", {"sub_batch": 1}),
+        ("inputs@2#3", {"sub_batch": 3, "rank": 1}),
+        ("grads/wte#3", {"sub_batch": 2, "rank": 1}),
+        ("mean_loss@1", {"submit_ns": 5}),
+    ],
+)
+def test_right_labels(accessed: str, fields: dict[str, int]) -> None:
+    assert list(wrong_labels(make_trace(accessed, **fields), 2)) == []
+
+
+@pytest.mark.parametrize(
+    ("accessed", "fields", "words"),
+    [
+        ("params/wte", {"layer": 0}, "found layer 0, expected that of params/wte"),
+        ("params/ln1w[1]", {"layer": 0}, "found layer 0, expected that of params/ln1w[1]"),
+        ("activations/ln1[1]#3", {"sub_batch": 0}, "found sub_batch 0, expected that of activations/ln1[1]#3"),
+        ("inputs@2#3", {"sub_batch": 2, "rank": 1}, "found sub_batch 2, expected that of inputs@2#3"),
+        ("mean_loss@1", {"sub_batch": 2}, "found rank 0, expected the home of its sub-batch"),
+        ("mean_loss@1", {"submit_ns": 4}, "submitted at 4 ns"),
+        ("mean_loss@1", {"submit_ns": 0}, "submitted at 0 ns"),
+    ],
+)
+def test_wrong_labels(accessed: str, fields: dict[str, int], words: str) -> None:
+    (sentence,) = wrong_labels(make_trace(accessed, **fields), 2)
+    assert words in sentence
+
+
+def test_a_trace_without_times_is_wrong() -> None:
+    trace = make_trace("mean_loss@1")
+    trace.tasks["submit_ns"] = 0
+    (sentence,) = wrong_labels(trace)
+    assert "submitted at 0 ns" in sentence
