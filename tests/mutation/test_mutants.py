@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from starpullm.binding.library import find_library
-from starpullm.golden.records import THRESHOLD_RECORDS
-from starpullm.pytest_plugin.settings import DEFAULT_RECORDS
 
 from .generated.candidates import (
     Candidate,
