@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from starpullm.data.sizes import check_positive
 from starpullm.files.arrays import FLOAT32, bytes_of
-from starpullm.files.atomic import atomic_write
+from starpullm.files.atomic import atomic_write, require_space
 from starpullm.files.checkpoint import checkpoint_header
 from starpullm.files.header import StrPath
-from starpullm.files.model import ModelConfig, parameter_shapes
+from starpullm.files.model import ModelConfig, num_parameters, parameter_shapes
 
 _GENERATOR_CHUNK: Final = 1 << 16  # elements at a time: the working arrays, 512 KB each, stay in a cache
 _INITIAL_CHUNK: Final = 1 << 20
@@ -163,11 +163,13 @@ def initial_checkpoint(path: StrPath, config: ModelConfig, seed: int) -> None:
     Raises
     ------
     FileError
-        If the file can't be written. An existing file is unchanged.
+        If there is no room for the file, or it can't be written. An existing file is unchanged.
     """
     random = np.random.Generator(np.random.PCG64(seed))
+    header = checkpoint_header(config)
+    require_space(path, len(header) + FLOAT32.itemsize * num_parameters(config))
     with atomic_write(path) as file:
-        file.write(checkpoint_header(config))
+        file.write(header)
         for name in parameter_shapes(config):
             for chunk in _initial_chunks(config, name, random):
                 file.write(bytes_of(chunk, FLOAT32))

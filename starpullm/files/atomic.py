@@ -55,6 +55,22 @@ def atomic_write(path: StrPath) -> Iterator[BinaryIO]:
                 temporary.unlink()
 
 
+def require_space(path: StrPath, size: int) -> None:
+    """Refuse a file of so many bytes that its file system has no room for, before any of it is written.
+
+    Raises
+    ------
+    FileError
+        If there is no room.
+    """
+    try:
+        free = shutil.disk_usage(Path(path).resolve().parent).free
+    except OSError:
+        return  # the directory isn't there: writing says so
+    if size > free:
+        raise FileError(f"{path}: {size} bytes to be written, {free} are free", errno.ENOSPC, str(path))
+
+
 @contextmanager
 def atomic_folder(path: StrPath) -> Iterator[Path]:
     """Give an empty folder, whose files appear under the path when all of them are complete and on the disk.

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from starpullm.errors import FormatError
 from starpullm.files import hugging_face
 from starpullm.files.arrays import FLOAT32, bytes_of, read_array
-from starpullm.files.atomic import atomic_folder, atomic_write
+from starpullm.files.atomic import atomic_folder, atomic_write, require_space
 from starpullm.files.checkpoint import checkpoint_config, checkpoint_header
 from starpullm.files.header import HEADER_BYTES, StrPath, reading
 from starpullm.files.hugging_face import HuggingFaceModel
@@ -27,6 +27,7 @@ from starpullm.files.model import (
     UNLAYERED_PARAMETERS,
     ModelConfig,
     num_elements,
+    num_parameters,
     padded_vocab,
     parameter_shapes,
     tensor_sections,
@@ -72,8 +73,10 @@ def from_hugging_face(source: StrPath, out: StrPath, *, padded_vocab_size: int |
     vocab_size = model.config.vocab_size
     padded = padded_vocab(vocab_size) if padded_vocab_size is None else padded_vocab_size
     config = replace(model.config, padded_vocab_size=padded)
+    header = checkpoint_header(config)
+    require_space(out, len(header) + FLOAT32.itemsize * num_parameters(config))
     with atomic_write(out) as file:
-        file.write(checkpoint_header(config))
+        file.write(header)
         for parameter in parameter_shapes(config):
             layers = 1 if parameter in UNLAYERED_PARAMETERS else config.num_layers
             for layer in range(layers):
@@ -97,6 +100,7 @@ def to_hugging_face(source: StrPath, out: StrPath) -> Conversion:
     config = checkpoint_config(source)
     stored = list(hugging_face.stored_shapes(config))
     starts = _parameter_starts(config)
+    require_space(out, FLOAT32.itemsize * sum(num_elements(shape) for _, shape, _, _ in stored))
     with reading(source) as (checkpoint, where), atomic_folder(out) as folder:
         (folder / hugging_face.CONFIG_FILE).write_text(hugging_face.config_text(config), encoding="utf-8")
         with (folder / hugging_face.MODEL_FILE).open("wb") as file:

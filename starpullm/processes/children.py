@@ -233,8 +233,11 @@ class Child:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.end()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None or issubclass(kind, Exception):
+            self.end()
+        else:  # KeyboardInterrupt, SystemExit: nobody waits until the child has answered
+            self.kill()
 
     def _run(self, job: Job) -> None:
         try:

@@ -59,7 +59,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         config.stash[VALIDATION].close()
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrise the fixtures by the options; tests with the same configuration follow one after the other."""
     if not uses_plugin(metafunc.definition) and FIXTURES.isdisjoint(metafunc.fixturenames):

@@ -85,6 +85,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrise the fixtures of cases."""
     validation = validation_of(metafunc.config)
+    validation.require_options()
     ranks = validation.ranks_of(metafunc.definition)
     if "case" in metafunc.fixturenames:
         metafunc.parametrize("case", list(_cases(validation, ranks)), ids=str)

@@ -151,7 +151,7 @@ def test_a_rank_that_fails(cluster: Cluster, tmp_path: Path) -> None:
     summary, text = run.end(4)
     part = summary["jobs"][0]["parts"][0]
     assert (part["name"], part["status"]) == ("ranks-2", "137")
-    assert "signal 9 (Killed)" in text
+    assert "ranks-2: did not run to its end, exit status 137\n" in text  # mpirun doesn't always name the signal
 
 
 def test_a_rank_that_hangs(hanging: Run) -> None:

@@ -87,5 +87,12 @@ def load_plugin() -> tuple[str, ...]:
     return () if "starpullm.pytest_plugin" in plugins else ("-p", "starpullm.pytest_plugin")
 
 
+# Plugins of the environment that these tests don't need: they take two thirds of a child's start. test_neighbours.py
+# loads them.
+_UNUSED = tuple(
+    word for name in ("pytest_cov", "randomly", "rerunfailures", "hypothesispytest") for word in ("-p", f"no:{name}")
+)
+
+
 def _options(cache: bool = False) -> tuple[str, ...]:
-    return (*load_plugin(), *(() if cache else ("-p", "no:cacheprovider")), "-p", "no:randomly", "-W", "error")
+    return (*load_plugin(), *(() if cache else ("-p", "no:cacheprovider")), *_UNUSED, "-W", "error")

@@ -1,7 +1,8 @@
 /* Compares the kernels of every level bit for bit with the reference kernels in one thread, over random shapes, values
  * and teams; so level ref is compared with itself in several threads. Other tests show that the reference kernels have
  * the bits of docs/numerics.md: tests/unit/test_reference_kernels.py, tests/native/test_parity.py. ctest runs all
- * cases; by hand: test_kernels --list, test_kernels [--level LEVEL] [OPERATION].
+ * cases, and with the sanitizers, which take five times as long, every third; by hand: test_kernels --list,
+ * test_kernels [--level LEVEL] [--every N] [OPERATION].
  *
  * Every case is made from a seed of its own, so a failing case is the same alone as in the whole run, and at every
  * level. A team's threads run one after the other, each on buffers as they were at the start, and what they compute is
@@ -114,6 +115,7 @@ struct pair {
 enum { MAX_THREADS = 40 };
 
 static const char *only_level; /* NULL: all */
+static size_t every = 1;       /* one case in so many is run */
 
 static struct {
     const char *operation;
@@ -694,10 +696,11 @@ static const struct {
 };
 enum { NUM_OPERATIONS = sizeof operations / sizeof *operations };
 
-/* Caches from almost none to more than any block needs, so that blocks have odd sizes; at first this machine's. */
+/* Caches from almost none to more than any block needs, so that blocks have odd sizes; at first this machine's. Their
+ * number is prime, so that each meets each kind of case. */
 static void choose_caches(size_t number)
 {
-    static const size_t l2_sizes[] = {0, 1, 5000, 23000, 60000, 150000, 400000, 1100000, 5000000};
+    static const size_t l2_sizes[] = {0, 1, 900, 5000, 23000, 60000, 150000, 400000, 700000, 1100000, 5000000};
     static struct caches own;
     if (own.l2 == 0)
         own = *kernels_caches();
@@ -709,7 +712,7 @@ static void choose_caches(size_t number)
 static void run(size_t index)
 {
     the.operation = operations[index].name;
-    for (the.number = 0; the.number < operations[index].cases; the.number++) {
+    for (the.number = 0; the.number < operations[index].cases; the.number += every) {
         random_state = (uint64_t)(index + 1) << 32 | the.number;
         the.flavour = (enum flavour)(the.number % 2 ? random_below(NUM_FLAVOURS) : ORDINARY);
         the.team.count = random_threads();
@@ -719,7 +722,7 @@ static void run(size_t index)
         operations[index].run_case();
         free_buffers();
     }
-    printf("%-32s %zu cases, the same bits (", the.operation, the.number);
+    printf("%-32s %zu cases, the same bits (", the.operation, the.number / every);
     for (size_t i = 0; kernels_level_name(i); i++)
         if (!only_level || strcmp(only_level, kernels_level_name(i)) == 0)
             printf("%s%s", i == 0 || only_level ? "" : ", ", kernels_level_name(i));
@@ -773,7 +776,7 @@ static void run_shares(void)
 
 static int usage(const char *program)
 {
-    fprintf(stderr, "usage: %s [--list | [--level LEVEL] [OPERATION]]\n", program);
+    fprintf(stderr, "usage: %s [--list | [--level LEVEL] [--every N] [OPERATION]]\n", program);
     return 2;
 }
 
@@ -786,6 +789,8 @@ int main(int argc, char **argv)
             list = true;
         else if (strcmp(argv[i], "--level") == 0 && i + 1 < argc)
             only_level = argv[++i];
+        else if (strcmp(argv[i], "--every") == 0 && i + 1 < argc && atoi(argv[i + 1]) > 0)
+            every = (size_t)atoi(argv[++i]);
         else if (*argv[i] != '-' && !only_operation)
             only_operation = argv[i];
         else

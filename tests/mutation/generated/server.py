@@ -122,8 +122,8 @@ def _wait(pid: int, deadline: float) -> str:
 class OneProcess:
     """In place of the plugin's connection to the other ranks of pytest, of which there are none."""
 
-    def __init__(self, config: pytest.Config) -> None:
-        del config
+    def __init__(self, config: pytest.Config, time_limit: float) -> None:
+        del config, time_limit
 
     def refuse_together(self, error: pytest.UsageError | None) -> None:
         """Leave the refusal to the caller."""
