@@ -128,7 +128,11 @@ def find_function(location: Mapping[str, str]) -> Callable[..., Any]:
         assert spec is not None
         assert spec.loader is not None
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]  # as `import` does: otherwise a later call would find a module without its functions
+            raise
     function: Callable[..., Any] = getattr(importlib.import_module(name), location["function"])
     return function
 

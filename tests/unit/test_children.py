@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 import psutil
@@ -181,6 +182,15 @@ def test_functions_that_another_process_finds() -> None:
     assert location_of(refuse)["function"] == "refuse"
     with pytest.raises(InvalidArgumentError, match="local, expected one of a module's own"):
         location_of(local_function())
+
+
+def test_a_module_that_cannot_be_imported_is_not_kept(tmp_path: Path) -> None:
+    """A later call fails for the same reason."""
+    path = tmp_path / "stumbles.py"
+    path.write_text("raise ValueError('stumbled')", "utf-8")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="stumbled"):
+            find_function({"module": "starpullm_stumbles", "file": str(path), "function": "any"})
 
 
 def local_function() -> Callable[[], None]:
