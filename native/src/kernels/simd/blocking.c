@@ -28,8 +28,8 @@ static size_t multiple_below(size_t most, size_t grain)
  * forward: a micro-panel of B (NR*KC), the block of A (MC*KC) and the sums (MC*NC), NC = KC, take two thirds of the
  * second-level cache.
  * backward_input: the packed block of B (KC*NC) takes three eighths of the second-level cache.
- * backward_weight: the block of A (MC*KC) and the columns of B that meet it (KC*NG), NG = KC * 2/3, take half of the
- * second-level cache.
+ * backward_weight: the block of A (MC*KC) and the columns of B that meet it (KC*NG), NG = KC * 2/3, take nine
+ * sixteenths of the second-level cache.
  * Of few rows: a micro-panel of B, which is used once, takes half of the first-level cache. */
 void SIMD_NAME(fit_caches)(const struct caches *caches)
 {
@@ -39,7 +39,7 @@ void SIMD_NAME(fit_caches)(const struct caches *caches)
     backward_input = (struct limits){.KC = KC, .NC = multiple_below(l2 * 3 / 8 / KC, NR)};
     attention_KC = KC;
     few_rows_KC = multiple_below(caches->l1 / sizeof(float) / 2 / NR, LANES);
-    for (KC = LANES; KC < widest / 2 && (KC + LANES) * (MC + (KC + LANES) * 2 / 3) <= l2 / 2;)
+    for (KC = LANES; KC < widest / 2 && (KC + LANES) * (MC + (KC + LANES) * 2 / 3) <= l2 * 9 / 16;)
         KC += LANES;
     backward_weight = (struct limits){
         .MC = MC, .KC = KC, .NC = rounded_up(widest, NR), .KP = 1024, .NG = multiple_below(KC * 2 / 3, NR)};
