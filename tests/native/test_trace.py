@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -207,10 +208,20 @@ def test_pj_dump_reads_paje(recorded: Recorded, exported: Callable[[str], Path])
         pytest.skip("there is no pj_dump: apt-get install pajeng")
     dump = run_command(["pj_dump", str(exported("paje"))], timeout=60).check()
     lines = [line.split(", ") for line in dump.stdout.splitlines()]
-    states = sorted((float(line[3]), line[7]) for line in lines if line[0] == "State")
-    expected = sorted((task.start / 1e6, task.operation) for task in recorded.tasks.values())
-    assert [name for _, name in states] == [name for _, name in expected]
-    assert [start for start, _ in states] == pytest.approx([start for start, _ in expected], abs=1e-6)
+    # By worker, of which the states have an order even where two start in the same microsecond, the last digit shown.
+    states, expected = defaultdict(list), defaultdict(list)
+    for line in sorted((line for line in lines if line[0] == "State"), key=lambda line: float(line[3])):
+        states[line[1]].append((line[7], float(line[3])))
+    for task in sorted(recorded.tasks.values(), key=lambda task: task.start):
+        expected[task.rank, task.worker].append((task.operation, task.start / 1e6))
+    assert len(states) == len(expected)
+    for found, tasks in zip(
+        sorted(states.values(), key=lambda tasks: tasks[0][1]),
+        sorted(expected.values(), key=lambda tasks: tasks[0][1]),
+        strict=True,
+    ):
+        assert [name for name, _ in found] == [name for name, _ in tasks]
+        assert [start for _, start in found] == pytest.approx([start for _, start in tasks], abs=1e-6)
     assert sum(line[0] == "Link" for line in lines) == len(recorded.edges_of_run_tasks)
 
 
