@@ -51,5 +51,6 @@ def test_site(tmp_path: Path) -> None:
     assert [name for name in types if f"{name} {{" not in page] == []
     assert "----" not in page
     assert {f"starpullm-{name}" for name in main.commands} <= anchors("command-line.html")
+    assert "\N{EN DASH}" not in (html / "reference" / "command-line.html").read_text("utf-8")
     assert {f"starpullm.errors.{name}" for name in starpullm.errors.__all__} <= anchors("python.html")
     assert {"starpullm.Runtime", "starpullm.Trainer", "starpullm.trace.Trace"} <= anchors("python.html")
