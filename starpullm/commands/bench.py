@@ -187,7 +187,8 @@ def _measure_all(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint
         if results and run.as_json:
             print_json(json_value(document))
         elif results:
-            _print_end(results, failures, workloads, noise)
+            sentence = _print_end(results, failures, workloads, noise)
+            report.document["notes"].append(sentence)
         if run.history:
             measured = [of for of in results if isinstance(of, Throughput)]
             report.document["history"] = [row for result in measured for row in _history_rows(run.history, result)]
@@ -280,8 +281,8 @@ def _print_end(
     failures: Mapping[Workload, StarpullmError],
     workloads: Sequence[Workload],
     noise: NoiseMeter,
-) -> None:
-    """Print what failed, where the time of each configuration goes, and what else used the machine."""
+) -> str:
+    """Print what failed, where the time of each configuration goes, and what else used the machine; return the last."""
     for workload, failure in failures.items():
         OUT.print(f"{_name(workload, workloads)}  failed: {str(failure).splitlines()[0]}")
     what, ranges = "the limit", []
@@ -293,7 +294,9 @@ def _print_end(
         else:
             OUT.print(f"{_name(result.configuration, workloads)}: {_details(result)}")
             ranges.append((min(result.matmul_limit_range), max(result.matmul_limit_range)))
-    OUT.print(noise.sentence(what, ranges))
+    sentence = noise.sentence(what, ranges)
+    OUT.print(sentence)
+    return sentence
 
 
 def _add_to_history(
