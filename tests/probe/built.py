@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import subprocess
@@ -37,6 +38,8 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "mandelbrot/mandelbrot": ("-width", "64", "-height", "64", "-nblocks", "4", "-niter", "500", "-no-x11"),
     "mpi/matrix_decomposition/mpi_cholesky": ("-size", "192", "-nblocks", "6"),
     "mpi/matrix_decomposition/mpi_cholesky_distributed": ("-size", "192", "-nblocks", "6"),
+    "mpi/cg/cg": ("-p", "1", "-n", "256", "-maxiter", "3"),
+    "mpi/matrix_mult/mm_2dbc": ("64", "64", "64", "16", "2", "1", "1"),
     "mpi/mpi_lu/plu_example_double": ("-size", "192", "-nblocks", "6", "-p", "2", "-q", "1"),
     "mpi/mpi_lu/plu_example_float": ("-size", "192", "-nblocks", "6", "-p", "2", "-q", "1"),
     "mpi/mpi_lu/plu_implicit_example_double": ("-size", "192", "-nblocks", "6", "-p", "2", "-q", "1"),
@@ -147,3 +150,12 @@ def prepare_environment() -> Path:
     source = Path(__file__).parent / "programs" / "constant_clock.c"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", _CLOCK, source], check=True)
     return prefix
+
+
+def lock_results() -> None:
+    """Keep other processes from writing results until this one ends."""
+    lock = os.open(EXAMPLES / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise SystemExit(f"{EXAMPLES}: another process probes these examples, expected to be the only one") from None

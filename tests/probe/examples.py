@@ -24,7 +24,7 @@ from starpullm.probe import probe_program
 from starpullm.probe.program import run_program
 from starpullm.probe.schedules import machine_variables
 
-from .built import CHECKOUT, EXAMPLES, Example, examples, prepare_environment
+from .built import CHECKOUT, EXAMPLES, Example, examples, lock_results, prepare_environment
 from .looked_into import REFUSALS, SEEN
 
 RESULTS = EXAMPLES / "results.json"
@@ -160,6 +160,7 @@ def main() -> None:
     options = parser.parse_args()
     end = time.monotonic() + 60 * options.minutes
     prepare_environment()
+    lock_results()
     version = inspect_machine().starpu_version
     rows: dict[str, Row] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     chosen = [one for one in examples() if not options.parts or any(part in one.name for part in options.parts)]

@@ -31,7 +31,7 @@ from starpullm.probe.recorded import record
 from starpullm.probe.schedules import REFERENCE
 
 from .access_modes import Lie, lies_of, with_included, with_names
-from .built import BUILD, CHECKOUT, EXAMPLES, SOURCE, Example, examples, prepare_environment
+from .built import BUILD, CHECKOUT, EXAMPLES, SOURCE, Example, examples, lock_results, prepare_environment
 from .examples import RESULTS
 from .looked_into import LIES as LOOKED_INTO
 
@@ -226,6 +226,7 @@ def main() -> None:
     options = parser.parse_args()
     end = time.monotonic() + 60 * options.minutes
     prefix = prepare_environment()
+    lock_results()
     judged = json.loads(RESULTS.read_text())
     known = json.loads(RESULTS_OF_LIES.read_text()) if RESULTS_OF_LIES.exists() else {"whole": {}, "lies": {}}
     with tempfile.TemporaryDirectory(prefix="starpullm-lies-") as directory:

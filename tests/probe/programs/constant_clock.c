@@ -1,5 +1,5 @@
-// Some of StarPU's examples fill their matrices with random numbers from a seed that is the time. With this in LD_PRELOAD
-// it is always the same time, so that their input is the same in every run.
+// Some of StarPU's examples fill their matrices with random numbers from a seed that is the time. With this in
+// LD_PRELOAD it is always the same time, so that their input is the same in every run.
 #include <stddef.h>
 #include <time.h>
 
