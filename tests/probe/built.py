@@ -20,7 +20,7 @@ EXAMPLES = CHECKOUT / ".cache" / "starpu-examples"
 SOURCE = EXAMPLES / "work" / "source"
 BUILD = EXAMPLES / "build"
 
-RANKS: Mapping[str, int] = {"mpi/comm": 4, "mpi": 2, "stencil": 2}
+RANKS: Mapping[str, int] = {"mpi/comm": 4, "mpi/mpi_redux/mpi_redux_tree": 4, "mpi": 2, "stencil": 2}
 """How many ranks run programs whose name begins so; others are no MPI programs. The first entry that fits counts."""
 
 # Smaller than their own defaults, also those of --enable-quick-check, so that all of them take minutes, and the ways

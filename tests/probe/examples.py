@@ -118,7 +118,7 @@ def page(rows: Mapping[str, Row], starpu: str) -> str:
         f"StarPU {starpu}, {WORKERS} workers, {platform.machine()} with {os.cpu_count()} cores,",
         f"{time.strftime('%Y-%m-%d')}. Each time that a program is probed it runs twice in the reference schedule, "
         f"once with poison and in {RUNS} disturbed schedules, whose seeds no other time has. Programs below `mpi/` and",
-        "`stencil/` run as 2 ranks under mpirun, those below `mpi/comm` as 4. Contents compared are those of all times",
+        "`stencil/` run as 2 ranks under mpirun, some as 4. Contents compared are those of all times",
         "together. Times are seconds of one run: bare, and on average under the probe. The machine was shared, so they",
         "show only the order of magnitude. *Times, alarms*: how often it was probed, how often it wasn't *same*.",
         "",
