@@ -78,7 +78,13 @@ from starpullm.trainer import REDUCTIONS
     "--against",
     "peers",
     type=click.Choice(PEERS),
-    help="Compare with the same training by PyTorch, or with matmuls by a BLAS",
+    help="Compare with the same training by PyTorch, with matmuls by a BLAS, or with another build of the library",
+)
+@click.option(
+    "--other-library",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The libstarpullm.so for --against library.",
 )
 @click.option(
     "--history",
@@ -109,6 +115,8 @@ def command(**values: Any) -> None:
         raise click.UsageError("expected either --model or --checkpoint")
     if run.batch_sizes and run.total_batch_sizes:
         raise click.UsageError("expected either --batch-size or --total-batch-size")
+    if ("library" in run.peers) != (run.other_library is not None):
+        raise click.UsageError("expected --against library together with --other-library")
     if run.history and run.peers:
         raise click.UsageError("--history: expected no --against with it")
     if run.history:
@@ -207,7 +215,13 @@ def _measure(
         progress()
         return result
     return compare(
-        workload, checkpoint, run.peers, blas_library=run.blas_library, time_limit=run.time_limit, progress=progress
+        workload,
+        checkpoint,
+        run.peers,
+        blas_library=run.blas_library,
+        other_library=run.other_library and run.other_library.absolute(),
+        time_limit=run.time_limit,
+        progress=progress,
     )
 
 
