@@ -124,7 +124,7 @@ return [...poor]
 
 VIEWS = {
     "passing": [("phone", "light"), ("desktop", "dark")],
-    "failing": [("phone", "light"), ("phone", "dark"), ("desktop", "light"), ("desktop", "dark")],
+    "failing": [("phone", "dark"), ("desktop", "light")],
     "killed": [("phone", "dark"), ("desktop", "light")],
     "merged": [("phone", "light"), ("desktop", "dark")],
 }
