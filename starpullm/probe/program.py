@@ -17,6 +17,7 @@ from typing import IO
 
 from starpullm.errors import InvalidArgumentError
 from starpullm.probe.watch import ProcessWatch
+from starpullm.processes.guard import ended_with_this_process
 from starpullm.processes.job import JOB_VARIABLE, end_processes, shared_memory_directory, temporary_directory
 from starpullm.processes.mpirun import mpi_parameters, outside_of_rank
 from starpullm.processes.stacks import native_stacks
@@ -92,11 +93,16 @@ def find_program(name: str) -> str:
 
 
 def run_program(
-    command: Sequence[str], environment: Mapping[str, str], time_limit: float, logs: Path | None = None
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    time_limit: float,
+    places: Sequence[Path] = (),
+    logs: Path | None = None,
 ) -> ProgramEnding:
     """Run a program with these variables in addition to this process's, and without standard input.
 
     It may be a launcher of ranks, such as mpirun. The processes that write logs into the folder ``logs`` are watched.
+    If this process is killed meanwhile, the program's processes are killed and the directories `places` are removed.
 
     Raises
     ------
@@ -105,11 +111,11 @@ def run_program(
     RuntimeFailureError
         If a process of the program can't be killed.
     """
-    name = uuid.uuid4().hex
+    path, name = find_program(command[0]), uuid.uuid4().hex
     outer = os.environ.get(JOB_VARIABLE)
     variables = {**outside_of_rank(os.environ), **environment, JOB_VARIABLE: f"{outer}:{name}" if outer else name}
     start = time.monotonic()
-    with _started(command, variables, name) as process:
+    with _started([path, *command[1:]], variables, name, places) as process:
         watch = ProcessWatch(logs) if logs is not None else None
         tails = _Tail(process.stdout), _Tail(process.stderr)
         status: int | None = None
@@ -131,12 +137,18 @@ def run_program(
 
 
 @contextmanager
-def _started(command: Sequence[str], variables: Mapping[str, str], name: str) -> Iterator[subprocess.Popen[bytes]]:
+def _started(
+    command: Sequence[str], variables: Mapping[str, str], name: str, places: Sequence[Path]
+) -> Iterator[subprocess.Popen[bytes]]:
     """Start a program; afterwards none of its processes is left, and no file of MPI's."""
-    with temporary_directory() as directory, shared_memory_directory(directory) as memory:
+    with (
+        temporary_directory() as directory,
+        shared_memory_directory(directory) as memory,
+        ended_with_this_process(JOB_VARIABLE, name, (*places, directory, memory)),
+    ):
         try:
             process = subprocess.Popen(
-                [find_program(command[0]), *command[1:]],
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -109,7 +109,8 @@ def record(
 ) -> RecordedRun:
     """Run the program under a schedule, and read what it recorded into the folder, which is made.
 
-    ``keep`` is that of `Schedule.environment`.
+    ``keep`` is that of `Schedule.environment`. If this process is killed meanwhile, the program is killed, and the
+    directory that the folder is in is removed.
 
     Raises
     ------
@@ -117,8 +118,8 @@ def record(
         If the program can't be started or recorded nothing; the sentence says why.
     """
     folder.mkdir()
-    environment = schedule.environment(folder, num_workers, keep)
-    ending = run_program(command, environment, time_limit, folder)
+    environment = schedule.environment(folder, num_workers, hash_contents=True, keep=keep)
+    ending = run_program(command, environment, time_limit, (folder.parent,), folder)
     folders = sorted(folder.glob("probe-*"))
     if not folders:
         raise InvalidArgumentError(explain_missing_log(command, ending, folder))
