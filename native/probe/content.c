@@ -225,10 +225,35 @@ static void count_run(void *state, char *row, size_t bytes)
         poisoning->found += memcmp(row + i, poisoning->poison, poisoning->bytes) == 0;
 }
 
+static void set_values(struct layout *layout, uintptr_t address, uint64_t count, size_t bytes)
+{
+    set_layout(layout, address, bytes, (uint64_t[4]){count, 1, 1, 1}, (uint64_t[4]){1});
+}
+
+// What can be poisoned: elements, of sparse interfaces the values alone, because a task may have to follow the indices.
+// False if there is nothing like that.
+static bool poisoned_layout(starpu_data_handle_t handle, void *interface, struct layout *layout)
+{
+    int id = starpu_data_get_interface_id(handle);
+    if (id == STARPU_CSR_INTERFACE_ID) {
+        const struct starpu_csr_interface *csr = interface;
+        set_values(layout, csr->nzval, csr->nnz, csr->elemsize);
+    } else if (id == STARPU_BCSR_INTERFACE_ID) {
+        const struct starpu_bcsr_interface *bcsr = interface;
+        set_values(layout, bcsr->nzval, (uint64_t)bcsr->nnz * bcsr->r * bcsr->c, bcsr->elemsize);
+    } else if (id == STARPU_COO_INTERFACE_ID) {
+        const struct starpu_coo_interface *coo = interface;
+        set_values(layout, coo->values, coo->n_values, coo->elemsize);
+    } else if (!content_layout(id, interface, layout)) {
+        return false;
+    }
+    return layout->address != 0;
+}
+
 bool content_poison(starpu_data_handle_t handle, void *interface, unsigned access)
 {
     struct layout layout;
-    if (!content_layout(starpu_data_get_interface_id(handle), interface, &layout) || layout.address == 0)
+    if (!poisoned_layout(handle, interface, &layout))
         return false;
     struct poisoning state = poisoning_of(layout.element_bytes, access);
     for_each_run(&layout, poison_run, &state);
@@ -238,7 +263,7 @@ bool content_poison(starpu_data_handle_t handle, void *interface, unsigned acces
 uint64_t content_count_poison(starpu_data_handle_t handle, void *interface, unsigned access)
 {
     struct layout layout;
-    if (!content_layout(starpu_data_get_interface_id(handle), interface, &layout) || layout.address == 0)
+    if (!poisoned_layout(handle, interface, &layout))
         return 0;
     struct poisoning state = poisoning_of(layout.element_bytes, access);
     for_each_run(&layout, count_run, &state);

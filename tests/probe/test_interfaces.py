@@ -1,4 +1,4 @@
-"""A program that orders its tasks by tags, so that every access is without sequential consistency."""
+"""Programs that use StarPU in other ways than most: tasks that tags order, sparse matrices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TASKS, LIAR = 12, 7
 
 
 def test_tasks_that_tags_order_are_compared(compiled: Compile) -> None:
-    """Where one task runs at a time, their outputs are: in three of the four runs."""
+    """They are without sequential consistency, so their outputs are seen in the runs of one worker: two of these."""
     result = probe_program([str(compiled("tags")), "right"], runs=1, workers=2, time_limit=60)
     assert result.outcome is Outcome.PASSED, result.describe()
     assert (result.num_tasks, result.compared, result.different) == (TASKS, 2 * TASKS, 0)
@@ -21,3 +21,9 @@ def test_tasks_that_tags_order_are_compared(compiled: Compile) -> None:
 def test_a_task_that_lies_is_named(compiled: Compile) -> None:
     result = probe_program([str(compiled("tags")), "lies"], runs=1, workers=2, time_limit=60)
     assert [(finding.kind, finding.task) for finding in result.findings] == [(Kind.READ_WRITTEN, LIAR)]
+
+
+def test_a_sparse_matrix_that_is_read_though_declared_written(compiled: Compile) -> None:
+    result = probe_program([str(compiled("sparse"))], runs=1, workers=2, time_limit=60)
+    assert [(finding.kind, finding.codelet) for finding in result.findings] == [(Kind.WRITTEN_READ, "add_values")]
+    assert "declares to write handle 0 " in result.findings[0].sentence
