@@ -24,6 +24,11 @@ def test_a_task_that_lies_is_named(compiled: Compile) -> None:
 
 
 def test_a_sparse_matrix_that_is_read_though_declared_written(compiled: Compile) -> None:
+    """The program notices that its result is wrong, and the probe says which task made it so."""
     result = probe_program([str(compiled("sparse"))], runs=1, workers=2, time_limit=60)
-    assert [(finding.kind, finding.codelet) for finding in result.findings] == [(Kind.WRITTEN_READ, "add_values")]
-    assert "declares to write handle 0 " in result.findings[0].sentence
+    assert [(finding.kind, finding.codelet) for finding in result.findings] == [
+        (Kind.ENDING, ""),
+        (Kind.WRITTEN_READ, "add_values"),
+    ]
+    assert "ended with exit status 1" in result.findings[0].sentence
+    assert "declares to write handle 0 " in result.findings[1].sentence
