@@ -50,4 +50,6 @@ REFUSALS: Mapping[str, str] = {
 }
 
 # By a pattern of lies that the probe doesn't find, or finds in another task.
-LIES: Mapping[str, str] = {}
+LIES: Mapping[str, str] = {
+    r"dynamic_handles .* RW R$|^mpi/comm/.* RW R$": "The task only reads its data: with `R` it tells the truth.",
+}
