@@ -1,6 +1,8 @@
 // Layouts of StarPU's data interfaces. XXH3 is used as a header, so that the library needs nothing at run time.
 #include "content.h"
 
+#include "crash.h"
+
 #define XXH_INLINE_ALL
 #include <string.h>
 #include <xxhash.h>
@@ -121,17 +123,35 @@ static void hash_coo(XXH3_state_t *state, const struct starpu_coo_interface *coo
     XXH3_64bits_update(state, coo->rows, coo->n_values * sizeof *coo->rows);
 }
 
+struct packing {
+    starpu_data_handle_t handle;
+    unsigned node;
+    void *packed;
+    starpu_ssize_t bytes;
+};
+
+static bool pack(void *state)
+{
+    struct packing *packing = state;
+    return starpu_data_pack_node(packing->handle, packing->node, &packing->packed, &packing->bytes) == 0;
+}
+
+// A pack method may be one that aborts, because the program never packs.
 static bool hash_packed(XXH3_state_t *state, starpu_data_handle_t handle, unsigned node)
 {
-    const struct starpu_data_interface_ops *operations = starpu_data_get_interface_ops(handle);
-    void *packed = NULL;
-    starpu_ssize_t bytes = -1;
-    if (operations->pack_data == NULL || starpu_data_pack_node(handle, node, &packed, &bytes) != 0)
+    static _Atomic bool aborts[256]; // by interface
+    struct packing packing = {.handle = handle, .node = node, .bytes = -1};
+    size_t id = (size_t)starpu_data_get_interface_id(handle) % (sizeof aborts / sizeof *aborts);
+    if (starpu_data_get_interface_ops(handle)->pack_data == NULL || aborts[id])
         return false;
-    if (packed == NULL || bytes < 0)
+    if (!crash_survive(pack, &packing)) {
+        aborts[id] = true;
         return false;
-    XXH3_64bits_update(state, packed, (size_t)bytes);
-    starpu_free_on_node_flags(node, (uintptr_t)packed, (size_t)bytes, 0);
+    }
+    if (packing.packed == NULL || packing.bytes < 0)
+        return false;
+    XXH3_64bits_update(state, packing.packed, (size_t)packing.bytes);
+    starpu_free_on_node_flags(node, (uintptr_t)packing.packed, (size_t)packing.bytes, 0);
     return true;
 }
 

@@ -1,4 +1,4 @@
-"""Programs that use StarPU in other ways than most: tasks that tags order, sparse matrices."""
+"""Programs that use StarPU in other ways than most: tasks that tags order, sparse matrices, interfaces of their own."""
 
 from __future__ import annotations
 
@@ -32,3 +32,9 @@ def test_a_sparse_matrix_that_is_read_though_declared_written(compiled: Compile)
     ]
     assert "ended with exit status 1" in result.findings[0].sentence
     assert "declares to write handle 0 " in result.findings[1].sentence
+
+
+def test_a_pack_method_that_aborts_leaves_its_handles_unseen(compiled: Compile) -> None:
+    result = probe_program([str(compiled("unpackable"))], runs=1, workers=2, time_limit=60)
+    assert result.outcome is Outcome.PASSED, result.describe()
+    assert (result.compared, result.unseen) == (3 * 5, 5)
