@@ -20,8 +20,8 @@ bool content_layout(int interface_id, void *interface, struct layout *layout);
 // False if the contents can't be read that way.
 bool content_hash(starpu_data_handle_t handle, void *interface, unsigned node, uint64_t *hash);
 
-// Fills a dense interface with signalling NaNs that fit the size of its elements and are a task's access's own. False
-// for other interfaces.
+// Fills a dense interface, or the values of a sparse one, with signalling NaNs that fit the size of its elements and
+// are a task's access's own. False for other interfaces.
 bool content_poison(starpu_data_handle_t handle, void *interface, unsigned access);
 
 // Whether two dense interfaces share bytes; of others, only whether they are the same handle's.
