@@ -26,8 +26,8 @@ uint64_t content_bytes(starpu_data_handle_t handle, void *interface);
 // Writes these bytes, in the order in which they are hashed, to a file from an offset on; 0 or an errno.
 int content_write(starpu_data_handle_t handle, void *interface, int file, uint64_t offset);
 
-// Fills a dense interface with signalling NaNs that fit the size of its elements and are a task's access's own. False
-// for other interfaces.
+// Fills a dense interface, or the values of a sparse one, with signalling NaNs that fit the size of its elements and
+// are a task's access's own. False for other interfaces.
 bool content_poison(starpu_data_handle_t handle, void *interface, unsigned access);
 
 // Whether two dense interfaces share bytes; of others, only whether they are the same handle's.

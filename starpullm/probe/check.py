@@ -139,9 +139,21 @@ class _Judge:
         ]
         for number, schedule in enumerate(others):
             run = self._run(schedule, str(number))
-            if not self._has_ended_well(run, reference) or not self._compare(run, reference):
+            if not self._has_ended_well(run, reference):
+                self._compare_remains(run, reference)
+                return
+            if not self._compare(run, reference):
                 return
             shutil.rmtree(self._directory / str(number), ignore_errors=True)
+
+    def _compare_remains(self, run: RecordedRun, reference: RecordedRun) -> None:
+        """Compare what a run left that ended otherwise: a task that did something else may be why.
+
+        That tasks are missing needs no finding of its own.
+        """
+        known = len(self._findings)
+        self._compare(run, reference)
+        self._findings[known:] = [one for one in self._findings[known:] if one.kind is not Kind.OTHER_TASKS]
 
     def _run(self, schedule: Schedule, folder: str) -> RecordedRun:
         keep = schedules.KEEP_FROM_FREE if self._tolerance is not None else ""

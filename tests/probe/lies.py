@@ -73,7 +73,7 @@ class Copy:
         command += [f"-L{self._prefix}/lib", f"-Wl,-rpath,{self._prefix}/lib", "-lstarpu-1.4"]
         if example.ranks:
             command.append("-lstarpumpi-1.4")
-        command += ["-lblas", "-lm", "-lpthread"]
+        command += ["-lblas", "-lnuma", "-lm", "-lpthread"]
         run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         return "" if run.returncode == 0 else run.stderr
 
@@ -111,13 +111,19 @@ def judge(lie: Lie, command: list[str]) -> Row:
         return {"verdict": verdict, "named": "", "details": list(map(str, result.notes))}
     findings = [finding for finding in result.findings if finding.kind is not Kind.ENDING]
     if not findings:
-        return {"verdict": _ending(result), "named": "", "details": [*map(str, result.findings), *_said(result)]}
+        named = "as the one that ran" if _ran_at_the_end(lie, result) else ""
+        return {"verdict": _ending(result), "named": named, "details": [*map(str, result.findings), *_said(result)]}
     named = "no"
     if any(finding.codelet == lie.name for finding in findings):
         named = "yes"
     elif any(suspect.startswith(f"{lie.name} ") for finding in findings for suspect in finding.suspects):
         named = "as a suspect"
     return {"verdict": "found", "named": named, "details": list(map(str, findings))}
+
+
+def _ran_at_the_end(lie: Lie, result: ProbeResult) -> bool:
+    """Return whether the report says that a task of the lie's codelet was running, or ended the program."""
+    return any(re.search(rf"(running: |signal came in ).*\b{lie.name}\b", line) for line in result.last_moments)
 
 
 def _said(result: ProbeResult) -> list[str]:

@@ -42,13 +42,14 @@ REFUSALS: Mapping[str, str] = {
     r"^sched_ctx/parallel_tasks_reuse_handle": _OWN_POLICY,
     r"^sched_ctx/": _NO_DATA,
     r"^filters/custom_mf/": "A gap: its interface has no pack method, so the probe can't read the contents.",
-    r"^mlr/|^mpi/complex/|^mpi/user_datatype/user_datatype2|^mpi/cache/cache_disable": _ONLY_READ,
+    r"^mlr/|^mult/\w+_layout|^mpi/complex/|^mpi/user_datatype/user_datatype2|^mpi/cache/cache_disable": _ONLY_READ,
     r"^mpi/mpi_redux/|^pi/pi_redux|^reductions/": _REDUCTION,
-    r"^mult/\w+_layout": _REDUCTION,
     r"^perf_steering/perf_knobs_03|^scheduler/": "Yes: it ends with status 77 where STARPU_SCHED names another policy "
     "than its own.",
     r"^ppm_downscaler/": "Yes: it needs a picture, which the source package doesn't have.",
 }
 
 # By a pattern of lies that the probe doesn't find, or finds in another task.
-LIES: Mapping[str, str] = {}
+LIES: Mapping[str, str] = {
+    r"dynamic_handles .* RW R$|^mpi/comm/.* RW R$": "The task only reads its data: with `R` it tells the truth.",
+}
