@@ -142,7 +142,7 @@ def test_a_program_that_fails(scenarios: Path) -> None:
 
 
 def test_much_output_is_not_kept(scenarios: Path) -> None:
-    """256 MiB on two streams."""
+    """128 MiB on two streams."""
     result = probe(scenarios, "noisy", runs=1)
     assert result.outcome is Outcome.PASSED, result.describe()
 
