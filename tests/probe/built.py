@@ -115,7 +115,7 @@ class Example:
         for name in run.stdout.split():
             path = Path(os.path.normpath(root / name))
             # An object of a target with flags of its own is called TARGET-SOURCE.o.
-            plain = path.name.removeprefix(f"{canonical}-")
+            plain = path.name.removeprefix(f"{self.path.name}-")
             found.append(path.with_name(plain).with_suffix(".c"))
         return [path for path in found if path.is_file()]
 

@@ -112,6 +112,8 @@ def judge(lie: Lie, command: list[str]) -> Row:
     findings = [finding for finding in result.findings if finding.kind is not Kind.ENDING]
     if not findings:
         named = "as the one that ran" if _ran_at_the_end(lie, result) else ""
+        if any(note.codelet == lie.name for note in result.notes):
+            named = "in a note"
         return {"verdict": _ending(result), "named": named, "details": [*map(str, result.findings), *_said(result)]}
     named = "no"
     if any(finding.codelet == lie.name for finding in findings):
