@@ -114,6 +114,8 @@ def judge(lie: Lie, command: list[str]) -> Row:
         named = "as the one that ran" if _ran_at_the_end(lie, result) else ""
         if any(note.codelet == lie.name for note in result.notes):
             named = "in a note"
+        if any(f"<{lie.name}>" in line for line in _said(result)):
+            named = "by StarPU"
         return {"verdict": _ending(result), "named": named, "details": [*map(str, result.findings), *_said(result)]}
     named = "no"
     if any(finding.codelet == lie.name for finding in findings):
@@ -170,7 +172,8 @@ def page(rows: Mapping[str, Row], starpu: str) -> str:
         "|---|---|---|---|---|---|",
     ]
     for _, row in sorted(rows.items()):
-        said = re.sub(r"\s+", " ", " ".join(row["details"][:1]))[:220].replace("|", "\\|")
+        said = " ".join(row["details"][:1] if row["verdict"] == "found" else row["details"])
+        said = re.sub(r"\s+", " ", said)[:260].replace("|", "\\|")
         cells = (row["program"], row["place"], row["change"], row["verdict"], row["named"], said)
         lines.append("| " + " | ".join(cells) + " |")
     reasons = [
