@@ -154,6 +154,12 @@ def prepare_environment() -> Path:
     return prefix
 
 
+def place() -> str:
+    """Return on what programs run, in words: StarPU's version and the processor."""
+    machine = inspect_machine()
+    return f"StarPU {machine.starpu_version}, {machine.processor}, {machine.cores} cores"
+
+
 def lock_results() -> None:
     """Keep other processes from writing results until this one ends."""
     lock = os.open(EXAMPLES / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import re
 import threading
 import time
@@ -21,12 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from starpullm.errors import StarpullmError
-from starpullm.machine import inspect_machine
 from starpullm.probe import probe_program
 from starpullm.probe.program import run_program
 from starpullm.probe.schedules import machine_variables
 
-from .built import CHECKOUT, EXAMPLES, Example, examples, lock_results, prepare_environment
+from .built import CHECKOUT, EXAMPLES, Example, examples, lock_results, place, prepare_environment
 from .looked_into import REFUSALS, SEEN
 
 RESULTS = EXAMPLES / "results.json"
@@ -106,7 +103,7 @@ def refused_lines(rows: Mapping[str, Row]) -> Iterator[str]:
             yield f"| {name} | {text_of(said['details'][0])} | {reason} |"
 
 
-def page(rows: Mapping[str, Row], starpu: str) -> str:
+def page(rows: Mapping[str, Row], where: str) -> str:
     """Return the page with all results."""
     judged = {name: row for name, row in rows.items() if row["times"] and not is_refused(row)}
     same = sum(all(one["verdict"] == "same" for one in row["times"].values()) for row in judged.values())
@@ -117,7 +114,7 @@ def page(rows: Mapping[str, Row], starpu: str) -> str:
         "",
         "<!-- made by python -m tests.probe.examples -->",
         "",
-        f"StarPU {starpu}, {WORKERS} workers, {platform.machine()} with {os.cpu_count()} cores,",
+        f"{where}, {WORKERS} workers,",
         f"{time.strftime('%Y-%m-%d')}. Each time that a program is probed it runs twice in the reference schedule, "
         f"once with poison and in disturbed schedules: {RUNS} the first time, then one each. Programs below",
         "`mpi/` and `stencil/` run as 2 ranks under mpirun, some as 4. Contents compared are those of all times",
@@ -192,7 +189,7 @@ def main() -> None:
             waiting = [pool.submit(results.add, example, times, end) for example in chosen]
             for future in waiting:
                 future.result()
-    _write(PAGE, page(results.rows, inspect_machine().starpu_version))
+    _write(PAGE, page(results.rows, place()))
 
 
 def _write(path: Path, text: str) -> None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
-import os
-import platform
 import re
 import shutil
 import subprocess
@@ -24,14 +22,13 @@ from typing import Any
 
 from starpullm.checks.result import Outcome
 from starpullm.errors import StarpullmError
-from starpullm.machine import inspect_machine
 from starpullm.probe import ProbeResult, probe_program
 from starpullm.probe.findings import Kind
 from starpullm.probe.recorded import record
 from starpullm.probe.schedules import REFERENCE
 
 from .access_modes import Lie, lies_of, with_included, with_names
-from .built import BUILD, CHECKOUT, EXAMPLES, SOURCE, Example, examples, lock_results, prepare_environment
+from .built import BUILD, CHECKOUT, EXAMPLES, SOURCE, Example, examples, lock_results, place, prepare_environment
 from .examples import RESULTS
 from .looked_into import LIES as LOOKED_INTO
 
@@ -147,7 +144,7 @@ def _ending(result: ProbeResult) -> str:
     return "found, by the program's own check"
 
 
-def page(rows: Mapping[str, Row], starpu: str) -> str:
+def page(rows: Mapping[str, Row], where: str) -> str:
     """Return the page with all results."""
     counts = Counter(str(row["verdict"]) for row in rows.values())
     named = Counter(str(row["named"]) for row in rows.values() if row["verdict"] == "found")
@@ -157,7 +154,7 @@ def page(rows: Mapping[str, Row], starpu: str) -> str:
         "",
         "<!-- made by python -m tests.probe.lies -->",
         "",
-        f"StarPU {starpu}, {WORKERS} workers, {RUNS} disturbed runs, {platform.machine()} with {os.cpu_count()} cores,",
+        f"{where}, {WORKERS} workers, {RUNS} disturbed runs,",
         f"{time.strftime('%Y-%m-%d')}. Each lie is one access mode of one codelet, changed in a program on which",
         "the probe says *same*: in the codelet, and in the calls that insert its tasks. Only codelets that run are",
         "changed. The lies are patches in `.cache/starpu-examples/lies`.",
@@ -249,7 +246,7 @@ def main() -> None:
                 if time.monotonic() > end:
                     break
                 try_lies(example, copy, Path(directory), known, options.most)
-    PAGE.write_text(page(known["lies"], inspect_machine().starpu_version))
+    PAGE.write_text(page(known["lies"], place()))
 
 
 if __name__ == "__main__":
