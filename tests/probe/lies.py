@@ -141,7 +141,7 @@ def _ending(result: ProbeResult) -> str:
     said = " ".join(_said(result))
     if "[starpu]" in said or "assert failure" in said or re.search(r"/src/\w+/", said):
         return "found, by StarPU's assertion"
-    return "found, by the program's own check"
+    return "found, by the program's own check" if said else "found, because the program failed"
 
 
 def page(rows: Mapping[str, Row], where: str) -> str:
