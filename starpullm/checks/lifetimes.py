@@ -77,12 +77,21 @@ def resumed(place: Place, *, record: str, sub_batches: int, reduction: str, seed
 def step_growth(
     place: Place, *, record: str, sub_batches: int, reduction: str, seed: int, steps: int = 100
 ) -> GrowthResult:
-    """Compare what steps allocate with what of it is freed; over ranks, each rank has a result."""
+    """Compare what traced steps allocate with what of it is freed; over ranks, each rank has a result.
+
+    The traces are longer than one block of the recorder, and are cleared.
+    """
     golden = find_record(record)
-    with new_trainer(place, golden, sub_batches=sub_batches, reduction=reduction, keep_activations=False) as trainer:
+    options = {"sub_batches": sub_batches, "reduction": reduction, "keep_activations": False, "trace": True}
+    with new_trainer(place, golden, **options) as trainer:
+
+        def repeat(count: int) -> None:
+            _submit(trainer, seed, range(count))
+            trainer.clear_trace()
+
         return check_growth(
             "steps",
-            lambda count: _submit(trainer, seed, range(count)),
+            repeat,
             warm_up=steps // 4,
             repetitions=steps,
             renewals=2 * STEPS,
@@ -92,10 +101,7 @@ def step_growth(
 def trainer_growth(
     place: Place, *, record: str, sub_batches: int, reduction: str, seed: int, trainers: int = 20
 ) -> GrowthResult:
-    """Compare what trainers allocate that are traced, saved, also where that fails, and closed, with what is freed.
-
-    Their traces are longer than one block of the recorder.
-    """
+    """Compare what trainers allocate that are traced, saved, also where that fails, and closed, with what is freed."""
     golden = find_record(record)
 
     def repeat(count: int) -> None:
@@ -110,7 +116,7 @@ def trainer_growth(
                 if place.runtime.ranks == 1:
                     Observer(trainer).release()
                     trainer.save_state(states)
-                _submit(trainer, seed, range(1, _STEPS_OF_LONG_TRACE))
+                trainer.wait()
                 if place.runtime.ranks == 1:
                     _save_and_fail(trainer, Path(states))
 
@@ -129,9 +135,6 @@ def runtime_growth(workplace: Workplace, *, runtimes: int = 10) -> GrowthResult:
 
 
 _STATE = ("params", "m", "v")
-
-_STEPS_OF_LONG_TRACE = 7
-"""Of tiny with 2 sub-batches: 1099 tasks."""
 
 
 def _save_and_fail(trainer: Trainer, states: Path) -> None:
