@@ -305,13 +305,16 @@ void recorder_started(struct starpu_task *task)
     pthread_mutex_unlock(&lock);
 }
 
-// An access whose order is free has been released before this hook, so another task may be changing its data.
+// An access whose order is free has been released before this hook, so another task may be changing its data. Where
+// sequential consistency is off, the program may have ordered its tasks otherwise; they are looked at when one runs at
+// a time.
 static void look_after(struct starpu_task *task, unsigned node)
 {
     unsigned num_accesses = STARPU_TASK_GET_NBUFFERS(task);
     for (unsigned i = 0; i < num_accesses; i++) {
         enum starpu_data_access_mode mode = STARPU_TASK_GET_MODE(task, i);
-        if (can_read(mode, node) && (mode & STARPU_COMMUTE) == 0 && !has_no_order(task, i))
+        bool is_its_own = settings.max_workers == 1 || !has_no_order(task, i);
+        if (can_read(mode, node) && (mode & STARPU_COMMUTE) == 0 && is_its_own)
             hash_access(task, i, PROBE_AFTER, node);
     }
 }

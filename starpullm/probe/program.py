@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from starpullm.errors import InvalidArgumentError
+from starpullm.processes.guard import ended_with_this_process
 from starpullm.processes.job import JOB_VARIABLE, end_processes
 from starpullm.processes.stacks import native_stacks
 
@@ -82,8 +83,12 @@ def find_program(name: str) -> str:
     return path
 
 
-def run_program(command: Sequence[str], environment: Mapping[str, str], time_limit: float) -> ProgramEnding:
+def run_program(
+    command: Sequence[str], environment: Mapping[str, str], time_limit: float, places: Sequence[Path] = ()
+) -> ProgramEnding:
     """Run a program with these variables in addition to this process's, and without standard input.
+
+    If this process is killed meanwhile, the program's processes are killed and the directories `places` are removed.
 
     Raises
     ------
@@ -92,13 +97,18 @@ def run_program(command: Sequence[str], environment: Mapping[str, str], time_lim
     RuntimeFailureError
         If a process of the program can't be killed.
     """
-    name = uuid.uuid4().hex
+    path, name = find_program(command[0]), uuid.uuid4().hex
     outer = os.environ.get(JOB_VARIABLE)
     variables = {**os.environ, **environment, JOB_VARIABLE: f"{outer}:{name}" if outer else name}
+    with ended_with_this_process(JOB_VARIABLE, name, places):
+        return _run([path, *command[1:]], variables, time_limit, name)
+
+
+def _run(command: Sequence[str], variables: Mapping[str, str], time_limit: float, name: str) -> ProgramEnding:
     start = time.monotonic()
     try:
         process = subprocess.Popen(
-            [find_program(command[0]), *command[1:]],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -43,6 +43,8 @@ def record(
 ) -> RecordedRun:
     """Run the program under a schedule, and read what it recorded into the folder, which is made.
 
+    If this process is killed meanwhile, the program is killed, and the directory that the folder is in is removed.
+
     Raises
     ------
     InvalidArgumentError
@@ -50,7 +52,7 @@ def record(
     """
     folder.mkdir()
     environment = schedule.environment(folder, num_workers, hash_contents=True)
-    ending = run_program(command, environment, time_limit)
+    ending = run_program(command, environment, time_limit, (folder.parent,))
     folders = sorted(folder.glob("probe-*"))
     if not folders:
         raise InvalidArgumentError(explain_missing_log(command, ending, folder))

@@ -31,14 +31,9 @@ class Schedule:
 
     def environment(self, folder: Path, num_workers: int, *, hash_contents: bool) -> dict[str, str]:
         """Return the variables for a run that records into a folder, on a StarPU with so many workers."""
-        variables = {
+        return machine_variables(num_workers) | {
             "STARPU_SCHED": "probe",
             "STARPU_SCHED_LIB": str(find_probe()),
-            "STARPU_NCPU": str(num_workers),
-            "STARPU_NCUDA": "0",
-            "STARPU_NHIP": "0",
-            "STARPU_NOPENCL": "0",
-            "STARPU_WORKERS_NOBIND": "1",
             "STARPULLM_PROBE_DIRECTORY": str(folder),
             "STARPULLM_PROBE_SEED": str(self.seed),
             "STARPULLM_PROBE_MAX_WORKERS": str(self.max_workers),
@@ -48,9 +43,21 @@ class Schedule:
             "STARPULLM_PROBE_HASH": str(int(hash_contents)),
             "STARPULLM_PROBE_POISON": str(int(self.poison)),
         }
-        if "HWLOC_SYNTHETIC" not in os.environ and (os.cpu_count() or 1) < num_workers:
-            variables["HWLOC_SYNTHETIC"] = f"core:{num_workers} pu:1"
-        return variables
+
+
+def machine_variables(num_workers: int) -> dict[str, str]:
+    """Return the variables that give StarPU so many CPU workers, also on a machine with fewer cores."""
+    variables = {
+        "STARPU_NCPU": str(num_workers),
+        "STARPU_NCUDA": "0",
+        "STARPU_NHIP": "0",
+        "STARPU_NOPENCL": "0",
+        "STARPU_WORKERS_NOBIND": "1",
+    }
+    if "HWLOC_SYNTHETIC" not in os.environ and (os.cpu_count() or 1) < num_workers:
+        # With a package, as real machines have one: parallel workers are made by package.
+        variables["HWLOC_SYNTHETIC"] = f"package:1 core:{num_workers} pu:1"
+    return variables
 
 
 REFERENCE = Schedule("reference schedule")
