@@ -4,7 +4,9 @@
 #include "crash.h"
 
 #define XXH_INLINE_ALL
+#include <errno.h>
 #include <string.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 static const uint64_t poison64 = 0x7ff41eaf1eaf1eaf; // a signalling NaN in binary64
@@ -176,6 +178,67 @@ bool content_hash(starpu_data_handle_t handle, void *interface, unsigned node, u
     }
     *hash = XXH3_64bits_digest(&state);
     return true;
+}
+
+uint64_t content_bytes(starpu_data_handle_t handle, void *interface)
+{
+    struct layout layout;
+    if (!content_layout(starpu_data_get_interface_id(handle), interface, &layout) || layout.address == 0)
+        return 0;
+    return layout.sizes[0] * layout.sizes[1] * layout.sizes[2] * layout.sizes[3] * layout.element_bytes;
+}
+
+// Short runs are gathered in a buffer.
+struct writing {
+    int file, error;
+    uint64_t offset;
+    size_t used;
+    char buffer[1 << 14];
+};
+
+static void write_all(struct writing *writing, const char *from, size_t bytes)
+{
+    while (bytes > 0 && writing->error == 0) {
+        ssize_t written = pwrite(writing->file, from, bytes, (off_t)writing->offset);
+        if (written <= 0) {
+            if (written == 0 || errno != EINTR)
+                writing->error = written == 0 ? ENOSPC : errno;
+            continue;
+        }
+        from += written;
+        bytes -= (size_t)written;
+        writing->offset += (uint64_t)written;
+    }
+}
+
+static void flush(struct writing *writing)
+{
+    write_all(writing, writing->buffer, writing->used);
+    writing->used = 0;
+}
+
+static void write_run(void *state, char *row, size_t bytes)
+{
+    struct writing *writing = state;
+    if (writing->used + bytes > sizeof writing->buffer)
+        flush(writing);
+    if (bytes > sizeof writing->buffer) {
+        write_all(writing, row, bytes);
+        return;
+    }
+    memcpy(writing->buffer + writing->used, row, bytes);
+    writing->used += bytes;
+}
+
+int content_write(starpu_data_handle_t handle, void *interface, int file, uint64_t offset)
+{
+    struct layout layout;
+    struct writing writing = {.file = file, .offset = offset};
+    if (!content_layout(starpu_data_get_interface_id(handle), interface, &layout) || layout.address == 0)
+        return EINVAL;
+    for_each_run(&layout, write_run, &writing);
+    flush(&writing);
+    return writing.error;
 }
 
 static uintptr_t end_of(const struct layout *layout)
