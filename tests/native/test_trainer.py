@@ -1,6 +1,6 @@
 """Runtime and Trainer as users meet them: what they return, in which shapes, and when.
 
-Collected by pytest; the runs are in child processes. Refusals are in test_bad_input.py.
+Collected by pytest; the runs are in child processes. Refusals are in test_bad_input.py and in the suite.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from starpullm.checks.interface.options import TINY, B, T
 from starpullm.checks.interface.processes import Workplace, environment, in_fork
 from starpullm.checks.interface.statements import ACCEPTED, Statements, ending_of, text_of
 from starpullm.checks.result import CheckResult
-from starpullm.checks.runs import checkpoint_in, generate_tokens
+from starpullm.checks.runs import checkpoint_in
+from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StateError
 from starpullm.runtime import Partition, Runtime, schedulers
 from starpullm.trainer import Trainer

@@ -48,7 +48,7 @@ NUMBERS: Final = {
 class StateFile:
     """The bytes of a rank's file."""
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: bytes | bytearray) -> None:
         self._content = bytearray(content)
 
     @classmethod

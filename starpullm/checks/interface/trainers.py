@@ -277,12 +277,12 @@ def _check_libm(statements: Statements) -> None:
         "of": partial(prototypes.vector_libm),
         "proof of": partial(prototypes.prove_libm, level, begin=0, end=0),
     }
-    for what, call in vector_calls.items():
+    for what, of_function in vector_calls.items():
         statements.refused(
             f"vector version {what} logf",
             InvalidArgumentError,
             'function: found "logf", expected expf, tanhf or coshf',
-            partial(call, function="logf"),
+            partial(of_function, function="logf"),
         )
     statements.refused(
         "vectors of no level",
