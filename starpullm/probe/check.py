@@ -22,6 +22,7 @@ from starpullm.probe.compare import Comparison, compare_ranks
 from starpullm.probe.elements import Tolerance, parse_tolerance
 from starpullm.probe.findings import Finding, Kind, first_of_each
 from starpullm.probe.flow import Flow
+from starpullm.probe.linkage import program_of
 from starpullm.probe.order import broken_order
 from starpullm.probe.poison import explain_poison
 from starpullm.probe.recorded import RecordedRun, last_moments, record
@@ -122,8 +123,8 @@ class _Judge:
         reference = self._run(schedules.REFERENCE, "reference")
         if reference.num_tasks == 0 and reference.is_complete:
             raise InvalidArgumentError(
-                f"{self._command[0]}: submitted no task to StarPU (it {reference.ending}), expected at least one in a "
-                "scheduling context without a policy of its own; nothing would be compared"
+                f"{program_of(self._command)}: submitted no task to StarPU (it {reference.ending}), expected at least "
+                "one in a scheduling context without a policy of its own; nothing would be compared"
             )
         has_ended_well = self._has_ended_well(reference, reference)
         self._claims(reference)
@@ -257,8 +258,8 @@ class _Judge:
             outcome = Outcome.NOT_COMPARABLE if len(forbidden) == len(found) else Outcome.FAILED
         elif totals["outputs"] == 0:
             raise InvalidArgumentError(
-                f"{self._command[0]}: no task left contents that can be read (see the modes of its accesses), expected "
-                "at least one; nothing would be compared"
+                f"{program_of(self._command)}: no task left contents that can be read (see the modes of its accesses), "
+                "expected at least one; nothing would be compared"
             )
         words = {Outcome.PASSED: "same", Outcome.FAILED: "differs", Outcome.NOT_COMPARABLE: "not comparable"}
         first = next(iter(reference.flows.values()))

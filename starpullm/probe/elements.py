@@ -108,11 +108,11 @@ def beyond(tolerance: Tolerance, expected: NDArray[np.floating], found: NDArray[
 
 def ulp_distances(one: NDArray[np.floating], other: NDArray[np.floating]) -> NDArray[np.float64]:
     """Return the distances in ULP of binary32 or binary64 numbers; exact below 2^53."""
-    bits = np.uint32 if one.itemsize == 4 else np.uint64
-    sign = bits(1 << (8 * one.itemsize - 1))
-    codes = [values.view(bits) for values in (one, other)]
-    left, right = ((code & ~sign).astype(np.uint64) for code in codes)
-    same_sign = (codes[0] & sign) == (codes[1] & sign)
+    bits = np.dtype(f"u{one.itemsize}")
+    largest = np.uint64((1 << (8 * one.itemsize - 1)) - 1)  # beyond it is the sign
+    codes: list[NDArray[np.uint64]] = [values.view(bits).astype(np.uint64) for values in (one, other)]
+    left, right = (code & largest for code in codes)
+    same_sign = (codes[0] > largest) == (codes[1] > largest)
     result: NDArray[np.float64] = np.where(
         same_sign, np.maximum(left, right) - np.minimum(left, right), left + right
     ).astype(np.float64)
@@ -127,7 +127,7 @@ def first_difference(expected: bytes, found: bytes, element_bytes: int) -> Diffe
         return None
     index = int(np.argmax(differs))
     texts = [_element(values[index].tobytes()) for values in (one, other)]
-    return Difference(index, *texts, int(differs.sum()), len(differs))
+    return Difference(index, texts[0], texts[1], int(differs.sum()), len(differs))
 
 
 def _element(content: bytes) -> str:

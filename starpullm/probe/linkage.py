@@ -18,7 +18,7 @@ _LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "mpiexec.hydra", "srun"
 
 def explain_missing_log(command: Sequence[str], ending: ProgramEnding, folder: Path) -> str:
     """Return a sentence about a program that ended and left no log in the folder."""
-    name = _program(command)
+    name = program_of(command)
     with suppress(OSError):
         found, expected = (folder / "refused").read_text("ascii").split()
         return f"{name}: found StarPU {found}, expected {expected}, for which this package's probe was compiled"
@@ -40,7 +40,7 @@ def explain_missing_log(command: Sequence[str], ending: ProgramEnding, folder: P
     return f"{name}: {ending} and didn't start StarPU, expected a StarPU program{said}"
 
 
-def _program(command: Sequence[str]) -> str:
+def program_of(command: Sequence[str]) -> str:
     """Return the program itself: behind a launcher of ranks, its first argument that is a program."""
     if Path(command[0]).name in _LAUNCHERS:
         for argument in command[1:]:

@@ -25,6 +25,8 @@ from starpullm.processes.stacks import native_stacks
 _KEPT = 1 << 16
 """Bytes that are kept of each output, the last ones: a program may print gigabytes."""
 _CHUNK = 1 << 16
+_KILL_SOON = "OMPI_MCA_odls_base_sigkill_timeout", "1"
+"""Ranks whose job has failed need no time to say where they were: it is in their logs."""
 _STACK_SECONDS = 10.0
 _DRAIN_SECONDS = 5.0
 
@@ -152,7 +154,7 @@ def _started(
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={**variables, **mpi_parameters(directory, memory)},
+                env={**variables, **mpi_parameters(directory, memory), _KILL_SOON[0]: _KILL_SOON[1]},
                 start_new_session=True,
             )
         except OSError as error:

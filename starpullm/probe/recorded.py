@@ -17,7 +17,7 @@ from starpullm.errors import InvalidArgumentError
 from starpullm.files import probe_log
 from starpullm.files.probe_log import read_probe_log
 from starpullm.probe.flow import Flow, flow_of
-from starpullm.probe.linkage import explain_missing_log
+from starpullm.probe.linkage import explain_missing_log, program_of
 from starpullm.probe.program import ProgramEnding, run_program
 from starpullm.probe.schedules import Schedule
 
@@ -135,15 +135,15 @@ def record(
         rank = int(log.header["rank"])
         if rank in flows:
             raise InvalidArgumentError(
-                f"{command[0]}: found {len(folders)} processes that started StarPU, expected one, or one for each rank "
-                "of an MPI job"
+                f"{program_of(command)}: found {len(folders)} processes that started StarPU, expected one, or one "
+                "for each rank of an MPI job"
             )
         flows[rank] = flow_of(log)
     run = RecordedRun(schedule, ending, dict(sorted(flows.items())))
     if run.missing_ranks and ending.status == 0:
         ranks = ", ".join(map(str, run.missing_ranks))
         raise InvalidArgumentError(
-            f"{command[0]}: found logs of {len(flows)} ranks and none of {ranks}, expected one of each rank: "
+            f"{program_of(command)}: found logs of {len(flows)} ranks and none of {ranks}, expected one of each rank: "
             "all of them have to start StarPU, on this machine"
         )
     return run

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from starpullm.errors import InvalidArgumentError
 from starpullm.probe.bounds import position
 from starpullm.probe.elements import first_difference
 from starpullm.probe.findings import Finding
@@ -26,6 +27,13 @@ def with_first_element(finding: Finding, schedule: Schedule, run_again: RunAgain
     ``run_again`` runs a schedule and keeps the contents of one task. If no second run shows the difference, the finding
     says so.
     """
+    try:
+        return _looked_at(finding, schedule, run_again)
+    except InvalidArgumentError as error:  # a run that recorded nothing, or couldn't
+        return _not_shown(finding, str(error))
+
+
+def _looked_at(finding: Finding, schedule: Schedule, run_again: RunAgain) -> Finding:
     reference = _flow(run_again(REFERENCE, str(finding.task)), finding)
     if reference is None:
         return _not_shown(finding, "the reference schedule didn't run to its end again")

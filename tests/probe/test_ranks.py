@@ -11,8 +11,14 @@ from starpullm.probe import ProbeResult, probe_program
 from starpullm.probe.findings import Kind
 
 
-def probe(ranks: list[str], name: str, *, runs: int = 1, time_limit: float = 60, **options: str) -> ProbeResult:
-    result = probe_program([*ranks, name], runs=runs, workers=2, time_limit=time_limit, **options)
+def probe(
+    ranks: list[str], name: str, *, runs: int = 1, time_limit: float = 60, tolerance: str | None = None
+) -> ProbeResult:
+    numbers = None if tolerance is None else "double"
+    command = [*ranks, name]
+    result = probe_program(
+        command, runs=runs, workers=2, time_limit=time_limit, tolerance=tolerance, tolerance_type=numbers
+    )
     left = subprocess.run(["pgrep", "-f", f"{ranks[-1]} {name}"], capture_output=True, text=True, check=False)
     assert left.stdout == ""
     return result
@@ -20,7 +26,7 @@ def probe(ranks: list[str], name: str, *, runs: int = 1, time_limit: float = 60,
 
 def test_a_right_program_whose_sum_has_any_order(ranks: list[str]) -> None:
     """What is received changes without a task, and what comes from the sum may differ, also on the other rank."""
-    result = probe(ranks, "commute", tolerance="1e-12", tolerance_type="double")
+    result = probe(ranks, "commute", tolerance="1e-12")
     assert result.outcome is Outcome.PASSED, result.describe()
     assert (result.num_ranks, result.num_tasks, result.findings) == (2, 2 * 19, ())
     assert result.tolerated == result.different

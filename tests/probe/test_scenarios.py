@@ -15,8 +15,14 @@ from starpullm.probe.findings import Kind
 RIGHT_TASKS = 31
 
 
-def probe(scenarios: Path, name: str, *, runs: int = 2, time_limit: float = 60, **options: str) -> ProbeResult:
-    return probe_program([str(scenarios), name], runs=runs, workers=4, time_limit=time_limit, **options)
+def probe(
+    scenarios: Path, name: str, *, runs: int = 2, time_limit: float = 60, tolerance: str | None = None
+) -> ProbeResult:
+    numbers = None if tolerance is None else "double"
+    command = [str(scenarios), name]
+    return probe_program(
+        command, runs=runs, workers=4, time_limit=time_limit, tolerance=tolerance, tolerance_type=numbers
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,10 +54,10 @@ def test_a_reduction_may_differ(scenarios: Path) -> None:
 
 
 def test_a_tolerance_bounds_a_free_order(scenarios: Path) -> None:
-    rounds = probe(scenarios, "rounds", runs=3, tolerance="8ulp", tolerance_type="double")
+    rounds = probe(scenarios, "rounds", runs=3, tolerance="8ulp")
     assert rounds.outcome is Outcome.PASSED, rounds.describe()
     assert (rounds.tolerated, rounds.tolerance) == (rounds.different, "8 ULP")
-    cancels = probe(scenarios, "cancels", runs=3, tolerance="8ulp", tolerance_type="double")
+    cancels = probe(scenarios, "cancels", runs=3, tolerance="8ulp")
     assert cancels.outcome is Outcome.FAILED, cancels.describe()
     (finding,) = cancels.findings
     assert (finding.kind, finding.codelet, finding.task, finding.element) == (Kind.BEYOND_TOLERANCE, "add", 12, 0)
@@ -142,7 +148,7 @@ def test_a_program_that_fails(scenarios: Path) -> None:
 
 
 def test_much_output_is_not_kept(scenarios: Path) -> None:
-    """256 MiB on two streams."""
+    """128 MiB on two streams."""
     result = probe(scenarios, "noisy", runs=1)
     assert result.outcome is Outcome.PASSED, result.describe()
 

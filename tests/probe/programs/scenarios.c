@@ -414,7 +414,7 @@ static void noisy(void)
     static char line[1 << 16];
     memset(line, 'x', sizeof line);
     right();
-    for (int i = 0; i < 1 << 12; i++)
+    for (int i = 0; i < 1 << 11; i++)
         fwrite(line, 1, sizeof line, i % 2 ? stdout : stderr);
 }
 
