@@ -37,7 +37,12 @@ def refuse(checkpoint: str, shim: str, held: bool, number: int) -> dict[str, Any
     refuse_call.argtypes, refuse_call.restype = [ctypes.c_long], ctypes.c_long
     batch = generate_tokens(TINY.seed, 0, TINY.batch_size, TINY.seq_len, TINY.model.vocab_size)
     with Runtime() as runtime:
-        options = {"batch_size": TINY.batch_size, "seq_len": TINY.seq_len, "sub_batches": 2, "trace": True}
+        options: dict[str, Any] = {
+            "batch_size": TINY.batch_size,
+            "seq_len": TINY.seq_len,
+            "sub_batches": 2,
+            "trace": True,
+        }
         with Trainer(runtime, checkpoint, **options) as trainer:
             observer = Observer(trainer)
             if held:
