@@ -9,14 +9,22 @@ from typing import NamedTuple
 
 import pytest
 
+from starpullm.checks.isolation import RuntimeConfiguration
 from starpullm.checks.reduction import PROMISES, Promise
 from starpullm.checks.runs import find_record
 from starpullm.files.model import num_parameters
-from starpullm.pytest_plugin import Validation, validation_of
+from starpullm.pytest_plugin import Checker, Validation, validation_of
 from starpullm.runtime import Partition
 
 DISTURBED_RECORDS = 2
 """Number of records that are run with delays; the runs are many, one for each scheduler."""
+
+
+@pytest.fixture
+def check_on_one_worker(request: pytest.FixtureRequest, starpullm_validation: Validation) -> Checker:
+    """Run a check once, on 1x1, whatever partitions are chosen."""
+    configuration = RuntimeConfiguration("1x1", starpullm_validation.configurations()[0].scheduler)
+    return Checker(starpullm_validation, request.node, configuration)
 
 
 class Case(NamedTuple):
