@@ -16,6 +16,8 @@ author = "the starpullm authors"
 release = starpullm.__version__
 extensions = ["c_header", "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click"]
 exclude_patterns = ["extensions"]
+# Otherwise --json would become an en dash and json.
+smartquotes = False
 html_theme = "furo"
 html_title = "starpullm"
 html_copy_source = False

@@ -25,4 +25,4 @@
  (list (packages->manifest (list starpu-with-parallel-workers))
        (specifications->manifest
         '("bash" "cmake" "coreutils" "gcc-toolchain" "git" "hwloc" "make" "ninja" "openmpi" "pkg-config" "python"
-          "zlib"))))
+          "xxhash" "zlib"))))

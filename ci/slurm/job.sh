@@ -4,8 +4,10 @@
 
 # In FOLDER, the job's part of the results:
 #   job              one line: job id, number of restarts, nodes
+#   parts            the names of the commands that the job runs, one after the other
 #   PART.log         output of a command
 #   PART.status      its exit status; "limit" if it was ended at the job's time limit; missing while it runs
+#   PART.report      folder of its report
 #   status           the job's exit status, when all parts have run
 FOLDER=
 PART=
@@ -15,11 +17,12 @@ EXIT_STATUS=0
 # Seconds that the ranks of a part have to say where they were.
 GRACE_SECONDS=10
 
-# A job that is run again after a node has failed starts from the beginning.
+# begin_job PART...: a job that is run again after a node has failed starts from the beginning.
 begin_job() {
     FOLDER=$STARPULLM_RESULTS/$SLURM_JOB_NAME
     mkdir -p "$FOLDER"
-    rm -f "$FOLDER"/*.status "$FOLDER"/status
+    rm -rf "$FOLDER"/*.status "$FOLDER"/*.report "$FOLDER"/status
+    write parts "$*"
     write job "$SLURM_JOB_ID ${SLURM_RESTART_COUNT:-0} $SLURM_JOB_NODELIST"
     trap end_at_limit TERM
     # Open MPI starts its daemons by srun, inside the allocation that this script is a part of.

@@ -1,7 +1,8 @@
 """One summary of the jobs of a results folder: what ran, what it found, and what did not run to its end.
 
 Usage: summary.py RESULTS. It writes RESULTS/summary.json (version 1) and prints the same as text. It uses nothing but
-Python's standard library, and the records that job.sh and submit.sh have written.
+Python's standard library, and the records that job.sh and submit.sh have written. Then `starpullm report` makes one
+report of those of all jobs, in RESULTS/report.
 
 Exit status: 0 everything ran and passed; 1 a check failed; 2 bad usage, or nothing was compared; 3 not comparable on
 this machine; 4 a job did not run to its end.
@@ -27,6 +28,9 @@ _WORST_FIRST = (FAILED, NOT_ENDED, NOTHING, NOT_COMPARABLE, PASSED)
 _PYTEST = {0: PASSED, 1: FAILED, 4: NOTHING, 5: NOTHING}
 _PARITY = {0: PASSED, 1: FAILED, 2: NOTHING, 3: NOT_COMPARABLE}
 _SLURM_SECONDS = 30
+_REPORT_SECONDS = 300
+# What job.sh writes as the status of a part that it has ended at the time limit; and of parts without a status.
+_LIMIT, _MISSING, _NOT_BEGUN = "limit", "missing", "not begun"
 _TAIL_LINES = 8
 _MOST_FAILURES = 20
 
@@ -49,16 +53,32 @@ def main(folder: Path) -> int:
     print(f"{_WORDS[worst]} ({len(jobs)} jobs)")
     for job in jobs:
         print(*job_lines(job), sep="\n")
+    print(f"\nreport: {make_report(folder)}")
     return worst
+
+
+def make_report(folder: Path) -> str:
+    """Make one report of those of all jobs, and return its page's path, or why there is none."""
+    program = shutil.which("starpullm")
+    if program is None:
+        return "not made: starpullm is not on PATH"
+    command = [program, "report", str(folder / "report"), "--jobs", str(folder / "summary.json")]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_REPORT_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"not made: {error}"
+    said = " ".join((done.stderr or done.stdout).split())
+    return str(folder / "report" / "index.html") if done.returncode == 0 else f"not made: {said}"
 
 
 def job_summary(folder: Path, name: str, number: str) -> dict[str, Any]:
     """Return what a job did; `outcome` is an exit status."""
     own = folder / name
     record = text_of(own / "job").split()
-    parts = [part_summary(own, path.stem) for path in sorted(own.glob("*.log"))]
+    names = [*text_of(own / "parts").split(), *(path.stem for path in sorted(own.glob("*.log")))]
     state, reason = slurm_state(number)
     ended = (own / "status").is_file()
+    parts = [part_summary(own, part) for part in dict.fromkeys(names)]
     outcomes = [part["outcome"] for part in parts]
     if not ended or not parts:
         outcomes.append(NOT_ENDED)
@@ -73,7 +93,10 @@ def job_summary(folder: Path, name: str, number: str) -> dict[str, Any]:
         "outcome": next(outcome for outcome in _WORST_FIRST if outcome in outcomes),
         "parts": parts,
     }
-    return {**job, "meaning": job_meaning(job, started=bool(record), ended=ended)}
+    job["meaning"] = job_meaning(job, started=bool(record), ended=ended)
+    for part in parts:
+        part["ending"] = part_ending(part["status"], state)
+    return job
 
 
 def job_meaning(job: dict[str, Any], *, started: bool, ended: bool) -> str:
@@ -83,20 +106,34 @@ def job_meaning(job: dict[str, Any], *, started: bool, ended: bool) -> str:
         return _WORDS[job["outcome"]]
     if not started:
         return f"never started: {job['queue'].removeprefix(job['name'] + ' ') or state}"
-    if any(part["status"] == "limit" for part in job["parts"]):
+    if any(part["status"] == _LIMIT for part in job["parts"]):
         return f"ended at its time limit ({state})"
     return f"{_WORDS[NOT_ENDED]} ({state})"
 
 
+def part_ending(status: str, state: str) -> str:
+    """Return how a command of a job ended."""
+    words = {
+        _LIMIT: "ended at the time limit",
+        _NOT_BEGUN: "not begun, because the job had ended",
+        _MISSING: f"no exit status (Slurm: {state})",
+    }
+    return words.get(status, f"exit status {status}")
+
+
 def part_summary(own: Path, name: str) -> dict[str, Any]:
     """Return what a command of a job did: its exit status, and the tests that it has reported."""
-    status = text_of(own / f"{name}.status").strip()
+    begun = (own / f"{name}.log").exists()
+    status = text_of(own / f"{name}.status").strip() or (_MISSING if begun else _NOT_BEGUN)
     meanings = _PARITY if name.startswith("ranks-") else _PYTEST
     outcome = meanings.get(int(status), NOT_ENDED) if status.isdigit() else NOT_ENDED
-    part: dict[str, Any] = {"name": name, "status": status or "missing", "outcome": outcome}
+    part: dict[str, Any] = {"name": name, "status": status, "outcome": outcome}
     report = None
+    folder = own / f"{name}.report"
     with suppress(OSError, ValueError):
-        report = json.loads((own / f"{name}.report.json").read_text("utf-8"))
+        report = json.loads((folder / "report.json").read_text("utf-8"))
+    if folder.is_dir():
+        part["report"] = f"{own.name}/{folder.name}"
     if report is not None:
         tests = report.get("tests", [])
         counts = Counter(test["outcome"] for test in tests)
@@ -106,8 +143,8 @@ def part_summary(own: Path, name: str) -> dict[str, Any]:
         ][:_MOST_FAILURES]
         if outcome == PASSED and not counts["passed"]:
             part["outcome"] = NOTHING
-    elif outcome == PASSED and meanings is _PYTEST:
-        part["outcome"] = NOTHING  # a suite that has passed has a report
+    elif outcome == PASSED:
+        part["outcome"] = NOTHING  # what has passed has a report
     if part["outcome"] != PASSED:
         part["log_end"] = text_of(own / f"{name}.log").splitlines()[-_TAIL_LINES:]
     else:
@@ -121,8 +158,7 @@ def job_lines(job: dict[str, Any]) -> list[str]:
     again = f", run again {job['restarts']} times" if job["restarts"] else ""
     lines = ["", f"{job['name']} (job {job['id']}{where}{again}): {job['meaning']}"]
     for part in job["parts"]:
-        ending = "ended at the time limit" if part["status"] == "limit" else f"exit status {part['status']}"
-        lines.append(f"  {part['name']}: {_WORDS[part['outcome']]}, {ending}")
+        lines.append(f"  {part['name']}: {_WORDS[part['outcome']]}, {part['ending']}")
         if "tests" in part:
             lines.append("    tests: " + ", ".join(f"{count} {kind}" for kind, count in part["tests"].items()))
         lines += [f"    {line}" for line in (*part.get("failures", ()), *part.get("log_end", ()))]

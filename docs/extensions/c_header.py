@@ -15,7 +15,7 @@ from docutils.parsers.rst import Directive
 from docutils.statemachine import StringList
 
 _BLOCK = re.compile(
-    r"(?P<comment>/\*.*?\*/\n)?"
+    r"(?P<comment>/\*(?:(?!\*/).)*\*/\n)?"
     r"(?:(?P<section>/\* ---- (?P<title>.*?) ---- \*/)"
     r"|STARPULLM_API (?P<function>[^;{]*?\));"
     r"|(?P<type>(?:struct|enum) \w+ \{.*?\n\};)"

@@ -20,8 +20,14 @@ bool content_layout(int interface_id, void *interface, struct layout *layout);
 // False if the contents can't be read that way.
 bool content_hash(starpu_data_handle_t handle, void *interface, unsigned node, uint64_t *hash);
 
-// Fills a dense interface with signalling NaNs that fit the size of its elements and are a task's access's own. False
-// for other interfaces.
+// The bytes of a dense interface's elements; 0 for other interfaces, and for memory that isn't there.
+uint64_t content_bytes(starpu_data_handle_t handle, void *interface);
+
+// Writes these bytes, in the order in which they are hashed, to a file from an offset on; 0 or an errno.
+int content_write(starpu_data_handle_t handle, void *interface, int file, uint64_t offset);
+
+// Fills a dense interface, or the values of a sparse one, with signalling NaNs that fit the size of its elements and
+// are a task's access's own. False for other interfaces.
 bool content_poison(starpu_data_handle_t handle, void *interface, unsigned access);
 
 // Whether two dense interfaces share bytes; of others, only whether they are the same handle's.

@@ -3,6 +3,7 @@
 
 #include <execinfo.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@ static struct sigaction before[NUM_SIGNALS];
 static struct probe_header *volatile watched;
 static int stack_file;
 static _Thread_local uint64_t current_task = UINT64_MAX;
+static _Thread_local sigjmp_buf *volatile escape; // where abort leads; NULL: to the end
 
 void crash_task(uint64_t number)
 {
@@ -42,6 +44,8 @@ static void handle(int number)
 {
     struct probe_header *header = watched;
     void *frames[FRAMES];
+    if (number == SIGABRT && escape != NULL)
+        siglongjmp(*escape, 1);
     for (int i = 0; i < NUM_SIGNALS; i++)
         sigaction(signals[i], &before[i], NULL);
     if (header != NULL) {
@@ -58,6 +62,18 @@ static void handle(int number)
     }
     // A signal of an instruction comes again when the handler returns; one that was sent doesn't.
     raise(number);
+}
+
+bool crash_survive(bool (*function)(void *), void *state)
+{
+    sigjmp_buf here;
+    bool result = false;
+    if (sigsetjmp(here, 1) == 0) {
+        escape = &here;
+        result = function(state);
+    }
+    escape = NULL;
+    return result;
 }
 
 void crash_watch(struct probe_header *header, int file)

@@ -18,15 +18,17 @@ static const struct {
     const char *name;
     size_t bytes; // a power of two, so that a window holds whole records
 } streams[PROBE_STREAMS] = {
-    {"names", sizeof(struct probe_name)},   {"handles", sizeof(struct probe_handle)},
-    {"tasks", sizeof(struct probe_task)},   {"accesses", sizeof(struct probe_access)},
-    {"events", sizeof(struct probe_event)}, {"hashes", sizeof(struct probe_hash)},
+    {"names", sizeof(struct probe_name)},        {"handles", sizeof(struct probe_handle)},
+    {"tasks", sizeof(struct probe_task)},        {"accesses", sizeof(struct probe_access)},
+    {"events", sizeof(struct probe_event)},      {"hashes", sizeof(struct probe_hash)},
+    {"contents", sizeof(struct probe_contents)},
 };
 
 _Static_assert(sizeof(struct probe_header) <= HEADER_BYTES, "the header fits into its page");
 _Static_assert(sizeof(struct probe_name) == 128 && sizeof(struct probe_handle) == 128, "record sizes of the format");
 _Static_assert(sizeof(struct probe_task) == 64 && sizeof(struct probe_access) == 16, "record sizes of the format");
 _Static_assert(sizeof(struct probe_event) == 32 && sizeof(struct probe_hash) == 32, "record sizes of the format");
+_Static_assert(sizeof(struct probe_contents) == 32, "record sizes of the format");
 
 struct stream {
     int file;
@@ -40,7 +42,8 @@ struct stream {
 struct log {
     struct probe_header *header;
     struct stream streams[PROBE_STREAMS];
-    int header_file, stack_file;
+    int header_file, stack_file, bytes_file;
+    uint64_t bytes; // reserved in bytes_file
     bool failed;
 };
 
@@ -90,7 +93,8 @@ struct log *log_open(const char *directory, const struct probe_header *first)
         goto failed;
     log->header_file = open_file(folder, "header");
     log->stack_file = open_file(folder, "stack");
-    if (log->header_file < 0 || log->stack_file < 0)
+    log->bytes_file = open_file(folder, "bytes");
+    if (log->header_file < 0 || log->stack_file < 0 || log->bytes_file < 0)
         goto failed;
     for (int i = 0; i < PROBE_STREAMS; i++) {
         log->streams[i].file = open_file(folder, streams[i].name);
@@ -120,8 +124,7 @@ uint64_t log_append(struct log *log, enum probe_stream number, const void *recor
     if (log->failed)
         return stream->count;
     if (stream->used == stream->window_bytes && !next_window(stream)) {
-        log->failed = true;
-        log->header->write_error = errno;
+        log_fail(log, errno);
         return stream->count;
     }
     memcpy(stream->window + stream->used, record, bytes);
@@ -135,6 +138,24 @@ uint64_t log_append(struct log *log, enum probe_stream number, const void *recor
 struct probe_header *log_header(struct log *log)
 {
     return log->header;
+}
+
+uint64_t log_reserve(struct log *log, uint64_t bytes)
+{
+    uint64_t offset = log->bytes;
+    log->bytes += bytes;
+    return offset;
+}
+
+int log_bytes_file(struct log *log)
+{
+    return log->bytes_file;
+}
+
+void log_fail(struct log *log, int error)
+{
+    log->failed = true;
+    log->header->write_error = error;
 }
 
 int log_stack_file(struct log *log)
@@ -156,5 +177,6 @@ void log_close(struct log *log)
     munmap(log->header, HEADER_BYTES);
     close(log->header_file);
     close(log->stack_file);
+    close(log->bytes_file);
     free(log);
 }

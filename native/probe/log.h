@@ -17,6 +17,14 @@ uint64_t log_append(struct log *log, enum probe_stream stream, const void *recor
 
 struct probe_header *log_header(struct log *log);
 
+// Reserves room in the file `bytes`, and returns the offset there; the caller serialises calls, and writes to
+// log_bytes_file when it likes.
+uint64_t log_reserve(struct log *log, uint64_t bytes);
+int log_bytes_file(struct log *log);
+
+// Says in the header that a write has failed, so that nothing is recorded any more.
+void log_fail(struct log *log, int error);
+
 // The descriptor of the file `stack`, where a signal's handler writes.
 int log_stack_file(struct log *log);
 

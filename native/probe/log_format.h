@@ -17,6 +17,7 @@ enum probe_stream {
     PROBE_ACCESSES,
     PROBE_EVENTS,
     PROBE_HASHES,
+    PROBE_CONTENTS,
     PROBE_STREAMS
 };
 
@@ -30,6 +31,8 @@ struct probe_header {
     uint32_t ended;        // 0: running, or ended without a word; 1: left by exit or return; 2: by a signal
     int32_t signal;        // if ended is 2
     int32_t write_error;   // errno of the first failed write, after which nothing more was recorded; or 0
+    int32_t exit_status;   // if ended is 1
+    uint32_t num_ranks;    // of the job that this process is a rank of; 0 if it isn't one
     uint64_t seed;         // 0: the order of submission
     uint64_t start_ns;     // CLOCK_MONOTONIC, as all times
     uint64_t deinit_count; // how often StarPU was shut down
@@ -107,4 +110,13 @@ struct probe_hash {
     uint32_t time;
     uint64_t hash; // XXH3, 64 bits
     uint64_t poison_left;
+};
+
+// Contents that were asked for: the bytes of the elements, as they were hashed, lie in the file `bytes`. Contents that
+// come again, by their hash, are recorded once.
+struct probe_contents {
+    uint64_t hash;
+    uint64_t offset;
+    uint64_t bytes;
+    uint64_t unused;
 };

@@ -3,6 +3,7 @@
 
 #include "content.h"
 #include "crash.h"
+#include "keep.h"
 #include "log.h"
 #include "names.h"
 
@@ -22,6 +23,7 @@ static struct settings settings;
 static bool is_started;
 static struct log *record_to; // NULL: nothing is recorded
 static uint64_t num_tasks;
+static const uintptr_t kept = ~(UINTPTR_MAX >> 1); // in a task's number: its contents are recorded
 static _Atomic uint64_t last_submitted;
 
 uint64_t now_ns(void)
@@ -36,15 +38,29 @@ uint64_t last_submission_ns(void)
     return last_submitted;
 }
 
-static int rank_from_environment(void)
+// Open MPI's mpirun, MPICH's mpiexec and launchers derived from it, Slurm's srun: as starpullm/processes/keeper.py.
+static void read_rank(struct probe_header *header)
 {
-    static const char *const variables[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"};
+    static const char *const variables[][2] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                                               {"PMI_RANK", "PMI_SIZE"},
+                                               {"PMIX_RANK", "SLURM_STEP_NUM_TASKS"},
+                                               {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}};
+    header->rank = -1;
     for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
-        const char *rank = getenv(variables[i]);
-        if (rank != NULL)
-            return atoi(rank);
+        const char *rank = getenv(variables[i][0]), *size = getenv(variables[i][1]);
+        if (rank != NULL && size != NULL) {
+            header->rank = atoi(rank);
+            header->num_ranks = (uint32_t)atoi(size);
+            return;
+        }
     }
-    return -1;
+}
+
+static void note_exit(int status, void *unused)
+{
+    (void)unused;
+    if (record_to != NULL)
+        log_header(record_to)->exit_status = status;
 }
 
 // A forked child has its parent's mapped log, which is not its own to write.
@@ -61,12 +77,12 @@ static void open_log(void)
         .magic = PROBE_MAGIC,
         .format = PROBE_FORMAT,
         .pid = (uint32_t)getpid(),
-        .rank = rank_from_environment(),
         .num_workers = starpu_worker_get_count(),
         .seed = settings.seed,
         .start_ns = now_ns(),
     };
     int version[3];
+    read_rank(&header);
     starpu_get_version(&version[0], &version[1], &version[2]);
     for (int i = 0; i < 3; i++)
         header.starpu_version[i] = (uint32_t)version[i];
@@ -75,6 +91,7 @@ static void open_log(void)
         return;
     name_index(record_to, NULL);
     pthread_atfork(NULL, NULL, forget_log);
+    on_exit(note_exit, NULL);
     crash_watch(log_header(record_to), log_stack_file(record_to));
 }
 
@@ -158,14 +175,6 @@ static uint32_t handle_number(starpu_data_handle_t handle)
     return (uint32_t)index;
 }
 
-// Whether sequential consistency is off for an access.
-static bool has_no_order(struct starpu_task *task, unsigned access)
-{
-    const unsigned char *by_handle = task->handles_sequential_consistency;
-    return !task->sequential_consistency || (by_handle != NULL && !by_handle[access]) ||
-           !starpu_data_get_sequential_consistency_flag(STARPU_TASK_GET_HANDLE(task, access));
-}
-
 static void append_task(struct starpu_task *task, uint32_t flags)
 {
     unsigned num_accesses = task->cl == NULL ? 0 : STARPU_TASK_GET_NBUFFERS(task);
@@ -197,12 +206,16 @@ static void append_task(struct starpu_task *task, uint32_t flags)
 
 uint64_t task_number(const struct starpu_task *task)
 {
-    return (uintptr_t)task->sched_data - 1;
+    return ((uintptr_t)task->sched_data & ~kept) - 1;
 }
 
 static void number_and_append(struct starpu_task *task, uint32_t flags)
 {
-    task->sched_data = (void *)(uintptr_t)++num_tasks;
+    uintptr_t number = ++num_tasks;
+    bool is_own = (flags & (PROBE_NO_CODELET | PROBE_INTERNAL | PROBE_ACQUIRE)) == 0;
+    if (settings.keep != KEEP_NOTHING && is_own && keep_task(&settings, task))
+        number |= kept;
+    task->sched_data = (void *)number;
     if (record_to != NULL)
         append_task(task, flags);
 }
@@ -246,6 +259,24 @@ static bool only_writes(enum starpu_data_access_mode mode)
     return (mode & STARPU_RW) == STARPU_W;
 }
 
+static void keep_contents(starpu_data_handle_t handle, void *interface, uint64_t hash)
+{
+    struct probe_contents record = {.hash = hash, .bytes = content_bytes(handle, interface)};
+    pthread_mutex_lock(&lock);
+    bool is_new = record_to != NULL && record.bytes > 0 && keep_reserve(&settings, record_to, &record);
+    int file = is_new ? log_bytes_file(record_to) : -1;
+    pthread_mutex_unlock(&lock);
+    if (!is_new)
+        return;
+    int error = content_write(handle, interface, file, record.offset);
+    pthread_mutex_lock(&lock);
+    if (record_to != NULL && error == 0)
+        log_append(record_to, PROBE_CONTENTS, &record);
+    else if (record_to != NULL)
+        log_fail(record_to, error);
+    pthread_mutex_unlock(&lock);
+}
+
 static void hash_access(struct starpu_task *task, unsigned access, enum probe_hash_time when, unsigned node)
 {
     starpu_data_handle_t handle = STARPU_TASK_GET_HANDLE(task, access);
@@ -259,6 +290,8 @@ static void hash_access(struct starpu_task *task, unsigned access, enum probe_ha
     if (record_to != NULL)
         log_append(record_to, PROBE_HASHES, &record);
     pthread_mutex_unlock(&lock);
+    if (((uintptr_t)task->sched_data & kept) != 0)
+        keep_contents(handle, interface, record.hash);
 }
 
 // Whether another entry of the task has the same memory: the same handle, or one that a program has registered for the
@@ -305,13 +338,16 @@ void recorder_started(struct starpu_task *task)
     pthread_mutex_unlock(&lock);
 }
 
-// An access whose order is free has been released before this hook, so another task may be changing its data.
+// An access whose order is free has been released before this hook, so another task may be changing its data. Where
+// sequential consistency is off, the program may have ordered its tasks otherwise; they are looked at when one runs at
+// a time.
 static void look_after(struct starpu_task *task, unsigned node)
 {
     unsigned num_accesses = STARPU_TASK_GET_NBUFFERS(task);
     for (unsigned i = 0; i < num_accesses; i++) {
         enum starpu_data_access_mode mode = STARPU_TASK_GET_MODE(task, i);
-        if (can_read(mode, node) && (mode & STARPU_COMMUTE) == 0 && !has_no_order(task, i))
+        bool is_its_own = settings.max_workers == 1 || !has_no_order(task, i);
+        if (can_read(mode, node) && (mode & STARPU_COMMUTE) == 0 && is_its_own)
             hash_access(task, i, PROBE_AFTER, node);
     }
 }

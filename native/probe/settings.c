@@ -2,6 +2,7 @@
 #include "settings.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static uint64_t number(const char *name)
 {
@@ -11,6 +12,8 @@ static uint64_t number(const char *name)
 
 struct settings read_settings(void)
 {
+    const char *keep = getenv("STARPULLM_PROBE_CONTENTS");
+    bool keeps = keep != NULL && keep[0] != '\0', from_free = keeps && strcmp(keep, "free") == 0;
     return (struct settings){
         .directory = getenv("STARPULLM_PROBE_DIRECTORY"),
         .seed = number("STARPULLM_PROBE_SEED"),
@@ -20,5 +23,10 @@ struct settings read_settings(void)
         .settle_ms = (unsigned)number("STARPULLM_PROBE_SETTLE_MS"),
         .hash = number("STARPULLM_PROBE_HASH") != 0,
         .poison = number("STARPULLM_PROBE_POISON") != 0,
+        .keep = !keeps      ? KEEP_NOTHING
+                : from_free ? KEEP_FROM_FREE
+                            : KEEP_ONE_TASK,
+        .kept_task = number("STARPULLM_PROBE_CONTENTS"),
+        .kept_bytes = number("STARPULLM_PROBE_CONTENTS_BYTES"),
     };
 }

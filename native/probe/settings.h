@@ -13,6 +13,9 @@ struct settings {
     unsigned settle_ms;    // all these waits together
     bool hash;
     bool poison;
+    enum { KEEP_NOTHING, KEEP_ONE_TASK, KEEP_FROM_FREE } keep; // whose contents are recorded
+    uint64_t kept_task;                                        // among the program's own tasks, for KEEP_ONE_TASK
+    uint64_t kept_bytes;                                       // of contents, at most
 };
 
 // Reads STARPULLM_PROBE_*; a value that is no number counts as 0.

@@ -60,14 +60,19 @@ class Place:
 
     def checkpoint(self, record: GoldenRecord) -> Path:
         """Return the record's model; an existing file is used if it still has the record's hash."""
-        directory = self.directory / record.checkpoint_sha256[:16]
-        path = directory / f"{record.name}.bin"
-        if path.is_file():
-            with path.open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() == record.checkpoint_sha256:
-                    return path
-        directory.mkdir(exist_ok=True)
-        return make_inputs(record, directory)
+        return checkpoint_in(self.directory, record)
+
+
+def checkpoint_in(directory: Path, record: GoldenRecord) -> Path:
+    """Return a record's model in a directory; an existing file is used if it still has the record's hash."""
+    directory = directory / record.checkpoint_sha256[:16]
+    path = directory / f"{record.name}.bin"
+    if path.is_file():
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() == record.checkpoint_sha256:
+                return path
+    directory.mkdir(exist_ok=True)
+    return make_inputs(record, directory)
 
 
 def find_record(name: str) -> GoldenRecord:

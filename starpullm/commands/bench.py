@@ -78,7 +78,13 @@ from starpullm.trainer import REDUCTIONS
     "--against",
     "peers",
     type=click.Choice(PEERS),
-    help="Compare with the same training by PyTorch, or with matmuls by a BLAS",
+    help="Compare with the same training by PyTorch, with matmuls by a BLAS, or with another build of the library",
+)
+@click.option(
+    "--other-library",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The libstarpullm.so for --against library.",
 )
 @click.option(
     "--history",
@@ -109,6 +115,8 @@ def command(**values: Any) -> None:
         raise click.UsageError("expected either --model or --checkpoint")
     if run.batch_sizes and run.total_batch_sizes:
         raise click.UsageError("expected either --batch-size or --total-batch-size")
+    if ("library" in run.peers) != (run.other_library is not None):
+        raise click.UsageError("expected --against library together with --other-library")
     if run.history and run.peers:
         raise click.UsageError("--history: expected no --against with it")
     if run.history:
@@ -179,7 +187,8 @@ def _measure_all(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint
         if results and run.as_json:
             print_json(json_value(document))
         elif results:
-            _print_end(results, failures, workloads, noise)
+            sentence = _print_end(results, failures, workloads, noise)
+            report.document["notes"].append(sentence)
         if run.history:
             measured = [of for of in results if isinstance(of, Throughput)]
             report.document["history"] = [row for result in measured for row in _history_rows(run.history, result)]
@@ -206,7 +215,13 @@ def _measure(
         progress()
         return result
     return compare(
-        workload, checkpoint, run.peers, blas_library=run.blas_library, time_limit=run.time_limit, progress=progress
+        workload,
+        checkpoint,
+        run.peers,
+        blas_library=run.blas_library,
+        other_library=run.other_library and run.other_library.absolute(),
+        time_limit=run.time_limit,
+        progress=progress,
     )
 
 
@@ -266,8 +281,8 @@ def _print_end(
     failures: Mapping[Workload, StarpullmError],
     workloads: Sequence[Workload],
     noise: NoiseMeter,
-) -> None:
-    """Print what failed, where the time of each configuration goes, and what else used the machine."""
+) -> str:
+    """Print what failed, where the time of each configuration goes, and what else used the machine; return the last."""
     for workload, failure in failures.items():
         OUT.print(f"{_name(workload, workloads)}  failed: {str(failure).splitlines()[0]}")
     what, ranges = "the limit", []
@@ -279,7 +294,9 @@ def _print_end(
         else:
             OUT.print(f"{_name(result.configuration, workloads)}: {_details(result)}")
             ranges.append((min(result.matmul_limit_range), max(result.matmul_limit_range)))
-    OUT.print(noise.sentence(what, ranges))
+    sentence = noise.sentence(what, ranges)
+    OUT.print(sentence)
+    return sentence
 
 
 def _add_to_history(

@@ -26,7 +26,7 @@ from starpullm.errors import InvalidArgumentError
 from starpullm.files.model import num_parameters
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_records
 from starpullm.report import Document
-from starpullm.report.left_out import LeftOut, others
+from starpullm.report.left_out import LeftOut, beyond, others
 from starpullm.runtime import DEFAULT_SCHEDULER, Runtime
 from starpullm.trainer import REDUCTIONS
 
@@ -59,9 +59,10 @@ MAX_DETAILS = 16
 def command(**values: Any) -> None:
     """Compare every tensor of every step with llm.c's, bit for bit.
 
-    RECORD is a golden record: the name of one of the package (tiny, odd, small, deep, gpt2-124m), or a file with hashes
-    of all tensors that llm.c computed. By default the records of the package are used. Every combination of the
-    repeated options is compared. Under mpirun, the ranks share the batch of a record.
+    RECORD is a golden record: the name of one of the package (tiny, odd, small, deep, single, ragged, long, wide,
+    gpt2-124m), or a file with hashes of all tensors that llm.c computed. By default all records of the package but
+    gpt2-124m are used. Every combination of the repeated options is compared. Under mpirun, the ranks share the batch
+    of a record.
 
     Exit status: 0 if all bits are equal; 1 if some differ; 2 for bad usage or input, also if the ranks can share no
     record's batch; 3 if nothing can be compared, because this machine's libm is not the record's or a BLAS computes the
@@ -157,7 +158,7 @@ def _left_out(
     named = [record.name for record, _ in plan]
     yield from others("record", SHIPPED_RECORDS, named, "--full adds the largest, RECORD.json chooses")
     yield from others("partition", machine["partitions"], run.partitions, "--partition chooses partitions")
-    yield LeftOut(f"partitions of more than {machine['cores']} cores", f"this machine has {machine['cores']} cores")
+    yield beyond(machine["cores"], document["ranks"])
     yield from others("scheduler", machine["schedulers"], run.schedulers, "--scheduler chooses schedulers")
     yield from others("reduction", REDUCTIONS, [run.reduction], "--reduction chooses one")
 

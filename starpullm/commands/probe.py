@@ -12,13 +12,18 @@ from starpullm.commands.main import EXIT_DIFFERENT, EXIT_NOT_COMPARABLE
 from starpullm.commands.render import OUT, print_json, progress_bar
 from starpullm.probe import probe_program
 from starpullm.probe.check import DEFAULT_RUNS, DEFAULT_TIME_LIMIT, DEFAULT_WORKERS, NUM_STANDARD_RUNS
+from starpullm.probe.elements import TYPES
 
 _STATUS = {Outcome.PASSED: 0, Outcome.FAILED: EXIT_DIFFERENT, Outcome.NOT_COMPARABLE: EXIT_NOT_COMPARABLE}
 
 
 @click.command(
     "probe",
-    epilog=options.example("starpullm probe -- ./heat -n 8", "starpullm probe --runs 20 --workers 8 -- ./cholesky"),
+    epilog=options.example(
+        "starpullm probe -- ./heat -n 8",
+        "starpullm probe --runs 20 --workers 8 -- ./cholesky",
+        "starpullm probe --workers 2 -- mpirun -n 2 ./stencil",
+    ),
     context_settings={"ignore_unknown_options": True},
 )
 @click.argument("program", metavar="PROGRAM", nargs=1)
@@ -27,15 +32,28 @@ _STATUS = {Outcome.PASSED: 0, Outcome.FAILED: EXIT_DIFFERENT, Outcome.NOT_COMPAR
 @click.option("--seed", type=int, default=1, metavar="S", help="Seed of the first disturbed schedule.")
 @click.option("--workers", type=int, default=DEFAULT_WORKERS, metavar="W", help="CPU workers that StarPU is given.")
 @click.option("--timeout", type=float, default=DEFAULT_TIME_LIMIT, metavar="SECONDS", help="Time limit of each run.")
+@click.option(
+    "--tolerance", metavar="4ulp|1e-6", help="Bound of contents whose order is free (REDUX, COMMUTE): ULP, or relative."
+)
+@click.option("--tolerance-type", type=click.Choice(list(TYPES)), help="What numbers these contents are.")
 @options.as_json
 def command(
-    program: str, arguments: tuple[str, ...], runs: int, seed: int, workers: int, timeout: float, as_json: bool
+    program: str,
+    arguments: tuple[str, ...],
+    runs: int,
+    seed: int,
+    workers: int,
+    timeout: float,
+    tolerance: str | None,
+    tolerance_type: str | None,
+    as_json: bool,
 ) -> None:
     """Check whether a StarPU program depends on the schedule.
 
     PROGRAM is run with each ARG unchanged, with a scheduling policy that StarPU loads: in the reference schedule (one
     worker, in the order of submission) twice, once more with poison in what tasks declare as written only, and in
-    disturbed schedules. The contents of all handles after all tasks are compared.
+    disturbed schedules. The contents of all handles after all tasks are compared. PROGRAM may be a launcher of ranks on
+    this machine, such as mpirun.
 
     Exit status: 0 if they are the same and every task does what it declares; 1 if not, or if the program fails, crashes
     or hangs; 2 for bad usage or a program that can't be judged; 3 if its results change from run to run by themselves.
@@ -48,6 +66,8 @@ def command(
             seed=seed,
             workers=workers,
             time_limit=timeout,
+            tolerance=tolerance,
+            tolerance_type=tolerance_type,
             progress=lambda: progress.advance(bar),
         )
     if as_json:

@@ -6,7 +6,7 @@ The command line comes first, then the environment, then the file.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -71,11 +71,11 @@ def find_settings(start: Path) -> Settings:
     for folder in (start, *start.parents):
         own, project = folder / OWN_FILE, folder / PROJECT_FILE
         if own.is_file():
-            return _settings(own, _read(own), "")
+            return _settings(own, _read(own))
         if project.is_file():
             tool = _read(project).get("tool", {})
             if isinstance(tool, dict) and "starpullm" in tool:
-                return _settings(project, tool["starpullm"], f"{TABLE}.")
+                return _settings(project, tool["starpullm"], TABLE)
     return Settings()
 
 
@@ -87,21 +87,27 @@ def _read(path: Path) -> dict[str, Any]:
             raise FormatError(f"{where}: expected TOML, found: {error}") from error
 
 
-def _settings(file: Path, table: Any, prefix: str) -> Settings:
-    """Check a table of settings; keys are named with the prefix."""
+def _settings(file: Path, table: Any, name: str = "") -> Settings:
+    """Check a table of settings, whose name in the file is given; errors name the line of a key."""
+    of_table = name.split(".") if name else []
+
+    def refusal(words: str, *key: str) -> FormatError:
+        keys = [*of_table, *key]
+        return FormatError(f"{file}, line {_line_of(file, keys)}, {'.'.join(keys)}: {words}")
+
     if not isinstance(table, dict):
-        raise FormatError(f"{file}, {prefix.rstrip('.')}: expected a table, found {table!r:.40}")
+        raise refusal(f"expected a table, found {table!r:.40}")
     for key, value in table.items():
         if key not in KEYS:
-            raise FormatError(f"{file}, {prefix}{key}: expected {', '.join(KEYS)}, found an unknown key")
+            raise refusal(f"expected {', '.join(KEYS)}, found an unknown key", key)
         values = value if KEYS[key] == "a list of texts" else [value]
         if not isinstance(values, list) or not all(isinstance(item, str) and item for item in values):
-            raise FormatError(f"{file}, {prefix}{key}: expected {KEYS[key]}, found {value!r:.40}")
+            raise refusal(f"expected {KEYS[key]}, found {value!r:.40}", key)
     for text in table.get("partitions", ()):
         try:
             Partition.parse(text)
         except ValueError as error:
-            raise FormatError(f"{file}, {prefix}partitions: {error}") from error
+            raise refusal(str(error), "partitions") from error
     paths = {key: str(file.parent / table[key]) if key in table else None for key in ("library", "llmc-library")}
     return Settings(
         file,
@@ -110,6 +116,26 @@ def _settings(file: Path, table: Any, prefix: str) -> Settings:
         records=tuple(_records(file, table.get("records", ()))),
         partitions=tuple(table.get("partitions", ())),
     )
+
+
+def _line_of(file: Path, keys: Sequence[str]) -> int:
+    """Return the line on which a key of a valid file begins, counted from 1.
+
+    tomllib keeps no lines. The line is the one after the longest beginning of the file that is valid and lacks the key.
+    """
+    lines = file.read_text("utf-8").split("\n")
+    without = 0
+    for count in range(len(lines) + 1):
+        try:
+            value: Any = tomllib.loads("\n".join(lines[:count]))
+        except tomllib.TOMLDecodeError:
+            continue  # within a value of several lines
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        if value is not None:
+            break
+        without = count
+    return without + 1
 
 
 def _records(file: Path, names: list[str]) -> Iterator[str]:

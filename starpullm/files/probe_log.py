@@ -16,7 +16,7 @@ from starpullm.files.header import reading
 MAGIC: Final = b"STPPROBE"
 FORMAT: Final = 1
 
-_STREAMS: Final = ("names", "handles", "tasks", "accesses", "events", "hashes")
+_STREAMS: Final = ("names", "handles", "tasks", "accesses", "events", "hashes", "contents")
 HEADER: Final = np.dtype(
     [
         ("magic", "S8"),
@@ -28,6 +28,8 @@ HEADER: Final = np.dtype(
         ("ended", "<u4"),
         ("signal", "<i4"),
         ("write_error", "<i4"),
+        ("exit_status", "<i4"),
+        ("num_ranks", "<u4"),
         ("seed", "<u8"),
         ("start_ns", "<u8"),
         ("deinit_count", "<u8"),
@@ -75,12 +77,16 @@ RECORDS: Final = {
         ]
     ),
     "hashes": np.dtype([("task", "<u8"), ("access", "<u4"), ("time", "<u4"), ("hash", "<u8"), ("poison_left", "<u8")]),
+    "contents": np.dtype([("hash", "<u8"), ("offset", "<u8"), ("bytes", "<u8"), ("unused", "<u8")]),
 }
 
 NO_CODELET, NOWHERE, INTERNAL, ACQUIRE, LATE = 1, 2, 4, 8, 16
 NO_ORDER = 1
 READY, START, END = 1, 2, 3
 BEFORE, AFTER = 1, 2
+
+ENDED_BY_ITSELF, ENDED_BY_SIGNAL = 1, 2
+"""Of the header's ``ended``; 0 if the process was ended without a word."""
 
 # StarPU's access modes.
 MODE_READ, MODE_WRITE, MODE_SCRATCH, MODE_REDUX, MODE_COMMUTE = 1, 2, 4, 8, 16
@@ -102,6 +108,7 @@ class ProbeLog:
     accesses: NDArray[np.void]
     events: NDArray[np.void]
     hashes: NDArray[np.void]
+    contents: NDArray[np.void]
     stack: str
     """Of a fatal signal: the line ``task N`` or ``task none``, then one line for each frame."""
 
@@ -130,6 +137,31 @@ class ProbeLog:
         mine = self.hashes[self.hashes["time"] == AFTER]
         left[(self.tasks["first_access"][mine["task"]] + mine["access"]).astype(np.int64)] = mine["poison_left"]
         return left
+
+    @cached_property
+    def _place_of_contents(self) -> dict[int, tuple[int, int]]:
+        columns = (self.contents[member].tolist() for member in ("hash", "offset", "bytes"))
+        return {value: (offset, size) for value, offset, size in zip(*columns, strict=True)}
+
+    def bytes_of(self, contents: int) -> bytes | None:
+        """Return contents by their hash: the bytes of their elements; None if they weren't recorded.
+
+        Raises
+        ------
+        FileError
+            If the file can't be read.
+        FormatError
+            If it is shorter than the records say.
+        """
+        if contents not in self._place_of_contents:
+            return None
+        offset, size = self._place_of_contents[contents]
+        with reading(self.folder / "bytes") as (file, _):
+            file.seek(offset)
+            found = file.read(size)
+        if len(found) < size:
+            raise FormatError(f"{self.folder}/bytes: found {offset + len(found)} bytes, expected {offset + size}")
+        return found
 
     def times(self, kind: int) -> NDArray[np.int64]:
         """Return when each task was ready, started or ended; -1 if it never was."""

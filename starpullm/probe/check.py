@@ -5,16 +5,21 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from starpullm.checks.result import Outcome
 from starpullm.errors import InvalidArgumentError
 from starpullm.files import probe_log
 from starpullm.probe import schedules
+from starpullm.probe.bounds import beyond_tolerance
 from starpullm.probe.claims import changed_between, never_changed, written_though_read
-from starpullm.probe.compare import Comparison, compare
+from starpullm.probe.compare import Comparison, compare_ranks
+from starpullm.probe.elements import Tolerance, parse_tolerance
 from starpullm.probe.findings import Finding, Kind, first_of_each
 from starpullm.probe.flow import Flow
 from starpullm.probe.order import broken_order
@@ -22,6 +27,7 @@ from starpullm.probe.poison import explain_poison
 from starpullm.probe.recorded import RecordedRun, last_moments, record
 from starpullm.probe.result import ProbeResult
 from starpullm.probe.schedules import Schedule
+from starpullm.probe.witness import with_first_element
 
 DEFAULT_RUNS = 5
 DEFAULT_WORKERS = 4
@@ -32,6 +38,8 @@ NUM_STANDARD_RUNS = 3
 _LONGEST_DELAY_US = 5000
 _DELAYS_US = 2_000_000
 """The delays of all tasks of a run together, about, if they came one after the other."""
+_WITNESSES = 3
+"""Findings for which schedules are run again."""
 
 
 def probe_program(
@@ -41,6 +49,8 @@ def probe_program(
     seed: int = 1,
     workers: int = DEFAULT_WORKERS,
     time_limit: float = DEFAULT_TIME_LIMIT,
+    tolerance: str | None = None,
+    tolerance_type: str | None = None,
     progress: Callable[[], None] = lambda: None,
 ) -> ProbeResult:
     """Judge a StarPU program: whether its results depend on the schedule, and its tasks do what they declare.
@@ -48,7 +58,8 @@ def probe_program(
     Parameters
     ----------
     command
-        The program and its arguments. It is run 3 + ``runs`` times.
+        The program and its arguments, or ``mpirun -n N`` and them. It is run 3 + ``runs`` times; again for a finding
+        whose first differing element is to be told.
     runs
         In disturbed schedules, at least 1.
     seed
@@ -57,6 +68,10 @@ def probe_program(
         The CPU workers that StarPU is given in every run, also in the reference schedule, which uses one of them.
     time_limit
         Seconds for one run.
+    tolerance, tolerance_type
+        How far contents may be off that come from accesses whose order is free: ``"4ulp"``, or ``"1e-6"`` relative to
+        the larger of two magnitudes; and what their elements are, which StarPU doesn't know: ``"float"``,
+        ``"double"``, or ``"by-size"``: float of 4 bytes and double of 8. Without them, such contents may be anything.
     progress
         Is called after each run.
 
@@ -73,8 +88,9 @@ def probe_program(
             raise InvalidArgumentError(f"{name}: found {value}, expected at least 1")
     if not time_limit > 0:
         raise InvalidArgumentError(f"time_limit: found {time_limit:g}, expected more than 0 seconds")
+    bound = parse_tolerance(tolerance, tolerance_type)
     with tempfile.TemporaryDirectory(prefix="starpullm-probe-", ignore_cleanup_errors=True) as directory:
-        judge = _Judge(tuple(command), Path(directory), workers, time_limit, progress)
+        judge = _Judge(tuple(command), Path(directory), workers, time_limit, bound, progress)
         return judge.verdict(runs, seed)
 
 
@@ -87,21 +103,24 @@ class _Judge:
         directory: Path,
         workers: int,
         time_limit: float,
+        tolerance: Tolerance | None,
         progress: Callable[[], None],
     ) -> None:
         self._command, self._directory, self._workers = command, directory, workers
-        self._time_limit, self._progress = time_limit, progress
+        self._time_limit, self._tolerance, self._progress = time_limit, tolerance, progress
         self._findings: list[Finding] = []
         self._moments: list[str] = []
         self._seconds: dict[str, float] = {}
         self._totals: Counter[str] = Counter()
         self._flows: list[Flow] = []
+        self._schedules: dict[str, Schedule] = {}
+        self._unsteady: dict[int, NDArray[np.bool_]] = {}
+        self._again = 0
 
     def verdict(self, runs: int, seed: int) -> ProbeResult:
         """Return the result of all runs; the first run that doesn't end by itself is the last."""
         reference = self._run(schedules.REFERENCE, "reference")
-        status = reference.ending.status
-        if reference.num_tasks == 0 and status is not None and status >= 0:
+        if reference.num_tasks == 0 and reference.is_complete:
             raise InvalidArgumentError(
                 f"{self._command[0]}: submitted no task to StarPU (it {reference.ending}), expected at least one in a "
                 "scheduling context without a policy of its own; nothing would be compared"
@@ -120,62 +139,105 @@ class _Judge:
         ]
         for number, schedule in enumerate(others):
             run = self._run(schedule, str(number))
-            if not self._has_ended_well(run, reference) or not self._compare(run, reference):
+            if not self._has_ended_well(run, reference):
+                self._compare_remains(run, reference)
+                return
+            if not self._compare(run, reference):
                 return
             shutil.rmtree(self._directory / str(number), ignore_errors=True)
 
+    def _compare_remains(self, run: RecordedRun, reference: RecordedRun) -> None:
+        """Compare what a run left that ended otherwise: a task that did something else may be why.
+
+        That tasks are missing needs no finding of its own.
+        """
+        known = len(self._findings)
+        self._compare(run, reference)
+        self._findings[known:] = [one for one in self._findings[known:] if one.kind is not Kind.OTHER_TASKS]
+
     def _run(self, schedule: Schedule, folder: str) -> RecordedRun:
-        run = record(self._command, schedule, self._directory / folder, self._workers, self._time_limit)
+        keep = schedules.KEEP_FROM_FREE if self._tolerance is not None else ""
+        run = record(self._command, schedule, self._directory / folder, self._workers, self._time_limit, keep)
         self._seconds[schedule.name] = run.ending.seconds
+        self._schedules[schedule.name] = schedule
         self._progress()
         return run
+
+    def _run_again(self, schedule: Schedule, keep: str) -> RecordedRun:
+        folder = self._directory / f"again-{self._again}"
+        self._again += 1
+        return record(self._command, schedule, folder, self._workers, self._time_limit, keep)
+
+    def _add(self, rank: int, findings: Iterable[Finding]) -> None:
+        self._findings += [replace(finding, rank=rank) for finding in findings]
 
     def _has_ended_well(self, run: RecordedRun, reference: RecordedRun) -> bool:
         """Record how a run ended if that is a fault; return whether it can be compared."""
         status = run.ending.status
         if status is not None and status == (reference.ending.status if run is not reference else 0):
             return True
-        sentence = f"the program {run.ending}"
+        sentence = run.describe_ending()
         if run is not reference:
             sentence += f"; in the reference schedule it {reference.ending}"
         self._findings.append(Finding(Kind.ENDING, run.schedule.name, sentence))
-        if status is not None and status >= 0 and run is reference:
+        if run is reference and run.is_complete:
             return True  # its own idea of failure, but it ran to its end
         for rank, flow in run.flows.items():
-            self._moments += [f"{run.name(rank)}: {line}" for line in last_moments(flow)]
+            name = f"rank {rank}, {run.schedule.name}" if rank >= 0 else run.schedule.name
+            self._moments += [f"{name}: {line}" for line in last_moments(flow)]
         self._moments += [f"standard error: {line}" for line in run.ending.stderr.splitlines()[-10:]]
-        self._moments += [f"stack: {line}" for line in run.ending.stacks.splitlines()]
+        ranks = {int(flow.log.header["pid"]): f"rank {rank}, " for rank, flow in run.flows.items() if rank >= 0}
+        for pid, stack in run.ending.stacks.items():
+            self._moments += [f"{ranks.get(pid, '')}stack: {line}" for line in stack.splitlines()]
         return False
 
     def _claims(self, run: RecordedRun) -> None:
         for rank, flow in run.flows.items():
             self._flows.append(flow)
-            self._findings += written_though_read(run.name(rank), flow)
-            self._findings += changed_between(run.name(rank), flow)
+            self._add(rank, written_though_read(run.schedule.name, flow))
+            self._add(rank, changed_between(run.schedule.name, flow))
             seen = flow.before[1] | flow.after[1] | ~flow.has_function[flow.task]
             own = (flow.mode & (probe_log.MODE_SCRATCH | probe_log.MODE_REDUX)) != 0
             self._totals["unseen"] += int((~seen & ~own & (flow.start_ns[flow.task] >= 0)).sum())
 
     def _compare(self, run: RecordedRun, reference: RecordedRun) -> bool:
         """Compare a run with the reference; return whether others can be compared too."""
-        for rank, flow in reference.flows.items():
-            if rank not in run.flows:
-                sentence = f"rank {rank} recorded nothing, in the reference schedule it did"
-                self._findings.append(Finding(Kind.OTHER_TASKS, run.schedule.name, sentence))
-                return False
-            comparison = compare(flow, run.flows[rank], run.name(rank))
+        name = run.schedule.name
+        for rank in reference.flows.keys() - run.flows.keys():
+            sentence = f"rank {rank} recorded nothing, in the reference schedule it did"
+            self._add(rank, [Finding(Kind.OTHER_TASKS, name, sentence)])
+            return False
+        for rank, comparison in compare_ranks(reference.flows, run.flows, name, self._unsteady).items():
+            flow, other = reference.flows[rank], run.flows[rank]
             self._count(comparison)
             found = list(comparison.findings)
             if run.schedule is schedules.REPEATED:
                 found = [_not_deterministic(finding) for finding in found]
+                if comparison.other_arguments is not None:
+                    self._unsteady[rank] = comparison.other_arguments
             elif run.schedule.poison:
-                found = list(explain_poison(flow, run.flows[rank], found))
+                found = list(explain_poison(flow, other, found))
             else:
-                found += changed_between(run.name(rank), run.flows[rank])
-                found += broken_order(run.name(rank), run.flows[rank])
-                self._flows.append(run.flows[rank])
-            self._findings += found
+                found += changed_between(name, other)
+                found += broken_order(name, other)
+                self._flows.append(other)
+            if self._tolerance is not None:
+                found += beyond_tolerance(self._tolerance, flow, other, comparison, name)
+            self._add(rank, found)
         return not any(finding.kind.forbids_comparison for finding in self._findings)
+
+    def _with_witnesses(self, findings: Iterable[Finding]) -> list[Finding]:
+        """Tell the first differing element of the first findings about other outputs."""
+        result, left = [], _WITNESSES
+        for finding in findings:
+            if finding.kind is Kind.OUTPUT_DIFFERS and left > 0:
+                left -= 1
+                result.append(with_first_element(finding, self._schedules[finding.schedule], self._run_again))
+                for folder in self._directory.glob("again-*"):
+                    shutil.rmtree(folder, ignore_errors=True)
+            else:
+                result.append(finding)
+        return result
 
     def _count(self, comparison: Comparison) -> None:
         for name in ("outputs", "different", "tolerated"):
@@ -184,6 +246,7 @@ class _Judge:
 
     def _result(self, reference: RecordedRun) -> ProbeResult:
         found = first_of_each([finding for finding in self._findings if not finding.kind.is_note])
+        found = self._with_witnesses(found)
         notes = first_of_each([finding for finding in self._findings if finding.kind.is_note])
         notes += never_changed(self._flows)
         forbidden = [finding for finding in found if finding.kind.forbids_comparison]
@@ -199,21 +262,24 @@ class _Judge:
         words = {Outcome.PASSED: "same", Outcome.FAILED: "differs", Outcome.NOT_COMPARABLE: "not comparable"}
         first = next(iter(reference.flows.values()))
         runs = len(self._seconds) - 1
+        ranks = f" of {len(reference.flows)} ranks" if min(reference.flows) >= 0 else ""
         return ProbeResult(
             name="probe",
             outcome=outcome,
-            finding=f"{words[outcome]}: {reference.num_tasks} tasks, {runs} runs beside the reference schedule, "
+            finding=f"{words[outcome]}: {reference.num_tasks} tasks{ranks}, {runs} runs beside the reference schedule, "
             f"{totals['outputs']} contents of {totals['handles']} handles compared, {totals['different']} differ, "
             f"{len(found)} findings",
             compared=totals["outputs"],
             measured=len(found),
             command=self._command,
             starpu_version=first.log.starpu_version,
+            num_ranks=len(reference.flows) if min(reference.flows) >= 0 else 0,
             num_tasks=reference.num_tasks,
             num_handles=sum(len(flow.handle_of_log) for flow in reference.flows.values()),
             runs=runs,
             different=totals["different"],
             tolerated=totals["tolerated"],
+            tolerance="" if self._tolerance is None else str(self._tolerance),
             unseen=totals["unseen"],
             findings=tuple(found),
             notes=tuple(notes),

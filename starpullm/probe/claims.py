@@ -81,7 +81,7 @@ def never_changed(flows: Sequence[Flow]) -> Iterator[Finding]:
     Such tasks wait for each other without need, unless the data only happen to make it so.
     """
     changed: dict[tuple[str, int], bool] = {}
-    example: dict[tuple[str, int], int] = {}
+    example: dict[tuple[str, int], tuple[Flow, int]] = {}
     for flow in flows:
         before, has_before = flow.before
         after, has_after = flow.after
@@ -90,14 +90,13 @@ def never_changed(flows: Sequence[Flow]) -> Iterator[Finding]:
         for access in np.flatnonzero(updates).tolist():
             key = flow.log.names[int(flow.codelet[flow.task[access]])], int(position[access])
             changed[key] = changed.get(key, False) or bool(before[access] != after[access])
-            if flow is flows[0]:
-                example.setdefault(key, access)
-    for key, access in example.items():
+            example.setdefault(key, (flow, access))
+    for key, (flow, access) in example.items():
         if not changed[key]:
             yield finding_of(
                 Kind.NEVER_CHANGED,
                 "all runs",
-                flows[0],
+                flow,
                 access,
                 f"{{task}} declares to update {{handle}}, its access {key[1]}; no task of “{key[0]}” changed a byte of "
                 "its own in any run, so R would do, and these tasks could run at the same time",

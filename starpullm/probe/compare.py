@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -15,39 +15,87 @@ from starpullm.probe.findings import Finding, Kind, finding_of
 from starpullm.probe.flow import Flow
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Comparison:
     """What two runs had in common, and what explains their differences.
 
     ``outputs`` counts pairs of contents after a task that were compared, ``inputs`` pairs of contents before. Of
     ``tolerated`` outputs the difference comes from accesses that StarPU may reorder, or from what the application
-    computed from them.
+    computed from them; ``allowed_before`` and ``allowed_after`` are the accesses with such differences, without those
+    whose own order is free.
     """
 
-    outputs: int
-    inputs: int
-    handles: int
-    different: int
-    tolerated: int
-    findings: tuple[Finding, ...]
+    outputs: int = 0
+    inputs: int = 0
+    handles: int = 0
+    different: int = 0
+    tolerated: int = 0
+    findings: tuple[Finding, ...] = ()
+    allowed_before: tuple[int, ...] = ()
+    allowed_after: tuple[int, ...] = ()
+    other_arguments: NDArray[np.bool_] | None = None
+    """Whether the arguments of each task differ; None if the tasks can't be compared."""
 
 
 def compare(reference: Flow, other: Flow, schedule: str) -> Comparison:
     """Compare each task's inputs and outputs with those of the same task in another run."""
-    mismatch = _other_tasks(reference, other, schedule)
-    if mismatch is not None:
-        return Comparison(0, 0, 0, 0, 0, (mismatch,))
-    pairs = _Pairs(reference, other)
-    findings = list(pairs.explain(schedule))
-    final = {int(reference.handle[access]) for access in np.flatnonzero(pairs.outputs).tolist()}
-    return Comparison(
-        outputs=int(pairs.outputs.sum()),
-        inputs=int(pairs.inputs.sum()),
-        handles=len(final),
-        different=int(pairs.output_differs.sum()),
-        tolerated=pairs.num_tolerated,
-        findings=tuple(findings),
-    )
+    return compare_ranks({0: reference}, {0: other}, schedule)[0]
+
+
+def compare_ranks(
+    reference: Mapping[int, Flow],
+    other: Mapping[int, Flow],
+    schedule: str,
+    unsteady: Mapping[int, NDArray[np.bool_]] | None = None,
+) -> dict[int, Comparison]:
+    """Compare the tasks of each rank with the same rank's in another run, in which the same ranks recorded.
+
+    A difference that a rank has received is told by its hashes: a task of another rank left the same contents, in both
+    runs. ``unsteady`` tasks have arguments that change from run to run and mean nothing, such as addresses.
+    """
+    results: dict[int, Comparison] = {}
+    pairs: dict[int, _Pairs] = {}
+    for rank, flow in reference.items():
+        mismatch = _other_tasks(flow, other[rank], schedule)
+        if mismatch is not None:
+            results[rank] = Comparison(findings=(mismatch,))
+        else:
+            pairs[rank] = _Pairs(flow, other[rank], None if unsteady is None else unsteady.get(rank))
+    explained = _explain_ranks(pairs, schedule)
+    return results | {rank: pairs[rank].comparison(explanation) for rank, explanation in explained.items()}
+
+
+def _explain_ranks(pairs: Mapping[int, _Pairs], schedule: str) -> dict[int, _Explanation]:
+    """Explain the ranks' differences until no rank learns more from what the others have sent."""
+    sent: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for rank, its_pairs in pairs.items():
+        for contents, task in its_pairs.differing_outputs():
+            sent.setdefault(contents, []).append((rank, task))
+    explained = {rank: its_pairs.explain(schedule, _Elsewhere({}, None)) for rank, its_pairs in pairs.items()}
+    while len(pairs) > 1:
+        before = {rank: explanation.tolerated for rank, explanation in explained.items()}
+        for rank, its_pairs in pairs.items():
+            others = [explanation for of_rank, explanation in explained.items() if of_rank != rank]
+            received: dict[tuple[int, int], bool] = {}
+            for contents, senders in sent.items():
+                from_others = [sender for sender in senders if sender[0] != rank]
+                if from_others:
+                    received[contents] = any(task in explained[of].tolerated for of, task in from_others)
+            explained[rank] = its_pairs.explain(schedule, _Elsewhere(received, _cause_of(others)))
+        if before == {rank: explanation.tolerated for rank, explanation in explained.items()}:
+            break
+    return explained
+
+
+def _cause_of(explanations: Iterable[_Explanation]) -> _Cause | None:
+    """Return what ranks may have handed on to another one."""
+    cause = None
+    for explanation in explanations:
+        if any(finding.kind is not Kind.INPUT_FROM_OUTSIDE for finding in explanation.findings):
+            return _Cause.FAULT
+        if explanation.has_free:
+            cause = _Cause.FREE
+    return cause
 
 
 def _other_tasks(reference: Flow, other: Flow, schedule: str) -> Finding | None:
@@ -92,10 +140,35 @@ class _Origin(Enum):
     NOBODY = 5  # nobody who declares that
 
 
+class _Cause(Enum):
+    """What may have made a difference that the application, or a message, has handed on."""
+
+    FREE = 1  # an access whose order is free
+    FAULT = 2  # something that is reported
+
+
+@dataclass(frozen=True)
+class _Elsewhere:
+    """What other ranks have done: contents that they left, of both runs, and whether these were tolerated."""
+
+    received: Mapping[tuple[int, int], bool]
+    cause: _Cause | None
+
+
+@dataclass(frozen=True)
+class _Explanation:
+    """Findings in the order of submission, and the tasks whose differences come from a free order."""
+
+    findings: tuple[Finding, ...]
+    tolerated: frozenset[int]
+    received_freely: tuple[int, ...]
+    has_free: bool
+
+
 class _Pairs:
     """The accesses of two runs with the same tasks, side by side."""
 
-    def __init__(self, reference: Flow, other: Flow) -> None:
+    def __init__(self, reference: Flow, other: Flow, unsteady: NDArray[np.bool_] | None) -> None:
         self.reference, self.other = reference, other
         before, after = ([(flow.before, flow.after)[which] for flow in (reference, other)] for which in (0, 1))
         self.inputs = reference.reads & before[0][1] & before[1][1]
@@ -103,41 +176,78 @@ class _Pairs:
         self.outputs = reference.writes & after[0][1] & after[1][1]
         self.output_differs = self.outputs & (after[0][0] != after[1][0])
         self.unknown_input = reference.reads & ~(before[0][1] & before[1][1])
-        self.num_tolerated = 0
         arguments = [flow.log.tasks["arguments"][flow.tasks] for flow in (reference, other)]
-        self.other_arguments = arguments[0] != arguments[1]
+        self.other_arguments: NDArray[np.bool_] = arguments[0] != arguments[1]
+        self.unsteady = np.zeros(reference.num_tasks, bool) if unsteady is None else unsteady
         self._after_of_log = [flow.log.hashes_of_accesses(probe_log.AFTER) for flow in (reference, other)]
 
-    def explain(self, schedule: str) -> Iterator[Finding]:
-        """Yield what explains the differences, in the order of submission."""
-        bad_input = self._tasks_with(self.input_differs | self.unknown_input)
-        suspicious = self._tasks_with(self.output_differs) & ~bad_input & ~self.other_arguments
-        seen: set[int] = set()
+    def comparison(self, explanation: _Explanation) -> Comparison:
+        """Return the result."""
+        allowed = self.output_differs & np.isin(self.reference.task, list(explanation.tolerated))
+        return Comparison(
+            outputs=int(self.outputs.sum()),
+            inputs=int(self.inputs.sum()),
+            handles=len(np.unique(self.reference.handle[self.outputs])),
+            different=int(self.output_differs.sum()),
+            tolerated=int(allowed.sum()),
+            findings=explanation.findings,
+            allowed_before=explanation.received_freely,
+            allowed_after=tuple(np.flatnonzero(allowed).tolist()),
+            other_arguments=self.other_arguments,
+        )
+
+    def differing_outputs(self) -> Iterator[tuple[tuple[int, int], int]]:
+        """Yield the contents in both runs, and the task, of each output that differs."""
+        for access in np.flatnonzero(self.output_differs).tolist():
+            contents = int(self.reference.after[0][access]), int(self.other.after[0][access])
+            yield contents, int(self.reference.task[access])
+
+    def explain(self, schedule: str, elsewhere: _Elsewhere) -> _Explanation:
+        """Explain the differences, in the order of submission."""
+        has_other_input = self._tasks_with(self.input_differs)
+        findings: dict[int, Finding] = {}  # the first of each task
         free = self._free()
-        may_be_handed_on = False  # by the application, once something differs
-        tolerated: set[int] = set()  # tasks with inputs that differ because of a free order
+        cause = elsewhere.cause  # of what the application may have handed on so far
+        tolerated: set[int] = set()
+        received: list[int] = []
         for access in np.flatnonzero(self.input_differs | self.output_differs | free).tolist():
             task = int(self.reference.task[access])
             finding = None
             if free[access]:
-                may_be_handed_on = True
+                cause = cause or _Cause.FREE
             if self.input_differs[access]:
                 origin = self._origin(access)
                 if origin is _Origin.HANDED_ON:
                     writer = int(np.searchsorted(self.reference.tasks, self._writers(access)[0]))
-                    if writer in tolerated:
-                        tolerated.add(task)
-                elif origin is _Origin.FREE or (may_be_handed_on and origin is not _Origin.NOBODY):
-                    tolerated.add(task)
+                    is_free = writer in tolerated
                 else:
-                    finding = self._input(schedule, access, origin)
-            elif self.output_differs[access] and suspicious[task]:
-                finding = self._output(schedule, access)
-            if finding is not None and task not in seen:
-                seen.add(task)
-                may_be_handed_on = True
-                yield finding
-        self.num_tolerated = int((self.output_differs & np.isin(self.reference.task, list(tolerated))).sum())
+                    is_free, finding = self._received(schedule, access, origin, cause, elsewhere)
+                    if is_free and not free[access]:  # one in the middle of a sum has no value of its own
+                        received.append(access)
+                if is_free:
+                    tolerated.add(task)
+            elif self.output_differs[access] and not has_other_input[task]:
+                finding = self._output(schedule, access, cause)
+                if finding is None and cause is _Cause.FREE:
+                    tolerated.add(task)
+            if finding is not None and task not in findings:
+                findings[task] = finding
+                cause = _Cause.FAULT
+        return _Explanation(tuple(findings.values()), frozenset(tolerated), tuple(received), bool(free.any()))
+
+    def _received(
+        self, schedule: str, access: int, origin: _Origin, cause: _Cause | None, elsewhere: _Elsewhere
+    ) -> tuple[bool, Finding | None]:
+        """Return whether an input that no task handed on differs because of a free order, and else what to report."""
+        if origin is _Origin.FREE:
+            return True, None
+        if origin is not _Origin.NOBODY:
+            contents = int(self.reference.before[0][access]), int(self.other.before[0][access])
+            if contents in elsewhere.received:
+                return elsewhere.received[contents], None
+            if cause is not None:
+                return cause is _Cause.FREE, None
+        return False, self._input(schedule, access, origin)
 
     def _free(self) -> NDArray[np.bool_]:
         flow = self.reference
@@ -149,18 +259,26 @@ class _Pairs:
         marked[self.reference.task[accesses]] = True
         return marked
 
-    def _output(self, schedule: str, access: int) -> Finding:
+    def _output(self, schedule: str, access: int, cause: _Cause | None) -> Finding | None:
+        """Return what to report of an output that differs although no input is seen to differ."""
         task = int(self.other.task[access])
-        others = self._beside(task)
-        return finding_of(
-            Kind.OUTPUT_DIFFERS,
-            schedule,
-            self.other,
-            access,
-            "{task} left other contents in {handle} than in the reference schedule, although its inputs were equal: it "
-            "reads or shares something that it doesn't declare",
-            suspects=tuple(self.other.name(other) for other in others.tolist()),
-        )
+        unknown = bool(self.unknown_input[self.reference.first[task] : self.reference.first[task + 1]].any())
+        has_meaning = self.other_arguments[task] and not (self.unsteady[task] and cause is None)
+        if not unknown and not has_meaning:
+            return finding_of(
+                Kind.OUTPUT_DIFFERS,
+                schedule,
+                self.other,
+                access,
+                "{task} left other contents in {handle} than in the reference schedule, although its inputs were "
+                "equal: it reads or shares something that it doesn't declare",
+                suspects=tuple(self.other.name(other) for other in self._beside(task).tolist()),
+            )
+        if cause is not None:
+            return None
+        why = "one of its inputs can't be read" if unknown else "the application gave it other arguments"
+        text = "{task} left other contents in {handle} than in the reference schedule; " + why
+        return finding_of(Kind.INPUT_FROM_OUTSIDE, schedule, self.other, access, text)
 
     def _beside(self, task: int) -> NDArray[np.int64]:
         """Return the tasks that ran on the other side of this one than in the reference schedule, or beside it."""
@@ -197,21 +315,20 @@ class _Pairs:
         return _Origin.APPLICATION if self._application_may_have_written(access) else _Origin.NOBODY
 
     def _input(self, schedule: str, access: int, origin: _Origin) -> Finding:
-        found = "{task} found other contents in {handle} than in the reference schedule, "
+        text = "{task} found other contents in {handle} than in the reference schedule, "
+        if origin is _Origin.OUTSIDE:
+            text += "and no task of its process had written it"
+            return finding_of(Kind.INPUT_FROM_OUTSIDE, schedule, self.other, access, text)
+        writer, reader = self._writers(access)[1], int(self.other.task[access])
+        suspects = tuple(self.other.name(task) for task in ran_between(self.other, writer, reader).tolist())
+        text += "although the last task that declares to write it had left the same: "
+        kind = Kind.INPUT_CHANGED
         if origin is _Origin.NOBODY:
-            text = (
-                "although the last task that declares to write it had left the same: another task writes it without "
-                "declaring that"
-            )
-            writer, reader = self._writers(access)[1], int(self.other.task[access])
-            suspects = tuple(self.other.name(task) for task in ran_between(self.other, writer, reader).tolist())
-            return finding_of(Kind.INPUT_CHANGED, schedule, self.other, access, found + text, suspects=suspects)
-        text = (
-            "and no task had written it"
-            if origin is _Origin.OUTSIDE
-            else "although the last task that wrote it had left the same; the application may have changed it since"
-        )
-        return finding_of(Kind.INPUT_FROM_OUTSIDE, schedule, self.other, access, found + text)
+            text += "another task writes it without declaring that"
+        else:
+            kind = Kind.INPUT_FROM_OUTSIDE
+            text += "the application or a message has changed it since, or a task that doesn't declare that"
+        return finding_of(kind, schedule, self.other, access, text, suspects=suspects)
 
     def _application_may_have_written(self, access: int) -> bool:
         log = self.other.log

@@ -25,6 +25,8 @@ class Kind(Enum):
     OTHER_TASKS = "other tasks"
     ORDER = "order"
     ENDING = "ending"
+    BEYOND_TOLERANCE = "beyond the tolerance"
+    NOT_BOUNDED = "not bounded"
     LEFT_UNWRITTEN = "declared written, but not all of it was"
     NEVER_CHANGED = "declared updated, never changed"
 
@@ -35,8 +37,8 @@ class Kind(Enum):
 
     @property
     def forbids_comparison(self) -> bool:
-        """Whether the program has no single result that schedules could be compared with."""
-        return self in (Kind.NOT_DETERMINISTIC, Kind.CHANGING_INPUT, Kind.OTHER_TASKS)
+        """Whether the program has no single result that schedules could be compared with, as far as can be told."""
+        return self in (Kind.NOT_DETERMINISTIC, Kind.CHANGING_INPUT, Kind.OTHER_TASKS, Kind.NOT_BOUNDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,8 @@ class Finding:
     """One fault, and where it was seen.
 
     ``schedule`` is the run in which it was seen. ``task`` is a number in the order of submission, ``codelet`` its name;
-    ``handle`` is a number by first use, -1 if the finding is about no handle. ``tasks`` and ``suspects`` are other
-    tasks that belong to it, by name.
+    ``handle`` is a number by first use, -1 if the finding is about no handle. ``suspects`` are other tasks that belong
+    to it, by name. ``rank`` is -1 in a program without ranks; each rank numbers its own tasks and handles.
     """
 
     kind: Kind
@@ -57,6 +59,11 @@ class Finding:
     count: int = 1
     """Findings of this kind with the same codelet; this is the first of them."""
     suspects: tuple[str, ...] = ()
+    rank: int = -1
+    element: int = -1
+    """The first element that differs, counted from 0 in the order of the handle's dimensions; -1: not known."""
+    expected: str = ""
+    found: str = ""
 
     def __str__(self) -> str:
         more = f" (and {self.count - 1} more like it)" if self.count > 1 else ""
@@ -64,7 +71,8 @@ class Finding:
         if len(self.suspects) > _MAX_SUSPECTS:
             listed += f" and {len(self.suspects) - _MAX_SUSPECTS} more"
         suspects = f"; suspects: {listed}" if self.suspects else ""
-        return f"{self.kind.value}: {self.sentence}{suspects}{more} [{self.schedule}]"
+        where = f"rank {self.rank}, {self.schedule}" if self.rank >= 0 else self.schedule
+        return f"{self.kind.value}: {self.sentence}{suspects}{more} [{where}]"
 
 
 def finding_of(kind: Kind, schedule: str, flow: Flow, access: int, text: str, **members: object) -> Finding:
@@ -72,7 +80,8 @@ def finding_of(kind: Kind, schedule: str, flow: Flow, access: int, text: str, **
     task, handle = int(flow.task[access]), int(flow.handle[access])
     sentence = text.format(task=flow.name(task), handle=flow.handle_name(handle))
     codelet = flow.log.names[int(flow.codelet[task])]
-    return Finding(kind, schedule, sentence, task, codelet, handle, **members)  # type: ignore[arg-type]
+    rank = int(flow.log.header["rank"])
+    return Finding(kind, schedule, sentence, task, codelet, handle, rank=rank, **members)  # type: ignore[arg-type]
 
 
 def first_of_each(findings: list[Finding]) -> list[Finding]:

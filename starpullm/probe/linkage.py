@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,11 +13,12 @@ from starpullm.probe.program import ProgramEnding, find_program
 
 _LOADER_SECONDS = 20.0
 _ELF = b"\x7fELF"
+_LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "mpiexec.hydra", "srun")
 
 
 def explain_missing_log(command: Sequence[str], ending: ProgramEnding, folder: Path) -> str:
     """Return a sentence about a program that ended and left no log in the folder."""
-    name = command[0]
+    name = _program(command)
     with suppress(OSError):
         found, expected = (folder / "refused").read_text("ascii").split()
         return f"{name}: found StarPU {found}, expected {expected}, for which this package's probe was compiled"
@@ -36,6 +38,15 @@ def explain_missing_log(command: Sequence[str], ending: ProgramEnding, folder: P
             f"starpu_init{said}"
         )
     return f"{name}: {ending} and didn't start StarPU, expected a StarPU program{said}"
+
+
+def _program(command: Sequence[str]) -> str:
+    """Return the program itself: behind a launcher of ranks, its first argument that is a program."""
+    if Path(command[0]).name in _LAUNCHERS:
+        for argument in command[1:]:
+            if not argument.startswith("-") and shutil.which(argument) is not None:
+                return argument
+    return command[0]
 
 
 def _kind(path: Path) -> str:

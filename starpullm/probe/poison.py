@@ -10,6 +10,9 @@ from starpullm.files import probe_log
 from starpullm.probe.findings import Finding, Kind, finding_of
 from starpullm.probe.flow import Flow
 
+_TRANSACTION = "starpu_transaction_"
+"""StarPU's own codelets, whose handle only orders tasks: they declare to write it, and write nothing."""
+
 
 def explain_poison(reference: Flow, poisoned: Flow, findings: Iterable[Finding]) -> Iterator[Finding]:
     """Replace findings about other outputs by what they mean: the task used what it declares to overwrite.
@@ -18,6 +21,8 @@ def explain_poison(reference: Flow, poisoned: Flow, findings: Iterable[Finding])
     written all that it declares to write, which is worth a note only.
     """
     for finding in findings:
+        if finding.codelet.startswith(_TRANSACTION):
+            continue
         if finding.kind is Kind.OUTPUT_DIFFERS:
             yield _explain(reference, poisoned, finding)
         else:

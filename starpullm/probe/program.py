@@ -9,14 +9,17 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 from starpullm.errors import InvalidArgumentError
-from starpullm.processes.job import JOB_VARIABLE, end_processes
+from starpullm.probe.watch import ProcessWatch
+from starpullm.processes.guard import ended_with_this_process
+from starpullm.processes.job import JOB_VARIABLE, end_processes, shared_memory_directory, temporary_directory
+from starpullm.processes.mpirun import mpi_parameters, outside_of_rank
 from starpullm.processes.stacks import native_stacks
 
 _KEPT = 1 << 16
@@ -38,8 +41,10 @@ class ProgramEnding:
     time_limit: float
     stdout: str
     stderr: str
-    stacks: str
-    """Of its threads, if it was killed at the time limit."""
+    stacks: Mapping[int, str] = field(default_factory=dict)
+    """Of the threads of its processes by their number, if it was killed at the time limit."""
+    ended: tuple[frozenset[int], ...] = ()
+    """Processes with a log that ended before they were killed, in this order; those seen at once are one set."""
 
     def __str__(self) -> str:
         if self.status is None:
@@ -54,7 +59,8 @@ class ProgramEnding:
 class _Tail:
     """Reads a stream to its end, and keeps the last bytes."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: IO[bytes] | None) -> None:
+        assert stream is not None
         self._stream = stream
         self._kept = b""
         self.thread = threading.Thread(target=self._read, daemon=True)
@@ -70,6 +76,10 @@ class _Tail:
         self.thread.join(_DRAIN_SECONDS)
         return self._kept.decode(errors="replace")
 
+    def close(self) -> None:
+        """Close the stream."""
+        self._stream.close()
+
 
 def find_program(name: str) -> str:
     """Return the path of a program, found as shells do; an `InvalidArgumentError` is raised if there is none."""
@@ -82,8 +92,17 @@ def find_program(name: str) -> str:
     return path
 
 
-def run_program(command: Sequence[str], environment: Mapping[str, str], time_limit: float) -> ProgramEnding:
+def run_program(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    time_limit: float,
+    places: Sequence[Path] = (),
+    logs: Path | None = None,
+) -> ProgramEnding:
     """Run a program with these variables in addition to this process's, and without standard input.
+
+    It may be a launcher of ranks, such as mpirun. The processes that write logs into the folder ``logs`` are watched.
+    If this process is killed meanwhile, the program's processes are killed and the directories `places` are removed.
 
     Raises
     ------
@@ -92,35 +111,54 @@ def run_program(command: Sequence[str], environment: Mapping[str, str], time_lim
     RuntimeFailureError
         If a process of the program can't be killed.
     """
-    name = uuid.uuid4().hex
+    path, name = find_program(command[0]), uuid.uuid4().hex
     outer = os.environ.get(JOB_VARIABLE)
-    variables = {**os.environ, **environment, JOB_VARIABLE: f"{outer}:{name}" if outer else name}
+    variables = {**outside_of_rank(os.environ), **environment, JOB_VARIABLE: f"{outer}:{name}" if outer else name}
     start = time.monotonic()
-    try:
-        process = subprocess.Popen(
-            [find_program(command[0]), *command[1:]],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=variables,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise InvalidArgumentError(f"{command[0]}: can't be started: {error.strerror}") from error
-    assert process.stdout is not None
-    assert process.stderr is not None
-    tails = _Tail(process.stdout), _Tail(process.stderr)
-    status: int | None = None
-    stacks = ""
-    try:
-        status = process.wait(time_limit)
-    except subprocess.TimeoutExpired:
-        stacks = native_stacks(process.pid, _STACK_SECONDS)
-    finally:
-        seconds = time.monotonic() - start
-        end_processes(name, process)
-        process.wait()
+    with _started([path, *command[1:]], variables, name, places) as process:
+        watch = ProcessWatch(logs) if logs is not None else None
+        tails = _Tail(process.stdout), _Tail(process.stderr)
+        status: int | None = None
+        stacks: dict[int, str] = {}
+        ended: tuple[frozenset[int], ...] = ()
+        try:
+            status = process.wait(time_limit)
+        except subprocess.TimeoutExpired:
+            stacks = watch.stacks(_STACK_SECONDS) if watch is not None else {}
+            stacks = stacks or {process.pid: native_stacks(process.pid, _STACK_SECONDS)}
+        finally:
+            seconds = time.monotonic() - start
+            if watch is not None:
+                ended = watch.stop()
     stdout, stderr = (tail.text() for tail in tails)
-    process.stdout.close()
-    process.stderr.close()
-    return ProgramEnding(status, seconds, time_limit, stdout, stderr, stacks)
+    for tail in tails:
+        tail.close()
+    return ProgramEnding(status, seconds, time_limit, stdout, stderr, stacks, ended)
+
+
+@contextmanager
+def _started(
+    command: Sequence[str], variables: Mapping[str, str], name: str, places: Sequence[Path]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a program; afterwards none of its processes is left, and no file of MPI's."""
+    with (
+        temporary_directory() as directory,
+        shared_memory_directory(directory) as memory,
+        ended_with_this_process(JOB_VARIABLE, name, (*places, directory, memory)),
+    ):
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**variables, **mpi_parameters(directory, memory)},
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise InvalidArgumentError(f"{command[0]}: can't be started: {error.strerror}") from error
+        try:
+            yield process
+        finally:
+            end_processes(name, process)
+            process.wait()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.errors import InvalidArgumentError
+from starpullm.files import probe_log
 from starpullm.files.probe_log import read_probe_log
 from starpullm.probe.flow import Flow, flow_of
 from starpullm.probe.linkage import explain_missing_log
@@ -22,7 +26,7 @@ _LISTED = 8
 
 @dataclass(frozen=True, eq=False)
 class RecordedRun:
-    """A schedule, the program's ending, and the task flow of each rank; a program without MPI has rank 0."""
+    """A schedule, the program's ending, and the task flow of each rank; of a program without ranks, that of -1."""
 
     schedule: Schedule
     ending: ProgramEnding
@@ -33,15 +37,80 @@ class RecordedRun:
         """The tasks of all ranks."""
         return sum(flow.num_tasks for flow in self.flows.values())
 
-    def name(self, rank: int) -> str:
-        """Return what findings call the schedule."""
-        return self.schedule.name if len(self.flows) == 1 else f"rank {rank}, {self.schedule.name}"
+    @property
+    def missing_ranks(self) -> list[int]:
+        """The ranks of the job that recorded nothing."""
+        num_ranks = max(int(flow.log.header["num_ranks"]) for flow in self.flows.values())
+        return sorted(set(range(num_ranks)) - set(self.flows))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the program ran to its end, with whatever exit status; a launcher gives a status to a crash too."""
+        if self.ending.status is None or self.ending.status < 0 or self.missing_ranks:
+            return False
+        if self.ending.status == 0 or -1 in self.flows:
+            return True
+        return all(flow.log.header["ended"] == probe_log.ENDED_BY_ITSELF for flow in self.flows.values())
+
+    def describe_ending(self) -> str:
+        """Return how the program ended, and which ranks had a part in it."""
+        text = f"the program {self.ending}"
+        ranks = {rank: flow for rank, flow in self.flows.items() if rank >= 0}
+        if not ranks or self.ending.status == 0:
+            return text
+        parts = list(self._running(ranks) if self.ending.status is None else self._culprits(ranks))
+        parts += [f"rank {rank} hadn't started StarPU" for rank in self.missing_ranks]
+        return f"{text}: {', '.join(parts)}" if parts else text
+
+    def _running(self, ranks: Mapping[int, Flow]) -> Iterator[str]:
+        for rank, flow in ranks.items():
+            tasks = _running_tasks(flow)
+            if len(tasks):
+                yield f"rank {rank} was running {_names(flow, tasks)}"
+            elif int(flow.log.header["ended"]) == 0:
+                yield f"rank {rank} was running no task"
+
+    def _culprits(self, ranks: Mapping[int, Flow]) -> Iterator[str]:
+        """Yield the ranks that ended by a fault, the first one first; those that the launcher then ended are left out.
+
+        A rank that was killed leaves nothing. Open MPI's mpirun names it; otherwise it is the one that ended first.
+        """
+        faults = {rank: fault for rank, flow in ranks.items() if (fault := _fault(flow))}
+        order = {pid: number for number, pids in enumerate(self.ending.ended) for pid in pids}
+        pids = {rank: int(flow.log.header["pid"]) for rank, flow in ranks.items()}
+        killed = [rank for rank, flow in ranks.items() if int(flow.log.header["ended"]) == 0]
+        times = {rank: order.get(pids[rank], len(order)) for rank in ranks}
+        first_fault = min((times[rank] for rank in faults), default=len(order))
+        first_killed = min((times[rank] for rank in killed), default=len(order))
+        named = re.search(r"process rank (\d+)\b[^\n]*exited on signal", self.ending.stderr)
+        is_first = first_killed < first_fault and not self.missing_ranks
+        if is_first or (named is not None and not faults):
+            first = [rank for rank in killed if times[rank] == first_killed]
+            for rank in [int(named[1])] if named is not None and int(named[1]) in killed else first:
+                yield f"rank {rank} was killed, or left without exit()"
+        for rank in sorted(faults, key=lambda rank: times[rank]):
+            yield f"rank {rank} {faults[rank]}"
+
+
+def _fault(flow: Flow) -> str:
+    """Return how a process ended, if that is a fault and it could say so."""
+    header = flow.log.header
+    if header["ended"] == probe_log.ENDED_BY_SIGNAL:
+        with suppress(ValueError):
+            return f"was ended by {signal.Signals(int(header['signal'])).name}"
+        return f"was ended by signal {header['signal']}"
+    if header["ended"] == probe_log.ENDED_BY_ITSELF and header["exit_status"] != 0:
+        return f"ended with exit status {header['exit_status']}"
+    return ""
 
 
 def record(
-    command: Sequence[str], schedule: Schedule, folder: Path, num_workers: int, time_limit: float
+    command: Sequence[str], schedule: Schedule, folder: Path, num_workers: int, time_limit: float, keep: str = ""
 ) -> RecordedRun:
     """Run the program under a schedule, and read what it recorded into the folder, which is made.
+
+    ``keep`` is that of `Schedule.environment`. If this process is killed meanwhile, the program is killed, and the
+    directory that the folder is in is removed.
 
     Raises
     ------
@@ -49,8 +118,8 @@ def record(
         If the program can't be started or recorded nothing; the sentence says why.
     """
     folder.mkdir()
-    environment = schedule.environment(folder, num_workers, hash_contents=True)
-    ending = run_program(command, environment, time_limit)
+    environment = schedule.environment(folder, num_workers, hash_contents=True, keep=keep)
+    ending = run_program(command, environment, time_limit, (folder.parent,), folder)
     folders = sorted(folder.glob("probe-*"))
     if not folders:
         raise InvalidArgumentError(explain_missing_log(command, ending, folder))
@@ -63,24 +132,33 @@ def record(
                 f"{path}: the log ends after {len(log.tasks)} tasks, because it couldn't be written: "
                 f"{reason}, expected room for all of it (TMPDIR names another place)"
             )
-        rank = max(int(log.header["rank"]), 0)
+        rank = int(log.header["rank"])
         if rank in flows:
             raise InvalidArgumentError(
                 f"{command[0]}: found {len(folders)} processes that started StarPU, expected one, or one for each rank "
                 "of an MPI job"
             )
         flows[rank] = flow_of(log)
-    return RecordedRun(schedule, ending, flows)
+    run = RecordedRun(schedule, ending, dict(sorted(flows.items())))
+    if run.missing_ranks and ending.status == 0:
+        ranks = ", ".join(map(str, run.missing_ranks))
+        raise InvalidArgumentError(
+            f"{command[0]}: found logs of {len(flows)} ranks and none of {ranks}, expected one of each rank: "
+            "all of them have to start StarPU, on this machine"
+        )
+    return run
+
+
+def _running_tasks(flow: Flow) -> NDArray[np.int64]:
+    return np.flatnonzero((flow.start_ns >= 0) & (flow.end_ns < 0) & flow.has_function)
 
 
 def last_moments(flow: Flow) -> list[str]:
     """Return lines about a process that didn't end by itself: tasks that had run, were running or ready, its stack."""
-    started, ended = flow.start_ns >= 0, flow.end_ns >= 0
-    running = np.flatnonzero(started & ~ended & flow.has_function)
-    ready = np.flatnonzero((flow.ready_ns >= 0) & ~started)
+    ready = np.flatnonzero((flow.ready_ns >= 0) & (flow.start_ns < 0))
     lines = [
-        f"{int(ended.sum())} of {flow.num_tasks} submitted tasks had ended",
-        f"running: {_names(flow, running)}",
+        f"{int((flow.end_ns >= 0).sum())} of {flow.num_tasks} submitted tasks had ended",
+        f"running: {_names(flow, _running_tasks(flow))}",
         f"ready: {_names(flow, ready)}",
     ]
     stack = flow.log.stack.splitlines()

@@ -12,6 +12,11 @@ from starpullm.binding.library import find_probe
 _SETTLE_US = 1000
 _SETTLE_MS = 1500
 """All waits for the program to submit more, together."""
+_KEPT_BYTES = 1 << 30
+"""Of contents that are recorded, in each process of a run."""
+
+KEEP_FROM_FREE = "free"
+"""Contents of all tasks from the first one with an access whose order is free."""
 
 
 @dataclass(frozen=True)
@@ -29,16 +34,14 @@ class Schedule:
     delay_us: int = 0
     poison: bool = False
 
-    def environment(self, folder: Path, num_workers: int, *, hash_contents: bool) -> dict[str, str]:
-        """Return the variables for a run that records into a folder, on a StarPU with so many workers."""
-        variables = {
+    def environment(self, folder: Path, num_workers: int, *, hash_contents: bool, keep: str = "") -> dict[str, str]:
+        """Return the variables for a run that records into a folder, on a StarPU with so many workers.
+
+        ``keep`` says whose contents are recorded, not only hashed: `KEEP_FROM_FREE`, or the number of one task.
+        """
+        return machine_variables(num_workers) | {
             "STARPU_SCHED": "probe",
             "STARPU_SCHED_LIB": str(find_probe()),
-            "STARPU_NCPU": str(num_workers),
-            "STARPU_NCUDA": "0",
-            "STARPU_NHIP": "0",
-            "STARPU_NOPENCL": "0",
-            "STARPU_WORKERS_NOBIND": "1",
             "STARPULLM_PROBE_DIRECTORY": str(folder),
             "STARPULLM_PROBE_SEED": str(self.seed),
             "STARPULLM_PROBE_MAX_WORKERS": str(self.max_workers),
@@ -47,10 +50,25 @@ class Schedule:
             "STARPULLM_PROBE_SETTLE_MS": str(_SETTLE_MS),
             "STARPULLM_PROBE_HASH": str(int(hash_contents)),
             "STARPULLM_PROBE_POISON": str(int(self.poison)),
+            "STARPULLM_PROBE_CONTENTS": keep,
+            "STARPULLM_PROBE_CONTENTS_BYTES": str(_KEPT_BYTES),
         }
-        if "HWLOC_SYNTHETIC" not in os.environ and (os.cpu_count() or 1) < num_workers:
-            variables["HWLOC_SYNTHETIC"] = f"core:{num_workers} pu:1"
-        return variables
+
+
+def machine_variables(num_workers: int) -> dict[str, str]:
+    """Return the variables that give StarPU so many CPU workers, also on a machine with fewer cores."""
+    variables = {
+        "STARPU_NCPU": str(num_workers),
+        "STARPU_NCUDA": "0",
+        "STARPU_NHIP": "0",
+        "STARPU_NOPENCL": "0",
+        "STARPU_WORKERS_NOBIND": "1",
+        "STARPU_MPI_NOBIND": "1",
+    }
+    if "HWLOC_SYNTHETIC" not in os.environ and (os.cpu_count() or 1) < num_workers:
+        # With a package, as real machines have one: parallel workers are made by package.
+        variables["HWLOC_SYNTHETIC"] = f"package:1 core:{num_workers} pu:1"
+    return variables
 
 
 REFERENCE = Schedule("reference schedule")

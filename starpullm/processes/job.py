@@ -41,6 +41,8 @@ __all__ = [
     "job_environment",
     "processes_of",
     "run_job",
+    "shared_memory_directory",
+    "temporary_directory",
 ]
 
 JOB_VARIABLE = "STARPULLM_JOB"
@@ -89,7 +91,7 @@ def run_job(job: Job, stop: threading.Event | None = None) -> JobEnding:
         If a process of the job can't be killed.
     """
     name = uuid.uuid4().hex
-    with _temporary_directory() as directory, _shared_memory_directory(directory) as memory:
+    with temporary_directory() as directory, shared_memory_directory(directory) as memory:
         ranks = directory / "ranks"
         ranks.mkdir()
         (directory / "tmp").mkdir()
@@ -155,18 +157,19 @@ def processes_of(name: str) -> list[psutil.Process]:
     return found
 
 
-# ---- How it works ----
-
-
 @contextmanager
-def _temporary_directory(parent: Path | None = None) -> Iterator[Path]:
+def temporary_directory(parent: Path | None = None) -> Iterator[Path]:
+    """Make a directory for the time of a run, by default where temporary files belong, and give its path."""
     with tempfile.TemporaryDirectory(prefix="starpullm-", dir=parent, ignore_cleanup_errors=True) as directory:
         yield Path(directory)
 
 
-def _shared_memory_directory(otherwise: Path) -> AbstractContextManager[Path]:
+def shared_memory_directory(otherwise: Path) -> AbstractContextManager[Path]:
     """Return a directory of the job's own in memory, because a crashed rank leaves its shared memory behind."""
-    return _temporary_directory(_MEMORY) if os.access(_MEMORY, os.W_OK) else nullcontext(otherwise)
+    return temporary_directory(_MEMORY) if os.access(_MEMORY, os.W_OK) else nullcontext(otherwise)
+
+
+# ---- How it works ----
 
 
 def _start(job: Job, name: str, directory: Path, memory: Path) -> subprocess.Popen[bytes]:

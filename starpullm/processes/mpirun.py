@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
@@ -58,6 +59,16 @@ def outer_job_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
     """
     is_rank = any(rank in environment for rank, _ in RANK_AND_SIZE)
     return (*_ALLOCATION, *_OUTER_JOB) if is_rank else _ALLOCATION
+
+
+def outside_of_rank(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without the variables of the MPI job in which this process is a rank, if it is one."""
+    if not any(rank in environment for rank, _ in RANK_AND_SIZE):
+        return dict(environment)
+    dropped = [*_OUTER_JOB, *(name for names in RANK_AND_SIZE for name in names)]
+    return {
+        name: value for name, value in environment.items() if not any(fnmatchcase(name, pattern) for pattern in dropped)
+    }
 
 
 def mpi_parameters(temporary: Path, memory: Path) -> dict[str, str]:

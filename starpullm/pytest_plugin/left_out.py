@@ -8,7 +8,7 @@ import pytest
 
 from starpullm.pytest_plugin.items import RANK_MARKERS, family_of
 from starpullm.pytest_plugin.options import Options
-from starpullm.report.left_out import NOT_REACHED, LeftOut, others
+from starpullm.report.left_out import NOT_REACHED, LeftOut, beyond, others
 
 
 def selection(options: Options) -> dict[str, list[str]]:
@@ -72,7 +72,7 @@ def not_chosen(options: Options) -> Iterator[LeftOut]:
     yield from others(
         "partition", machine["partitions"], chosen["partitions"], "--starpullm-partition chooses partitions"
     )
-    yield LeftOut(f"partitions of more than {cores} cores", f"this machine has {cores} cores")
+    yield beyond(cores, options.ranks)
     if cores > machine["starpu_max_workers"]:
         most = machine["starpu_max_workers"]
         yield LeftOut(f"partitions of more than {most} workers", f"StarPU was built for at most {most} workers")

@@ -18,7 +18,15 @@ class Program:
         self.command = tuple(map(str, command))
 
     def probe(
-        self, *, runs: int = 5, seed: int = 1, workers: int = 4, time_limit: float = 300.0, same: bool = True
+        self,
+        *,
+        runs: int = 5,
+        seed: int = 1,
+        workers: int = 4,
+        time_limit: float = 300.0,
+        tolerance: str | None = None,
+        tolerance_type: str | None = None,
+        same: bool = True,
     ) -> ProbeResult:
         """Probe the program, and fail the test unless its results are the same in all schedules.
 
@@ -28,7 +36,15 @@ class Program:
         from starpullm.checks.result import Outcome
         from starpullm.probe import probe_program
 
-        result = probe_program(self.command, runs=runs, seed=seed, workers=workers, time_limit=time_limit)
+        result = probe_program(
+            self.command,
+            runs=runs,
+            seed=seed,
+            workers=workers,
+            time_limit=time_limit,
+            tolerance=tolerance,
+            tolerance_type=tolerance_type,
+        )
         if same and result.outcome is not Outcome.PASSED:
             pytest.fail("\n".join(result.describe()), pytrace=False)
         return result

@@ -20,11 +20,11 @@ class Charts:
 
 def charts_of(figures: Mapping[str, figure]) -> Charts:
     """Return the HTML of figures by their names."""
+    if not figures:
+        return Charts("", {})
     from bokeh.embed import components
     from bokeh.resources import Resources
 
-    if not figures:
-        return Charts("", {})
     for plot in figures.values():
         _let_the_page_colour(plot)
     script, elements = components(dict(figures))

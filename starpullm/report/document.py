@@ -15,7 +15,7 @@ from starpullm.errors import FileError, FormatError
 from starpullm.files.atomic import atomic_write
 from starpullm.files.header import reason
 
-VERSION = 2
+VERSION = 3
 
 Document: TypeAlias = dict[str, Any]
 """The content of a report's JSON file."""
@@ -37,6 +37,7 @@ def new_document(command: str, arguments: Sequence[str], *, ranks: int = 1, seed
         "environment": None,
         "ranks": ranks,
         "seed": seed,
+        "runs": [],
         "selection": {},
         "running": [],
         "tests": [],

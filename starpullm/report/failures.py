@@ -33,6 +33,9 @@ class Failure:
     test: str
     family: str
     configuration: str
+    run: str
+    """The name of its run, in a report of several."""
+
     finding: str
     message: str
     differences: tuple[Difference, ...]
@@ -52,13 +55,16 @@ class FailureGroup:
     anchor: str
 
 
-def failure_groups(document: Document, claims: Mapping[str, tuple[str, str]]) -> list[FailureGroup]:
-    """Return the failed tests by the check that failed, or by their first words if none gave a result."""
+def failure_groups(document: Document, faults: Mapping[str, str]) -> list[FailureGroup]:
+    """Return the failed tests by the check that failed, or by their first words if none gave a result.
+
+    ``faults`` has for each check what is wrong if it fails.
+    """
     groups: dict[str, list[int]] = {}
     for number, test in enumerate(document["tests"]):
         if test["outcome"] == "failed":
             names = [result["name"] for result in test["results"] if result["outcome"] == "failed"]
-            words = f"not true: {claims.get(names[0], (names[0], ''))[0]}" if names else _first_words(test["message"])
+            words = faults.get(names[0], f"{names[0]} failed") if names else _first_words(test["message"])
             groups.setdefault(words, []).append(number)
     return [FailureGroup(words, len(tests), failure_anchor(tests[0])) for words, tests in groups.items()]
 
@@ -84,6 +90,7 @@ def failures(document: Document) -> list[Failure]:
                     test=test["test"].rpartition("/")[2],
                     family=test["family"],
                     configuration=test["configuration"],
+                    run=test.get("run", ""),
                     finding=_first_words(message),
                     message=message,
                     differences=tuple(_differences(test, number)),
@@ -116,7 +123,7 @@ def _parity_difference(result: Mapping[str, Any], anchor: str) -> Difference:
     others = [_tensor(other) for other in result["differences"][1:]]
     return Difference(
         anchor,
-        f"First of {len(others) + 1} tensors that differ, in order of execution",
+        f"{_first_of(len(others) + 1)}, in order of execution" if others else _first_of(1),
         tuple(rows),
         tuple(others[:_MAX_NAMED]),
         len(others),
@@ -130,11 +137,15 @@ def _run_difference(result: Mapping[str, Any], anchor: str) -> Difference:
     count = int(result.get("measured") or len(result["differences"])) - 1
     return Difference(
         anchor,
-        f"First of {count + 1} tensors that differ",
+        _first_of(count + 1),
         (*rows, *_bits(first["difference"])),
         tuple(names[:_MAX_NAMED]),
         count,
     )
+
+
+def _first_of(count: int) -> str:
+    return f"First of {count:,} tensors that differ" if count > 1 else "The only tensor that differs"
 
 
 def _bits(bits: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -177,4 +188,5 @@ def _task(task: Mapping[str, Any]) -> str:
     parts += [
         f"{word} {task[name]}" for name, word in (("sub_batch", "sub-batch"), ("layer", "layer")) if task[name] >= 0
     ]
-    return f"{task['operation']} ({', '.join(parts)}) on worker {task['worker']} of rank {task['rank']}"
+    worker = f"worker {task['worker']} of " if task["worker"] >= 0 else ""  # a transfer has none
+    return f"{task['operation']} ({', '.join(parts)}) on {worker}rank {task['rank']}"

@@ -23,3 +23,11 @@ def others(what: str, known: Iterable[str], chosen: Sequence[str], how: str) -> 
     names = [name for name in known if name not in chosen]
     if names:
         yield LeftOut(f"{what}{'s' if len(names) > 1 else ''} {', '.join(names)}", f"not chosen; {how}")
+
+
+def beyond(cores: int, ranks: int) -> LeftOut:
+    """Return the entry for larger machines; over ranks, ``cores`` are those of each rank."""
+    counted = f"{cores} core{'s' if cores > 1 else ''}"
+    return LeftOut(
+        f"partitions of more than {counted}", f"{'each rank' if ranks > 1 else 'this machine'} has {counted}"
+    )

@@ -24,12 +24,15 @@ _MIN_PART = 3
 
 @dataclass(frozen=True)
 class SpeedRow:
-    """A measured configuration; ``limit`` is the speed of a step whose matmuls alone use all that the cores can do."""
+    """A measured configuration; ``limit`` is the speed of a step whose matmuls alone use all that the cores can do.
+
+    ``fraction`` is the part of the limit that was reached, in words; a range if measurements of the limit differ.
+    """
 
     name: str
     tokens_per_ms: float | None
     limit: float | None
-    fraction: float | None
+    fraction: str
     failure: str
 
 
@@ -61,19 +64,28 @@ def speeds_of(document: Document) -> list[SpeedRow]:
 def _speed_row(entry: Mapping[str, Any]) -> SpeedRow:
     name = _name(entry["configuration"])
     if "failure" in entry:
-        return SpeedRow(name, None, None, None, entry["failure"])
+        return SpeedRow(name, None, None, "", entry["failure"])
     if "contenders" in entry:
         strict = entry["contenders"][0]["tokens_per_ms"]["median"]
         others = ", ".join(
             f"{other['name']} {other['tokens_per_ms']['median']:.4g}" for other in entry["contenders"][1:]
         )
-        return SpeedRow(f"{name}; beside it: {others}", strict, None, None, "")
-    fraction = entry.get("fraction_of_limit")
-    limit = None
-    if "matmul_flops" in entry:
-        tokens = entry["configuration"]["batch_size"] * entry["configuration"]["seq_len"]
-        limit = tokens * entry["matmul_limit_gflops"] * 1e6 / entry["matmul_flops"]
-    return SpeedRow(name, entry["tokens_per_ms"], limit, fraction, "")
+        return SpeedRow(f"{name}; beside it: {others}", strict, None, "", "")
+    limit = matmul_limit(entry) if "matmul_flops" in entry else None
+    return SpeedRow(name, entry["tokens_per_ms"], limit, _fraction(entry), "")
+
+
+def matmul_limit(entry: Mapping[str, Any]) -> float:
+    """Return the tokens per millisecond of a step that consists of its matmuls alone, at the processor's limit."""
+    tokens: int = entry["configuration"]["batch_size"] * entry["configuration"]["seq_len"]
+    return float(tokens * entry["matmul_limit_gflops"] * 1e6 / entry["matmul_flops"])
+
+
+def _fraction(entry: Mapping[str, Any]) -> str:
+    if "matmul_limit_range" in entry:
+        low, high = (f"{100 * entry['matmul_gflops'] / limit:.1f}" for limit in reversed(entry["matmul_limit_range"]))
+        return f"{low} %" if low == high else f"{low} to {high} %"
+    return f"{100 * entry['fraction_of_limit']:.1f} %" if "fraction_of_limit" in entry else "–"
 
 
 def _name(configuration: Mapping[str, Any]) -> str:

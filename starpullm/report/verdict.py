@@ -5,28 +5,57 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from starpullm.report.document import Document
 from starpullm.report.left_out import NOT_REACHED
 
-CLAIMS: Mapping[str, tuple[str, str]] = {
-    "parity": ("every tensor of every step has the bits of llm.c", "tensors"),
-    "shared buffers": ("blocks that share buffers give the same bits", "tensors"),
-    "resumed run": ("a resumed run has the bits of an uninterrupted one", "tensors"),
-    "accesses": ("tasks access what they declare and nothing else", "tasks"),
-    "poison": ("nothing is read before it is written", "tasks"),
-    "runtime graph": ("StarPU's graph is the one that the accesses require", "required edges"),
-    "observed order": ("tasks ran in the order that the accesses require", "required edges"),
-    "handle reuse": ("reused buffers don't lengthen the critical path", "added edges"),
-    "perturbation": ("delays and schedulers change no bit", "tensors"),
-    "gradient error": ("every gradient is within the error bound of its sum", "elements"),
-    "bit stability": ("reductions have the same bits on all placements", "tensors"),
-    "losses of ranks": ("all ranks report the same losses", "series"),
-    "memory growth": ("memory doesn't grow with the number of steps", "repetitions"),
-    "graph cost": ("the task graph is no more expensive", "numbers"),
+
+class Claim(NamedTuple):
+    """What a check is about: what must hold, what is wrong if it doesn't, and what the check counts."""
+
+    holds: str
+    fault: str
+    unit: str
+
+
+CLAIMS: Mapping[str, Claim] = {
+    "parity": Claim(
+        "every tensor of every step has the bits of llm.c", "tensors have other bits than llm.c's", "tensors"
+    ),
+    "shared buffers": Claim(
+        "blocks that share buffers give the same bits", "blocks that share buffers give other bits", "tensors"
+    ),
+    "resumed run": Claim(
+        "a resumed run has the bits of an uninterrupted one", "a resumed run has other bits", "tensors"
+    ),
+    "accesses": Claim(
+        "tasks access what they declare and nothing else", "tasks don't access what they declare", "tasks"
+    ),
+    "poison": Claim("nothing is read before it is written", "memory is read before it is written", "tasks"),
+    "runtime graph": Claim(
+        "StarPU's graph is the one that the accesses require", "StarPU's graph lacks or adds edges", "required edges"
+    ),
+    "observed order": Claim(
+        "tasks ran in the order that the accesses require", "tasks ran too early", "required edges"
+    ),
+    "handle reuse": Claim(
+        "reused buffers don't lengthen the critical path", "reused buffers lengthen the critical path", "added edges"
+    ),
+    "perturbation": Claim("delays and schedulers change no bit", "a delay or a scheduler changes bits", "tensors"),
+    "gradient error": Claim(
+        "every gradient is within the error bound of its sum", "gradients are beyond their error bounds", "elements"
+    ),
+    "bit stability": Claim(
+        "reductions have the same bits on all placements", "a reduction has other bits on another placement", "tensors"
+    ),
+    "losses of ranks": Claim("all ranks report the same losses", "ranks report different losses", "series"),
+    "memory growth": Claim(
+        "memory doesn't grow with the number of steps", "memory grows with the number of steps", "repetitions"
+    ),
+    "graph cost": Claim("the task graph is no more expensive", "the task graph is more expensive", "numbers"),
 }
-"""For each check, by the name of its result, what must hold and what it counts."""
+"""By the name of a check's result."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +90,8 @@ def verdict_of(document: Document) -> Verdict:
     counts = {"passed": passed, "failed": failed, "skipped": skipped, "not reached": not_reached}
     of_all = f"{failed} of {_tests(len(document['tests']))} failed"
     so_far = f"So far {_tests(passed)} passed and {failed} failed."
+    if document["runs"] and (verdict := _verdict_on_runs(document, counts, so_far)):
+        return verdict
     if document["state"] == "running":
         return Verdict(
             "unfinished",
@@ -93,6 +124,19 @@ def verdict_of(document: Document) -> Verdict:
     if not passed:
         return Verdict("passed", "Measured", f"{len(document['throughput'])} configurations were measured.", counts)
     return Verdict("passed", "Passed", f"All {_tests(passed)} passed.", counts)
+
+
+def _verdict_on_runs(document: Document, counts: Mapping[str, int], so_far: str) -> Verdict | None:
+    """Return the verdict on several runs if one of them failed or has no result; None if all have one."""
+    outcomes = Counter(run["outcome"] for run in document["runs"])
+    total = len(document["runs"])
+    words = {"failed": "failed", "did not end": "did not end", "nothing compared": "compared nothing"}
+    said = [f"{outcomes[name]} of {total} runs {text}." for name, text in words.items() if outcomes[name]]
+    if outcomes["failed"] or counts["failed"] or _measurements_failed(document):
+        tests = [f"{counts['failed']} of {_tests(len(document['tests']))} failed."] if counts["failed"] else []
+        measurements = [_measurements_failed(document)] if _measurements_failed(document) else []
+        return Verdict("failed", "Failed", " ".join([*tests, *measurements, *said]), counts)
+    return Verdict("unfinished", "Incomplete", " ".join([*said, so_far]), counts) if said else None
 
 
 def _verdict_on_mutants(rows: list[dict[str, Any]], counts: Mapping[str, int]) -> Verdict:
@@ -129,24 +173,31 @@ def check_rows(document: Document) -> list[CheckRow]:
     order = {name: number for number, name in enumerate(CLAIMS)}
     rows = []
     for name in sorted(results, key=lambda name: (order.get(name, len(order)), name)):
-        claim, unit = CLAIMS.get(name, (name, "comparisons"))
+        claim = CLAIMS.get(name, Claim(name, name, "comparisons"))
         outcomes = Counter(result["outcome"] for result in results[name])
         rows.append(
             CheckRow(
-                claim=claim,
+                claim=claim.holds,
                 name=name,
                 passed=outcomes["passed"],
                 failed=outcomes["failed"],
                 undecided=sum(outcomes.values()) - outcomes["passed"] - outcomes["failed"],
                 compared=sum(_compared(result) for result in results[name]),
-                unit=unit,
+                unit=claim.unit,
             )
         )
     return rows
 
 
 def not_checked(document: Document) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield what was not checked, why, and the tests that this is about: first those that were skipped."""
+    """Yield what was not checked, why, and the tests that this is about.
+
+    First come runs without a complete result, then tests that were skipped.
+    """
+    runs = {run["name"] for run in document["runs"]}
+    for entry in document["not_checked"]:
+        if entry["what"] in runs:
+            yield entry["what"], entry["reason"], entry["tests"]
     skipped: dict[tuple[str, str], list[str]] = {}
     for test in document["tests"]:
         if test["outcome"] == "skipped":
@@ -156,7 +207,8 @@ def not_checked(document: Document) -> Iterator[tuple[str, str, list[str]]]:
     for (what, reason), tests in skipped.items():
         yield what, reason, tests
     for entry in document["not_checked"]:
-        yield entry["what"], entry["reason"], entry["tests"]
+        if entry["what"] not in runs:
+            yield entry["what"], entry["reason"], entry["tests"]
 
 
 def _compared(result: Mapping[str, Any]) -> int:

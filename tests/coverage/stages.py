@@ -46,6 +46,7 @@ def parts(build: Path) -> tuple[Part, ...]:
             Part("ranks", f"ranks-{record}", (*_MPIRUN, *PYTHON, *suite(build, "", record), "--with-mpi"))
             for record in (*_RECORDS, "single or ragged or long or wide")
         ),
+        Part("ranks", "ranks-interface", (*_MPIRUN, *PYTHON, *suite(build, "interface_over_ranks"), "--with-mpi")),
         *(
             Part("ctest", f"ctest-{name.strip('.*_')}", ("ctest", *_CTEST, "--test-dir", str(build), "-R", f"^{name}$"))
             for name in _CTESTS
@@ -67,7 +68,7 @@ def _suite_parts() -> list[tuple[str, tuple[str, str]]]:
         *((f"parity-{records.partition(' ')[0]}", ("parity", records)) for records in _PARITY_RECORDS),
         *by_record,
         *((f"perturbation-{record}", ("perturbation", record)) for record in _RECORDS[:2]),
-        *((module, (module, "")) for module in ("memory", "kernels")),
+        *((module, (module, "")) for module in ("memory", "kernels", "interface")),
     ]
 
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from starpullm.binding.library import find_library
+
 from .children import TWO_CORES, cli_command, finish, run_cli, started
 
 pytestmark = pytest.mark.usefixtures("own_lock")
@@ -58,6 +60,22 @@ def test_blas() -> None:
     assert_consistent(comparison, 3)
     assert [contender["name"] for contender in comparison["contenders"]] == ["strict", "blas"]
     assert comparison["contenders"][1]["description"].startswith("blas (libscipy_openblas.so, OpenBLAS")
+
+
+def test_another_build_has_the_same_losses() -> None:
+    library = ("--against", "library", "--other-library", find_library())
+    comparison = against("--model", "tiny", *library, "--iterations", 2)
+    assert_consistent(comparison, 2)
+    assert [contender["name"] for contender in comparison["contenders"]] == ["strict", "library"]
+    assert comparison["contenders"][1]["description"] == f"strict, {find_library()}"
+    assert comparison["loss_difference"] == 0
+
+
+def test_another_build_is_named() -> None:
+    done = run_cli("bench", "--model", "tiny", "--against", "library").check(2)
+    assert "expected --against library together with --other-library" in done.stderr
+    done = run_cli("bench", "--model", "tiny", "--against", "library", "--other-library", "no.so").check(2)
+    assert "no.so" in done.stderr
 
 
 def test_text() -> None:

@@ -18,7 +18,7 @@ COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
 
 # As native/CMakeLists.txt has them.
 FLAGS = "-std=c11 -O3 -Wall -Wextra -Werror -D_GNU_SOURCE -ffp-contract=off -fno-math-errno -fno-trapping-math".split()
-NEON = ["-DSIMD_LEVEL=neon", "-DSIMD_BYTES=16", "-DSIMD_REGISTERS=32"]
+NEON = "-DSIMD_LEVEL=neon -DSIMD_BYTES=16 -DSIMD_REGISTERS=32 -DSIMD_ROWS=8 -DSIMD_VECTORS=3".split()
 
 
 def run(*command: str | Path, directory: Path) -> str:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds StarPU's own examples from the source package that ci/starpu.sh fetches, into .cache/starpu-examples. They are no
-# part of the product: tests.probe.examples runs the probe over them.
+# Builds StarPU's own examples, those with MPI too, from the source package that ci/starpu.sh fetches, into
+# .cache/starpu-examples. They are no part of the product: tests.probe.examples runs the probe over them. Interrupted, it
+# goes on where it was.
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
@@ -13,21 +14,35 @@ source "$ROOT/ci/starpu.sh"
 EXAMPLES=$CACHE/starpu-examples
 STARPU_WORK=$EXAMPLES/work
 
+# LU, Cholesky, CG and heat call BLAS. Only the examples, and the StarPU of this build, are linked with it.
+find_blas() {
+    pkg-config --exists blas && return
+    local install=(apt-get install -y --no-install-recommends libopenblas-dev)
+    [[ $(id -u) == 0 && -x $(command -v apt-get) ]] || fail "no BLAS (pkg-config knows none), which examples need" \
+        "On Debian or Ubuntu:  sudo ${install[*]}"
+    note "no BLAS: ${install[*]}"
+    "${install[@]}"
+}
+
+# The options are those of the StarPU that the examples will run on: its types have sizes that depend on them.
+# --enable-quick-check makes the examples small.
 configure_examples() {
     mkdir -p "$EXAMPLES/build"
     cd "$EXAMPLES/build"
-    "$STARPU_WORK/source/configure" --prefix="$EXAMPLES/unused" --enable-parallel-worker --enable-maxcpus=256 \
-        --enable-maxnodes=64 --disable-build-doc --disable-opencl --disable-starpufft --disable-fortran --disable-static \
-        --disable-fxt --disable-starpupy --disable-cuda --disable-hip ACLOCAL=: AUTOCONF=: AUTOHEADER=: AUTOMAKE=:
+    "$STARPU_WORK/source/configure" --prefix="$EXAMPLES/unused" "${STARPU_OPTIONS[@]}" --enable-build-examples \
+        --enable-quick-check ACLOCAL=: AUTOCONF=: AUTOHEADER=: AUTOMAKE=:
 }
 
 build_examples() {
     make -C "$EXAMPLES/build/src" -j"$(nproc)"
+    make -C "$EXAMPLES/build/mpi/src" -j"$(nproc)"
     # Some need libraries that aren't here; the others are enough.
     make -C "$EXAMPLES/build/examples" -k -j"$(nproc)" || true
+    make -C "$EXAMPLES/build/mpi/examples" -k -j"$(nproc)" || true
 }
 
 mkdir -p "$EXAMPLES"
+find_blas
 if [[ ! -d $STARPU_WORK/source ]]; then
     mkdir -p "$STARPU_WORK"
     if [[ -n ${STARPU_SOURCE:-} ]]; then

@@ -33,13 +33,21 @@ def starpu_prefix() -> Path:
 def compiled(starpu_prefix: Path, tmp_path_factory: pytest.TempPathFactory) -> Compile:
     """Return a function from the name of a source to the program, compiled when first asked for."""
     directory = tmp_path_factory.mktemp("programs")
-    compiler = os.environ.get("CC") or shutil.which("cc") or "gcc"
+    plain = os.environ.get("CC") or shutil.which("cc") or "gcc"
 
     @cache
     def compile_(name: str) -> Path:
         program = directory / name
+        over_ranks = "starpu_mpi.h" in (SOURCES / f"{name}.c").read_text("utf-8")
+        compiler, libraries = ("mpicc", ["-lstarpumpi-1.4"]) if over_ranks else (plain, [])
         command = [compiler, "-g", "-O1", "-o", str(program), str(SOURCES / f"{name}.c")]
-        command += [f"-I{starpu_prefix}/include/starpu/1.4", f"-L{starpu_prefix}/lib", "-lstarpu-1.4", "-lm"]
+        command += [
+            f"-I{starpu_prefix}/include/starpu/1.4",
+            f"-L{starpu_prefix}/lib",
+            *libraries,
+            "-lstarpu-1.4",
+            "-lm",
+        ]
         command += [f"-Wl,-rpath,{starpu_prefix}/lib"]
         run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert run.returncode == 0, run.stderr
@@ -51,6 +59,12 @@ def compiled(starpu_prefix: Path, tmp_path_factory: pytest.TempPathFactory) -> C
 @pytest.fixture(scope="session")
 def scenarios(compiled: Compile) -> Path:
     return compiled("scenarios")
+
+
+@pytest.fixture(scope="session")
+def ranks(compiled: Compile) -> list[str]:
+    """Return the command of two ranks, without the name of what they run."""
+    return ["mpirun", "--oversubscribe", "--allow-run-as-root", "-n", "2", str(compiled("ranks"))]
 
 
 @pytest.fixture(autouse=True, scope="session")

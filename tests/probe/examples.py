@@ -1,7 +1,8 @@
 """Runs the probe over StarPU's own examples, and writes docs/probe-programs.md.
 
-``python -m tests.probe.examples`` after ``tests/probe/build_examples.sh``; a part of a name chooses some of them. The
-results of earlier runs are kept in a file, and the page shows all of them.
+``python -m tests.probe.examples`` after ``tests/probe/build_examples.sh``; a part of a name chooses some of them. Each
+program is probed several times, with other seeds each time. What is known is kept in a file after each time, so an
+interrupted call goes on where it was, and the page shows all of it.
 """
 
 from __future__ import annotations
@@ -12,125 +13,179 @@ import os
 import platform
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from starpullm.binding.library import find_library
 from starpullm.errors import StarpullmError
 from starpullm.machine import inspect_machine
 from starpullm.probe import probe_program
 from starpullm.probe.program import run_program
+from starpullm.probe.schedules import machine_variables
 
-CHECKOUT = Path(__file__).parents[2]
-BUILD = CHECKOUT / ".cache" / "starpu-examples" / "build"
-RESULTS = CHECKOUT / ".cache" / "starpu-examples" / "results.json"
+from .built import CHECKOUT, EXAMPLES, Example, examples, lock_results, prepare_environment
+from .looked_into import REFUSALS, SEEN
+
+RESULTS = EXAMPLES / "results.json"
 PAGE = CHECKOUT / "docs" / "probe-programs.md"
 WORKERS = 4
 TIME_LIMIT = 60.0
 RUNS = 3
+"""In disturbed schedules, each time that a program is probed."""
+TIMES = 10
 
-# Smaller than their own defaults, so that all of them take minutes.
-ARGUMENTS: Mapping[str, tuple[str, ...]] = {}
-
-
-LEFT_OUT = ("openmp/vector_scal_omp", "pi/pi_redux")
-"""They take more than half a minute bare."""
-
-# What a look by hand has shown of findings.
-SEEN = {
-    "filters/fmatrix_pick_variable": "A mistake of the example: the codelet `cl_r` declares `STARPU_R`, and its "
-    "function, which it shares with `cl_rw`, multiplies the value. With one memory node nothing is lost by that.",
-}
+Row = dict[str, Any]
 
 
-def programs(build: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the built examples, by folder and name."""
-    root = build / "examples"
-    for path in sorted(root.glob("**/.libs/*")):
-        if path.is_file() and os.access(path, os.X_OK) and ".so" not in path.name:
-            yield str(path.parent.parent.relative_to(root) / path.name), path
-
-
-def judge(name: str, path: Path, runs: int) -> dict[str, object]:
-    """Return the row of a program: tasks, verdict, the time of the bare run and of each run under the probe."""
-    command = [str(path), *ARGUMENTS.get(name, ())]
-    environment = {"STARPU_NCPU": str(WORKERS), "STARPU_WORKERS_NOBIND": "1"}
-    if (os.cpu_count() or 1) < WORKERS:
-        environment["HWLOC_SYNTHETIC"] = f"core:{WORKERS} pu:1"
-    bare = run_program(command, environment, TIME_LIMIT)
-    row: dict[str, object] = {"name": name, "bare": bare.seconds, "bare_ending": str(bare)}
+def judge(example: Example, seed: int) -> Row:
+    """Probe a program once, and return what was found."""
     start = time.monotonic()
     try:
-        result = probe_program(command, runs=runs, workers=WORKERS, time_limit=TIME_LIMIT)
+        result = probe_program(example.command(), runs=RUNS, seed=seed, workers=WORKERS, time_limit=TIME_LIMIT)
     except StarpullmError as error:
-        sentence = str(error).removeprefix(f"{path}: ")
-        return row | {"verdict": "refused", "details": [sentence], "tasks": 0}
-    row["seconds"] = (time.monotonic() - start) / (result.runs + 1)
-    details = [str(finding) for finding in result.findings]
-    return row | {
+        return {"verdict": "refused", "details": [str(error).partition(": ")[2]]}
+    return {
         "verdict": result.finding.partition(":")[0],
+        "seconds": (time.monotonic() - start) / (result.runs + 1),
         "tasks": result.num_tasks,
         "compared": result.compared,
         "tolerated": result.tolerated,
-        "details": [*details, *result.last_moments[:4]],
-        "notes": [str(note) for note in result.notes],
+        "unseen": result.unseen,
+        "details": [*map(str, result.findings), *result.last_moments[:12]],
+        "notes": list(map(str, result.notes)),
     }
 
 
-def page(rows: Mapping[str, Mapping[str, object]], starpu: str) -> str:
+def bare_run(example: Example) -> Row:
+    """Return the time of a run without the probe, and how it ended."""
+    ending = run_program(example.command(), machine_variables(WORKERS), TIME_LIMIT)
+    return {"bare": ending.seconds, "bare_ending": str(ending), "times": {}}
+
+
+def is_refused(row: Row) -> bool:
+    """Return whether the probe has no verdict on a program."""
+    return any(time_["verdict"] == "refused" for time_ in row["times"].values())
+
+
+def text_of(detail: str) -> str:
+    """Return the beginning of a sentence, as a cell of a table."""
+    return re.sub(r"\s+", " ", detail)[:300].replace("|", "\\|")
+
+
+def judged_lines(rows: Mapping[str, Row]) -> Iterator[str]:
+    """Yield the table of programs with a verdict."""
+    yield "| program | tasks | contents compared | verdict | times, alarms | bare | probe | what was found |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for name, row in sorted(rows.items()):
+        times = list(row["times"].values())
+        if not times or is_refused(row):
+            continue
+        alarms = [one for one in times if one["verdict"] != "same"]
+        shown = (alarms or times)[0]
+        text = text_of(shown["details"][0]) if shown["details"] else ""
+        tolerated = sum(one["tolerated"] for one in times)
+        if tolerated:
+            text = f"{tolerated} contents differ because of accesses whose order is free. {text}"
+        seconds = sum(one["seconds"] for one in times) / len(times)
+        compared = sum(one["compared"] for one in times)
+        cells = (name, shown["tasks"], compared, shown["verdict"], f"{len(times)}, {len(alarms)}")
+        yield "| " + " | ".join(map(str, (*cells, f"{row['bare']:.2f}", f"{seconds:.2f}", text))) + " |"
+
+
+def refused_lines(rows: Mapping[str, Row]) -> Iterator[str]:
+    """Yield the table of refused programs, and whether that is right."""
+    yield "| program | what the probe says | is that right? |"
+    yield "|---|---|---|"
+    for name, row in sorted(rows.items()):
+        if is_refused(row):
+            said = next(one for one in row["times"].values() if one["verdict"] == "refused")
+            reason = next((why for part, why in REFUSALS.items() if re.search(part, name)), "not looked into")
+            yield f"| {name} | {text_of(said['details'][0])} | {reason} |"
+
+
+def page(rows: Mapping[str, Row], starpu: str) -> str:
     """Return the page with all results."""
+    judged = {name: row for name, row in rows.items() if row["times"] and not is_refused(row)}
+    same = sum(all(one["verdict"] == "same" for one in row["times"].values()) for row in judged.values())
+    times = Counter(len(row["times"]) for row in judged.values())
+    probed = ", ".join(f"{count} of them {often} times" for often, count in sorted(times.items(), reverse=True))
     lines = [
         "# The probe on StarPU's own examples",
         "",
         "<!-- made by python -m tests.probe.examples -->",
         "",
-        f"StarPU {starpu}, {WORKERS} workers, {RUNS} disturbed runs, {platform.machine()} with {os.cpu_count()} cores,",
-        f"{time.strftime('%Y-%m-%d')}. Times are seconds of one run: bare, and on average under the probe.",
+        f"StarPU {starpu}, {WORKERS} workers, {platform.machine()} with {os.cpu_count()} cores,",
+        f"{time.strftime('%Y-%m-%d')}. Each time that a program is probed it runs twice in the reference schedule, "
+        f"once with poison and in {RUNS} disturbed schedules, whose seeds no other time has. Programs below `mpi/` and",
+        "`stencil/` run as 2 ranks under mpirun, some as 4. Contents compared are those of all times",
+        "together. Times are seconds of one run: bare, and on average under the probe. The machine was shared, so they",
+        "show only the order of magnitude. *Times, alarms*: how often it was probed, how often it wasn't *same*.",
         "",
+        f"{len(judged)} programs have a verdict ({probed}): {same} are *same* each time, {len(judged) - same} aren't.",
+        f"{sum(map(is_refused, rows.values()))} programs are refused.",
+        "",
+        *judged_lines(rows),
+        "",
+        "What a look by hand has shown of the alarms:",
+        "",
+        *(f"- `{name}`: {text}" for name, text in SEEN.items() if name in rows),
+        "",
+        "## Refused",
+        "",
+        *refused_lines(rows),
     ]
-    counts: dict[str, int] = {}
-    for row in rows.values():
-        counts[str(row["verdict"])] = counts.get(str(row["verdict"]), 0) + 1
-    lines += ["Verdicts: " + ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())) + ".", ""]
-    lines += [
-        "| program | tasks | contents compared | verdict | bare | probe | what was found |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for name, row in sorted(rows.items()):
-        seconds = f"{row['seconds']:.2f}" if "seconds" in row else ""
-        details = row["details"]
-        assert isinstance(details, list)
-        text = re.sub(r"\s+", " ", str(details[0]))[:300].replace("|", "\\|") if details else ""
-        if row.get("tolerated"):
-            text = f"{row['tolerated']} contents tolerated {text}"
-        cells = (name, row["tasks"], row.get("compared", ""), row["verdict"], f"{row['bare']:.2f}", seconds, text)
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    lines += ["", *(f"- `{name}`: {text}" for name, text in SEEN.items() if name in rows)]
     return "\n".join(lines) + "\n"
 
 
+def probe_times(example: Example, row: Row, times: int) -> Iterator[Row]:
+    """Probe a program until it has been probed so often; a refusal isn't repeated. Yield each result."""
+    for number in range(times):
+        seed = str(1 + number * RUNS)
+        if seed in row["times"]:
+            continue
+        if is_refused(row):
+            return
+        row["times"][seed] = judge(example, int(seed))
+        yield row["times"][seed]
+
+
 def main() -> None:
-    """Run the programs whose names contain a text, and write the page."""
+    """Probe the programs whose names contain a text, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", help="parts of the names of programs; default: all")
-    parser.add_argument("--build", type=Path, default=BUILD, help="where StarPU's examples were built")
-    parser.add_argument("--runs", type=int, default=RUNS)
-    parser.add_argument("--again", action="store_true", help="also programs whose result is there")
+    parser.add_argument("--times", type=int, default=TIMES, help="how often each program is probed")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="start nothing after so many minutes")
+    parser.add_argument("--again", action="store_true", help="forget what is known of these programs")
     options = parser.parse_args()
-    machine = inspect_machine()
-    assert find_library().is_file()
-    os.environ["LD_LIBRARY_PATH"] = f"{machine.starpu_prefix}/lib"
-    rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    for name, path in programs(options.build):
-        if name in LEFT_OUT or (options.parts and not any(part in name for part in options.parts)):
-            continue
-        if name in rows and not options.again:
-            continue
-        rows[name] = judge(name, path, options.runs)
-        print(name, rows[name]["verdict"], rows[name]["tasks"], *rows[name]["details"][:3], sep=" | ", flush=True)
-        RESULTS.write_text(json.dumps(rows, indent=1))
-        PAGE.write_text(page(rows, machine.starpu_version))
+    end = time.monotonic() + 60 * options.minutes
+    prepare_environment()
+    lock_results()
+    version = inspect_machine().starpu_version
+    known: dict[str, Row] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    rows = {example.name: known[example.name] for example in examples() if example.name in known}
+    chosen = [one for one in examples() if not options.parts or any(part in one.name for part in options.parts)]
+    if options.again:
+        for example in chosen:
+            rows.pop(example.name, None)
+    for times in range(1, options.times + 1):  # one more time for all of them, so that all are judged soon
+        for example in chosen:
+            if time.monotonic() > end:
+                break
+            if example.name not in rows:
+                rows[example.name] = bare_run(example)
+            for found in probe_times(example, rows[example.name], times):
+                print(
+                    example.name, found["verdict"], found.get("tasks", 0), *found["details"][:3], sep=" | ", flush=True
+                )
+                _write(RESULTS, json.dumps(rows, indent=1))
+    _write(PAGE, page(rows, version))
+
+
+def _write(path: Path, text: str) -> None:
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(text)
+    unfinished.rename(path)
 
 
 if __name__ == "__main__":

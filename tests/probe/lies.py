@@ -1,154 +1,250 @@
 """Lies: one access mode changed in StarPU's own examples, and whether the probe finds it; writes docs/probe-lies.md.
 
-``python -m tests.probe.lies`` after ``tests/probe/build_examples.sh``; a part of a name chooses some of them. Each
-lie is one rule, applied to one place of one source; the program is compiled alone, against the installed StarPU.
+``python -m tests.probe.lies`` after ``python -m tests.probe.examples``; a part of a name chooses some of them. Only
+codelets that run are changed, in programs that are *same*. Each program is compiled from a copy of its sources, against
+the installed StarPU; the lie is one change in the copy, kept as a patch in .cache/starpu-examples/lies.
 """
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import os
+import platform
 import re
+import shutil
 import subprocess
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from starpullm.checks.result import Outcome
 from starpullm.errors import StarpullmError
 from starpullm.machine import inspect_machine
-from starpullm.probe import probe_program
+from starpullm.probe import ProbeResult, probe_program
+from starpullm.probe.findings import Kind
+from starpullm.probe.recorded import record
+from starpullm.probe.schedules import REFERENCE
 
-from .examples import BUILD, CHECKOUT, RESULTS
+from .access_modes import Lie, lies_of, with_included, with_names
+from .built import BUILD, CHECKOUT, EXAMPLES, SOURCE, Example, examples, lock_results, prepare_environment
+from .examples import RESULTS
+from .looked_into import LIES as LOOKED_INTO
 
 PAGE = CHECKOUT / "docs" / "probe-lies.md"
-LIES = RESULTS.with_name("lies.json")
-MOST_SECONDS = 5.0
-"""Longer programs are left out."""
+RESULTS_OF_LIES = EXAMPLES / "lies.json"
+PATCHES = EXAMPLES / "lies"
+MOST_SECONDS = 2.0
+"""Programs whose runs under the probe take longer are left out."""
+WORKERS = 4
+RUNS = 3
+TIME_LIMIT = 20.0
 
-RULES = (
-    ("STARPU_RW", "STARPU_R"),
-    ("STARPU_RW", "STARPU_W"),
-    ("STARPU_W", "STARPU_R"),
-    ("STARPU_R", "STARPU_W"),
-)
-# Sources that are linked into several examples.
-HELPERS = {"filters": "*_print.c *_cpu.c"}
+FOLDERS = (Path("examples"), Path("mpi/examples"))
 
-
-def mutants(text: str) -> Iterator[tuple[int, str, str, str]]:
-    """Yield line, the mode there, the other mode, and the changed source, for each place where a mode stands."""
-    for number, line in enumerate(text.splitlines()):
-        if not re.search(r"\.modes|STARPU_(R|W|RW)\s*,", line):
-            continue
-        for place in re.finditer(r"\bSTARPU_(RW|R|W)\b(?!\s*\|)", line):
-            for before, after in RULES:
-                if place.group() == before and "|" not in line[: place.start()][-3:]:
-                    lines = text.splitlines(keepends=True)
-                    lines[number] = line[: place.start()] + after + line[place.end() :] + "\n"
-                    yield number + 1, before, after, "".join(lines)
+Row = dict[str, Any]
 
 
-def compile_lie(source: Path, text: str, prefix: Path, program: Path) -> bool:
-    """Compile a changed source beside the original one."""
-    changed = program.with_suffix(".c")
-    changed.write_text(text)
-    helpers = []
-    for pattern in HELPERS.get(source.parent.name, "").split():
-        helpers += [str(path) for path in source.parent.glob(pattern) if path != source]
-    include = [f"-I{source.parent}", f"-I{source.parents[1]}", f"-I{prefix}/include/starpu/1.4"]
-    command = ["cc", "-O1", "-w", "-o", str(program), str(changed), *helpers, *include, f"-L{prefix}/lib"]
-    command += [f"-Wl,-rpath,{prefix}/lib", "-lstarpu-1.4", "-lm", "-lpthread"]
-    return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
+class Copy:
+    """A copy of the examples' sources, from which whole and lying programs are compiled."""
+
+    def __init__(self, root: Path, prefix: Path) -> None:
+        self._root, self._prefix = root, prefix
+        for folder in FOLDERS:
+            shutil.copytree(SOURCE / folder, root / folder)
+        self.include_roots = tuple(root / folder for folder in FOLDERS)
+        for path in root.rglob("*.[ch]"):
+            path.write_text(with_names(path.read_text(errors="replace")))
+
+    def sources(self, example: Example) -> list[Path]:
+        """Return the sources of a program, in this copy."""
+        return [self._root / path.relative_to(SOURCE) for path in example.sources()]
+
+    def compile(self, example: Example, program: Path) -> str:
+        """Compile a program; return what the compiler says if it can't."""
+        include = [*self.include_roots, SOURCE / "include", SOURCE / "mpi/include", BUILD / "include"]
+        include += [BUILD / "src/common", SOURCE / "src"]
+        command = ["mpicc" if example.ranks else "cc", "-O1", "-w", "-fopenmp", "-DHAVE_CONFIG_H", "-o", str(program)]
+        command += [*map(str, self.sources(example)), *(f"-I{folder}" for folder in include)]
+        command += [f"-L{self._prefix}/lib", f"-Wl,-rpath,{self._prefix}/lib", "-lstarpu-1.4"]
+        if example.ranks:
+            command.append("-lstarpumpi-1.4")
+        command += ["-lblas", "-lnuma", "-lm", "-lpthread"]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        return "" if run.returncode == 0 else run.stderr
 
 
-def is_same_alone(source: Path, prefix: Path) -> bool:
-    """Return whether the unchanged source can be compiled alone, and the probe says *same* of it."""
-    with tempfile.TemporaryDirectory(prefix="starpullm-lie-") as directory:
-        program = Path(directory, source.stem)
-        text = source.read_text(errors="replace")
-        return compile_lie(source, text, prefix, program) and judge(program)[0] in ("not found", "a note only")
-
-
-def judge(program: Path) -> tuple[str, list[str]]:
-    """Return the verdict on a lie, and what was said."""
+def probe(command: list[str]) -> ProbeResult | str:
+    """Return the probe's result, or the sentence with which it refuses."""
     try:
-        result = probe_program([str(program)], runs=3, workers=4, time_limit=20)
+        return probe_program(command, runs=RUNS, workers=WORKERS, time_limit=TIME_LIMIT)
     except StarpullmError as error:
-        return "refused", [str(error)]
+        return str(error).partition(": ")[2]
+
+
+def whole(example: Example, copy: Copy, program: Path) -> Row:
+    """Return whether the unchanged program, compiled in this way, is *same*, and the names of the codelets that run."""
+    said = copy.compile(example, program)
+    if said:
+        return {"verdict": "doesn't compile", "details": said.splitlines()[:3]}
+    result = probe(example.command(program))
+    if isinstance(result, str):
+        return {"verdict": "refused", "details": [result]}
+    with tempfile.TemporaryDirectory(prefix="starpullm-lie-") as directory:
+        run = record(example.command(program), REFERENCE, Path(directory, "log"), WORKERS, TIME_LIMIT)
+        names = {flow.log.names[int(codelet)] for flow in run.flows.values() for codelet in flow.codelet}
+    verdict = result.finding.partition(":")[0]
+    return {"verdict": verdict, "details": list(map(str, result.findings)), "codelets": sorted(names)}
+
+
+def judge(lie: Lie, command: list[str]) -> Row:
+    """Return the verdict on a lie, by which message, and whether its task is named."""
+    result = probe(command)
+    if isinstance(result, str):
+        return {"verdict": "refused", "named": "", "details": [result]}
     if result.outcome is Outcome.PASSED:
-        return "a note only" if result.notes else "not found", [str(note) for note in result.notes]
-    return "found", [str(finding) for finding in result.findings]
+        verdict = "a note only" if result.notes else "not found"
+        return {"verdict": verdict, "named": "", "details": list(map(str, result.notes))}
+    findings = [finding for finding in result.findings if finding.kind is not Kind.ENDING]
+    if not findings:
+        named = "as the one that ran" if _ran_at_the_end(lie, result) else ""
+        return {"verdict": _ending(result), "named": named, "details": [*map(str, result.findings), *_said(result)]}
+    named = "no"
+    if any(finding.codelet == lie.name for finding in findings):
+        named = "yes"
+    elif any(suspect.startswith(f"{lie.name} ") for finding in findings for suspect in finding.suspects):
+        named = "as a suspect"
+    return {"verdict": "found", "named": named, "details": list(map(str, findings))}
 
 
-def page(rows: Mapping[str, Mapping[str, object]]) -> str:
+def _ran_at_the_end(lie: Lie, result: ProbeResult) -> bool:
+    """Return whether the report says that a task of the lie's codelet was running, or ended the program."""
+    return any(re.search(rf"(running: |signal came in ).*\b{lie.name}\b", line) for line in result.last_moments)
+
+
+def _said(result: ProbeResult) -> list[str]:
+    """Return what StarPU or the program said at its end, if that was an assertion."""
+    return [
+        line.partition("standard error: ")[2]
+        for line in result.last_moments
+        if re.search(r"standard error: .*([Aa]ssert|\[starpu\])", line)
+    ]
+
+
+def _ending(result: ProbeResult) -> str:
+    """Return whose check has ended a program."""
+    said = " ".join(_said(result))
+    if "[starpu]" in said or "assert failure" in said or re.search(r"/src/\w+/", said):
+        return "found, by StarPU's assertion"
+    return "found, by the program's own check"
+
+
+def page(rows: Mapping[str, Row], starpu: str) -> str:
     """Return the page with all results."""
     counts = Counter(str(row["verdict"]) for row in rows.values())
+    named = Counter(str(row["named"]) for row in rows.values() if row["verdict"] == "found")
+    programs = {row["program"] for row in rows.values()}
     lines = [
         "# Lies in StarPU's own examples, and what the probe says",
         "",
         "<!-- made by python -m tests.probe.lies -->",
         "",
-    ]
-    lines += [
-        "One access mode is changed in a program on which the probe says *same*. Changes with which StarPU itself, or "
-        "the program's own test, ends the program are left out. Three disturbed runs, "
-        f"{time.strftime('%Y-%m-%d')}: "
+        f"StarPU {starpu}, {WORKERS} workers, {RUNS} disturbed runs, {platform.machine()} with {os.cpu_count()} cores,",
+        f"{time.strftime('%Y-%m-%d')}. Each lie is one access mode of one codelet, changed in a program on which",
+        "the probe says *same*: in the codelet, and in the calls that insert its tasks. Only codelets that run are",
+        "changed. The lies are patches in `.cache/starpu-examples/lies`.",
+        "",
+        f"{len(rows)} lies in {len(programs)} programs: "
         + ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
         + ".",
+        f"Of the {counts['found']} found, the right task is named in {named['yes']}, is a suspect in "
+        f"{named['as a suspect']}, and isn't named in {named['no']}.",
         "",
-        "| program, line | change | verdict | what is said first |",
-        "|---|---|---|---|",
+        "| program | source, line | change | verdict | named | what is said first |",
+        "|---|---|---|---|---|---|",
     ]
-    for name, row in sorted(rows.items()):
-        details = row["details"]
-        assert isinstance(details, list)
-        said = re.sub(r"\s+", " ", details[0])[:220].replace("|", "\\|") if details else ""
-        lines.append(f"| {name} | {row['change']} | {row['verdict']} | {said} |")
+    for _, row in sorted(rows.items()):
+        said = re.sub(r"\s+", " ", " ".join(row["details"][:1]))[:220].replace("|", "\\|")
+        cells = (row["program"], row["place"], row["change"], row["verdict"], row["named"], said)
+        lines.append("| " + " | ".join(cells) + " |")
+    reasons = [
+        f"- {name}: {next((why for part, why in LOOKED_INTO.items() if re.search(part, name)), 'not looked into')}"
+        for name, row in sorted(rows.items())
+        if not row["verdict"].startswith("found") or row["named"] == "no"
+    ]
+    if reasons:
+        lines += ["", "What a look by hand has shown of those that aren't found, or in another task:", "", *reasons]
     return "\n".join(lines) + "\n"
+
+
+def keep_patch(key: str, lie: Lie, texts: Mapping[Path, str], root: Path) -> None:
+    """Write a lie as a patch against StarPU's sources; the names that this module gives to codelets aren't in it."""
+    lines: list[str] = []
+    for path, text in lie.texts(texts).items():
+        name = str(path.relative_to(root))
+        old, new = (re.sub(r' \.name = "\w+",(?=\n)', "", one).splitlines(keepends=True) for one in (texts[path], text))
+        lines += difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
+    PATCHES.mkdir(exist_ok=True)
+    (PATCHES / (re.sub(r"[^\w.-]+", "_", key) + ".patch")).write_text("".join(lines))
+
+
+def try_lies(example: Example, copy: Copy, root: Path, known: Row, most: int) -> None:
+    """Judge a program's lies, those that aren't known yet."""
+    with tempfile.TemporaryDirectory(prefix="starpullm-lie-") as directory:
+        program = Path(directory, example.path.name)
+        if example.name not in known["whole"]:
+            known["whole"][example.name] = whole(example, copy, program)
+        unchanged = known["whole"][example.name]
+        if unchanged["verdict"] != "same":
+            print(example.name, "as compiled here:", unchanged["verdict"], *unchanged["details"][:1], flush=True)
+            return
+        paths = with_included(copy.sources(example), copy.include_roots)
+        texts = {path: path.read_text() for path in paths}
+        running = [lie for lie in lies_of(texts) if lie.name is None or lie.name in unchanged["codelets"]]
+        for lie in running[:most]:
+            place = f"{lie.path.relative_to(root)}:{lie.line}"
+            key = f"{example.name} {place} {lie.codelet} {lie.access} {lie.before[7:]} {lie.after[7:]}"
+            if key in known["lies"]:
+                continue
+            for path, text in lie.texts(texts).items():
+                path.write_text(text)
+            said = copy.compile(example, program)
+            for path in lie.texts(texts):
+                path.write_text(texts[path])
+            assert not said, said
+            row = judge(lie, example.command(program))
+            known["lies"][key] = row | {"program": example.name, "place": place, "change": lie.change}
+            keep_patch(key, lie, texts, root)
+            print(key, row["verdict"], row["named"], *row["details"][:2], sep=" | ", flush=True)
+            RESULTS_OF_LIES.write_text(json.dumps(known, indent=1))
 
 
 def main() -> None:
     """Try the lies in the programs whose names contain a text."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", help="parts of the names of programs; default: all")
-    parser.add_argument("--source", type=Path, default=BUILD.parent / "work" / "source", help="StarPU's source")
     parser.add_argument("--most", type=int, default=2, help="lies in one program")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="start nothing after so many minutes")
     options = parser.parse_args()
-    prefix = Path(inspect_machine().starpu_prefix)
-    os.environ["LD_LIBRARY_PATH"] = f"{prefix}/lib"
+    end = time.monotonic() + 60 * options.minutes
+    prefix = prepare_environment()
+    lock_results()
     judged = json.loads(RESULTS.read_text())
-    whole = [name for name, row in judged.items() if row["verdict"] == "same" and row["bare"] < MOST_SECONDS]
-    rows = json.loads(LIES.read_text()) if LIES.exists() else {}
-    for name in whole:
-        source = options.source / "examples" / f"{name}.c"
-        if not source.is_file() or (options.parts and not any(part in name for part in options.parts)):
-            continue
-        if not is_same_alone(source, prefix):
-            print(name, "isn't the same, or doesn't compile, when it is compiled alone", flush=True)
-            continue
-        for number, (line, before, after, text) in enumerate(mutants(source.read_text(errors="replace"))):
-            key = f"{name}.c:{line} {before[7:]}→{after[7:]}"
-            if number >= options.most:
-                break
-            if key in rows:
-                continue
-            with tempfile.TemporaryDirectory(prefix="starpullm-lie-") as directory:
-                program = Path(directory, source.stem)
-                if not compile_lie(source, text, prefix, program):
-                    print(key, "doesn't compile alone", flush=True)
+    known = json.loads(RESULTS_OF_LIES.read_text()) if RESULTS_OF_LIES.exists() else {"whole": {}, "lies": {}}
+    with tempfile.TemporaryDirectory(prefix="starpullm-lies-") as directory:
+        copy = Copy(Path(directory), prefix)
+        for example in examples():
+            times = judged.get(example.name, {"times": {}})["times"].values()
+            is_same = times and all(one["verdict"] == "same" and one["seconds"] < MOST_SECONDS for one in times)
+            if is_same and (not options.parts or any(part in example.name for part in options.parts)):
+                if time.monotonic() > end:
                     break
-                verdict, details = judge(program)
-            if details and details[0].startswith("ending:"):
-                print(key, "is refused by StarPU or ends the program", flush=True)
-                continue
-            rows[key] = {"change": f"{before} → {after}", "verdict": verdict, "details": details}
-            print(key, verdict, *details[:2], sep=" | ", flush=True)
-            LIES.write_text(json.dumps(rows, indent=1))
-            PAGE.write_text(page(rows))
+                try_lies(example, copy, Path(directory), known, options.most)
+    PAGE.write_text(page(known["lies"], inspect_machine().starpu_version))
 
 
 if __name__ == "__main__":

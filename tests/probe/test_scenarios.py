@@ -15,8 +15,8 @@ from starpullm.probe.findings import Kind
 RIGHT_TASKS = 31
 
 
-def probe(scenarios: Path, name: str, *, runs: int = 2, time_limit: float = 60) -> ProbeResult:
-    return probe_program([str(scenarios), name], runs=runs, workers=4, time_limit=time_limit)
+def probe(scenarios: Path, name: str, *, runs: int = 2, time_limit: float = 60, **options: str) -> ProbeResult:
+    return probe_program([str(scenarios), name], runs=runs, workers=4, time_limit=time_limit, **options)
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,18 @@ def test_a_reduction_may_differ(scenarios: Path) -> None:
     assert result.tolerated == result.different
 
 
+def test_a_tolerance_bounds_a_free_order(scenarios: Path) -> None:
+    rounds = probe(scenarios, "rounds", runs=3, tolerance="8ulp", tolerance_type="double")
+    assert rounds.outcome is Outcome.PASSED, rounds.describe()
+    assert (rounds.tolerated, rounds.tolerance) == (rounds.different, "8 ULP")
+    cancels = probe(scenarios, "cancels", runs=3, tolerance="8ulp", tolerance_type="double")
+    assert cancels.outcome is Outcome.FAILED, cancels.describe()
+    (finding,) = cancels.findings
+    assert (finding.kind, finding.codelet, finding.task, finding.element) == (Kind.BEYOND_TOLERANCE, "add", 12, 0)
+    assert f"add (task 12) found {finding.found} in handle 6" in finding.sentence
+    assert f"expected {finding.expected} as in the reference schedule" in finding.sentence
+
+
 LIES = {
     "reads_undeclared": (Kind.OUTPUT_DIFFERS, "read_neighbour", 7),
     "shares_undeclared": (Kind.OUTPUT_DIFFERS, "share", 6),
@@ -68,6 +80,9 @@ def test_the_task_that_lies_is_named(scenarios: Path, name: str) -> None:
     if name == "declares_its_input_as_written":
         assert "declares to write handle 1 " in result.findings[0].sentence
     assert result.findings[0].sentence.startswith(f"{codelet} (task ")
+    if name == "shares_undeclared":
+        assert result.findings[0].element == 0
+        assert "run again, element 0 is the first that differs: 0x" in result.findings[0].sentence
     assert result.tolerated == 0
 
 
@@ -138,7 +153,7 @@ def test_a_child_that_stays_is_ended(scenarios: Path) -> None:
     assert left.stdout == ""
 
 
-def refusal(command: list[str], **options: float) -> str:
+def refusal(command: list[str], **options: object) -> str:
     with pytest.raises(InvalidArgumentError) as caught:
         probe_program(command, **options)  # type: ignore[arg-type]
     sentence = str(caught.value)
@@ -166,7 +181,17 @@ def test_a_static_program(tmp_path: Path) -> None:
     assert "is statically linked" in refusal([str(program)])
 
 
+def test_another_version_of_starpu(scenarios: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe asks the StarPU of the program for its version; here a library before it answers."""
+    source, library = tmp_path / "version.c", tmp_path / "version.so"
+    source.write_text("void starpu_get_version(int *a, int *b, int *c) { *a = 1; *b = 4; *c = 99; }\n")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True, timeout=60)
+    monkeypatch.setenv("LD_PRELOAD", str(library))
+    assert "found StarPU 1.4.99, expected 1.4." in refusal([str(scenarios), "right"])
+
+
 def test_arguments_out_of_range(scenarios: Path) -> None:
     for name in ("runs", "seed", "workers"):
         assert refusal([str(scenarios), "right"], **{name: 0}) == f"{name}: found 0, expected at least 1"
     assert "time_limit: found 0" in refusal([str(scenarios), "right"], time_limit=0)
+    assert "without the type of the numbers" in refusal([str(scenarios), "right"], tolerance="4ulp")

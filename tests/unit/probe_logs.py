@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from starpullm.files import probe_log
 from starpullm.probe.flow import Flow, flow_of
 
-STREAMS = ("names", "handles", "tasks", "accesses", "events", "hashes")
+STREAMS = ("names", "handles", "tasks", "accesses", "events", "hashes", "contents")
 R, W, RW, REDUX, COMMUTE = 1, 2, 3, 8, 16
 
 
@@ -26,12 +26,14 @@ class Task:
     before: Mapping[int, int] = field(default_factory=dict)
     after: Mapping[int, int] = field(default_factory=dict)
     flags: int = 0
+    arguments: int = 0
 
 
 def write_records(folder: Path, records: Mapping[str, NDArray[np.void]]) -> Path:
     """Write the files of a log."""
     header = np.zeros(1, probe_log.HEADER)
     header["magic"], header["format"] = probe_log.MAGIC, probe_log.FORMAT
+    header["rank"] = -1
     header["counts"] = [len(records[name]) for name in STREAMS]
     folder.mkdir(parents=True)
     header.tofile(folder / "header")
@@ -41,15 +43,17 @@ def write_records(folder: Path, records: Mapping[str, NDArray[np.void]]) -> Path
     return folder
 
 
-def write_log(folder: Path, tasks: Sequence[Task]) -> Path:
-    """Write a log of these tasks, in the order of submission."""
+def write_log(folder: Path, tasks: Sequence[Task], contents: Mapping[int, float]) -> Path:
+    """Write a log of these tasks, in the order of submission; each handle is a double; `contents` are by hash."""
     names = ["", *sorted({task.codelet for task in tasks})]
     num_handles = 1 + max((handle for task in tasks for handle in task.modes), default=-1)
     accesses = [(handle, mode, 0, 0) for task in tasks for handle, mode in task.modes.items()]
     first, rows, events, hashes = 0, [], [], []
     for number, task in enumerate(tasks):
         codelet = names.index(task.codelet)
-        rows.append((task.times[0], first, len(task.modes), codelet, codelet, task.flags, 0, 1, 0, 0, 0, 0))
+        rows.append(
+            (task.times[0], first, len(task.modes), codelet, codelet, task.flags, 0, 1, 0, 0, task.arguments, 0)
+        )
         first += len(task.modes)
         events += [(number, time, kind, 0, 0, 0) for kind, time in zip((2, 3), task.times[1:], strict=True) if time]
         for time, values in ((probe_log.BEFORE, task.before), (probe_log.AFTER, task.after)):
@@ -61,12 +65,17 @@ def write_log(folder: Path, tasks: Sequence[Task]) -> Path:
         "accesses": accesses,
         "events": sorted(events, key=lambda event: event[1]),
         "hashes": hashes,
+        "contents": [(value, 8 * index, 8, 0) for index, value in enumerate(contents)],
     }
     records = {name: np.array(content[name], probe_log.RECORDS[name]) for name in content}
     records["handles"] = np.zeros(num_handles, probe_log.RECORDS["handles"])
-    return write_records(folder, records)
+    records["handles"]["element_bytes"], records["handles"]["bytes"] = 8, 8
+    records["handles"]["sizes"] = 1
+    write_records(folder, records)
+    (folder / "bytes").write_bytes(np.array(list(contents.values()), np.float64).tobytes())
+    return folder
 
 
-def flow(folder: Path, *tasks: Task) -> Flow:
+def flow(folder: Path, *tasks: Task, contents: Mapping[int, float] | None = None) -> Flow:
     """Return the task flow of a log of these tasks."""
-    return flow_of(probe_log.read_probe_log(write_log(folder, tasks)))
+    return flow_of(probe_log.read_probe_log(write_log(folder, tasks, contents or {})))

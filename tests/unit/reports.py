@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from starpullm.report import new_document
+from starpullm.report import Run, merge, new_document
+from starpullm.report.merge import FAILED, NOT_ENDED, PASSED
 
 OPERATIONS = [
     "encoder_forward",
@@ -142,9 +143,9 @@ def recording(layers: int = 2, sub_batches: int = 2, steps: int = 2, workers: in
     }
 
 
-def throughput(tokens_per_ms: float, partition: str = "2x1") -> dict[str, Any]:
+def throughput(tokens_per_ms: float, partition: str = "2x1", batch_size: int = 8) -> dict[str, Any]:
     configuration = {
-        "model": "small", "batch_size": 8, "seq_len": 64, "partition": partition, "ranks": 1, "sub_batches": 2,
+        "model": "small", "batch_size": batch_size, "seq_len": 64, "partition": partition, "ranks": 1, "sub_batches": 2,
         "reduction": "ordered",
     }  # fmt: skip
     return {
@@ -186,7 +187,7 @@ def passing() -> dict[str, Any]:
             {"what": "throughput", "reason": "only with --benchmark", "tests": ["test_throughput.py::test_a"]}
         ],
         recordings=[recording(layers=12)],
-        throughput=[throughput(12.0), throughput(6.5, "1x1")],
+        throughput=[throughput(12.0), throughput(6.5, "1x1"), throughput(13.0, "2x1", 16), throughput(6.8, "1x1", 16)],
         history=stored(0.50, 0.51, 0.50, 0.505, 0.40, 0.402, 0.399, 0.401),
         mutation=[{"folder": "native/src/graph", "mutants": 10, "caught": 8, "equivalent": 1, "open": 1}],
     )
@@ -233,3 +234,34 @@ def killed() -> dict[str, Any]:
         state="running", exit_status=None, running=["test_hangs.py::test_it"], recordings=[], isolation=None
     )
     return document
+
+
+def over_ranks(ranks: int) -> dict[str, Any]:
+    """A run of starpullm parity on several ranks."""
+    document = new_document("starpullm parity", ["--sub-batches", "all"], ranks=ranks)
+    result = {**parity("1x1"), "ranks": ranks}
+    left_out = {"what": "speed", "reason": "starpullm bench measures it", "tests": []}
+    document.update(
+        state="ended",
+        exit_status=0,
+        environment={**MACHINE, "processor": "another processor"},
+        tests=[entry(f"tiny, 1x1 lws {ranks} ranks", "parity", "passed", result)],
+        not_checked=[left_out],
+        host="n1",
+    )
+    return document
+
+
+def merged() -> dict[str, Any]:
+    """Of the jobs of a night: one whose checks fail, one that ends at its time limit, and one that never started."""
+    output = ("rank 1: in the forward pass of step 2", "rank 0: waits for rank 1")
+    ended_late = {**over_ranks(4), "state": "running", "exit_status": None, "running": ["small, 1x1 lws 4 ranks"]}
+    suite = {**failing(), "mutation": None}
+    runs = [
+        Run("one-node/suite", FAILED, "exit status 1", "job 7 on n1, run again 1 times", suite),
+        Run("ranks/ranks-2", PASSED, "exit status 0", "job 8 on n[1-2]", over_ranks(2)),
+        Run("ranks/ranks-4", NOT_ENDED, "ended at the time limit", "job 8 on n[1-2]", ended_late, output),
+        Run("ranks/ranks-8", NOT_ENDED, "not begun, because the job had ended", "job 8 on n[1-2]", None),
+        Run("gate", NOT_ENDED, "never started: not started after 60 s (Resources)", "job 9", None),
+    ]
+    return merge(runs, ["out", "--jobs", "summary.json"], 1)

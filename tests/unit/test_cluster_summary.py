@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +21,22 @@ def summarise(folder: Path) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def job(folder: Path, name: str, parts: dict[str, str], *, ended: bool = True, report: object = None) -> None:
+def job(folder: Path, name: str, parts: Mapping[str, str | None], *, ended: bool = True, report: object = None) -> None:
     """Write what a job leaves: the exit status of each part, and its tests."""
     own = folder / name
     own.mkdir()
     (own / "job").write_text(f"7 0 n{len(list(folder.iterdir()))}\n")
+    (own / "parts").write_text(" ".join(parts) + "\n")
     for part, status in parts.items():
+        if status is None:  # not begun
+            continue
         (own / f"{part}.log").write_text(f"first\nend of {part}\n")
         if status:
             (own / f"{part}.status").write_text(f"{status}\n")
         if report is not None:
-            (own / f"{part}.report.json").write_text(report if isinstance(report, str) else json.dumps(report))
+            (own / f"{part}.report").mkdir()
+            text = report if isinstance(report, str) else json.dumps(report)
+            (own / f"{part}.report" / "report.json").write_text(text)
     if ended:
         (own / "status").write_text("0\n")
     with (folder / "jobs").open("a") as jobs:
@@ -52,17 +58,30 @@ def reported(*outcomes: str) -> dict[str, Any]:
         ({"suite": "0"}, {"report": '{"tests": ['}, 2, ["nothing compared"]),  # half of one
         ({"suite": "5"}, {}, 2, ["nothing compared, exit status 5"]),
         ({"suite": "137"}, {}, 4, ["did not run to its end, exit status 137", "end of suite"]),
-        ({"suite": ""}, {"ended": False}, 4, ["did not run to its end (Slurm: unknown)", "exit status missing"]),
+        (
+            {"suite": ""},
+            {"ended": False},
+            4,
+            ["did not run to its end (Slurm: unknown)", "suite: did not run to its end, no exit status"],
+        ),
         ({"suite": "limit"}, {"ended": False}, 4, ["ended at its time limit"]),
         ({}, {}, 4, ["did not run to its end"]),
-        ({"ranks-2": "0", "ranks-4": "0"}, {}, 0, ["ranks-2: passed", "end of ranks-4"]),
-        ({"ranks-2": "0", "ranks-4": "1"}, {}, 1, ["ranks-4: failed, exit status 1"]),
-        ({"ranks-2": "0", "ranks-4": "2"}, {}, 2, ["ranks-4: nothing compared, exit status 2"]),
+        ({"ranks-2": "0", "ranks-4": "0"}, {"report": reported("passed")}, 0, ["ranks-2: passed", "end of ranks-4"]),
+        ({"ranks-2": "0", "ranks-4": "1"}, {"report": reported("passed")}, 1, ["ranks-4: failed, exit status 1"]),
+        (
+            {"ranks-2": "0", "ranks-4": "2"},
+            {"report": reported("passed")},
+            2,
+            ["ranks-4: nothing compared, exit status 2"],
+        ),
         ({"ranks-2": "3"}, {}, 3, ["ranks-2: not comparable, exit status 3"]),
         ({"ranks-2": "1"}, {"ended": False}, 1, ["did not run to its end"]),
+        ({"ranks-2": "limit", "ranks-4": None}, {"ended": False}, 4, ["ranks-4: did not run to its end, not begun"]),
     ],
 )
-def test_outcome(parts: dict[str, str], options: dict[str, Any], status: int, lines: list[str], tmp_path: Path) -> None:
+def test_outcome(
+    parts: dict[str, str | None], options: dict[str, Any], status: int, lines: list[str], tmp_path: Path
+) -> None:
     job(tmp_path, "job", parts, **options)
     found, text = summarise(tmp_path)
     assert found == status, text

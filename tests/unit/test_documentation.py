@@ -119,3 +119,21 @@ def test_that_commands_are_found() -> None:
     assert {text.split()[0] for _, text in found} >= {"train", "parity", "convert", "checkpoint", "bench", "record"}
     with pytest.raises(click.UsageError):
         test_options_of_commands("", "parity --no-such-option")
+
+
+def options(command: click.Command) -> Iterator[str]:
+    """Yield the long options of a command and those below it."""
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            yield from options(below)
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            yield from (option for option in parameter.opts if option.startswith("--"))
+
+
+def test_every_option_is_explained() -> None:
+    """On a page that someone has written; the reference has the help texts of all."""
+    written = "".join(page.read_text("utf-8") for page in PAGES if page.parent.name != "reference")
+    found = set(options(main))
+    assert len(found) > 50
+    assert sorted(option for option in found if not re.search(rf"{option}(?![\w-])", written)) == []

@@ -18,6 +18,7 @@ import pytest
 
 from starpullm.errors import MissingDependencyError, RuntimeFailureError
 from starpullm.processes import job, stacks
+from starpullm.processes.guard import ended_with_this_process
 from starpullm.processes.job import (
     Completed,
     Crashed,
@@ -350,3 +351,37 @@ def test_stacks_of_a_process_that_is_gone() -> None:
     with subprocess.Popen(["true"]) as process:
         pass
     assert stacks.native_stacks(process.pid, 60) == ""
+
+
+# ---- The guard ----
+
+
+def test_a_program_does_not_outlive_the_process_that_probes_it(job_name: str, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    code = (
+        "import sys; from pathlib import Path; from starpullm.probe.program import run_program\n"
+        "command = ['sh', '-c', 'setsid sleep 7654 & exec sleep 7654']\n"
+        "run_program(command, {}, 600, [Path(sys.argv[1])])"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", code, str(place)])
+    deadline = time.monotonic() + TIME_LIMIT
+    while [process.name() for process in processes_of(job_name)].count("sleep") < 2:
+        assert owner.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    owner.kill()
+    owner.wait()
+    while processes_of(job_name) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert processes_of(job_name) == []
+    assert not place.exists()
+
+
+def test_a_guard_that_is_dismissed_does_nothing(job_name: str, tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "7654"]) as process:
+        with ended_with_this_process(job.JOB_VARIABLE, job_name, [tmp_path]):
+            pass
+        assert process.poll() is None
+        process.kill()
+    assert tmp_path.exists()

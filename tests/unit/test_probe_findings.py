@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from starpullm.files import probe_log
+from starpullm.probe.bounds import beyond_tolerance
 from starpullm.probe.claims import changed_between, never_changed, written_though_read
-from starpullm.probe.compare import compare
+from starpullm.probe.compare import compare, compare_ranks
+from starpullm.probe.elements import parse_tolerance
 from starpullm.probe.findings import Kind
 from starpullm.probe.order import broken_order
 
@@ -109,3 +111,70 @@ def test_the_order_of_a_run(tmp_path: Path) -> None:
     commuting = [replace(task, modes={0: RW | COMMUTE}) for task in (FILL, early)]
     assert list(broken_order("seed 1", flow(tmp_path / "b", *commuting))) == []
     assert list(broken_order("seed 1", flow(tmp_path / "c", FILL, ADD))) == []
+
+
+def test_other_arguments_explain_a_difference_only_if_they_mean_something(tmp_path: Path) -> None:
+    """Addresses change in every run; the application's numbers may come from a fault before, but not from nowhere."""
+    one = flow(tmp_path / "a", FILL, replace(ADD, arguments=1))
+    two = flow(tmp_path / "b", FILL, replace(ADD, arguments=2, after={0: 7}))
+    (finding,) = compare(one, two, "seed 1").findings
+    assert (finding.kind, finding.task) == (Kind.INPUT_FROM_OUTSIDE, 1)
+    unsteady = compare(one, flow(tmp_path / "c", FILL, replace(ADD, arguments=3)), "again").other_arguments
+    assert unsteady is not None
+    assert unsteady.tolist() == [False, True]
+    (finding,) = compare_ranks({0: one}, {0: two}, "seed 1", {0: unsteady})[0].findings
+    assert (finding.kind, finding.task) == (Kind.OUTPUT_DIFFERS, 1)
+
+
+def test_an_input_that_cannot_be_read_hides_no_difference(tmp_path: Path) -> None:
+    read = replace(READ, before={}, after={1: 9})
+    one, two = flow(tmp_path / "a", read), flow(tmp_path / "b", replace(read, after={1: 10}))
+    (finding,) = compare(one, two, "seed 1").findings
+    assert finding.kind is Kind.INPUT_FROM_OUTSIDE
+    assert "one of its inputs can't be read" in finding.sentence
+
+
+RECEIVE = Task("use", {5: R, 6: W}, (2, 30, 40), before={5: 6}, after={5: 6, 6: 11})
+
+
+def test_what_another_rank_has_sent_is_its_own_fault(tmp_path: Path) -> None:
+    """Rank 1 receives what rank 0 left, in both runs; only rank 0's task is reported."""
+    received = replace(RECEIVE, before={5: 7}, after={5: 7, 6: 12})
+    one = {0: flow(tmp_path / "a0", FILL, ADD), 1: flow(tmp_path / "a1", RECEIVE)}
+    two = {0: flow(tmp_path / "b0", FILL, replace(ADD, after={0: 7})), 1: flow(tmp_path / "b1", received)}
+    results = compare_ranks(one, two, "seed 1")
+    assert [finding.kind for finding in results[0].findings] == [Kind.OUTPUT_DIFFERS]
+    assert results[1].findings == ()
+    assert (results[1].different, results[1].tolerated) == (1, 0)
+    two[0] = flow(tmp_path / "c0", FILL, ADD)
+    assert [finding.kind for finding in compare_ranks(one, two, "seed 1")[1].findings] == [Kind.INPUT_FROM_OUTSIDE]
+
+
+def test_a_free_order_is_tolerated_on_the_ranks_that_receive_its_result(tmp_path: Path) -> None:
+    add = Task("add", {0: RW | COMMUTE}, (2, 30, 40), before={0: 5})
+    received = replace(RECEIVE, before={5: 10}, after={5: 10, 6: 12})
+    sum_ = replace(RECEIVE, before={5: 9})
+    one = {1: flow(tmp_path / "a1", sum_), 0: flow(tmp_path / "a0", FILL, add, READ)}
+    other = replace(READ, before={0: 7}, after={0: 7, 1: 10})
+    two = {1: flow(tmp_path / "b1", received), 0: flow(tmp_path / "b0", FILL, add, other)}
+    results = compare_ranks(one, two, "seed 1")
+    assert [(result.findings, result.tolerated) for result in results.values()] == [((), 1), ((), 1)]
+
+
+def test_a_tolerance_bounds_what_a_free_order_may_change(tmp_path: Path) -> None:
+    add = Task("add", {0: RW | COMMUTE}, (2, 30, 40), before={0: 5})
+    contents = {6: 1.0, 7: 1.0 + 2**-52, 9: 3.0, 10: 3.5}
+    one = flow(tmp_path / "a", FILL, add, READ, contents=contents)
+    two = flow(tmp_path / "b", FILL, add, replace(READ, before={0: 7}, after={0: 7, 1: 10}), contents=contents)
+    result = compare(one, two, "seed 1")
+    tolerance = parse_tolerance("4ulp", "double")
+    assert tolerance is not None
+    (finding,) = beyond_tolerance(tolerance, one, two, result, "seed 1")
+    assert (finding.kind, finding.task, finding.element) == (Kind.BEYOND_TOLERANCE, 2, 0)
+    assert (finding.expected, finding.found) == ("3.0", "3.5")
+    relative = parse_tolerance("0.2", "double")
+    assert relative is not None
+    assert list(beyond_tolerance(relative, one, two, result, "seed 1")) == []
+    unrecorded = flow(tmp_path / "c", FILL, add, replace(READ, before={0: 7}, after={0: 7, 1: 10}))
+    kinds = [finding.kind for finding in beyond_tolerance(relative, one, unrecorded, result, "seed 1")]
+    assert kinds == [Kind.NOT_BOUNDED, Kind.NOT_BOUNDED]

@@ -17,7 +17,7 @@ from .probe_logs import STREAMS, write_records
 
 def write_log(folder: Path) -> Path:
     """Write a log of two tasks: one writes a handle, the other reads it."""
-    counts = dict(zip(STREAMS, (3, 1, 2, 2, 4, 2), strict=True))
+    counts = dict(zip(STREAMS, (3, 1, 2, 2, 4, 2, 0), strict=True))
     records = {name: np.zeros(count, probe_log.RECORDS[name]) for name, count in counts.items()}
     records["names"]["text"] = ["", "write", "read"]
     records["tasks"]["codelet"] = 1, 2

@@ -26,7 +26,9 @@ from starpullm.processes.clocks import ClockReading
 from starpullm.report import ReportFolder, new_document, read_document, require_packages, write_document
 from starpullm.report.block_graph import block_graph_of
 from starpullm.report.document import schema
+from starpullm.report.left_out import LeftOut, beyond
 from starpullm.report.page import render
+from starpullm.report.scaling_plots import scaling_plots
 from starpullm.report.task_graph import task_graph_of
 from starpullm.report.throughput import change_points, speeds_of
 from starpullm.report.verdict import check_rows, not_checked, verdict_of
@@ -34,10 +36,12 @@ from starpullm.report.violations import violations_of
 from starpullm.report.workers import workers_of
 from starpullm.trace import Trace
 
-from .reports import entry, failing, gradients, killed, parity, passing, recording, throughput
+from .reports import entry, failing, gradients, killed, merged, parity, passing, recording, throughput
 
 Document = dict[str, Any]
-SECTIONS = "checked not-checked parity failures graph workers reductions throughput mutation tests environment".split()
+SECTIONS = (
+    "runs checked not-checked parity failures graph workers reductions throughput mutation tests environment".split()
+)
 
 
 class Page(HTMLParser):
@@ -64,7 +68,7 @@ class Page(HTMLParser):
             self.headings.append(int(tag[1]))
 
 
-@pytest.mark.parametrize("make", [passing, failing, killed])
+@pytest.mark.parametrize("make", [passing, failing, killed, merged])
 def test_documents_are_as_the_schema_says(make: Callable[[], Document], tmp_path: Path) -> None:
     """jsonschema and the package's own validator agree."""
     jsonschema.Draft7Validator.check_schema(schema())
@@ -74,7 +78,7 @@ def test_documents_are_as_the_schema_says(make: Callable[[], Document], tmp_path
     assert read_document(tmp_path / "report.json") == document
 
 
-@pytest.mark.parametrize("make", [passing, failing, killed])
+@pytest.mark.parametrize("make", [passing, failing, killed, merged])
 def test_page(make: Callable[[], Document]) -> None:
     """Links lead somewhere, nothing is loaded, headings skip no level, and text of a run isn't taken for HTML."""
     text = render(make())
@@ -87,7 +91,12 @@ def test_page(make: Callable[[], Document]) -> None:
     assert "<script>alert" not in text
     assert "<b>step 1</b>" not in text
     assert "</script><i>" not in text  # charts have the names of tests too
-    absent = {passing: ["failures"], failing: [], killed: ["failures", "graph", "workers"]}[make]
+    absent = {
+        passing: ["runs", "failures"],
+        failing: ["runs"],
+        killed: ["runs", "failures", "graph", "workers"],
+        merged: ["mutation"],
+    }[make]
     assert [name for name in page.ids if name in SECTIONS] == [name for name in SECTIONS if name not in absent]
 
 
@@ -191,6 +200,36 @@ def test_limit_in_tokens() -> None:
     """8 · 64 tokens take 10^9 operations, of which the limit is 100 · 10^9 a second."""
     [row] = speeds_of({**passing(), "throughput": [throughput(12.0)]})
     assert row.limit == pytest.approx(8 * 64 / 10)
+    assert row.fraction == "50.0 %"
+    noisy = {**throughput(12.0), "matmul_gflops": 40.0, "matmul_limit_range": [80.0, 100.0]}
+    assert speeds_of({**passing(), "throughput": [noisy]})[0].fraction == "40.0 to 50.0 %"
+
+
+def test_charts_of_scaling() -> None:
+    """They are the paper's figures, as far as there are several points on a line."""
+    document = passing()
+    assert [plot.title for plot in scaling_plots(document)] == [
+        "Strong scaling: small, B = 8",
+        "Strong scaling: small, B = 16",
+        "Weak scaling: small, B = 8 per core",
+        "Partitions by batch size: small, 1 core",
+        "Partitions by batch size: small, 2 cores",
+    ]
+    for plot in scaling_plots(document):
+        assert len(plot.draw().renderers) >= 3  # a line, its points and the limit
+    assert scaling_plots({**document, "throughput": document["throughput"][:1]}) == []
+
+
+def test_a_transfer_has_no_worker() -> None:
+    document = failing()
+    [writer] = document["tests"][5]["results"][0]["first"]["writers"]
+    writer.update(operation="transfer", worker=-1)
+    assert "transfer (step 1, sub-batch 0, layer 1) on rank 0" in render(document, charts=False)
+
+
+def test_cores_of_a_rank() -> None:
+    assert beyond(1, 2) == LeftOut("partitions of more than 1 core", "each rank has 1 core")
+    assert beyond(2, 1) == LeftOut("partitions of more than 2 cores", "this machine has 2 cores")
 
 
 def refused(change: Callable[[Document], object], tmp_path: Path) -> str:
@@ -207,7 +246,7 @@ def test_other_content_is_refused(tmp_path: Path) -> None:
     def of(change: Callable[[Document], object]) -> str:
         return refused(change, tmp_path).removeprefix(f"{tmp_path}/report.json: ")
 
-    assert of(lambda document: document.update(version=1)) == "found version 1, expected a report of version 2"
+    assert of(lambda document: document.update(version=1)) == "found version 1, expected a report of version 3"
     assert "tests[0].outcome must be one of" in of(lambda document: document["tests"][0].update(outcome="good"))
     assert "must contain" in of(lambda document: document.pop("seed"))
     assert of(lambda document: document["recordings"][0]["tasks"]["step"].pop()).startswith(

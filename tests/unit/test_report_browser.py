@@ -14,7 +14,7 @@ import pytest
 
 from starpullm.report import ReportFolder
 
-from .reports import OPERATIONS, failing, killed, passing, recording
+from .reports import OPERATIONS, failing, killed, merged, passing, recording
 
 WIDTHS = {"phone": 390, "desktop": 1440}
 FLAGS = (
@@ -51,7 +51,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The pages of all sample reports, by name."""
     large = passing()
     large["recordings"] = [recording(layers=12, steps=900, workers=8)]
-    documents = {"passing": passing(), "failing": failing(), "killed": killed(), "large": large}
+    documents = {"passing": passing(), "failing": failing(), "killed": killed(), "merged": merged(), "large": large}
     directory = tmp_path_factory.mktemp("pages")
     for name, document in documents.items():
         ReportFolder(directory / name).write(document)
@@ -124,8 +124,9 @@ return [...poor]
 
 VIEWS = {
     "passing": [("phone", "light"), ("desktop", "dark")],
-    "failing": [("phone", "light"), ("phone", "dark"), ("desktop", "light"), ("desktop", "dark")],
+    "failing": [("phone", "dark"), ("desktop", "light")],
     "killed": [("phone", "dark"), ("desktop", "light")],
+    "merged": [("phone", "light"), ("desktop", "dark")],
 }
 
 

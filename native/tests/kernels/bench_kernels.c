@@ -1,7 +1,9 @@
 /* Times one level's kernels against another's at GPT-2's sizes and small ones; a measurement, not a test. Run by hand:
  *
  *   bench_kernels [--level LEVEL] [--against LEVEL | --blas LIBRARY] [--threads COUNT] [--json] [OPERATION]
+ *   bench_kernels [--level LEVEL] --tiles
  *
+ * The second form compares micro-kernels with other micro-tiles (bench_tiles.c). The first
  * measures the operations whose names begin with OPERATION, by default all; the best level against ref, with one
  * thread. A BLAS has only the matmuls, and its results need not have the contract's bits.
  *
@@ -20,6 +22,7 @@
 
 #include "bare_microkernel.h"
 #include "bench_operations.h"
+#include "bench_tiles.h"
 
 /* ---- Threads: the main thread is number 0 of the team; the others wait for calls until the program ends. A wait spins
  *      for about as long as a kernel's last thread takes to end, then yields the core. ---- */
@@ -284,20 +287,23 @@ static struct implementation blas_of(const char *library)
 static int usage(const char *program)
 {
     fprintf(stderr,
-            "usage: %s [--level LEVEL] [--against LEVEL | --blas LIBRARY] [--threads COUNT] [--json] [OPERATION]\n",
-            program);
+            "usage: %s [--level LEVEL] [--against LEVEL | --blas LIBRARY] [--threads COUNT] [--json] [OPERATION]\n"
+            "       %s [--level LEVEL] --tiles\n",
+            program, program);
     return 2;
 }
 
 int main(int argc, char **argv)
 {
-    bool json = false;
+    bool json = false, tiles = false;
     const char *only = NULL, *level = "ref", *against = "ref", *library = NULL;
     for (size_t i = 0; kernels_level_name(i); i++)
         level = kernels_level_name(i);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--json") == 0)
             json = true;
+        else if (strcmp(argv[i], "--tiles") == 0)
+            tiles = true;
         else if (strcmp(argv[i], "--level") == 0 && i + 1 < argc)
             level = argv[++i];
         else if (strcmp(argv[i], "--against") == 0 && i + 1 < argc)
@@ -315,7 +321,14 @@ int main(int argc, char **argv)
         fprintf(stderr, "bench_kernels: found %d threads, expected 1 to %d\n", team.threads, MAX_THREADS);
         return 2;
     }
-    const struct implementation ours = level_named(level), other = library ? blas_of(library) : level_named(against);
+    const struct implementation ours = level_named(level);
+    if (tiles) {
+        if (bench_tiles(level))
+            return 0;
+        fprintf(stderr, "bench_kernels: no micro-tiles of level %s were compiled\n", level);
+        return 2;
+    }
+    const struct implementation other = library ? blas_of(library) : level_named(against);
     if (library && !only)
         only = "matmul";
     if (!operations_start()) {

@@ -49,6 +49,7 @@ class FirstDifference:
             yield from (f"  {line}" for line in self.bits.lines())
         yield f"  expected values: {self.source}"
         for writer in self.writers:
-            yield f"  written last by {writer} on worker {writer.worker} of rank {writer.rank}"
+            worker = f"worker {writer.worker} of " if writer.worker >= 0 else ""  # a transfer has none
+            yield f"  written last by {writer} on {worker}rank {writer.rank}"
         if not self.writers:
             yield "  written by no task of this step"

@@ -29,9 +29,9 @@ from starpullm.speed.measure import result_of
 from starpullm.speed.noise import median_interval
 from starpullm.speed.workload import SEED, Workload, open_runtime, open_trainer
 
-PEERS = ("blas", "torch")
-STRICT, BLAS, EAGER, COMPILED = "strict", "blas", "torch eager", "torch compiled"
-"""Names of contenders; the first two are the library itself, with the matmul of their workload."""
+PEERS = ("library", "blas", "torch")
+STRICT, LIBRARY, BLAS, EAGER, COMPILED = "strict", "library", "blas", "torch eager", "torch compiled"
+"""Names of contenders: the library itself; another build of it; the library with the matmuls of a BLAS; PyTorch."""
 
 LOSS_TOLERANCE = 1e-3
 """The largest difference between the losses of two contenders that train the same model.
@@ -103,6 +103,7 @@ def compare(
     peers: Sequence[str],
     *,
     blas_library: str | None,
+    other_library: Path | None = None,
     time_limit: float,
     progress: Callable[[], None],
 ) -> Comparison:
@@ -110,9 +111,9 @@ def compare(
 
     All start from the same model and train on the same batches. Before turns are measured, the losses of the first
     steps are compared: a contender that computes something else can't be compared. Peers have as many threads as the
-    strict run's partition; ``blas`` has its task graph too. ``torch`` stands for two contenders: eager PyTorch and, if
-    there is a C++ compiler, compiled. `time_limit` is for each reply; the first one of ``torch.compile`` takes a minute
-    or more. `progress` is called after each round.
+    strict run's partition; ``blas`` has its task graph too. ``library`` is the build `other_library`. ``torch`` stands
+    for two contenders: eager PyTorch and, if there is a C++ compiler, compiled. `time_limit` is for each reply; the
+    first one of ``torch.compile`` takes a minute or more. `progress` is called after each round.
 
     Raises
     ------
@@ -127,7 +128,10 @@ def compare(
         raise InvalidArgumentError("against: expected a strict configuration of one rank")
     workloads, left_out = _workloads(workload, peers, blas_library)
     with ExitStack() as stack:
-        contenders = [_Contender(name, own, checkpoint, time_limit, stack) for name, own in workloads.items()]
+        contenders = [
+            _Contender(name, own, checkpoint, time_limit, stack, other_library if name == LIBRARY else None)
+            for name, own in workloads.items()
+        ]
         _run_lead_steps(contenders, max(workload.warm_up, _LEAD_STEPS))
         difference = check_losses({contender.name: contender.losses for contender in contenders})
         for round_number in range(workload.iterations):
@@ -170,6 +174,8 @@ def _workloads(
     """Return each contender's workload, and the contenders that can't run on this machine with the reason."""
     found = {STRICT: workload}
     left_out = {}
+    if LIBRARY in peers:
+        found[LIBRARY] = workload
     if BLAS in peers:
         found[BLAS] = replace(workload, matmul="blas", blas_library=blas_library)
     if "torch" in peers:
@@ -197,7 +203,15 @@ def _run_lead_steps(contenders: Sequence[_Contender], lead: int) -> None:
 class _Contender:
     """A contender's process, which the stack ends, and what was measured of it."""
 
-    def __init__(self, name: str, workload: Workload, checkpoint: Path, time_limit: float, stack: ExitStack) -> None:
+    def __init__(
+        self,
+        name: str,
+        workload: Workload,
+        checkpoint: Path,
+        time_limit: float,
+        stack: ExitStack,
+        library: Path | None = None,
+    ) -> None:
         self.name = name
         self.losses: list[float] = []
         self.speeds: list[float] = []
@@ -207,8 +221,13 @@ class _Contender:
         self._tokens = workload.tokens
         self._time_limit = time_limit
         arguments = {"name": name, "workload": asdict(workload), "checkpoint": str(checkpoint)}
-        self._child = stack.enter_context(Child(name, _serve_steps, arguments, request_name="the turn"))
+        environment = {} if library is None else {"STARPULLM_LIB": str(library)}
+        self._child = stack.enter_context(
+            Child(name, _serve_steps, arguments, request_name="the turn", environment=environment)
+        )
         self.description = result_of(self._child, self._child.start(time_limit))
+        if library is not None:
+            self.description += f", {library}"
 
     def run(self, steps: int) -> tuple[float, list[float]]:
         """Run so many steps; return their seconds and losses."""

@@ -3,6 +3,7 @@
 #include <starpu.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { HANDLES = 64 };
 
@@ -29,8 +30,12 @@ int main(int argc, char **argv)
     starpu_data_handle_t handles[HANDLES];
     length = atof(argv[2]);
     STARPU_CHECK_RETURN_VALUE(starpu_init(NULL), "starpu_init");
-    for (int h = 0; h < HANDLES; h++)
-        starpu_vector_data_register(&handles[h], STARPU_MAIN_RAM, (uintptr_t)calloc(1, bytes), bytes, 1);
+    for (int h = 0; h < HANDLES; h++) {
+        char *memory = malloc(bytes);
+        STARPU_ASSERT(memory != NULL);
+        memset(memory, h + 1, bytes); // memory that was never written would all be one page
+        starpu_vector_data_register(&handles[h], STARPU_MAIN_RAM, (uintptr_t)memory, bytes, 1);
+    }
     double start = starpu_timing_now();
     for (long t = 0; t < num_tasks; t++)
         STARPU_CHECK_RETURN_VALUE(starpu_task_insert(&codelet, STARPU_RW, handles[t % HANDLES], 0),

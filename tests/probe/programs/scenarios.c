@@ -74,13 +74,14 @@ static void write_neighbour(void *buffers[], void *argument)
     blocks[neighbour][2] = 3 * blocks[neighbour][2] + 1;
 }
 
+// It is given an address, which is another one in each run.
 static void read_neighbour(void *buffers[], void *argument)
 {
-    int neighbour;
+    const double *neighbour;
     starpu_codelet_unpack_args(argument, &neighbour);
     work();
     for (int i = 0; i < N; i++)
-        elements(buffers, 0)[i] = 0.5 * elements(buffers, 0)[i] + blocks[neighbour][i];
+        elements(buffers, 0)[i] = 0.5 * elements(buffers, 0)[i] + neighbour[i];
 }
 
 static void share(void *buffers[], void *argument)
@@ -109,6 +110,13 @@ static void add(void *buffers[], void *argument)
 {
     (void)argument;
     *(double *)STARPU_VARIABLE_GET_PTR(buffers[0]) += elements(buffers, 1)[2] / 3;
+}
+
+static void add_number(void *buffers[], void *argument)
+{
+    double number;
+    starpu_codelet_unpack_args(argument, &number);
+    *(double *)STARPU_VARIABLE_GET_PTR(buffers[0]) += number;
 }
 
 static void zero(void *buffers[], void *argument)
@@ -155,6 +163,7 @@ CODELET(share);
 CODELET(touch);
 CODELET(noise);
 CODELET(add);
+CODELET(add_number);
 CODELET(crash);
 CODELET(never_end);
 static struct starpu_codelet zero_codelet = {.cpu_funcs = {zero}, .nbuffers = 1, .modes = {STARPU_W}, .name = "zero"};
@@ -217,7 +226,7 @@ static void partitions(void)
 
 static void reads_undeclared(void)
 {
-    int neighbour = 1;
+    const double *neighbour = blocks[1];
     start();
     for (int b = 0; b < STEPS; b++) {
         submit(starpu_task_insert(&smooth_codelet, STARPU_RW, handles[1], STARPU_R, handles[3], 0));
@@ -329,6 +338,26 @@ static void commute(void)
     submit(starpu_task_insert(&add_codelet, STARPU_RW, total_handle, STARPU_R, handles[0], 0));
 }
 
+// A sum in the order in which the blocks are filled, which the task after it uses.
+static void sum_of(const double numbers[BLOCKS])
+{
+    start();
+    for (int b = 0; b < BLOCKS; b++)
+        submit(starpu_task_insert(&add_number_codelet, STARPU_RW | STARPU_COMMUTE, total_handle, STARPU_R, handles[b],
+                                  STARPU_VALUE, &numbers[b], sizeof numbers[b], 0));
+    submit(starpu_task_insert(&add_codelet, STARPU_RW, total_handle, STARPU_R, handles[0], 0));
+}
+
+static void rounds(void)
+{
+    sum_of((double[]){0.1, 0.7, 1.3, 2.9, 5.3, 11.7});
+}
+
+static void cancels(void)
+{
+    sum_of((double[]){1e16, 1, 1, -1e16, 1, 1});
+}
+
 static void crashes(void)
 {
     right();
@@ -420,6 +449,8 @@ static const struct {
     {"not_deterministic", not_deterministic},
     {"redux", redux},
     {"commute", commute},
+    {"rounds", rounds},
+    {"cancels", cancels},
     {"crashes", crashes},
     {"hangs", hangs},
     {"asserts", asserts},

@@ -65,15 +65,15 @@ SIMD_INLINE void product_of(const struct product *product, int rows, int vectors
 }
 
 /* X(rows, vectors) for every micro-tile of this level: each number of rows and vectors is what remains at some edge. */
-#if NR_VECTORS == 2
-#define WIDTHS(X, rows) X(rows, 1) X(rows, 2)
-#elif NR_VECTORS == 3
-#define WIDTHS(X, rows) X(rows, 1) X(rows, 2) X(rows, 3)
-#else
-#define WIDTHS(X, rows) X(rows, 1) X(rows, 2) X(rows, 3) X(rows, 4)
-#endif
+#define WIDTHS_1(X, rows) X(rows, 1)
+#define WIDTHS_2(X, rows) WIDTHS_1(X, rows) X(rows, 2)
+#define WIDTHS_3(X, rows) WIDTHS_2(X, rows) X(rows, 3)
+#define WIDTHS_4(X, rows) WIDTHS_3(X, rows) X(rows, 4)
+#define WIDTHS(X, rows) SIMD_JOIN(WIDTHS, NR_VECTORS)(X, rows)
 #define TILES_3(X) WIDTHS(X, 1) WIDTHS(X, 2) WIDTHS(X, 3)
-#define TILES_6(X) TILES_3(X) WIDTHS(X, 4) WIDTHS(X, 5) WIDTHS(X, 6)
+#define TILES_4(X) TILES_3(X) WIDTHS(X, 4)
+#define TILES_5(X) TILES_4(X) WIDTHS(X, 5)
+#define TILES_6(X) TILES_5(X) WIDTHS(X, 6)
 #define TILES_8(X) TILES_6(X) WIDTHS(X, 7) WIDTHS(X, 8)
 #define TILES_12(X) TILES_8(X) WIDTHS(X, 9) WIDTHS(X, 10) WIDTHS(X, 11) WIDTHS(X, 12)
 #define ALL_TILES(X) SIMD_JOIN(TILES, MR)(X)

@@ -11,26 +11,16 @@
 #include "kernels/simd/prefetch.h"
 #include "kernels/simd/vector.h"
 
-/* MR rows and NR_VECTORS vectors of columns. With three operands an instruction leaves its factors as they are, so the
- * sums take what one step's NR_VECTORS vectors of b, one value of a and one term leave of the registers. SSE2 has two
+/* MR rows and NR_VECTORS vectors of columns, as native/CMakeLists.txt chooses them for each level; `bench_kernels
+ * --tiles` compares them with others. With three operands an instruction leaves its factors as they are, so the sums
+ * take what one step's NR_VECTORS vectors of b, one value of a and one term leave of the registers. SSE2 has two
  * operands: each product overwrites a copy of b's vector, which is loaded for it and needs no register between
  * products; a broadcast takes two instructions, so fewer rows are better (3 x 4 was measured to be 1.0 to 1.2 times as
  * fast as 6 x 2 and 4 x 3 at GPT-2's sizes, 2-core virtual AMD EPYC). The preprocessor needs the numbers. */
-#if SIMD_REGISTERS == 16 && SIMD_BYTES == 16
-#define MR 3
-#define NR_VECTORS 4
-#elif SIMD_REGISTERS == 16
-#define MR 6
-#define NR_VECTORS 2
-#elif SIMD_BYTES == 64
-#define MR 12
-#define NR_VECTORS 2
-#else
-#define MR 8
-#define NR_VECTORS 3
-#endif
+#define MR SIMD_ROWS
+#define NR_VECTORS SIMD_VECTORS
 enum { NR = NR_VECTORS * LANES };
-_Static_assert(MR *NR_VECTORS + 4 <= SIMD_REGISTERS, "the sums of a micro-tile and one product fit the registers");
+_Static_assert(MR *NR_VECTORS + 2 <= SIMD_REGISTERS, "the sums of a micro-tile, a value of a and a term fit");
 
 /* c (m,n) += a (m,k) * b (k,n), with m <= MR and n <= NR. */
 struct product {

@@ -1,6 +1,7 @@
 /* The vector type of the level that a file of this folder is being compiled for, in the compiler's own vector
  * extensions. Every file here is compiled once per level (native/CMakeLists.txt), with SIMD_LEVEL the level's name,
- * SIMD_BYTES the width of a vector and SIMD_REGISTERS the number of vector registers; SIMD_NAME(f) is f's name at this
+ * SIMD_BYTES the width of a vector, SIMD_REGISTERS the number of vector registers, and SIMD_ROWS and SIMD_VECTORS the
+ * size of a micro-tile; SIMD_NAME(f) is f's name at this
  * level. Lanes go across outputs, never along a sum (docs/numerics.md, Rules). */
 #ifndef STARPULLM_VECTOR_H
 #define STARPULLM_VECTOR_H

@@ -1,0 +1,86 @@
+"""Whether what differs because of a free order is within a tolerance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from starpullm.probe.compare import Comparison
+from starpullm.probe.elements import Difference, Tolerance, beyond
+from starpullm.probe.findings import Finding, Kind, finding_of
+from starpullm.probe.flow import Flow
+
+
+def beyond_tolerance(
+    tolerance: Tolerance, reference: Flow, other: Flow, comparison: Comparison, schedule: str
+) -> Iterator[Finding]:
+    """Yield the tolerated differences of a comparison that are further off, or of which that can't be told."""
+    seen: dict[tuple[int, int], Difference | str | None] = {}
+    accesses = [(access, False) for access in comparison.allowed_before]
+    accesses += [(access, True) for access in comparison.allowed_after]
+    for access, is_after in sorted(accesses):
+        contents = tuple(int((flow.after if is_after else flow.before)[0][access]) for flow in (reference, other))
+        key = contents[0], contents[1]
+        if key not in seen:
+            seen[key] = _judged(tolerance, reference, other, access, key)
+        result = seen[key]
+        did = "left" if is_after else "found"
+        if isinstance(result, str):
+            text = f"{{task}} {did} other contents in {{handle}}, because of a free order; {result}"
+            yield finding_of(Kind.NOT_BOUNDED, schedule, other, access, text)
+        elif result is not None:
+            off_by = f", {result.off_by} off" if result.off_by else ""
+            text = (
+                f"{{task}} {did} {result.found} in {{handle}}, {position(reference, access, result.element)}, expected "
+                f"{result.expected} as in the reference schedule{off_by}; {result.count} of {result.total} numbers are "
+                f"beyond the tolerance of {tolerance}"
+            )
+            yield finding_of(
+                Kind.BEYOND_TOLERANCE,
+                schedule,
+                other,
+                access,
+                text,
+                element=result.element,
+                expected=result.expected,
+                found=result.found,
+            )
+
+
+def position(flow: Flow, access: int, element: int) -> str:
+    """Return what findings call an element of an access's handle: its number, and its indices in a dense handle."""
+    sizes = flow.log.handles[flow.handle_of_log[flow.handle[access]]]["sizes"].astype(np.int64)
+    if int(np.prod(sizes)) <= element or int((sizes > 1).sum()) < 2:
+        return f"element {element}"
+    indices = np.unravel_index(element, sizes.tolist(), order="F")
+    used = [str(int(index)) for index, size in zip(indices, sizes, strict=True) if size > 1]
+    return f"element {element} ({', '.join(used)})"
+
+
+def _judged(
+    tolerance: Tolerance, reference: Flow, other: Flow, access: int, contents: tuple[int, int]
+) -> Difference | str | None:
+    """Return the first number beyond the tolerance, or why that can't be told; None if all are within it."""
+    found = [flow.log.bytes_of(value) for flow, value in zip((reference, other), contents, strict=True)]
+    expected_bytes, found_bytes = found
+    if expected_bytes is None or found_bytes is None:
+        return "they weren't recorded: the handle isn't dense, or a process has filled its share of the disk"
+    element_bytes = int(reference.log.handles[reference.handle_of_log[reference.handle[access]]]["element_bytes"])
+    numbers = [tolerance.numbers(content, element_bytes) for content in (expected_bytes, found_bytes)]
+    if numbers[0] is None or numbers[1] is None:
+        return f"elements of {element_bytes} bytes aren't numbers of the type “{tolerance.element_type}”"
+    if len(numbers[0]) != len(numbers[1]):
+        return f"there are {len(numbers[1])} numbers, expected {len(numbers[0])} as in the reference schedule"
+    difference = beyond(tolerance, numbers[0], numbers[1])
+    if difference is None:
+        return None
+    return _of_elements(difference, numbers[0].itemsize, element_bytes)
+
+
+def _of_elements(difference: Difference, number_bytes: int, element_bytes: int) -> Difference:
+    """Return a difference between numbers with the element that the number lies in."""
+    element = difference.element * number_bytes // element_bytes
+    return Difference(
+        element, difference.expected, difference.found, difference.count, difference.total, difference.off_by
+    )

@@ -1,0 +1,146 @@
+"""Contents of handles, element by element: which is the first that differs, and whether all are within a tolerance."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from starpullm.errors import InvalidArgumentError
+
+TYPES: Final[Mapping[str, Mapping[int, np.dtype[np.floating]]]] = {
+    "float": {4: np.dtype("<f4")},
+    "double": {8: np.dtype("<f8")},
+    "by-size": {4: np.dtype("<f4"), 8: np.dtype("<f8")},
+}
+"""What ``--tolerance-type`` says of the program's data: the type of numbers by their size in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How far contents that come from a free order may be off.
+
+    ``limit`` counts ULP, or is relative to the larger of the two magnitudes. ``element_type`` is a key of `TYPES`;
+    StarPU knows only the sizes of elements.
+    """
+
+    limit: float
+    unit: Literal["ULP", "relative"]
+    element_type: str
+
+    def __str__(self) -> str:
+        return f"{self.limit:g} ULP" if self.unit == "ULP" else f"{self.limit:g} relative"
+
+    def numbers(self, content: bytes, element_bytes: int) -> NDArray[np.floating] | None:
+        """Return contents as numbers; None if the elements don't consist of numbers of the stated type."""
+        for size in sorted(TYPES[self.element_type], reverse=True):
+            if element_bytes > 0 and element_bytes % size == 0:
+                return np.frombuffer(content, TYPES[self.element_type][size])
+        return None
+
+
+def parse_tolerance(text: str | None, element_type: str | None) -> Tolerance | None:
+    """Return a tolerance such as ``4ulp`` or ``1e-6`` for numbers of a type; None if neither is given.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If only one of them is given, or one of them isn't understood.
+    """
+    if text is None and element_type is None:
+        return None
+    if text is None:
+        raise InvalidArgumentError("tolerance: found a type without a tolerance, expected both, or neither")
+    if element_type is None:
+        raise InvalidArgumentError(
+            f"tolerance: found {text} without the type of the numbers, which StarPU doesn't know, expected one of "
+            f"{', '.join(TYPES)}"
+        )
+    if element_type not in TYPES:
+        raise InvalidArgumentError(f"tolerance type: found {element_type}, expected one of {', '.join(TYPES)}")
+    found = re.fullmatch(r"\s*([0-9.eE+-]+)\s*(ulp)?\s*", text, re.IGNORECASE)
+    try:
+        limit = float(found[1]) if found is not None else math.nan
+    except ValueError:
+        limit = math.nan
+    if found is None or not math.isfinite(limit) or limit < 0:
+        raise InvalidArgumentError(f"tolerance: found {text}, expected a number of ULP such as 4ulp, or one like 1e-6")
+    return Tolerance(limit, "ULP" if found[2] else "relative", element_type)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first number, or the first element, that differs: where it is, both of them as text, and how many differ."""
+
+    element: int
+    expected: str
+    found: str
+    count: int
+    total: int
+    off_by: str = ""
+
+
+def beyond(tolerance: Tolerance, expected: NDArray[np.floating], found: NDArray[np.floating]) -> Difference | None:
+    """Return the first of two equally long rows of numbers that is further off than the tolerance; None if none is.
+
+    Equal numbers are within every tolerance, and so are two NaN. A NaN, or an infinity, and another number aren't.
+    """
+    if tolerance.unit == "ULP":
+        distance = ulp_distances(expected, found)
+    else:
+        largest = np.maximum(np.abs(expected), np.abs(found)).astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            distance = np.abs(found.astype(np.float64) - expected.astype(np.float64)) / largest
+    finite = np.isfinite(expected) & np.isfinite(found)
+    same = (expected == found) | (np.isnan(expected) & np.isnan(found))
+    wrong = ~same & ~(finite & (distance <= tolerance.limit))
+    if not wrong.any():
+        return None
+    index = int(np.argmax(wrong))
+    off_by = "" if not finite[index] else f"{distance[index]:.3g} {tolerance.unit}"
+    return Difference(index, _number(expected[index]), _number(found[index]), int(wrong.sum()), len(wrong), off_by)
+
+
+def ulp_distances(one: NDArray[np.floating], other: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return the distances in ULP of binary32 or binary64 numbers; exact below 2^53."""
+    bits = np.uint32 if one.itemsize == 4 else np.uint64
+    sign = bits(1 << (8 * one.itemsize - 1))
+    codes = [values.view(bits) for values in (one, other)]
+    left, right = ((code & ~sign).astype(np.uint64) for code in codes)
+    same_sign = (codes[0] & sign) == (codes[1] & sign)
+    result: NDArray[np.float64] = np.where(
+        same_sign, np.maximum(left, right) - np.minimum(left, right), left + right
+    ).astype(np.float64)
+    return result
+
+
+def first_difference(expected: bytes, found: bytes, element_bytes: int) -> Difference | None:
+    """Return the first element of two equally long contents whose bytes differ; None if all are equal."""
+    one, other = (np.frombuffer(content, np.uint8).reshape(-1, element_bytes) for content in (expected, found))
+    differs = (one != other).any(axis=1)
+    if not differs.any():
+        return None
+    index = int(np.argmax(differs))
+    texts = [_element(values[index].tobytes()) for values in (one, other)]
+    return Difference(index, *texts, int(differs.sum()), len(differs))
+
+
+def _element(content: bytes) -> str:
+    """Return an element's bytes in hex, the most significant first, and what number it would be."""
+    if len(content) > 16:
+        return f"the bytes {content[:16].hex(' ')} …"
+    text = f"0x{content[::-1].hex()}"
+    types = {4: "<f4", 8: "<f8"}
+    if len(content) in types:
+        name = {4: "float", 8: "double"}[len(content)]
+        text += f" ({_number(np.frombuffer(content, types[len(content)])[0])} as {name})"
+    return text
+
+
+def _number(value: np.floating) -> str:
+    return repr(value.item()) if value.itemsize == 8 else str(value)

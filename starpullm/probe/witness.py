@@ -1,0 +1,89 @@
+"""The first element that differs, for a finding about other outputs: both schedules are run again for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from starpullm.probe.bounds import position
+from starpullm.probe.elements import first_difference
+from starpullm.probe.findings import Finding
+from starpullm.probe.flow import Flow
+from starpullm.probe.recorded import RecordedRun
+from starpullm.probe.schedules import REFERENCE, Schedule
+
+_ATTEMPTS = 3
+"""Runs of the disturbed schedule: its seed decides the choice among ready tasks, the machine which tasks are ready."""
+
+RunAgain = Callable[[Schedule, str], RecordedRun]
+
+
+def with_first_element(finding: Finding, schedule: Schedule, run_again: RunAgain) -> Finding:
+    """Return the finding with the first element that differs, from runs in which this task's contents are recorded.
+
+    ``run_again`` runs a schedule and keeps the contents of one task. If no second run shows the difference, the finding
+    says so.
+    """
+    reference = _flow(run_again(REFERENCE, str(finding.task)), finding)
+    if reference is None:
+        return _not_shown(finding, "the reference schedule didn't run to its end again")
+    access = _access(reference, finding)
+    for _ in range(_ATTEMPTS):
+        other = _flow(run_again(schedule, str(finding.task)), finding)
+        if other is None:
+            return _not_shown(finding, "this schedule didn't run to its end again")
+        if _is_same_fault(reference, other, access):
+            return _completed(finding, reference, other, access)
+    return _not_shown(finding, f"in {_ATTEMPTS} more runs of this schedule it didn't happen again")
+
+
+def _flow(run: RecordedRun, finding: Finding) -> Flow | None:
+    flow = run.flows.get(finding.rank)
+    if flow is None or flow.num_tasks <= finding.task or not run.is_complete:
+        return None
+    return flow
+
+
+def _access(flow: Flow, finding: Finding) -> int:
+    accesses = np.arange(flow.first[finding.task], flow.first[finding.task + 1])
+    return int(accesses[(flow.handle[accesses] == finding.handle) & flow.writes[accesses]][0])
+
+
+def _is_same_fault(reference: Flow, other: Flow, access: int) -> bool:
+    """Return whether the task left other contents there although its inputs were equal, as in the finding."""
+    task = int(reference.task[access])
+    own = slice(int(reference.first[task]), int(reference.first[task + 1]))
+    inputs = [flow.before[0][own][reference.reads[own]] for flow in (reference, other)]
+    outputs = [int(flow.after[0][access]) for flow in (reference, other)]
+    return bool((inputs[0] == inputs[1]).all()) and outputs[0] != outputs[1]
+
+
+def _completed(finding: Finding, reference: Flow, other: Flow, access: int) -> Finding:
+    contents = [flow.log.bytes_of(int(flow.after[0][access])) for flow in (reference, other)]
+    expected, found = contents
+    if expected is None or found is None:
+        return _not_shown(finding, "elements of this handle's data interface can't be told apart")
+    if len(expected) != len(found):
+        return _not_shown(finding, f"there are {len(found)} bytes instead of {len(expected)}")
+    record = reference.log.handles[reference.handle_of_log[finding.handle]]
+    difference = first_difference(expected, found, int(record["element_bytes"]))
+    if difference is None:
+        return _not_shown(finding, "the recorded bytes are equal: another thread changed them meanwhile")
+    text = (
+        f"; run again, {position(reference, access, difference.element)} is the first that differs: "
+        f"{difference.expected} in the reference schedule, {difference.found} here ({difference.count} of "
+        f"{difference.total} differ)"
+    )
+    return replace(
+        finding,
+        sentence=finding.sentence + text,
+        element=difference.element,
+        expected=difference.expected,
+        found=difference.found,
+    )
+
+
+def _not_shown(finding: Finding, why: str) -> Finding:
+    return replace(finding, sentence=f"{finding.sentence}; the first element that differs isn't known: {why}")

@@ -1,0 +1,40 @@
+"""Programs that use StarPU in other ways than most: tasks that tags order, sparse matrices, interfaces of their own."""
+
+from __future__ import annotations
+
+from starpullm.checks.result import Outcome
+from starpullm.probe import probe_program
+from starpullm.probe.findings import Kind
+
+from .conftest import Compile
+
+TASKS, LIAR = 12, 7
+
+
+def test_tasks_that_tags_order_are_compared(compiled: Compile) -> None:
+    """They are without sequential consistency, so their outputs are seen in the runs of one worker: two of these."""
+    result = probe_program([str(compiled("tags")), "right"], runs=1, workers=2, time_limit=60)
+    assert result.outcome is Outcome.PASSED, result.describe()
+    assert (result.num_tasks, result.compared, result.different) == (TASKS, 2 * TASKS, 0)
+
+
+def test_a_task_that_lies_is_named(compiled: Compile) -> None:
+    result = probe_program([str(compiled("tags")), "lies"], runs=1, workers=2, time_limit=60)
+    assert [(finding.kind, finding.task) for finding in result.findings] == [(Kind.READ_WRITTEN, LIAR)]
+
+
+def test_a_sparse_matrix_that_is_read_though_declared_written(compiled: Compile) -> None:
+    """The program notices that its result is wrong, and the probe says which task made it so."""
+    result = probe_program([str(compiled("sparse"))], runs=1, workers=2, time_limit=60)
+    assert [(finding.kind, finding.codelet) for finding in result.findings] == [
+        (Kind.ENDING, ""),
+        (Kind.WRITTEN_READ, "add_values"),
+    ]
+    assert "ended with exit status 1" in result.findings[0].sentence
+    assert "declares to write handle 0 " in result.findings[1].sentence
+
+
+def test_a_pack_method_that_aborts_leaves_its_handles_unseen(compiled: Compile) -> None:
+    result = probe_program([str(compiled("unpackable"))], runs=1, workers=2, time_limit=60)
+    assert result.outcome is Outcome.PASSED, result.describe()
+    assert (result.compared, result.unseen) == (3 * 5, 5)

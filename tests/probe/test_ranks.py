@@ -1,0 +1,58 @@
+"""Programs over MPI ranks: each rank records, and there is one verdict, which names ranks."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from starpullm.checks.result import Outcome
+from starpullm.probe import ProbeResult, probe_program
+from starpullm.probe.findings import Kind
+
+
+def probe(ranks: list[str], name: str, *, runs: int = 1, time_limit: float = 60, **options: str) -> ProbeResult:
+    result = probe_program([*ranks, name], runs=runs, workers=2, time_limit=time_limit, **options)
+    left = subprocess.run(["pgrep", "-f", f"{ranks[-1]} {name}"], capture_output=True, text=True, check=False)
+    assert left.stdout == ""
+    return result
+
+
+def test_a_right_program_whose_sum_has_any_order(ranks: list[str]) -> None:
+    """What is received changes without a task, and what comes from the sum may differ, also on the other rank."""
+    result = probe(ranks, "commute", tolerance="1e-12", tolerance_type="double")
+    assert result.outcome is Outcome.PASSED, result.describe()
+    assert (result.num_ranks, result.num_tasks, result.findings) == (2, 2 * 19, ())
+    assert result.tolerated == result.different
+
+
+def test_the_rank_whose_task_lies_is_named(ranks: list[str]) -> None:
+    """The other rank receives other contents; that isn't its fault."""
+    result = probe(ranks, "shares_undeclared")
+    assert result.outcome is Outcome.FAILED, result.describe()
+    assert [(finding.kind, finding.codelet, finding.rank) for finding in result.findings] == [
+        (Kind.OUTPUT_DIFFERS, "share", 1)
+    ], result.describe()
+    assert "[rank 1, seed " in str(result.findings[0])
+    assert result.different > result.findings[0].count
+
+
+@pytest.mark.parametrize(
+    ("name", "ending"),
+    [
+        ("crashes", "rank 1 was ended by SIGSEGV"),
+        ("is_killed", "rank 1 was killed, or left without exit()"),
+        ("leaves_early", "rank 1 hadn't started StarPU"),
+    ],
+)
+def test_a_rank_that_dies_is_named(ranks: list[str], name: str, ending: str) -> None:
+    result = probe(ranks, name)
+    assert [finding.kind for finding in result.findings] == [Kind.ENDING]
+    assert ending in result.findings[0].sentence, result.describe()
+    assert name == "leaves_early" or "rank 0" not in result.findings[0].sentence
+
+
+def test_a_rank_that_hangs_is_named(ranks: list[str]) -> None:
+    """The other one waits for what it is to send."""
+    sentence = probe(ranks, "hangs", time_limit=3).findings[0].sentence
+    assert "had not ended after 3 s: rank 0 was running no task, rank 1 was running never_end (task 12)" in sentence

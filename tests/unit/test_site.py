@@ -1,0 +1,56 @@
+"""The documentation's site: it is built without a warning, and its reference pages are complete.
+
+Skipped without Sphinx; the environment of ``tox`` has it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import starpullm.errors
+from starpullm.commands import main
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+
+@pytest.mark.timeout(300)
+def test_site(tmp_path: Path) -> None:
+    """Every page is in it, and so are all commands, exceptions and functions of the C header."""
+    for package in ("furo", "myst_parser", "sphinx", "sphinx_click"):
+        pytest.importorskip(package, reason=f"{package} is not installed: pip install '.[docs]'")
+    html = tmp_path / "html"
+    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", "--builder", "html"]
+    done = subprocess.run(
+        [*command, "--doctree-dir", str(tmp_path / "doctrees"), str(DOCS), str(html)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    missing = [page for page in DOCS.rglob("*.md") if not (html / page.relative_to(DOCS)).with_suffix(".html").exists()]
+    assert missing == []
+
+    def anchors(page: str) -> set[str]:
+        return set(re.findall(r'id="([^"]+)"', (html / "reference" / page).read_text("utf-8")))
+
+    header = (ROOT / "native" / "include" / "starpullm.h").read_text("utf-8")
+    functions = set(re.findall(r"STARPULLM_API [^;]*?(starpullm_\w+)\(", header))
+    assert len(functions) > 20
+    assert {f"c.{name}" for name in functions} <= anchors("c.html")
+    page = re.sub(r"<[^>]*>", "", (html / "reference" / "c.html").read_text("utf-8"))
+    types = re.findall(r"^((?:struct|enum) \w+) \{", header, re.MULTILINE)
+    assert [name for name in types if f"{name} {{" not in page] == []
+    assert "----" not in page
+    assert {f"starpullm-{name}" for name in main.commands} <= anchors("command-line.html")
+    assert "\N{EN DASH}" not in (html / "reference" / "command-line.html").read_text("utf-8")
+    assert {f"starpullm.errors.{name}" for name in starpullm.errors.__all__} <= anchors("python.html")
+    assert {"starpullm.Runtime", "starpullm.Trainer", "starpullm.trace.Trace"} <= anchors("python.html")
