@@ -184,13 +184,15 @@ def reuse(place: Place, *, record: str, sub_batches: int, reduction: str, seed: 
 def accesses(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> CheckResult:
     """Compare each task's accesses to memory with those that it declared; only on 1x1."""
     with _traced_trainer(place, record, sub_batches, reduction, Instruments(audit=True)) as trainer:
-        return check_accesses(trace_steps(trainer, seed), Observer(trainer).findings())
+        trace, observer = trace_steps(trainer, seed), Observer(trainer)
+        return check_accesses(trace, observer.findings(), observer.counts())
 
 
 def poison(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> CheckResult:
     """Train with all memory poisoned that a task or a step must not read before it is written."""
     with _traced_trainer(place, record, sub_batches, reduction, Instruments(poison=True)) as trainer:
-        return check_poison(trace_steps(trainer, seed), Observer(trainer).findings())
+        trace, observer = trace_steps(trainer, seed), Observer(trainer)
+        return check_poison(trace, observer.findings(), observer.counts())
 
 
 def gradients(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> GradientErrorResult:

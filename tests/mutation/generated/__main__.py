@@ -184,7 +184,7 @@ class Laboratory:
 _RANKS, _C = "two ranks, parity", "C tests"
 
 SOON: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
-    ((VECTOR_FOLDER,), ("parity",)),
+    ((VECTOR_FOLDER,), ("kernels", "parity")),
     (("graph", "codelets", "data"), (_RANKS, "parity")),
     (("trace", "session", "io", "runtime", "data", "codelets"), ("interface", "two ranks, interface")),
     (("trace", "session", "io", "runtime"), (_C,)),

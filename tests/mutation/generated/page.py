@@ -308,12 +308,13 @@ For each mutant that is left the stages run in this order, until a test fails:
 {stages}
 
 All but the last two are the default suite (`pytest --pyargs starpullm.suite`) and its run on two ranks (`mpirun -n 2
-pytest --with-mpi --pyargs starpullm.suite`): *quick* is what it does with the record `tiny`, *parity* the comparison of
-all tensors with the other records; *odd*, *small* and *deep* are the rest of it with these records, *interface* its
-tests of limits, reports and files, *memory* and *delays* those of growth and of perturbed runs. The suite is collected
-once, and every mutant runs in a fork of that process, whose children are forks too; only the children on two ranks are
-started by mpirun each time. *C tests* are the programs of `native/tests` that use the mutant's file, linked with its
-objects; `test_allocation` lets each allocation of the library fail once.
+pytest --with-mpi --pyargs starpullm.suite`): *quick* is what it does with the record `tiny`, *parity* the comparison
+of all tensors with the other records; *odd*, *small* and *deep* are the rest of it with these records, *interface*
+its tests of limits, reports and files, *memory* and *delays* those of growth and of perturbed runs, *kernels* the
+comparison of each vector kernel with the plain one. The suite is collected once, and every mutant runs in a fork of
+that process, whose children are forks too; only the children on two ranks are started by mpirun each time. *C tests*
+are the programs of `native/tests` that use the mutant's file, linked with its objects; `test_allocation` lets each
+allocation of the library fail once.
 {project}
 
 How the mutants were caught. A mutant that a time limit has ended is counted there, never as a finding of the check

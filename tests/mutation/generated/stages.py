@@ -116,6 +116,7 @@ STAGES = (
     Stage("two ranks, thresholds", records=THRESHOLD_RECORDS, only=_PARITY, ranks=2),
     Stage("small", records=("small",), others=_PARITY),
     Stage("deep", records=("deep",), others=_PARITY),
+    Stage("kernels", modules=("kernels",)),
     Stage(
         "C tests",
         programs=(
