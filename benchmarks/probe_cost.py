@@ -152,7 +152,7 @@ def main(tasks: int, microseconds: int, repetitions: int, most_tasks: int) -> No
     """Measure, and print the tables."""
     machine = inspect_machine()
     click.echo(
-        f"StarPU {machine.starpu_version}, {machine.processor}, {datetime.date.today()}, "
+        f"StarPU {machine.starpu_version}, {machine.processor}, {machine.cores} cores, {datetime.date.today()}, "
         f"`benchmarks/probe_cost.py`, medians of {repetitions}."
     )
     with tempfile.TemporaryDirectory(prefix="starpullm-cost-") as directory:

@@ -96,6 +96,30 @@ STARPULLM_API enum starpullm_status starpullm_prove_libm(uint64_t *differences, 
                                                          const char *level, const char *function, uint64_t begin,
                                                          uint64_t end);
 
+/* ---- The kernels alone, to validate a level ---- */
+
+/* Name of the index-th kernel, for example matmul_forward; NULL past the last. */
+STARPULLM_API const char *starpullm_kernel_name(size_t index);
+
+struct starpullm_kernel_info {
+    size_t size;
+    const char *parameters; /* in parentheses, as C declares them: outputs, inputs, sizes, and the team */
+    const void *function;   /* which takes these parameters, and returns nothing */
+};
+
+/* A kernel of a SIMD level, as a function on the caller's memory. Arrays are dense; docs/numerics.md has the formulas,
+ * native/src/kernels/kernels.def the shapes. Of the parameters' types, enum sum_start is 0 if the output isn't read,
+ * and 1 if a sum continues from its present value. struct adamw_options has the five floats of
+ * starpullm_session_options in their order. struct team has two ints: the number of a thread, and how many threads
+ * there are; the call computes this thread's part of the outputs. The calling thread's floating-point environment is
+ * used as it is. */
+STARPULLM_API enum starpullm_status starpullm_kernel(const char *level, const char *name,
+                                                     struct starpullm_kernel_info *info);
+
+/* From now on the blocks of matmuls are those for caches of so many bytes; no bit of a result depends on them. Not
+ * while kernels run. starpullm_machine_info() has the present sizes. */
+STARPULLM_API enum starpullm_status starpullm_fit_caches(size_t l1_cache, size_t l2_cache);
+
 /* Measures for so many seconds the most operations per second that the calling thread can do, in 10^9: it multiplies
  * and adds in registers with the vectors of the SIMD level in use. fused 0: each operation is rounded, as in the
  * kernels. 1: multiplication and addition in one instruction; *gflops is 0 if the level has none. */
@@ -403,6 +427,19 @@ struct starpullm_finding {
 /* Waits for everything that was submitted, then counts the findings since the last
  * starpullm_session_trace_clear(). STARPULLM_INVALID_STATE in a session without instruments. */
 STARPULLM_API enum starpullm_status starpullm_session_findings_size(starpullm_session *session, size_t *count);
+/* What the instruments have looked at since the last starpullm_session_trace_clear(). Without findings, only these
+ * numbers show that they did. */
+struct starpullm_instrument_counts {
+    size_t size;
+    int64_t pages;            /* audit: the tasks' first reads of a page, and first writes */
+    int64_t poisoned;         /* elements of what a task declares to write that held the NaN before it */
+    int64_t poisoned_between; /* the same of buffers between submissions */
+    int64_t searched;         /* elements that were searched for the NaN after a task */
+};
+/* Waits for everything that was submitted. STARPULLM_INVALID_STATE in a session without instruments. */
+STARPULLM_API enum starpullm_status starpullm_session_instrument_counts(starpullm_session *session,
+                                                                        struct starpullm_instrument_counts *counts);
+
 /* Copies them; count must be the number just given. */
 STARPULLM_API enum starpullm_status starpullm_session_findings_read(starpullm_session *session,
                                                                     struct starpullm_finding *findings, size_t count);

@@ -147,6 +147,44 @@ status starpullm_prove_libm(uint64_t *differences, uint32_t *first_difference, c
     return STARPULLM_OK;
 }
 
+const char *starpullm_kernel_name(size_t index)
+{
+    static const char *const names[] = {
+#define KERNEL(name, parameters) #name,
+#include "kernels/kernels.def"
+    };
+    return index < sizeof names / sizeof *names ? names[index] : NULL;
+}
+
+status starpullm_kernel(const char *level, const char *name, struct starpullm_kernel_info *info)
+{
+    CHECK_POINTER(level);
+    CHECK_POINTER(name);
+    CHECK_STRUCT(info);
+    const struct kernels *kernels = kernels_of_level(level);
+    if (!kernels)
+        return fail(STARPULLM_INVALID_ARGUMENT, "level: found \"%s\", expected a SIMD level of this machine", level);
+    const struct starpullm_kernel_info all[] = {
+#define KERNEL(name, parameters) {sizeof(struct starpullm_kernel_info), #parameters, (const void *)kernels->name},
+#include "kernels/kernels.def"
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (strcmp(starpullm_kernel_name(i), name) == 0) {
+            *info = all[i];
+            return STARPULLM_OK;
+        }
+    return fail(STARPULLM_INVALID_ARGUMENT, "kernel: found \"%s\", expected one of starpullm_kernel_name()", name);
+}
+
+status starpullm_fit_caches(size_t l1_cache, size_t l2_cache)
+{
+    if (!l1_cache || !l2_cache)
+        return fail(STARPULLM_INVALID_ARGUMENT, "caches: found %zu and %zu bytes, expected two positive sizes",
+                    l1_cache, l2_cache);
+    kernels_fit_caches(&(struct caches){.l1 = l1_cache, .l2 = l2_cache});
+    return STARPULLM_OK;
+}
+
 status starpullm_peak_gflops(double *gflops, int32_t fused, double seconds)
 {
     CHECK_POINTER(gflops);

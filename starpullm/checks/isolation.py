@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 from starpullm.binding import allocations
+from starpullm.checks.interface.processes import Workplace
 from starpullm.checks.result import CheckResult, Outcome
 from starpullm.checks.runs import Place
 from starpullm.errors import InvalidArgumentError
@@ -178,6 +179,37 @@ class Pool:
                 return self._end(configuration) or reply
             return reply
 
+    def call_alone(
+        self,
+        function: Callable[..., CheckResult],
+        *,
+        ranks: int = 1,
+        time_limit: float = DEFAULT_TIME_LIMIT,
+        counts_allocations: bool = False,
+    ) -> Reply:
+        """Call a function in a child of its own that has no runtime; it gets a ``Workplace`` only. Else as `call`."""
+        preloading = allocations.preloading() if counts_allocations else {}
+        with machine_lock():
+            start = time.monotonic()
+            with Child(
+                function.__name__,
+                _answer_alone,
+                {"directory": self._directory.name},
+                ranks=ranks,
+                environment={**self._environment, **preloading},
+                request_name="the check",
+            ) as child:
+                started = child.start()
+                if not isinstance(started, Answered):
+                    return started
+                self.costs.starts.append(time.monotonic() - start)
+                self.costs.served += 1
+                reply = child.ask(location_of(function), time_limit)
+                lost = None if isinstance(reply, Lost) else child.end()
+        if lost is not None:
+            return lost
+        return Answered(CheckReport.from_json(reply.value)) if isinstance(reply, Answered) else reply
+
     def close(self) -> None:
         """End all children; may be called twice."""
         for configuration in list(self._children):
@@ -264,6 +296,21 @@ def _answer_checks(
             return _worst(comm.allgather(report)) if comm and report else report
 
         yield None, answer
+
+
+@contextmanager
+def _answer_alone(
+    comm: Comm | None, directory: str
+) -> Iterator[tuple[None, Callable[[Mapping[str, str]], _Report | None]]]:
+    """Start nothing; a request names a check, the answer is its report."""
+    workplace = Workplace(Path(directory), comm)
+
+    def answer(request: Mapping[str, str]) -> _Report | None:
+        report_phase(f"running {request['function']}")
+        report = CheckReport.of(find_function(request)(workplace)).as_json()
+        return _worst(comm.allgather(report)) if comm else report
+
+    yield None, answer
 
 
 @contextmanager

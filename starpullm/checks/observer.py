@@ -40,6 +40,21 @@ class InstrumentFinding:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class InstrumentCounts:
+    """What the instruments have looked at.
+
+    ``pages`` counts the tasks' first reads of a page and first writes to one, as the audit saw them. The others count
+    elements: ``poisoned`` those of what tasks declare to write that held the NaN before the task, ``poisoned_between``
+    those of buffers between submissions, ``searched`` those that were searched for it after a task.
+    """
+
+    pages: int
+    poisoned: int
+    poisoned_between: int
+    searched: int
+
+
 class Observer:
     """Observes a trainer that was created with ``trace``; ``Trainer.clear_trace`` also discards its findings."""
 
@@ -74,6 +89,18 @@ class Observer:
             If no tasks are held.
         """
         return prototypes.release(self._trainer._handle)
+
+    def counts(self) -> InstrumentCounts:
+        """Wait for all submitted tasks and return what the instruments have looked at since the last ``clear_trace``.
+
+        Raises
+        ------
+        StateError
+            If the trainer has no instruments.
+        """
+        counts = structs.new("instrument_counts")
+        prototypes.call("session_instrument_counts", self._trainer._handle, counts)
+        return InstrumentCounts(counts.pages, counts.poisoned, counts.poisoned_between, counts.searched)
 
     def findings(self) -> list[InstrumentFinding]:
         """Wait for all submitted tasks and return what the instruments found since the last ``clear_trace``.

@@ -60,14 +60,19 @@ class Place:
 
     def checkpoint(self, record: GoldenRecord) -> Path:
         """Return the record's model; an existing file is used if it still has the record's hash."""
-        directory = self.directory / record.checkpoint_sha256[:16]
-        path = directory / f"{record.name}.bin"
-        if path.is_file():
-            with path.open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() == record.checkpoint_sha256:
-                    return path
-        directory.mkdir(exist_ok=True)
-        return make_inputs(record, directory)
+        return checkpoint_in(self.directory, record)
+
+
+def checkpoint_in(directory: Path, record: GoldenRecord) -> Path:
+    """Return a record's model in a directory; an existing file is used if it still has the record's hash."""
+    directory = directory / record.checkpoint_sha256[:16]
+    path = directory / f"{record.name}.bin"
+    if path.is_file():
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() == record.checkpoint_sha256:
+                return path
+    directory.mkdir(exist_ok=True)
+    return make_inputs(record, directory)
 
 
 def find_record(name: str) -> GoldenRecord:
@@ -179,13 +184,15 @@ def reuse(place: Place, *, record: str, sub_batches: int, reduction: str, seed: 
 def accesses(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> CheckResult:
     """Compare each task's accesses to memory with those that it declared; only on 1x1."""
     with _traced_trainer(place, record, sub_batches, reduction, Instruments(audit=True)) as trainer:
-        return check_accesses(trace_steps(trainer, seed), Observer(trainer).findings())
+        trace, observer = trace_steps(trainer, seed), Observer(trainer)
+        return check_accesses(trace, observer.findings(), observer.counts())
 
 
 def poison(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> CheckResult:
     """Train with all memory poisoned that a task or a step must not read before it is written."""
     with _traced_trainer(place, record, sub_batches, reduction, Instruments(poison=True)) as trainer:
-        return check_poison(trace_steps(trainer, seed), Observer(trainer).findings())
+        trace, observer = trace_steps(trainer, seed), Observer(trainer)
+        return check_poison(trace, observer.findings(), observer.counts())
 
 
 def gradients(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> GradientErrorResult:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -38,6 +38,17 @@ class Flow:
     def num_tasks(self) -> int:
         """The number of tasks."""
         return len(self.tasks)
+
+    def truncated(self, num_tasks: int) -> Flow:
+        """Return the flow of the first tasks."""
+        end = int(self.first[num_tasks])
+        return replace(
+            self,
+            tasks=self.tasks[:num_tasks],
+            first=self.first[: num_tasks + 1],
+            accesses=self.accesses[:end],
+            handle=self.handle[:end],
+        )
 
     @cached_property
     def task(self) -> NDArray[np.int64]:

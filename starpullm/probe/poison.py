@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from starpullm.files import probe_log
+from starpullm.probe.compare import compare
 from starpullm.probe.findings import Finding, Kind, finding_of
 from starpullm.probe.flow import Flow
 
@@ -18,8 +19,14 @@ def explain_poison(reference: Flow, poisoned: Flow, findings: Iterable[Finding])
     """Replace findings about other outputs by what they mean: the task used what it declares to overwrite.
 
     The runs differ in the poison alone. Where poison has stayed in place and nothing else differs, the task hasn't
-    written all that it declares to write, which is worth a note only.
+    written all that it declares to write, which is worth a note only. A program that has submitted other tasks, because
+    its results were others, is judged by the tasks before.
     """
+    findings = list(findings)
+    others = next((finding for finding in findings if finding.kind is Kind.OTHER_TASKS), None)
+    if others is not None and others.task > 0:
+        reference, poisoned = reference.truncated(others.task), poisoned.truncated(others.task)
+        findings = [*compare(reference, poisoned, others.schedule).findings, *findings]
     for finding in findings:
         if finding.codelet.startswith(_TRANSACTION):
             continue

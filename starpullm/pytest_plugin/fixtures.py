@@ -16,6 +16,7 @@ from starpullm.pytest_plugin.run import Validation, validation_of
 
 if TYPE_CHECKING:
     from starpullm import Runtime, Trainer
+    from starpullm.checks.interface.processes import Workplace
     from starpullm.checks.isolation import CheckReport, RuntimeConfiguration
     from starpullm.checks.references import Reference
     from starpullm.checks.result import CheckResult
@@ -153,6 +154,15 @@ class Checker:
             self.give_up(reply.text)
         report: CheckReport | None = reply.value
         return report
+
+    def alone(self, function: Callable[[Workplace], CheckResult], **options: Any) -> None:
+        """Run a check that starts runtimes itself, in a process of its own; options as ``Pool.call_alone``."""
+        from starpullm.processes.children import Answered
+
+        reply = self._validation.pool.call_alone(function, time_limit=self._validation.time_limit, **options)
+        if not isinstance(reply, Answered):
+            self.give_up(reply.text)
+        self.judge(reply.value)
 
     def judge(self, *results: CheckResult | CheckReport) -> None:
         """Fail or skip the test unless all checks passed."""

@@ -12,6 +12,8 @@ FAMILIES = {
     "dependencies": "tasks run in the order that their accesses require",
     "reduction": "errors of sums are within their bounds, and bits are as stable as documented",
     "memory": "memory does not grow with the number of steps",
+    "kernels": "kernels of every SIMD level have the bits of the plain ones",
+    "interface": "limits are refused with their sentences, reports are true, and what is saved is what was trained",
     "throughput": "training is as fast as a baseline; only with --benchmark",
 }
 """The families of tests, in the order of the summary; the marker of each has the prefix ``starpullm_``."""

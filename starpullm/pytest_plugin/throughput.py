@@ -160,7 +160,8 @@ class Gate:
         self._record(
             rounds.new, workload, result.matmul_limit_gflops, result.fraction_of_limit, rounds.compare_costs().accepted
         )
-        self._checker.judge(result, rounds.compare_costs())
+        bits = rounds.compare_bits()
+        self._checker.judge(result, rounds.compare_costs(), *([bits] if bits else []))
 
     def _against_records(self, workload: Workload, checkpoint: Path) -> None:
         from starpullm.speed.cost import GraphCost, check_cost

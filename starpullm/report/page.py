@@ -14,6 +14,7 @@ from starpullm.report.failures import MAX_FAILURES, failure_groups, failures
 from starpullm.report.parity_matrix import matrices
 from starpullm.report.reductions import Reductions, reductions_of
 from starpullm.report.runs import environments, run_rows
+from starpullm.report.scaling_plots import ScalingPlot, scaling_plots
 from starpullm.report.task_graph import task_graph_of
 from starpullm.report.throughput import History, SpeedRow, histories_of, speed_plot, speeds_of
 from starpullm.report.verdict import CLAIMS, check_rows, not_checked, verdict_of
@@ -36,7 +37,8 @@ def render(document: Document, *, charts: bool = True) -> str:
     reductions, speeds, histories = reductions_of(document), speeds_of(document), histories_of(document)
     violations = violations_of(document)
     graphs = [graph for recording in document["recordings"] if (graph := task_graph_of(recording, violations))]
-    drawn = charts_of(dict(_figures(workers, reductions, speeds, histories)) if charts else {})
+    scaling = scaling_plots(document)
+    drawn = charts_of(dict(_figures(workers, reductions, speeds, scaling, histories)) if charts else {})
     return (
         _environment()
         .get_template("page.html.j2")
@@ -64,6 +66,7 @@ def render(document: Document, *, charts: bool = True) -> str:
             workers=workers,
             reductions=reductions,
             speeds=speeds,
+            scaling=scaling,
             histories=histories,
             charts=drawn.elements,
             chart_scripts=drawn.scripts,
@@ -77,7 +80,11 @@ def render(document: Document, *, charts: bool = True) -> str:
 
 
 def _figures(
-    workers: Sequence[Workers], reductions: Reductions | None, speeds: Sequence[SpeedRow], histories: Sequence[History]
+    workers: Sequence[Workers],
+    reductions: Reductions | None,
+    speeds: Sequence[SpeedRow],
+    scaling: Sequence[ScalingPlot],
+    histories: Sequence[History],
 ) -> Iterator[tuple[str, figure]]:
     """Yield the charts by the names that the templates have for them."""
     yield from ((f"workers-{number}", chart.draw()) for number, chart in enumerate(workers))
@@ -86,6 +93,7 @@ def _figures(
     plot = speed_plot(speeds)
     if plot is not None:
         yield "speed", plot
+    yield from ((f"scaling-{number}", chart.draw()) for number, chart in enumerate(scaling))
     yield from ((f"history-{number}", history.draw()) for number, history in enumerate(histories))
 
 

@@ -71,11 +71,14 @@ def _speed_row(entry: Mapping[str, Any]) -> SpeedRow:
             f"{other['name']} {other['tokens_per_ms']['median']:.4g}" for other in entry["contenders"][1:]
         )
         return SpeedRow(f"{name}; beside it: {others}", strict, None, "", "")
-    limit = None
-    if "matmul_flops" in entry:
-        tokens = entry["configuration"]["batch_size"] * entry["configuration"]["seq_len"]
-        limit = tokens * entry["matmul_limit_gflops"] * 1e6 / entry["matmul_flops"]
+    limit = matmul_limit(entry) if "matmul_flops" in entry else None
     return SpeedRow(name, entry["tokens_per_ms"], limit, _fraction(entry), "")
+
+
+def matmul_limit(entry: Mapping[str, Any]) -> float:
+    """Return the tokens per millisecond of a step that consists of its matmuls alone, at the processor's limit."""
+    tokens: int = entry["configuration"]["batch_size"] * entry["configuration"]["seq_len"]
+    return float(tokens * entry["matmul_limit_gflops"] * 1e6 / entry["matmul_flops"])
 
 
 def _fraction(entry: Mapping[str, Any]) -> str:

@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starpullm.errors import FileError, FormatError, InvalidArgumentError, MissingDependencyError
-from starpullm.runtime import Partition
+from starpullm.report.scaling import KINDS, TITLES, Point, Series, panels
 from starpullm.speed.measure import Throughput
-from starpullm.speed.workload import Workload
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-KINDS = ("strong", "weak", "partitions")
+__all__ = ["KINDS", "draw", "read_results", "save"]
 
 _PANEL_INCHES = (4.6, 4.0)
 _PANEL_COLUMNS = 3
@@ -80,15 +79,18 @@ def draw(kind: str, results: Sequence[Throughput]) -> Figure:
         values = sorted({str(of(result)) for result in results})
         if len(values) > 1:
             raise InvalidArgumentError(f"results: found several kinds of {name} ({', '.join(values)}), expected one")
-    panels = _panels(kind, results)
+    points = [_point(result) for result in results]
+    drawn = panels(kind, points)
+    if not drawn:
+        batch = "batch size" if kind == "strong" else "batch per core"
+        raise InvalidArgumentError(f"{kind}: expected several numbers of cores with the same {batch}, found none")
     limits: dict[int, float] = {}
-    for result in results:
-        cores = _cores(result.configuration)
-        limits[cores] = max(limits.get(cores, 0.0), _limit(result))
-    labels = list(dict.fromkeys(label for series in panels.values() for label in series))
+    for point in points:
+        limits[point.cores] = max(limits.get(point.cores, 0.0), point.limit)
+    labels = list(dict.fromkeys(label for series in drawn.values() for label in series))
     styles = {label: (f"C{number}", _MARKERS[number % len(_MARKERS)]) for number, label in enumerate(labels)}
-    figure, axes = _new_figure(len(panels))
-    for number, (axis, (title, series)) in enumerate(zip(axes, panels.items(), strict=True)):
+    figure, axes = _new_figure(len(drawn))
+    for number, (axis, (title, series)) in enumerate(zip(axes, drawn.items(), strict=True)):
         (_bars if kind == "partitions" else _lines)(axis, series, limits, styles)
         axis.set_title(title, fontsize="medium")
         axis.set_ylabel("tokens per millisecond" if number % _PANEL_COLUMNS == 0 else "")
@@ -101,7 +103,7 @@ def draw(kind: str, results: Sequence[Throughput]) -> Figure:
     )
     first = results[0]
     figure.suptitle(
-        f"{_TITLES[kind]}: {Path(first.configuration.model).name}, T = {first.configuration.seq_len}\n"
+        f"{TITLES[kind]}: {Path(first.configuration.model).name}, T = {first.configuration.seq_len}\n"
         f"{first.processor}, {first.simd_level}, {first.configuration.reduction}"
         + ("" if first.matmul == "strict" else f", matmuls by {first.matmul}"),
         fontsize="medium",
@@ -131,8 +133,6 @@ def save(figure: Figure, path: Path) -> None:
 
 # ---- What is drawn ----
 
-_TITLES = {"strong": "Strong scaling", "weak": "Weak scaling", "partitions": "Partitions by batch size"}
-
 _SHARED: dict[str, Callable[[Throughput], object]] = {
     "model": lambda result: result.configuration.model,
     "sequence length": lambda result: result.configuration.seq_len,
@@ -141,59 +141,14 @@ _SHARED: dict[str, Callable[[Throughput], object]] = {
     "matmul": lambda result: result.matmul,
 }
 
-_Series = dict[str, dict[int, Throughput]]
-"""The results with a label, by number of cores or by batch size."""
-
 _Styles = dict[str, tuple[str, str]]
 """A label's colour and marker, the same in all panels."""
 
 
-def _cores(workload: Workload) -> int:
-    """Return the cores of all ranks."""
-    return workload.ranks * workload.cores
-
-
-def _limit(result: Throughput) -> float:
-    """Return the tokens per millisecond of matmuls alone at the machine's limit."""
-    return result.matmul_limit_gflops * 1e9 / (result.matmul_flops / result.configuration.tokens) / 1e3
-
-
-def _families(workload: Workload) -> list[str]:
-    """Return the labels of the lines that a point is on; along a line, cores are added in one way."""
-    partition = Partition.parse(workload.partition)
-    if workload.ranks > 1:
-        return [f"ranks of {partition}"]
-    lines = [f"ranks of {partition}", f"workers of {partition.threads} thread{'s' * (partition.threads > 1)}"]
-    return [*lines, "one worker"] if partition.workers == 1 else lines
-
-
-def _panels(kind: str, results: Sequence[Throughput]) -> dict[str, _Series]:
-    """Return the series of each panel by its title, the smallest batch or number of cores first."""
-    panels: dict[int, _Series] = {}
-    for result in results:
-        workload = result.configuration
-        cores = _cores(workload)
-        if kind == "partitions":
-            ranks = f"{workload.ranks} ranks of " if workload.ranks > 1 else ""
-            panel, key, labels = cores, workload.batch_size, [f"{ranks}{workload.partition}"]
-        else:
-            panel, rest = divmod(workload.batch_size, 1 if kind == "strong" else cores)
-            key, labels = cores, _families(workload) if not rest else []
-        for label in labels:
-            points = panels.setdefault(panel, {}).setdefault(label, {})
-            if key not in points or points[key].tokens_per_ms < result.tokens_per_ms:
-                points[key] = result
-    if kind == "partitions":
-        return {f"{cores} core{'s' * (cores > 1)}": series for cores, series in sorted(panels.items())}
-    title, batch_words = ("B = {}", "batch size") if kind == "strong" else ("B = {} per core", "batch per core")
-    found = {}
-    for batch, series in sorted(panels.items()):
-        lines = {label: dict(sorted(points.items())) for label, points in series.items() if len(points) > 1}
-        if lines:
-            found[title.format(batch)] = lines
-    if not found:
-        raise InvalidArgumentError(f"{kind}: expected several numbers of cores with the same {batch_words}, found none")
-    return found
+def _point(result: Throughput) -> Point:
+    workload = result.configuration
+    limit = result.matmul_limit_gflops * 1e9 / (result.matmul_flops / workload.tokens) / 1e3
+    return Point(workload.partition, workload.ranks, workload.batch_size, result.tokens_per_ms, limit)
 
 
 # ---- Drawing ----
@@ -216,12 +171,12 @@ def _new_figure(panels: int) -> tuple[Figure, Sequence[Axes]]:
     return figure, list(axes.flat[:panels])
 
 
-def _lines(axis: Axes, series: _Series, limits: Mapping[int, float], styles: _Styles) -> None:
-    points = [(cores, result.tokens_per_ms) for line in series.values() for cores, result in line.items()]
+def _lines(axis: Axes, series: Series, limits: Mapping[int, float], styles: _Styles) -> None:
+    points = [(cores, point.tokens_per_ms) for line in series.values() for cores, point in line.items()]
     all_cores = sorted({cores for cores, _ in points})
     for label, line in series.items():
         colour, marker = styles[label]
-        speeds = [result.tokens_per_ms for result in line.values()]
+        speeds = [point.tokens_per_ms for point in line.values()]
         axis.plot(list(line), speeds, color=colour, marker=marker, label=label)
     fewest = all_cores[0]
     start = max(speed for cores, speed in points if cores == fewest)
@@ -231,14 +186,14 @@ def _lines(axis: Axes, series: _Series, limits: Mapping[int, float], styles: _St
     axis.set_xlabel("cores")
 
 
-def _bars(axis: Axes, series: _Series, limits: Mapping[int, float], styles: _Styles) -> None:
+def _bars(axis: Axes, series: Series, limits: Mapping[int, float], styles: _Styles) -> None:
     sizes = sorted({size for bars in series.values() for size in bars})
     width = _BAR_GROUP / len(series)
     for number, (label, bars) in enumerate(series.items()):
         shift = (number - (len(series) - 1) / 2) * width
         places = [sizes.index(size) + shift for size in bars]
-        axis.bar(places, [result.tokens_per_ms for result in bars.values()], width, color=styles[label][0], label=label)
-    (cores,) = {_cores(result.configuration) for bars in series.values() for result in bars.values()}
+        axis.bar(places, [point.tokens_per_ms for point in bars.values()], width, color=styles[label][0], label=label)
+    (cores,) = {point.cores for bars in series.values() for point in bars.values()}
     axis.axhline(limits[cores], linestyle=":", color="black", label=_LIMIT)
     axis.set_xticks(range(len(sizes)), [str(size) for size in sizes])
     axis.set_xlabel("batch size B")

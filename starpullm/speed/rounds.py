@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
 
+from starpullm.speed.bits import BuildBitsResult, check_build_bits, has_fixed_bits
 from starpullm.speed.cost import CostResult, check_cost
 from starpullm.speed.gate import STEP, BuildsResult, compare_builds
 from starpullm.speed.turns import Contender, taking_turns
@@ -71,6 +72,12 @@ class Rounds:
     def compare_costs(self) -> CostResult:
         """Compare the task graphs of the two builds."""
         return check_cost(self.new.cost, self.baseline.cost)
+
+    def compare_bits(self) -> BuildBitsResult | None:
+        """Compare the tensors of the two builds after a turn; None if the workload's bits are not fixed."""
+        if not has_fixed_bits(self.workload):
+            return None
+        return check_build_bits(self.new.digests, self.baseline.digests, WARM_UP_STEPS + STEPS)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from starpullm.processes.lock import machine_lock
 from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import guarded
 from starpullm.speed.attribution import is_kernel
+from starpullm.speed.bits import digest_tensors, has_fixed_bits
 from starpullm.speed.cost import GraphCost, graph_cost
 from starpullm.speed.gate import STEP
 from starpullm.speed.limit import matmul_flops, measure_peaks
@@ -58,6 +59,8 @@ class Contender:
     """``limit.matmul_flops`` of a step."""
     cost: GraphCost
     """The cost of a step's task graph; the same in every run."""
+    digests: dict[str, str]
+    """Of the tensors after a turn; empty if the workload's bits are not fixed."""
 
     def __init__(self, name: str, library: Path | None = None, environment: Mapping[str, str] | None = None) -> None:
         self.name = name
@@ -87,6 +90,7 @@ class Contender:
         self.peaks += self._child.start(START_SECONDS).result()
         first = self._ask("first")
         self.tasks, self.flops, self.cost = first["tasks"], first["flops"], GraphCost(**first["cost"])
+        self.digests = first["digests"]
 
     def take_turn(self) -> float:
         """Run a turn, while the other contenders are stopped; return the seconds of a step.
@@ -199,6 +203,7 @@ def _run_turn(workload: Workload, checkpoint: Path, comm: Comm | None, *, is_fir
                 "tasks": Counter(operations),
                 "flops": matmul_flops(trainer.config, workload.batch_size, workload.seq_len),
                 "cost": asdict(graph_cost(trace)),
+                "digests": digest_tensors(trainer) if has_fixed_bits(workload) else {},
             }
         ends = tasks["end_ns"].max(axis=1)[workload.warm_up - 1 :]
         nanoseconds = Counter({STEP: int(np.diff(ends).min())})

@@ -9,11 +9,14 @@ from typing import NamedTuple
 
 import pytest
 
+from starpullm.checks.isolation import RuntimeConfiguration
 from starpullm.checks.reduction import PROMISES, Promise
 from starpullm.checks.runs import find_record
 from starpullm.files.model import num_parameters
-from starpullm.pytest_plugin import Validation, validation_of
+from starpullm.pytest_plugin import Checker, Validation, validation_of
 from starpullm.runtime import Partition
+
+_OVER_RANKS = ("test_ranks.py", "test_interface_over_ranks.py")
 
 DISTURBED_RECORDS = 2
 """Number of records that are run with delays; the runs are many, one for each scheduler."""
@@ -56,9 +59,16 @@ class SpeedCase(NamedTuple):
         return f"{Path(self.record).stem}-{self.ranks}"
 
 
+@pytest.fixture
+def check_on_one_worker(request: pytest.FixtureRequest, starpullm_validation: Validation) -> Checker:
+    """Run a check once, on 1x1, whatever partitions are chosen."""
+    configuration = RuntimeConfiguration("1x1", starpullm_validation.configurations()[0].scheduler)
+    return Checker(starpullm_validation, request.node, configuration)
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Ignore the tests that need several ranks if there is only one."""
-    return True if collection_path.name == "test_ranks.py" and validation_of(config).ranks == 1 else None
+    return True if collection_path.name in _OVER_RANKS and validation_of(config).ranks == 1 else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -101,6 +111,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("audited_case", cases, ids=str)
     if "shared_bits" in metafunc.fixturenames:
         metafunc.parametrize("shared_bits", list(_shared_bits(validation, ranks)), ids=str)
+    if "one_record" in metafunc.fixturenames:
+        # the first whose batch the ranks divide: what is compared doesn't depend on the record
+        known = [record for record in validation.records if validation.sub_batches(record, ranks)][:1]
+        metafunc.parametrize("one_record", known, ids=lambda record: Path(record).stem)
     if "disturbed_case" in metafunc.fixturenames:
         _parametrize_disturbances(metafunc, validation, ranks)
     if "speed_case" in metafunc.fixturenames:

@@ -5,19 +5,11 @@ from __future__ import annotations
 import pytest
 
 from starpullm.checks import runs
-from starpullm.checks.isolation import RuntimeConfiguration
 from starpullm.pytest_plugin import Checker, Validation
 
 from .conftest import Case
 
 pytestmark = pytest.mark.starpullm_dependencies
-
-
-@pytest.fixture
-def check_on_one_worker(request: pytest.FixtureRequest, starpullm_validation: Validation) -> Checker:
-    """Run a check once, on 1x1, whatever partitions are chosen."""
-    configuration = RuntimeConfiguration("1x1", starpullm_validation.configurations()[0].scheduler)
-    return Checker(starpullm_validation, request.node, configuration)
 
 
 def test_tasks_access_what_they_declare(

@@ -10,6 +10,11 @@ from starpullm.pytest_plugin import Checker, Validation
 pytestmark = pytest.mark.starpullm_memory
 
 
+def test_runtimes_leave_nothing(request: pytest.FixtureRequest, starpullm_validation: Validation) -> None:
+    """Runtimes are started and closed many times."""
+    Checker(starpullm_validation, request.node, None).alone(lifetimes.runtime_growth, counts_allocations=True)
+
+
 @pytest.mark.parametrize("growth", [lifetimes.step_growth, lifetimes.trainer_growth])
 def test_nothing_grows(starpullm_check: Checker, starpullm_validation: Validation, growth: lifetimes.Growth) -> None:
     """The process is one in which allocations are counted."""

@@ -6,6 +6,7 @@ All measurements run in child processes. No test expects a certain speed of the 
 from __future__ import annotations
 
 import os
+import subprocess
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,38 @@ def test_a_build_against_itself_isn_t_slower(tmp_path: Path) -> None:
     step = told["result"]["changes"][0]
     assert step["name"] == "step"
     assert -0.5 < step["low"] <= step["change"] <= step["high"] < 1, step
+
+
+def bits_of_two_builds(directory: str, preloaded: str) -> list[Any]:
+    checkpoint = Path(directory) / "model.bin"
+    generate_checkpoint(checkpoint, RECORD.model, RECORD.seed)
+    results = []
+    for reduction, environment in (
+        ("tree", {"STARPULLM_SIMD": "ref"}),
+        ("ordered", {"LD_PRELOAD": preloaded}),
+        ("redux", {}),
+    ):
+        new, baseline = Contender("new", None, environment), Contender("baseline")
+        with open_rounds(workload(reduction=reduction, sub_batches=3), checkpoint, new, baseline) as opened:
+            result = opened.compare_bits()
+            results.append(None if result is None else result.as_json())
+    return results
+
+
+def test_builds_with_other_bits_are_found(tmp_path: Path) -> None:
+    """One build has another expf: its probabilities are off by an ULP, and everything that follows from them."""
+    source, library = tmp_path / "expf.c", tmp_path / "expf.so"
+    source.write_text(
+        "#include <math.h>\nfloat expf(float x) { return nextafterf((float)exp((double)x), INFINITY); }\n"
+    )
+    subprocess.run(["cc", "-O2", "-fPIC", "-shared", source, "-o", library, "-lm"], check=True, timeout=60)
+    same, other, not_fixed = run_function(bits_of_two_builds, tmp_path, library, timeout=TIMEOUT, environment=TWO_CORES)
+    assert (same["outcome"], same["measured"]) == ("passed", 0)
+    assert same["compared"] == other["compared"] > 100
+    assert other["outcome"] == "failed"
+    assert other["measured"] > 100
+    assert other["differing"][0].startswith("grads/")
+    assert not_fixed is None
 
 
 def series(directory: str, ranks: int) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from starpullm import Runtime, Trainer
@@ -130,48 +129,6 @@ def test_saving_changes_no_bits_and_every_state_leads_to_the_same_end(
     states = [str(tmp_path / "states" / name) for name in folders]
     ends = run_function(resume_each, states, other, timeout=TIME_LIMIT, environment=TWO_CORES)
     assert ends == [unsaved] * STEPS
-
-
-def compare_with_file(checkpoint: str, folder: str) -> list[str]:
-    """Names of the tensors that the file has with other bits, and of numbers that it has otherwise."""
-    options = {"learning_rate": 1e-3, "betas": (0.8, 0.9), "eps": 1e-7, "weight_decay": 0.25}
-    with tiny_trainer("2x1", checkpoint, **options) as trainer:
-        for step in range(3):
-            trainer.submit(*batch(step))
-        trainer.save_state(folder, batches=11, seed=-3, data_id=2**64 - 1)
-        trainer.wait_saved()
-        state = read_training_state(folder)
-        different = [
-            f"{group}/{name}"
-            for group, arrays in (("params", state.params), ("m", state.m), ("v", state.v))
-            for name in trainer.tensor_names(group)
-            if arrays[name].tobytes() != trainer.tensor(group, name).tobytes()
-        ]
-        assert all(array.any() for array in state.v.values())
-        numbers = {
-            "step": 3,
-            "batches": 11,
-            "batch_size": TINY.batch_size,
-            "seq_len": TINY.seq_len,
-            "seed": -3,
-            "data_id": 2**64 - 1,
-            "config": trainer.config,
-            **{
-                name: float(np.float32(value))
-                for name, value in (
-                    ("learning_rate", 1e-3),
-                    ("beta1", 0.8),
-                    ("beta2", 0.9),
-                    ("eps", 1e-7),
-                    ("weight_decay", 0.25),
-                )
-            },
-        }
-        return different + [name for name, value in numbers.items() if getattr(state, name) != value]
-
-
-def test_a_state_read_by_python_is_the_trainers(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    assert run_function(compare_with_file, tiny_checkpoint, tmp_path, timeout=TIME_LIMIT, environment=TWO_CORES) == []
 
 
 def save_on_full_disk(checkpoint: str, folder: str) -> dict[str, Any]:
@@ -320,25 +277,6 @@ def test_two_runs_never_save_into_one_folder(tiny_checkpoint: Path, tiny_tokens:
     step = read_training_state(states).step
     train("--resume", states, *tokens, "--steps", step + 2, *saving).check()
     assert names_in(states) == [".lock", f"step-{step + 1:012}", f"step-{step + 2:012}"]
-
-
-def save_in_turn(checkpoint: str, folder: str) -> list[Reply]:
-    """Save by one trainer, by another while the first is open, and by the other after the first was closed."""
-    with Runtime("1x1") as runtime:
-        first, second = (
-            Trainer(runtime, checkpoint, batch_size=TINY.batch_size, seq_len=TINY.seq_len) for _ in range(2)
-        )
-        with second:
-            with first:
-                replies = [attempt(trainer.save_state, folder) for trainer in (first, second, first)]
-            return [*replies, attempt(second.save_state, folder), attempt(second.wait_saved)]
-
-
-def test_the_lock_ends_with_the_trainer(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    replies = run_function(save_in_turn, tiny_checkpoint, tmp_path, timeout=TIME_LIMIT)
-    assert [reply["raised"] for reply in replies] == [None, FileError.__name__, None, None, None]
-    assert f"{tmp_path}: another run is saving into this folder (process " in replies[1]["text"]
-    assert replies[1]["errno"] == errno.EBUSY
 
 
 def test_usage(states: Path, tiny_checkpoint: Path, tiny_tokens: Path) -> None:

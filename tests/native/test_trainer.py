@@ -1,6 +1,6 @@
 """Runtime and Trainer as users meet them: what they return, in which shapes, and when.
 
-Collected by pytest; the runs are in child processes. Refusals are in test_bad_input.py.
+Collected by pytest; the runs are in child processes. Refusals are in test_bad_input.py and in the suite.
 """
 
 from __future__ import annotations
@@ -108,47 +108,6 @@ with Runtime() as runtime, Trainer(runtime, checkpoint, **SIZES) as trainer:
     assert trainer.step(*batch(1)).tobytes() == loss.tobytes()
 """,
         checkpoint,
-    )
-
-
-def test_two_trainers_on_one_runtime(checkpoint: Path) -> None:
-    run_python(
-        HEAD
-        + """
-with Runtime("2x1") as runtime:
-    with Trainer(runtime, checkpoint, **SIZES) as alone:
-        expected = [alone.step(*batch(step)).tobytes() for step in range(4)]
-    with Trainer(runtime, checkpoint, **SIZES) as a, Trainer(runtime, checkpoint, **SIZES, sub_batches=2) as b:
-        losses = [(a.submit(*batch(step)), b.submit(*batch(step))) for step in range(4)]
-        for step, pair in enumerate(losses):
-            for loss in pair:
-                assert loss.value.tobytes() == expected[step]
-""",
-        checkpoint,
-    )
-
-
-def test_saved_checkpoint_is_what_was_trained(checkpoint: Path, tmp_path: Path) -> None:
-    run_python(
-        HEAD
-        + """
-saved = Path(sys.argv[2]) / "saved.bin"
-with Runtime("2x1") as runtime:
-    with Trainer(runtime, checkpoint, **SIZES) as trainer:
-        for step in range(3):
-            trainer.submit(*batch(step))
-        trainer.save_checkpoint(saved)
-        after = {name: trainer.tensor("params", name) for name in trainer.tensor_names("params")}
-        loss = trainer.evaluate(*batch(3))
-    stored = read_checkpoint(saved)
-    assert stored.config == config
-    assert all(stored.parameters[name].tobytes() == values.tobytes() for name, values in after.items())
-    with Trainer(runtime, saved, **SIZES) as trainer:
-        assert trainer.evaluate(*batch(3)).tobytes() == loss.tobytes()
-assert [path.name for path in saved.parent.iterdir()] == ["saved.bin"]
-""",
-        checkpoint,
-        tmp_path,
     )
 
 

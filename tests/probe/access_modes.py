@@ -105,7 +105,7 @@ def _lies_of_codelet(path: Path, codelet: tuple[str, int, str], texts: Mapping[P
     variable, start, initializer = codelet
     text = texts[path]
     modes = _MODES.search(initializer)
-    if modes is None:
+    if modes is None or "/*" in initializer[: modes.start()].rpartition("\n")[2]:
         return
     offset = text.index(initializer, start) + modes.start(1)
     is_static = text[:start].rstrip().endswith("static") or text[:start].endswith(("\t", " "))

@@ -115,7 +115,7 @@ class Example:
         for name in run.stdout.split():
             path = Path(os.path.normpath(root / name))
             # An object of a target with flags of its own is called TARGET-SOURCE.o.
-            plain = path.name.removeprefix(f"{canonical}-")
+            plain = path.name.removeprefix(f"{self.path.name}-")
             found.append(path.with_name(plain).with_suffix(".c"))
         return [path for path in found if path.is_file()]
 
@@ -152,6 +152,12 @@ def prepare_environment() -> Path:
     source = Path(__file__).parent / "programs" / "constant_clock.c"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", _CLOCK, source], check=True)
     return prefix
+
+
+def place() -> str:
+    """Return on what programs run, in words: StarPU's version and the processor."""
+    machine = inspect_machine()
+    return f"StarPU {machine.starpu_version}, {machine.processor}, {machine.cores} cores"
 
 
 def lock_results() -> None:

@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from starpullm.errors import StarpullmError
-from starpullm.machine import inspect_machine
 from starpullm.probe import probe_program
 from starpullm.probe.program import run_program
 from starpullm.probe.schedules import machine_variables
 
-from .built import CHECKOUT, EXAMPLES, Example, examples, lock_results, prepare_environment
+from .built import CHECKOUT, EXAMPLES, Example, examples, lock_results, place, prepare_environment
 from .looked_into import REFUSALS, SEEN
 
 RESULTS = EXAMPLES / "results.json"
@@ -32,17 +31,17 @@ PAGE = CHECKOUT / "docs" / "probe-programs.md"
 WORKERS = 4
 TIME_LIMIT = 60.0
 RUNS = 3
-"""In disturbed schedules, each time that a program is probed."""
+"""In disturbed schedules, the first time that a program is probed; in one schedule the other times."""
 TIMES = 10
 
 Row = dict[str, Any]
 
 
-def judge(example: Example, seed: int) -> Row:
+def judge(example: Example, seed: int, runs: int) -> Row:
     """Probe a program once, and return what was found."""
     start = time.monotonic()
     try:
-        result = probe_program(example.command(), runs=RUNS, seed=seed, workers=WORKERS, time_limit=TIME_LIMIT)
+        result = probe_program(example.command(), runs=runs, seed=seed, workers=WORKERS, time_limit=TIME_LIMIT)
     except StarpullmError as error:
         return {"verdict": "refused", "details": [str(error).partition(": ")[2]]}
     return {
@@ -104,7 +103,7 @@ def refused_lines(rows: Mapping[str, Row]) -> Iterator[str]:
             yield f"| {name} | {text_of(said['details'][0])} | {reason} |"
 
 
-def page(rows: Mapping[str, Row], starpu: str) -> str:
+def page(rows: Mapping[str, Row], where: str) -> str:
     """Return the page with all results."""
     judged = {name: row for name, row in rows.items() if row["times"] and not is_refused(row)}
     same = sum(all(one["verdict"] == "same" for one in row["times"].values()) for row in judged.values())
@@ -115,10 +114,10 @@ def page(rows: Mapping[str, Row], starpu: str) -> str:
         "",
         "<!-- made by python -m tests.probe.examples -->",
         "",
-        f"StarPU {starpu}, {WORKERS} workers, {platform.machine()} with {os.cpu_count()} cores,",
+        f"{where}, {WORKERS} workers,",
         f"{time.strftime('%Y-%m-%d')}. Each time that a program is probed it runs twice in the reference schedule, "
-        f"once with poison and in {RUNS} disturbed schedules, whose seeds no other time has. Programs below `mpi/` and",
-        "`stencil/` run as 2 ranks under mpirun, some as 4. Contents compared are those of all times",
+        f"once with poison and in disturbed schedules: {RUNS} the first time, then one each. Programs below",
+        "`mpi/` and `stencil/` run as 2 ranks under mpirun, some as 4. Contents compared are those of all times",
         "together. Times are seconds of one run: bare, and on average under the probe. The machine was shared, so they",
         "show only the order of magnitude. *Times, alarms*: how often it was probed, how often it wasn't *same*.",
         "",
@@ -138,16 +137,34 @@ def page(rows: Mapping[str, Row], starpu: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def probe_times(example: Example, row: Row, times: int) -> Iterator[Row]:
-    """Probe a program until it has been probed so often; a refusal isn't repeated. Yield each result."""
+def probe_again(example: Example, row: Row, times: int) -> Iterator[tuple[str, Row]]:
+    """Probe a program until it has been probed so often; a refusal isn't repeated. Yield each seed and result."""
     for number in range(times):
         seed = str(1 + number * RUNS)
-        if seed in row["times"]:
-            continue
-        if is_refused(row):
+        if seed not in row["times"] and not is_refused(row):
+            yield seed, judge(example, int(seed), RUNS if number == 0 else 1)
+
+
+class Results:
+    """What is known of all programs, in a file."""
+
+    def __init__(self) -> None:
+        known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        self.rows: dict[str, Row] = {one.name: known[one.name] for one in examples() if one.name in known}
+        self._lock = threading.Lock()
+
+    def add(self, example: Example, times: int, end: float) -> None:
+        """Probe a program until it has been probed so often, unless it is too late to start."""
+        if time.monotonic() > end:
             return
-        row["times"][seed] = judge(example, int(seed))
-        yield row["times"][seed]
+        row = self.rows.get(example.name) or bare_run(example)
+        for seed, found in probe_again(example, row, times):
+            said = (found["verdict"], found.get("tasks", 0), *found["details"][:3])
+            print(example.name, *said, sep=" | ", flush=True)
+            with self._lock:
+                row["times"][seed] = found
+                self.rows[example.name] = row
+                _write(RESULTS, json.dumps(self.rows, indent=1))
 
 
 def main() -> None:
@@ -156,30 +173,23 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", help="parts of the names of programs; default: all")
     parser.add_argument("--times", type=int, default=TIMES, help="how often each program is probed")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start nothing after so many minutes")
+    parser.add_argument("--jobs", type=int, default=1, help="programs that are probed at the same time")
     parser.add_argument("--again", action="store_true", help="forget what is known of these programs")
     options = parser.parse_args()
     end = time.monotonic() + 60 * options.minutes
     prepare_environment()
     lock_results()
-    version = inspect_machine().starpu_version
-    known: dict[str, Row] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    rows = {example.name: known[example.name] for example in examples() if example.name in known}
+    results = Results()
     chosen = [one for one in examples() if not options.parts or any(part in one.name for part in options.parts)]
     if options.again:
         for example in chosen:
-            rows.pop(example.name, None)
-    for times in range(1, options.times + 1):  # one more time for all of them, so that all are judged soon
-        for example in chosen:
-            if time.monotonic() > end:
-                break
-            if example.name not in rows:
-                rows[example.name] = bare_run(example)
-            for found in probe_times(example, rows[example.name], times):
-                print(
-                    example.name, found["verdict"], found.get("tasks", 0), *found["details"][:3], sep=" | ", flush=True
-                )
-                _write(RESULTS, json.dumps(rows, indent=1))
-    _write(PAGE, page(rows, version))
+            results.rows.pop(example.name, None)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for times in range(1, options.times + 1):  # one more time for all of them, so that all are judged soon
+            waiting = [pool.submit(results.add, example, times, end) for example in chosen]
+            for future in waiting:
+                future.result()
+    _write(PAGE, page(results.rows, place()))
 
 
 def _write(path: Path, text: str) -> None:

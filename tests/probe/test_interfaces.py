@@ -24,7 +24,7 @@ def test_a_task_that_lies_is_named(compiled: Compile) -> None:
 
 
 def test_a_sparse_matrix_that_is_read_though_declared_written(compiled: Compile) -> None:
-    """The program notices that its result is wrong, and the probe says which task made it so."""
+    """The program notices that its result is wrong and goes on otherwise; the probe says which task made it so."""
     result = probe_program([str(compiled("sparse"))], runs=1, workers=2, time_limit=60)
     assert [(finding.kind, finding.codelet) for finding in result.findings] == [
         (Kind.ENDING, ""),

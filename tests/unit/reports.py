@@ -143,9 +143,9 @@ def recording(layers: int = 2, sub_batches: int = 2, steps: int = 2, workers: in
     }
 
 
-def throughput(tokens_per_ms: float, partition: str = "2x1") -> dict[str, Any]:
+def throughput(tokens_per_ms: float, partition: str = "2x1", batch_size: int = 8) -> dict[str, Any]:
     configuration = {
-        "model": "small", "batch_size": 8, "seq_len": 64, "partition": partition, "ranks": 1, "sub_batches": 2,
+        "model": "small", "batch_size": batch_size, "seq_len": 64, "partition": partition, "ranks": 1, "sub_batches": 2,
         "reduction": "ordered",
     }  # fmt: skip
     return {
@@ -187,7 +187,7 @@ def passing() -> dict[str, Any]:
             {"what": "throughput", "reason": "only with --benchmark", "tests": ["test_throughput.py::test_a"]}
         ],
         recordings=[recording(layers=12)],
-        throughput=[throughput(12.0), throughput(6.5, "1x1")],
+        throughput=[throughput(12.0), throughput(6.5, "1x1"), throughput(13.0, "2x1", 16), throughput(6.8, "1x1", 16)],
         history=stored(0.50, 0.51, 0.50, 0.505, 0.40, 0.402, 0.399, 0.401),
         mutation=[{"folder": "native/src/graph", "mutants": 10, "caught": 8, "equivalent": 1, "open": 1}],
     )

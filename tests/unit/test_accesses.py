@@ -8,18 +8,22 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK
-from starpullm.checks.accesses import check_accesses, check_poison
-from starpullm.checks.observer import FindingKind, InstrumentFinding
+from starpullm.checks.accesses import AccessesResult, check_accesses, check_poison
+from starpullm.checks.observer import FindingKind, InstrumentCounts, InstrumentFinding
 from starpullm.checks.result import MAX_LISTED, CheckResult, Outcome
 from starpullm.errors import InvalidArgumentError
 from starpullm.trace import AccessMode, HandleInfo, Trace
 
 QKV, ATT = HandleInfo(0, "activations/qkv[3]#1", 8192), HandleInfo(1, "activations/att[3]#1", 4096)
+
+LOOKED = InstrumentCounts(pages=3, poisoned=3072, poisoned_between=512, searched=3072)
+"""At everything that both tasks declare."""
 
 AUDIT = [kind for kind in FindingKind if kind < FindingKind.NOT_WRITTEN]
 POISON = [kind for kind in FindingKind if kind >= FindingKind.NOT_WRITTEN]
@@ -41,15 +45,15 @@ def found(kind: FindingKind, *, task: int | None = 1) -> InstrumentFinding:
 
 @pytest.mark.parametrize("check", [check_accesses, check_poison])
 def test_no_finding_passes(check: type) -> None:
-    result = check(two_tasks(), [])
+    result = check(two_tasks(), [], LOOKED)
     assert result.outcome is Outcome.PASSED
-    assert (result.measured, result.limit, result.compared) == (0, 0, 2)
+    assert (result.measured, result.limit, result.compared) == (0, 0, 3 if check is check_accesses else 3072)
     assert result.findings == ()
 
 
 @pytest.mark.parametrize("kind", FindingKind)
 def test_every_kind_fails_its_own_check_alone(kind: FindingKind) -> None:
-    results = {check: check(two_tasks(), [found(kind)]) for check in (check_accesses, check_poison)}
+    results = {check: check(two_tasks(), [found(kind)], LOOKED) for check in (check_accesses, check_poison)}
     failed = [check for check, result in results.items() if result.outcome is Outcome.FAILED]
     assert failed == [check_accesses if kind in AUDIT else check_poison]
     (finding,) = results[failed[0]].findings
@@ -63,14 +67,14 @@ def test_every_kind_fails_its_own_check_alone(kind: FindingKind) -> None:
 
 
 def test_who_is_no_task_is_named_so() -> None:
-    result = check_accesses(two_tasks(), [found(FindingKind.UNDECLARED_WRITE, task=None)])
+    result = check_accesses(two_tasks(), [found(FindingKind.UNDECLARED_WRITE, task=None)], LOOKED)
     assert str(result.findings[0]).startswith("not a task wrote activations/qkv[3]#1")
     assert result.by_operation == {"not a task": 1}
 
 
 def test_many_findings_are_counted_and_some_listed() -> None:
     findings = [found(kind, task=task) for kind, task in itertools.product(AUDIT, (0, 1)) for _ in range(10)]
-    result = check_accesses(two_tasks(), findings)
+    result = check_accesses(two_tasks(), findings, LOOKED)
     assert result.measured == len(findings) > len(result.findings) == MAX_LISTED
     assert result.by_operation == {"matmul_forward": 40, "attention_forward": 40}
     lines: Sequence[str] = result.describe()
@@ -80,7 +84,34 @@ def test_many_findings_are_counted_and_some_listed() -> None:
 @pytest.mark.parametrize("check", [check_accesses, check_poison])
 def test_what_did_not_run_shows_nothing(check: Callable[..., CheckResult]) -> None:
     """A finding stands: something outside of tasks may have written."""
-    with pytest.raises(InvalidArgumentError, match="nothing was compared: 0 tasks with 3 accesses, 0 findings"):
-        check(two_tasks(worker=-1), [])
+    nothing, between = InstrumentCounts(0, 0, 0, 0), InstrumentCounts(0, 0, 512, 0)
+    with pytest.raises(InvalidArgumentError, match=r"nothing was compared: 0 tasks with 3 accesses, 0 \w+, 0 findings"):
+        check(two_tasks(worker=-1), [], between)
     kind = (AUDIT if check is check_accesses else POISON)[0]
-    assert check(two_tasks(worker=-1), [found(kind, task=None)]).outcome is Outcome.FAILED
+    assert check(two_tasks(worker=-1), [found(kind, task=None)], nothing).outcome is Outcome.FAILED
+
+
+@pytest.mark.parametrize(
+    ("check", "counts", "sentence"),
+    [
+        (check_accesses, replace(LOOKED, pages=2), "the audit saw 2 accesses to pages, expected at least 3"),
+        (check_accesses, replace(LOOKED, pages=0), "the audit saw 0 accesses to pages, expected at least 3"),
+        (check_poison, replace(LOOKED, poisoned=0), "0 elements were poisoned before tasks, expected 3072"),
+        (check_poison, replace(LOOKED, poisoned=3071), "3071 elements were poisoned before tasks, expected 3072"),
+        (check_poison, replace(LOOKED, searched=3071), "3071 elements were searched for poison after tasks, expected"),
+        (check_poison, replace(LOOKED, poisoned_between=0), "no element was poisoned between steps, expected some"),
+    ],
+)
+def test_an_instrument_that_did_not_look_at_everything_fails(
+    check: Callable[..., AccessesResult], counts: InstrumentCounts, sentence: str
+) -> None:
+    result = check(two_tasks(), [], counts)
+    assert result.outcome is Outcome.FAILED
+    assert result.overlooked[0].startswith(sentence)
+    assert result.finding.startswith(result.overlooked[0])
+    assert result.describe()[1].strip() == result.overlooked[0]
+
+
+def test_an_access_that_never_happened_is_not_expected_on_a_page() -> None:
+    findings = [found(FindingKind.WRITE_NEVER_HAPPENED), found(FindingKind.READ_NEVER_HAPPENED)]
+    assert check_accesses(two_tasks(), findings, replace(LOOKED, pages=1)).overlooked == ()

@@ -12,7 +12,7 @@ from starpullm.checks.reduction import GradientErrorResult, TensorError, gradien
 from starpullm.checks.result import Outcome, json_value
 from starpullm.checks.task_name import TaskName
 
-from .test_accesses import found, two_tasks
+from .test_accesses import LOOKED, found, two_tasks
 from .test_dependencies import R, W, make_trace
 from .test_reduction import sum_reference
 
@@ -30,12 +30,12 @@ def test_a_task_is_named_with_layer_and_sub_batch_0(sub_batch: int, layer: int, 
 
 
 def test_findings_that_are_all_listed_are_not_summed_up() -> None:
-    result = check_accesses(two_tasks(), [found(FindingKind.UNDECLARED_READ)])
+    result = check_accesses(two_tasks(), [found(FindingKind.UNDECLARED_READ)], LOOKED)
     assert list(result.detail_lines()) == [str(result.findings[0])]
 
 
 def test_checks_have_their_names() -> None:
-    assert [check(two_tasks(), []).name for check in (check_accesses, check_poison)] == ["accesses", "poison"]
+    assert [check(two_tasks(), [], LOOKED).name for check in (check_accesses, check_poison)] == ["accesses", "poison"]
 
 
 def test_the_compared_edges_are_counted() -> None:

@@ -28,6 +28,7 @@ from starpullm.report.block_graph import block_graph_of
 from starpullm.report.document import schema
 from starpullm.report.left_out import LeftOut, beyond
 from starpullm.report.page import render
+from starpullm.report.scaling_plots import scaling_plots
 from starpullm.report.task_graph import task_graph_of
 from starpullm.report.throughput import change_points, speeds_of
 from starpullm.report.verdict import check_rows, not_checked, verdict_of
@@ -202,6 +203,21 @@ def test_limit_in_tokens() -> None:
     assert row.fraction == "50.0 %"
     noisy = {**throughput(12.0), "matmul_gflops": 40.0, "matmul_limit_range": [80.0, 100.0]}
     assert speeds_of({**passing(), "throughput": [noisy]})[0].fraction == "40.0 to 50.0 %"
+
+
+def test_charts_of_scaling() -> None:
+    """They are the paper's figures, as far as there are several points on a line."""
+    document = passing()
+    assert [plot.title for plot in scaling_plots(document)] == [
+        "Strong scaling: small, B = 8",
+        "Strong scaling: small, B = 16",
+        "Weak scaling: small, B = 8 per core",
+        "Partitions by batch size: small, 1 core",
+        "Partitions by batch size: small, 2 cores",
+    ]
+    for plot in scaling_plots(document):
+        assert len(plot.draw().renderers) >= 3  # a line, its points and the limit
+    assert scaling_plots({**document, "throughput": document["throughput"][:1]}) == []
 
 
 def test_a_transfer_has_no_worker() -> None:

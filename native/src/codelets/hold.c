@@ -11,6 +11,7 @@ struct hold {
     struct starpu_task *gate;   /* the task that all others depend on */
     struct starpu_task **tasks; /* those held, and behind them StarPU's own that hold_edges() finds */
     size_t count;
+    struct starpu_task *refused; /* that StarPU did not take after it was made to depend on the gate; mostly NULL */
 };
 
 /* Gives a list room for one more entry, by doubling it when its length is a power of two; NULL if there is no memory,
@@ -55,11 +56,32 @@ status hold_task(struct hold *hold, struct starpu_task *task)
     return STARPULLM_OK;
 }
 
+void hold_keep_refused(struct hold *hold, struct starpu_task *task)
+{
+    hold->count--; /* it is the last one */
+    hold->refused = task;
+}
+
+/* The gate's list of successors has the refused task, so StarPU needs its memory until the gate has run. */
+static int open_gate_and_destroy_refused(struct hold *hold)
+{
+    hold->gate->detach = 0;
+    hold->gate->destroy = 0;
+    int error = starpu_task_submit(hold->gate);
+    if (!error)
+        error = starpu_task_wait(hold->gate);
+    if (error)
+        return error;
+    starpu_task_destroy(hold->gate);
+    starpu_task_destroy(hold->refused);
+    return 0;
+}
+
 status hold_release(struct hold *hold)
 {
     if (!hold)
         return STARPULLM_OK;
-    const int error = starpu_task_submit(hold->gate);
+    const int error = hold->refused ? open_gate_and_destroy_refused(hold) : starpu_task_submit(hold->gate);
     free(hold->tasks);
     free(hold);
     return error ? fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused to release the held tasks (error %d)", error)

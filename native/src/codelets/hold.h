@@ -13,6 +13,10 @@ status hold_create(struct hold **hold);
 /* Makes a recorded task that isn't submitted yet wait for hold_release(). */
 status hold_task(struct hold *hold, struct starpu_task *task);
 
+/* Takes the task back that hold_task() was called for last, because StarPU has refused it. hold_release() destroys it.
+ */
+void hold_keep_refused(struct hold *hold, struct starpu_task *task);
+
 /* The ids of a task and of a successor. StarPU's own tasks have ids below 0. */
 struct hold_edge {
     int64_t before, after;

@@ -20,7 +20,7 @@ static struct starpu_task *task_on_this_rank(struct operation *operation, struct
     return starpu_task;
 }
 
-/* A task that can't be submitted is destroyed. */
+/* A task that can't be submitted is destroyed, at once or with the hold that it depends on. */
 static status submit(struct starpu_task *starpu_task, struct task *task)
 {
     struct iteration *iteration = task->iteration;
@@ -33,6 +33,7 @@ static status submit(struct starpu_task *starpu_task, struct task *task)
     starpu_task->callback_arg_free = 0;
 
     status code = iteration->hold ? hold_task(iteration->hold, starpu_task) : STARPULLM_OK;
+    const bool held = iteration->hold && code == STARPULLM_OK;
     if (code == STARPULLM_OK) {
         iteration_add_task(iteration);
         const int error = starpu_task_submit(starpu_task);
@@ -43,7 +44,10 @@ static status submit(struct starpu_task *starpu_task, struct task *task)
     }
     starpu_task->destroy = 0;
     starpu_task->cl_arg_free = 0;
-    starpu_task_destroy(starpu_task);
+    if (held)
+        hold_keep_refused(iteration->hold, starpu_task);
+    else
+        starpu_task_destroy(starpu_task);
     task_destroy(task);
     return code;
 }

@@ -254,8 +254,9 @@ void audit_declare(struct audit *audit, int32_t handle, int32_t mode)
     audit->of_handle[handle]->declared |= mode == STARPULLM_REDUX ? STARPULLM_READ_WRITE : mode;
 }
 
-void audit_end(struct audit *audit, int64_t task, audit_report *report, void *argument)
+int64_t audit_end(struct audit *audit, int64_t task, audit_report *report, void *argument)
 {
+    int64_t all_pages = 0;
     atomic_store(&audit->in_task, false);
     for (size_t i = 0; i < audit->count; i++) {
         struct region *region = &audit->regions[i];
@@ -264,6 +265,7 @@ void audit_end(struct audit *audit, int64_t task, audit_report *report, void *ar
             const struct touch *touch = &region->by_task[k];
             const int64_t pages = atomic_exchange(&region->by_task[k].pages, 0);
             const bool declared = region->declared & kinds[k].mode;
+            all_pages += pages;
             if (pages > 0 && !declared)
                 report(argument,
                        (struct starpullm_finding){task, region->handle, kinds[k].undeclared, touch->offset, pages});
@@ -272,6 +274,7 @@ void audit_end(struct audit *audit, int64_t task, audit_report *report, void *ar
         }
         region->declared = 0;
     }
+    return all_pages;
 }
 
 void audit_outside(struct audit *audit, audit_report *report, void *argument)

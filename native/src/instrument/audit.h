@@ -32,8 +32,9 @@ void audit_declare(struct audit *audit, int32_t handle, int32_t mode);
 
 typedef void audit_report(void *argument, struct starpullm_finding finding);
 
-/* Reports what the task of this number did otherwise than declared, and closes the pages that it opened. */
-void audit_end(struct audit *audit, int64_t task, audit_report *report, void *argument);
+/* Reports what the task of this number did otherwise than declared, and closes the pages that it opened. Returns how
+ * many there were: first reads of a page, and first writes. */
+int64_t audit_end(struct audit *audit, int64_t task, audit_report *report, void *argument);
 
 /* Reports accesses to closed pages outside of tasks, since the last call. */
 void audit_outside(struct audit *audit, audit_report *report, void *argument);

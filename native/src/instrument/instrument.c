@@ -15,6 +15,7 @@ struct instrument {
     struct starpullm_finding *findings;
     size_t count;
     bool lost; /* there wasn't enough memory for all findings */
+    struct starpullm_instrument_counts counts;
 };
 
 status instrument_create(const struct instrument_options *options, const struct audit_buffer *buffers, size_t count,
@@ -87,8 +88,16 @@ void instrument_copy(const struct instrument *instrument, struct starpullm_findi
         memcpy(findings, instrument->findings, instrument->count * sizeof *findings);
 }
 
+struct starpullm_instrument_counts instrument_counts(const struct instrument *instrument)
+{
+    struct starpullm_instrument_counts counts = instrument->counts;
+    counts.size = sizeof counts;
+    return counts;
+}
+
 void instrument_clear(struct instrument *instrument)
 {
+    instrument->counts = (struct starpullm_instrument_counts){0};
     instrument->count = 0;
     instrument->lost = false;
 }
@@ -113,11 +122,30 @@ static void delay(const struct instrument *instrument, int64_t task)
         ;
 }
 
-static void fill(struct audit *audit, const struct watched_access *access, void *buffer)
+static void add(struct instrument *instrument, int64_t *count, int64_t more)
 {
-    audit_open(audit, access->handle);
-    poison_fill(buffer, access->bytes);
-    audit_close(audit, access->handle);
+    pthread_mutex_lock(&instrument->mutex);
+    *count += more;
+    pthread_mutex_unlock(&instrument->mutex);
+}
+
+/* What is counted is found there, so a poison that doesn't work, or that isn't found, shows. */
+static int64_t fill(void *memory, size_t bytes)
+{
+    poison_fill(memory, bytes);
+    return poison_find(memory, bytes).left;
+}
+
+void instrument_poison_between(struct instrument *instrument, void *memory, size_t bytes)
+{
+    add(instrument, &instrument->counts.poisoned_between, fill(memory, bytes));
+}
+
+static void poison_output(struct instrument *instrument, const struct watched_access *access, void *buffer)
+{
+    audit_open(instrument->audit, access->handle);
+    add(instrument, &instrument->counts.poisoned, fill(buffer, access->bytes));
+    audit_close(instrument->audit, access->handle);
 }
 
 void instrument_before(const struct watch *watch, void *const buffers[])
@@ -127,7 +155,7 @@ void instrument_before(const struct watch *watch, void *const buffers[])
     if (instrument_poisons(instrument))
         for (int i = 0; i < watch->num_accesses; i++)
             if (watch->accesses[i].mode == STARPULLM_WRITE)
-                fill(audit, &watch->accesses[i], buffers[i]);
+                poison_output(instrument, &watch->accesses[i], buffers[i]);
     if (instrument->options.instruments & STARPULLM_DELAY)
         delay(instrument, watch->task);
     if (!audit)
@@ -143,6 +171,7 @@ static void find_poison(const struct watch *watch, const struct watched_access *
     audit_open(audit, access->handle);
     const struct poison_found found = poison_find(buffer, access->bytes);
     audit_close(audit, access->handle);
+    add(watch->instrument, &watch->instrument->counts.searched, found.searched);
     if (found.left && access->mode == STARPULLM_WRITE)
         append(watch->instrument, (struct starpullm_finding){watch->task, access->handle, STARPULLM_NOT_WRITTEN,
                                                              found.first_left, found.left});
@@ -155,7 +184,7 @@ void instrument_after(const struct watch *watch, void *const buffers[])
 {
     struct instrument *instrument = watch->instrument;
     if (instrument->audit)
-        audit_end(instrument->audit, watch->task, append, instrument);
+        add(instrument, &instrument->counts.pages, audit_end(instrument->audit, watch->task, append, instrument));
     if (instrument_poisons(instrument))
         for (int i = 0; i < watch->num_accesses; i++)
             if (watch->accesses[i].mode != STARPULLM_READ)

@@ -42,6 +42,12 @@ struct watch {
 void instrument_before(const struct watch *watch, void *const buffers[]);
 void instrument_after(const struct watch *watch, void *const buffers[]);
 
+/* Fills a buffer between submissions. */
+void instrument_poison_between(struct instrument *instrument, void *memory, size_t bytes);
+
+/* What has been looked at since the last instrument_clear(). No task may be running. */
+struct starpullm_instrument_counts instrument_counts(const struct instrument *instrument);
+
 /* No task may be running. Fails if there wasn't enough memory for all findings. */
 status instrument_findings(struct instrument *instrument, size_t *count);
 void instrument_copy(const struct instrument *instrument, struct starpullm_finding *findings);

@@ -19,6 +19,7 @@ struct poison_found poison_find(const void *memory, size_t bytes)
     for (size_t offset = 0; offset < bytes; offset += sizeof pattern) {
         uint32_t bits;
         memcpy(&bits, (const char *)memory + offset, sizeof bits);
+        found.searched++;
         if ((bits & without_sign) == pattern) {
             if (found.left++ == 0)
                 found.first_left = (int64_t)offset;

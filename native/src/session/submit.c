@@ -1,7 +1,6 @@
 /* Submits batches: checks and copies the tokens, opens an iteration in a free slot, and has graph/ add the tasks. */
 #include <string.h>
 
-#include "instrument/poison.h"
 #include "session/session.h"
 
 status session_check_usable(const struct starpullm_session *session)
@@ -49,7 +48,7 @@ static status poison_transient(struct starpullm_session *session)
         if (!data->transient)
             continue;
         TRY(data_acquire_write(data, &memory));
-        poison_fill(memory, data->bytes);
+        instrument_poison_between(session->instrument, memory, data->bytes);
         data_release(data);
     }
     return STARPULLM_OK;

@@ -68,15 +68,29 @@ status starpullm_session_handle_info(const starpullm_session *session, int32_t i
     return STARPULLM_OK;
 }
 
+static status wait_for_instruments(starpullm_session *session)
+{
+    if (!session->instrument)
+        return fail(STARPULLM_INVALID_STATE, "the session has no instruments, expected one created with some");
+    TRY(session_check_not_held(session));
+    return starpullm_session_wait(session);
+}
+
 status starpullm_session_findings_size(starpullm_session *session, size_t *count)
 {
     CHECK_POINTER(session);
     CHECK_POINTER(count);
-    if (!session->instrument)
-        return fail(STARPULLM_INVALID_STATE, "the session has no instruments, expected one created with some");
-    TRY(session_check_not_held(session));
-    TRY(starpullm_session_wait(session));
+    TRY(wait_for_instruments(session));
     return instrument_findings(session->instrument, count);
+}
+
+status starpullm_session_instrument_counts(starpullm_session *session, struct starpullm_instrument_counts *counts)
+{
+    CHECK_POINTER(session);
+    CHECK_STRUCT(counts);
+    TRY(wait_for_instruments(session));
+    *counts = instrument_counts(session->instrument);
+    return STARPULLM_OK;
 }
 
 status starpullm_session_findings_read(starpullm_session *session, struct starpullm_finding *findings, size_t count)

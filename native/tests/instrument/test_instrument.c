@@ -281,6 +281,26 @@ static void test_poison_spreads(void)
     CHECK(found.left == 0 && found.spread == 0);
 }
 
+static void test_counts(void)
+{
+    struct instrument *instrument = create(STARPULLM_AUDIT | STARPULLM_POISON);
+    struct starpullm_finding found[8] = {0};
+    CHECK(run_task(instrument, copy_0_to_1, (const int[]){R, W, 0}, found) == 0);
+    const int64_t all = (int64_t)count();
+    struct starpullm_instrument_counts counts = instrument_counts(instrument);
+    CHECK(counts.pages == PAGES + PAGES && counts.poisoned == all && counts.searched == all);
+    CHECK(counts.poisoned_between == 0);
+    audit_open(instrument_audit(instrument), 2);
+    instrument_poison_between(instrument, buffers[2].begin, bytes);
+    audit_close(instrument_audit(instrument), 2);
+    counts = instrument_counts(instrument);
+    CHECK(counts.poisoned_between == all && counts.poisoned == all);
+    instrument_clear(instrument);
+    counts = instrument_counts(instrument);
+    CHECK(counts.pages == 0 && counts.poisoned == 0 && counts.poisoned_between == 0 && counts.searched == 0);
+    instrument_destroy(instrument);
+}
+
 static void test_access_outside_of_tasks(void)
 {
     struct instrument *instrument = create(STARPULLM_AUDIT);
@@ -386,6 +406,7 @@ int main(void)
     test_poison(STARPULLM_POISON);
     test_poison(STARPULLM_AUDIT | STARPULLM_POISON);
     test_poison_spreads();
+    test_counts();
     test_access_outside_of_tasks();
     test_another_thread();
     test_one_at_a_time();

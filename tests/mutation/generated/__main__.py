@@ -32,6 +32,9 @@ from .stages import STAGES, Baseline, Stage, Workplace, inspect, limit_this_proc
 
 PAGE = CHECKOUT / "docs" / "mutants.md"
 
+FRESH = Path(__file__).resolve().parent / "seed-2.jsonl"
+"""Results of a sample whose survivors no check was made for."""
+
 
 @dataclass(frozen=True)
 class Built:
@@ -181,8 +184,9 @@ class Laboratory:
 _RANKS, _C = "two ranks, parity", "C tests"
 
 SOON: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
-    ((VECTOR_FOLDER,), ("parity",)),
+    ((VECTOR_FOLDER,), ("kernels", "parity")),
     (("graph", "codelets", "data"), (_RANKS, "parity")),
+    (("trace", "session", "io", "runtime", "data", "codelets"), ("interface", "two ranks, interface")),
     (("trace", "session", "io", "runtime"), (_C,)),
     (("codelets", "data", "session", "trace"), ("memory",)),
 )
@@ -251,7 +255,8 @@ def work(
 
 def write_pages(options: argparse.Namespace, results: Results) -> None:
     """Write the page of the documentation and, if there is a folder for it, the report."""
-    options.page.write_text(page(results, python=read_run()), "utf-8")
+    fresh = Results(FRESH) if FRESH.exists() else None
+    options.page.write_text(page(results, python=read_run(), fresh=fresh), "utf-8")
     if options.report:
         document = new_document("python -m tests.mutation.generated", sys.argv[1:], seed=options.seed)
         ReportFolder(options.report).write(

@@ -100,7 +100,7 @@ class Candidate:
         return asdict(self)
 
     def apply(self, directory: Path) -> None:
-        """Change the line in a copy of the sources.
+        """Change the line in a copy of the sources, or the only one with its text if it has moved since.
 
         Raises
         ------
@@ -109,9 +109,13 @@ class Candidate:
         """
         path = directory / self.file
         lines = path.read_text("utf-8").splitlines()
-        if lines[self.line - 1] != self.before:
-            raise ValueError(f"{self.file}:{self.line}: found {lines[self.line - 1]!r}, expected {self.before!r}")
-        lines[self.line - 1] = self.after
+        index = self.line - 1
+        if lines[index : index + 1] != [self.before]:
+            found = [number for number, line in enumerate(lines) if line == self.before]
+            if len(found) != 1:
+                raise ValueError(f"{self.file}:{self.line}: found {lines[index : index + 1]}, expected {self.before!r}")
+            index = found[0]
+        lines[index] = self.after
         path.write_text("\n".join(lines) + "\n", "utf-8")
 
 

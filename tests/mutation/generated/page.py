@@ -69,8 +69,13 @@ def confidence_interval(caught: int, tried: int) -> tuple[float, float]:
     return float(interval.low), float(interval.high)
 
 
-def page(results: Results, explanations: dict[Key, str] | None = None, python: PythonRun | None = None) -> str:
-    """Return docs/mutants.md."""
+def page(
+    results: Results,
+    explanations: dict[Key, str] | None = None,
+    python: PythonRun | None = None,
+    fresh: Results | None = None,
+) -> str:
+    """Return docs/mutants.md; ``fresh`` are the results of a sample whose survivors no check was made for."""
     explanations = read_explanations() if explanations is None else explanations
     run = results.run
     assert run is not None
@@ -96,6 +101,7 @@ def page(results: Results, explanations: dict[Key, str] | None = None, python: P
         gaps=sum(_gap(mutant) != "not explained" for mutant in open_ones),
         project=_caught_by_project(results, tried, explanations),
         python=_python(python, explanations) if python else "Not tried.",
+        fresh=_fresh(fresh, explanations) if fresh else "Not tried.",
         open="\n".join(_entry(mutant, _gap(mutant), results) for mutant in open_ones) or "None.",
         explained="\n".join(
             _entry(m, str(reason_of(m.candidate, explanations)).rstrip("."), results) for m in explained
@@ -168,7 +174,28 @@ def _again(results: Results) -> str:
     commits = ", ".join(f"`{commit}`" for commit in dict.fromkeys(results.again.values()))
     return (
         f" {len(results.again)} survivors were tried once more with checks that were made because of them (commit "
-        f"{commits}): {', '.join(results.again)}."
+        f"{commits}): {', '.join(results.again)}. So the rates of this sample are higher than those of mutants that "
+        "nobody has looked at, of which there is [a sample below](#a-sample-that-no-check-was-made-for)."
+    )
+
+
+def _fresh(results: Results, explanations: dict[Key, str]) -> str:
+    """Return the section on a sample whose survivors no check was made for."""
+    assert results.run is not None
+    tried = [mutant for mutant in results.mutants.values() if mutant.name in results.outcomes]
+    left = [m for m in tried if not is_caught(results, m)]
+    strata = list(dict.fromkeys(mutant.stratum for mutant in results.mutants.values()))
+    rows = [_row(name, [m for m in tried if m.stratum == name], results, explanations) for name in strata]
+    unfinished = [m for m in left if not results.is_finished(m) and not reason_of(m.candidate, explanations)]
+    head = ["| folder | tried | caught | equivalent | open | not finished | rate | seconds |", "|---" * 8 + "|"]
+    entries = [_entry(m, reason_of(m.candidate, explanations) or _gap(m), results) for m in left]
+    return "\n\n".join(
+        [
+            f"{_describe(results.run)} {_state(tried, unfinished)}",
+            "\n".join([*head, *rows, _row("**all**", tried, results, explanations)]),
+            "Its survivors, equivalent ones with their reason:",
+            *(entry.rstrip() for entry in entries),
+        ]
     )
 
 
@@ -280,13 +307,14 @@ For each mutant that is left the stages run in this order, until a test fails:
 |---|---|---|---|
 {stages}
 
-All but the last two are the default suite (`pytest --pyargs starpullm.suite`) and its run on two ranks
-(`mpirun -n 2 pytest --with-mpi --pyargs starpullm.suite`): *quick* is what it does with the record `tiny`, *parity* the
-comparison of all tensors with the other records; *odd*, *small* and *deep* are the rest of it with these records,
-*memory* and *delays* its tests of growth and of perturbed runs. The suite is collected once, and every mutant runs in a
-fork of that process, whose children are forks too; only the children on two ranks are started by mpirun each time.
-*C tests* are the programs of `native/tests` that use the mutant's file, linked with its objects; `test_allocation`
-lets each allocation of the library fail once.
+All but the last two are the default suite (`pytest --pyargs starpullm.suite`) and its run on two ranks (`mpirun -n 2
+pytest --with-mpi --pyargs starpullm.suite`): *quick* is what it does with the record `tiny`, *parity* the comparison
+of all tensors with the other records; *odd*, *small* and *deep* are the rest of it with these records, *interface*
+its tests of limits, reports and files, *memory* and *delays* those of growth and of perturbed runs, *kernels* the
+comparison of each vector kernel with the plain one. The suite is collected once, and every mutant runs in a fork of
+that process, whose children are forks too; only the children on two ranks are started by mpirun each time. *C tests*
+are the programs of `native/tests` that use the mutant's file, linked with its objects; `test_allocation` lets each
+allocation of the library fail once.
 {project}
 
 How the mutants were caught. A mutant that a time limit has ended is counted there, never as a finding of the check
@@ -321,6 +349,13 @@ Left out by rule:
 
 A mutant runs in an empty folder, with limits on memory, on the size of files, and on processor time. The kernels of
 `kernels/ref` run with `STARPULLM_SIMD=ref`, vector kernels with the level that they were changed for.
+
+## A sample that no check was made for
+
+The survivors of this sample are as they were found. Its rates say what to expect of a defect that nobody has thought
+of.
+
+{fresh}
 
 ## Open survivors
 

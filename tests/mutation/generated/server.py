@@ -21,6 +21,14 @@ from typing import Any, NoReturn
 
 import pytest
 
+import starpullm.checks.interface.checkpoints
+import starpullm.checks.interface.machine
+import starpullm.checks.interface.persistence
+import starpullm.checks.interface.ranks
+import starpullm.checks.interface.reports
+import starpullm.checks.interface.runtimes
+import starpullm.checks.interface.states
+import starpullm.checks.interface.trainers
 import starpullm.checks.lifetimes
 import starpullm.checks.runs
 import starpullm.checks.underflow

@@ -95,14 +95,18 @@ class Stage:
 UNKNOWN_LIBM = (("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-FMA"),)
 """The environment of a libm that is not known to have the bits of the vector versions, as ctest has it."""
 
-_LONG = ("perturbation", "memory")
+_INTERFACE = ("interface", "interface_over_ranks")
+
+_LONG = ("perturbation", "memory", *_INTERFACE)
 
 _PARITY = ("test_every_tensor_has_the_record_s_bits", "test_losses_are_the_same_on_all_ranks")
 
 STAGES = (
     Stage("quick", records=("tiny",)),
+    Stage("interface", modules=_INTERFACE),
     Stage("parity", records=("odd", "small", "deep"), only=_PARITY),
     Stage("two ranks, parity", records=("tiny", "small"), only=_PARITY, ranks=2),
+    Stage("two ranks, interface", modules=_INTERFACE, ranks=2),
     Stage("memory", modules=("memory",)),
     Stage("two ranks, tiny", records=("tiny",), others=_PARITY, ranks=2),
     Stage("thresholds", records=THRESHOLD_RECORDS, only=_PARITY),
@@ -112,6 +116,7 @@ STAGES = (
     Stage("two ranks, thresholds", records=THRESHOLD_RECORDS, only=_PARITY, ranks=2),
     Stage("small", records=("small",), others=_PARITY),
     Stage("deep", records=("deep",), others=_PARITY),
+    Stage("kernels", modules=("kernels",)),
     Stage(
         "C tests",
         programs=(

@@ -1,5 +1,7 @@
-// A task declares to write a sparse matrix, and reads its values; the program fails if their sum isn't right.
+// A task declares to write a sparse matrix, and reads its values. The program submits other tasks if their sum isn't
+// right, and fails.
 #include <starpu.h>
+#include <stdbool.h>
 
 enum { ROWS = 4 };
 
@@ -12,6 +14,13 @@ static void add_values(void *buffers[], void *argument)
         *sum += values[i];
 }
 
+static void count(void *buffers[], void *argument)
+{
+    (void)argument;
+    *(double *)STARPU_VARIABLE_GET_PTR(buffers[0]) += 1;
+}
+
+static struct starpu_codelet counting = {.cpu_funcs = {count}, .nbuffers = 1, .modes = {STARPU_RW}, .name = "count"};
 static struct starpu_codelet adding = {
     .cpu_funcs = {add_values}, .nbuffers = 2, .modes = {STARPU_W, STARPU_RW}, .name = "add_values"};
 
@@ -25,9 +34,14 @@ int main(void)
     starpu_variable_data_register(&result, STARPU_MAIN_RAM, (uintptr_t)&sum, sizeof sum);
     STARPU_CHECK_RETURN_VALUE(starpu_task_insert(&adding, STARPU_W, matrix, STARPU_RW, result, 0),
                               "starpu_task_insert");
+    starpu_data_acquire(result, STARPU_R);
+    bool is_right = sum == 10;
+    starpu_data_release(result);
+    for (int t = 0; is_right && t < 3; t++)
+        STARPU_CHECK_RETURN_VALUE(starpu_task_insert(&counting, STARPU_RW, result, 0), "starpu_task_insert");
     starpu_task_wait_for_all();
     starpu_data_unregister(matrix);
     starpu_data_unregister(result);
     starpu_shutdown();
-    return sum == 10 ? 0 : 1;
+    return is_right ? 0 : 1;
 }

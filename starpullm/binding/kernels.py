@@ -1,0 +1,144 @@
+"""The kernels of a SIMD level as Python functions, with the parameters that the library declares for them."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from starpullm.binding import prototypes, structs
+from starpullm.errors import InvalidArgumentError
+
+Argument = Any
+"""An array or None for a pointer, numbers for a struct's members, a number for anything else."""
+
+
+class Parameter(NamedTuple):
+    """A parameter of a kernel; an ``output`` is an array that the kernel writes."""
+
+    type: str
+    is_array: bool
+    output: bool
+    name: str
+
+
+class _Team(ctypes.Structure):
+    _fields_ = [("index", ctypes.c_int), ("count", ctypes.c_int)]
+
+
+class _AdamwOptions(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_float) for name in ("learning_rate", "beta1", "beta2", "eps", "weight_decay")]
+
+
+_VALUES: dict[str, Any] = {
+    "size_t": ctypes.c_size_t,
+    "int64_t": ctypes.c_int64,
+    "float": ctypes.c_float,
+    "sum_start": ctypes.c_int,
+    "team": _Team,
+}
+_DTYPES = {"float": np.dtype(np.float32), "int32_t": np.dtype(np.int32)}
+_PARAMETER = re.compile(r"(const )?(?:struct |enum )?(\w+) (\*?)(\w+)")
+
+
+class Kernel:
+    """A kernel of a SIMD level; see ``starpullm_kernel`` in starpullm.h.
+
+    ``parameters`` are those of its declaration without the last one, the team.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If this machine hasn't got the level, or the library hasn't got the kernel.
+    """
+
+    def __init__(self, level: str, name: str) -> None:
+        info = structs.new("kernel_info")
+        prototypes.call("kernel", prototypes.c_string("level", level), prototypes.c_string("kernel", name), info)
+        self.name, self.level = name, level
+        declared = _parse(prototypes.text(info.parameters))
+        assert declared[-1].type == "team", declared
+        self.parameters = declared[:-1]
+        self._function = ctypes.CFUNCTYPE(None, *map(_c_type, declared))(info.function)
+
+    def __call__(self, arguments: Mapping[str, Argument], *, thread: int = 0, threads: int = 1) -> None:
+        """Compute the part of the outputs that belongs to one thread of a team.
+
+        Parameters
+        ----------
+        arguments
+            By the parameters' names. Arrays are contiguous, and as large as the sizes among the arguments require:
+            nothing can check this here.
+        thread, threads
+            The number of the thread, and how many there are.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If an argument is missing, or isn't of the declared type.
+        """
+        values = [_to_c(parameter, arguments) for parameter in self.parameters]
+        self._function(*values, _Team(thread, threads))
+
+
+def kernel_names() -> tuple[str, ...]:
+    """Return the names of all kernels, in the order in which a step runs them."""
+    return tuple(prototypes.names("kernel_name"))
+
+
+def fit_caches(l1_cache: int, l2_cache: int) -> None:
+    """Let the blocks of matmuls be those for caches of so many bytes; changes no bit of a result.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If a size isn't positive.
+    """
+    prototypes.call("fit_caches", l1_cache, l2_cache)
+
+
+def present_caches() -> tuple[int, int]:
+    """Return the bytes of the caches, first and second level, that the blocks of matmuls are for."""
+    machine = structs.new("machine_info")
+    prototypes.call("machine_info", machine)
+    return machine.l1_cache, machine.l2_cache
+
+
+@cache
+def _parse(declaration: str) -> tuple[Parameter, ...]:
+    found = []
+    for text in declaration.strip("() ").split(","):
+        match = _PARAMETER.fullmatch(" ".join(text.replace("*", " *").split()).replace("* ", "*"))
+        assert match, text
+        constant, kind, pointer, name = match.groups()
+        is_array = bool(pointer) and kind in _DTYPES
+        found.append(Parameter(kind, is_array, is_array and not constant, name))
+    return tuple(found)
+
+
+def _c_type(parameter: Parameter) -> Any:
+    if parameter.is_array:
+        return ctypes.c_void_p
+    return ctypes.POINTER(_AdamwOptions) if parameter.type == "adamw_options" else _VALUES[parameter.type]
+
+
+def _to_c(parameter: Parameter, arguments: Mapping[str, Argument]) -> Any:
+    if parameter.name not in arguments:
+        raise InvalidArgumentError(f"{parameter.name}: found no such argument, expected one of type {parameter.type}")
+    value = arguments[parameter.name]
+    if parameter.type == "adamw_options":
+        return ctypes.byref(_AdamwOptions(*value))
+    if not parameter.is_array or value is None:
+        return value
+    if (
+        not isinstance(value, np.ndarray)
+        or value.dtype != _DTYPES[parameter.type]
+        or not value.flags.c_contiguous
+        or (parameter.output and not value.flags.writeable)
+    ):
+        raise InvalidArgumentError(f"{parameter.name}: expected a contiguous array of {parameter.type}")
+    return value.ctypes.data

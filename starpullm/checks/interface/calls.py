@@ -1,0 +1,67 @@
+"""Every function of starpullm.h refuses NULL in place of each pointer, and a struct of another size."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from starpullm.binding import header, prototypes, structs
+from starpullm.checks.interface.statements import Statements
+from starpullm.errors import InvalidArgumentError
+from starpullm.loss import Loss
+from starpullm.trainer import Trainer
+
+_ROOM = 4096
+
+
+def check_pointers(statements: Statements, trainer: Trainer, loss: Loss) -> None:
+    """State that each pointer is missed if it is NULL, and that each struct's size is looked at.
+
+    The other arguments of these calls are valid as far as the refusal needs them to be.
+    """
+    for name, (result, parameters) in header.functions().items():
+        if result.type != "status":
+            continue
+        for position, parameter in enumerate(parameters):
+            if not parameter.pointers:
+                continue
+            with_null = list(_arguments(parameters, trainer, loss))
+            with_null[position] = None
+            statements.refused(
+                f"{name} without {parameter.name}",
+                InvalidArgumentError,
+                f"starpullm_{name}: {parameter.name} is NULL",
+                partial(prototypes.call_as_is, name, *with_null),
+            )
+            if parameter.type not in header.structs() or not hasattr(structs.new(parameter.type), "size"):
+                continue
+            size = ctypes.sizeof(structs.TYPES[parameter.type])
+            for other in (0, size - 1, size + 1):
+                changed = list(_arguments(parameters, trainer, loss))
+                struct = structs.new(parameter.type)
+                struct.size = other
+                changed[position] = ctypes.byref(struct)
+                statements.refused(
+                    f"{name} with {parameter.name} of {other} bytes",
+                    InvalidArgumentError,
+                    f"starpullm_{name}: {parameter.name}->size is {other}, expected {size}",
+                    partial(prototypes.call_as_is, name, *changed),
+                )
+
+
+def _arguments(parameters: list[header.Declaration], trainer: Trainer, loss: Loss) -> Iterator[Any]:
+    """Yield an argument for each parameter: the open handles, structs of their size, room, 0 for numbers."""
+    handles = {"runtime": trainer.runtime._handle, "session": trainer._handle, "loss": loss._handle}
+    for parameter in parameters:
+        if not parameter.pointers:
+            yield 0
+        elif parameter.type == "char":
+            yield b""
+        elif parameter.type in handles and parameter.pointers == 1:
+            yield handles[parameter.type]._pointer
+        elif parameter.type in header.structs():
+            yield ctypes.byref(structs.new(parameter.type))
+        else:
+            yield ctypes.create_string_buffer(_ROOM)

@@ -1,0 +1,98 @@
+"""What the library says of the machine and of its threads, compared with what Linux says."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from starpullm.binding import header, prototypes
+from starpullm.checks.interface.processes import Workplace, environment
+from starpullm.checks.interface.runtimes import machine_info
+from starpullm.checks.interface.statements import Statements
+from starpullm.checks.result import CheckResult
+from starpullm.runtime import Runtime
+
+
+def machine_and_threads(workplace: Workplace) -> CheckResult:
+    """Ask for topologies that are known, for this machine's own, and for the places of threads, in a fresh process."""
+    del workplace
+    statements = Statements("machine and threads")
+    statements.equal("ABI version", header.abi_version(), prototypes.call("abi_version"))
+    _check_synthetic(statements)
+    with environment(HWLOC_SYNTHETIC=None):
+        _check_processor(statements)
+        _check_bound_threads(statements)
+    _check_unbound_threads(statements)
+    return statements.result()
+
+
+def _check_synthetic(statements: Statements) -> None:
+    for topology, cores, units, nodes in (
+        ("numa:2 core:3 pu:2", 6, 12, 2),
+        ("numa:1 core:4 pu:1", 4, 4, 1),
+        ("pack:2 core:2 pu:4", 4, 16, 1),
+    ):
+        with environment(HWLOC_SYNTHETIC=topology):
+            info = machine_info()
+        found = [info.cores, info.processing_units, info.numa_nodes, info.synthetic]
+        statements.equal(f"cores, units, nodes and synthetic of {topology}", [cores, units, nodes, 1], found)
+        statements.equal(f"processor of {topology}", "", prototypes.text(info.processor))
+
+
+def _check_processor(statements: Statements) -> None:
+    info = machine_info()
+    statements.equal("this machine is synthetic", 0, info.synthetic)
+    statements.equal("cores that this process may use", len(own_cores()), info.cores)
+    lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    if names and os.uname().machine == "x86_64":
+        statements.equal("processor", names[0], prototypes.text(info.processor))
+
+
+def own_cores() -> set[tuple[str, ...]]:
+    """Return the cores of which this process may use a processing unit, by package and number."""
+    cores = set()
+    for unit in os.sched_getaffinity(0):
+        folder = Path(f"/sys/devices/system/cpu/cpu{unit}/topology")
+        names = ("physical_package_id", "die_id", "core_id")
+        cores.add(tuple((folder / name).read_text() if (folder / name).exists() else "" for name in names))
+    return cores
+
+
+def _check_bound_threads(statements: Statements) -> None:
+    """Each worker has a unit of its own, which is the one that Linux says its thread may use."""
+    workers = min(len(own_cores()), 2)
+    partitions = [f"{workers}x1", *([f"1x{workers}"] if machine_info().starpu_parallel_workers else [])]
+    for partition in partitions:
+        with Runtime(partition) as runtime:
+            places = runtime.threads()
+            allowed = _single_units_of_threads()
+        expected = [(number, 0) if partition.endswith("x1") else (0, number) for number in range(workers)]
+        statements.equal(f"workers and threads of {partition}", expected, [tuple(place[:2]) for place in places])
+        statements.equal(f"units of each thread of {partition}", [1] * workers, [place.num_units for place in places])
+        units = {place.first_unit for place in places}
+        statements.equal(f"threads of {partition} with a unit of their own", workers, len(units))
+        statements.equal(f"units that Linux has bound no thread of {partition} to", set(), units - allowed)
+
+
+def _single_units_of_threads() -> set[int]:
+    """Return the units that a thread of this process is bound to alone."""
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        units = os.sched_getaffinity(int(task.name))
+        found |= units if len(units) == 1 else set()
+    return found
+
+
+def _check_unbound_threads(statements: Statements) -> None:
+    """With a synthetic topology threads may run wherever the process may, also if that is its last unit only."""
+    before = os.sched_getaffinity(0)
+    for units in (before, {max(before)}):
+        os.sched_setaffinity(0, units)
+        try:
+            with environment(HWLOC_SYNTHETIC="numa:1 core:3 pu:1"), Runtime("3x1") as runtime:
+                places = [tuple(place) for place in runtime.threads()]
+        finally:
+            os.sched_setaffinity(0, before)
+        expected = [(worker, 0, min(units), len(units)) for worker in range(3)]
+        statements.equal(f"threads on units {sorted(units)}", expected, places)

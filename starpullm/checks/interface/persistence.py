@@ -1,0 +1,249 @@
+"""What is saved is what was trained, and a save that fails leaves what was there before.
+
+Training states are compared with the trainer by the package's own reader, which shares no code with the library.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from starpullm.checks.interface.checkpoints import HEADER, opening
+from starpullm.checks.interface.options import MODEL, TINY, B, T
+from starpullm.checks.interface.processes import limited_files
+from starpullm.checks.interface.state_file import StateFile
+from starpullm.checks.interface.statements import Statements
+from starpullm.checks.result import CheckResult
+from starpullm.checks.runs import Place, new_trainer, own_batch
+from starpullm.errors import FileError, FormatError, InvalidArgumentError
+from starpullm.files.checkpoint import read_checkpoint
+from starpullm.files.model import num_parameters
+from starpullm.files.training_state import read_training_state
+from starpullm.resume import training_state
+from starpullm.trainer import Trainer
+
+_OLD = b"what was there before"
+_FILE = "rank-00000-of-00001.state"
+_TEMPORARY = ".rank-00000-of-00001.tmp"
+_RATES: dict[str, Any] = {"learning_rate": 1e-3, "betas": (0.8, 0.9), "eps": 1e-7, "weight_decay": 0.25}
+
+
+def saved_and_read(place: Place, *, seed: int) -> CheckResult:
+    """Save states and checkpoints at many moments, read them, and resume from them; on one rank."""
+    statements = Statements("what is saved")
+    with tempfile.TemporaryDirectory(dir=place.directory) as directory:
+        states = Path(directory, "states")
+        options: dict[str, Any] = {"batch_size": B, "seq_len": T, "sub_batches": B, "steps_in_flight": 3, **_RATES}
+        with Trainer(place.runtime, place.checkpoint(TINY), **options) as trainer:
+            _check_saves_in_a_row(statements, trainer, states, seed)
+            _check_checkpoints(statements, trainer, Path(directory, "model.bin"), seed)
+        _check_description(statements, states)
+        with Trainer(place.runtime, resume=states, batch_size=B, seq_len=T, **_RATES) as trainer:
+            _check_state(statements, "after resuming", trainer, states)
+            trainer.save_state(states, batches=9, keep=1)
+            trainer.submit(*own_batch(trainer, seed, 3))
+            trainer.wait_saved()
+            statements.equal("folders after keep 1", [".lock", _step(4)], _names(states))
+        _check_mark_of_blas(statements, place, states)
+    return statements.result()
+
+
+def failing_saves(place: Place, *, seed: int) -> CheckResult:
+    """Save where that is not possible; what was there before stays, and training goes on; on one rank."""
+    statements = Statements("saves that fail")
+    with (
+        tempfile.TemporaryDirectory(dir=place.directory) as directory,
+        new_trainer(place, TINY, keep_activations=False) as trainer,
+    ):
+        trainer.submit(*own_batch(trainer, seed, 0))
+        _check_impossible_paths(statements, trainer, Path(directory))
+        _check_full_disk(statements, trainer, Path(directory))
+        _check_failing_states(statements, trainer, Path(directory, "states"))
+        _check_lock(statements, place, Path(directory, "locked"))
+        statements.allowed("a step after failed saves", partial(trainer.step, *own_batch(trainer, seed, 1)))
+    return statements.result()
+
+
+def _step(number: int) -> str:
+    return f"step-{number:012}"
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def _check_state(statements: Statements, when: str, trainer: Trainer, folder: Path) -> None:
+    """State that the newest state in a folder has the trainer's tensors."""
+    state = read_training_state(folder)
+    for group, arrays in (("params", state.params), ("m", state.m), ("v", state.v)):
+        for name in trainer.tensor_names(group):
+            statements.same_bits(f"{group}/{name} {when}", trainer.tensor(group, name), arrays[name])
+
+
+def _check_saves_in_a_row(statements: Statements, trainer: Trainer, states: Path, seed: int) -> None:
+    for number in range(3):
+        trainer.submit(*own_batch(trainer, seed, number))
+    trainer.save_state(states, batches=3, seed=-3, data_id=2**64 - 1)
+    trainer.wait_saved()
+    trainer.wait_saved()
+    _check_state(statements, "while steps are in flight", trainer, states)
+    trainer.submit(*own_batch(trainer, seed, 3))
+    trainer.save_state(states, batches=4)
+    trainer.evaluate(*own_batch(trainer, seed, 0))
+    trainer.wait_saved()
+    _check_state(statements, "before an evaluation", trainer, states)
+    for batches in (5, 6):  # without a step between: the same folder is written again
+        trainer.save_state(states, batches=batches, seed=-3, data_id=2**64 - 1)
+    trainer.wait_saved()
+    _check_state(statements, "after an evaluation, twice in a row", trainer, states)
+    statements.equal("folders", [".lock", _step(3), _step(4)], _names(states))
+    statements.equal("files", [_FILE], _names(states / _step(4)))
+
+
+def _check_checkpoints(statements: Statements, trainer: Trainer, path: Path, seed: int) -> None:
+    """Save twice: the second is written over the first, whose permissions it keeps; a link to it stays a link."""
+    for number in range(2):
+        trainer.save_checkpoint(path)
+        if number == 0:
+            path.chmod(0o640)
+        found = read_checkpoint(path)
+        for name in trainer.tensor_names("params"):
+            statements.same_bits(f"checkpoint {number}, {name}", trainer.tensor("params", name), found.parameters[name])
+        statements.equal(f"sizes of checkpoint {number}", trainer.config, found.config)
+        trainer.evaluate(*own_batch(trainer, seed, 0))
+    statements.equal("permissions", "0o640", oct(path.stat().st_mode & 0o777))
+    link = path.with_name("link.bin")
+    link.symlink_to(path.name)
+    trainer.save_checkpoint(link)
+    statements.equal("the link is one", True, link.is_symlink())
+    statements.equal("names beside it", ["link.bin", "model.bin", "states"], _names(path.parent))
+    statements.allowed("opening what was saved", opening(trainer.runtime, path))
+
+
+def _check_description(statements: Statements, states: Path) -> None:
+    found, contents = training_state(states), read_training_state(states)
+    expected = {"step": 4, "batches": 6, "batch_size": B, "seq_len": T, "seed": -3, "data_id": 2**64 - 1}
+    for name, value in expected.items():
+        statements.equal(f"{name}, as the library reads it", value, getattr(found, name))
+        statements.equal(f"{name}, as the package reads it", value, getattr(contents, name))
+    statements.equal("sizes", MODEL, found.config)
+    statements.equal("path", states / _step(4), found.path)
+    statements.equal("ranks", 1, found.ranks)
+    statements.equal("passed over", "", found.passed_over)
+    statements.equal("strict", True, found.strict)
+    rates = (contents.learning_rate, (contents.beta1, contents.beta2), contents.eps, contents.weight_decay)
+    statements.equal("rates", rates, (found.learning_rate, found.betas, found.eps, found.weight_decay))
+    given = [1e-3, 0.8, 0.9, 1e-7, 0.25]
+    statements.equal(
+        "rates that were given", given, [float(f"{rate:.7g}") for rate in (rates[0], *rates[1], *rates[2:])]
+    )
+
+
+def _check_mark_of_blas(statements: Statements, place: Place, states: Path) -> None:
+    """Resume from a state that a BLAS took part in: it stays marked, although what goes on is strict."""
+    path = states / _step(4) / _FILE
+    StateFile.read(path).with_numbers({"matmuls by BLAS": 1}).write(path)
+    statements.equal("a marked state is strict", False, training_state(states).strict)
+    with Trainer(place.runtime, resume=states, batch_size=B, seq_len=T) as trainer:
+        trainer.save_state(states)
+        trainer.wait_saved()
+    statements.equal("a state after a marked one is strict", False, training_state(states).strict)
+
+
+def _check_impossible_paths(statements: Statements, trainer: Trainer, directory: Path) -> None:
+    file, folder, link = directory / "file", directory / "folder", directory / "link"
+    file.write_bytes(_OLD)
+    folder.mkdir()
+    link.symlink_to("nowhere")
+    missing, under = directory / "missing" / "model.bin", file / "model.bin"
+    for path, sentence, number in (
+        (missing, f"{missing}: open folder {missing.parent}: No such file or directory", errno.ENOENT),
+        (under, f"{under}: resolve: Not a directory", errno.ENOTDIR),
+        (link, f"{link}: follow the symbolic link: No such file or directory", errno.ENOENT),
+    ):
+        statements.refused(
+            f"saving to {path.name}", FileError, sentence, partial(trainer.save_checkpoint, path), number
+        )
+    for name, kind in ((str(folder), "a directory"), ("/dev/null", "a character device")):
+        statements.refused(
+            f"saving to {kind}",
+            FormatError,
+            f"{name}: is {kind}, expected a regular file",
+            partial(trainer.save_checkpoint, name),
+        )
+    for name in ("", f"{directory}/new/"):
+        statements.refused(
+            f"saving to {name!r}",
+            InvalidArgumentError,
+            f"{name}: names no file, expected the path of a file",
+            partial(trainer.save_checkpoint, name),
+        )
+    statements.equal("the file that was there", _OLD, file.read_bytes())
+    statements.equal("names after refused saves", ["file", "folder", "link"], _names(directory))
+
+
+def _check_full_disk(statements: Statements, trainer: Trainer, directory: Path) -> None:
+    """Let a limit on the size of files stand for a full disk; it is reached in the header, a tensor and at the end."""
+    path, size = directory / "file", HEADER + 4 * num_parameters(MODEL)
+    for limit in (size - 1, size // 2, HEADER - 24):
+        with limited_files(limit):
+            statements.refused(
+                f"a checkpoint with room for {limit} bytes",
+                FileError,
+                f"{path}: byte {limit}: write to temporary file *: File too large",
+                partial(trainer.save_checkpoint, path),
+                errno.EFBIG,
+            )
+        statements.equal(f"the file of before, {limit}", _OLD, path.read_bytes())
+    statements.equal("names after full disks", ["file", "folder", "link"], _names(directory))
+    with limited_files(size):
+        statements.allowed(f"a checkpoint with room for {size} bytes", partial(trainer.save_checkpoint, path))
+    statements.equal("its size", size, path.stat().st_size)
+
+
+def _check_failing_states(statements: Statements, trainer: Trainer, states: Path) -> None:
+    trainer.save_state(states)
+    trainer.wait_saved()
+    path = states / _step(1) / _FILE
+    before, size = path.read_bytes(), path.stat().st_size
+    with limited_files(size - 1):
+        statements.refused(
+            "a state without room",
+            FileError,
+            f"{path}: reserve {size} bytes for temporary file {_TEMPORARY}: File too large",
+            partial(trainer.save_state, states),
+            errno.EFBIG,
+        )
+    statements.equal("the state of before", before, path.read_bytes())
+    path.unlink()
+    path.mkdir()
+    sentence = f"{path}: rename temporary file {_TEMPORARY} to it: Is a directory"
+    for when, call in (("the wait", trainer.wait_saved), ("the next save", partial(trainer.save_state, states))):
+        trainer.save_state(states)
+        statements.refused(f"a failed save, told by {when}", FileError, sentence, call, errno.EISDIR)
+        statements.allowed("a failure is told once", trainer.wait_saved)
+    statements.equal("names after failed states", [_FILE], _names(path.parent))
+    path.rmdir()
+    statements.allowed("a state after failures", partial(trainer.save_state, states))
+    statements.allowed("the wait for it", trainer.wait_saved)
+    statements.equal("the state after failures", before, path.read_bytes())
+
+
+def _check_lock(statements: Statements, place: Place, folder: Path) -> None:
+    """Another trainer is another run."""
+    holder = f"process {os.getpid()} on {socket.gethostname()[:64]}"
+    sentence = f"{folder}: another run is saving into this folder ({holder}): Device or resource busy"
+    with new_trainer(place, TINY, keep_activations=False) as second:
+        with new_trainer(place, TINY, keep_activations=False) as first:
+            statements.allowed("the first run's save", partial(first.save_state, folder))
+            statements.refused(
+                "another run's save", FileError, sentence, partial(second.save_state, folder), errno.EBUSY
+            )
+            statements.allowed("the first run's second save", partial(first.save_state, folder))
+        statements.allowed("the other run's save after the first has ended", partial(second.save_state, folder))
+        statements.allowed("the wait for it", second.wait_saved)

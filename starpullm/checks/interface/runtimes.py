@@ -1,0 +1,257 @@
+"""Runtimes that are refused: partitions, schedulers, environments, a second one, one that is closed too early."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from starpullm.binding import prototypes, structs
+from starpullm.checks.interface.options import TINY, B, T
+from starpullm.checks.interface.processes import Workplace, environment, in_fork
+from starpullm.checks.interface.statements import ACCEPTED, Statements, ending_of, text_of
+from starpullm.checks.result import CheckResult
+from starpullm.checks.runs import checkpoint_in
+from starpullm.data.generator import generate_tokens
+from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StateError
+from starpullm.runtime import Partition, Runtime, schedulers
+from starpullm.trainer import Trainer
+
+_TWO_CORES = "numa:1 core:2 pu:1"
+
+
+def starts_of_runtimes(workplace: Workplace) -> CheckResult:
+    """Start runtimes with the last allowed and the first refused value of each limit, in a process without one."""
+    statements = Statements("limits of a runtime")
+    checkpoint = checkpoint_in(workplace.directory, TINY)
+    _check_environments(statements, checkpoint)
+    with environment(HWLOC_SYNTHETIC=_TWO_CORES, OMP_PROC_BIND=None):
+        _check_partitions(statements)
+        _check_schedulers(statements)
+        _check_communicators(statements)
+        _check_order(statements, checkpoint)
+    _check_limits_of_starpu(statements)
+    return statements.result()
+
+
+def _start(partition: str | Partition = "1x1", scheduler: str = "lws") -> None:
+    Runtime(partition, scheduler).close()
+
+
+def _start_as_is(**members: Any) -> None:
+    """Start a runtime with ``struct starpullm_runtime_options`` as it is given, and close it."""
+    options = structs.new("runtime_options", **{"workers": 1, "threads_per_worker": 1, "scheduler": b"lws", **members})
+    handle = structs.RuntimeHandle()
+    prototypes.call("runtime_create", options, handle.address)
+    prototypes.call("runtime_destroy", handle)
+
+
+def machine_info() -> Any:
+    """Return what the library says of the machine and of StarPU, as its struct."""
+    info = structs.new("machine_info")
+    prototypes.call("machine_info", info)
+    return info
+
+
+def _check_environments(statements: Statements, checkpoint: Path) -> None:
+    """Each environment in a process of its own; the library must not have been opened before."""
+    levels = in_fork(_levels)
+    cases: list[tuple[dict[str, str], str]] = [
+        (
+            {"STARPULLM_SIMD": "none"},
+            f'STARPULLM_SIMD: found "none", expected one of {", ".join(levels)} on this machine',
+        )
+    ]
+    for caches in ("32K", "32K,", "0,1M", "32K,1M,8M", "32K 1M", "-1K,1M"):
+        sentence = "expected the sizes of the first- and second-level caches, such as 32K,1M"
+        cases.append(({"STARPULLM_CACHES": caches}, f'STARPULLM_CACHES: found "{caches}", {sentence}'))
+    for variables, sentence in cases:
+        expected = text_of(InvalidArgumentError, sentence)
+        statements.equal(f"a runtime with {variables}", expected, in_fork(partial(_ending, "1x1"), **variables))
+    statements.equal(
+        "a runtime with the plain kernels", "accepted", in_fork(partial(_ending, "1x1"), STARPULLM_SIMD="ref")
+    )
+    found = in_fork(_caches, STARPULLM_CACHES="48K,2M")
+    statements.equal("sizes of caches that are given", [48 << 10, 2 << 20], found)
+    running = "StarPU is running in this process but wasn't started by starpullm, expected it not to be running"
+    found = in_fork(_beside_starpu, STARPU_SILENT="1", STARPU_NCPU="1", HWLOC_SYNTHETIC=_TWO_CORES)
+    statements.equal("a runtime beside another StarPU", text_of(StateError, running), found)
+    if not in_fork(_has_parallel_workers):
+        sentence = (
+            "this StarPU was built without parallel workers, expected 1 thread per worker, or a StarPU configured "
+        )
+        expected = text_of(InvalidArgumentError, f"partition 1x2: {sentence}with --enable-parallel-worker")
+        found = in_fork(partial(_ending, "1x2"), HWLOC_SYNTHETIC=_TWO_CORES)
+        statements.equal("a worker of two threads", expected, found)
+        return
+    binds = 'OMP_PROC_BIND: OpenMP binds threads itself, expected "false" or unset for partition 1x2: StarPU binds the '
+    expected = text_of(InvalidArgumentError, f"{binds}threads of its workers")
+    for partition, sentence in (("1x2", expected), ("2x1", ACCEPTED)):
+        found = in_fork(partial(_ending, partition), OMP_PROC_BIND="true", HWLOC_SYNTHETIC=_TWO_CORES)
+        statements.equal(f"{partition} with OMP_PROC_BIND", sentence, found)
+    failing = partial(_step_of_too_few_threads, str(checkpoint))
+    found = in_fork(failing, OMP_THREAD_LIMIT="1", HWLOC_SYNTHETIC=_TWO_CORES, OMP_WAIT_POLICY="passive")
+    given = "*: OpenMP gave 1 threads, expected the partition's 2 (is OMP_THREAD_LIMIT or OMP_DYNAMIC set?)"
+    expected = text_of(RuntimeFailureError, given)
+    for what, ending in zip(("the loss", "the wait", "the next step"), found, strict=True):
+        # The first task that fails is named, whichever that is; all sentences are the same one.
+        operation = ending.partition(": ")[2].partition(":")[0]
+        statements.equal(f"{what} after a task without threads", expected.replace("*", operation), ending)
+    statements.equal("sentences after one failure", 1, len(set(found)))
+
+
+def _ending(partition: str) -> str:
+    return ending_of(partial(_start, partition))
+
+
+def _levels() -> list[str]:
+    return list(prototypes.names("simd_level_name"))
+
+
+def _caches() -> list[int]:
+    info = machine_info()
+    return [info.l1_cache, info.l2_cache]
+
+
+def _has_parallel_workers() -> bool:
+    return bool(machine_info().starpu_parallel_workers)
+
+
+def loaded_starpu() -> ctypes.CDLL:
+    """Return the StarPU that the library under test has loaded."""
+    machine_info()
+    paths = {line.split()[-1] for line in Path("/proc/self/maps").read_text("utf-8").splitlines() if "/" in line}
+    (path,) = (path for path in paths if Path(path).name.startswith("libstarpu-"))
+    return ctypes.CDLL(path)
+
+
+def _beside_starpu() -> str:
+    starpu = loaded_starpu()
+    if starpu.starpu_init(None):
+        return "StarPU didn't start"
+    ending = ending_of(_start)
+    starpu.starpu_shutdown()
+    return ending
+
+
+def _step_of_too_few_threads(checkpoint: str) -> list[str]:
+    inputs, targets = generate_tokens(1, 0, B, T, TINY.model.vocab_size)
+    with Runtime("1x2") as runtime, Trainer(runtime, checkpoint, batch_size=B, seq_len=T) as trainer:
+        loss = trainer.submit(inputs, targets)
+        calls: list[Callable[[], object]] = [lambda: loss.value, trainer.wait, lambda: trainer.submit(inputs, targets)]
+        return [ending_of(call) for call in calls]
+
+
+def _check_partitions(statements: Statements) -> None:
+    for workers, threads in ((0, 1), (1, 0), (-1, 1), (1, -1)):
+        statements.refused(
+            f"{workers} workers of {threads}",
+            InvalidArgumentError,
+            f"partition {workers}x{threads}: expected at least one worker of one thread",
+            partial(_start, Partition(workers, threads)),
+        )
+    for partition, cores in (("3x1", 3), ("1x3", 3), ("2x2", 4), ("100x2", 200)):
+        statements.refused(
+            partition,
+            InvalidArgumentError,
+            f"partition {partition}: needs {cores} cores, found 2 (HWLOC_SYNTHETIC) that this process may use",
+            partial(_start, partition),
+        )
+    for partition in ("1x1", "2x1", "1x2") if _has_parallel_workers() else ("1x1", "2x1"):
+        statements.allowed(partition, partial(_start, partition))
+
+
+def _check_limits_of_starpu(statements: Statements) -> None:
+    """Compare what the library reports of StarPU with what it refuses by."""
+    info = machine_info()
+    most, contexts = info.starpu_max_workers, info.starpu_max_contexts
+    with environment(HWLOC_SYNTHETIC="core:2 pu:1", OMP_PROC_BIND=None):
+        for partition, sentence in (
+            (f"1x{most + 1}", f"StarPU was built for at most {most} cores"),
+            (f"{most + 1}x1", f"StarPU was built for at most {most} cores"),
+            (f"1x{most}", f"needs {most} cores, found 2 (HWLOC_SYNTHETIC) that this process may use"),
+        ):
+            statements.refused(
+                partition, InvalidArgumentError, f"partition {partition}: {sentence}", partial(_start, partition)
+            )
+    if info.starpu_parallel_workers and 2 * (contexts - 1) <= most:
+        partition = f"{contexts - 1}x2"
+        with environment(HWLOC_SYNTHETIC=f"core:{2 * contexts} pu:1", OMP_PROC_BIND=None):
+            statements.refused(
+                partition,
+                InvalidArgumentError,
+                f"partition {partition}: this StarPU was built for {contexts} scheduling contexts, expected at most "
+                f"{contexts - 2} workers of several threads, or a StarPU configured with "
+                f"--enable-max-sched-ctxs={contexts + 1} or more",
+                partial(_start, partition),
+            )
+
+
+def _check_schedulers(statements: Statements) -> None:
+    numbers = [ctypes.c_int() for _ in range(3)]
+    loaded_starpu().starpu_get_version(*map(ctypes.byref, numbers))
+    version = ".".join(str(number.value) for number in numbers)
+    statements.equal("version of StarPU", version, prototypes.text(machine_info().starpu_version))
+    names = schedulers()
+    statements.equal(
+        "schedulers that are used here", set(), {"eager", "random", "lws", "prio", "dmda", "ws"} - set(names)
+    )
+    for name in ("none", "LWS", ""):
+        statements.refused(
+            f"scheduler {name!r}",
+            InvalidArgumentError,
+            f'scheduler: "{name}" is unknown to StarPU {version}, expected one of {", ".join(names)}',
+            partial(_start, "1x1", name),
+        )
+    sentence = "scheduler: none was given, expected one of StarPU's names"
+    statements.refused("no scheduler", InvalidArgumentError, sentence, partial(_start_as_is, scheduler=None))
+    for name in ("eager", "lws"):
+        statements.allowed(f"scheduler {name}", partial(_start, "1x1", name))
+
+
+def _check_communicators(statements: Statements) -> None:
+    build = structs.new("build_info")
+    prototypes.call("build_info", build)
+    kind, sentence = (
+        (StateError, "MPI is not initialized, expected to be running")
+        if build.mpi
+        else (
+            InvalidArgumentError,
+            "communicator: this build of starpullm has no MPI, expected none, or a build with STARPULLM_MPI=ON",
+        )
+    )
+    statements.refused(
+        "a communicator without MPI", kind, sentence, partial(_start_as_is, communicator=prototypes.communicator(0))
+    )
+
+
+def _check_order(statements: Statements, checkpoint: Path) -> None:
+    opening = partial(Trainer, checkpoint=checkpoint, batch_size=B, seq_len=T)
+    runtime = Runtime("1x1")
+    as_it_was = structs.RuntimeHandle()
+    as_it_was._pointer = ctypes.c_void_p(runtime._handle._pointer.value)
+    running = "a runtime is running already in this process, expected none: close it"
+    statements.refused("a second runtime", StateError, running, _start)
+    first, second = (opening(runtime) for _ in range(2))
+    for number, trainer in ((2, first), (1, second)):
+        sentence = f"sessions are open on the runtime: {number}, expected none: close them first"
+        statements.refused(f"closing a runtime with {number} trainers", StateError, sentence, runtime.close)
+        trainer.close()
+    statements.allowed("closing it then", runtime.close)
+    closed = "the runtime is closed, expected one that is running"
+    session = structs.SessionHandle()
+    for name, arguments in (
+        ("runtime_destroy", ()),
+        ("session_create", (structs.new("session_options"), session.address)),
+        ("runtime_threads", ((structs.new("thread_info")), 1)),
+    ):
+        call = partial(prototypes.call, name, as_it_was, *arguments)
+        statements.refused(f"{name} of a closed runtime", StateError, closed, call)
+    with Runtime("2x1") as another:
+        opened = opening(another)
+        sentence = "sessions are open on the runtime: 1, expected none: close them first"
+        statements.refused("closing the next runtime too early", StateError, sentence, another.close)
+        opened.close()
+    statements.allowed("a runtime after these", partial(_start, "2x1", "eager"))

@@ -1,0 +1,312 @@
+"""What a trainer's functions refuse: tokens, names, places in a tensor, calls that aren't possible now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from starpullm.binding import prototypes, structs
+from starpullm.checks.interface.calls import check_pointers
+from starpullm.checks.interface.options import MODEL, TINY, B, T
+from starpullm.checks.interface.statements import Statements
+from starpullm.checks.observer import Observer
+from starpullm.checks.result import CheckResult
+from starpullm.checks.runs import Place, new_trainer, own_batch
+from starpullm.errors import InvalidArgumentError, StateError, TokenRangeError
+from starpullm.trainer import Instruments, Trainer
+
+_HELD = "the session holds its tasks, expected a release first"
+_NOT_TRACED = "the session isn't traced, expected one created with trace"
+
+
+def calls_of_trainers(place: Place, *, seed: int) -> CheckResult:
+    """Call every function of a trainer with the last allowed and the first refused argument; on one rank, 1x1."""
+    statements = Statements("limits of a trainer's functions")
+    plain = {"keep_activations": False}
+    with new_trainer(place, TINY, **plain) as trainer:
+        loss = trainer.submit(*own_batch(trainer, seed, 0))
+        check_pointers(statements, trainer, loss)
+        _check_tokens(statements, trainer, seed)
+        _check_tables(statements, trainer)
+        _check_reads(statements, trainer)
+        _check_what_is_not_there(statements, trainer)
+    with new_trainer(place, TINY, **plain, trace=True, instruments=Instruments(max_delay_us=1)) as trainer:
+        _check_trace(statements, trainer)
+        _check_hold(statements, trainer, seed, place.directory)
+    for instruments in (Instruments(audit=True), Instruments(poison=True)):
+        with new_trainer(place, TINY, **plain, trace=True, instruments=instruments) as trainer:
+            _check_watched(statements, trainer, instruments, place.directory)
+    _check_libm(statements)
+    statements.refused(
+        "threads with too much room",
+        InvalidArgumentError,
+        "threads: room for 2, expected 1 (1 workers of 1)",
+        partial(prototypes.call, "runtime_threads", place.runtime._handle, np.empty(2, structs.THREAD_INFO), 2),
+    )
+    return statements.result()
+
+
+def _check_tokens(statements: Statements, trainer: Trainer, seed: int) -> None:
+    """Try wrong tokens; a refused batch changes nothing, so the parameters are compared too."""
+    good, targets = own_batch(trainer, seed, 1)
+    before = {name: trainer.tensor("params", name) for name in trainer.tensor_names("params")}
+    calls: dict[str, Callable[[Any], object]] = {
+        "inputs of submit": lambda bad: trainer.submit(bad, targets),
+        "targets of submit": lambda bad: trainer.submit(good, bad),
+        "inputs of evaluate": lambda bad: trainer.evaluate(bad, targets),
+        "targets of evaluate": lambda bad: trainer.evaluate(good, bad),
+        "inputs of probabilities": lambda bad: trainer.probabilities(bad, 0, 0),
+    }
+    for what, call in calls.items():
+        for token in (-1, MODEL.vocab_size, MODEL.padded_vocab_size, -(2**31)):
+            bad = good.copy()
+            bad[1, 3] = token
+            statements.refused(
+                f"token {token} in {what}",
+                TokenRangeError,
+                f"{what.split()[0]}[1, 3]: token {token} is out of range, expected 0 to {MODEL.vocab_size - 1}",
+                partial(call, bad),
+            )
+    for name, values in before.items():
+        statements.same_bits(f"{name} after refused tokens", values, trainer.tensor("params", name))
+    extremes = np.where(np.arange(good.size).reshape(good.shape) % 2, 0, MODEL.vocab_size - 1)
+    for what, call in calls.items():
+        statements.allowed(f"the first and the last token in {what}", partial(call, extremes))
+    for what, sequence, position, sentence in (
+        ("sequence", B, 0, f"sequence: found {B}, expected 0 to {B - 1}"),
+        ("position", 0, T, f"position: found {T}, expected 0 to {T - 1}"),
+    ):
+        statements.refused(
+            what, InvalidArgumentError, sentence, partial(trainer.probabilities, good, sequence, position)
+        )
+    statements.allowed("the last position", partial(trainer.probabilities, good, B - 1, T - 1))
+
+
+def _check_tables(statements: Statements, trainer: Trainer) -> None:
+    counts = [prototypes.call("tensor_count", group) for group in (-1, 0, 1, 2, 3, 4, 5, 6)]
+    statements.equal("numbers of tensors of groups -1 to 6", [0, 16, 16, 16, 16, 23, 23, 0], counts)
+    info = structs.new("tensor_info")
+    for group in (-1, 6):
+        for name, arguments in (
+            ("session_tensor_info", (0, info)),
+            ("session_read_tensor", (0, 0, 0, 0, np.empty(1, np.float32))),
+        ):
+            statements.refused(
+                f"{name} of group {group}",
+                InvalidArgumentError,
+                f"group: found {group}, expected 0 to 5",
+                partial(prototypes.call, name, trainer._handle, group, *arguments),
+            )
+    for group, count in ((0, 16), (3, 16), (4, 23), (5, 23)):
+        for number in (-1, count):
+            statements.refused(
+                f"tensor {number} of group {group}",
+                InvalidArgumentError,
+                f"tensor: found number {number}, expected 0 to {count - 1}",
+                partial(prototypes.call, "session_tensor_info", trainer._handle, group, number, info),
+            )
+    handles = prototypes.call("session_handle_count", trainer._handle)
+    for number in (-1, handles):
+        statements.refused(
+            f"handle {number}",
+            InvalidArgumentError,
+            f"handle: found number {number}, expected 0 to {handles - 1}",
+            partial(prototypes.call, "session_handle_info", trainer._handle, number, structs.new("handle_info")),
+        )
+    operations = list(prototypes.names("operation_name"))
+    statements.equal("the last operations", ["report_loss", "transfer"], operations[-2:])
+    statements.equal("operations that have a name twice", len(operations), len(set(operations)))
+    statements.equal("operation -1", None, prototypes.call("operation_name", -1))
+
+
+def _check_reads(statements: Statements, trainer: Trainer) -> None:
+    whole = MODEL.padded_vocab_size * MODEL.channels  # of wte
+    values = np.zeros(whole, np.float32)
+
+    def read(offset: int, count: int) -> Callable[[], object]:
+        return partial(prototypes.call, "session_read_tensor", trainer._handle, 0, 0, 0, offset, count, values)
+
+    for offset, count in ((-1, 1), (0, -1), (0, whole + 1), (whole - 1, 2), (whole + 1, 0), (whole, 1)):
+        statements.refused(
+            f"{count} elements of wte from {offset} on",
+            InvalidArgumentError,
+            f"wte: found {count} elements from {offset} on, expected a part of {whole}",
+            read(offset, count),
+        )
+    for offset, count in ((0, whole), (whole - 1, 1), (whole, 0)):
+        statements.allowed(f"{count} elements of wte from {offset} on", read(offset, count))
+    wte = trainer.tensor("params", "wte").ravel()
+    read(5, 7)()
+    statements.same_bits("elements 5 to 11 of wte", wte[5:12], values[:7])
+    for name, layers in (("qkvw", MODEL.num_layers), ("ln2_mean", MODEL.num_layers)):
+        group = "params" if name == "qkvw" else "activations"
+        for layer in (-1, layers):
+            statements.refused(
+                f"layer {layer} of {name}",
+                InvalidArgumentError,
+                f"{name}: found layer {layer}, expected 0 to {layers - 1}",
+                partial(trainer.tensor, group, name, layer),
+            )
+        statements.allowed(f"the last layer of {name}", partial(trainer.tensor, group, name, layers - 1))
+    for group, name in (
+        *(("activations", name) for name in ("preatt", "attproj", "fcproj")),
+        *(("activation_grads", name) for name in ("qkv", "ln1", "residual3")),
+    ):
+        statements.refused(
+            f"{group}/{name} of blocks that share it",
+            StateError,
+            f"{group}/{name}: its layers share one buffer, expected a session with keep_activations to read it",
+            partial(trainer.tensor, group, name, 0),
+        )
+
+
+def _check_what_is_not_there(statements: Statements, trainer: Trainer) -> None:
+    observer = Observer(trainer)
+    for what, sentence, call in (
+        ("a trace", _NOT_TRACED, trainer.trace),
+        ("a trace to clear", _NOT_TRACED, trainer.clear_trace),
+        ("findings", "the session has no instruments, expected one created with some", observer.findings),
+        ("a hold", "hold: the session isn't traced, expected one created with trace", observer.hold),
+        ("a release", "release: the session holds no tasks, expected a hold before", observer.release),
+    ):
+        statements.refused(f"{what} without trace", StateError, sentence, call)
+
+
+def _check_trace(statements: Statements, trainer: Trainer) -> None:
+    session = trainer._handle
+    for tasks, accesses in ((1, 0), (0, 1)):
+        statements.refused(
+            f"a trace with room for {tasks} and {accesses}",
+            InvalidArgumentError,
+            f"trace: room for {tasks} tasks and {accesses} accesses, expected 0 and 0",
+            partial(
+                prototypes.call,
+                "session_trace_read",
+                session,
+                np.empty(1, structs.TRACE_TASK),
+                tasks,
+                np.empty(1, structs.TRACE_ACCESS),
+                accesses,
+            ),
+        )
+    for name, array, sentence in (
+        ("session_findings_read", np.empty(1, structs.FINDING), "findings: room for 1, expected 0"),
+        ("session_runtime_edges", np.empty(2, np.int64), "edges: room for 1, expected 0"),
+    ):
+        statements.refused(
+            f"{name} with too much room",
+            InvalidArgumentError,
+            sentence,
+            partial(prototypes.call, name, session, array, 1),
+        )
+
+
+def _check_hold(statements: Statements, trainer: Trainer, seed: int, directory: Path) -> None:
+    """While tasks are held back, whatever would wait for them is refused."""
+    observer, batch = Observer(trainer), own_batch(trainer, seed, 0)
+    observer.hold()
+    statements.refused(
+        "a second hold", StateError, "hold: the session holds its tasks already, expected a release", observer.hold
+    )
+    slots = 2  # as in new_trainer
+    for number in range(slots):
+        statements.allowed(f"submission {number} while tasks are held", partial(trainer.submit, *batch))
+    statements.refused(
+        "one submission more",
+        StateError,
+        f"the session holds {slots} submissions, expected a release before the next",
+        partial(trainer.submit, *batch),
+    )
+    calls: dict[str, Callable[[], object]] = {
+        "a tensor": partial(trainer.tensor, "params", "wte"),
+        "the trace": trainer.trace,
+        "clearing the trace": trainer.clear_trace,
+        "gathering": trainer.gather,
+        "the findings": observer.findings,
+        "a checkpoint": partial(trainer.save_checkpoint, directory / "held.bin"),
+        "a state": partial(trainer.save_state, directory / "held"),
+    }
+    for what, call in calls.items():
+        statements.refused(f"{what} while tasks are held", StateError, _HELD, call)
+    for name in ("held.bin", "held"):
+        statements.equal(f"{name} was written", False, Path(directory, name).exists())
+    statements.allowed("the release", observer.release)
+    statements.allowed("submissions after it", partial(trainer.step, *batch))
+
+
+def _check_watched(statements: Statements, trainer: Trainer, instruments: Instruments, directory: Path) -> None:
+    statements.refused(
+        f"a hold with {instruments}",
+        StateError,
+        "hold: the session is audited or poisoned, expected neither: both wait for all tasks before a submission",
+        Observer(trainer).hold,
+    )
+    for keep in (0, -1):
+        statements.refused(
+            f"keeping {keep} states",
+            InvalidArgumentError,
+            f"keep: found {keep}, expected at least 1",
+            partial(trainer.save_state, directory / "watched", keep=keep),
+        )
+    if instruments.audit:
+        statements.refused(
+            "a state of an audited trainer",
+            StateError,
+            "the session is audited, expected one that isn't: a state is written while tasks run, from memory that the "
+            "audit closes outside of tasks",
+            partial(trainer.save_state, directory / "watched"),
+        )
+    statements.equal("a state was saved", False, Path(directory, "watched").exists())
+
+
+def _check_libm(statements: Statements) -> None:
+    one, out = np.ones(1, np.float32), np.empty(1, np.float32)
+    level = list(prototypes.names("simd_level_name"))[-1]
+    for function in ("expm1f", ""):
+        statements.refused(
+            f"libm's {function!r}",
+            InvalidArgumentError,
+            f'function: found "{function}", expected expf, tanhf, coshf or logf',
+            partial(prototypes.call, "libm", function.encode(), out, one, 1),
+        )
+    vector_calls = {
+        "of": partial(prototypes.vector_libm),
+        "proof of": partial(prototypes.prove_libm, level, begin=0, end=0),
+    }
+    for what, of_function in vector_calls.items():
+        statements.refused(
+            f"vector version {what} logf",
+            InvalidArgumentError,
+            'function: found "logf", expected expf, tanhf or coshf',
+            partial(of_function, function="logf"),
+        )
+    statements.refused(
+        "vectors of no level",
+        InvalidArgumentError,
+        'level: found "none", expected a SIMD level of this machine',
+        partial(prototypes.prove_libm, "none", "expf", 0, 0),
+    )
+    if level != "ref":
+        for begin, end in ((1, 0), (0, 2**32 + 1)):
+            statements.refused(
+                f"bit patterns {begin} to {end}",
+                InvalidArgumentError,
+                f"bit patterns: found {begin} to {end}, expected a range within 0 to 2^32",
+                partial(prototypes.prove_libm, level, "expf", begin, end),
+            )
+        for begin, end in ((0, 0), (2**32 - 1, 2**32)):
+            statements.allowed(
+                f"bit patterns {begin} to {end}", partial(prototypes.prove_libm, level, "expf", begin, end)
+            )
+    for text, seconds in (("0", 0.0), ("61", 61.0), ("-1", -1.0), ("nan", float("nan"))):
+        statements.refused(
+            f"a measurement of {text} s",
+            InvalidArgumentError,
+            f"seconds: found {text}, expected more than 0 and at most 60",
+            partial(prototypes.peak_gflops, fused=False, seconds=seconds),
+        )
+    statements.allowed("a short measurement", partial(prototypes.peak_gflops, fused=False, seconds=1e-6))

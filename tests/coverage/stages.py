@@ -1,0 +1,80 @@
+"""What is run to measure coverage: stages, each cut into parts that take minutes and are measured one by one."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+PYTHON: Final = (sys.executable, "-P")
+
+_SLOW_SECONDS: Final = 600
+"""Time limit of a check: the kernels are compiled with little optimisation, and count their branches."""
+
+_RECORDS: Final = ("tiny", "odd", "small", "deep")
+_PARITY_RECORDS: Final = ("tiny or odd or single", "small", "deep", "ragged", "long", "wide")
+_CTESTS: Final = ("kernels", "libm", "files", "training_state", "instrument", "training", "allocation", ".*_unknown")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One run of tests, with the counters of the library at zero before it.
+
+    Parameters
+    ----------
+    stage, name
+        The stage that it is a part of; its own name, which no other part has.
+    command
+        What is run.
+    """
+
+    stage: str
+    name: str
+    command: tuple[str, ...]
+
+
+TITLES: Final = {"suite": "suite", "ranks": "2 ranks", "ctest": "ctests"}
+"""The stages, in the order in which the table adds them."""
+
+
+def parts(build: Path) -> tuple[Part, ...]:
+    """Return the parts of all stages; they use the library in the folder ``build``."""
+    return (
+        *(Part("suite", f"suite-{name}", (*PYTHON, *suite(build, *arguments))) for name, arguments in _suite_parts()),
+        *(
+            Part("ranks", f"ranks-{record}", (*_MPIRUN, *PYTHON, *suite(build, "", record), "--with-mpi"))
+            for record in (*_RECORDS, "single or ragged or long or wide")
+        ),
+        Part("ranks", "ranks-interface", (*_MPIRUN, *PYTHON, *suite(build, "interface_over_ranks"), "--with-mpi")),
+        *(
+            Part("ctest", f"ctest-{name.strip('.*_')}", ("ctest", *_CTEST, "--test-dir", str(build), "-R", f"^{name}$"))
+            for name in _CTESTS
+        ),
+    )
+
+
+_MPIRUN: Final = ("mpirun", "-n", "2", "--oversubscribe")
+_CTEST: Final = ("--output-on-failure", "--no-tests=error", "--timeout", "1500")
+
+
+def _suite_parts() -> list[tuple[str, tuple[str, str]]]:
+    by_record = [
+        (f"{module}-{record}", (module, record))
+        for module in ("dependencies", "lifetimes", "reduction")
+        for record in _RECORDS
+    ]
+    return [
+        *((f"parity-{records.partition(' ')[0]}", ("parity", records)) for records in _PARITY_RECORDS),
+        *by_record,
+        *((f"perturbation-{record}", ("perturbation", record)) for record in _RECORDS[:2]),
+        *((module, (module, "")) for module in ("memory", "kernels", "interface")),
+    ]
+
+
+def suite(build: Path, module: str = "", records: str = "") -> tuple[str, ...]:
+    """Return the arguments of Python that run a module of the suite (empty: all), or its tests with some records."""
+    name = f"starpullm.suite.test_{module}" if module else "starpullm.suite"
+    chosen = ("-k", records) if records else ()
+    library = ("--starpullm-lib", str(build / "libstarpullm.so"), "--starpullm-timeout", str(_SLOW_SECONDS))
+    return ("-m", "pytest", "-q", "--pyargs", name, "-p", "no:cacheprovider", *chosen, *library)
