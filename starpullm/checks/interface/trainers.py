@@ -273,7 +273,7 @@ def _check_libm(statements: Statements) -> None:
             f'function: found "{function}", expected expf, tanhf, coshf or logf',
             partial(prototypes.call, "libm", function.encode(), out, one, 1),
         )
-    vector_calls = {
+    vector_calls: dict[str, Callable[..., object]] = {
         "of": partial(prototypes.vector_libm),
         "proof of": partial(prototypes.prove_libm, level, begin=0, end=0),
     }
