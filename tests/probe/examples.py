@@ -68,8 +68,8 @@ def is_refused(row: Row) -> bool:
 
 
 def text_of(detail: str) -> str:
-    """Return the beginning of a sentence, as a cell of a table."""
-    return re.sub(r"\s+", " ", detail)[:300].replace("|", "\\|")
+    """Return the beginning of a sentence, as a cell of a table, without the folder of the source package."""
+    return re.sub(r"\s+", " ", re.sub(r"/\S*/source/", "", detail))[:300].replace("|", "\\|")
 
 
 def judged_lines(rows: Mapping[str, Row]) -> Iterator[str]:
