@@ -170,7 +170,7 @@ def page(rows: Mapping[str, Row], where: str) -> str:
     ]
     for _, row in sorted(rows.items()):
         said = " ".join(row["details"][:1] if row["verdict"] == "found" else row["details"])
-        said = re.sub(r"\s+", " ", said)[:260].replace("|", "\\|")
+        said = re.sub(r"\s+", " ", re.sub(r"/\S*/starpullm-lies-\w+/", "", said))[:260].replace("|", "\\|")
         cells = (row["program"], row["place"], row["change"], row["verdict"], row["named"], said)
         lines.append("| " + " | ".join(cells) + " |")
     reasons = [
