@@ -398,6 +398,7 @@ TRAINER_CALLS: dict[str, Callable[[Trainer, str], object]] = {
     "trace": lambda trainer, path: trainer.trace(),
     "clear_trace": lambda trainer, path: trainer.clear_trace(),
     "findings": lambda trainer, path: Observer(trainer).findings(),
+    "counts": lambda trainer, path: Observer(trainer).counts(),
     "hold": lambda trainer, path: Observer(trainer).hold(),
     "release": lambda trainer, path: Observer(trainer).release(),
 }

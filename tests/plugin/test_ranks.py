@@ -29,7 +29,9 @@ def test_suite(run_ranks: Run, pytester: pytest.Pytester, llmc_stand_in: Callabl
             "dependencies *1x1 lws 2 ranks *3 passed *",
             "reduction *1x1 lws 2 ranks *6 passed *",
             "reduction *all *2 passed *",
-            "isolation: 4 processes served * checks; *",
+            "interface *1x1 lws 2 ranks *5 passed *",
+            "interface *all *1 passed *",
+            "isolation: 5 processes served * checks; *",
             "report: *report.json",
         ]
     )

@@ -168,7 +168,10 @@ def test_two_libraries_take_all_turns_and_the_verdict_follows_from_the_intervals
     files = ("--starpullm-report", str(report), "--benchmark-storage", f"file://{storage}", "--benchmark-save", "turns")
     result = run(*GATE, "--starpullm-baseline-lib", str(baseline), *files, "-rs")
     [test] = json.loads(report.read_text())["tests"]
-    speed, cost = sorted(test["results"], key=lambda of: of["name"] != "throughput")
+    results = {of["name"]: of for of in test["results"]}
+    speed, cost, bits = results["throughput"], results["graph cost"], results["bits of the builds"]
+    assert bits["outcome"] == "passed"
+    assert (bits["compared"] > 0, bits["measured"]) == (True, 0)
     assert cost["outcome"] == "passed"
     assert cost["now"] == cost["baseline"]
     assert min(cost["now"]["tasks"], cost["now"]["path_tasks"], cost["now"]["bytes_between_tasks"]) > 0
