@@ -18,11 +18,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "bare_microkernel.h"
 #include "bench_operations.h"
 #include "bench_tiles.h"
+#include "timing.h"
 
 /* ---- Threads: the main thread is number 0 of the team; the others wait for calls until the program ends. A wait spins
  *      for about as long as a kernel's last thread takes to end, then yields the core. ---- */
@@ -102,31 +102,12 @@ struct measurement {
     double of_strict, of_fused; /* ours over the bare micro-kernel's operations per second */
 };
 
-static double now(void)
-{
-    struct timespec t;
-    timespec_get(&t, TIME_UTC);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static double seconds(const struct operation *o, const struct kernels *k, size_t calls)
 {
     const double start = now();
     for (size_t i = 0; i < calls; i++)
         call(o, k);
     return (now() - start) / (double)calls;
-}
-
-static int compare(const void *x, const void *y)
-{
-    const double p = *(const double *)x, q = *(const double *)y;
-    return (p > q) - (p < q);
-}
-
-static double median(double *x, size_t count)
-{
-    qsort(x, count, sizeof *x, compare);
-    return count % 2 ? x[count / 2] : (x[count / 2 - 1] + x[count / 2]) / 2;
 }
 
 static volatile float sink; /* keeps the loops */
@@ -146,7 +127,7 @@ struct round {
 
 static int compare_fused(const void *x, const void *y)
 {
-    return compare(&((const struct round *)x)->fused, &((const struct round *)y)->fused);
+    return compare_doubles(&((const struct round *)x)->fused, &((const struct round *)y)->fused);
 }
 
 enum figure { OURS, OTHER, RATIO, OF_STRICT, OF_FUSED };

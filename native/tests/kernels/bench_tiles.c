@@ -6,10 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "instructions.h"
-#include "kernels/level.h"
+#include "timing.h"
 
 #define TILE(level, rows, vectors) tile_function tile_##level##_##rows##_##vectors;
 #include "tiles.def"
@@ -36,19 +35,6 @@ static struct candidate candidates[] = {
 };
 
 enum { NUM_CANDIDATES = sizeof candidates / sizeof *candidates };
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
-static int compare(const void *x, const void *y)
-{
-    const double p = *(const double *)x, q = *(const double *)y;
-    return (p > q) - (p < q);
-}
 
 static double operations_per_second(const struct candidate *candidate, double operations, float *room)
 {
@@ -89,12 +75,11 @@ bool bench_tiles(const char *level)
         if (strcmp(candidate->level, level) != 0)
             continue;
         char tile[16], instructions[16] = "not counted here";
-        qsort(candidate->speed, ROUNDS, sizeof *candidate->speed, compare);
         snprintf(tile, sizeof tile, "%d x %d", candidate->rows, candidate->columns);
         if (candidate->instructions > 0)
             snprintf(instructions, sizeof instructions, "%.1f", candidate->instructions);
         printf("%-8s %-10s %-9s %8.1f %22s\n", level, tile, candidate->packed ? "packed" : "in place",
-               1e-9 * candidate->speed[ROUNDS / 2], instructions);
+               1e-9 * median(candidate->speed, ROUNDS), instructions);
     }
     free(room);
     return found;

@@ -8,35 +8,16 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { BLOCKS = 6, N = 64, STEPS = 2 };
+#include "smooth.h"
+
+enum { STEPS = 2 };
 
 static double blocks[BLOCKS][N], halo[N], total, total_of_other;
 static starpu_data_handle_t handles[BLOCKS], halo_handle, total_handle, other_handle;
 static double undeclared;
 static int rank, size;
 
-static double *elements(void *buffers[], int i)
-{
-    return (double *)STARPU_VECTOR_GET_PTR(buffers[i]);
-}
-
-static void work(void)
-{
-    volatile double sum = 0;
-    for (int i = 0; i < 20000; i++)
-        sum = sum + i;
-}
-
 // ---- The functions of tasks ----
-
-static void smooth(void *buffers[], void *argument)
-{
-    (void)argument;
-    double *out = elements(buffers, 0), *left = elements(buffers, 1);
-    work();
-    for (int i = 0; i < N; i++)
-        out[i] = 0.5 * out[i] + 0.25 * left[i] + 1;
-}
 
 static void share(void *buffers[], void *argument)
 {

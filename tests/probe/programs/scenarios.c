@@ -8,24 +8,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { BLOCKS = 6, N = 64, STEPS = 4 };
+#include "smooth.h"
+
+enum { STEPS = 4 };
 
 static double blocks[BLOCKS][N];
 static double total;
 static starpu_data_handle_t handles[BLOCKS], total_handle;
 static double undeclared;
-
-static double *elements(void *buffers[], int i)
-{
-    return (double *)STARPU_VECTOR_GET_PTR(buffers[i]);
-}
-
-static void work(void)
-{
-    volatile double sum = 0;
-    for (int i = 0; i < 20000; i++)
-        sum = sum + i;
-}
 
 // ---- The functions of tasks ----
 
@@ -35,15 +25,6 @@ static void fill(void *buffers[], void *argument)
     double *out = elements(buffers, 0);
     for (int i = 0; i < N; i++)
         out[i] = i + 1;
-}
-
-static void smooth(void *buffers[], void *argument)
-{
-    (void)argument;
-    double *out = elements(buffers, 0), *left = elements(buffers, 1);
-    work();
-    for (int i = 0; i < N; i++)
-        out[i] = 0.5 * out[i] + 0.25 * left[i] + 1;
 }
 
 static void copy(void *buffers[], void *argument)
