@@ -583,7 +583,7 @@ def test_a_parameter_that_has_a_fixture_s_name(run: Run, pytester: pytest.Pytest
 
 
 def test_header_and_summary(run: Run, llmc_stand_in: Callable[..., Path]) -> None:
-    """One number of sub-batches, one reduction and three families give all lines; tox runs the suite with the others."""
+    """One number of sub-batches, one reduction and three families give the lines; tox runs all the suite."""
     cases = ("--starpullm-records", "tiny", "--starpullm-sub-batches", "2", "--starpullm-reductions", "ordered")
     families = ("-m", "not starpullm_interface and not starpullm_kernels and not starpullm_memory")
     options = (*cases, *families, "--starpullm-strict", "--starpullm-llmc-lib", str(llmc_stand_in()))
