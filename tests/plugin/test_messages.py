@@ -597,7 +597,8 @@ def test_header_and_summary(run: Run, llmc_stand_in: Callable[..., Path]) -> Non
             "dependencies *2x1 lws * passed *s",
             "reduction *1x2 lws *2 passed *s",
             "reduction *all *1 passed *s",
-            "memory *2x1 lws *2 passed *s",
+            "memory *1x1 lws *4 passed *s",
+            "memory *2x1 lws *1 passed *s",
             "isolation: * processes served * checks; *",
         ]
     )
