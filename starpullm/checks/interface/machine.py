@@ -22,12 +22,13 @@ def machine_and_threads(workplace: Workplace) -> CheckResult:
     """Ask for topologies that are known, for this machine's own, and for the places of threads, in a fresh process."""
     del workplace
     statements = Statements("machine and threads")
+    signals = _caught_signals()
     statements.equal("ABI version", header.abi_version(), prototypes.call("abi_version"))
     _check_synthetic(statements)
     with environment(HWLOC_SYNTHETIC=None):
         _check_processor(statements)
         _check_bound_threads(statements)
-        _check_guest(statements)
+        _check_guest(statements, signals)
     _check_cores_of_two_units(statements)
     _check_unbound_threads(statements)
     return statements.result()
@@ -115,16 +116,18 @@ def _check_cores_of_two_units(statements: Statements) -> None:
     statements.equal("units of threads on cores of two units", [(unit, 1) for unit in units], sorted(places))
 
 
-def _check_guest(statements: Statements) -> None:
+def _check_guest(statements: Statements, signals: str) -> None:
     """State that a runtime writes nothing, catches no signal and leaves the variables of the environment alone.
 
-    The process is bound to one unit, of which StarPU would warn; it does so if the user asks for it.
+    The process is bound to one unit, of which StarPU would warn; it does so if the user asks for it. `signals` are
+    those that the process caught before its first runtime.
     """
     environ = ctypes.c_void_p.in_dll(ctypes.CDLL(None), "environ")
     unit = max(os.sched_getaffinity(0))
     for silent in (None, "0"):
         with environment(STARPU_SILENT=silent), bound_to({unit}):
-            before = _caught_signals(), _variables(), environ.value
+            statements.equal("cores of a process that is bound to one unit", 1, machine_info().cores)
+            before = signals, _variables(), environ.value
             with captured_output() as written:
                 with Runtime("1x1") as runtime:
                     places = [tuple(place[2:]) for place in runtime.threads()]

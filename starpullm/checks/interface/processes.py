@@ -63,8 +63,9 @@ def in_fork(function: Callable[[], Any], **variables: str | None) -> Any:
         text = stream.read()
     _, status = os.waitpid(pid, 0)
     if os.waitstatus_to_exitcode(status) or not text:
+        name = getattr(function, "func", function).__name__
         raise RuntimeFailureError(
-            f"{function}: a process with {variables} ended with {os.waitstatus_to_exitcode(status)}, expected a result"
+            f"{name}: a process with {variables} ended with {os.waitstatus_to_exitcode(status)}, expected a result"
         )
     return json.loads(text)
 
