@@ -76,5 +76,10 @@ def suite(build: Path, module: str = "", records: str = "") -> tuple[str, ...]:
     """Return the arguments of Python that run a module of the suite (empty: all), or its tests with some records."""
     name = f"starpullm.suite.test_{module}" if module else "starpullm.suite"
     chosen = ("-k", records) if records else ()
-    library = ("--starpullm-lib", str(build / "libstarpullm.so"), "--starpullm-timeout", str(_SLOW_SECONDS))
+    library = ("--starpullm-lib", str(library_in(build)), "--starpullm-timeout", str(_SLOW_SECONDS))
     return ("-m", "pytest", "-q", "--pyargs", name, "-p", "no:cacheprovider", *chosen, *library)
+
+
+def library_in(build: Path) -> Path:
+    """Return the library that a build has made."""
+    return build / "libstarpullm.so"
