@@ -13,6 +13,7 @@ _SLOW_SECONDS: Final = 600
 """Time limit of a check: the kernels are compiled with little optimisation, and count their branches."""
 
 _RECORDS: Final = ("tiny", "odd", "small", "deep")
+_THRESHOLDS: Final = "single or ragged or long or wide"
 _PARITY_RECORDS: Final = ("tiny or odd or single", "small", "deep", "ragged", "long", "wide")
 _CTESTS: Final = ("kernels", "libm", "files", "training_state", "instrument", "training", "allocation", ".*_unknown")
 
@@ -43,8 +44,8 @@ def parts(build: Path) -> tuple[Part, ...]:
     return (
         *(Part("suite", f"suite-{name}", (*PYTHON, *suite(build, *arguments))) for name, arguments in _suite_parts()),
         *(
-            Part("ranks", f"ranks-{record}", (*_MPIRUN, *PYTHON, *suite(build, "", record), "--with-mpi"))
-            for record in (*_RECORDS, "single or ragged or long or wide")
+            Part("ranks", f"ranks-{name}", (*_MPIRUN, *PYTHON, *suite(build, "", records), "--with-mpi"))
+            for name, records in (*zip(_RECORDS, _RECORDS, strict=True), ("thresholds", _THRESHOLDS))
         ),
         Part("ranks", "ranks-interface", (*_MPIRUN, *PYTHON, *suite(build, "interface_over_ranks"), "--with-mpi")),
         *(

@@ -296,8 +296,11 @@ def _check_what_newer_states_replace(statements: Statements, trainer: Trainer, r
     saved("notes in an older state")
     statements.equal("what is left of it", ["notes"], _names(older))
     (older / "notes").unlink()
-    saved("an empty folder", keep=2)
-    statements.equal("states after an incomplete one", [".lock", own.name], _names(root))
+    newer = root / _step(9)
+    newer.mkdir()
+    saved("an empty older folder and an empty newer one", keep=2)
+    statements.equal("states after incomplete ones", [".lock", own.name, newer.name], _names(root))
+    newer.rmdir()
     older.mkdir()
     (older / _FILE).mkdir()
     saved("a folder as file", sentence=f"{older}: remove {_FILE}: Is a directory", number=errno.EISDIR)
@@ -323,15 +326,11 @@ def _check_lock(statements: Statements, place: Place, folder: Path) -> None:
             statements.refused(
                 "another run's save", FileError, sentence, partial(second.save_state, folder), errno.EBUSY
             )
-            (folder / ".lock").write_bytes(b"without a line")
             sentence = f"{folder}: another run is saving into this folder: Device or resource busy"
-            statements.refused(
-                "another run's save with a damaged .lock",
-                FileError,
-                sentence,
-                partial(second.save_state, folder),
-                errno.EBUSY,
-            )
+            for damaged in (b"without a line", b"without a number\n"):
+                (folder / ".lock").write_bytes(damaged)
+                call = partial(second.save_state, folder)
+                statements.refused(f"another run's save, .lock {damaged!r}", FileError, sentence, call, errno.EBUSY)
             statements.allowed("the first run's second save", partial(first.save_state, folder))
         statements.allowed("the other run's save after the first has ended", partial(second.save_state, folder))
         statements.allowed("the wait for it", second.wait_saved)

@@ -75,6 +75,8 @@ def _check_environments(statements: Statements, checkpoint: Path) -> None:
     statements.equal(
         "a runtime with the plain kernels", "accepted", in_fork(partial(_ending, "1x1"), STARPULLM_SIMD="ref")
     )
+    for name in ("STARPULLM_SIMD", "STARPULLM_CACHES"):
+        statements.equal(f"a runtime with an empty {name}", ACCEPTED, in_fork(partial(_ending, "1x1"), **{name: ""}))
     for caches in ("48K,2M", "49152,2048K"):
         found = in_fork(_caches, STARPULLM_CACHES=caches)
         statements.equal(f"sizes of caches {caches}", [48 << 10, 2 << 20], found)

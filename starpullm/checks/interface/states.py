@@ -249,6 +249,7 @@ def _check_folders(statements: Statements, folder: _Folder) -> None:
     incomplete = f"{newer}: incomplete: no file named like rank-00000-of-00001.state is there"
     statements.equal("what was passed over", incomplete, training_state(root).passed_over)
     _check_other_names(statements, folder)
+    _check_other_places(statements, folder, newer)
     statements.refused("a folder without files", FormatError, incomplete, folder.opening(newer))
     shutil.rmtree(newer)
     folder.path.rename(folder.file(0, 3))
@@ -269,6 +270,29 @@ def _check_folders(statements: Statements, folder: _Folder) -> None:
         folder.opening(state),
         errno.ENOENT,
     )
+
+
+def _check_other_places(statements: Statements, folder: _Folder, incomplete: Path) -> None:
+    """Resume from a state in a folder of another name, and where several newer ones are incomplete, or gone."""
+    root, best = folder.root, folder.root / "best"
+    best.mkdir()
+    folder.good.write(best / folder.path.name)
+    statements.allowed("a state in a folder without a step", folder.opening(best))
+    shutil.rmtree(best)
+    inside = incomplete / folder.state.name
+    shutil.copytree(folder.state, inside)
+    statements.equal("a state in a folder named like one", inside, training_state(incomplete).path)
+    shutil.rmtree(inside)
+    newest = root / "step-000000000010"
+    newest.mkdir()
+    sentence = f"{newest}: incomplete: no file named like rank-00000-of-00001.state is there"
+    statements.equal("what was passed over first", sentence, training_state(root).passed_over)
+    for path in (newest, incomplete):
+        (path / folder.path.name).symlink_to("nowhere")
+    gone = training_state(root)
+    statements.equal("a state older than ones that are gone", (folder.state, ""), (gone.path, gone.passed_over))
+    (incomplete / folder.path.name).unlink()
+    shutil.rmtree(newest)
 
 
 def _check_other_names(statements: Statements, folder: _Folder) -> None:

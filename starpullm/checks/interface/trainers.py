@@ -220,7 +220,8 @@ def _check_hold(statements: Statements, trainer: Trainer, seed: int, directory: 
     )
     slots = 2  # as in new_trainer
     for number in range(slots):
-        statements.allowed(f"submission {number} while tasks are held", partial(trainer.submit, *batch))
+        loss = trainer.submit(*batch)
+        statements.equal(f"the loss of held submission {number} is ready", False, loss.ready)
     statements.refused(
         "one submission more",
         StateError,
@@ -251,6 +252,12 @@ def _check_watched(statements: Statements, trainer: Trainer, instruments: Instru
         "hold: the session is audited or poisoned, expected neither: both wait for all tasks before a submission",
         Observer(trainer).hold,
     )
+    sentence = f"{directory / 'watched'}: number of batches is -1, expected at least 0"
+    if not instruments.audit:
+        call = partial(trainer.save_state, directory / "watched", batches=-1)
+        statements.refused("a state after -1 batches", InvalidArgumentError, sentence, call)
+        Path(directory, "watched", ".lock").unlink()
+        Path(directory, "watched").rmdir()
     for keep in (0, -1):
         statements.refused(
             f"keeping {keep} states",
