@@ -25,10 +25,11 @@ from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.model import num_parameters
 from starpullm.files.training_state import read_training_state
 from starpullm.resume import training_state
-from starpullm.trainer import Trainer
+from starpullm.trainer import Instruments, Trainer
 
 _OLD = b"what was there before"
 _LOCK_BYTES = 128
+_SLOW_TASK_US = 5000
 _FILE = "rank-00000-of-00001.state"
 _TEMPORARY = ".rank-00000-of-00001.tmp"
 _RATES: dict[str, Any] = {"learning_rate": 1e-3, "betas": (0.8, 0.9), "eps": 1e-7, "weight_decay": 0.25}
@@ -68,6 +69,7 @@ def failing_saves(place: Place, *, seed: int) -> CheckResult:
         _check_folders_in_the_way(statements, trainer, Path(directory))
         _check_what_newer_states_replace(statements, trainer, Path(directory, "replaced"))
         _check_lock(statements, place, Path(directory, "locked"))
+        _check_full_disk_later(statements, place, Path(directory, "later"), seed)
         statements.allowed("a step after failed saves", partial(trainer.step, *own_batch(trainer, seed, 1)))
     return statements.result()
 
@@ -213,6 +215,20 @@ def _check_full_disk(statements: Statements, trainer: Trainer, directory: Path) 
     with limited_files(size):
         statements.allowed(f"a checkpoint with room for {size} bytes", partial(trainer.save_checkpoint, path))
     statements.equal("its size", size, path.stat().st_size)
+
+
+def _check_full_disk_later(statements: Statements, place: Place, states: Path, seed: int) -> None:
+    """Let no room be left after the file was made: a slow step keeps its tensors from being written before."""
+    slow = Instruments(max_delay_us=_SLOW_TASK_US)
+    with new_trainer(place, TINY, keep_activations=False, trace=True, instruments=slow) as trainer:
+        trainer.submit(*own_batch(trainer, seed, 0))
+        trainer.save_state(states)
+        with limited_files(1):
+            sentence = f"{states / _step(1) / _FILE}: byte *: write to temporary file {_TEMPORARY}: File too large"
+            statements.refused("a state without room later", FileError, sentence, trainer.wait_saved, errno.EFBIG)
+        statements.equal("names after it", [".lock"], _names(states))
+        statements.allowed("a state after it", partial(trainer.save_state, states))
+        statements.allowed("the wait for the state after it", trainer.wait_saved)
 
 
 def _check_failing_states(statements: Statements, trainer: Trainer, states: Path) -> None:

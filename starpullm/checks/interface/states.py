@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -43,9 +44,9 @@ class _Folder:
         """Return the path of a rank's file."""
         return self.state / f"rank-{rank:05}-of-{ranks:05}.state"
 
-    def opening(self, path: Path | str) -> Callable[[], Trainer]:
+    def opening(self, path: Path | str, **options: Any) -> Callable[[], Trainer]:
         """Return a function that resumes from a path."""
-        return partial(self._resume, resume=path)
+        return partial(self._resume, resume=path, **options)
 
     def refused(self, what: str, sentence: str, kind: type[StarpullmError] = FormatError) -> None:
         """State that resuming from the state's own folder is refused."""
@@ -304,6 +305,14 @@ def _check_other_names(statements: Statements, folder: _Folder) -> None:
     for path in (folder.state / name for name in files):
         path.write_bytes(b"")
         others.append(path)
+    longest = MODEL.max_seq_len
+    statements.refused(
+        "more positions than the state's model has",
+        InvalidArgumentError,
+        f"seq_len: found {longest + 1}, expected 1 to {longest}, the longest sequence that {folder.root} has positions "
+        "for",
+        folder.opening(folder.root, seq_len=longest + 1),
+    )
     statements.equal("the state beside other names", folder.state, training_state(folder.root).path)
     for path in others:
         path.rmdir() if path.is_dir() else path.unlink()

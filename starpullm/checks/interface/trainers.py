@@ -14,7 +14,7 @@ from starpullm.checks.interface.arithmetic import check_arithmetic
 from starpullm.checks.interface.calls import check_no_objects, check_pointers
 from starpullm.checks.interface.options import MODEL, TINY, B, T
 from starpullm.checks.interface.statements import Statements
-from starpullm.checks.observer import Observer
+from starpullm.checks.observer import InstrumentCounts, Observer
 from starpullm.checks.result import CheckResult
 from starpullm.checks.runs import Place, new_trainer, own_batch, record_trainer
 from starpullm.errors import InvalidArgumentError, StateError, TokenRangeError
@@ -32,6 +32,12 @@ def calls_of_trainers(place: Place, *, seed: int) -> CheckResult:
         loss = trainer.submit(*own_batch(trainer, seed, 0))
         check_pointers(statements, trainer, loss)
         check_no_objects(statements)
+        statements.refused(
+            "a state without a directory",
+            InvalidArgumentError,
+            "starpullm_session_save_state: options->directory is NULL",
+            partial(prototypes.call, "session_save_state", trainer._handle, structs.new("save_options", keep=1)),
+        )
         _check_tokens(statements, trainer, seed)
         _check_tables(statements, trainer)
         _check_reads(statements, trainer)
@@ -41,6 +47,7 @@ def calls_of_trainers(place: Place, *, seed: int) -> CheckResult:
         _check_hold(statements, trainer, seed, place.directory)
     for instruments in (Instruments(audit=True), Instruments(poison=True)):
         with new_trainer(place, TINY, **plain, trace=True, instruments=instruments) as trainer:
+            _check_counts(statements, trainer, seed)
             _check_watched(statements, trainer, instruments, place.directory)
             if instruments.audit:
                 sentence = "another session of this process is audited, expected none: close it"
@@ -243,6 +250,15 @@ def _check_hold(statements: Statements, trainer: Trainer, seed: int, directory: 
         statements.equal(f"{name} was written", False, Path(directory, name).exists())
     statements.allowed("the release", observer.release)
     statements.allowed("submissions after it", partial(trainer.step, *batch))
+
+
+def _check_counts(statements: Statements, trainer: Trainer, seed: int) -> None:
+    """State that what the instruments have counted is forgotten with the trace."""
+    trainer.step(*own_batch(trainer, seed, 0))
+    observer = Observer(trainer)
+    statements.equal("the instruments have counted", True, observer.counts() != InstrumentCounts(0, 0, 0, 0))
+    trainer.clear_trace()
+    statements.equal("counts of cleared instruments", InstrumentCounts(0, 0, 0, 0), observer.counts())
 
 
 def _check_watched(statements: Statements, trainer: Trainer, instruments: Instruments, directory: Path) -> None:
