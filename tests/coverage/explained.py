@@ -37,9 +37,18 @@ TRY: Final = Class(
     "`TRY(…)` and the like return what another function has refused; where that arises, it is listed by itself.",
     "",
 )
+_WHOLE_FILE: Final = "whole file"
 _PASSED_ON: Final = "== STARPULLM_OK"
 
-NEXT: Final = Class("the way to the next line", "the line that the branch leads to is listed itself.", "")
+COPIES: Final = Class(
+    "copies of an inlined function",
+    "Each call of an inlined vector function has branches of its own, many of which are decided by constants.",
+    "",
+)
+_COPIES_IN: Final = f"{SOURCES}/kernels/simd/"
+_MOST_OF_ONE_COPY: Final = 8
+
+NEXT: Final = Class("the way to the next line", "The line that the branch leads to is listed itself.", "")
 
 
 @dataclass(frozen=True)
@@ -81,7 +90,10 @@ class Explanations:
         """Return why not all branches of a line that ran, with this text, were taken."""
         if stated := self.of_line(file, number):
             return stated
-        missing = covered.by_number[number].branches.missing
+        branches = covered.by_number[number].branches
+        missing = branches.missing
+        if file.startswith(_COPIES_IN) and branches.total > _MOST_OF_ONE_COPY:
+            return COPIES
         if missing <= text.count("TRY(") or (missing == 1 and _PASSED_ON in text):
             return TRY
         following = next((other for other in covered.by_number if other > number), None)
@@ -101,7 +113,8 @@ class Explanations:
 def read_explanations(checkout: Path, path: Path = EXPLANATIONS) -> Explanations:
     """Return what the file says of the sources in a checkout.
 
-    Each block of lines in it must stand exactly once in its file; white space does not count.
+    Each block of lines in it must stand exactly once in its file; white space does not count. "whole file" in place of
+    blocks explains every line of a file that doesn't run.
 
     Raises
     ------
@@ -123,6 +136,9 @@ def _take(found: Explanations, of_class: Class, blocks: Mapping[str, Any], check
     for name, texts in blocks.items():
         file = f"{SOURCES}/{name}"
         lines = [_words(line) for line in (checkout / file).read_text("utf-8").splitlines()]
+        if texts == _WHOLE_FILE:
+            found.add(Block(file, range(1, len(lines) + 1), of_class))
+            continue
         for text in texts:
             numbers = _numbers(file, lines, [_words(line) for line in text.strip().splitlines()])
             found.add(Block(file, numbers, of_class))

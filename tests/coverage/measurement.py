@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from ..mutation.generated.results import checked_out
 from .report import SOURCES, Covered, read_report
 from .stages import PYTHON, Part, library_in
 
@@ -64,7 +63,7 @@ class Measurement:
             unfinished = self._reports / "unfinished"
             self._gcovr(lenient, str(self.build), output=unfinished)
             report = json.loads(unfinished.read_text("utf-8"))
-            of_run = {"commit": checked_out(), "date": datetime.now(UTC).date().isoformat()}
+            of_run = {"commit": _commit(), "date": datetime.now(UTC).date().isoformat()}
             report["starpullm"] = {**of_run, "seconds": round(time.monotonic() - begin)}
             unfinished.write_text(json.dumps(report), "utf-8")
             unfinished.rename(self._path(part))
@@ -100,6 +99,14 @@ class Measurement:
         ]
         command += ["--merge-mode-functions", "separate", "--json", str(output)]
         _run([*command, *arguments], CHECKOUT)
+
+
+def _commit() -> str:
+    """Return the checkout's commit, and whether the library or the package differ from it."""
+    git = ("git", "-C", str(CHECKOUT))
+    commit = subprocess.check_output([*git, "rev-parse", "--short=12", "HEAD"], text=True).strip()
+    compared = [*git, "diff", "--quiet", "HEAD", "--", "native", "starpullm"]
+    return f"{commit}, changed" if subprocess.run(compared, check=False).returncode else commit
 
 
 def _run(command: Sequence[str], directory: Path) -> None:

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from .explained import NEXT, TRY, Class, Explanations
+from .explained import COPIES, NEXT, TRY, Class, Explanations
 from .report import SOURCES, Counts, Covered
 
 Files = Mapping[str, Covered]
 
+_BY_RULE = (TRY, NEXT, COPIES)
 _NONE = Class("**not explained**", "", "")
 _CODE_CHARACTERS = 90
 
@@ -62,7 +63,7 @@ class Missing:
         """Yield the lines of a table of the classes."""
         yield "| why | lines | branches | | run by |"
         yield "|---|---:|---:|---|---|"
-        for of in (*self._explanations.classes, TRY, NEXT, _NONE):
+        for of in (*self._explanations.classes, *_BY_RULE, _NONE):
             yield f"| {of.name} | {self._lines[of]} | {self._branches[of]} | {of.why} | {of.reached} |"
 
     def entries(self) -> Iterator[str]:
@@ -89,7 +90,7 @@ class Missing:
             of = self._explanations.of_branches(name, covered, number, self._text(name, number)) or _NONE
             counts = covered.by_number[number].branches
             self._branches[of] += counts.missing
-            if of in (TRY, NEXT):
+            if of in _BY_RULE:
                 silent[of] += counts.missing
             else:
                 yield f"- {counts.missing} of {counts.total} branches of {number} {self._code(name, number)}: {of.name}"

@@ -15,6 +15,7 @@ _SLOW_SECONDS: Final = 600
 _RECORDS: Final = ("tiny", "odd", "small", "deep")
 _THRESHOLDS: Final = "single or ragged or long or wide"
 _PARITY_RECORDS: Final = ("tiny or odd or single", "small", "deep", "ragged", "long", "wide")
+_KERNELS: Final = {"matmul": "matmul", "attention": "attention", "others": "not matmul and not attention"}
 _CTESTS: Final = ("kernels", "libm", "files", "training_state", "instrument", "training", "allocation", ".*_unknown")
 
 
@@ -69,7 +70,8 @@ def _suite_parts() -> list[tuple[str, tuple[str, str]]]:
         *((f"parity-{records.partition(' ')[0]}", ("parity", records)) for records in _PARITY_RECORDS),
         *by_record,
         *((f"perturbation-{record}", ("perturbation", record)) for record in _RECORDS[:2]),
-        *((module, (module, "")) for module in ("memory", "kernels", "interface")),
+        *((module, (module, "")) for module in ("memory", "interface")),
+        *((f"kernels-{name}", ("kernels", chosen)) for name, chosen in _KERNELS.items()),
     ]
 
 

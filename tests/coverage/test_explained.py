@@ -44,3 +44,6 @@ def test_blocks_are_found_whatever_their_white_space(tmp_path: Path) -> None:
     explanations.write_text(_CLASS.format("one", "b();\nb();"))
     found = read_explanations(tmp_path, explanations)
     assert [found.of_line("native/src/a.c", number) is not None for number in (1, 2, 3)] == [False, True, True]
+    explanations.write_text('[[class]]\nname = "one"\nwhy = "It fails."\n[class.lines]\n"a.c" = "whole file"\n')
+    found = read_explanations(tmp_path, explanations)
+    assert all(found.of_line("native/src/a.c", number) for number in (1, 2, 3))

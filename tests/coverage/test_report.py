@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from .explained import TRY, Block, Class, Explanations
+from .explained import COPIES, NEXT, TRY, Block, Class, Explanations
 from .page import Missing, table, write_page
 from .report import Counts, Covered, Line, read_report
 
@@ -84,7 +84,8 @@ def test_list_of_what_does_not_run(checkout: Path) -> None:
     assert list(missing.classes())[2:] == [
         "| no memory | 1 | 0 | malloc fails. | `test_allocation` |",
         f"| {TRY.name} | 0 | 1 | {TRY.why} |  |",
-        "| the way to the next line | 0 | 1 | the line that the branch leads to is listed itself. |  |",
+        f"| {NEXT.name} | 0 | 1 | {NEXT.why} |  |",
+        f"| {COPIES.name} | 0 | 0 | {COPIES.why} |  |",
         "| **not explained** | 2 | 2 |  |  |",
     ]
     assert explanations.unused(suite) == []

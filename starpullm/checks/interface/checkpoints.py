@@ -193,5 +193,5 @@ def _check_no_files(statements: Statements, runtime: Runtime, directory: Path) -
     endless = "/" + _LONGEST_SENTENCE * "x"
     sentence = f"{endless[: _LONGEST_SENTENCE - len('...')]}...: File name too long"
     statements.refused("a path without end", FileError, sentence, opening(runtime, endless), errno.ENAMETOOLONG)
-    for path in (pipe, directory / "socket"):
-        path.unlink()
+    for special in (pipe, directory / "socket"):
+        special.unlink()

@@ -15,8 +15,9 @@ from starpullm.checks.interface.calls import check_no_objects, check_pointers
 from starpullm.checks.interface.options import MODEL, TINY, B, T
 from starpullm.checks.interface.statements import Statements
 from starpullm.checks.observer import InstrumentCounts, Observer
+from starpullm.checks.references import record_trainer
 from starpullm.checks.result import CheckResult
-from starpullm.checks.runs import Place, new_trainer, own_batch, record_trainer
+from starpullm.checks.runs import Place, new_trainer, own_batch
 from starpullm.errors import InvalidArgumentError, StateError, TokenRangeError
 from starpullm.trainer import Instruments, Trainer
 
@@ -27,7 +28,7 @@ _NOT_TRACED = "the session isn't traced, expected one created with trace"
 def calls_of_trainers(place: Place, *, seed: int) -> CheckResult:
     """Call every function of a trainer with the last allowed and the first refused argument; on one rank, 1x1."""
     statements = Statements("limits of a trainer's functions")
-    plain = {"keep_activations": False}
+    plain: dict[str, Any] = {"keep_activations": False}
     with new_trainer(place, TINY, **plain) as trainer:
         loss = trainer.submit(*own_batch(trainer, seed, 0))
         check_pointers(statements, trainer, loss)
