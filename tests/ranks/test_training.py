@@ -157,6 +157,26 @@ def test_a_call_that_one_rank_is_refused_ends_the_job(tmp_path: Path, call: str)
     assert_ended_soon(outcome)
 
 
+def test_a_step_that_is_half_submitted_ends_the_job(tmp_path: Path, refusing_starpu: Path) -> None:
+    """All ranks say why; none closes its trainer, because another one waits for what it hasn't submitted.
+
+    Memory that is freed is overwritten, so that using it later shows.
+    """
+    command = [sys.executable, programs.__file__, programs.half_submitted.__name__, model(tmp_path), refusing_starpu]
+    environment = {"LD_PRELOAD": str(refusing_starpu), "MALLOC_PERTURB_": "165"}
+    outcome = run_job(Job(list(map(str, command)), TIME_LIMIT, 2, environment=environment))
+    assert isinstance(outcome, ExitedWith), outcome
+    refused = (r"a task of [a-z_]+ in step 1 \(error -19\)", r"the transfer from \S+ to \S+ in step 1 \(error -22\)")
+    for report, part in zip(outcome.reports.values(), refused, strict=True):
+        assert report.status == 1, outcome  # it wasn't running when the job was ended
+        where = r"\(last finished step 1, phase submitting\)"
+        assert re.search(f"^rank {report.rank}: StarPU refused {part} {where}$", report.stderr, re.MULTILINE), outcome
+    assert re.fullmatch(
+        r"rank [01] of 2 ended with exit status 1 \(last finished step 1, phase submitting\): StarPU refused .*",
+        outcome.sentence,
+    )
+
+
 @pytest.mark.parametrize("level", ["single", "funneled", "serialized"])
 def test_mpi_that_only_one_thread_may_call_is_refused(level: str) -> None:
     code = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import random
@@ -164,6 +165,19 @@ def one_rank_is_refused(comm: Comm, checkpoint: str, call: str) -> None:
         float(trainer.submit(*_batch(False)))
         report_phase(call, 1)
         CALLS[call](trainer, comm.Get_rank() == FAILING_RANK)
+
+
+def half_submitted(comm: Comm, checkpoint: str, shim: str) -> None:
+    """Submit a step of which StarPU refuses each rank another part: a task on rank 0, a message on rank 1."""
+    refusing = ctypes.CDLL(shim)
+    with training(comm, checkpoint) as trainer:
+        float(trainer.submit(*_batch(False)))
+        report_phase("submitting", 1)
+        if comm.Get_rank() == 0:
+            refusing.refuse_call(20)
+        else:
+            refusing.refuse_message(3)
+        trainer.submit(*_batch(False))
 
 
 def use_mpi(comm: Comm) -> None:
