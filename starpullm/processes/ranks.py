@@ -91,8 +91,8 @@ def guarded(comm: Comm, exit_status: Callable[[BaseException], int] = default_ex
 
     A rank whose block raises writes the exception and its own last report to standard error. If all ranks raise within
     a second, for example because of bad input, each distinct sentence is written once and each rank exits with its own
-    status. Otherwise the rank ends the others by ``MPI_Abort`` with its status. So it does if the ranks haven't made
-    the same calls by then (see ``common_call``), because trainers and runtimes couldn't be closed. A rank that leaves
+    status; at once, if the ranks haven't made the same calls by then (see ``common_call``), because trainers and
+    runtimes couldn't be closed. Otherwise the rank ends the others by ``MPI_Abort`` with its status. A rank that leaves
     the block without an exception waits for the others.
 
     SIGTERM, which mpirun sends to the surviving ranks when a rank has died, ends the process at once, after a line with
@@ -265,8 +265,7 @@ def _left_together(comm: Comm, watch: _SignalWatch, reason: _Reason) -> bool:
         reason.say(rank_list([rank for rank, sentence in enumerate(sentences) if sentence == reason.sentence]))
     if all(whole) and len(set(counts)) == 1:
         return True
-    meet(comm)  # all have written their reasons
-    comm.Abort(reason.status)
+    meet(comm)  # when one has ended, mpirun ends the others, which have to write their reasons before
     os._exit(reason.status)
 
 

@@ -123,7 +123,7 @@ def several_trainers(comm: Comm, checkpoint: str) -> None:
     print(json.dumps(losses))
 
 
-def one_rank_fails(comm: Comm, checkpoint: str, huge: str) -> None:
+def one_rank_fails(comm: Comm, checkpoint: str, huge: str, shim: str) -> None:
     """Print the errors of calls that fail on one rank, or on all; afterwards the same calls succeed."""
     fails = comm.Get_rank() == FAILING_RANK
     try:
@@ -141,6 +141,12 @@ def one_rank_fails(comm: Comm, checkpoint: str, huge: str) -> None:
             Trainer(runtime, huge, batch_size=B, seq_len=T)
         except StarpullmError as error:
             print(error)
+        with Trainer(runtime, checkpoint, batch_size=B, seq_len=T, reduction="redux") as half_submitted:
+            ctypes.CDLL(shim).refuse_call(40)  # in the backward pass: there are contributions that nothing adds
+            try:
+                half_submitted.submit(*_batch(False))
+            except StarpullmError as error:
+                print(error)
         with Trainer(runtime, checkpoint, batch_size=B, seq_len=T) as succeeds:
             float(succeeds.submit(*generate_tokens(comm.Get_rank() + 1, 1, B, T, 61)))
 
