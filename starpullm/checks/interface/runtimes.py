@@ -260,7 +260,7 @@ def _check_blas(statements: Statements) -> None:
             f"{path} as BLAS",
             InvalidArgumentError,
             f"blas_library: {path}: {sentence}",
-            partial(_start_as_is, blas_library=path.encode()),
+            partial(start_as_is, blas_library=path.encode()),
         )
         statements.equal(f"the BLAS after {path}", "", prototypes.text(prototypes.call("blas")))
 
