@@ -168,6 +168,14 @@ def each_reduction(function: Callable[..., CheckResult], reductions: tuple[str, 
     return check
 
 
+def tree_order(laboratory: Laboratory, name: str) -> Iterator[Catch]:
+    """Read the order of additions off a trace; with four sub-batches it is another one than that of a chain."""
+    record, sub_batches = ("tiny", 2) if laboratory.only_tiny else ("small", 4)
+    yield from laboratory.call(
+        name, ONE, runs.tree, record=record, sub_batches=sub_batches, reduction="tree", seed=SEED
+    )
+
+
 def accesses(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     """Compare declared with actual accesses; on one worker, as memory is closed for the whole process."""
     for reduction in ("ordered", "tree"):
@@ -332,6 +340,7 @@ CHECKS: dict[str, Check] = {
     "runtime graph": each_reduction(runs.runtime_graph, ("ordered", "tree")),
     "poison": each_reduction(runs.poison, ("ordered",)),
     "gradient error": each_reduction(runs.gradients, ALL),
+    "order of the tree": tree_order,
     "underflow": each_reduction(underflow, ("ordered",)),
     "bit stability": bit_stability,
     "shared buffers": each_reduction(lifetimes.shared_buffers, ("ordered", "tree")),
