@@ -114,7 +114,7 @@ def check_growth(
     while leaking_places(sites := allocations.sites(), own, repetitions) and time.monotonic() < deadline:
         time.sleep(0.01)
     leaks = [_leak_of(place, repetitions) for place in leaking_places(sites, own, repetitions)]
-    leaks += _growing(resources, repetitions)
+    leaks += growing_resources(resources, repetitions)
     return GrowthResult(
         name="memory growth",
         outcome=passed_if(not leaks),
@@ -146,10 +146,10 @@ def leaking_places(sites: Sequence[Site], own: str, repetitions: int) -> list[tu
 
 def _leak_of(sites: Sequence[Site], repetitions: int) -> Leak:
     left, left_bytes = (sum(counts) for counts in zip(*((site.live, site.live_bytes) for site in sites), strict=True))
-    return Leak(_place_of(sites[0]), left, left_bytes, repetitions)
+    return Leak(place_of(sites[0]), left, left_bytes, repetitions)
 
 
-def _place_of(site: Site) -> str:
+def place_of(site: Site) -> str:
     """Return module and function; one that isn't exported is known if the module has symbols and addr2line is there."""
     function = site.function
     program = shutil.which("addr2line")
@@ -177,7 +177,7 @@ def _resources() -> dict[str, int]:
     }
 
 
-def _growing(resources: Sequence[dict[str, int]], repetitions: int) -> Iterator[Leak]:
+def growing_resources(resources: Sequence[dict[str, int]], repetitions: int) -> Iterator[Leak]:
     """Yield the resources that have grown in both halves; they were counted before, between and after these."""
     first, middle, last = resources
     for resource in first:

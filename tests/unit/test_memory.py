@@ -5,11 +5,22 @@ pytest runs it; it needs no native code. tests/native/test_memory.py has real le
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+
 import pytest
 
 from starpullm.binding import allocations
 from starpullm.binding.allocations import Site
-from starpullm.checks.memory import GrowthResult, Leak, check_growth, leaking_places
+from starpullm.checks import memory
+from starpullm.checks.memory import (
+    GrowthResult,
+    Leak,
+    check_growth,
+    growing_resources,
+    leaking_places,
+    place_of,
+)
 from starpullm.checks.result import Outcome
 from starpullm.errors import InvalidArgumentError, StateError
 
@@ -90,3 +101,112 @@ def test_what_is_preloaded_already_stays(monkeypatch: pytest.MonkeyPatch) -> Non
     assert allocations.preloading() == {"LD_PRELOAD": "/lib/counts.so"}
     monkeypatch.setenv("LD_PRELOAD", "/lib/a.so:/lib/b.so")
     assert allocations.preloading() == {"LD_PRELOAD": "/lib/counts.so:/lib/a.so:/lib/b.so"}
+
+
+# ---- Growth, with sites that are made by hand ----
+
+
+class Counted:
+    """Stands for `starpullm.binding.allocations`: what was called in which order, and the sites that are left."""
+
+    def __init__(self, *sites: list[Site]) -> None:
+        self.calls: list[str] = []
+        self._sites = list(sites)
+
+    def start(self) -> None:
+        self.calls.append("start")
+
+    def stop(self) -> None:
+        self.calls.append("stop")
+
+    def sites(self) -> list[Site]:
+        return self._sites.pop(0) if len(self._sites) > 1 else self._sites[0]
+
+
+def grow(
+    monkeypatch: pytest.MonkeyPatch, counted: Counted, repeat: Callable[[int], None] = lambda number: None
+) -> GrowthResult:
+    monkeypatch.setattr(memory, "allocations", counted)
+    monkeypatch.setattr(memory, "find_library", lambda: OWN)
+
+    def called(number: int) -> None:
+        counted.calls.append(f"repeat {number}")
+        repeat(number)
+
+    return check_growth("steps", called, warm_up=3, repetitions=10, renewals=4)
+
+
+def test_only_repetitions_are_counted_and_renewals_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = Counted([site(OWN, 1, 1), site(OWN, 2, 0), site(OTHER, 3, 9)])
+    found = grow(monkeypatch, counted)
+    assert counted.calls == ["start", "repeat 3", "start", "repeat 5", "repeat 5", "stop", "repeat 4"]
+    assert (found.outcome, found.compared, found.measured) == (Outcome.PASSED, 200, 0)
+    assert (found.name, found.finding) == ("memory growth", "0 leaks in 10 steps")
+    assert (found.repeated, found.repetitions, found.leaks) == ("steps", 10, ())
+
+
+def test_what_repetitions_leave_is_told_by_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "FREEING_SECONDS", 0.0)
+    left = [site(OWN, 1, 5), site(OWN, 1, 7, thread=2), site(OTHER, 3, 10), site(OTHER, 4, 9)]
+    found = grow(monkeypatch, Counted(left))
+    assert (found.outcome, found.compared, found.measured) == (Outcome.FAILED, 200, 2)
+    assert found.describe() == [
+        "memory growth: failed: 2 leaks in 10 steps; own.so, function: 19.2 bytes a repetition, 12 left of 10 "
+        "repetitions",
+        "  own.so, function: 19.2 bytes a repetition, 12 left of 10 repetitions",
+        "  other.so, function: 16 bytes a repetition, 10 left of 10 repetitions",
+    ]
+
+
+def test_what_is_freed_a_little_later_is_no_leak(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = grow(monkeypatch, Counted([site(OWN, 1, 2)], [site(OWN, 1, 2)], [site(OWN, 1, 0)]))
+    assert (found.outcome, found.compared) == (Outcome.PASSED, 100)
+
+
+def test_files_that_stay_open_are_a_leak(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+    try:
+        found = grow(
+            monkeypatch, Counted([site(OWN, 1, 0)]), lambda n: opened.extend(os.open("/dev/null", 0) for _ in range(n))
+        )
+    finally:
+        for file in opened:
+            os.close(file)
+    assert [str(leak) for leak in found.leaks] == ["file descriptors: 10 left of 10 repetitions"]
+    assert found.finding == "1 leaks in 10 steps; file descriptors: 10 left of 10 repetitions"
+
+
+def resources(objects: int, files: int, threads: int) -> dict[str, int]:
+    return {"objects of Python": objects, "file descriptors": files, "threads": threads}
+
+
+@pytest.mark.parametrize(
+    ("middle", "last", "names"),
+    [
+        ((1000, 50, 8), (1000, 50, 8), []),
+        ((1000, 54, 8), (1000, 60, 8), []),  # once, and not in both halves
+        ((1000, 55, 8), (1000, 59, 8), []),
+        ((1000, 55, 8), (1000, 60, 8), ["file descriptors: 10"]),
+        ((1014, 50, 13), (1030, 50, 18), ["threads: 10"]),
+        ((1015, 50, 8), (1030, 50, 8), ["objects of Python: 30"]),
+        ((1015, 50, 8), (1029, 50, 8), []),
+    ],
+)
+def test_a_resource_leaks_that_grows_in_both_halves(
+    middle: tuple[int, int, int], last: tuple[int, int, int], names: list[str]
+) -> None:
+    counts = [resources(1000, 50, 8), resources(*middle), resources(*last)]
+    assert [str(leak) for leak in growing_resources(counts, 10)] == [f"{name} left of 10 repetitions" for name in names]
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "place"),
+    [
+        ("/lib/own.so", "submit", "own.so, submit"),
+        ("/lib/own.so", "", "own.so, 0x1f"),
+        ("", "", "unknown module, 0x1f"),
+    ],
+)
+def test_a_place_is_named_without_symbols_too(module: str, function: str, place: str) -> None:
+    made = Site(module, function, 0x1F, 1, made=100, live=20, live_bytes=320)
+    assert place_of(made) == place
