@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,7 +128,12 @@ class StrictTrainer:
         tasks["num_accesses"] = 1
         tasks["step"], tasks["worker"] = np.repeat(steps, len(names)), 3
         tasks["sub_batch"] = [int(name.partition("#")[2] or -1) for name in names] * len(steps)
-        tasks["layer"] = -1
+        layers = [
+            split_layer(name.rpartition("/")[2])[1] if re.match("(params|m|v)/", name) else None for name in names
+        ]
+        tasks["layer"] = [-1 if layer is None else layer for layer in layers] * len(steps)
+        tasks["submit_ns"], tasks["start_ns"] = tasks["id"] + 1, 10 * tasks["id"] + 1000
+        tasks["end_ns"] = tasks["start_ns"] + 15  # longer than until the next start
         accesses = np.array([(number, AccessMode.WRITE) for number in range(len(names))] * len(steps), TRACE_ACCESS)
         handles = tuple(HandleInfo(number, name, 4) for number, name in enumerate(names))
         return Trace(tasks, accesses, ("write",), handles)

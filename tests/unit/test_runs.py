@@ -5,6 +5,7 @@ The trainer is the strict reference; real ones are in starpullm/suite and tests/
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -16,11 +17,12 @@ import pytest
 
 from starpullm.checks import references, runs
 from starpullm.checks.lifetimes import shared_buffers
+from starpullm.checks.parity import check as parity_check
 from starpullm.checks.result import Outcome
 from starpullm.checks.runs import STEPS, Place, checkpoint_in, find_record, named_tensors, own_batch
 from starpullm.checks.underflow import underflow
 from starpullm.data.generator import generate_tokens
-from starpullm.errors import FileError, InvalidArgumentError
+from starpullm.errors import FileError, InvalidArgumentError, RuntimeFailureError
 from starpullm.files.model import num_parameters
 from starpullm.golden.records import GoldenRecord, shipped_record
 
@@ -190,3 +192,56 @@ def test_gradients_that_are_flushed_to_zero_are_found(place: Place, faulty: Call
 
     faulty(flush)
     assert underflow(place, **OPTIONS).outcome is Outcome.FAILED
+
+
+# ---- Traces ----
+
+
+def test_labels_are_compared_beside_the_order(
+    place: Place, faulty: Callable[[Fault], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[StrictTrainer] = []
+    faulty(made.append)
+    passed = runs.observed_order(place, **OPTIONS)
+    assert passed.describe()[0].startswith("observed order: passed: ")
+    assert [trainer.options["trace"] for trainer in made] == [True] * STEPS
+    trace = made[-1].trace()
+    trace.tasks["sub_batch"][0] = 1
+    monkeypatch.setattr(StrictTrainer, "trace", lambda self: trace)
+    failed = runs.observed_order(place, **OPTIONS)
+    assert failed.outcome is Outcome.FAILED
+    assert failed.finding == (
+        "1 labels: write (step 0, sub-batch 1): found sub_batch 1, expected that of activations/encoded#0"
+    )
+
+
+def test_a_run_without_its_delays_is_not_written(place: Place, faulty: object, tmp_path: Path) -> None:
+    path = tmp_path / "end.npz"
+    options = {**OPTIONS, "delay_seed": 3, "path": str(path)}
+    with pytest.raises(RuntimeFailureError, match="delays: 0 of "):
+        runs.write_disturbed(place, **options, max_delay_us=200)
+    assert not path.exists()
+    assert runs.write_disturbed(place, **options, max_delay_us=0).outcome is Outcome.PASSED
+    with np.load(path) as arrays:
+        assert {name.partition("/")[0] for name in arrays.files} == {"grads", "m", "v", "params"}
+        assert len(arrays.files) == 4 * 28
+
+
+def test_a_recording_names_what_was_trained_and_where(tmp_path: Path, faulty: object) -> None:
+    path = tmp_path / "recording.json"
+    place = Place(runtime(partition="2x1", scheduler="random"), tmp_path)
+    runs.write_recording(place, **OPTIONS, path=str(path))
+    found = json.loads(path.read_text())
+    assert found == runs.record_steps(place, **OPTIONS)
+    assert (found["name"], found["configuration"]) == ("tiny, sub-batches 2, tree, 4 steps", "2x1 random")
+    assert (found["layers"], set(found["tasks"]["step"])) == (2, set(range(STEPS)))
+
+
+def test_parity_is_that_of_the_record(
+    place: Place, faulty: object, strict: tuple[GoldenRecord, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = strict[0]
+    monkeypatch.setattr(parity_check, "libm_fingerprint", lambda: record.libm_fingerprint)
+    result: Any = runs.parity(place, record=str(record.path), sub_batches=2, reduction="tree")
+    assert (result.outcome, result.record, result.sub_batches) == (Outcome.PASSED, "strict", 2)
+    assert result.reduction == "tree"
