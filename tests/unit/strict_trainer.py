@@ -169,8 +169,8 @@ def write_record(directory: Path) -> tuple[GoldenRecord, Path]:
     """
     tiny, steps = shipped_record("tiny"), 2
     checkpoint = make_inputs(tiny, directory)
-    sizes = {"batch_size": tiny.batch_size, "seq_len": tiny.seq_len}
-    rates = {"learning_rate": tiny.learning_rate, "betas": (tiny.beta1, tiny.beta2), "eps": tiny.eps}
+    sizes: dict[str, Any] = {"batch_size": tiny.batch_size, "seq_len": tiny.seq_len}
+    rates: dict[str, Any] = {"learning_rate": tiny.learning_rate, "betas": (tiny.beta1, tiny.beta2), "eps": tiny.eps}
     trainer = StrictTrainer(runtime(), checkpoint, **sizes, **rates, weight_decay=tiny.weight_decay)
     content = json.loads(tiny.path.read_text("utf-8"))
     content["config"] |= {"name": "strict", "steps": steps}
@@ -188,7 +188,7 @@ def write_record(directory: Path) -> tuple[GoldenRecord, Path]:
         content["steps"].append({"mean_loss": float(loss), "mean_loss_bits": bits_of(loss), **groups})
     path = directory / "strict.json"
     path.write_text(json.dumps(content))
-    np.savez(path.with_suffix(".npz"), **arrays)
+    np.savez(path.with_suffix(".npz"), allow_pickle=False, **arrays)
     return GoldenRecord.load(path), checkpoint
 
 

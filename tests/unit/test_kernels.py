@@ -183,14 +183,25 @@ def test_the_cases_stand_on_both_sides_of_thresholds() -> None:
 
 
 def test_findings_are_described_the_first_with_its_bits(cases: dict[int, Case]) -> None:
-    _, found = compare(cases[1], changed_by(lambda a, thread: (flip(a["out"], 5), flip(a["a"], 3), None)[2]))
+    def change(arguments: Mapping[str, Any], thread: int) -> None:
+        flip(arguments["out"], 5)
+        flip(arguments["a"], 3)
+
+    _, found = compare(cases[1], changed_by(change))
     assert [finding.output for finding in found] == ["a", "out"]
 
     def described(findings: list[KernelFinding], measured: int, environment: str = "") -> list[str]:
         result = KernelResult(
-            **{"name": "bits of k", "finding": "3 findings", "compared": 9, "measured": measured, "kernel": "k"},
-            **{"levels": ("ref", "mine"), "cases": 1, "environment": environment, "findings": tuple(findings)},
+            name="bits of k",
             outcome=Outcome.FAILED if findings else Outcome.PASSED,
+            finding="3 findings",
+            compared=9,
+            measured=measured,
+            kernel="k",
+            levels=("ref", "mine"),
+            cases=1,
+            environment=environment,
+            findings=tuple(findings),
             by_level={"mine": 2, "other": 1} if findings else {},
         )
         return list(result.detail_lines())

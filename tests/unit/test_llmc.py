@@ -144,10 +144,16 @@ def test_llmc_is_run_once_for_a_library_and_a_record(
     strict: tuple[GoldenRecord, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record, checkpoint = strict
-    library, runs = tmp_path / "libllmc.so", []
+    library = tmp_path / "libllmc.so"
+    runs: list[tuple[object, ...]] = []
     library.write_bytes(b"one")
     steps = [{"mean_loss": s.mean_loss, "mean_loss_bits": s.mean_loss_bits, **s.digests} for s in record.steps]
-    monkeypatch.setattr(llmc, "train_llmc", lambda *arguments: runs.append(arguments) or steps)
+
+    def train(*arguments: object) -> list[dict[str, Any]]:
+        runs.append(arguments)
+        return steps
+
+    monkeypatch.setattr(llmc, "train_llmc", train)
     monkeypatch.setattr(llmc, "libm_fingerprint", lambda: {**record.libm_fingerprint, "expf": "0" * 64})
     reference = run_llmc(library, record, checkpoint, tmp_path)
     assert reference.differences() == (0, 380)

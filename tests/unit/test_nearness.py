@@ -32,7 +32,7 @@ Run = Callable[..., DebugStateResult]
 def made(strict: tuple[GoldenRecord, Path]) -> tuple[DebugState, list[float]]:
     """The state of a first step, and the losses of three."""
     record, checkpoint = strict
-    sizes = {"batch_size": record.batch_size, "seq_len": record.seq_len}
+    sizes: dict[str, Any] = {"batch_size": record.batch_size, "seq_len": record.seq_len}
     batch = generate_tokens(1, 0, **sizes, vocab_size=record.model.vocab_size)
     trainer = StrictTrainer(runtime(), checkpoint, **sizes, learning_rate=1e-4, weight_decay=0.01)
     losses = [float(trainer.step(*batch))]

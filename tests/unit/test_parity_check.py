@@ -161,11 +161,13 @@ def test_what_no_task_has_written_is_said(run: Run, monkeypatch: pytest.MonkeyPa
     assert run(at(0, ("grads", "fcw[1]", (3, 4)))).describe()[-1] == "    written by no task of this step"
 
 
-def test_what_is_not_comparable_is_not_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_comparable_is_not_run(
+    run: Run, strict: tuple[GoldenRecord, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     result = run(of={"matmul": "blas"})
     assert (result.outcome, result.compared, result.measured) == (Outcome.NOT_COMPARABLE, 0, None)
     assert (result.finding, result.as_json()["matmul"]) == ("matmuls by blas, expected strict ones", "blas")
-    known = check.libm_fingerprint()
+    known = strict[0].libm_fingerprint
     monkeypatch.setattr(check, "libm_fingerprint", lambda: {**known, "expf": "", "powf": ""})
     result = run()
     assert (result.outcome, result.finding) == (Outcome.NOT_COMPARABLE, "this libm has another expf, powf")

@@ -41,7 +41,14 @@ DIRECTORY = CHECKOUT / ".cache" / "mutmut"
 STATISTICS = DIRECTORY / "mutants" / "mutmut-stats.json"
 """Which tests run which functions."""
 
-_COPIED = ("starpullm", "native/include", "tests/unit", "conftest.py", "pyproject.toml")
+_COPIED = (
+    "starpullm",
+    "native/include",
+    "native/src/kernels/kernels.def",
+    "tests/unit",
+    "conftest.py",
+    "pyproject.toml",
+)
 
 _PRESENTERS = ("test_gate.py", "test_plots.py", "test_report.py", "test_throughput.py")
 """They import a name or two of starpullm.checks, to show or compare results."""
