@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -174,6 +175,27 @@ def test_files_that_stay_open_are_a_leak(monkeypatch: pytest.MonkeyPatch) -> Non
             os.close(file)
     assert [str(leak) for leak in found.leaks] == ["file descriptors: 10 left of 10 repetitions"]
     assert found.finding == "1 leaks in 10 steps; file descriptors: 10 left of 10 repetitions"
+
+
+@pytest.mark.parametrize(
+    ("answer", "place"),
+    [
+        ("echo submit_step; echo submit.c:12", "own.so, submit_step (submit.c:12)"),
+        ("echo submit_step; echo '??:0'", "own.so, submit_step"),
+        ("echo '??'; echo '??:0'", "own.so, exported"),
+        ("echo submit_step; exit 1", "own.so, exported"),
+        (f'test "$*" = "-f -s -e {OWN} 0x1f" && test -z "$DEBUGINFOD_URLS" && echo asked; echo x', "own.so, asked (x)"),
+    ],
+)
+def test_symbols_name_a_place_that_is_not_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, place: str
+) -> None:
+    program = tmp_path / "addr2line"
+    program.write_text(f"#!/bin/sh\n{answer}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("DEBUGINFOD_URLS", "https://symbols")
+    assert place_of(Site("/lib/own.so", "exported", 0x1F, 1, made=9, live=9, live_bytes=9)) == place
 
 
 def resources(objects: int, files: int, threads: int) -> dict[str, int]:

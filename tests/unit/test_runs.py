@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from starpullm.errors import FileError, InvalidArgumentError, RuntimeFailureErro
 from starpullm.files.model import num_parameters
 from starpullm.golden.records import GoldenRecord, shipped_record
 
+from .strict_reference import AdamW
 from .strict_trainer import StrictTrainer, flip, runtime
 
 Fault = Callable[[StrictTrainer], None]
@@ -91,7 +93,6 @@ def test_a_trainer_has_the_records_settings_and_its_options(place: Place, faulty
     with runs.new_trainer(place, TINY, sub_batches=2, reduction="tree", trace=True) as made:
         trainer: Any = made
         assert (trainer.batch_size, trainer.seq_len) == (TINY.batch_size, TINY.seq_len)
-        assert (trainer.settings.learning_rate, trainer.settings.eps) == (TINY.learning_rate, TINY.eps)
         assert (trainer.options["sub_batches"], trainer.options["reduction"]) == (2, "tree")
         assert (trainer.options["steps_in_flight"], trainer.options["trace"]) == (STEPS - 2, True)
         assert (trainer.options["keep_activations"], trainer.closed) == (True, False)
@@ -99,6 +100,13 @@ def test_a_trainer_has_the_records_settings_and_its_options(place: Place, faulty
     of_ranks = runs.new_trainer(Place(runtime(ranks=3), place.directory), TINY)
     with pytest.raises(InvalidArgumentError, match=r"^tiny: its batch of 2 can't be spread over 3 ranks$"), of_ranks:
         pass
+
+
+def test_a_trainer_has_the_records_settings_of_adamw(place: Place, faulty: object) -> None:
+    other = replace(TINY, learning_rate=0.5, beta1=0.25, beta2=0.75, eps=1e-3, weight_decay=0.125)
+    with runs.new_trainer(place, other) as made:
+        trainer: Any = made
+        assert trainer.settings == AdamW(0.5, 0.25, 0.75, 1e-3, 0.125)
 
 
 # ---- Gradients ----
@@ -167,6 +175,7 @@ def test_shared_buffers_have_the_bits_of_separate_ones(place: Place, faulty: Cal
     assert result.runs == ("separate buffers", "shared buffers, 3 steps in flight")
     options = [(t.options["keep_activations"], t.options["steps_in_flight"]) for t in made]
     assert options == [(True, 1)] * STEPS + [(False, 3)] * STEPS
+    assert {(t.options["sub_batches"], t.options["reduction"]) for t in made} == {(2, "tree")}
 
     def last_step(trainer: StrictTrainer) -> None:
         if trainer.model.steps == STEPS and not trainer.options["keep_activations"]:
@@ -205,6 +214,8 @@ def test_labels_are_compared_beside_the_order(
     passed = runs.observed_order(place, **OPTIONS)
     assert passed.describe()[0].startswith("observed order: passed: ")
     assert [trainer.options["trace"] for trainer in made] == [True] * STEPS
+    assert {(trainer.options["sub_batches"], trainer.options["reduction"]) for trainer in made} == {(2, "tree")}
+    assert {trainer.options["keep_activations"] for trainer in made} == {False}
     trace = made[-1].trace()
     trace.tasks["sub_batch"][0] = 1
     monkeypatch.setattr(StrictTrainer, "trace", lambda self: trace)
