@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,11 @@ from starpullm.binding import allocations
 from starpullm.binding.allocations import Site
 from starpullm.checks import memory
 from starpullm.checks.memory import (
+    OBJECTS_KEPT,
     GrowthResult,
     Leak,
     check_growth,
+    check_operations,
     growing_resources,
     leaking_places,
     place_of,
@@ -29,7 +32,7 @@ OWN, OTHER = "/lib/own.so", "/lib/other.so"
 
 
 def site(module: str, offset: int, live: int, thread: int = 1, each: int = 16) -> Site:
-    return Site(module, "function", offset, thread, made=100, live=live, live_bytes=live * each)
+    return Site(module, "function", offset, offset, thread, made=100, live=live, live_bytes=live * each)
 
 
 @pytest.mark.parametrize(
@@ -129,6 +132,7 @@ def grow(
 ) -> GrowthResult:
     monkeypatch.setattr(memory, "allocations", counted)
     monkeypatch.setattr(memory, "find_library", lambda: OWN)
+    monkeypatch.setattr(memory, "OBJECTS_KEPT", 1000)  # this process does other things too
 
     def called(number: int) -> None:
         counted.calls.append(f"repeat {number}")
@@ -157,6 +161,21 @@ def test_what_repetitions_leave_is_told_by_place(monkeypatch: pytest.MonkeyPatch
         "  own.so, function: 19.2 bytes a repetition, 12 left of 10 repetitions",
         "  other.so, function: 16 bytes a repetition, 10 left of 10 repetitions",
     ]
+
+
+def test_of_several_operations_a_leak_says_whose_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = Counted([site(OWN, 1, 0)], [site(OWN, 1, 12)])
+    monkeypatch.setattr(memory, "allocations", counted)
+    monkeypatch.setattr(memory, "find_library", lambda: OWN)
+    monkeypatch.setattr(memory, "OBJECTS_KEPT_EARLY", 1000)
+    monkeypatch.setattr(memory, "FREEING_SECONDS", 0.0)
+    called: list[str] = []
+    found = check_operations({name: partial(called.append, name) for name in ("open", "close")})
+    assert called == ["open"] * 16 + ["close"] * 16
+    assert counted.calls == ["start", "start", "stop"] * 2
+    assert (found.outcome, found.compared, found.measured, found.repetitions) == (Outcome.FAILED, 200, 1, 10)
+    leak = "close: own.so, function: 19.2 bytes a repetition, 12 left of 10 repetitions"
+    assert found.finding == f"1 leaks in 2 operations, 10 times each; {leak}"
 
 
 def test_what_is_freed_a_little_later_is_no_leak(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +214,7 @@ def test_symbols_name_a_place_that_is_not_exported(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setenv("DEBUGINFOD_URLS", "https://symbols")
-    assert place_of(Site("/lib/own.so", "exported", 0x1F, 1, made=9, live=9, live_bytes=9)) == place
+    assert place_of(Site("/lib/own.so", "exported", 0x1F, 0x1F, 1, made=9, live=9, live_bytes=9)) == place
 
 
 def resources(objects: int, files: int, threads: int) -> dict[str, int]:
@@ -218,7 +237,9 @@ def test_a_resource_leaks_that_grows_in_both_halves(
     middle: tuple[int, int, int], last: tuple[int, int, int], names: list[str]
 ) -> None:
     counts = [resources(1000, 50, 8), resources(*middle), resources(*last)]
-    assert [str(leak) for leak in growing_resources(counts, 10)] == [f"{name} left of 10 repetitions" for name in names]
+    assert [str(leak) for leak in growing_resources(counts, 10, OBJECTS_KEPT)] == [
+        f"{name} left of 10 repetitions" for name in names
+    ]
 
 
 @pytest.mark.parametrize(
@@ -230,5 +251,5 @@ def test_a_resource_leaks_that_grows_in_both_halves(
     ],
 )
 def test_a_place_is_named_without_symbols_too(module: str, function: str, place: str) -> None:
-    made = Site(module, function, 0x1F, 1, made=100, live=20, live_bytes=320)
+    made = Site(module, function, 0x1F, 0x1F, 1, made=100, live=20, live_bytes=320)
     assert place_of(made) == place
