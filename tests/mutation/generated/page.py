@@ -303,7 +303,9 @@ def _python(run: PythonRun, explanations: dict[Key, str]) -> str:
         caught = sum(mutant.status == "caught" for mutant in again)
         head += (
             f" {len(again)} survived at first. They were tried once more with unit tests that were made because of "
-            f"them (commit {commits}), which catch {caught}."
+            f"them (commit {commits}), which catch {caught}. So the rates are higher than those of mutants that "
+            "nobody has looked at, of which there is "
+            "[a sample below](#mutants-of-the-checks-that-no-unit-test-was-made-for)."
         )
     files = {name: [mutant for mutant in run.mutants if mutant.file == name] for name in sorted(run.files)}
     rows = [_python_row(name, run.files[name], own, explanations) for name, own in files.items()]
