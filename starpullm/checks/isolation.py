@@ -297,7 +297,7 @@ def _answer_checks(
             report_phase(f"running {request['function']}")
             result: CheckResult | None = find_function(request)(place, **request["arguments"])
             report = None if result is None else CheckReport.of(result).as_json()
-            return _worst(comm.allgather(report)) if comm and report else report
+            return worst_report(comm.allgather(report)) if comm and report else report
 
         yield None, answer
 
@@ -312,7 +312,7 @@ def _answer_alone(
     def answer(request: Mapping[str, str]) -> _Report | None:
         report_phase(f"running {request['function']}")
         report = CheckReport.of(find_function(request)(workplace)).as_json()
-        return _worst(comm.allgather(report)) if comm else report
+        return worst_report(comm.allgather(report)) if comm else report
 
     yield None, answer
 
@@ -325,7 +325,7 @@ def _describe_machine(comm: None) -> Iterator[tuple[dict[str, Any], Callable[[ob
 _OUTCOMES = [Outcome.FAILED, Outcome.INCONCLUSIVE, Outcome.NOT_COMPARABLE, Outcome.PASSED]
 
 
-def _worst(reports: Sequence[_Report]) -> _Report:
+def worst_report(reports: Sequence[_Report]) -> _Report:
     """Return the first of the ranks' reports with the worst outcome, and which ranks have the same one."""
     worst = min(reports, key=lambda report: _OUTCOMES.index(Outcome(report["outcome"])))
     same = [rank for rank, report in enumerate(reports) if report["lines"] == worst["lines"]]

@@ -165,7 +165,7 @@ def _repeat(
     while leaking_places(sites := allocations.sites(), own, repetitions) and time.monotonic() < deadline:
         time.sleep(0.01)
     leaks = [_leak_of(place, repetitions) for place in leaking_places(sites, own, repetitions)]
-    leaks += _growing(resources, repetitions, objects_kept)
+    leaks += growing_resources(resources, repetitions, objects_kept)
     return leaks, sum(site.made for site in sites if site.module == own)
 
 
@@ -232,7 +232,7 @@ def _resources() -> dict[str, int]:
     }
 
 
-def _growing(resources: Sequence[dict[str, int]], repetitions: int, objects_kept: int) -> Iterator[Leak]:
+def growing_resources(resources: Sequence[dict[str, int]], repetitions: int, objects_kept: int) -> Iterator[Leak]:
     """Yield the resources that have grown in both halves; they were counted before, between and after these."""
     first, middle, last = resources
     for resource in first:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import tomllib
 from pathlib import Path
@@ -20,8 +21,16 @@ from .generated.candidates import (
     shuffled,
     strata,
 )
-from .generated.page import EXPLANATIONS, confidence_interval, folders, page, read_explanations
-from .generated.python_checks import PythonMutant, PythonRun
+from .generated.page import EXPLANATIONS, PYTHON_EXPLANATIONS, confidence_interval, folders, page, read_explanations
+from .generated.python_checks import (
+    NOT_TRIED,
+    FileCounts,
+    PythonMutant,
+    PythonRun,
+    once_more,
+    read_run,
+    write_run,
+)
 from .generated.results import SUITE, Mutant, Results, Run
 from .generated.stages import STAGES, Baseline, Outcome, classify
 from .generated.suite import Suite
@@ -218,13 +227,70 @@ def test_every_folder_of_the_sources_is_sampled_or_left_out_on_purpose() -> None
     assert folders - sampled == {"instrument", "model"}
 
 
+PYTHON_MUTANTS = (
+    PythonMutant("starpullm.checks.bits.x_compare_bits__mutmut_1", "caught"),
+    PythonMutant("starpullm.checks.bits.x_compare_bits__mutmut_2", "survived", "    a < b", "    a <= b"),
+    PythonMutant("starpullm.checks.dependencies.graph.xǁTaskGraphǁedge__mutmut_3", "time limit or crash", "x", "y"),
+    PythonMutant("starpullm.checks.bits.x__ulp_counts__mutmut_1", "caught", again="cccc"),
+    PythonMutant("starpullm.checks.bits.x_compare_bits__mutmut_4"),
+)
+
+
 def test_the_page_has_the_mutants_of_the_checks(tmp_path: Path) -> None:
-    survivor = PythonMutant("x__mutmut_2", "survived", "starpullm/checks/bits.py", "    a < b", "    a <= b")
-    mutants = (PythonMutant("x__mutmut_1", "caught"), survivor, PythonMutant("x__mutmut_3", "time limit or crash"))
-    python = PythonRun(1, "0123456789ab", "mutmut 3", 10, 30, mutants)
+    files = {
+        "starpullm/checks/bits.py": FileCounts(6, 4, 90, 70),
+        "starpullm/checks/dependencies/graph.py": FileCounts(3, 3, 10, 10),
+    }
+    python = PythonRun(1, "0123456789ab", "mutmut 3", files, 7, PYTHON_MUTANTS)
     text = page(filled(tmp_path / "results.jsonl"), {}, python)
-    assert "3 of the 10 mutants" in text
-    assert "have 20 more" in text
-    assert "caught 33.3% (0.8% to 90.6%) of the rest" in text
-    assert "`x__mutmut_2`: open.\n\n```diff\n-    a < b\n+    a <= b\n```" in text
-    assert "caught 50.0%" in page(filled(tmp_path / "again.jsonl"), {(*survivor.key, ""): "a is never b"}, python)
+    assert "run 7 of the 9 functions that have mutants, with 80 of the 100 mutants" in text
+    assert "without the 7 of other samples, 5 were drawn, of which 1 were not tried" in text
+    assert "1 survived at first. They were tried once more" in text
+    assert "(commit `cccc`), which catch 1." in text
+    assert "| bits.py | 6 | 4 | 3 | 2 | 0 | 1 | 66.7% (9.4% to 99.2%) |" in text
+    assert "| dependencies/graph.py | 3 | 3 | 1 | 0 | 0 | 1 | 0.0%" in text
+    assert "| **all** | 9 | 7 | 4 | 2 | 0 | 2 | 50.0% (6.8% to 93.2%) |" in text
+    survivor = PYTHON_MUTANTS[1]
+    assert f"`{survivor.name}`: not explained.\n\n```diff\n-    a < b\n+    a <= b\n```" in text
+    assert "edge__mutmut_3` (time limit or crash): not explained" in text
+    explained = page(filled(tmp_path / "again.jsonl"), {(*survivor.key, ""): "a is never b"}, python)
+    assert "| **all** | 9 | 7 | 4 | 2 | 1 | 1 | 66.7%" in explained
+    assert f"`{survivor.name}`: a is never b." in explained
+
+
+def test_a_mutant_of_the_checks_knows_its_file_and_function() -> None:
+    assert [(mutant.file, mutant.function) for mutant in PYTHON_MUTANTS[1:4]] == [
+        ("starpullm/checks/bits.py", "compare_bits"),
+        ("starpullm/checks/dependencies/graph.py", "TaskGraph.edge"),
+        ("starpullm/checks/bits.py", "_ulp_counts"),
+    ]
+
+
+def test_results_of_the_checks_are_read_as_written_and_survivors_are_tried_once_more(tmp_path: Path) -> None:
+    path = tmp_path / "python-1.json"
+    assert read_run(path) is None
+    run = PythonRun(1, "0123", "mutmut 3", {"starpullm/checks/bits.py": FileCounts(6, 4, 90, 70)}, 7, PYTHON_MUTANTS)
+    write_run(run, path)
+    assert read_run(path) == run
+    tried = once_more(run).mutants
+    assert [mutant.status for mutant in tried] == ["caught", NOT_TRIED, NOT_TRIED, "caught", NOT_TRIED]
+    assert [bool(mutant.again) for mutant in tried] == [False, True, True, True, False]
+    assert tried[1].before == PYTHON_MUTANTS[1].before
+
+
+def source_of(file: str, function: str) -> str:
+    """Return the text of a function, or of a method with its class, with single spaces."""
+    text = (CHECKOUT / file).read_text("utf-8")
+    nodes: list[ast.stmt] = ast.parse(text).body
+    for name in function.split("."):
+        (node,) = (of for of in nodes if isinstance(of, ast.FunctionDef | ast.ClassDef) and of.name == name)
+        nodes = node.body
+    return " ".join(str(ast.get_source_segment(text, node)).split())
+
+
+@pytest.mark.parametrize("kind", ["equivalent", "gap"])
+def test_explanations_of_the_checks_are_of_lines_that_stand_once_in_a_function(kind: str) -> None:
+    for file, before, after, function in read_explanations(PYTHON_EXPLANATIONS, kind):
+        found = source_of(file, function).count(before)
+        assert found == 1, f"{file}, {function} has {before!r} {found} times: remove the explanation, or renew it"
+        assert after != before

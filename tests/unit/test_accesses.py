@@ -49,6 +49,8 @@ def test_no_finding_passes(check: type) -> None:
     assert result.outcome is Outcome.PASSED
     assert (result.measured, result.limit, result.compared) == (0, 0, 3 if check is check_accesses else 3072)
     assert result.findings == ()
+    looked_at = "3 pages" if check is check_accesses else "3072 elements"
+    assert result.finding == f"2 tasks with 3 accesses, {looked_at}, 0 findings"
 
 
 @pytest.mark.parametrize("kind", FindingKind)

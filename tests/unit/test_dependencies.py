@@ -337,6 +337,12 @@ def test_overtaking_and_parallelism_are_counted() -> None:
     assert (result.num_free, result.max_parallel) == (3, 3)
 
 
+def test_tasks_that_have_ended_are_no_longer_parallel() -> None:
+    flow = [[(0, W)], [(0, R)], [(1, W)], [(2, W)], [(3, W)]]
+    trace = make_trace(flow, starts=[0, 10, 20, 30, 35], ends=[10, 20, 30, 40, 45])
+    assert (check_observed(trace).max_parallel, check_observed(trace).num_free) == (2, 1)
+
+
 def test_a_run_in_the_order_of_submission_shows_nothing() -> None:
     """It would have kept any order. One overlap of two tasks that nothing orders is enough."""
     flow = [[(0, W)], [(0, R)], [(1, W)]]

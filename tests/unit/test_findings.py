@@ -9,7 +9,7 @@ from starpullm.checks.accesses import check_accesses, check_poison
 from starpullm.checks.dependencies import check_observed, check_reuse
 from starpullm.checks.observer import FindingKind
 from starpullm.checks.reduction import GradientErrorResult, TensorError, gradient_error
-from starpullm.checks.result import Outcome, json_value
+from starpullm.checks.result import MAX_LISTED, Outcome, json_value
 from starpullm.checks.task_name import TaskName
 
 from .test_accesses import LOOKED, found, two_tasks
@@ -41,6 +41,47 @@ def test_checks_have_their_names() -> None:
 def test_the_compared_edges_are_counted() -> None:
     result = check_observed(make_trace([[(0, W)], [(0, R)], [(1, W)]], starts=[0, 5, 0], ends=[4, 6, 1]))
     assert (result.num_required, result.compared) == (1, 1)
+
+
+def test_a_run_that_broke_the_order_is_described() -> None:
+    flow = [[(0, W)], [(0, R)], [(1, W)]]
+    result = check_observed(make_trace(flow, starts=[0, 5, 0], ends=[9, 6, 1]))
+    assert result.describe() == [
+        "observed order: failed: 1 required edges compared, 1 violated",
+        "  3 tasks, up to 2 at a time; 3 pairs not as submitted",
+        "  work (step 0) → [h0] work (step 0): the last started 4 ns before the end of the first",
+    ]
+
+
+def test_many_violations_are_counted_and_some_listed() -> None:
+    count = MAX_LISTED + 3
+    trace = make_trace([[(0, W)], *[[(0, R)]] * count], starts=[0] * (count + 1), ends=[5] * (count + 1))
+    result = check_observed(trace)
+    assert (result.measured, len(result.violations)) == (count, MAX_LISTED)
+    assert result.describe()[-1] == "  … and 3 more"
+
+
+def test_what_reuse_costs_is_described() -> None:
+    """A buffer that two independent chains share, and one that the second step writes after all of the first."""
+    flow = [[(0, W)], [(0, R), (1, W)], [(0, W)], [(0, R), (2, W)]]
+    result = check_reuse(make_trace(flow, steps=[0, 0, 1, 1]), np.array([30, 50, 20, 10]) * 10**6)
+    assert result.describe() == [
+        "handle reuse: failed: 1 edges added, 1 not implied; the critical path grows by 37.500%, expected 0",
+        "  critical path: 0.110000 s, without reuse 0.080000 s",
+        "  on the critical path: work (step 0) → work (step 1): write after read of h0",
+        "  not implied: 1 edges of h0, for example work (step 0) → work (step 1): write after read of h0",
+    ]
+
+
+def test_implied_reuse_is_described_with_the_path_that_implies_it() -> None:
+    flow = [[(0, W)], [(0, R), (1, W)], [(1, R), (2, W)], [(2, R), (0, W)]]
+    result = check_reuse(make_trace(flow, steps=[0, 0, 0, 1]), np.array([1, 1, 1, 1]) * 10**6)
+    assert result.describe() == [
+        "handle reuse: passed: 1 edges added, 0 not implied; the critical path grows by 0.000%, expected 0",
+        "  critical path: 0.004000 s, without reuse 0.004000 s",
+        "  implied: work (step 0) → work (step 1): write after read of h0, by work (step 0) → [h1] work (step 0) → "
+        "[h2] work (step 1)",
+    ]
 
 
 def test_the_name_of_a_task_has_its_worker() -> None:

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from starpullm.checks.kernels.cases import CASES, Case, make_case
-from starpullm.checks.kernels.check import Declared, Function, KernelFinding, compare_levels
+from starpullm.checks.kernels.check import Declared, Function, KernelFinding, KernelResult, compare_levels
 from starpullm.checks.kernels.draw import SUM_CONTINUES, Buffer
+from starpullm.checks.result import Outcome
 
 KERNEL = "residual_forward"
 
@@ -179,3 +180,41 @@ def test_the_cases_stand_on_both_sides_of_thresholds() -> None:
     assert any(head > 768 for _, head in heads)
     assert any(a["C"] > 131072 for a in of["matmul_forward"])
     assert {a["start"] for a in of["gelu_backward"]} == {SUM_CONTINUES, 1 - SUM_CONTINUES}
+
+
+def test_findings_are_described_the_first_with_its_bits(cases: dict[int, Case]) -> None:
+    def change(arguments: Mapping[str, Any], thread: int) -> None:
+        flip(arguments["out"], 5)
+        flip(arguments["a"], 3)
+
+    _, found = compare(cases[1], changed_by(change))
+    assert [finding.output for finding in found] == ["a", "out"]
+
+    def described(findings: list[KernelFinding], measured: int, environment: str = "") -> list[str]:
+        result = KernelResult(
+            name="bits of k",
+            outcome=Outcome.FAILED if findings else Outcome.PASSED,
+            finding="3 findings",
+            compared=9,
+            measured=measured,
+            kernel="k",
+            levels=("ref", "mine"),
+            cases=1,
+            environment=environment,
+            findings=tuple(findings),
+            by_level={"mine": 2, "other": 1} if findings else {},
+        )
+        return list(result.detail_lines())
+
+    first, second = found[1], found[0]
+    lines = list(first.lines())
+    assert len(lines) == 5
+    assert described([first, second], 4, "flush to zero") == [
+        *lines,
+        next(second.lines()),
+        "… and 2 more",
+        "by level: mine 2, other 1",
+        "floating-point environment: flush to zero",
+    ]
+    assert described([second], 1) == [next(second.lines()), "by level: mine 2, other 1"]
+    assert described([], 0, "flush to zero") == []

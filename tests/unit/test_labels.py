@@ -60,6 +60,7 @@ def test_right_labels(accessed: str, fields: dict[str, int]) -> None:
         ("activations/ln1[1]#3", {"sub_batch": 0}, "found sub_batch 0, expected that of activations/ln1[1]#3"),
         ("inputs@2#3", {"sub_batch": 2, "rank": 1}, "found sub_batch 2, expected that of inputs@2#3"),
         ("mean_loss@1", {"sub_batch": 2}, "found rank 0, expected the home of its sub-batch"),
+        ("mean_loss@1", {"sub_batch": 0, "rank": 1}, "found rank 1, expected the home of its sub-batch"),
         ("mean_loss@1", {"submit_ns": 4}, "submitted at 4 ns"),
         ("mean_loss@1", {"submit_ns": 0}, "submitted at 0 ns"),
     ],

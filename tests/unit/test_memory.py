@@ -5,11 +5,26 @@ pytest runs it; it needs no native code. tests/native/test_memory.py has real le
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
 import pytest
 
 from starpullm.binding import allocations
 from starpullm.binding.allocations import Site
-from starpullm.checks.memory import GrowthResult, Leak, check_growth, leaking_places
+from starpullm.checks import memory
+from starpullm.checks.memory import (
+    OBJECTS_KEPT,
+    GrowthResult,
+    Leak,
+    check_growth,
+    check_operations,
+    growing_resources,
+    leaking_places,
+    place_of,
+)
 from starpullm.checks.result import Outcome
 from starpullm.errors import InvalidArgumentError, StateError
 
@@ -90,3 +105,151 @@ def test_what_is_preloaded_already_stays(monkeypatch: pytest.MonkeyPatch) -> Non
     assert allocations.preloading() == {"LD_PRELOAD": "/lib/counts.so"}
     monkeypatch.setenv("LD_PRELOAD", "/lib/a.so:/lib/b.so")
     assert allocations.preloading() == {"LD_PRELOAD": "/lib/counts.so:/lib/a.so:/lib/b.so"}
+
+
+# ---- Growth, with sites that are made by hand ----
+
+
+class Counted:
+    """Stands for `starpullm.binding.allocations`: what was called in which order, and the sites that are left."""
+
+    def __init__(self, *sites: list[Site]) -> None:
+        self.calls: list[str] = []
+        self._sites = list(sites)
+
+    def start(self) -> None:
+        self.calls.append("start")
+
+    def stop(self) -> None:
+        self.calls.append("stop")
+
+    def sites(self) -> list[Site]:
+        return self._sites.pop(0) if len(self._sites) > 1 else self._sites[0]
+
+
+def grow(
+    monkeypatch: pytest.MonkeyPatch, counted: Counted, repeat: Callable[[int], None] = lambda number: None
+) -> GrowthResult:
+    monkeypatch.setattr(memory, "allocations", counted)
+    monkeypatch.setattr(memory, "find_library", lambda: OWN)
+    monkeypatch.setattr(memory, "OBJECTS_KEPT", 1000)  # this process does other things too
+
+    def called(number: int) -> None:
+        counted.calls.append(f"repeat {number}")
+        repeat(number)
+
+    return check_growth("steps", called, warm_up=3, repetitions=10, renewals=4)
+
+
+def test_only_repetitions_are_counted_and_renewals_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = Counted([site(OWN, 1, 1), site(OWN, 2, 0), site(OTHER, 3, 9)])
+    found = grow(monkeypatch, counted)
+    assert counted.calls == ["start", "repeat 3", "start", "repeat 5", "repeat 5", "stop", "repeat 4"]
+    assert (found.outcome, found.compared, found.measured) == (Outcome.PASSED, 200, 0)
+    assert (found.name, found.finding) == ("memory growth", "0 leaks in 10 steps")
+    assert (found.repeated, found.repetitions, found.leaks) == ("steps", 10, ())
+
+
+def test_what_repetitions_leave_is_told_by_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "FREEING_SECONDS", 0.0)
+    left = [site(OWN, 1, 5), site(OWN, 1, 7, thread=2), site(OTHER, 3, 10), site(OTHER, 4, 9)]
+    found = grow(monkeypatch, Counted(left))
+    assert (found.outcome, found.compared, found.measured) == (Outcome.FAILED, 200, 2)
+    assert found.describe() == [
+        "memory growth: failed: 2 leaks in 10 steps; own.so, function: 19.2 bytes a repetition, 12 left of 10 "
+        "repetitions",
+        "  own.so, function: 19.2 bytes a repetition, 12 left of 10 repetitions",
+        "  other.so, function: 16 bytes a repetition, 10 left of 10 repetitions",
+    ]
+
+
+def test_of_several_operations_a_leak_says_whose_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = Counted([site(OWN, 1, 0)], [site(OWN, 1, 12)])
+    monkeypatch.setattr(memory, "allocations", counted)
+    monkeypatch.setattr(memory, "find_library", lambda: OWN)
+    monkeypatch.setattr(memory, "OBJECTS_KEPT_EARLY", 1000)
+    monkeypatch.setattr(memory, "FREEING_SECONDS", 0.0)
+    called: list[str] = []
+    found = check_operations({name: partial(called.append, name) for name in ("open", "close")})
+    assert called == ["open"] * 16 + ["close"] * 16
+    assert counted.calls == ["start", "start", "stop"] * 2
+    assert (found.outcome, found.compared, found.measured, found.repetitions) == (Outcome.FAILED, 200, 1, 10)
+    leak = "close: own.so, function: 19.2 bytes a repetition, 12 left of 10 repetitions"
+    assert found.finding == f"1 leaks in 2 operations, 10 times each; {leak}"
+
+
+def test_what_is_freed_a_little_later_is_no_leak(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = grow(monkeypatch, Counted([site(OWN, 1, 2)], [site(OWN, 1, 2)], [site(OWN, 1, 0)]))
+    assert (found.outcome, found.compared) == (Outcome.PASSED, 100)
+
+
+def test_files_that_stay_open_are_a_leak(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+    try:
+        found = grow(
+            monkeypatch, Counted([site(OWN, 1, 0)]), lambda n: opened.extend(os.open("/dev/null", 0) for _ in range(n))
+        )
+    finally:
+        for file in opened:
+            os.close(file)
+    assert [str(leak) for leak in found.leaks] == ["file descriptors: 10 left of 10 repetitions"]
+    assert found.finding == "1 leaks in 10 steps; file descriptors: 10 left of 10 repetitions"
+
+
+@pytest.mark.parametrize(
+    ("answer", "place"),
+    [
+        ("echo submit_step; echo submit.c:12", "own.so, submit_step (submit.c:12)"),
+        ("echo submit_step; echo '??:0'", "own.so, submit_step"),
+        ("echo '??'; echo '??:0'", "own.so, exported"),
+        ("echo submit_step; exit 1", "own.so, exported"),
+        (f'test "$*" = "-f -s -e {OWN} 0x1f" && test -z "$DEBUGINFOD_URLS" && echo asked; echo x', "own.so, asked (x)"),
+    ],
+)
+def test_symbols_name_a_place_that_is_not_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, place: str
+) -> None:
+    program = tmp_path / "addr2line"
+    program.write_text(f"#!/bin/sh\n{answer}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("DEBUGINFOD_URLS", "https://symbols")
+    assert place_of(Site("/lib/own.so", "exported", 0x1F, 0x1F, 1, made=9, live=9, live_bytes=9)) == place
+
+
+def resources(objects: int, files: int, threads: int) -> dict[str, int]:
+    return {"objects of Python": objects, "file descriptors": files, "threads": threads}
+
+
+@pytest.mark.parametrize(
+    ("middle", "last", "names"),
+    [
+        ((1000, 50, 8), (1000, 50, 8), []),
+        ((1000, 54, 8), (1000, 60, 8), []),  # once, and not in both halves
+        ((1000, 55, 8), (1000, 59, 8), []),
+        ((1000, 55, 8), (1000, 60, 8), ["file descriptors: 10"]),
+        ((1014, 50, 13), (1030, 50, 18), ["threads: 10"]),
+        ((1015, 50, 8), (1030, 50, 8), ["objects of Python: 30"]),
+        ((1015, 50, 8), (1029, 50, 8), []),
+    ],
+)
+def test_a_resource_leaks_that_grows_in_both_halves(
+    middle: tuple[int, int, int], last: tuple[int, int, int], names: list[str]
+) -> None:
+    counts = [resources(1000, 50, 8), resources(*middle), resources(*last)]
+    assert [str(leak) for leak in growing_resources(counts, 10, OBJECTS_KEPT)] == [
+        f"{name} left of 10 repetitions" for name in names
+    ]
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "place"),
+    [
+        ("/lib/own.so", "submit", "own.so, submit"),
+        ("/lib/own.so", "", "own.so, 0x1f"),
+        ("", "", "unknown module, 0x1f"),
+    ],
+)
+def test_a_place_is_named_without_symbols_too(module: str, function: str, place: str) -> None:
+    made = Site(module, function, 0x1F, 0x1F, 1, made=100, live=20, live_bytes=320)
+    assert place_of(made) == place

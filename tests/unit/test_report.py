@@ -9,20 +9,15 @@ import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import jsonschema
-import numpy as np
 import pytest
 from click.testing import CliRunner
-from numpy.typing import NDArray
 
-from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK
-from starpullm.checks.recorded_run import of_all_ranks
 from starpullm.commands import main
 from starpullm.commands.main import EXIT_BAD_INPUT
 from starpullm.errors import FormatError, MissingDependencyError
-from starpullm.processes.clocks import ClockReading
 from starpullm.report import ReportFolder, new_document, read_document, require_packages, write_document
 from starpullm.report.block_graph import block_graph_of
 from starpullm.report.document import schema
@@ -34,7 +29,6 @@ from starpullm.report.throughput import change_points, speeds_of
 from starpullm.report.verdict import check_rows, not_checked, verdict_of
 from starpullm.report.violations import violations_of
 from starpullm.report.workers import workers_of
-from starpullm.trace import Trace
 
 from .reports import entry, failing, gradients, killed, merged, parity, passing, recording, throughput
 
@@ -300,30 +294,3 @@ def test_an_unfinished_report_is_renewed_now_and_then(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "report.json").read_text() == first
     folder.write(document)
     assert len(json.loads((tmp_path / "out" / "report.json").read_text())["tests"]) == 1
-
-
-def test_times_of_ranks_are_on_one_clock() -> None:
-    """The clock of rank 1 is 1000 ns ahead; each rank knows the times of its own tasks only."""
-    tables = []
-    for rank in range(2):
-        tasks = np.zeros(2, TRACE_TASK)
-        tasks["rank"] = [0, 1]
-        tasks["worker"] = [5 if rank == 0 else -1, 7 if rank == 1 else -1]
-        tasks["start_ns"][rank], tasks["end_ns"][rank] = 2000 + 1000 * rank, 2500 + 1000 * rank
-        tables.append(tasks)
-    aligned = [tables[0].copy(), tables[1].copy()]
-    for name in ("start_ns", "end_ns"):
-        aligned[1][name][1] -= 1000
-
-    class Ranks:
-        """What of_all_ranks asks of a communicator."""
-
-        def allgather(self, own: NDArray[np.void]) -> list[NDArray[np.void]]:
-            assert (own == aligned[1]).all()
-            return aligned
-
-    reading = ClockReading(at_ns=0, ahead_ns=1000)
-    trace = Trace(tables[1], np.zeros(0, TRACE_ACCESS), ("work",), ())
-    merged = of_all_ranks(trace, cast("Any", Ranks()), reading, reading).tasks
-    assert merged["worker"].tolist() == [5, 7]
-    assert merged["start_ns"].tolist() == [2000, 2000]

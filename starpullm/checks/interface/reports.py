@@ -36,14 +36,15 @@ def long_traces(place: Place, *, record: str, seed: int) -> CheckResult:
                 trainer.submit(*own_batch(trainer, seed, steps))
                 steps += 1
             trace = trainer.trace()
-            _check_steps(statements, trace, first * steps, steps, in_a_step)
+            check_steps(statements, trace, first * steps, steps, in_a_step)
             trainer.clear_trace()
             statements.equal("tasks after clearing", 0, len(trainer.trace()))
-        _check_workers(statements, place, trace)
+        check_workers(statements, place, trace)
     return statements.result()
 
 
-def _check_steps(statements: Statements, trace: Trace, first: int, steps: int, in_a_step: int) -> None:
+def check_steps(statements: Statements, trace: Trace, first: int, steps: int, in_a_step: int) -> None:
+    """State that a trace has so many steps, from the number ``first`` on, whose tasks and accesses are alike."""
     statements.equal("tasks", steps * in_a_step, len(trace))
     tasks = trace.tasks
     statements.equal("numbers of tasks", True, np.array_equal(tasks["id"], np.arange(len(tasks))))
@@ -70,7 +71,7 @@ def _check_steps(statements: Statements, trace: Trace, first: int, steps: int, i
         statements.equal(f"step of the tasks of step {number}", {first + number}, set(own.tolist()))
 
 
-def _check_workers(statements: Statements, place: Place, trace: Trace) -> None:
+def check_workers(statements: Statements, place: Place, trace: Trace) -> None:
     """State that this rank's tasks ran one after the other on each worker, after their submission."""
     tasks = trace.tasks[trace.tasks["worker"] >= 0]
     expected = set(range(place.runtime.partition.workers))

@@ -26,7 +26,7 @@ from ..mutants import Builder
 from ..patches import CHECKOUT, PatchError
 from .candidates import VECTOR_FOLDER, Candidate, Stratum, candidates_of, shuffled, strata, tool
 from .page import folders, page, read_explanations, reason_of
-from .python_checks import read_run
+from .python_checks import read_run, results_of
 from .results import SUITE, Mutant, Results, Run, checked_out, in_suite
 from .stages import STAGES, Baseline, Stage, Workplace, inspect, limit_this_process
 
@@ -256,7 +256,9 @@ def work(
 def write_pages(options: argparse.Namespace, results: Results) -> None:
     """Write the page of the documentation and, if there is a folder for it, the report."""
     fresh = Results(FRESH) if FRESH.exists() else None
-    options.page.write_text(page(results, python=read_run(), fresh=fresh), "utf-8")
+    python, python_fresh = (read_run(results_of(seed)) for seed in (1, 2))
+    text = page(results, python=python, fresh=fresh, python_fresh=python_fresh)
+    options.page.write_text(text, "utf-8")
     if options.report:
         document = new_document("python -m tests.mutation.generated", sys.argv[1:], seed=options.seed)
         ReportFolder(options.report).write(

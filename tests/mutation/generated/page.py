@@ -10,13 +10,22 @@ from statistics import median
 from typing import Any, Protocol
 
 from .candidates import LEFT_OUT
-from .python_checks import PythonRun
+from .python_checks import NOT_TRIED, FileCounts, PythonMutant, PythonRun
 from .results import SUITE, Mutant, Results, Run
 from .stages import STAGES
 
-__all__ = ["EXPLANATIONS", "confidence_interval", "folders", "page", "read_explanations", "reason_of"]
+__all__ = [
+    "EXPLANATIONS",
+    "PYTHON_EXPLANATIONS",
+    "confidence_interval",
+    "folders",
+    "page",
+    "read_explanations",
+    "reason_of",
+]
 
 EXPLANATIONS = Path(__file__).resolve().parent / "equivalent.toml"
+PYTHON_EXPLANATIONS = EXPLANATIONS.with_name("python-equivalent.toml")
 
 Key = tuple[str, str, str, str]
 """File, line before, line after, function or nothing."""
@@ -74,9 +83,11 @@ def page(
     explanations: dict[Key, str] | None = None,
     python: PythonRun | None = None,
     fresh: Results | None = None,
+    python_fresh: PythonRun | None = None,
 ) -> str:
-    """Return docs/mutants.md; ``fresh`` are the results of a sample whose survivors no check was made for."""
+    """Return docs/mutants.md; fresh results are those of a sample whose survivors no check or test was made for."""
     explanations = read_explanations() if explanations is None else explanations
+    of_python = {**explanations, **read_explanations(PYTHON_EXPLANATIONS)}
     run = results.run
     assert run is not None
     tried = [mutant for mutant in results.mutants.values() if mutant.name in results.outcomes]
@@ -100,7 +111,8 @@ def page(
         num_open=len(open_ones),
         gaps=sum(_gap(mutant) != "not explained" for mutant in open_ones),
         project=_caught_by_project(results, tried, explanations),
-        python=_python(python, explanations) if python else "Not tried.",
+        python=_python(python, of_python) if python else "Not tried.",
+        python_fresh=_python(python_fresh, of_python) if python_fresh else "Not tried.",
         fresh=_fresh(fresh, explanations) if fresh else "Not tried.",
         open="\n".join(_entry(mutant, _gap(mutant), results, is_equivalent=False) for mutant in open_ones) or "None.",
         explained="\n".join(
@@ -270,28 +282,61 @@ def _entry(mutant: Mutant, text: str, results: Results, *, is_equivalent: bool) 
 
 
 def _python(run: PythonRun, explanations: dict[Key, str]) -> str:
-    counts = Counter(mutant.status for mutant in run.mutants)
-    tried = len(run.mutants) - counts["not tried"]
-    survivors = [mutant for mutant in run.mutants if mutant.status == "survived"]
-    equivalent = sum(reason_of(mutant, explanations) is not None for mutant in survivors)
-    if tried == equivalent:
-        return "Not tried."
-    low, high = confidence_interval(counts["caught"], tried - equivalent)
-    kinds = ", ".join(f"{count} {status}" for status, count in counts.most_common())
-    lines = [
-        f"Seed {run.seed}, commit `{run.commit}`, {run.tool}: {len(run.mutants)} of the {run.mutants_of_tested} "
-        f"mutants of functions that these unit tests run; the other functions, which only native tests run, have "
-        f"{run.mutants_of_all - run.mutants_of_tested} more. {kinds}; {equivalent} of the survivors are equivalent. "
-        f"The unit tests caught {counts['caught'] / (tried - equivalent):.1%} ({low:.1%} to {high:.1%}) of the rest.",
-    ]
-    for mutant in survivors:
-        text = (reason_of(mutant, explanations) or "open").rstrip(".")
-        before, after = (
-            "".join(f"{sign}{line}\n" for line in changed.splitlines())
-            for sign, changed in (("-", mutant.before), ("+", mutant.after))
+    """Return the section on a sample of mutants of the checks."""
+    survivors = [mutant for mutant in run.mutants if mutant.status not in ("caught", NOT_TRIED)]
+    functions, functions_run = (
+        sum(getattr(of, n) for of in run.files.values()) for n in ("functions", "functions_run")
+    )
+    mutants, mutants_run = (sum(getattr(of, n) for of in run.files.values()) for n in ("mutants", "mutants_run"))
+    again = [mutant for mutant in run.mutants if mutant.again]
+    untried = sum(mutant.status == NOT_TRIED for mutant in run.mutants)
+    head = (
+        f"Seed {run.seed}, commit `{run.commit}`, {run.tool}. The unit tests run {functions_run} of the {functions} "
+        f"functions that have mutants, with {mutants_run} of the {mutants} mutants; the other functions need the "
+        f"native library, and only native tests and the suite run them. Of the {mutants_run} mutants"
+        + (f", without the {run.left_out} of other samples," if run.left_out else "")
+        + f" {len(run.mutants)} were drawn"
+        + (f", of which {untried} were not tried." if untried else ".")
+    )
+    if again:
+        commits = ", ".join(f"`{commit}`" for commit in dict.fromkeys(mutant.again for mutant in again))
+        caught = sum(mutant.status == "caught" for mutant in again)
+        head += (
+            f" {len(again)} survived at first. They were tried once more with unit tests that were made because of "
+            f"them (commit {commits}), which catch {caught}. So the rates are higher than those of mutants that "
+            "nobody has looked at, of which there is "
+            "[a sample below](#mutants-of-the-checks-that-no-unit-test-was-made-for)."
         )
-        lines.append(f"`{mutant.name}`: {text}.\n\n```diff\n{before}{after}```")
-    return "\n\n".join(lines)
+    files = {name: [mutant for mutant in run.mutants if mutant.file == name] for name in sorted(run.files)}
+    rows = [_python_row(name, run.files[name], own, explanations) for name, own in files.items()]
+    everything = FileCounts(functions, functions_run, mutants, mutants_run)
+    rows.append(_python_row("**all**", everything, run.mutants, explanations))
+    columns = ["file", "functions", "run by unit tests", "tried", "caught", "equivalent", "open", "rate"]
+    table = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", *rows]
+    return "\n\n".join([head, "\n".join(table), *(_python_entry(mutant, explanations) for mutant in survivors)])
+
+
+def _python_row(name: str, counts: FileCounts, mutants: Sequence[PythonMutant], explanations: dict[Key, str]) -> str:
+    tried = [mutant for mutant in mutants if mutant.status != NOT_TRIED]
+    caught = sum(mutant.status == "caught" for mutant in tried)
+    equivalent = sum(mutant.status != "caught" and reason_of(mutant, explanations) is not None for mutant in tried)
+    counted = len(tried) - equivalent
+    rate = "—"
+    if counted:
+        low, high = confidence_interval(caught, counted)
+        rate = f"{caught / counted:.1%} ({low:.1%} to {high:.1%})"
+    numbers = (counts.functions, counts.functions_run, len(tried), caught, equivalent, counted - caught)
+    return f"| {name.removeprefix('starpullm/checks/')} | {' | '.join(map(str, numbers))} | {rate} |"
+
+
+def _python_entry(mutant: PythonMutant, explanations: dict[Key, str]) -> str:
+    reason = reason_of(mutant, explanations) or reason_of(mutant, read_explanations(PYTHON_EXPLANATIONS, "gap"))
+    before, after = (
+        "".join(f"{sign}{line}\n" for line in changed.splitlines())
+        for sign, changed in (("-", mutant.before), ("+", mutant.after))
+    )
+    ending = "" if mutant.status == "survived" else f" ({mutant.status})"
+    return f"`{mutant.name}`{ending}: {(reason or 'not explained').rstrip('.')}.\n\n```diff\n{before}{after}```"
 
 
 _PAGE = """# Generated mutants: how many defects the suite catches that nobody chose
@@ -384,16 +429,25 @@ of.
 
 ## Mutants of the checks themselves
 
-mutmut changes the functions of `starpullm/checks`, and the unit tests that need no native library have to catch it.
+[mutmut](https://github.com/boxed/mutmut) changes the functions of `starpullm/checks`, and the tests of `tests/unit`
+that import this package have to catch it. They need no native library, so they show the comparisons, counts, and
+sentences of a check on results that the test has made. A mutant that a time limit or a crash has ended is credited to
+no test. mutmut leaves out decorated functions.
 
 {python}
+
+### Mutants of the checks that no unit test was made for
+
+The survivors of this sample are as they were found.
+
+{python_fresh}
 
 ## Repeating it
 
 <!-- not run: takes hours; tests/mutation runs a fixed sample -->
 ```
 pip install 'starpullm[mutation]'
-python -m tests.mutation.generated.python_checks --seed 1 --count 200
+python -m tests.mutation.generated.python_checks --seed 1 --count 240
 python -m tests.mutation.generated --seed 1 --count 400
 ```
 
@@ -401,7 +455,8 @@ It can be interrupted: results go to `.cache/mutants-SEED.jsonl`, and `--resume 
 itself, `--folder graph` tries one folder. This page is written at the end of every run; `--page-only --resume FILE`
 writes it without a run. The results of this page are in
 [seed-1.jsonl](../tests/mutation/generated/seed-1.jsonl); a run goes on with them in a checkout of the commit above. The
-explanations are in [equivalent.toml](../tests/mutation/generated/equivalent.toml), by the changed line.
+explanations are in [equivalent.toml](../tests/mutation/generated/equivalent.toml), by the changed line. Those of the
+checks are beside them, in `python-SEED.json` and `python-equivalent.toml`; `--again` tries their survivors once more.
 
 A fixed sample of mutants is in [tests/mutation/sample](../tests/mutation/sample), as patches that name the check which
 has to catch each. `pytest tests/mutation/test_generated.py` tries them. `python -m tests.mutation.renew` renews patches

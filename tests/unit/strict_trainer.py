@@ -1,0 +1,197 @@
+"""A runtime and a trainer in NumPy, by the arithmetic of numerics.md, which can be made to compute something wrong.
+
+Tests of checks train with them: they show what a check makes of a run, and need no native library. That the library's
+own trainer passes is shown by the suite.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK
+from starpullm.checks.bits import bits_of
+from starpullm.checks.parity import execution_order, make_inputs
+from starpullm.data.generator import generate_tokens, generated_tokens_sha256
+from starpullm.files.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from starpullm.golden.records import (
+    TENSOR_GROUPS,
+    GoldenRecord,
+    layer_name,
+    shipped_record,
+    split_layer,
+    tensor_digest,
+)
+from starpullm.runtime import Runtime
+from starpullm.trace import AccessMode, HandleInfo, Trace
+
+from .strict_reference import AdamW, StrictModel
+
+Floats = NDArray[np.float32]
+
+
+@dataclass
+class StrictRuntime:
+    """What checks ask of a runtime."""
+
+    ranks: int = 1
+    rank: int = 0
+    comm: Any = None
+    matmul: str = "strict"
+    partition: str = "1x1"
+    scheduler: str = "lws"
+
+
+def runtime(**fields: Any) -> Runtime:
+    """Return a runtime that says this of itself."""
+    return cast(Runtime, StrictRuntime(**fields))
+
+
+@dataclass
+class StrictLoss:
+    """The loss of a step that has ended."""
+
+    value: np.float32
+    ready: bool = True
+
+
+class StrictTrainer:
+    """What checks ask of a trainer; ``fault`` is called after every step, and may change tensors and ``loss``."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        checkpoint: str | os.PathLike[str] | None = None,
+        *,
+        batch_size: int,
+        seq_len: int,
+        learning_rate: float = 3e-4,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        fault: Callable[[StrictTrainer], None] | None = None,
+        **options: Any,
+    ) -> None:
+        assert checkpoint is not None
+        content = read_checkpoint(checkpoint)
+        parameters = {name: np.array(values) for name, values in content.parameters.items()}
+        self.runtime, self.config, self.options = runtime, content.config, options
+        self.batch_size, self.seq_len = batch_size, seq_len
+        self.model = StrictModel(content.config, parameters, batch_size, seq_len)
+        self.settings = AdamW(learning_rate, *betas, eps, weight_decay)
+        self.loss = np.float32(0)
+        self.closed = False
+        self._fault, self._first_traced = fault, 0
+
+    def step(self, inputs: NDArray[np.int32], targets: NDArray[np.int32]) -> np.float32:
+        assert inputs.shape == targets.shape == (self.batch_size, self.seq_len)
+        self.loss = self.model.step(inputs, targets, self.settings)
+        if self._fault:
+            self._fault(self)
+        return self.loss
+
+    def submit(self, inputs: NDArray[np.int32], targets: NDArray[np.int32]) -> StrictLoss:
+        return StrictLoss(self.step(inputs, targets))
+
+    def wait(self) -> None:
+        """Nothing is in flight."""
+
+    def gather(self) -> None:
+        """This rank has all parameters."""
+
+    def tensor_names(self, group: str) -> list[str]:
+        return list(dict.fromkeys(split_layer(name)[0] for name in getattr(self.model, group)))
+
+    def tensor(self, group: str, name: str, layer: int | None = None) -> Floats:
+        tensors: dict[str, Floats] = getattr(self.model, group)
+        if layer is None and name not in tensors:
+            return np.stack([tensors[f"{name}[{number}]"] for number in range(self.config.num_layers)])
+        return tensors[layer_name(name, layer)].copy()
+
+    def trace(self) -> Trace:
+        """Return a task for each buffer that each step has written since the trace was cleared, in the order of steps.
+
+        Within a step the order is that of `execution_order`.
+        """
+        names = list(self._buffers())
+        steps = range(self._first_traced, self.model.steps)
+        tasks = np.zeros(len(names) * len(steps), TRACE_TASK)
+        tasks["id"] = tasks["first_access"] = np.arange(len(tasks))
+        tasks["num_accesses"] = 1
+        tasks["step"], tasks["worker"] = np.repeat(steps, len(names)), 3
+        tasks["sub_batch"] = [int(name.partition("#")[2] or -1) for name in names] * len(steps)
+        layers = [
+            split_layer(name.rpartition("/")[2])[1] if re.match("(params|m|v)/", name) else None for name in names
+        ]
+        tasks["layer"] = [-1 if layer is None else layer for layer in layers] * len(steps)
+        tasks["submit_ns"], tasks["start_ns"] = tasks["id"] + 1, 10 * tasks["id"] + 1000
+        tasks["end_ns"] = tasks["start_ns"] + 15  # longer than until the next start
+        accesses = np.array([(number, AccessMode.WRITE) for number in range(len(names))] * len(steps), TRACE_ACCESS)
+        handles = tuple(HandleInfo(number, name, 4) for number, name in enumerate(names))
+        return Trace(tasks, accesses, ("write",), handles)
+
+    def clear_trace(self) -> None:
+        self._first_traced = self.model.steps
+
+    def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        parameters = {name: self.tensor("params", name) for name in self.tensor_names("params")}
+        write_checkpoint(path, Checkpoint(self.config, parameters))
+
+    def close(self) -> None:
+        self.closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _buffers(self) -> Iterator[str]:
+        for group, name, layer in execution_order(self.config.num_layers):
+            buffer = f"{group}/{layer_name(name, layer)}"
+            parts = range(self.options.get("sub_batches", 1)) if group.startswith("activation") else ()
+            yield from [f"{buffer}#{part}" for part in parts] or [buffer]
+        yield f"mean_loss@{self.model.steps % 2}"
+
+
+def write_record(directory: Path) -> tuple[GoldenRecord, Path]:
+    """Write a record of two steps of ``tiny``'s model with the values of the first one; return it and its checkpoint.
+
+    The strict reference has made it, so it can be compared with beside any libm.
+    """
+    tiny, steps = shipped_record("tiny"), 2
+    checkpoint = make_inputs(tiny, directory)
+    sizes: dict[str, Any] = {"batch_size": tiny.batch_size, "seq_len": tiny.seq_len}
+    rates: dict[str, Any] = {"learning_rate": tiny.learning_rate, "betas": (tiny.beta1, tiny.beta2), "eps": tiny.eps}
+    trainer = StrictTrainer(runtime(), checkpoint, **sizes, **rates, weight_decay=tiny.weight_decay)
+    content = json.loads(tiny.path.read_text("utf-8"))
+    content["config"] |= {"name": "strict", "steps": steps}
+    content["libm_fingerprint"], content["steps"] = tiny.libm_fingerprint, []
+    content["tokens_sha256"] = generated_tokens_sha256(tiny.seed, steps, **sizes, vocab_size=tiny.model.vocab_size)
+    arrays: dict[str, Floats] = {}
+    for number in range(steps):
+        loss = trainer.step(*generate_tokens(tiny.seed, number, **sizes, vocab_size=tiny.model.vocab_size))
+        groups: dict[str, Any] = {}
+        for group in TENSOR_GROUPS:
+            tensors: dict[str, Floats] = getattr(trainer.model, group)
+            groups[group] = {name: tensor_digest(values) for name, values in tensors.items()}
+            if number == 0:
+                arrays |= {f"0/{group}/{name}": trainer.tensor(group, name) for name in trainer.tensor_names(group)}
+        content["steps"].append({"mean_loss": float(loss), "mean_loss_bits": bits_of(loss), **groups})
+    path = directory / "strict.json"
+    path.write_text(json.dumps(content))
+    np.savez(path.with_suffix(".npz"), allow_pickle=False, **arrays)
+    return GoldenRecord.load(path), checkpoint
+
+
+def flip(tensor: Floats, *index: int) -> None:
+    """Change the last bit of an element."""
+    tensor.view(np.uint32)[index] ^= 1

@@ -1,0 +1,270 @@
+"""The cases of kernels have the arguments and shapes that kernels.def declares, and values of each kind."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from starpullm.checks.kernels.cases import CASES, Case, make_case
+from starpullm.checks.kernels.draw import GARBAGE_BITS, GUARD_BITS, SUM_CONTINUES, VALUES, Buffer, Draw
+
+KERNELS = " ".join((Path(__file__).parents[2] / "native/src/kernels/kernels.def").read_text("utf-8").split())
+NUMBERS = (*range(16), 31, 32, 33)
+
+Floats = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+
+
+class Parameter(NamedTuple):
+    """As it is declared; the shape is None for what is no array."""
+
+    is_input: bool
+    type: str
+    name: str
+    shape: tuple[str, ...] | None
+
+
+def declared() -> dict[str, list[Parameter]]:
+    """Return the parameters of each kernel but its team."""
+    pattern = re.compile(r"(const )?(?:struct |enum )?(\w+) \*?(\w+)(?: /\* \(([\w,]+)\) \*/)?")
+    kernels = {}
+    for name, text in re.findall(r"KERNEL\((\w+), \((.*?), struct team team\)\)", KERNELS):
+        parameters = [part.strip() for part in re.split(r",(?![^(]*\))", text)]
+        kernels[name] = [
+            Parameter(bool(found[1]), found[2], found[3], tuple(found[4].split(",")) if found[4] else None)
+            for found in filter(None, map(pattern.fullmatch, parameters))
+        ]
+        assert len(kernels[name]) == len(parameters)
+    return kernels
+
+
+DECLARED = declared()
+
+
+def length_of(size: str, letters: dict[str, int]) -> int | None:
+    """Return a size such as ``C`` or ``3C``, if its letter is known."""
+    factor, letter = re.fullmatch(r"(\d*)(\w*)", size).groups()  # type: ignore[union-attr]
+    if not letter:
+        return int(factor)
+    return int(factor or 1) * letters[letter] if letter in letters else None
+
+
+def check_arrays(case: Case) -> None:
+    letters = {name: value for name, value in case.arguments.items() if isinstance(value, int)}
+    for _, kind, name, shape in DECLARED[case.kernel]:
+        value = case.arguments[name]
+        if shape is None:
+            assert not isinstance(value, Buffer), name
+            continue
+        if value is None:
+            assert name in ("bias", "dbias")
+            continue
+        lengths = [length_of(size, letters) for size in shape]
+        letters |= {size: own for size, known, own in zip(shape, lengths, value.shape, strict=True) if known is None}
+        assert value.shape == tuple(length_of(size, letters) for size in shape), (str(case), name)
+        assert value.dtype is {"float": np.float32, "int32_t": np.int32}[kind]
+
+
+def test_there_are_cases_for_each_kernel_in_the_order_of_the_list() -> None:
+    assert list(CASES) == list(DECLARED)
+
+
+@pytest.mark.parametrize("kernel", CASES)
+def test_arguments_are_as_they_are_declared(kernel: str) -> None:
+    for number in NUMBERS:
+        case = make_case(kernel, 5, number)
+        assert set(case.arguments) == {parameter.name for parameter in DECLARED[kernel]}
+        check_arrays(case)
+        assert (case.kernel, case.number) == (kernel, number)
+
+
+@pytest.mark.parametrize("kernel", CASES)
+def test_outputs_hold_garbage_unless_a_sum_continues(kernel: str) -> None:
+    starts = set()
+    for number in range(12):
+        case = make_case(kernel, 6, number)
+        start = case.arguments.get("start", case.arguments.get("dwpe_start"))
+        starts.add(start)
+        for is_input, _, name, shape in DECLARED[kernel]:
+            if is_input or shape is None or case.arguments[name] is None:
+                continue
+            continues = name in CONTINUING if name in CONTINUING or start is None else start == SUM_CONTINUES
+            bits = case.arguments[name].array().view(np.uint32)
+            assert (bits == GARBAGE_BITS).all() != continues, (str(case), name)
+    assert starts in ({None}, {0, 1})
+
+
+CONTINUING = ("dwte", "params", "m", "v", "sum")
+"""Outputs that are always read."""
+
+
+def test_indices_are_below_their_limit_and_reach_it() -> None:
+    for kernel, name, of in (
+        ("encoder_forward", "tokens", "wte"),
+        ("encoder_backward", "tokens", "dwte"),
+        ("crossentropy_softmax_backward", "targets", ""),
+    ):
+        above = []
+        for number in range(30):
+            arguments = make_case(kernel, 5, number).arguments
+            limit = arguments[of].shape[0] if of else arguments["V"]
+            indices = arguments[name].array()
+            assert 0 <= indices.min() <= indices.max() < limit
+            above.append(indices.max() / limit)
+        assert max(above) > 0.9
+
+
+def test_attention_and_logits_have_garbage_where_nothing_is_read() -> None:
+    att = make_case("attention_backward", 1, 3).arguments["att"].array().view(np.uint32)
+    above = ~np.tri(att.shape[-1], dtype=bool)
+    assert (att[..., above] == GARBAGE_BITS).all()
+    assert not (att[..., ~above] == GARBAGE_BITS).any()
+    padded = 0
+    for number in range(20):
+        arguments = make_case("softmax_forward", 1, number).arguments
+        logits = arguments["logits"].array().view(np.uint32)
+        padded += arguments["Vp"] > arguments["V"]
+        assert (logits[:, arguments["V"] :] == GARBAGE_BITS).all()
+        assert not (logits[:, : arguments["V"]] == GARBAGE_BITS).any()
+    assert 4 < padded < 16
+
+
+def test_some_scores_overflow_and_some_logits_are_all_very_small() -> None:
+    """Both are where a search for the largest value begins, or an exponential ends."""
+    scores = [np.abs(make_case("attention_forward", 1, n).arguments["qkv"].array()) for n in range(0, 96, 2)]
+    large = [np.nanmax(values[np.isfinite(values)], initial=0) > 1e16 for values in scores]
+    assert 2 < sum(large) < 20
+    rows = [make_case("softmax_forward", 1, n).arguments for n in range(0, 128, 2)]
+    small = [(a["logits"].array()[:, : a["V"]] <= -10000).all() for a in rows]
+    assert 2 < sum(small) < 20
+
+
+def test_some_biases_are_missing() -> None:
+    for kernel, name in (("matmul_forward", "bias"), ("matmul_backward_weight", "dbias")):
+        missing = sum(make_case(kernel, 1, number).arguments[name] is None for number in range(24))
+        assert 4 < missing < 20
+
+
+def test_options_of_adamw_are_ones_that_the_library_takes() -> None:
+    cases = [make_case("adamw_update", 1, number).arguments for number in range(40)]
+    rates, beta1s, beta2s, eps, decays = (set(column) for column in zip(*(a["options"] for a in cases), strict=True))
+    assert all(1e-4 <= rate <= 5e-3 for rate in rates)
+    assert {0.0, 0.9, 0.999} <= beta1s & beta2s
+    assert all(0 <= beta < 1 for beta in beta1s | beta2s)
+    assert (eps, decays) == ({1e-8, 1e-5}, {0.0, 0.1})
+    steps = [a["step"] for a in cases]
+    assert 1 <= min(steps) < 20 < 10**5 < max(steps) <= 20_000_000
+    assert all((a["v"].array()[~np.isnan(a["v"].array())] >= 0).all() for a in cases)
+
+
+# ---- What is drawn ----
+
+
+def exponents(values: Floats) -> set[int]:
+    return set((values.ravel().view(np.uint32) >> 23 & 0xFF).tolist())
+
+
+def is_special(values: Floats) -> bool:
+    extreme = ~np.isfinite(values) | (values == 0) | (np.abs(values) == np.finfo(np.float32).max)
+    return 1 <= int(extreme.sum()) <= 3
+
+
+KINDS: dict[str, Callable[[Floats], bool]] = {
+    "ordinary": lambda values: exponents(values) == {124, 125, 126, 127},
+    "wide": lambda values: exponents(values) == set(range(103, 152)),
+    "tiny": lambda values: exponents(values) == {0, *range(55, 67)},
+    "some zeros": lambda values: 0.4 < np.mean(values == 0) < 0.6 and exponents(values) == {0, *range(124, 128)},
+    "all zeros": lambda values: not values.any(),
+    "special": is_special,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_are_mostly_of_the_cases_kind(kind: str) -> None:
+    draw = Draw(3, 0, 1)
+    draw.values = kind
+    arrays = [draw.input(4, 2000).array() for _ in range(40)]
+    assert sum(KINDS[kind](values) for values in arrays) > 15
+    others = [other for other in VALUES if any(KINDS[other](values) for values in arrays)]
+    assert len(others) > 2  # kinds also meet each other
+    signs = [float(np.mean(np.signbit(values))) for values in arrays if not np.isnan(values).any()]
+    assert all(0.4 < share < 0.6 for share in signs)
+
+
+def test_cases_with_even_numbers_are_ordinary_and_the_others_of_any_kind() -> None:
+    assert {Draw(1, 2, number).values for number in range(0, 60, 2)} == {"ordinary"}
+    assert {Draw(1, 2, number).values for number in range(1, 120, 2)} == set(VALUES) == set(KINDS)
+
+
+def test_a_buffer_has_guards_of_its_own_on_both_sides() -> None:
+    begins = set()
+    for number in range(60):
+        buffer = Draw(1, 2, number).input(3, 5)
+        begins.add(buffer.begin)
+        assert (buffer.array().shape, buffer.end - buffer.begin) == ((3, 5), 15)
+        assert len(buffer.memory) - buffer.end == 48
+        outside = np.concatenate([buffer.memory[: buffer.begin], buffer.memory[buffer.end :]])
+        assert (outside == GUARD_BITS).all()
+        assert np.array_equal(buffer.array().ravel().view(np.uint32), buffer.memory[buffer.begin : buffer.end])
+    assert (min(begins), max(begins)) == (48, 63)
+
+
+@pytest.mark.parametrize(("number", "largest"), [(0, 9), (1, 40), (2, 768), (3, 768), (4, 40), (5, 9), (6, 768)])
+def test_sizes_are_of_the_pool_of_a_case(number: int, largest: int) -> None:
+    sizes = [Draw(seed, 0, number).sizes(3, 1_000_000) for seed in range(40)]
+    assert max(map(max, sizes)) <= largest
+    assert max(map(max, sizes)) > largest / 4
+    assert min(map(min, sizes)) >= 1
+
+
+def test_one_size_of_the_last_of_eight_is_large() -> None:
+    sizes = [Draw(seed, 0, 7).sizes(3, 10**8) for seed in range(40)]
+    assert all(sum(size > 768 for size in of) == 1 for of in sizes)
+    assert {next(n for n, size in enumerate(of) if size > 768) for of in sizes} == {0, 1, 2}
+
+
+def test_products_of_sizes_keep_to_the_limit() -> None:
+    products = [math.prod(Draw(seed, 0, 2).sizes(3, 1000)) for seed in range(30)]
+    assert 100 < max(products) <= 1000
+
+
+def test_teams_are_small_where_outputs_are_large() -> None:
+    def teams(elements: int) -> set[int]:
+        found = set()
+        for seed in range(200):
+            draw = Draw(seed, 0, 0)
+            draw._outputs = elements
+            found.add(draw.threads())
+        return found
+
+    assert teams(300_001) == {1, 2, 3}
+    few = teams(300_000)
+    assert {*range(1, 9)} < few
+    assert 30 < max(few) <= 40
+    large = Draw(0, 0, 0)
+    large.overwritten(150_000)
+    large.output(SUM_CONTINUES, 2, 75_001)
+    assert large._outputs == 300_002
+
+
+def test_blocks_are_cut_for_many_sizes_of_caches() -> None:
+    caches = [make_case("gelu_forward", 1, number).caches for number in range(11)]
+    assert caches == [Draw(2, 0, number).caches for number in range(11)]
+    assert [caches[0], make_case("gelu_forward", 1, 11).caches] == [None, None]
+    sizes = [second for cache in caches[1:] if cache for second in [cache[1]]]
+    assert sizes == sorted(set(sizes))
+    assert (len(sizes), sizes[0], sizes[-1]) == (10, 1, 5_000_000)
+    assert all(1 <= first <= second for first, second in filter(None, caches))
+
+
+def test_a_case_says_what_it_is() -> None:
+    case = make_case("mean_loss", 1, 4)
+    sizes = ", ".join(f"{name}={case.arguments[name]}" for name in ("N", "divisor", "start"))
+    team = f"{case.threads} thread{'s' if case.threads > 1 else ''}"
+    first, second = case.caches or (0, 0)
+    assert str(case) == f"case 4 ({sizes}; {team}, blocks for caches of {first} and {second} bytes, ordinary values)"

@@ -1,0 +1,166 @@
+"""What is made of a run of llm.c: how it compares with a golden record, and which of its values are taken.
+
+A run of llm.c itself needs a build of it; tests/native/test_llmc.py has one where there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from starpullm.checks import llmc
+from starpullm.checks.llmc import LlmcReference, run_llmc
+from starpullm.errors import InvalidArgumentError, RuntimeFailureError
+from starpullm.golden.records import GoldenRecord
+
+from .strict_trainer import Floats, flip
+
+LIBRARY = Path("/lib/libllmc.so")
+
+
+def with_digest(record: GoldenRecord, group: str, tensor: str, digest: str) -> GoldenRecord:
+    """Return a record with another digest in its first step."""
+    step = record.steps[0]
+    digests = {**step.digests, group: {**step.digests[group], tensor: digest}}
+    return replace(record, steps=(replace(step, digests=digests), *record.steps[1:]))
+
+
+@pytest.fixture
+def values(strict: tuple[GoldenRecord, Path]) -> Floats:
+    found = strict[0].raw_tensor(0, "grads", "fcw[1]")
+    assert found is not None
+    return found
+
+
+Rerun = Callable[..., Any]
+
+
+@pytest.fixture
+def again(monkeypatch: pytest.MonkeyPatch) -> Callable[[Floats | None], None]:
+    """Return a function that sets what llm.c computes when it is run again; None: it fails."""
+
+    def compute(array: Floats | None) -> None:
+        def train(library: Path, case: GoldenRecord, checkpoint: Path, wanted: dict[str, Any]) -> list[Any]:
+            assert (library, wanted["step"], wanted["group"], wanted["tensor"]) == (LIBRARY, 0, "grads", "fcw[1]")
+            if array is None:
+                raise RuntimeFailureError("it crashed")
+            np.save(wanted["path"], array)
+            return []
+
+        monkeypatch.setattr(llmc, "train_llmc", train)
+
+    return compute
+
+
+def test_tensors_with_other_bits_are_counted(strict: tuple[GoldenRecord, Path]) -> None:
+    record, checkpoint = strict
+    assert LlmcReference(LIBRARY, record, checkpoint, record).differences() == (0, 380)
+    other = with_digest(with_digest(record, "m", "wte", "0" * 32), "v", "wpe", "0" * 32)
+    assert LlmcReference(LIBRARY, record, checkpoint, other).differences() == (2, 380)
+
+
+@pytest.mark.parametrize(
+    ("changed", "other_libm", "doubt"),
+    [
+        (False, False, ", which has the golden record's bits"),
+        (True, False, "; 1 of its tensors differ from the golden record's: was it built as docs/numerics.md says?"),
+        (True, True, ""),
+    ],
+)
+def test_values_of_the_same_bits_are_taken_with_the_doubt_that_there_is(
+    strict: tuple[GoldenRecord, Path],
+    values: Floats,
+    again: Callable[[Floats | None], None],
+    changed: bool,
+    other_libm: bool,
+    doubt: str,
+) -> None:
+    record, checkpoint = strict
+    computed = with_digest(record, "m", "wte", "0" * 32) if changed else record
+    if other_libm:
+        computed = replace(computed, libm_fingerprint={**record.libm_fingerprint, "expf": "other"})
+    again(values)
+    found = LlmcReference(LIBRARY, record, checkpoint, computed).expected_values(0, "grads", "fcw[1]")
+    assert found.source == f"llm.c in /lib/libllmc.so{doubt}"
+    assert found.values is not None
+    assert np.array_equal(found.values, values)
+
+
+def test_values_of_other_bits_are_not_taken(
+    strict: tuple[GoldenRecord, Path], values: Floats, again: Callable[[Floats | None], None]
+) -> None:
+    record, checkpoint = strict
+    reference = LlmcReference(LIBRARY, record, checkpoint, record)
+    flip(values, 3, 4)
+    again(values)
+    found = reference.expected_values(0, "grads", "fcw[1]")
+    assert found.values is None
+    assert found.source == f"{reference.name} had other bits when it was run again, so it can't be a reference"
+    again(None)
+    found = reference.expected_values(0, "grads", "fcw[1]")
+    assert found.values is None
+    assert found.source == f"{reference.name}, run again for the values, failed: it crashed"
+
+
+class Ranks:
+    """A communicator of several ranks, of which this is one."""
+
+    def __init__(self, rank: int, sent: object = None) -> None:
+        self.rank, self.sent = rank, sent
+
+    def Get_rank(self) -> int:  # noqa: N802  # the name of MPI
+        return self.rank
+
+    def bcast(self, value: object) -> object:
+        self.sent = value if self.rank == 0 else self.sent
+        return self.sent
+
+
+def test_a_missing_library_is_refused_on_all_ranks(strict: tuple[GoldenRecord, Path], tmp_path: Path) -> None:
+    record, checkpoint = strict
+    library = tmp_path / "missing.so"
+    sentence = f"{library}: no such file, expected a shared object with llm.c's functions"
+    first: Any = Ranks(0)
+    with pytest.raises(InvalidArgumentError) as refused:
+        run_llmc(library, record, checkpoint, tmp_path, first)
+    assert (str(refused.value), str(first.sent)) == (sentence, sentence)
+    second: Any = Ranks(1, first.sent)
+    with pytest.raises(InvalidArgumentError, match="no such file"):
+        run_llmc(library, record, checkpoint, tmp_path, second)
+
+
+def test_the_other_ranks_get_the_first_ones_reference(strict: tuple[GoldenRecord, Path], tmp_path: Path) -> None:
+    reference = LlmcReference(LIBRARY, strict[0], strict[1], strict[0])
+    other: Any = Ranks(1, reference)
+    assert run_llmc(tmp_path / "missing.so", *strict, tmp_path, other) is reference
+
+
+def test_llmc_is_run_once_for_a_library_and_a_record(
+    strict: tuple[GoldenRecord, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, checkpoint = strict
+    library = tmp_path / "libllmc.so"
+    runs: list[tuple[object, ...]] = []
+    library.write_bytes(b"one")
+    steps = [{"mean_loss": s.mean_loss, "mean_loss_bits": s.mean_loss_bits, **s.digests} for s in record.steps]
+
+    def train(*arguments: object) -> list[dict[str, Any]]:
+        runs.append(arguments)
+        return steps
+
+    monkeypatch.setattr(llmc, "train_llmc", train)
+    monkeypatch.setattr(llmc, "libm_fingerprint", lambda: {**record.libm_fingerprint, "expf": "0" * 64})
+    reference = run_llmc(library, record, checkpoint, tmp_path)
+    assert reference.differences() == (0, 380)
+    assert reference.record.libm_fingerprint["expf"] == "0" * 64
+    assert (reference.library, reference.case, reference.checkpoint) == (library, record, checkpoint)
+    assert run_llmc(library, record, checkpoint, tmp_path) == reference
+    assert runs == [(library, record, checkpoint)]
+    library.write_bytes(b"two")
+    run_llmc(library, record, checkpoint, tmp_path)
+    assert len(runs) == 2

@@ -1,0 +1,248 @@
+"""What the parity check makes of runs: right ones, and ones with a wrong bit.
+
+tests/native/test_parity.py has real runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from starpullm.checks import references
+from starpullm.checks.bits import bits_of
+from starpullm.checks.parity import check, check_parity, make_inputs
+from starpullm.checks.parity.check import ParityResult
+from starpullm.checks.references import GoldenReference
+from starpullm.checks.result import Outcome
+from starpullm.errors import FormatError, InvalidArgumentError, RuntimeFailureError
+from starpullm.golden.records import GoldenRecord, layer_name
+
+from .strict_trainer import Floats, StrictTrainer, flip, runtime
+
+Fault = Callable[[StrictTrainer], None]
+Run = Callable[..., ParityResult]
+
+TENSORS = 2 * 190
+"""Of both steps: 3 groups of 28 parameters, their gradients, and 39 activations with their gradients."""
+
+
+def none(trainer: StrictTrainer) -> None:
+    """No fault."""
+
+
+@pytest.fixture
+def run(strict: tuple[GoldenRecord, Path], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Return a function that runs the check on a trainer with a fault."""
+    record, checkpoint = strict
+    monkeypatch.setattr(check, "libm_fingerprint", lambda: record.libm_fingerprint)
+
+    def run_with(fault: Fault = none, of: Any = None, **options: Any) -> ParityResult:
+        monkeypatch.setattr(references, "Trainer", partial(StrictTrainer, fault=fault))
+        return check_parity(record, runtime(**(of or {})), checkpoint, **options)
+
+    return run_with
+
+
+def at(step: int, *places: tuple[str, str, tuple[int, ...]]) -> Fault:
+    """Return a fault that flips bits after one step, from 0: group, tensor, element."""
+
+    def fault(trainer: StrictTrainer) -> None:
+        if trainer.model.steps == step + 1:
+            for group, name, index in places:
+                flip(getattr(trainer.model, group)[name], *index)
+
+    return fault
+
+
+def test_a_right_run_passes_and_every_tensor_is_counted(run: Run) -> None:
+    done: list[None] = []
+    result = run(sub_batches=2, reduction="tree", progress=lambda: done.append(None))
+    assert (result.outcome, result.compared, result.measured, result.limit) == (Outcome.PASSED, TENSORS, 0, 0)
+    assert result.describe() == [f"parity: passed: {TENSORS} tensors over 2 steps, 0 differ"]
+    assert len(done) == 2
+    assert result.as_json() == {
+        **{"outcome": "passed", "tensors": TENSORS, "differences": [], "first": None, "different_functions": []},
+        **{"record": "strict", "reference": "golden record", "steps": 2},
+        **{"partition": "1x1", "scheduler": "lws", "ranks": 1, "sub_batches": 2, "reduction": "tree"},
+        "matmul": "strict",
+    }
+
+
+def test_the_trainer_is_made_as_the_record_says(run: Run, strict: tuple[GoldenRecord, Path]) -> None:
+    """Else it would train with other options than those that were asked for."""
+    made: list[StrictTrainer] = []
+    run(made.append, sub_batches=2, reduction="tree")
+    trainer, record = made[-1], strict[0]
+    assert trainer.options == {
+        **{"resume": None, "sub_batches": 2, "reduction": "tree", "keep_activations": True, "steps_in_flight": 2},
+        **{"trace": True, "instruments": None},
+    }
+    assert (trainer.batch_size, trainer.seq_len) == (record.batch_size, record.seq_len)
+    assert trainer.closed
+
+
+def test_one_bit_of_a_gradient_fails_and_is_described(run: Run) -> None:
+    result = run(at(0, ("grads", "fcw[1]", (3, 4))))
+    assert (result.outcome, result.compared, result.measured) == (Outcome.FAILED, TENSORS, 1)
+    lines = [line.strip() for line in result.describe()]
+    assert lines[:4] == [
+        f"parity: failed: {TENSORS} tensors over 2 steps, 1 differ",
+        "first: step 0, grads/fcw[1]",
+        "1 of 1024 elements (64, 16) differ (0.0977 %)",
+        "the first is element 52, [3, 4]",
+    ]
+    assert lines[4].endswith(", 1 ULP off")
+    assert lines[6:] == ["expected values: the record's", "written last by write (step 0) on worker 3 of rank 0"]
+
+
+def test_differences_are_in_the_order_of_execution(run: Run) -> None:
+    places = [("params", "wpe", (0, 0)), ("activations", "qkv[1]", (1, 7, 3)), ("activations", "logits", (0, 0, 0))]
+    result = run(at(0, *places), sub_batches=2)
+    steps = [str(difference) for difference in result.differences]
+    assert steps[:3] == ["step 0, activations/qkv[1]", "step 0, activations/logits", "step 0, params/wpe"]
+    assert steps[3] == "step 1, activations/encoded"  # trained with the wrong parameter
+    assert result.describe()[-len(steps) + 1 :] == [f"  then: {step}" for step in steps[1:]]
+    assert result.first is not None
+    assert [writer.sub_batch for writer in result.first.writers] == [1]
+
+
+@pytest.mark.parametrize(("index", "part"), [((0, 7, 3), 0), ((1, 0, 0), 1)])
+def test_of_an_activation_the_part_that_differs_has_a_writer(run: Run, index: tuple[int, ...], part: int) -> None:
+    first = run(at(0, ("activation_grads", "qkv[0]", index)), sub_batches=2).first
+    assert first is not None
+    assert [writer.sub_batch for writer in first.writers] == [part]
+
+
+def test_a_wrong_loss_fails_beside_right_tensors(run: Run) -> None:
+    def fault(trainer: StrictTrainer) -> None:
+        if trainer.model.steps == 2:
+            trainer.loss = np.nextafter(trainer.loss, np.float32(0))
+
+    result = run(fault)
+    assert [str(difference) for difference in result.differences] == ["step 1, loss/mean_loss"]
+    assert result.first is not None
+    assert result.first.bits is not None
+    assert (result.first.source, result.first.bits.ulps) == ("the record's", 1)
+    assert result.first.bits.found_bits == result.differences[0].found_digest
+    assert result.first.bits.expected_bits == result.differences[0].expected_digest
+    assert [writer.operation for writer in result.first.writers] == ["write"]
+
+
+def test_a_reference_that_is_named_is_asked(run: Run, strict: tuple[GoldenRecord, Path]) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    class Other(GoldenReference):
+        name = "another"
+
+        def expected_values(self, step: int, group: str, tensor: str, found: str = "") -> references.ExpectedValues:
+            asked.append((step, group, tensor, found))
+            return references.ExpectedValues(None, "nowhere")
+
+    result = run(at(1, ("v", "lnfb", (2,))), reference=Other(*strict))
+    (difference,) = result.differences
+    assert (result.reference, asked) == ("another", [(1, "v", "lnfb", difference.found_digest)])
+    assert result.describe()[1:] == [
+        "  first: step 1, v/lnfb",
+        f"    expected digest {difference.expected_digest}, found {difference.found_digest}",
+        "    expected values: nowhere",
+        "    written last by write (step 1) on worker 3 of rank 0",
+    ]
+
+
+def test_what_no_task_has_written_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = StrictTrainer._buffers
+    monkeypatch.setattr(StrictTrainer, "_buffers", lambda self: (name for name in empty(self) if "fcw" not in name))
+    assert run(at(0, ("grads", "fcw[1]", (3, 4)))).describe()[-1] == "    written by no task of this step"
+
+
+def test_what_is_not_comparable_is_not_run(
+    run: Run, strict: tuple[GoldenRecord, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = run(of={"matmul": "blas"})
+    assert (result.outcome, result.compared, result.measured) == (Outcome.NOT_COMPARABLE, 0, None)
+    assert (result.finding, result.as_json()["matmul"]) == ("matmuls by blas, expected strict ones", "blas")
+    known = strict[0].libm_fingerprint
+    monkeypatch.setattr(check, "libm_fingerprint", lambda: {**known, "expf": "", "powf": ""})
+    result = run()
+    assert (result.outcome, result.finding) == (Outcome.NOT_COMPARABLE, "this libm has another expf, powf")
+    assert result.different_functions == ("expf", "powf")
+
+
+def test_ranks_have_to_divide_the_batch(run: Run) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"^strict: its batch of 2 can't be spread over 3 ranks$"):
+        run(of={"ranks": 3})
+
+
+# ---- Expected values ----
+
+
+def test_values_are_the_records_only_if_they_have_its_digest(strict: tuple[GoldenRecord, Path]) -> None:
+    record, checkpoint = strict
+    found = GoldenReference(record, checkpoint).expected_values(0, "grads", "fcw[1]")
+    assert found.source == "the record's"
+    assert found.values is not None
+    assert found.values.shape == (64, 16)
+    groups = record.steps[0].digests
+    digests = {**groups, "grads": {**groups["grads"], "fcw[1]": "0" * 32}}
+    other = replace(record, steps=(replace(record.steps[0], digests=digests), record.steps[1]))
+    found = GoldenReference(other, checkpoint).expected_values(0, "grads", "fcw[1]")
+    assert (found.values, found.source) == (None, f"{record.path}: its values have another digest than it says")
+
+
+@pytest.mark.parametrize(
+    ("which", "source"),
+    [
+        ("right", "from a run on 1x1 with the ref kernels, which has the record's digest"),
+        ("found", "the record has a digest only, and a run on 1x1 with the ref kernels has the digest that was found"),
+        ("other", "the record has a digest only, and a run on 1x1 with the ref kernels has neither digest but "),
+        ("none", "a run on 1x1 with the ref kernels, for the values, failed: it crashed"),
+    ],
+)
+def test_values_of_another_run_are_taken_only_with_the_records_digest(
+    run: Run, monkeypatch: pytest.MonkeyPatch, which: str, source: str
+) -> None:
+    made: list[StrictTrainer] = []
+    run(made.append)
+    right = made[-1].tensor("m", "qkvw", 1)
+    wrong, other = right.copy(), right.copy()
+    flip(wrong, 0, 0)
+    flip(other, 1, 1)
+
+    def again(record: GoldenRecord, checkpoint: Path, step: int, group: str, tensor: str) -> Floats:
+        assert (step, group, tensor) == (1, "m", layer_name("qkvw", 1))
+        if which == "none":
+            raise RuntimeFailureError("it crashed")
+        return {"right": right, "found": wrong, "other": other}[which]
+
+    monkeypatch.setattr(references, "_rerun", again)
+    result = run(at(1, ("m", "qkvw[1]", (0, 0))))
+    assert result.first is not None
+    assert result.first.source.startswith(source)
+    assert (result.first.bits is not None) == (which == "right")
+
+
+# ---- Inputs ----
+
+
+def test_inputs_with_another_hash_are_refused(strict: tuple[GoldenRecord, Path], tmp_path: Path) -> None:
+    record = strict[0]
+    path = make_inputs(record, tmp_path)
+    assert (path, path.read_bytes()) == (tmp_path / "strict.bin", strict[1].read_bytes())
+    path.unlink()
+    with pytest.raises(FormatError, match=rf"key tokens_sha256: expected {record.tokens_sha256}, found other$"):
+        make_inputs(replace(record, tokens_sha256="other"), tmp_path)
+    with pytest.raises(FormatError, match=rf"key checkpoint_sha256: expected {record.checkpoint_sha256}, found other$"):
+        make_inputs(replace(record, checkpoint_sha256="other"), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_bits_of_a_loss_are_those_of_the_record(strict: tuple[GoldenRecord, Path]) -> None:
+    assert [bits_of(np.float32(step.mean_loss)) for step in strict[0].steps] == [
+        step.mean_loss_bits for step in strict[0].steps
+    ]

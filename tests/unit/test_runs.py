@@ -1,0 +1,258 @@
+"""What the runs of checks do with a trainer, and that they notice one that computes something wrong.
+
+The trainer is the strict reference; real ones are in starpullm/suite and tests/native.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from starpullm.checks import references, runs
+from starpullm.checks.lifetimes import shared_buffers
+from starpullm.checks.parity import check as parity_check
+from starpullm.checks.result import Outcome
+from starpullm.checks.runs import STEPS, Place, checkpoint_in, find_record, named_tensors, own_batch
+from starpullm.checks.underflow import underflow
+from starpullm.data.generator import generate_tokens
+from starpullm.errors import FileError, InvalidArgumentError, RuntimeFailureError
+from starpullm.files.model import num_parameters
+from starpullm.golden.records import GoldenRecord, shipped_record
+
+from .strict_reference import AdamW
+from .strict_trainer import StrictTrainer, flip, runtime
+
+Fault = Callable[[StrictTrainer], None]
+
+TINY = shipped_record("tiny")
+OPTIONS: dict[str, Any] = {"record": "tiny", "sub_batches": 2, "reduction": "tree", "seed": 5}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(runtime(), tmp_path)
+
+
+@pytest.fixture
+def faulty(monkeypatch: pytest.MonkeyPatch) -> Callable[[Fault], None]:
+    """Return a function that gives all new trainers a fault."""
+
+    def give(fault: Fault) -> None:
+        monkeypatch.setattr(references, "Trainer", partial(StrictTrainer, fault=fault))
+
+    give(lambda trainer: None)
+    return give
+
+
+# ---- Records, models and batches ----
+
+
+def test_records_are_found_by_name_or_file(strict: tuple[GoldenRecord, Path], tmp_path: Path) -> None:
+    assert find_record("odd") == shipped_record("odd")
+    assert find_record(str(strict[0].path)) == strict[0]
+    with pytest.raises(FileError):
+        find_record(str(tmp_path / "tiny"))
+
+
+def test_a_model_is_made_once_and_again_if_it_was_damaged(tmp_path: Path) -> None:
+    path = checkpoint_in(tmp_path, TINY)
+    assert path == tmp_path / TINY.checkpoint_sha256[:16] / "tiny.bin"
+    content, written = path.read_bytes(), path.stat().st_mtime_ns
+    assert (checkpoint_in(tmp_path, TINY), path.stat().st_mtime_ns) == (path, written)
+    path.write_bytes(content[:-1] + b"\xff")
+    assert checkpoint_in(tmp_path, TINY).read_bytes() == content
+
+
+def test_every_rank_has_its_part_of_the_generated_batch(strict: tuple[GoldenRecord, Path]) -> None:
+    whole = generate_tokens(3, 7, 4, 8, TINY.model.vocab_size)
+    for rank in range(2):
+        trainer: Any = StrictTrainer(runtime(ranks=2, rank=rank), strict[1], batch_size=2, seq_len=8)
+        for tokens, all_tokens in zip(own_batch(trainer, 3, 7), whole, strict=True):
+            assert np.array_equal(tokens, all_tokens[2 * rank : 2 * rank + 2])
+
+
+def test_tensors_have_names_with_their_group_if_there_are_several(place: Place, faulty: object) -> None:
+    with runs.new_trainer(place, TINY) as trainer:
+        trainer.step(*own_batch(trainer, 1, 0))
+        plain, grouped = named_tensors(trainer, "grads"), named_tensors(trainer, "m", "v")
+        assert np.array_equal(plain["qkvw[1]"], trainer.tensor("grads", "qkvw", 1))
+        assert np.array_equal(grouped["v/wte"], trainer.tensor("v", "wte"))
+    assert set(grouped) == {f"{group}/{name}" for group in "mv" for name in plain}
+    assert len(plain) == 28
+
+
+def test_a_trainer_has_the_records_settings_and_its_options(place: Place, faulty: Callable[[Fault], None]) -> None:
+    with runs.new_trainer(place, TINY, sub_batches=2, reduction="tree", trace=True) as made:
+        trainer: Any = made
+        assert (trainer.batch_size, trainer.seq_len) == (TINY.batch_size, TINY.seq_len)
+        assert (trainer.options["sub_batches"], trainer.options["reduction"]) == (2, "tree")
+        assert (trainer.options["steps_in_flight"], trainer.options["trace"]) == (STEPS - 2, True)
+        assert (trainer.options["keep_activations"], trainer.closed) == (True, False)
+    assert trainer.closed
+    of_ranks = runs.new_trainer(Place(runtime(ranks=3), place.directory), TINY)
+    with pytest.raises(InvalidArgumentError, match=r"^tiny: its batch of 2 can't be spread over 3 ranks$"), of_ranks:
+        pass
+
+
+def test_a_trainer_has_the_records_settings_of_adamw(place: Place, faulty: object) -> None:
+    other = replace(TINY, learning_rate=0.5, beta1=0.25, beta2=0.75, eps=1e-3, weight_decay=0.125)
+    with runs.new_trainer(place, other) as made:
+        trainer: Any = made
+        assert trainer.settings == AdamW(0.5, 0.25, 0.75, 1e-3, 0.125)
+
+
+# ---- Gradients ----
+
+
+def test_gradients_of_the_second_step_are_compared(place: Place, faulty: Callable[[Fault], None]) -> None:
+    passed = runs.gradients(place, **OPTIONS)
+    assert (passed.outcome, len(passed.tensors)) == (Outcome.PASSED, 28)
+    kept: dict[str, Any] = {}
+
+    def add_first_step(trainer: StrictTrainer) -> None:
+        if trainer.model.steps == 1:
+            kept.update({name: values.copy() for name, values in trainer.model.grads.items()})
+        else:
+            trainer.model.grads["fcw[0]"] += kept["fcw[0]"]
+
+    faulty(add_first_step)
+    failed = runs.gradients(place, **OPTIONS)
+    assert [tensor.tensor for tensor in failed.tensors if tensor.num_beyond] == ["fcw[0]"]
+
+
+def test_gradients_are_written_by_name(place: Place, faulty: object, tmp_path: Path) -> None:
+    path = tmp_path / "gradients.npz"
+    runs.write_gradients(place, **OPTIONS, path=str(path))
+    with np.load(path) as arrays, runs._two_steps(place, TINY, 2, "tree", 5) as trainer:
+        assert len(arrays.files) == 28
+        assert np.array_equal(arrays["fcw[1]"], trainer.tensor("grads", "fcw", 1))
+
+
+def test_losses_of_one_rank_show_nothing(place: Place, faulty: object) -> None:
+    options = {**OPTIONS, "sub_batches": 1}
+    with pytest.raises(InvalidArgumentError, match="losses of ranks: nothing was compared"):
+        runs.losses_of_ranks(place, **options)
+
+
+@pytest.mark.parametrize("ulps", [0, 1])
+def test_losses_of_ranks_are_compared_bit_for_bit(
+    tmp_path: Path, faulty: object, monkeypatch: pytest.MonkeyPatch, ulps: int
+) -> None:
+    class Ranks:
+        """Two ranks, the other of which has found one loss ``ulps`` off."""
+
+        def allgather(self, losses: list[np.float32]) -> list[list[np.float32]]:
+            other = list(losses)
+            for _ in range(ulps):
+                other[2] = np.nextafter(other[2], np.float32(0))
+            return [losses, other]
+
+    monkeypatch.setattr(runs, "guarded", nullcontext)
+    place = Place(runtime(ranks=2, comm=Ranks()), tmp_path)
+    result: Any = runs.losses_of_ranks(place, **{**OPTIONS, "sub_batches": 1})
+    assert (result.outcome is Outcome.PASSED, result.compared, result.measured) == (not ulps, 1, ulps)
+    assert [(d.run, d.tensor, d.difference.position) for d in result.differences] == [
+        ("rank 1", "mean_loss", (2,))
+    ] * ulps
+
+
+# ---- Shared buffers, and very small numbers ----
+
+
+def test_shared_buffers_have_the_bits_of_separate_ones(place: Place, faulty: Callable[[Fault], None]) -> None:
+    made: list[StrictTrainer] = []
+    faulty(made.append)
+    result = shared_buffers(place, **OPTIONS)
+    assert (result.outcome, result.compared) == (Outcome.PASSED, 1 + 4 * 28)
+    assert result.runs == ("separate buffers", "shared buffers, 3 steps in flight")
+    options = [(t.options["keep_activations"], t.options["steps_in_flight"]) for t in made]
+    assert options == [(True, 1)] * STEPS + [(False, 3)] * STEPS
+    assert {(t.options["sub_batches"], t.options["reduction"]) for t in made} == {(2, "tree")}
+
+    def last_step(trainer: StrictTrainer) -> None:
+        if trainer.model.steps == STEPS and not trainer.options["keep_activations"]:
+            flip(trainer.model.v["lnfb"], 3)
+            trainer.loss = np.nextafter(trainer.loss, np.float32(0))
+
+    faulty(last_step)
+    differences = shared_buffers(place, **OPTIONS).differences
+    assert [(difference.tensor, difference.difference.index) for difference in differences] == [
+        ("mean_loss", STEPS - 1),
+        ("v/lnfb", 3),
+    ]
+
+
+def test_gradients_that_are_flushed_to_zero_are_found(place: Place, faulty: Callable[[Fault], None]) -> None:
+    passed = underflow(place, **OPTIONS)
+    assert passed.outcome is Outcome.PASSED
+    assert 100 < passed.compared < num_parameters(TINY.model)
+
+    def flush(trainer: StrictTrainer) -> None:
+        for values in trainer.model.grads.values():
+            values[np.abs(values) < np.finfo(np.float32).smallest_normal] = 0
+
+    faulty(flush)
+    assert underflow(place, **OPTIONS).outcome is Outcome.FAILED
+
+
+# ---- Traces ----
+
+
+def test_labels_are_compared_beside_the_order(
+    place: Place, faulty: Callable[[Fault], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[StrictTrainer] = []
+    faulty(made.append)
+    passed = runs.observed_order(place, **OPTIONS)
+    assert passed.describe()[0].startswith("observed order: passed: ")
+    assert [trainer.options["trace"] for trainer in made] == [True] * STEPS
+    assert {(trainer.options["sub_batches"], trainer.options["reduction"]) for trainer in made} == {(2, "tree")}
+    assert {trainer.options["keep_activations"] for trainer in made} == {False}
+    trace = made[-1].trace()
+    trace.tasks["sub_batch"][0] = 1
+    monkeypatch.setattr(StrictTrainer, "trace", lambda self: trace)
+    failed = runs.observed_order(place, **OPTIONS)
+    assert failed.outcome is Outcome.FAILED
+    assert failed.finding == (
+        "1 labels: write (step 0, sub-batch 1): found sub_batch 1, expected that of activations/encoded#0"
+    )
+
+
+def test_a_run_without_its_delays_is_not_written(place: Place, faulty: object, tmp_path: Path) -> None:
+    path = tmp_path / "end.npz"
+    options = {**OPTIONS, "delay_seed": 3, "path": str(path)}
+    with pytest.raises(RuntimeFailureError, match="delays: 0 of "):
+        runs.write_disturbed(place, **options, max_delay_us=200)
+    assert not path.exists()
+    assert runs.write_disturbed(place, **options, max_delay_us=0).outcome is Outcome.PASSED
+    with np.load(path) as arrays:
+        assert {name.partition("/")[0] for name in arrays.files} == {"grads", "m", "v", "params"}
+        assert len(arrays.files) == 4 * 28
+
+
+def test_a_recording_names_what_was_trained_and_where(tmp_path: Path, faulty: object) -> None:
+    path = tmp_path / "recording.json"
+    place = Place(runtime(partition="2x1", scheduler="random"), tmp_path)
+    runs.write_recording(place, **OPTIONS, path=str(path))
+    found = json.loads(path.read_text())
+    assert found == runs.record_steps(place, **OPTIONS)
+    assert (found["name"], found["configuration"]) == ("tiny, sub-batches 2, tree, 4 steps", "2x1 random")
+    assert (found["layers"], set(found["tasks"]["step"])) == (2, set(range(STEPS)))
+
+
+def test_parity_is_that_of_the_record(
+    place: Place, faulty: object, strict: tuple[GoldenRecord, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = strict[0]
+    monkeypatch.setattr(parity_check, "libm_fingerprint", lambda: record.libm_fingerprint)
+    result: Any = runs.parity(place, record=str(record.path), sub_batches=2, reduction="tree")
+    assert (result.outcome, result.record, result.sub_batches) == (Outcome.PASSED, "strict", 2)
+    assert result.reduction == "tree"
