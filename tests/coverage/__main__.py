@@ -129,7 +129,10 @@ def main() -> int:
     options = _options()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # ends the part that is running
     measurement = Measurement(options.directory.resolve())
-    failed = [] if options.show else _measure(measurement, options)
+    failed = []
+    if not options.show:
+        with measurement.alone():
+            failed = _measure(measurement, options)
     lacking = [part.name for part in parts(measurement.build) if not measurement.has_report(part)]
     if lacking:
         print(f"not measured yet: {', '.join(lacking)}", file=sys.stderr)

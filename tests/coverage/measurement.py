@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import re
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -28,8 +29,16 @@ class Measurement:
     def __init__(self, directory: Path) -> None:
         self._reports = directory / "reports"
         self.build = directory / "build"
+        self._lock = directory / "lock"
         self._preloaded = directory / "counted_exit.so"
         self._reports.mkdir(parents=True, exist_ok=True)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Wait until no other process measures in this folder: the counters of two runs would be mixed."""
+        with self._lock.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def make(self) -> None:
         """Build the library and the ctests; the reports of other sources are removed."""
