@@ -18,7 +18,7 @@ from starpullm.checks.runs import checkpoint_in
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StateError
 from starpullm.runtime import Partition, Runtime, schedulers
-from starpullm.trainer import Trainer
+from starpullm.trainer import Instruments, Trainer
 
 _TWO_CORES = "numa:1 core:2 pu:1"
 
@@ -277,6 +277,9 @@ def _check_order(statements: Statements, checkpoint: Path) -> None:
         call = partial(prototypes.call, name, as_it_was, *arguments)
         statements.refused(f"{name} of a closed runtime", StateError, closed, call)
     with Runtime("2x1") as another:
+        sentence = "instruments: found the audit on partition 2x1, expected 1x1: pages are open to all threads"
+        audited = partial(opening, another, trace=True, instruments=Instruments(audit=True))
+        statements.refused("the audit on several workers", InvalidArgumentError, sentence, audited)
         opened = opening(another)
         sentence = "sessions are open on the runtime: 1, expected none: close them first"
         statements.refused("closing the next runtime too early", StateError, sentence, another.close)
