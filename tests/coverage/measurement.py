@@ -82,10 +82,10 @@ class Measurement:
         """Return whether a part has been measured with these sources."""
         return self._path(part).is_file()
 
-    def of_run(self, part: Part) -> dict[str, Any]:
-        """Return commit, date and seconds of a part that has been measured."""
-        found: dict[str, Any] = json.loads(self._path(part).read_text("utf-8"))["starpullm"]
-        return found
+    def runs(self, among: Sequence[Part]) -> list[dict[str, Any]]:
+        """Return commit, date and seconds of the parts that have been measured, in the order in which they were."""
+        measured = sorted(filter(self.has_report, among), key=lambda part: self._path(part).stat().st_mtime)
+        return [json.loads(self._path(part).read_text("utf-8"))["starpullm"] for part in measured]
 
     def report(self, measured: Sequence[Part]) -> dict[str, Covered]:
         """Return the coverage of parts together."""
