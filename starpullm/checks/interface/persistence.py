@@ -5,6 +5,7 @@ Training states are compared with the trainer by the package's own reader, which
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import socket
@@ -31,6 +32,7 @@ _OLD = b"what was there before"
 _LOCK_BYTES = 128
 _SLOW_TASK_US = 5000
 _FILE = "rank-00000-of-00001.state"
+_THREADS = 4
 _TEMPORARY = ".rank-00000-of-00001.tmp"
 _RATES: dict[str, Any] = {"learning_rate": 1e-3, "betas": (0.8, 0.9), "eps": 1e-7, "weight_decay": 0.25}
 
@@ -95,7 +97,7 @@ def _check_saves_in_a_row(statements: Statements, trainer: Trainer, states: Path
         trainer.submit(*own_batch(trainer, seed, number))
     trainer.save_state(states, batches=3, seed=-3, data_id=2**64 - 1)
     trainer.wait_saved()
-    trainer.wait_saved()
+    _check_other_threads(statements, trainer)
     _check_state(statements, "while steps are in flight", trainer, states)
     trainer.submit(*own_batch(trainer, seed, 3))
     trainer.save_state(states, batches=4)
@@ -108,6 +110,18 @@ def _check_saves_in_a_row(statements: Statements, trainer: Trainer, states: Path
     _check_state(statements, "after an evaluation, twice in a row", trainer, states)
     statements.equal("folders", [".lock", _step(3), _step(4)], _names(states))
     statements.equal("files", [_FILE], _names(states / _step(4)))
+
+
+def _check_other_threads(statements: Statements, trainer: Trainer) -> None:
+    """Wait again for a save that has ended, while its thread's number is that of a thread of somebody else's."""
+    process = ctypes.CDLL(None)
+    threads = [ctypes.c_ulong() for _ in range(_THREADS)]
+    for thread in threads:  # one of them gets the memory, and so the number, of the thread that saved
+        started = process.pthread_create(ctypes.byref(thread), None, process.sched_yield, None)
+        statements.equal("the start of a thread", 0, started)
+    statements.allowed("another wait for the same save", trainer.wait_saved)
+    for thread in threads:
+        statements.equal("a join of another thread", 0, process.pthread_join(thread, None))
 
 
 def _check_checkpoints(statements: Statements, trainer: Trainer, path: Path, seed: int) -> None:
