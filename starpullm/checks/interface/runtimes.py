@@ -37,6 +37,7 @@ def starts_of_runtimes(workplace: Workplace) -> CheckResult:
         _check_communicators(statements)
         _check_blas(statements)
         _check_order(statements, checkpoint)
+        _check_audit(statements, checkpoint)
         check_simultaneous_calls(statements)
     _check_limits_of_starpu(statements)
     return statements.result()
@@ -287,11 +288,17 @@ def _check_order(statements: Statements, checkpoint: Path) -> None:
         call = partial(prototypes.call, name, as_it_was, *arguments)
         statements.refused(f"{name} of a closed runtime", StateError, closed, call)
     with Runtime("2x1") as another:
-        sentence = "instruments: found the audit on partition 2x1, expected 1x1: pages are open to all threads"
-        audited = partial(opening, another, trace=True, instruments=Instruments(audit=True))
-        statements.refused("the audit on several workers", InvalidArgumentError, sentence, audited)
         opened = opening(another)
         sentence = "sessions are open on the runtime: 1, expected none: close them first"
         statements.refused("closing the next runtime too early", StateError, sentence, another.close)
         opened.close()
     statements.allowed("a runtime after these", partial(_start, "2x1", "eager"))
+
+
+def _check_audit(statements: Statements, checkpoint: Path) -> None:
+    for partition in ("2x1", "1x2") if _has_parallel_workers() else ("2x1",):
+        sentence = f"instruments: found the audit on partition {partition}, expected 1x1: pages are open to all threads"
+        with Runtime(partition) as runtime:
+            audited = partial(Trainer, runtime, checkpoint, batch_size=B, seq_len=T, trace=True)
+            call = partial(audited, instruments=Instruments(audit=True))
+            statements.refused(f"the audit on {partition}", InvalidArgumentError, sentence, call)
