@@ -115,7 +115,8 @@ def _show(measurement: Measurement, options: argparse.Namespace, columns: Mappin
     for place in explanations.unused(columns.get("ranks", done[0])):
         print(f"{place}: explained, but all of its branches were taken", file=sys.stderr)
     if options.page:
-        text = [*_made_with(measurement), "", *lines, "", "## What the suite doesn't run", "", *listed]
+        heading = "## What the suite doesn't run, alone and on two ranks"
+        text = [*_made_with(measurement), "", *lines, "", heading, "", *listed]
         PAGE.write_text(write_page(PAGE.read_text("utf-8"), text), "utf-8")
 
 
