@@ -32,8 +32,6 @@ from .stages import TITLES, Part, library_in, parts
 
 PAGE: Final = CHECKOUT / "docs" / "coverage.md"
 
-_COMMITS_LISTED: Final = 3
-
 
 def _columns(measurement: Measurement) -> dict[str, dict[str, Covered]]:
     """Return by stage the coverage of the first stage, of the first two, and so on.
@@ -95,16 +93,13 @@ def _measure(measurement: Measurement, options: argparse.Namespace) -> list[str]
 
 def _made_with(measurement: Measurement) -> Iterator[str]:
     """Yield the sentences that say with what the parts have been measured."""
-    runs = [measurement.of_run(part) for part in parts(measurement.build) if measurement.has_report(part)]
+    runs = measurement.runs(parts(measurement.build))
     os.environ[ENVIRONMENT_VARIABLE] = str(library_in(measurement.build))
     machine = inspect_machine()
-    commits = list(dict.fromkeys(f"`{run['commit']}`" for run in runs))
-    if len(commits) > _COMMITS_LISTED:
-        commits = [*commits[: _COMMITS_LISTED - 1], "…", commits[-1]]
-    dates = sorted(run["date"] for run in runs)
-    when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
-    yield f"`python -m tests.coverage --page`, commit {', '.join(commits)}, {when},"
-    yield f"{machine.processor}, {machine.cores} cores, {sum(run['seconds'] for run in runs) / 60:.0f} minutes:"
+    commits, dates = (" to ".join(dict.fromkeys((runs[0][of], runs[-1][of]))) for of in ("commit", "date"))
+    minutes = sum(run["seconds"] for run in runs) / 60
+    yield f"`python -m tests.coverage --page`, commit {commits}, {dates},"
+    yield f"{machine.processor}, {machine.cores} cores, {minutes:.0f} minutes:"
 
 
 def _show(measurement: Measurement, options: argparse.Namespace, columns: Mapping[str, dict[str, Covered]]) -> None:
@@ -120,7 +115,8 @@ def _show(measurement: Measurement, options: argparse.Namespace, columns: Mappin
     for place in explanations.unused(columns.get("ranks", done[0])):
         print(f"{place}: explained, but all of its branches were taken", file=sys.stderr)
     if options.page:
-        text = [*_made_with(measurement), "", *lines, "", "## What the suite doesn't run", "", *listed]
+        heading = "## What the suite doesn't run, alone and on two ranks"
+        text = [*_made_with(measurement), "", *lines, "", heading, "", *listed]
         PAGE.write_text(write_page(PAGE.read_text("utf-8"), text), "utf-8")
 
 
@@ -129,7 +125,10 @@ def main() -> int:
     options = _options()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # ends the part that is running
     measurement = Measurement(options.directory.resolve())
-    failed = [] if options.show else _measure(measurement, options)
+    failed = []
+    if not options.show:
+        with measurement.alone():
+            failed = _measure(measurement, options)
     lacking = [part.name for part in parts(measurement.build) if not measurement.has_report(part)]
     if lacking:
         print(f"not measured yet: {', '.join(lacking)}", file=sys.stderr)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import re
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -28,8 +29,16 @@ class Measurement:
     def __init__(self, directory: Path) -> None:
         self._reports = directory / "reports"
         self.build = directory / "build"
+        self._lock = directory / "lock"
         self._preloaded = directory / "counted_exit.so"
         self._reports.mkdir(parents=True, exist_ok=True)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Wait until no other process measures in this folder: the counters of two runs would be mixed."""
+        with self._lock.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def make(self) -> None:
         """Build the library and the ctests; the reports of other sources are removed."""
@@ -73,10 +82,10 @@ class Measurement:
         """Return whether a part has been measured with these sources."""
         return self._path(part).is_file()
 
-    def of_run(self, part: Part) -> dict[str, Any]:
-        """Return commit, date and seconds of a part that has been measured."""
-        found: dict[str, Any] = json.loads(self._path(part).read_text("utf-8"))["starpullm"]
-        return found
+    def runs(self, among: Sequence[Part]) -> list[dict[str, Any]]:
+        """Return commit, date and seconds of the parts that have been measured, in the order in which they were."""
+        measured = sorted(filter(self.has_report, among), key=lambda part: self._path(part).stat().st_mtime)
+        return [json.loads(self._path(part).read_text("utf-8"))["starpullm"] for part in measured]
 
     def report(self, measured: Sequence[Part]) -> dict[str, Covered]:
         """Return the coverage of parts together."""

@@ -61,7 +61,7 @@ class Missing:
 
     def classes(self) -> Iterator[str]:
         """Yield the lines of a table of the classes."""
-        yield "| why | lines | branches | | run by |"
+        yield "| class | lines | branches | reason | run by |"
         yield "|---|---:|---:|---|---|"
         for of in (*self._explanations.classes, *_BY_RULE, _NONE):
             yield f"| {of.name} | {self._lines[of]} | {self._branches[of]} | {of.why} | {of.reached} |"

@@ -7,13 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from starpullm.golden.records import shipped_record
+from starpullm.pytest_plugin.options import DEFAULT_RECORDS_OF_RANKS, PARITY_RECORDS_OF_RANKS
+from starpullm.pytest_plugin.settings import DEFAULT_RECORDS
+
 PYTHON: Final = (sys.executable, "-P")
 
 _SLOW_SECONDS: Final = 600
 """Time limit of a check: the kernels are compiled with little optimisation, and count their branches."""
 
-_RECORDS: Final = ("tiny", "odd", "small", "deep")
-_THRESHOLDS: Final = "single or ragged or long or wide"
+_RECORDS: Final = DEFAULT_RECORDS
+_OF_RANKS: Final = [name for name in DEFAULT_RECORDS_OF_RANKS if shipped_record(name).batch_size % 2 == 0]
+_THRESHOLDS: Final = " or ".join(PARITY_RECORDS_OF_RANKS)
 _PARITY_RECORDS: Final = ("tiny or odd or single", "small", "deep", "ragged", "long", "wide")
 _KERNELS: Final = {"matmul": "matmul", "attention": "attention", "others": "not matmul and not attention"}
 _CTESTS: Final = ("kernels", "libm", "files", "training_state", "instrument", "training", "allocation", ".*_unknown")
@@ -46,7 +51,7 @@ def parts(build: Path) -> tuple[Part, ...]:
         *(Part("suite", f"suite-{name}", (*PYTHON, *suite(build, *arguments))) for name, arguments in _suite_parts()),
         *(
             Part("ranks", f"ranks-{name}", (*_MPIRUN, *PYTHON, *suite(build, "", records), "--with-mpi"))
-            for name, records in (*zip(_RECORDS, _RECORDS, strict=True), ("thresholds", _THRESHOLDS))
+            for name, records in (*zip(_OF_RANKS, _OF_RANKS, strict=True), ("thresholds", _THRESHOLDS))
         ),
         Part("ranks", "ranks-interface", (*_MPIRUN, *PYTHON, *suite(build, "interface_over_ranks"), "--with-mpi")),
         *(

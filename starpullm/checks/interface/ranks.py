@@ -19,6 +19,7 @@ from starpullm.checks.observer import Observer
 from starpullm.checks.result import CheckResult
 from starpullm.checks.runs import Place, find_record, new_trainer, own_batch
 from starpullm.errors import FileError, InvalidArgumentError, StateError
+from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.training_state import read_training_state
 from starpullm.resume import training_state
 from starpullm.runtime import Partition, Runtime
@@ -110,6 +111,11 @@ def saved_over_ranks(place: Place, *, record: str, seed: int) -> CheckResult:
             trainer.save_state(states, batches=2, keep=1)
             trainer.submit(*own_batch(trainer, seed, 2))
             trainer.wait_saved()
+            trainer.save_checkpoint(states / "model.bin")
+            _wait(place)
+            checkpoint = read_checkpoint(states / "model.bin").parameters
+            for name in trainer.tensor_names("params"):
+                statements.same_bits(f"{name} of the checkpoint", trainer.tensor("params", name), checkpoint[name])
         _wait(place)
         statements.equal("ranks that saved", place.runtime.ranks, training_state(states).ranks)
         saved = read_training_state(states)

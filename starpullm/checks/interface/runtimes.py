@@ -20,7 +20,7 @@ from starpullm.checks.runs import checkpoint_in
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StateError
 from starpullm.runtime import Partition, Runtime, schedulers
-from starpullm.trainer import Trainer
+from starpullm.trainer import Instruments, Trainer
 
 _TWO_CORES = "numa:1 core:2 pu:1"
 
@@ -37,6 +37,7 @@ def starts_of_runtimes(workplace: Workplace) -> CheckResult:
         _check_communicators(statements)
         _check_blas(statements)
         _check_order(statements, checkpoint)
+        _check_audit(statements, checkpoint)
         check_simultaneous_calls(statements)
     _check_limits_of_starpu(statements)
     return statements.result()
@@ -292,3 +293,12 @@ def _check_order(statements: Statements, checkpoint: Path) -> None:
         statements.refused("closing the next runtime too early", StateError, sentence, another.close)
         opened.close()
     statements.allowed("a runtime after these", partial(_start, "2x1", "eager"))
+
+
+def _check_audit(statements: Statements, checkpoint: Path) -> None:
+    for partition in ("2x1", "1x2") if _has_parallel_workers() else ("2x1",):
+        sentence = f"instruments: found the audit on partition {partition}, expected 1x1: pages are open to all threads"
+        with Runtime(partition) as runtime:
+            audited = partial(Trainer, runtime, checkpoint, batch_size=B, seq_len=T, trace=True)
+            call = partial(audited, instruments=Instruments(audit=True))
+            statements.refused(f"the audit on {partition}", InvalidArgumentError, sentence, call)
