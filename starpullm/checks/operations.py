@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starpullm.checks.interface.processes import limited_files
 from starpullm.checks.interface.state_file import StateFile
@@ -31,6 +31,9 @@ from starpullm.resume import training_state
 from starpullm.runtime import Runtime
 from starpullm.trainer import Instruments, Trainer
 
+if TYPE_CHECKING:
+    from mpi4py.MPI import Comm
+
 Operations = dict[str, Callable[[], object]]
 
 
@@ -44,14 +47,25 @@ def operation_growth(place: Place, *, record: str, sub_batches: int, reduction: 
     ):
         directory = Path(runtime.comm.bcast(own) if runtime.comm else own)
         operations = _of_a_model(trainer, seed) | _of_files(trainer, directory, seed)
-        if runtime.ranks > 1:
-            return check_operations(operations, warm_up=2, repetitions=6, renewals=1)
+        if runtime.comm:
+            operations = {name: _together(call, runtime.comm) for name, call in operations.items()}
+            return check_operations(operations, warm_up=2, repetitions=6, renewals=1, pools=True)
         with new_trainer(place, golden, keep_activations=False) as other:
             operations |= _of_held_tasks(trainer, seed)
             operations |= _refused_saves(trainer, other, directory)
             operations |= _of_states(place, golden, directory, trainer)
             operations |= _of_trainers(place, golden, directory, seed)
             return check_operations(operations)
+
+
+def _together(call: Callable[[], object], comm: Comm) -> Callable[[], None]:
+    """Return a function after whose call no rank is ahead of another one."""
+
+    def called() -> None:
+        call()
+        comm.Barrier()
+
+    return called
 
 
 def _refused(call: Callable[[], object], kind: type[StarpullmError]) -> Callable[[], None]:

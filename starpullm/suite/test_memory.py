@@ -57,5 +57,5 @@ def test_operations_leave_nothing(
 
 
 def test_memory_that_runs_out_is_told(check_on_one_worker: Checker, starpullm_validation: Validation) -> None:
-    """Each allocation of the library fails once."""
+    """Each place in the library that allocates fails, one in each call."""
     check_on_one_worker(scarce_memory, **_case(1, starpullm_validation.seed))

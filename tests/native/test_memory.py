@@ -112,6 +112,7 @@ def find_leaks(library: str) -> dict[str, list[str]]:
     lines["objects"] = check(keep_objects)
     named = {"one that leaks": own.leaks_malloc, "one that frees": own.frees}
     lines["operations"] = check_operations(named).describe()
+    lines["pools"] = check_operations({"a copy": own.leaks_in_libc, "one that frees": own.frees}, pools=True).describe()
     lines["nothing"] = [str(attempt(check, own.allocates_nothing)["text"])]
     return lines
 
@@ -144,6 +145,11 @@ def test_a_leak_has_the_name_of_its_operation(found_leaks: dict[str, list[str]])
     assert first.startswith("memory growth: failed: 1 leaks in 2 operations, 10 times each; one that leaks: ")
     expected = "  one that leaks: leaking_library.so, leaks_malloc*: 16 bytes a repetition, 10 left of 10 repetitions"
     assert fnmatchcase(leak, expected)
+
+
+def test_pools_of_others_hide_no_leak_through_the_c_library(found_leaks: dict[str, list[str]]) -> None:
+    _, leak = found_leaks["pools"]
+    assert fnmatchcase(leak, "  a copy: libc.so.6, *strdup*: 16 bytes a repetition, 10 left of 10 repetitions")
 
 
 def test_a_library_that_allocated_nothing_was_not_checked(found_leaks: dict[str, list[str]]) -> None:
