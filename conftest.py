@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
+import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -56,6 +58,36 @@ def starpu_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         if "STARPU_HOME" not in os.environ:
             patch.setenv("STARPU_HOME", str(tmp_path_factory.mktemp("starpu")))
         yield
+
+
+@pytest.fixture
+def memory_group() -> Iterator[Path | None]:
+    """Make a control group with 400 MB of memory; None where that isn't allowed."""
+    name = f"starpullm-{uuid.uuid4().hex}"
+    for group, limit in (
+        (Path("/sys/fs/cgroup/memory", name), "memory.limit_in_bytes"),
+        (Path("/sys/fs/cgroup", name), "memory.max"),
+    ):
+        with suppress(OSError):
+            group.mkdir()
+            try:
+                if (group / limit).exists():
+                    (group / limit).write_text(str(400 * 2**20))
+                    yield group
+                    return
+            finally:
+                group.rmdir()
+    yield None
+
+
+@pytest.fixture(scope="session")
+def refusing_starpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compile what a child preloads so that StarPU refuses one of libstarpullm's calls."""
+    library = tmp_path_factory.mktemp("refusing") / "refusing.so"
+    source = CHECKOUT / "tests" / "native" / "refusing_starpu.c"
+    options = "-std=gnu11 -O2 -Wall -Werror -fPIC -shared".split()
+    subprocess.run(["cc", *options, source, "-o", library, "-ldl"], check=True, timeout=60)
+    return library
 
 
 @pytest.fixture(scope="session")

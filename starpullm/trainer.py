@@ -18,7 +18,7 @@ from starpullm.errors import InvalidArgumentError, TokenRangeError
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.loss import Loss
 from starpullm.processes.progress import report_phase
-from starpullm.processes.ranks import check_same_options
+from starpullm.processes.ranks import check_same_options, common_call
 from starpullm.resume import model_config, training_state
 from starpullm.runtime import Runtime
 from starpullm.trace import Trace, read_trace
@@ -208,7 +208,7 @@ class Trainer(Resource):
         """
         _check_index("sequence", sequence, self.batch_size)
         _check_index("position", position, self.seq_len)
-        prototypes.call("session_submit_forward", self._handle, self._tokens("inputs", inputs))
+        self._call("session_submit_forward", self._tokens("inputs", inputs))
         probs = np.empty(self.config.vocab_size, np.float32)
         offset = (sequence * self.seq_len + position) * self.config.padded_vocab_size
         self._read("activations", self._named("activations", "probs"), 0, offset, probs)
@@ -235,7 +235,7 @@ class Trainer(Resource):
 
         Either all ranks call it or none does. It takes the memory of all tensors until they have been read.
         """
-        prototypes.call("session_gather", self._handle)
+        self._call("session_gather")
 
     def tensor(self, group: str, name: str, layer: int | None = None) -> NDArray[np.float32]:
         """Wait for the tasks that write a tensor and return a copy of it.
@@ -283,7 +283,7 @@ class Trainer(Resource):
         FormatError
             If the path exists and isn't a regular file.
         """
-        prototypes.call("session_save_checkpoint", self._handle, prototypes.c_string("path", path))
+        self._call("session_save_checkpoint", prototypes.c_string("path", path))
 
     def save_state(
         self,
@@ -326,7 +326,7 @@ class Trainer(Resource):
             data_id=data_id,
             keep=prototypes.integer("keep", keep, 32),
         )
-        prototypes.call("session_save_state", self._handle, options)
+        self._call("session_save_state", options)
 
     def wait_saved(self) -> None:
         """Wait until the state of the last ``save_state`` is on the disk.
@@ -369,8 +369,13 @@ class Trainer(Resource):
     def _submit(self, function: str, inputs: ArrayLike, targets: ArrayLike) -> Loss:
         loss = structs.LossHandle()
         tokens = self._tokens("inputs", inputs), self._tokens("targets", targets)
-        prototypes.call(function, self._handle, *tokens, loss.address)
+        self._call(function, *tokens, loss.address)
         return Loss(loss)
+
+    def _call(self, function: str, *arguments: object) -> None:
+        """Call a function that all ranks have to call."""
+        with common_call(self.runtime.comm):
+            prototypes.call(function, self._handle, *arguments)
 
     def _tokens(self, what: str, tokens: ArrayLike) -> NDArray[np.int32]:
         expected = (self.batch_size, self.seq_len)
@@ -403,7 +408,7 @@ class Trainer(Resource):
 
     def _read(self, group: str, tensor: _Tensor, layer: int, offset: int, values: NDArray[np.float32]) -> None:
         where = (GROUPS.index(group), tensor.number, layer, offset)
-        prototypes.call("session_read_tensor", self._handle, *where, values.size, values)
+        self._call("session_read_tensor", *where, values.size, values)
 
     def _group(self, group: str) -> dict[str, _Tensor]:
         if group not in self._tensors:

@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, NoReturn, Self
 
 import click
 
-from starpullm.errors import InvalidArgumentError, MissingDependencyError, StarpullmError
+from starpullm.errors import (
+    FileError,
+    FormatError,
+    InvalidArgumentError,
+    MissingDependencyError,
+    StarpullmError,
+    StateError,
+)
 from starpullm.processes import progress
 from starpullm.processes.keeper import rank_and_size_from_environment
 
@@ -28,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "check_same_options",
+    "common_call",
     "default_exit_status",
     "guarded",
     "meet",
@@ -83,8 +91,9 @@ def guarded(comm: Comm, exit_status: Callable[[BaseException], int] = default_ex
 
     A rank whose block raises writes the exception and its own last report to standard error. If all ranks raise within
     a second, for example because of bad input, each distinct sentence is written once and each rank exits with its own
-    status. Otherwise the rank ends the others by ``MPI_Abort`` with its status. A rank that leaves the block without an
-    exception waits for the others.
+    status; at once, if the ranks haven't made the same calls by then (see ``common_call``), because trainers and
+    runtimes couldn't be closed. Otherwise the rank ends the others by ``MPI_Abort`` with its status. A rank that leaves
+    the block without an exception waits for the others.
 
     SIGTERM, which mpirun sends to the surviving ranks when a rank has died, ends the process at once, after a line with
     its last report. SIGINT does the same if the block hasn't been left within two seconds. Both work during a native
@@ -119,6 +128,29 @@ def guarded(comm: Comm, exit_status: Callable[[BaseException], int] = default_ex
             raise SystemExit(status) from error
         finally:
             own.Free()  # all ranks get here
+
+
+@contextmanager
+def common_call(comm: Comm | None) -> Iterator[None]:
+    """Count a call that all ranks of a communicator have to make (None: one rank), for example of a trainer's method.
+
+    What the call submits on one rank waits for the other ranks, and they for it. So a rank on which a call has failed
+    half way, or that has made fewer calls than the others, can't close what it has open.
+    """
+    if comm is None:
+        yield
+        return
+    try:
+        yield
+    except (InvalidArgumentError, StateError):  # nothing has been submitted
+        raise
+    except (FileError, FormatError):  # all has been submitted
+        _Calls.done += 1
+        raise
+    except BaseException:
+        _Calls.are_whole = False
+        raise
+    _Calls.done += 1
 
 
 def check_same_options(comm: Comm, options: Mapping[str, object]) -> None:
@@ -205,21 +237,36 @@ def _reason(error: BaseException, status: int) -> _Reason:
     return _Reason(status, f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
 
 
+class _Calls:
+    """The calls of this process that all ranks have to make."""
+
+    done = 0
+    are_whole = True
+    """Whether none of them has failed half way."""
+
+
 def _left_together(comm: Comm, watch: _SignalWatch, reason: _Reason) -> bool:
-    """If all ranks fail within the time, write each distinct reason once, from the first rank that has it."""
+    """If all ranks fail within the time, write each distinct reason once, from the first rank that has it.
+
+    Return whether they did and have made the same calls, so that each can close what it has open.
+    """
     watch.unsaid = reason
     with suppress(OSError):  # a missing directory for reports must not hide the reason
         progress.report_failure(reason.status, reason.sentence)
     try:
         if not meet(comm, AGREEMENT_SECONDS):
             return False
-        sentences = comm.allgather(reason.sentence)
+        of_ranks = comm.allgather((reason.sentence, _Calls.done, _Calls.are_whole))
     except Exception:  # the failure may be MPI's own
         return False
+    sentences, counts, whole = zip(*of_ranks, strict=True)
     watch.unsaid = None
     if reason.sentence and sentences.index(reason.sentence) == comm.Get_rank():
         reason.say(rank_list([rank for rank, sentence in enumerate(sentences) if sentence == reason.sentence]))
-    return True
+    if all(whole) and len(set(counts)) == 1:
+        return True
+    meet(comm)  # when one has ended, mpirun ends the others, which have to write their reasons before
+    os._exit(reason.status)
 
 
 def _leave_regularly(comm: Comm) -> None:

@@ -11,6 +11,8 @@ import argparse
 import importlib.util
 import os
 import pickle
+import signal
+import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -32,6 +34,8 @@ MAX_DIFFERENCES = 3
 SUITE = "starpullm.suite"
 
 _END = "end of the run"
+_STACKS_SECONDS = 10.0  # for the native stacks of a rank
+_ABORT_SECONDS = 2.0  # for Python's
 _SEVERITY = ("passed", "skipped", "failed")
 
 
@@ -98,11 +102,15 @@ class RankedRun:
         self._exchange = Exchange(self.comm.Dup())
         self._limit = time_limit
         self._logged: list[pytest.TestReport] = []
+        self._errors: dict[str, str] = {}
+        """The modules that couldn't be collected here, and why."""
+        self._pids: dict[int, int] = {}
+        """The processes of the ranks on this machine, by rank."""
         self._has_started = False
         self._tests_are_over = False
         if self.rank > 0:
             print_nothing(config)
-        self._share_order()
+        self._begin_together()
 
     # Hooks of pytest
 
@@ -128,17 +136,24 @@ class RankedRun:
         """Put the tests that run on every rank last: their fixtures can't coexist with those of the others."""
         items.sort(key=runs_on_every_rank)
 
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Keep why a module can't be collected: only rank 0 prints."""
+        if report.failed:
+            self._errors[report.nodeid] = report.longreprtext
+
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Refuse the run on all ranks unless all of them have collected the same tests and can satisfy the options."""
         from starpullm.processes.ranks import option_differences
 
         tests = {item.nodeid: str(number) for number, item in enumerate(session.items, 1)}
-        collected = self._agree("collection", (tests, session.testsfailed, self._config.stash.get(REFUSAL, "")))
+        own = (tests, self._errors, self._config.stash.get(REFUSAL, ""))
+        try:
+            collected = self._agree("collection", own, self._limit)
+        except MissingError as error:
+            self._end_all("collection", _Phase(f"{len(tests)} tests", "", "", None), error.ranks)
         self._refuse_together({rank: text for rank, (_, _, text) in collected.items() if text})
         differences = option_differences([tests for tests, _, _ in collected.values()])[:MAX_DIFFERENCES]
-        failed = [rank for rank, (_, errors, _) in collected.items() if errors]
-        if failed and len(failed) < self.size:
-            differences.append(f"{ranks_text(failed)} had errors, which only that rank's standard output shows")
+        differences += _errors_of_some({rank: errors for rank, (_, errors, _) in collected.items()})
         if differences:
             if self.rank > 0:
                 raise pytest.UsageError
@@ -200,12 +215,18 @@ class RankedRun:
 
     # Implementation
 
-    def _share_order(self) -> None:
-        """Let pytest-randomly use the seed of rank 0, which it chooses when it is configured."""
+    def _begin_together(self) -> None:
+        """Tell the ranks' processes, and let pytest-randomly use the seed of rank 0, chosen when it is configured."""
         name = "randomly_seed"
-        seeds = self._exchange("start", getattr(self._config.option, name, None))
-        if seeds[0] is not None:
-            setattr(self._config.option, name, seeds[0])
+        own = (getattr(self._config.option, name, None), host_name(), os.getpid())
+        try:
+            begun = self._exchange("start", own, self._limit)
+        except MissingError as error:
+            self._end_all("start", _Phase("ended", "", "", None), error.ranks)
+        self._pids = {rank: pid for rank, (_, host, pid) in begun.items() if host == own[1]}
+        seed = begun[0][0]
+        if seed is not None:
+            setattr(self._config.option, name, seed)
 
     def _refuse_together(self, texts_of_ranks: Mapping[int, str]) -> None:
         """Raise a usage error on all ranks if one of them has found one."""
@@ -246,9 +267,9 @@ class RankedRun:
         if has_checks_over_ranks:
             validation_of(self._config).note_machines(list(machines.values()))
 
-    def _agree(self, place: str, value: Any) -> Mapping[int, Any]:
+    def _agree(self, place: str, value: Any, seconds: float | None = None) -> Mapping[int, Any]:
         try:
-            return self._exchange(place, value)
+            return self._exchange(place, value, seconds)
         except ElsewhereError as error:
             pytest.exit(str(error), pytest.ExitCode.INTERRUPTED)
 
@@ -258,12 +279,47 @@ class RankedRun:
             f"rank {self.rank} of {self.size}: {place}: {own.outcome} here; {ranks_text(missing)} hadn't ended it "
             f"{self._limit:g} s later (--starpullm-timeout), so the job is ended"
         )
-        os.write(2, f"{line}\n{own.message}\n".encode(errors="replace"))
+        _write(f"{line}\n{own.message}" if own.message else line)
+        if any(rank not in missing for rank in range(self.rank)):
+            time.sleep(_STACKS_SECONDS)  # for the first of the ranks that aren't missing, which then ends the job
+        else:
+            for rank in missing:
+                if rank in self._pids:
+                    _write_stacks(rank, self._pids[rank])
         self._abort(pytest.ExitCode.TESTS_FAILED)
 
     def _abort(self, status: pytest.ExitCode) -> NoReturn:
         self.comm.Abort(status)
         os._exit(status)
+
+
+def _write(text: str) -> None:
+    os.write(2, f"{text}\n".encode(errors="replace"))
+
+
+def _write_stacks(rank: int, pid: int) -> None:
+    """Write the native stacks of a rank that hangs; end it, upon which pytest's faulthandler there writes Python's."""
+    import psutil
+
+    from starpullm.processes.stacks import native_stacks
+
+    _write(f"---- native stacks of rank {rank}\n{native_stacks(pid, _STACKS_SECONDS)}")
+    _write(f"---- stacks of Python of rank {rank}")
+    with suppress(psutil.Error, OSError):
+        process = psutil.Process(pid)
+        process.rlimit(psutil.RLIMIT_CORE, (0, process.rlimit(psutil.RLIMIT_CORE)[1]))  # a core file would stay
+        process.send_signal(signal.SIGABRT)
+        process.wait(_ABORT_SECONDS)
+
+
+def _errors_of_some(errors_of_ranks: Mapping[int, Mapping[str, str]]) -> list[str]:
+    """Return what went wrong with modules that some ranks could collect and others couldn't."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for rank, errors in errors_of_ranks.items():
+        for nodeid, text in errors.items():
+            if not all(nodeid in other for other in errors_of_ranks.values()):
+                found.setdefault((nodeid, text), []).append(rank)
+    return [f"{ranks_text(ranks)} had an error in {nodeid}:\n{text}" for (nodeid, text), ranks in found.items()]
 
 
 class _Phase(NamedTuple):

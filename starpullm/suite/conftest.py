@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
@@ -17,6 +19,9 @@ from starpullm.pytest_plugin import Checker, Validation, validation_of
 from starpullm.runtime import Partition
 
 _OVER_RANKS = ("test_ranks.py", "test_interface_over_ranks.py")
+
+_OLD_MARKERS = ("parity", "dependencies", "reduction", "memory", "throughput", "over_ranks")
+"""Markers that had no prefix: `-m parity` still selects tests of the suite, and says that it is deprecated."""
 
 DISTURBED_RECORDS = 2
 """Number of records that are run with delays; the runs are many, one for each scheduler."""
@@ -61,8 +66,9 @@ class SpeedCase(NamedTuple):
 
 @pytest.fixture
 def check_on_one_worker(request: pytest.FixtureRequest, starpullm_validation: Validation) -> Checker:
-    """Run a check once, on 1x1, whatever partitions are chosen."""
-    configuration = RuntimeConfiguration("1x1", starpullm_validation.configurations()[0].scheduler)
+    """Run a check once, on 1x1, whatever partitions are chosen; on the test's ranks."""
+    ranks = starpullm_validation.ranks_of(request.node)
+    configuration = RuntimeConfiguration("1x1", starpullm_validation.configurations(ranks)[0].scheduler, ranks)
     return Checker(starpullm_validation, request.node, configuration)
 
 
@@ -71,6 +77,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if collection_path.name in _OVER_RANKS and validation_of(config).ranks == 1 else None
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the old names of the markers; only a run of the suite gets here."""
+    for name in _OLD_MARKERS:
+        config.addinivalue_line("markers", f"{name}: deprecated, in starpullm.suite only: starpullm_{name}")
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect what nobody asked for: comparisons with llm.c without one; over ranks, tests not marked for that.
 
@@ -78,6 +91,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     validation = validation_of(config)
     here = Path(__file__).parent
+    _add_old_markers(config, [item for item in items if item.path.parent == here])
     left_out = {
         item
         for item in items
@@ -90,6 +104,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
+
+
+def _add_old_markers(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    """Give tests the old names that ``-m`` asks for."""
+    words = set(re.findall(r"\w+", config.getoption("markexpr")))
+    for name in sorted(words.intersection(_OLD_MARKERS)):
+        warnings.warn(f"-m {name}: expected starpullm_{name}", pytest.PytestDeprecationWarning, stacklevel=1)
+        for item in items:
+            if item.get_closest_marker(f"starpullm_{name}"):
+                item.add_marker(name)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -10,17 +10,29 @@
 #include <string.h>
 
 static atomic_long left; /* calls of the library up to the one that is refused; 0: none will be */
+static atomic_int messages_alone;
 
 /* The `number`-th of the next ones, from 1 on; 0: none. Returns how many of them were not reached. */
 long refuse_call(long number)
 {
+    atomic_store(&messages_alone, 0);
     return atomic_exchange(&left, number);
 }
 
-static int refused(const void *caller)
+/* The same, but tasks aren't counted. */
+void refuse_message(long number)
+{
+    atomic_store(&messages_alone, 1);
+    atomic_store(&left, number);
+}
+
+static int refused(const void *caller, int is_message)
 {
     Dl_info info;
-    if (atomic_load(&left) <= 0 || !dladdr(caller, &info) || !info.dli_fname || !strstr(info.dli_fname, "/libstarpullm.so"))
+    if (atomic_load(&messages_alone) > is_message)
+        return 0;
+    if (atomic_load(&left) <= 0 || !dladdr(caller, &info) || !info.dli_fname ||
+        !strstr(info.dli_fname, "/libstarpullm.so"))
         return 0;
     return atomic_fetch_sub(&left, 1) == 1;
 }
@@ -53,22 +65,26 @@ static void *find(const char *library, const char *name)
 
 int starpu_task_submit(void *task)
 {
-    return refused(__builtin_return_address(0)) ? -ENODEV
-                                                : ((int (*)(void *))find("/libstarpu-", "starpu_task_submit"))(task);
+    return refused(__builtin_return_address(0), 0) ? -ENODEV
+                                                   : ((int (*)(void *))find("/libstarpu-", "starpu_task_submit"))(task);
 }
 
 typedef int message(void *data, int rank, int64_t tag, void *communicator, void (*done)(void *), void *argument);
 
-int starpu_mpi_isend_detached(void *data, int rank, int64_t tag, void *communicator, void (*done)(void *), void *argument)
+int starpu_mpi_isend_detached(void *data, int rank, int64_t tag, void *communicator, void (*done)(void *),
+                              void *argument)
 {
-    if (refused(__builtin_return_address(0)))
+    if (refused(__builtin_return_address(0), 1))
         return -EINVAL;
-    return ((message *)find("/libstarpumpi-", "starpu_mpi_isend_detached"))(data, rank, tag, communicator, done, argument);
+    return ((message *)find("/libstarpumpi-", "starpu_mpi_isend_detached"))(data, rank, tag, communicator, done,
+                                                                            argument);
 }
 
-int starpu_mpi_irecv_detached(void *data, int rank, int64_t tag, void *communicator, void (*done)(void *), void *argument)
+int starpu_mpi_irecv_detached(void *data, int rank, int64_t tag, void *communicator, void (*done)(void *),
+                              void *argument)
 {
-    if (refused(__builtin_return_address(0)))
+    if (refused(__builtin_return_address(0), 1))
         return -EINVAL;
-    return ((message *)find("/libstarpumpi-", "starpu_mpi_irecv_detached"))(data, rank, tag, communicator, done, argument);
+    return ((message *)find("/libstarpumpi-", "starpu_mpi_irecv_detached"))(data, rank, tag, communicator, done,
+                                                                            argument);
 }

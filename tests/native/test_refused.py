@@ -6,7 +6,6 @@ Collected by pytest; the runs are in child processes, which preload what refuses
 from __future__ import annotations
 
 import ctypes
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +19,6 @@ from starpullm.golden.records import shipped_record
 from .children import TWO_CORES, attempt, run_function
 
 TINY = shipped_record("tiny")
-
-
-@pytest.fixture(scope="module")
-def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    library = tmp_path_factory.mktemp("refusing") / "refusing.so"
-    source = Path(__file__).with_name("refusing_starpu.c")
-    options = "-std=gnu11 -O2 -Wall -Werror -fPIC -shared".split()
-    subprocess.run(["cc", *options, source, "-o", library, "-ldl"], check=True, timeout=60)
-    return library
 
 
 def refuse(checkpoint: str, shim: str, held: bool, number: int) -> dict[str, Any]:
@@ -59,10 +49,10 @@ def refuse(checkpoint: str, shim: str, held: bool, number: int) -> dict[str, Any
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("held", [False, True])
-def test_a_refused_task_breaks_its_trainer_alone(tiny_checkpoint: Path, shim: Path, held: bool) -> None:
+def test_a_refused_task_breaks_its_trainer_alone(tiny_checkpoint: Path, refusing_starpu: Path, held: bool) -> None:
     """Memory that is freed is overwritten, so that using it later shows."""
-    environment = {**TWO_CORES, "LD_PRELOAD": str(shim), "MALLOC_PERTURB_": "165"}
-    told = run_function(refuse, tiny_checkpoint, shim, held, 40, environment=environment)
+    environment = {**TWO_CORES, "LD_PRELOAD": str(refusing_starpu), "MALLOC_PERTURB_": "165"}
+    told = run_function(refuse, tiny_checkpoint, refusing_starpu, held, 40, environment=environment)
     assert told["not_reached"] == 0
     assert told["submission"]["raised"] == "RuntimeFailureError"
     assert "StarPU refused a task of " in told["submission"]["text"]

@@ -9,6 +9,8 @@ import re
 
 import pytest
 
+from starpullm.pytest_plugin.items import FAMILIES, FIXTURES
+
 from .conftest import Run
 
 NO_CHILD = """
@@ -80,6 +82,23 @@ def test_a_usage_error_under_xdist(run: Run, pytester: pytest.Pytester) -> None:
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(['ERROR: --starpullm-records: found "huge", expected a file or one of *'])
     assert "huge" not in result.stdout.str()
+
+
+def test_a_newcomer_finds_markers_fixtures_and_old_names(run: Run) -> None:
+    """``--markers`` and ``--fixtures`` have a sentence for each of ours; the suite still knows `-m parity`."""
+    suite = ("--pyargs", "starpullm.suite")
+    markers = run("--markers", partition=None).stdout
+    markers.fnmatch_lines_random(
+        [f"@pytest.mark.starpullm_{name}: {text} (starpullm)" for name, text in FAMILIES.items()]
+    )
+    markers.no_re_match_line("@pytest.mark.(parity|throughput|golden)")
+    fixtures = run("--fixtures", partition=None).stdout.str()
+    for name in FIXTURES:
+        assert re.search(rf"^{name}\b.* -- .*\n    \w", fixtures, re.MULTILINE), name
+    result = run("-Wdefault", "--strict-markers", "--collect-only", "-q", "-m", "parity", *suite)
+    assert "test_parity.py" in result.stdout.str()
+    result.stdout.no_fnmatch_line("*test_reduction.py*")
+    result.stdout.fnmatch_lines(["*PytestDeprecationWarning: -m parity: expected starpullm_parity*"])
 
 
 ALONE = """

@@ -222,6 +222,56 @@ def test_other_tests_on_a_rank(run_ranks: Run, pytester: pytest.Pytester) -> Non
     assert result.stderr.str().count("ERROR") == 1
 
 
+ELSEWHERE = """
+import os
+import signal
+import time
+
+if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+    {action}
+
+
+def test_it():
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("action", "lines"),
+    [
+        (
+            "raise ValueError('broken')",
+            [
+                "ERROR: the ranks have collected different tests: * missing on rank 1; rank 1 had an error in *.py:",
+                "*.py:6: in <module>",
+                "*ValueError: broken",
+            ],
+        ),
+        (
+            "time.sleep(1000)",
+            [
+                "rank 0 of 2: collection: 1 tests here; rank 1 hadn't ended it 2 s later (--starpullm-timeout), so *",
+                "---- native stacks of rank 1",
+                "---- stacks of Python of rank 1",
+                '*.py", line 6 in <module>',
+            ],
+        ),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", ['*.py", line 6 in <module>', "*rank 1*on signal 11*"]),
+        ("os._exit(3)", ["*Exit code: *3"]),
+    ],
+    ids=["exception", "hang", "crash", "exit"],
+)
+def test_a_module_that_fails_on_one_rank(
+    run_ranks: Run, pytester: pytest.Pytester, action: str, lines: list[str]
+) -> None:
+    """What happens in the collection is told as itself, and no rank waits for ever."""
+    pytester.makepyfile(ELSEWHERE.format(action=action))
+    result = run_ranks("--starpullm-timeout", "2", timeout=60)
+    assert result.ret != 0
+    pytest.LineMatcher([*result.outlines, *result.errlines]).fnmatch_lines(lines)
+    assert "passed" not in result.stdout.str()
+
+
 def test_a_usage_error_is_said_once(run_ranks: Run) -> None:
     result = run_ranks(*SUITE, "--starpullm-reductions", "best")
     assert result.ret == pytest.ExitCode.USAGE_ERROR

@@ -31,6 +31,7 @@ def steps(comm: Comm) -> Iterator[int]:
     """Do steps for ever; on the failing rank, yield after each of them."""
     for step in range(1, 1000 * FOREVER):
         report_phase("allreduce")
+        comm.barrier()
         assert comm.allreduce(1) == comm.Get_size()
         report_phase("between steps", step)
         if comm.Get_rank() == FAILING_RANK:
@@ -55,6 +56,8 @@ def kill_in_allreduce(comm: Comm) -> None:
 def kill_between_steps(comm: Comm) -> None:
     for step in steps(comm):
         if step == FAILING_STEP:
+            # That of the next step: the others have finished this one and said so, however slow they are.
+            comm.barrier()
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -73,12 +76,6 @@ def raise_error(comm: Comm) -> None:
     for step in steps(comm):
         if step == FAILING_STEP:
             raise ValueError("found a bad number")
-
-
-def exit_with_3(comm: Comm) -> None:
-    for step in steps(comm):
-        if step == FAILING_STEP:
-            sys.exit(3)
 
 
 def segfault(comm: Comm) -> None:

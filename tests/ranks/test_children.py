@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,6 +24,8 @@ if TYPE_CHECKING:  # importing it would initialise MPI in pytest's process
 
 
 TIME_LIMIT = 60.0
+GROUP = "STARPULLM_TESTS_MEMORY_GROUP"
+"""Environment variable with a control group whose memory is limited."""
 
 
 def crash() -> None:
@@ -37,13 +40,23 @@ def hang() -> None:
     time.sleep(1000)
 
 
+def be_killed() -> None:
+    """By the kernel for want of memory, in a control group where there is one."""
+    if GROUP in os.environ:
+        Path(os.environ[GROUP], "cgroup.procs").write_text(str(os.getpid()))
+        blocks = []
+        while True:
+            blocks.append(b"x" * 2**24)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 FAILURES: dict[str, Callable[[], object]] = {
     "crash": crash,
     "exit": lambda: sys.exit(3),
     "leave": lambda: os._exit(0),
     "raise": stumble,
     "hang": hang,
-    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "kill": be_killed,
 }
 SENTENCES = {
     "crash": "was ended by SIGSEGV",
@@ -89,13 +102,17 @@ def first_failure(child: Child, limit: float) -> Reply | None:
     ("failure", "place", "ranks"),
     [(failure, place, 1 + (f + p) % 4) for (f, failure), (p, place) in product(enumerate(FAILURES), enumerate(PLACES))],
 )
-def test_each_failure_is_told_as_itself(failure: str, place: str, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_failure_is_told_as_itself(
+    failure: str, place: str, ranks: int, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    group = request.getfixturevalue("memory_group") if failure == "kill" else None
+    environment = {} if group is None else {GROUP: str(group)}
     culprit = 0 if PLACES.index(place) % 2 == 0 else ranks - 1
     if failure == "hang":
         monkeypatch.setattr(children, "_END_SECONDS", 2.0)
     monkeypatch.setattr(job, "_STACK_SECONDS", 3.0)
     arguments = {"failure": failure, "place": place, "culprit": culprit}
-    with Child("child", serve, arguments, ranks=ranks) as child:
+    with Child("child", serve, arguments, ranks=ranks, environment=environment) as child:
         reply = first_failure(child, 3.0 if failure == "hang" else TIME_LIMIT)
     assert isinstance(reply, Raised | Lost)
     assert isinstance(reply, Hung) == (failure == "hang")
@@ -107,5 +124,7 @@ def test_each_failure_is_told_as_itself(failure: str, place: str, ranks: int, mo
     if failure == "hang":
         assert "in hang" in reply.text
         assert "---- native stacks" in reply.text
+    if group is not None:
+        assert re.search("\nmeanwhile the kernel has killed [1-9]+ of this machine's processes to get", reply.text)
     if failure in ("crash", "raise"):
         assert re.search(r'test_children\.py", line \d+, in stumble|in crash', reply.text)

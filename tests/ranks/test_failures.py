@@ -94,14 +94,6 @@ def test_raises() -> None:
     assert_ended_soon(outcome)
 
 
-def test_exits_while_others_go_on() -> None:
-    outcome = run(programs.exit_with_3)
-    assert isinstance(outcome, ExitedWith), outcome
-    assert (outcome.rank, outcome.status) == (1, 3)
-    assert outcome.sentence == "rank 1 of 3 ended with exit status 3 (last finished step 20, phase between steps)"
-    assert_ended_soon(outcome)
-
-
 def test_segmentation_fault() -> None:
     outcome = run(programs.segfault)
     assert isinstance(outcome, Crashed), outcome

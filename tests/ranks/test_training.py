@@ -6,7 +6,7 @@ import json
 import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +30,7 @@ TIME_LIMIT = 100.0
 END_SECONDS = 20.0
 """From a failure to the end of the job: two seconds on a quiet machine."""
 
-KILLS = 5
+KILLS = 3
 
 
 def model(directory: Path, channels: int = 16) -> Path:
@@ -46,9 +46,15 @@ def token_file(directory: Path, count: int) -> Path:
     return path
 
 
-def run(program: Callable[..., None], *arguments: object, time_limit: float = TIME_LIMIT, ranks: int = 2) -> JobEnding:
+def run(
+    program: Callable[..., None],
+    *arguments: object,
+    time_limit: float = TIME_LIMIT,
+    ranks: int = 2,
+    environment: Mapping[str, str] | None = None,
+) -> JobEnding:
     command = [sys.executable, programs.__file__, program.__name__, *map(str, arguments)]
-    return run_job(Job(command, time_limit, ranks))
+    return run_job(Job(command, time_limit, ranks, environment=environment or {}))
 
 
 def assert_ended_soon(outcome: JobEnding) -> None:
@@ -120,18 +126,25 @@ def test_several_trainers_on_one_runtime(tmp_path: Path) -> None:
         assert losses == [loss for loss in alone for _ in range(2)] + alone * 2
 
 
-def test_one_rank_fails_in_a_native_call(tmp_path: Path) -> None:
-    """The others aren't left waiting, and name the rank that failed. What no rank can do is refused on all."""
+def test_one_rank_fails_in_a_native_call(tmp_path: Path, refusing_starpu: Path) -> None:
+    """The others aren't left waiting, and name the rank that failed. What no rank can do is refused on all.
+
+    A runtime is closed also after a step that was submitted half way.
+    """
     huge, path = huge_model(tmp_path), model(tmp_path)
-    outcome = run(programs.one_rank_fails, path, huge)
+    environment = {"LD_PRELOAD": str(refusing_starpu), "MALLOC_PERTURB_": "165"}
+    outcome = run(programs.one_rank_fails, path, huge, refusing_starpu, environment=environment)
     assert isinstance(outcome, Completed), outcome
-    scheduler, checkpoint, message = outcome.reports[1].stdout.splitlines()
+    scheduler, checkpoint, message, half = outcome.reports[1].stdout.splitlines()
     assert message == (
         "params/wte: found 536870912 elements, expected at most 536870911 on 2 ranks: MPI has no larger messages"
     )
     assert scheduler.startswith('scheduler: "no_such" is unknown to StarPU ')
     assert f"{path} which is missing" in checkpoint
-    assert outcome.reports[0].stdout.splitlines() == [f"rank 1: {scheduler}", f"rank 1: {checkpoint}", message]
+    *others, half_of_first = outcome.reports[0].stdout.splitlines()
+    assert others == [f"rank 1: {scheduler}", f"rank 1: {checkpoint}", message]
+    for sentence in (half, half_of_first):
+        assert re.fullmatch(r"StarPU refused a task of [a-z_]+_backward[a-z_]* in step 0 \(error -19\)", sentence)
 
 
 def huge_model(directory: Path) -> Path:
@@ -155,6 +168,25 @@ def test_a_call_that_one_rank_is_refused_ends_the_job(tmp_path: Path, call: str)
     assert f"phase {call}): " in outcome.sentence
     assert ("layer 99" if call == "tensor" else "targets[1, 3]: token -1 is out of range") in outcome.sentence
     assert_ended_soon(outcome)
+
+
+def test_a_step_that_is_half_submitted_ends_the_job(tmp_path: Path, refusing_starpu: Path) -> None:
+    """All ranks say why; none closes its trainer, because another one waits for what it hasn't submitted.
+
+    Memory that is freed is overwritten, so that using it later shows.
+    """
+    environment = {"LD_PRELOAD": str(refusing_starpu), "MALLOC_PERTURB_": "165"}
+    outcome = run(programs.half_submitted, model(tmp_path), refusing_starpu, environment=environment)
+    assert isinstance(outcome, ExitedWith), outcome
+    refused = (r"a task of [a-z_]+ in step 1 \(error -19\)", r"the transfer from \S+ to \S+ in step 1 \(error -22\)")
+    for report, part in zip(outcome.reports.values(), refused, strict=True):
+        assert report.native_stacks == "", outcome  # it hasn't hung until it was killed
+        where = r"\(last finished step 1, phase submitting\)"
+        assert re.search(f"^rank {report.rank}: StarPU refused {part} {where}$", report.stderr, re.MULTILINE), outcome
+    assert re.fullmatch(
+        r"rank [01] of 2 ended with exit status 1 \(last finished step 1, phase submitting\): StarPU refused .*",
+        outcome.sentence,
+    )
 
 
 @pytest.mark.parametrize("level", ["single", "funneled", "serialized"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import random
@@ -122,7 +123,7 @@ def several_trainers(comm: Comm, checkpoint: str) -> None:
     print(json.dumps(losses))
 
 
-def one_rank_fails(comm: Comm, checkpoint: str, huge: str) -> None:
+def one_rank_fails(comm: Comm, checkpoint: str, huge: str, shim: str) -> None:
     """Print the errors of calls that fail on one rank, or on all; afterwards the same calls succeed."""
     fails = comm.Get_rank() == FAILING_RANK
     try:
@@ -140,6 +141,12 @@ def one_rank_fails(comm: Comm, checkpoint: str, huge: str) -> None:
             Trainer(runtime, huge, batch_size=B, seq_len=T)
         except StarpullmError as error:
             print(error)
+        with Trainer(runtime, checkpoint, batch_size=B, seq_len=T, reduction="redux") as half_submitted:
+            ctypes.CDLL(shim).refuse_call(40)  # in the backward pass: there are contributions that nothing adds
+            try:
+                half_submitted.submit(*_batch(False))
+            except StarpullmError as error:
+                print(error)
         with Trainer(runtime, checkpoint, batch_size=B, seq_len=T) as succeeds:
             float(succeeds.submit(*generate_tokens(comm.Get_rank() + 1, 1, B, T, 61)))
 
@@ -164,6 +171,19 @@ def one_rank_is_refused(comm: Comm, checkpoint: str, call: str) -> None:
         float(trainer.submit(*_batch(False)))
         report_phase(call, 1)
         CALLS[call](trainer, comm.Get_rank() == FAILING_RANK)
+
+
+def half_submitted(comm: Comm, checkpoint: str, shim: str) -> None:
+    """Submit a step of which StarPU refuses each rank another part: a task on rank 0, a message on rank 1."""
+    refusing = ctypes.CDLL(shim)
+    with training(comm, checkpoint) as trainer:
+        float(trainer.submit(*_batch(False)))
+        report_phase("submitting", 1)
+        if comm.Get_rank() == 0:
+            refusing.refuse_call(20)
+        else:
+            refusing.refuse_message(3)
+        trainer.submit(*_batch(False))
 
 
 def use_mpi(comm: Comm) -> None:

@@ -40,7 +40,8 @@ static status submit(struct starpu_task *starpu_task, struct task *task)
         if (!error)
             return STARPULLM_OK;
         iteration_task_done(iteration);
-        code = fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused a task of %s (error %d)", task->operation->name, error);
+        code = fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused a task of %s in step %lld (error %d)",
+                    task->operation->name, (long long)iteration->number, error);
     }
     starpu_task->destroy = 0;
     starpu_task->cl_arg_free = 0;

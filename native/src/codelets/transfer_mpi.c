@@ -25,7 +25,8 @@ status transfers_before_task(struct starpu_task **created, struct operation *ope
     *created = starpu_mpi_task_build(ranks_communicator(), operation_codelet(operation, place.iteration),
                                      TASK_AS_LIST(place, descriptors, num_accesses));
     if (!*created && place.rank == runtime_layout()->rank)
-        return fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused the transfers for a task of %s", operation->name);
+        return fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused the transfers for a task of %s in step %lld",
+                    operation->name, (long long)place.iteration->number);
     return STARPULLM_OK;
 }
 
@@ -37,8 +38,9 @@ status transfers_after_task(struct operation *operation, struct task_place place
     const int error = starpu_mpi_task_post_build(ranks_communicator(), operation_codelet(operation, place.iteration),
                                                  TASK_AS_LIST(place, descriptors, num_accesses));
     if (error)
-        return fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused the transfers of a task of %s on rank %d (error %d)",
-                    operation->name, place.rank, error);
+        return fail(STARPULLM_RUNTIME_FAILURE,
+                    "StarPU refused the transfers of a task of %s on rank %d in step %lld (error %d)", operation->name,
+                    place.rank, (long long)place.iteration->number, error);
     return STARPULLM_OK;
 }
 
@@ -81,6 +83,6 @@ status submit_transfer(struct task_place place, struct data *destination, struct
         return STARPULLM_OK;
     iteration_task_done(place.iteration);
     free(transfer);
-    return fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused the transfer from %s to %s (error %d)", source->name,
-                destination->name, error);
+    return fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused the transfer from %s to %s in step %lld (error %d)",
+                source->name, destination->name, (long long)place.iteration->number, error);
 }

@@ -39,8 +39,10 @@ status data_create(struct data *data, const char *name, int32_t id, int owner, b
 
 void data_destroy(struct data *data)
 {
-    if (data->handle)
+    if (data->handle) {
+        exchange_unregister(data);
         starpu_data_unregister(data->handle);
+    }
     if (data->buffer)
         munmap(data->buffer, data->bytes);
     data->handle = NULL;

@@ -7,6 +7,8 @@
 
 /* Tells StarPU-MPI the data's owner. */
 void exchange_register(struct data *data);
+/* Comes before the handle is unregistered. Contributions that haven't been added up are lost. */
+void exchange_unregister(struct data *data);
 
 /* Copies the value to a rank, or to all, as for a task there that reads it. */
 status exchange_to(struct data *data, int rank);

@@ -1,6 +1,8 @@
 /* Data over ranks, through StarPU-MPI. */
 #include "data/exchange.h"
 
+#include <string.h>
+
 #include "runtime/ranks_mpi.h"
 #include "runtime/runtime.h"
 
@@ -14,6 +16,17 @@ void exchange_register(struct data *data)
     data->tag = runtime_layout()->first_tag + data->id;
     if (!one_rank())
         starpu_mpi_data_register_comm(data->handle, data->tag, data->owner, ranks_communicator());
+}
+
+/* After a step that was submitted half way, StarPU-MPI has a list of handles with contributions that it hasn't added
+ * up; it would follow it when the runtime ends. A reduction without contributors takes a handle off the list. */
+void exchange_unregister(struct data *data)
+{
+    char *contributes = one_rank() ? NULL : starpu_mpi_data_get_redux_map(data->handle);
+    if (!contributes)
+        return;
+    memset(contributes, 0, (size_t)runtime_layout()->ranks);
+    (void)starpu_mpi_redux_data_tree(ranks_communicator(), data->handle, 2);
 }
 
 status exchange_to(struct data *data, int rank)

@@ -112,6 +112,17 @@ def captured_output() -> Iterator[Callable[[], str]]:
 
 
 @contextmanager
+def working_folder(folder: Path) -> Iterator[None]:
+    """Let relative paths be relative to this folder."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+@contextmanager
 def limited_files(size: int) -> Iterator[None]:
     """Let no file that this process writes become larger than so many bytes; Python ignores the signal."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from starpullm.binding import prototypes, structs
+from starpullm.binding.library import find_library
 from starpullm.checks.interface.mpi import check_levels
 from starpullm.checks.interface.options import TINY, B, T
 from starpullm.checks.interface.processes import Workplace, environment, in_fork, loaded_library
@@ -34,6 +35,7 @@ def starts_of_runtimes(workplace: Workplace) -> CheckResult:
         _check_partitions(statements)
         _check_schedulers(statements)
         _check_communicators(statements)
+        _check_blas(statements)
         _check_order(statements, checkpoint)
         check_simultaneous_calls(statements)
     _check_limits_of_starpu(statements)
@@ -53,7 +55,7 @@ def _check_environments(statements: Statements, checkpoint: Path) -> None:
             f'STARPULLM_SIMD: found "none", expected one of {", ".join(levels)} on this machine',
         )
     ]
-    for caches in ("32K", "32K,", "0,1M", "32K,1M,8M", "32K 1M", "-1K,1M"):
+    for caches in ("32K", "32K,", "0,1M", "32K,1M,8M", "32K 1M", "-1K,1M", "2199023255552,1M"):
         sentence = "expected the sizes of the first- and second-level caches, such as 32K,1M"
         cases.append(({"STARPULLM_CACHES": caches}, f'STARPULLM_CACHES: found "{caches}", {sentence}'))
     for variables, sentence in cases:
@@ -62,8 +64,11 @@ def _check_environments(statements: Statements, checkpoint: Path) -> None:
     statements.equal(
         "a runtime with the plain kernels", "accepted", in_fork(partial(_ending, "1x1"), STARPULLM_SIMD="ref")
     )
-    found = in_fork(_caches, STARPULLM_CACHES="48K,2M")
-    statements.equal("sizes of caches that are given", [48 << 10, 2 << 20], found)
+    for name in ("STARPULLM_SIMD", "STARPULLM_CACHES"):
+        statements.equal(f"a runtime with an empty {name}", ACCEPTED, in_fork(partial(_ending, "1x1"), **{name: ""}))
+    for caches in ("48K,2M", "49152,2048K"):
+        found = in_fork(_caches, STARPULLM_CACHES=caches)
+        statements.equal(f"sizes of caches {caches}", [48 << 10, 2 << 20], found)
     running = "StarPU is running in this process but wasn't started by starpullm, expected it not to be running"
     found = in_fork(_beside_starpu, STARPU_SILENT="1", STARPU_NCPU="1", HWLOC_SYNTHETIC=_TWO_CORES)
     statements.equal("a runtime beside another StarPU", text_of(StateError, running), found)
@@ -236,6 +241,28 @@ def _check_communicators(statements: Statements) -> None:
     statements.refused(
         "a communicator without MPI", kind, sentence, partial(start_as_is, communicator=prototypes.communicator(0))
     )
+
+
+def _check_blas(statements: Statements) -> None:
+    library = str(find_library())
+    for path, sentence in (
+        (
+            "/nowhere/libblas.so",
+            "can't be opened: /nowhere/libblas.so: cannot open shared object file: No such file or directory",
+        ),
+        (
+            library,
+            "has no function cblas_sgemm, expected a BLAS with its C interface (tried scipy_ before the name and 64_ "
+            "and _64 after it, too)",
+        ),
+    ):
+        statements.refused(
+            f"{path} as BLAS",
+            InvalidArgumentError,
+            f"blas_library: {path}: {sentence}",
+            partial(start_as_is, blas_library=path.encode()),
+        )
+        statements.equal(f"the BLAS after {path}", "", prototypes.text(prototypes.call("blas")))
 
 
 def _check_order(statements: Statements, checkpoint: Path) -> None:
