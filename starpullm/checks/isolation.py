@@ -289,9 +289,9 @@ def _answer_checks(
     """Start the runtime; a request names a check and its arguments, the answer is its report, if it has one."""
     report_phase("starting the runtime")
     partition, scheduler, _ = configuration
+    own_directory = _own_directory(comm, directory)
     with Runtime(partition, scheduler, comm) as runtime:
-        place = Place(runtime, Path(directory, str(runtime.rank)) if comm else Path(directory))
-        place.directory.mkdir(exist_ok=True)
+        place = Place(runtime, own_directory)
 
         def answer(request: Mapping[str, Any]) -> _Report | None:
             report_phase(f"running {request['function']}")
@@ -307,6 +307,7 @@ def _answer_alone(
     comm: Comm | None, directory: str
 ) -> Iterator[tuple[None, Callable[[Mapping[str, str]], _Report | None]]]:
     """Start nothing; a request names a check, the answer is its report."""
+    _own_directory(comm, directory)
     workplace = Workplace(Path(directory), comm)
 
     def answer(request: Mapping[str, str]) -> _Report | None:
@@ -315,6 +316,20 @@ def _answer_alone(
         return worst_report(comm.allgather(report)) if comm else report
 
     yield None, answer
+
+
+def _own_directory(comm: Comm | None, directory: str) -> Path:
+    """Return a rank's directory, which is also StarPU's unless the user has named another one.
+
+    Ranks that calibrate the machine at the same time would read each other's files before they are complete.
+    """
+    if comm is None:
+        return Path(directory)
+    own = Path(directory, str(comm.Get_rank()))
+    own.mkdir(exist_ok=True)
+    if os.environ.get("STARPU_HOME") == directory:
+        os.environ["STARPU_HOME"] = str(own)
+    return own
 
 
 @contextmanager

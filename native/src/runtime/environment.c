@@ -2,6 +2,7 @@
 #include "runtime/environment.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,17 +18,23 @@ static bool is_set(const char *setting)
     return false;
 }
 
-status environment_extend(char *const *settings, size_t count)
+status environment_extend(const char *scheduler, char *const *settings, size_t count)
 {
-    size_t length = 0;
-    while (environ && environ[length])
-        length++;
+    static char starpu_sched[128];
+    size_t known = 0, length = 0;
+    while (environ && environ[known])
+        known++;
     free(extended);
-    extended = calloc(length + count + 1, sizeof *extended);
+    extended = calloc(1 + known + count + 1, sizeof *extended);
     if (!extended)
         return fail(STARPULLM_OUT_OF_MEMORY, "a copy of the environment");
-    if (length)
-        memcpy(extended, environ, length * sizeof *extended);
+    if (!is_set("STARPU_SCHED_LIB=")) { /* the first of two variables of the same name counts */
+        snprintf(starpu_sched, sizeof starpu_sched, "STARPU_SCHED=%s", scheduler);
+        extended[length++] = starpu_sched;
+    }
+    if (known)
+        memcpy(extended + length, environ, known * sizeof *extended);
+    length += known;
     for (size_t i = 0; i < count; i++)
         if (!is_set(settings[i]))
             extended[length++] = settings[i];

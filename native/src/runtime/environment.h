@@ -8,8 +8,9 @@
 #include "status.h"
 
 /* Adds settings ("NAME=value") to the environment until environment_restore(). Variables that are set already stay as
- * they are. */
-status environment_extend(char *const *settings, size_t count);
+ * they are, except STARPU_SCHED, which StarPU prefers to the scheduler that it is told: it becomes `scheduler`, unless
+ * the user loads a scheduler of his own (STARPU_SCHED_LIB), as `starpullm probe` does. */
+status environment_extend(const char *scheduler, char *const *settings, size_t count);
 void environment_restore(void);
 
 #endif

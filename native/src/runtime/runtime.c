@@ -97,7 +97,7 @@ static status start_starpu(const struct starpullm_runtime_options *options, cons
     /* By default StarPU writes to stderr, which a library must not do. */
     static char silent[] = "STARPU_SILENT=1", no_mpi_bind[] = "STARPU_MPI_NOBIND=1",
                 no_bind[] = "STARPU_WORKERS_NOBIND=1";
-    TRY(environment_extend((char *const[]){silent, no_mpi_bind, no_bind}, unbound ? 3 : 2));
+    TRY(environment_extend(options->scheduler, (char *const[]){silent, no_mpi_bind, no_bind}, unbound ? 3 : 2));
     int error = starpu_init(&conf);
     if (error)
         return fail(STARPULLM_RUNTIME_FAILURE, "StarPU %s could not be started (error %d)", runtime_starpu_version(),

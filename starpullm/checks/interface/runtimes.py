@@ -209,7 +209,7 @@ def _check_schedulers(statements: Statements) -> None:
     statements.refused("no scheduler", InvalidArgumentError, sentence, partial(start_as_is, scheduler=None))
     for name, partition in (("eager", "1x1"), ("lws", "1x1"), ("random", "2x1"), ("prio", "1x2"), ("dmda", "2x1")):
         if partition != "1x2" or _has_parallel_workers():
-            with environment(STARPU_NCPU="1"):  # what the options say comes first
+            with environment(STARPU_SCHED="ws", STARPU_NCPU="1"):  # what the options say comes first
                 found = _scheduler_in_use(partition, name)
             statements.equal(f"StarPU's scheduler on {partition}", [name], found)
 
