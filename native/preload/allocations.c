@@ -1,5 +1,5 @@
 /* The functions that allocate and free, in place of the C library's, which they call. Each allocation that is counted
- * has an entry in a table until it is freed. */
+ * has an entry in a table until it is freed. One of a module's allocations can be refused. */
 #undef _FILE_OFFSET_BITS /* mmap and mmap64 are two functions */
 #include "allocations.h"
 
@@ -185,16 +185,35 @@ static void forget(const void *address)
     next.free(take(address));
 }
 
+/* ---- Refusing ---- */
+
+static atomic_uintptr_t refused_caller; /* whose allocations are counted down */
+static atomic_long until_refused;       /* 0: none is refused */
+
+static bool refuses(const void *caller)
+{
+    if (atomic_load(&until_refused) <= 0 || (uintptr_t)caller != atomic_load(&refused_caller))
+        return false;
+    const bool now = atomic_fetch_sub(&until_refused, 1) == 1;
+    if (now)
+        errno = ENOMEM;
+    return now;
+}
+
 /* ---- In place of the C library ---- */
 
 EXPORTED void *malloc(size_t bytes)
 {
-    return resolve() ? count(next.malloc(bytes), bytes, CALLER) : allocate_early(bytes);
+    if (!resolve())
+        return allocate_early(bytes);
+    return refuses(CALLER) ? NULL : count(next.malloc(bytes), bytes, CALLER);
 }
 
 EXPORTED void *calloc(size_t number, size_t bytes)
 {
-    return resolve() ? count(next.calloc(number, bytes), number * bytes, CALLER) : allocate_early(number * bytes);
+    if (!resolve())
+        return allocate_early(number * bytes);
+    return refuses(CALLER) ? NULL : count(next.calloc(number, bytes), number * bytes, CALLER);
 }
 
 EXPORTED void *realloc(void *address, size_t bytes)
@@ -207,6 +226,8 @@ EXPORTED void *realloc(void *address, size_t bytes)
             memcpy(moved, address, bytes < sizeof early ? bytes : 0);
         return count(moved, bytes, CALLER);
     }
+    if (refuses(CALLER))
+        return NULL;
     struct entry *entry = take(address);
     void *moved = next.realloc(address, bytes);
     if (entry && !moved && bytes > 0)
@@ -218,17 +239,17 @@ EXPORTED void *realloc(void *address, size_t bytes)
 
 EXPORTED void *memalign(size_t alignment, size_t bytes)
 {
-    return resolve() ? count(next.memalign(alignment, bytes), bytes, CALLER) : NULL;
+    return resolve() && !refuses(CALLER) ? count(next.memalign(alignment, bytes), bytes, CALLER) : NULL;
 }
 
 EXPORTED void *aligned_alloc(size_t alignment, size_t bytes)
 {
-    return resolve() ? count(next.aligned_alloc(alignment, bytes), bytes, CALLER) : NULL;
+    return resolve() && !refuses(CALLER) ? count(next.aligned_alloc(alignment, bytes), bytes, CALLER) : NULL;
 }
 
 EXPORTED int posix_memalign(void **address, size_t alignment, size_t bytes)
 {
-    if (!resolve())
+    if (!resolve() || refuses(CALLER))
         return ENOMEM;
     const int error = next.posix_memalign(address, alignment, bytes);
     if (!error)
@@ -246,7 +267,7 @@ EXPORTED void free(void *address)
 
 EXPORTED void *mmap(void *wanted, size_t bytes, int protection, int flags, int file, off_t offset)
 {
-    if (!resolve())
+    if (!resolve() || refuses(CALLER))
         return MAP_FAILED;
     void *address = next.mmap(wanted, bytes, protection, flags, file, offset);
     if (address != MAP_FAILED && !(flags & MAP_FIXED))
@@ -256,7 +277,7 @@ EXPORTED void *mmap(void *wanted, size_t bytes, int protection, int flags, int f
 
 EXPORTED void *mmap64(void *wanted, size_t bytes, int protection, int flags, int file, off64_t offset)
 {
-    if (!resolve())
+    if (!resolve() || refuses(CALLER))
         return MAP_FAILED;
     void *address = next.mmap64(wanted, bytes, protection, flags, file, offset);
     if (address != MAP_FAILED && !(flags & MAP_FIXED))
@@ -314,6 +335,19 @@ EXPORTED void starpullm_allocations_stop(void)
     atomic_store(&counting, false);
 }
 
+EXPORTED void starpullm_allocations_refuse(uint64_t caller, size_t number)
+{
+    atomic_store(&until_refused, 0);
+    atomic_store(&refused_caller, (uintptr_t)caller);
+    atomic_store(&until_refused, (long)number);
+}
+
+EXPORTED size_t starpullm_allocations_not_reached(void)
+{
+    const long left = atomic_exchange(&until_refused, 0);
+    return left > 0 ? (size_t)left : 0; /* two threads may have counted down the last one */
+}
+
 EXPORTED size_t starpullm_allocations_sites(struct starpullm_allocation_site *found, size_t room)
 {
     size_t number = 0;
@@ -328,6 +362,7 @@ EXPORTED size_t starpullm_allocations_sites(struct starpullm_allocation_site *fo
             .module = known ? info.dli_fname : NULL,
             .function = known ? info.dli_sname : NULL,
             .offset = (uint64_t)(known ? call - (char *)info.dli_fbase : (intptr_t)call),
+            .caller = key >> 16,
             .thread = key & UINT16_MAX,
             .made = atomic_load(&sites[i].made),
             .live = atomic_load(&sites[i].live),

@@ -4,6 +4,7 @@
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "arguments.h"
@@ -195,14 +196,22 @@ status starpullm_peak_gflops(double *gflops, int32_t fused, double seconds)
     return STARPULLM_OK;
 }
 
+/* By its bits: a comparison may take a denormal operand for 0. */
+static bool is_zero(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits == 0;
+}
+
 const char *starpullm_float_environment(void)
 {
     if (fegetround() != FE_TONEAREST)
         return "the rounding mode isn't to nearest";
     volatile float smallest_normal = FLT_MIN, half = 0.5f, denormal = FLT_TRUE_MIN, one = 1.0f;
-    if (smallest_normal * half == 0.0f)
+    if (is_zero(smallest_normal * half))
         return "flush-to-zero is on: denormal results become 0";
-    if (denormal * one == 0.0f)
+    if (is_zero(denormal * one))
         return "denormals-are-zero is on: denormal operands count as 0";
     return "";
 }

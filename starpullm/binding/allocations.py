@@ -1,6 +1,6 @@
-"""Counts this process's allocations by the place of the call.
+"""Counts this process's allocations by the place of the call, and refuses one of them.
 
-The library that counts has to be preloaded; ``native/preload/allocations.h`` describes it.
+The library that does so has to be preloaded; ``native/preload/allocations.h`` describes it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ class Site(NamedTuple):
     """The exported function before the place; empty: none."""
     offset: int
     """Of the call in the module."""
+    caller: int
+    """The address that the call returns to, in this process; for ``refuse``."""
     thread: int
     made: int
     """Allocations that were counted."""
@@ -33,11 +35,14 @@ class Site(NamedTuple):
     live_bytes: int
 
 
+_NUMBERS = ("offset", "caller", "thread", "made", "live", "live_bytes")
+
+
 class _Site(ctypes.Structure):
     _fields_ = (
         ("module", ctypes.c_char_p),
         ("function", ctypes.c_char_p),
-        *((name, ctypes.c_uint64) for name in ("offset", "thread", "made", "live", "live_bytes")),
+        *((name, ctypes.c_uint64) for name in _NUMBERS),
     )
 
 
@@ -76,13 +81,29 @@ def stop() -> None:
     _library().starpullm_allocations_stop()
 
 
+def refuse(caller: int, number: int) -> None:
+    """Let one allocation of a place fail for lack of memory: the ``number``-th from now on, from 1.
+
+    Raises
+    ------
+    StateError
+        If the library isn't preloaded into this process.
+    """
+    _library().starpullm_allocations_refuse(caller, number)
+
+
+def not_reached() -> int:
+    """Let no allocation fail from now on, and return how many more of the place would have led to the chosen one."""
+    return int(_library().starpullm_allocations_not_reached())
+
+
 def sites() -> list[Site]:
     """Return the sites of the allocations that were counted."""
     read = _library().starpullm_allocations_sites
     room = read(None, 0)
     found = (_Site * room)()
     return [
-        Site(_text(site.module), _text(site.function), site.offset, site.thread, site.made, site.live, site.live_bytes)
+        Site(_text(site.module), _text(site.function), *(getattr(site, name) for name in _NUMBERS))
         for site in found[: min(read(found, room), room)]
     ]
 
@@ -95,6 +116,9 @@ def _library() -> ctypes.CDLL:
         raise StateError(f"allocations: {_FILE_NAME} isn't preloaded, expected it in this process's LD_PRELOAD")
     process.starpullm_allocations_start.restype = None
     process.starpullm_allocations_stop.restype = None
+    process.starpullm_allocations_refuse.restype = None
+    process.starpullm_allocations_refuse.argtypes = [ctypes.c_uint64, ctypes.c_size_t]
+    process.starpullm_allocations_not_reached.restype = ctypes.c_size_t
     process.starpullm_allocations_sites.restype = ctypes.c_size_t
     process.starpullm_allocations_sites.argtypes = [ctypes.POINTER(_Site), ctypes.c_size_t]
     return process

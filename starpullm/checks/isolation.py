@@ -186,8 +186,12 @@ class Pool:
         ranks: int = 1,
         time_limit: float = DEFAULT_TIME_LIMIT,
         counts_allocations: bool = False,
+        environment: Mapping[str, str] | None = None,
     ) -> Reply:
-        """Call a function in a child of its own that has no runtime; it gets a ``Workplace`` only. Else as `call`."""
+        """Call a function in a child of its own that has no runtime; it gets a ``Workplace`` only. Else as `call`.
+
+        ``environment`` is added to that of the other children.
+        """
         preloading = allocations.preloading() if counts_allocations else {}
         with machine_lock():
             start = time.monotonic()
@@ -196,7 +200,7 @@ class Pool:
                 _answer_alone,
                 {"directory": self._directory.name},
                 ranks=ranks,
-                environment={**self._environment, **preloading},
+                environment={**self._environment, **preloading, **(environment or {})},
                 request_name="the check",
             ) as child:
                 started = child.start()

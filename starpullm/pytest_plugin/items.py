@@ -11,7 +11,7 @@ FAMILIES = {
     "parity": "every tensor has the bits of a golden record",
     "dependencies": "tasks run in the order that their accesses require",
     "reduction": "errors of sums are within their bounds, and bits are as stable as documented",
-    "memory": "memory does not grow with the number of steps",
+    "memory": "memory does not grow, whatever is repeated, and a lack of it is told",
     "kernels": "kernels of every SIMD level have the bits of the plain ones",
     "interface": "limits are refused with their sentences, reports are true, and what is saved is what was trained",
     "throughput": "training is as fast as a baseline; only with --benchmark",

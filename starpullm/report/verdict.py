@@ -51,7 +51,12 @@ CLAIMS: Mapping[str, Claim] = {
     ),
     "losses of ranks": Claim("all ranks report the same losses", "ranks report different losses", "series"),
     "memory growth": Claim(
-        "memory doesn't grow with the number of steps", "memory grows with the number of steps", "repetitions"
+        "memory doesn't grow, whatever is repeated", "memory grows with what is repeated", "allocations"
+    ),
+    "scarce memory": Claim(
+        "an allocation that fails is told and leaves nothing",
+        "an allocation that fails is told wrongly, or leaves something",
+        "failed allocations",
     ),
     "graph cost": Claim("the task graph is no more expensive", "the task graph is more expensive", "numbers"),
 }

@@ -66,8 +66,9 @@ class SpeedCase(NamedTuple):
 
 @pytest.fixture
 def check_on_one_worker(request: pytest.FixtureRequest, starpullm_validation: Validation) -> Checker:
-    """Run a check once, on 1x1, whatever partitions are chosen."""
-    configuration = RuntimeConfiguration("1x1", starpullm_validation.configurations()[0].scheduler)
+    """Run a check once, on 1x1, whatever partitions are chosen; on the test's ranks."""
+    ranks = starpullm_validation.ranks_of(request.node)
+    configuration = RuntimeConfiguration("1x1", starpullm_validation.configurations(ranks)[0].scheduler, ranks)
     return Checker(starpullm_validation, request.node, configuration)
 
 

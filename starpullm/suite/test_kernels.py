@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from starpullm.checks.kernels import CASES, kernel_bits
+from starpullm.checks.kernels import (
+    ANOTHER_LIBM,
+    CASES,
+    has_another_libm,
+    kernel_bits,
+    users_of_another_libm,
+    vector_functions,
+)
 from starpullm.pytest_plugin import Checker, Validation
 
 pytestmark = pytest.mark.starpullm_kernels
@@ -16,3 +23,17 @@ def test_kernel_has_the_bits_of_the_plain_one(
 ) -> None:
     """Sizes below and above every vector, micro-tile and block, special values, teams; from a seed."""
     check_on_one_worker(kernel_bits, kernel=kernel, seed=starpullm_validation.seed)
+
+
+def test_vector_functions_have_libm_s_bits(check_on_one_worker: Checker, starpullm_validation: Validation) -> None:
+    """Ranges of inputs of all lengths, from a seed."""
+    check_on_one_worker(vector_functions, seed=starpullm_validation.seed)
+
+
+if has_another_libm():
+
+    def test_kernels_have_the_plain_ones_bits_with_another_libm(
+        request: pytest.FixtureRequest, starpullm_validation: Validation
+    ) -> None:
+        """With functions of libm that the library doesn't know, the kernels call these."""
+        Checker(starpullm_validation, request.node, None).alone(users_of_another_libm, environment=ANOTHER_LIBM)

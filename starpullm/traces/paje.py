@@ -78,7 +78,7 @@ def paje_lines(run: TracedRun) -> Iterator[str]:
         yield _line("PajeCreateContainer", _seconds(0), alias, "Worker", f"r{rank}", f"worker {rank}.{worker}")
     end = 0
     for time, _, line in sorted([*_states(run), *_links(run)]):
-        end = max(end, time)
+        end = max(end, time + 1)  # PajeNG drops the last link of the instant in which its container ends
         yield line
     for rank, worker in workers:
         yield _line("PajeDestroyContainer", _seconds(end), "Worker", _worker(rank, worker))

@@ -2,23 +2,21 @@
 
 It builds native/ with gcov outside the checkout, runs the parts of the stages one after the other, and prints a table
 by file. The installed package is used, with the library of that build. What has been measured with the same sources is
-not run again, so an interrupted run is continued by the same command. ``--missing`` lists the lines that no stage ran,
-``--page`` writes the table into docs/coverage.md. It needs gcovr (``pip install '.[coverage]'``).
+not run again, so an interrupted run is continued by the same command. ``--missing`` lists what the suite doesn't run,
+with the reasons of explained.toml; ``--page`` writes table and list into docs/coverage.md. It needs gcovr (``pip
+install '.[coverage]'``).
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import os
-import re
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -26,102 +24,37 @@ from starpullm.binding.library import ENVIRONMENT_VARIABLE
 from starpullm.machine import inspect_machine
 from starpullm.processes.lock import machine_lock
 
-from .report import SOURCES, Covered, read_report, table, write_page
-from .stages import PYTHON, TITLES, Part, parts
+from .explained import read_explanations
+from .measurement import CHECKOUT, Measurement
+from .page import Missing, table, write_page
+from .report import Covered
+from .stages import TITLES, Part, library_in, parts
 
-CHECKOUT: Final = Path(__file__).parents[2]
 PAGE: Final = CHECKOUT / "docs" / "coverage.md"
 
-
-class Measurement:
-    """The build with gcov and the reports of its parts, all in one folder outside the checkout."""
-
-    def __init__(self, directory: Path) -> None:
-        self._reports = directory / "reports"
-        self.build = directory / "build"
-        self._reports.mkdir(parents=True, exist_ok=True)
-
-    def make(self) -> None:
-        """Build the library and the ctests; the reports of other sources are removed."""
-        sources = hashlib.sha256()
-        for path in sorted((CHECKOUT / "native").rglob("*.[ch]")):
-            sources.update(path.read_bytes())
-        stored = self._reports / "sources"
-        if not stored.is_file() or stored.read_text("utf-8") != sources.hexdigest():
-            for report in self._reports.glob("*.json"):
-                report.unlink()
-            stored.write_text(sources.hexdigest(), "utf-8")
-        _run(["cmake", "--preset", "coverage", "-B", str(self.build)], CHECKOUT / "native")
-        _run(["cmake", "--build", str(self.build), "--parallel", str(os.cpu_count() or 1)], CHECKOUT)
-
-    def run(self, part: Part) -> int:
-        """Run a part; store its report if its tests have passed; return the exit status of its command."""
-        for counters in self.build.rglob("*.gcda"):
-            counters.unlink()
-        # PYTHONPATH may name the checkout, which would hide the installed package.
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        status = subprocess.run(part.command, cwd=self._reports, env=environment, check=False).returncode
-        if status == 0:
-            # Threads that count at the same time may leave numbers far too large, or below 0, which count as 0.
-            lenient = "--gcov-ignore-parse-errors=all"
-            unfinished = self._reports / "unfinished"
-            self._gcovr(lenient, str(self.build), output=unfinished)
-            unfinished.rename(self._path(part))
-        return status
-
-    def has_report(self, part: Part) -> bool:
-        """Return whether a part has been measured with these sources."""
-        return self._path(part).is_file()
-
-    def report(self, measured: Sequence[Part]) -> dict[str, Covered]:
-        """Return the coverage of parts together."""
-        merged = self._reports / "merged"
-        self._gcovr(*(argument for part in measured for argument in ("-a", str(self._path(part)))), output=merged)
-        return read_report(json.loads(merged.read_text("utf-8")))
-
-    def _path(self, part: Part) -> Path:
-        return self._reports / f"{part.name}.json"
-
-    def _gcovr(self, *arguments: str, output: Path) -> None:
-        command = [
-            *PYTHON,
-            "-m",
-            "gcovr",
-            "--root",
-            str(CHECKOUT),
-            "--filter",
-            f"{re.escape(str(CHECKOUT))}/{SOURCES}/",
-        ]
-        command += ["--merge-mode-functions", "separate", "--json", str(output)]
-        _run([*command, *arguments], CHECKOUT)
-
-
-def _run(command: Sequence[str], directory: Path) -> None:
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
+_COMMITS_LISTED: Final = 3
 
 
 def _columns(measurement: Measurement) -> dict[str, dict[str, Covered]]:
-    """Return the coverage of the first stage, of the first two, and so on, by the title of what was added.
+    """Return by stage the coverage of the first stage, of the first two, and so on.
 
     A stage counts if all of its parts have been measured.
     """
     columns: dict[str, dict[str, Covered]] = {}
     measured: list[Part] = []
-    for stage, title in TITLES.items():
+    for stage in TITLES:
         own = [part for part in parts(measurement.build) if part.stage == stage]
         if not all(map(measurement.has_report, own)):
             continue
         measured += own
-        columns[f"+ {title}" if columns else title] = measurement.report(measured)
+        columns[stage] = measurement.report(measured)
     return columns
 
 
-def _missing(covered: dict[str, Covered]) -> Iterator[str]:
-    for name, file in covered.items():
-        text = (CHECKOUT / name).read_text("utf-8").splitlines()
-        yield from (f"{name}:{number}: {text[number - 1].strip()}" for number in file.missing)
+def _titled(columns: Mapping[str, dict[str, Covered]]) -> dict[str, dict[str, Covered]]:
+    """Return the columns by what the table calls them."""
+    first = next(iter(columns))
+    return {("" if stage == first else "+ ") + TITLES[stage]: files for stage, files in columns.items()}
 
 
 def _options() -> argparse.Namespace:
@@ -134,9 +67,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--stage", action="append", choices=TITLES, help="may be repeated; default: all")
     parser.add_argument("--part", action="append", metavar="NAME", choices=names, help=f"one of {', '.join(names)}")
     parser.add_argument("--again", action="store_true", help="also run what has been measured with these sources")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no part after so long")
     parser.add_argument("--show", action="store_true", help="run nothing, use the reports that are there")
-    parser.add_argument("--missing", action="store_true", help="also list the lines that no stage ran")
-    parser.add_argument("--page", action="store_true", help=f"write the table into {PAGE.relative_to(CHECKOUT)}")
+    parser.add_argument("--missing", action="store_true", help="also list what the suite doesn't run, and why")
+    parser.add_argument("--page", action="store_true", help=f"write table and list into {PAGE.relative_to(CHECKOUT)}")
     if shutil.which("gcov") is None:
         parser.error("found no gcov, expected GCC's")
     return parser.parse_args()
@@ -144,42 +78,69 @@ def _options() -> argparse.Namespace:
 
 def _measure(measurement: Measurement, options: argparse.Namespace) -> list[str]:
     """Run the parts that are asked for and that have no report; return those that failed."""
+    begin = time.monotonic()
     with machine_lock():
         measurement.make()
     failed = []
     for part in parts(measurement.build):
         asked_for = part.stage in (options.stage or TITLES) and part.name in (options.part or (part.name,))
-        if asked_for and (options.again or not measurement.has_report(part)):
-            print(f"-- {part.name}", flush=True)
-            failed += [part.name] if measurement.run(part) else []
+        if not asked_for or (measurement.has_report(part) and not options.again):
+            continue
+        if time.monotonic() - begin > options.seconds:
+            break
+        print(f"-- {part.name}", flush=True)
+        failed += [part.name] if measurement.run(part) else []
     return failed
+
+
+def _made_with(measurement: Measurement) -> Iterator[str]:
+    """Yield the sentences that say with what the parts have been measured."""
+    runs = [measurement.of_run(part) for part in parts(measurement.build) if measurement.has_report(part)]
+    os.environ[ENVIRONMENT_VARIABLE] = str(library_in(measurement.build))
+    machine = inspect_machine()
+    commits = list(dict.fromkeys(f"`{run['commit']}`" for run in runs))
+    if len(commits) > _COMMITS_LISTED:
+        commits = [*commits[: _COMMITS_LISTED - 1], "…", commits[-1]]
+    dates = sorted(run["date"] for run in runs)
+    when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
+    yield f"`python -m tests.coverage --page`, commit {', '.join(commits)}, {when},"
+    yield f"{machine.processor}, {machine.cores} cores, {sum(run['seconds'] for run in runs) / 60:.0f} minutes:"
+
+
+def _show(measurement: Measurement, options: argparse.Namespace, columns: Mapping[str, dict[str, Covered]]) -> None:
+    explanations = read_explanations(CHECKOUT)
+    done = list(columns.values())
+    missing = Missing(columns.get("ranks", done[0]), done[-1], explanations, CHECKOUT)
+    lines = list(table(_titled(columns)))
+    print("\n".join(lines))
+    listed = [*missing.classes(), "", *missing.entries()]
+    if options.missing:
+        print("\n".join(["", *listed]))
+    print(f"{missing.open()} lines and branches are not explained", file=sys.stderr)
+    for place in explanations.unused(columns.get("ranks", done[0])):
+        print(f"{place}: explained, but all of its branches were taken", file=sys.stderr)
+    if options.page:
+        text = [*_made_with(measurement), "", *lines, "", "## What the suite doesn't run", "", *listed]
+        PAGE.write_text(write_page(PAGE.read_text("utf-8"), text), "utf-8")
 
 
 def main() -> int:
     """Run what the command line asks for; return the exit status."""
     options = _options()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # ends the part that is running
     measurement = Measurement(options.directory.resolve())
     failed = [] if options.show else _measure(measurement, options)
     lacking = [part.name for part in parts(measurement.build) if not measurement.has_report(part)]
     if lacking:
         print(f"not measured yet: {', '.join(lacking)}", file=sys.stderr)
     columns = _columns(measurement)
-    if not columns:
+    if columns:
+        _show(measurement, options, columns)
+    else:
         print("no stage is complete, so there is no table", file=sys.stderr)
-        return 1
-    lines = list(table(columns))
-    print("\n".join(lines))
-    if options.missing:
-        print("\n".join(["", *_missing(list(columns.values())[-1])]))
-    if options.page:
-        os.environ[ENVIRONMENT_VARIABLE] = str(measurement.build / "libstarpullm.so")
-        machine = inspect_machine()
-        date = datetime.now(UTC).date().isoformat()
-        head = f"`python -m tests.coverage --page`, {date}, {machine.processor}, {machine.cores} cores:"
-        PAGE.write_text(write_page(PAGE.read_text("utf-8"), lines, head), "utf-8")
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
-    return 1 if failed else 0
+    return 1 if failed or not columns else 0
 
 
 if __name__ == "__main__":

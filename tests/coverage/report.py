@@ -1,9 +1,10 @@
-"""Reports of gcovr: what ran of each file, as a table in Markdown and in a page."""
+"""Reports of gcovr: what ran of each file and line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 SOURCES: Final = "native/src"
@@ -13,23 +14,59 @@ SOURCES: Final = "native/src"
 class Counts:
     """How many lines or branches there are, and how many of them ran."""
 
-    covered: int
-    total: int
+    covered: int = 0
+    total: int = 0
 
     def __str__(self) -> str:
-        return f"{100 * self.covered / self.total:.0f} %" if self.total else "–"
+        return f"{self.covered} of {self.total}" if self.total else "–"
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(self.covered + other.covered, self.total + other.total)
 
+    @property
+    def missing(self) -> int:
+        """How many did not run."""
+        return self.total - self.covered
+
+    @property
+    def percent(self) -> str:
+        """The share that ran, with one digit."""
+        return f"{100 * self.covered / self.total:.1f} %" if self.total else "–"
+
+
+@dataclass(frozen=True)
+class Line:
+    """Whether a line ran, and the branches that begin in it."""
+
+    ran: bool
+    branches: Counts = Counts()
+
 
 @dataclass(frozen=True)
 class Covered:
-    """Lines and branches of one file, and the numbers of the lines that did not run."""
+    """The lines of one file that have code, by number."""
 
-    lines: Counts
-    branches: Counts
-    missing: tuple[int, ...]
+    by_number: Mapping[int, Line]
+
+    @cached_property
+    def lines(self) -> Counts:
+        """How many lines ran."""
+        return Counts(sum(line.ran for line in self.by_number.values()), len(self.by_number))
+
+    @cached_property
+    def branches(self) -> Counts:
+        """How many branches were taken."""
+        return sum((line.branches for line in self.by_number.values()), Counts())
+
+    @cached_property
+    def missing(self) -> tuple[int, ...]:
+        """The numbers of the lines that did not run."""
+        return tuple(number for number, line in self.by_number.items() if not line.ran)
+
+    @cached_property
+    def untaken(self) -> tuple[int, ...]:
+        """The numbers of the lines that ran without taking all of their branches."""
+        return tuple(number for number, line in self.by_number.items() if line.ran and line.branches.missing)
 
 
 def read_report(report: dict[str, Any]) -> dict[str, Covered]:
@@ -44,42 +81,11 @@ def read_report(report: dict[str, Any]) -> dict[str, Covered]:
             for number, branch in enumerate(line["branches"]):
                 branches[number] = branches.get(number, 0) + branch["count"]
             of_file[line["line_number"]] = (count + line["count"], branches)
-    found = {}
-    for name, of_file in sorted(lines.items()):
-        counts = [count for count, _ in of_file.values()]
-        taken = [count for _, branches in of_file.values() for count in branches.values()]
-        missing = tuple(sorted(number for number, (count, _) in of_file.items() if count == 0))
-        found[name] = Covered(
-            Counts(len(counts) - counts.count(0), len(counts)), Counts(len(taken) - taken.count(0), len(taken)), missing
-        )
-    return found
+    return {
+        name: Covered({number: _line(*of_line) for number, of_line in sorted(of_file.items())})
+        for name, of_file in sorted(lines.items())
+    }
 
 
-def table(stages_done: dict[str, dict[str, Covered]]) -> Iterator[str]:
-    """Yield the lines of a Markdown table: files, and for each title lines and branches; then the sums."""
-    titles = list(stages_done)
-    yield f"| file | lines | {' | '.join(f'{title}: lines | branches' for title in titles)} |"
-    yield "|---|" + "---:|" * (1 + 2 * len(titles))
-    nothing = Covered(Counts(0, 0), Counts(0, 0), ())
-    sums = dict.fromkeys(titles, nothing)
-    for name in sorted({name for files in stages_done.values() for name in files}):
-        cells = []
-        for title, files in stages_done.items():
-            covered = files.get(name, nothing)
-            total = sums[title]
-            sums[title] = Covered(total.lines + covered.lines, total.branches + covered.branches, ())
-            cells += [str(covered.lines), str(covered.branches)]
-        size = max(files.get(name, nothing).lines.total for files in stages_done.values())
-        yield f"| {name.removeprefix(SOURCES + '/')} | {size} | {' | '.join(cells)} |"
-    of_all = [str(counts) for total in sums.values() for counts in (total.lines, total.branches)]
-    yield f"| **all** | {max(total.lines.total for total in sums.values())} | {' | '.join(of_all)} |"
-
-
-def write_page(page: str, lines: Sequence[str], head: str) -> str:
-    """Return the page with a new table, and the sentence above it, between its two marks."""
-    begin, end = "<!-- table: begin -->\n", "<!-- table: end -->"
-    before, _, rest = page.partition(begin)
-    _, mark, after = rest.partition(end)
-    if not mark:
-        raise SystemExit(f"docs/coverage.md: expected the marks {begin.strip()} and {end}")
-    return f"{before}{begin}{head}\n\n" + "\n".join(lines) + f"\n{mark}{after}"
+def _line(count: int, branches: Mapping[int, int]) -> Line:
+    return Line(count > 0, Counts(sum(taken > 0 for taken in branches.values()), len(branches)))

@@ -13,7 +13,9 @@ _SLOW_SECONDS: Final = 600
 """Time limit of a check: the kernels are compiled with little optimisation, and count their branches."""
 
 _RECORDS: Final = ("tiny", "odd", "small", "deep")
+_THRESHOLDS: Final = "single or ragged or long or wide"
 _PARITY_RECORDS: Final = ("tiny or odd or single", "small", "deep", "ragged", "long", "wide")
+_KERNELS: Final = {"matmul": "matmul", "attention": "attention", "others": "not matmul and not attention"}
 _CTESTS: Final = ("kernels", "libm", "files", "training_state", "instrument", "training", "allocation", ".*_unknown")
 
 
@@ -43,8 +45,8 @@ def parts(build: Path) -> tuple[Part, ...]:
     return (
         *(Part("suite", f"suite-{name}", (*PYTHON, *suite(build, *arguments))) for name, arguments in _suite_parts()),
         *(
-            Part("ranks", f"ranks-{record}", (*_MPIRUN, *PYTHON, *suite(build, "", record), "--with-mpi"))
-            for record in (*_RECORDS, "single or ragged or long or wide")
+            Part("ranks", f"ranks-{name}", (*_MPIRUN, *PYTHON, *suite(build, "", records), "--with-mpi"))
+            for name, records in (*zip(_RECORDS, _RECORDS, strict=True), ("thresholds", _THRESHOLDS))
         ),
         Part("ranks", "ranks-interface", (*_MPIRUN, *PYTHON, *suite(build, "interface_over_ranks"), "--with-mpi")),
         *(
@@ -68,7 +70,8 @@ def _suite_parts() -> list[tuple[str, tuple[str, str]]]:
         *((f"parity-{records.partition(' ')[0]}", ("parity", records)) for records in _PARITY_RECORDS),
         *by_record,
         *((f"perturbation-{record}", ("perturbation", record)) for record in _RECORDS[:2]),
-        *((module, (module, "")) for module in ("memory", "kernels", "interface")),
+        *((module, (module, "")) for module in ("memory", "interface")),
+        *((f"kernels-{name}", ("kernels", chosen)) for name, chosen in _KERNELS.items()),
     ]
 
 
@@ -76,5 +79,10 @@ def suite(build: Path, module: str = "", records: str = "") -> tuple[str, ...]:
     """Return the arguments of Python that run a module of the suite (empty: all), or its tests with some records."""
     name = f"starpullm.suite.test_{module}" if module else "starpullm.suite"
     chosen = ("-k", records) if records else ()
-    library = ("--starpullm-lib", str(build / "libstarpullm.so"), "--starpullm-timeout", str(_SLOW_SECONDS))
+    library = ("--starpullm-lib", str(library_in(build)), "--starpullm-timeout", str(_SLOW_SECONDS))
     return ("-m", "pytest", "-q", "--pyargs", name, "-p", "no:cacheprovider", *chosen, *library)
+
+
+def library_in(build: Path) -> Path:
+    """Return the library that a build has made."""
+    return build / "libstarpullm.so"

@@ -20,8 +20,10 @@ from numpy.typing import NDArray
 
 from starpullm.checks import lifetimes, runs
 from starpullm.checks.isolation import CheckReport, Pool, RuntimeConfiguration
+from starpullm.checks.operations import operation_growth
 from starpullm.checks.result import CheckResult, Outcome
 from starpullm.checks.same_bits import MAX_DELAY_US, check_same_bits
+from starpullm.checks.scarcity import scarce_memory
 from starpullm.checks.underflow import underflow
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.files.tokens import write_tokens
@@ -340,6 +342,8 @@ CHECKS: dict[str, Check] = {
     "training over ranks": training_over_ranks,
     "memory growth": each_reduction(lifetimes.step_growth, ("ordered",), counts_allocations=True),
     "memory growth, trainers": each_reduction(lifetimes.trainer_growth, ("ordered",), counts_allocations=True),
+    "memory growth, operations": each_reduction(operation_growth, ("ordered",), counts_allocations=True),
+    "scarce memory": each_reduction(scarce_memory, ("ordered",), counts_allocations=True),
     "throughput": speed,
 }
 """By name, the cheapest first."""

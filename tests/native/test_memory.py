@@ -7,30 +7,28 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
-import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from starpullm.binding import allocations
-from starpullm.binding.library import find_library
 from starpullm.checks import memory
-from starpullm.checks.memory import check_growth
-from starpullm.data.generator import generate_tokens
-from starpullm.errors import OutOfMemoryError
-from starpullm.golden.records import shipped_record
-from starpullm.runtime import Runtime
-from starpullm.trainer import Trainer
+from starpullm.checks.memory import check_growth, check_operations
+from starpullm.checks.scarcity import Operation, fail_each
+from starpullm.errors import OutOfMemoryError, StateError
 
-from .children import TWO_CORES, Reply, attempt, run_function, run_python
+from .children import attempt, run_function, run_python
 
 # llm.c at B = 4, T = 64.
 LLMC_RESIDENT_BYTES = 2.6e9
 
 REAL_SIZE = """
 import resource, sys
+from functools import partial
 from pathlib import Path
 from starpullm import Runtime, Trainer
 from starpullm.data.generator import generate_checkpoint, generate_tokens
@@ -112,6 +110,8 @@ def find_leaks(library: str) -> dict[str, list[str]]:
         kept.extend(object() for _ in range(3))
 
     lines["objects"] = check(keep_objects)
+    named = {"one that leaks": own.leaks_malloc, "one that frees": own.frees}
+    lines["operations"] = check_operations(named).describe()
     lines["nothing"] = [str(attempt(check, own.allocates_nothing)["text"])]
     return lines
 
@@ -139,75 +139,60 @@ def test_objects_of_python_that_are_kept_are_found(found_leaks: dict[str, list[s
     assert leak.strip().startswith("objects of Python: 15")
 
 
+def test_a_leak_has_the_name_of_its_operation(found_leaks: dict[str, list[str]]) -> None:
+    first, leak = found_leaks["operations"]
+    assert first.startswith("memory growth: failed: 1 leaks in 2 operations, 10 times each; one that leaks: ")
+    expected = "  one that leaks: leaking_library.so, leaks_malloc*: 16 bytes a repetition, 10 left of 10 repetitions"
+    assert fnmatchcase(leak, expected)
+
+
 def test_a_library_that_allocated_nothing_was_not_checked(found_leaks: dict[str, list[str]]) -> None:
     assert found_leaks["nothing"] == ["memory growth: nothing was compared: 0 leaks in 50 calls"]
 
 
 # ---- An allocation fails ----
 
-TINY = shipped_record("tiny")
+FAULTS = {
+    "tells": (),
+    "does_without": (),
+    "leaks_if_refused": ("leaks_if_refused*", "left 1 allocations: leaking_library.so, leaks_if_refused*: 16 bytes"),
+    "tells_otherwise": ("tells_otherwise*", "expected OutOfMemoryError, found StateError: otherwise"),
+    "always_leaks": ("left 1 allocations: leaking_library.so, always_leaks*: 16 bytes",),
+}
+"""Functions of leaking_library.c, each with two allocations that may fail, and what has to be found of each."""
+
+ENDINGS = (None, OutOfMemoryError("told"), StateError("otherwise"))
+"""By what a function returns."""
 
 
-def fail_each_allocation(checkpoint: str, shim: str) -> list[tuple[Reply, int]]:
-    """Let every allocation of creating a trainer fail, each in a creation of its own, then those of a step.
+def fail_allocations(library: str) -> dict[str, tuple[int, list[str]]]:
+    """Return for each function how many allocations failed, and what was found."""
+    own = ctypes.CDLL(library)
+    memory.FREEING_SECONDS = 0.1
 
-    Return how each went, and how many of the library's allocations were left; the first that left some is the last.
-    """
-    fail_allocation = ctypes.CDLL(shim).fail_allocation
-    fail_allocation.argtypes, fail_allocation.restype = [ctypes.c_long], ctypes.c_long
-    batch = generate_tokens(TINY.seed, 0, TINY.batch_size, TINY.seq_len, TINY.model.vocab_size)
-    tries: list[tuple[Reply, int]] = []
+    def call(name: str, opened: None) -> None:
+        del opened
+        ending = ENDINGS[getattr(own, name)()]
+        if ending is not None:
+            raise ending
 
-    def open_trainer(runtime: Runtime) -> Trainer:
-        return Trainer(runtime, checkpoint, batch_size=TINY.batch_size, seq_len=TINY.seq_len, sub_batches=2, trace=True)
-
-    def fails_at(number: int, runtime: Runtime, what: str) -> bool:
-        allocations.start()
-        trainer = open_trainer(runtime) if what == "step" else None
-        fail_allocation(number)
-        reply = attempt(trainer.step, *batch) if trainer else attempt(lambda: open_trainer(runtime).close())
-        not_reached = fail_allocation(0)
-        if trainer:
-            trainer.close()
-        allocations.stop()
-        tries.append((reply, left_allocations()))
-        return not_reached == 0 and tries[-1][1] == 0
-
-    with Runtime() as runtime:
-        with open_trainer(runtime) as trainer:
-            trainer.step(*batch)
-        for what in ("creation", "step"):
-            number = 1
-            while fails_at(number, runtime, what):
-                number += 1
-    return tries
-
-
-def left_allocations() -> int:
-    """Return how many of the library's allocations are left, when workers have had time to free theirs."""
-    own, deadline = str(find_library()), time.monotonic() + 2
-    while True:
-        left = sum(site.live for site in allocations.sites() if site.module == own)
-        if left == 0 or time.monotonic() > deadline:
-            return left
-        time.sleep(0.001)
+    return {name: fail_each(Operation(name, nullcontext, partial(call, name))) for name in FAULTS}
 
 
 @pytest.fixture(scope="module")
-def failed_allocations(tiny_checkpoint: Path, compiled: Callable[[str], Path]) -> list[tuple[Reply, int]]:
-    shim = compiled("failing_allocation.c")
-    preloaded = f"{shim}:{allocations.preloading()['LD_PRELOAD']}"
-    environment = {**TWO_CORES, "LD_PRELOAD": preloaded}
-    return run_function(fail_each_allocation, tiny_checkpoint, shim, environment=environment)
+def failed_allocations(compiled: Callable[[str], Path]) -> dict[str, tuple[int, list[str]]]:
+    library = compiled("leaking_library.c")
+    environment = {**allocations.preloading(), "STARPULLM_LIB": str(library)}
+    found: dict[str, tuple[int, list[str]]] = run_function(fail_allocations, library, environment=environment)
+    return found
 
 
-def test_an_allocation_that_fails_is_reported_and_leaks_nothing(failed_allocations: list[tuple[Reply, int]]) -> None:
-    """So neither does a loss whose step can't be submitted."""
-    assert [(reply, left) for reply, left in failed_allocations if left] == []
-    refused = [reply for reply, _ in failed_allocations if reply["raised"] is not None]
-    succeeded = len(failed_allocations) - len(refused)
-    assert succeeded == 2
-    assert len(refused) > 100
-    assert {reply["raised"] for reply in refused} == {OutOfMemoryError.__name__}
-    assert any("a loss could not be allocated" in reply["text"] for reply in refused)
-    assert any("a task of encoder_forward" in reply["text"] for reply in refused)
+@pytest.mark.parametrize("name", FAULTS)
+def test_faults_when_an_allocation_fails_are_found(
+    failed_allocations: dict[str, tuple[int, list[str]]], name: str
+) -> None:
+    failed, faults = failed_allocations[name]
+    assert failed == 2
+    where = FAULTS[name]
+    assert bool(faults) == bool(where)
+    assert all(fnmatchcase(fault, f"{name}, *{': '.join(where)}") for fault in faults), faults

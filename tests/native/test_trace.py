@@ -202,12 +202,16 @@ def test_dot(recorded: Recorded, tmp_path: Path) -> None:
     same_graph(part, edges, *trace_readers.read_dot(tmp_path / "dot"))
 
 
-def test_pj_dump_reads_paje(recorded: Recorded, exported: Callable[[str], Path]) -> None:
-    """PajeNG's reader gives the same states and links."""
+def pj_dump(path: Path) -> list[list[str]]:
+    """Return the fields of each line that PajeNG's reader writes."""
     if shutil.which("pj_dump") is None:
         pytest.skip("there is no pj_dump: apt-get install pajeng")
-    dump = run_command(["pj_dump", str(exported("paje"))], timeout=60).check()
-    lines = [line.split(", ") for line in dump.stdout.splitlines()]
+    return [line.split(", ") for line in run_command(["pj_dump", path], timeout=60).check().stdout.splitlines()]
+
+
+def test_pj_dump_reads_paje(recorded: Recorded, exported: Callable[[str], Path]) -> None:
+    """PajeNG's reader gives the same states and links."""
+    lines = pj_dump(exported("paje"))
     # By worker, of which the states have an order even where two start in the same microsecond, the last digit shown.
     states, expected = defaultdict(list), defaultdict(list)
     for line in sorted((line for line in lines if line[0] == "State"), key=lambda line: float(line[3])):
@@ -223,6 +227,16 @@ def test_pj_dump_reads_paje(recorded: Recorded, exported: Callable[[str], Path])
         assert [name for name, _ in found] == [name for name, _ in tasks]
         assert [start for _, start in found] == pytest.approx([start for _, start in tasks], abs=1e-6)
     assert sum(line[0] == "Link" for line in lines) == len(recorded.edges_of_run_tasks)
+
+
+def test_pj_dump_reads_a_link_of_the_last_instant(recorded: Recorded, tmp_path: Path) -> None:
+    """With rank 1's clock a second ahead, the links from its last task lead back to rank 0 and have no duration."""
+    tasks = recorded.run.trace.tasks.copy()
+    for time in ("start_ns", "end_ns"):
+        tasks[time][tasks["rank"] == len(recorded.run.ranks) - 1] += 10**9
+    export(replace(recorded.run, trace=replace(recorded.run.trace, tasks=tasks)), "paje", tmp_path / "paje")
+    links = [line for line in pj_dump(tmp_path / "paje") if line[0] == "Link"]
+    assert len(links) == len(recorded.edges_of_run_tasks)
 
 
 def test_command(recorded: Recorded, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ TIME_LIMIT = 100.0
 END_SECONDS = 20.0
 """From a failure to the end of the job: two seconds on a quiet machine."""
 
-KILLS = 5
+KILLS = 3
 
 
 def model(directory: Path, channels: int = 16) -> Path:

@@ -17,7 +17,7 @@ OWN, OTHER = "/lib/own.so", "/lib/other.so"
 
 
 def site(module: str, offset: int, live: int, thread: int = 1, each: int = 16) -> Site:
-    return Site(module, "function", offset, thread, made=100, live=live, live_bytes=live * each)
+    return Site(module, "function", offset, offset, thread, made=100, live=live, live_bytes=live * each)
 
 
 @pytest.mark.parametrize(

@@ -43,11 +43,6 @@ const char *libm_name(size_t function)
     return function < NUM_LIBM_FUNCTIONS ? functions[function].name : NULL;
 }
 
-libm_map *libm_platform(enum libm_function function)
-{
-    return functions[function].platform;
-}
-
 static uint32_t bits_of(float x)
 {
     uint32_t bits;

@@ -15,9 +15,6 @@ typedef void libm_map(float *out /* (count) */, const float *in /* (count) */, s
 /* Its name in C; NULL past the last. */
 const char *libm_name(size_t function);
 
-/* The platform's own. */
-libm_map *libm_platform(enum libm_function function);
-
 /* A level's vector function; NULL if there is no such level here, or if it has none (kernels/select.c). */
 libm_map *libm_of_level(const char *level, enum libm_function function);
 

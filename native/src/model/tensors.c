@@ -183,11 +183,6 @@ int activation_instances(const model_config *config, enum activation a)
     return instances_of(&activations[a], config);
 }
 
-int64_t parameters_total(const model_config *config)
-{
-    return parameter_offset(config, NUM_PARAMETERS, 0);
-}
-
 int64_t parameter_offset(const model_config *config, enum parameter p, int layer)
 {
     int64_t offset = 0;
@@ -198,10 +193,6 @@ int64_t parameter_offset(const model_config *config, enum parameter p, int layer
 
 status activations_check(const model_config *config, int64_t batch_size, int64_t seq_len)
 {
-    if (batch_size < 1)
-        return fail(STARPULLM_INVALID_ARGUMENT, "batch_size is %" PRId64 ", expected at least 1", batch_size);
-    if (seq_len < 1)
-        return fail(STARPULLM_INVALID_ARGUMENT, "seq_len is %" PRId64 ", expected at least 1", seq_len);
     int64_t bytes;
     if (!bytes_of_all(activations, NUM_ACTIVATIONS, config, batch_size, seq_len, &bytes))
         return fail(STARPULLM_INVALID_ARGUMENT,

@@ -91,11 +91,10 @@ int64_t tensor_elements(struct tensor_shape shape);
 int parameter_instances(const model_config *config, enum parameter p);
 int activation_instances(const model_config *config, enum activation a);
 
-/* Elements of all parameters together, and of those before (p, layer) in the checkpoint's body. */
-int64_t parameters_total(const model_config *config);
+/* Elements of the parameters before (p, layer) in the checkpoint's body; of all of them for NUM_PARAMETERS, 0. */
 int64_t parameter_offset(const model_config *config, enum parameter p, int layer);
 
-/* Refuses B, T whose activations' byte counts leave 64 bits. */
+/* Refuses positive B, T whose activations' byte counts leave 64 bits. */
 status activations_check(const model_config *config, int64_t B, int64_t T);
 
 #endif

@@ -62,11 +62,20 @@ enum { BLOCK = 1 << 12 };
 
 static float in[BLOCK];
 
+static float (*const platform[NUM_LIBM_FUNCTIONS])(float) = {
+    [LIBM_EXPF] = expf, [LIBM_TANHF] = tanhf, [LIBM_COSHF] = coshf};
+
+static void map_platform(float *out, enum libm_function function, const float *x, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        out[i] = platform[function](x[i]);
+}
+
 /* The first `count` inputs, at all levels. */
 static void compare(enum libm_function function, size_t count)
 {
     static float expected[BLOCK], found[BLOCK];
-    libm_platform(function)(expected, in, count);
+    map_platform(expected, function, in, count);
     const char *level;
     for (size_t l = 0; (level = kernels_level_name(l)); l++) {
         libm_map *vector = libm_of_level(level, function);
@@ -130,7 +139,7 @@ static void compare_lengths(enum libm_function function)
 
 static void negate_nans(float *out, const float *x, size_t count)
 {
-    libm_platform(LIBM_EXPF)(out, x, count);
+    map_platform(out, LIBM_EXPF, x, count);
     for (size_t i = 0; i < count; i++)
         if (isnan(out[i]))
             out[i] = with_bits(bits_of(out[i]) ^ 0x80000001);
@@ -138,10 +147,15 @@ static void negate_nans(float *out, const float *x, size_t count)
 
 static void wrong_twice(float *out, const float *x, size_t count)
 {
-    libm_platform(LIBM_EXPF)(out, x, count);
+    map_platform(out, LIBM_EXPF, x, count);
     for (size_t i = 0; i < count; i++)
         if (bits_of(x[i]) == 0x3f800123 || bits_of(x[i]) == 0x3f812345)
             out[i] = with_bits(bits_of(out[i]) + 1);
+}
+
+static void right(float *out, const float *x, size_t count)
+{
+    map_platform(out, LIBM_COSHF, x, count);
 }
 
 static void check_comparison(void)
@@ -159,7 +173,7 @@ static void check_comparison(void)
     CHECK(differences == 1 && first == 0x3f812345, "the second alone: found %d differences, expected 1",
           (int)differences);
     fesetround(FE_UPWARD); /* what the calling thread has set doesn't matter, and stays */
-    differences = libm_count_differences(&first, LIBM_COSHF, libm_platform(LIBM_COSHF), begin, end);
+    differences = libm_count_differences(&first, LIBM_COSHF, right, begin, end);
     CHECK(differences == 0 && fegetround() == FE_UPWARD, "upward: found %d differences, rounding %d", (int)differences,
           fegetround());
     fesetround(FE_TONEAREST);

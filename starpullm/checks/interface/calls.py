@@ -51,6 +51,17 @@ def check_pointers(statements: Statements, trainer: Trainer, loss: Loss) -> None
                 )
 
 
+def check_no_objects(statements: Statements) -> None:
+    """State that functions without a status take NULL as no object: nothing to count, to wait for or to close."""
+    for name, expected in (
+        ("session_handle_count", 0),
+        ("loss_ready", 0),
+        ("loss_destroy", None),
+        ("session_destroy", None),
+    ):
+        statements.equal(f"{name} of NULL", expected, prototypes.call_as_is(name, None))
+
+
 def _arguments(parameters: list[header.Declaration], trainer: Trainer, loss: Loss) -> Iterator[Any]:
     """Yield an argument for each parameter: the open handles, structs of their size, room, 0 for numbers."""
     handles = {"runtime": trainer.runtime._handle, "session": trainer._handle, "loss": loss._handle}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import socket
 import struct
 import tempfile
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from starpullm.binding import prototypes
 from starpullm.checks.interface.options import MODEL, TINY, B, T, create_as_is
+from starpullm.checks.interface.processes import working_folder
 from starpullm.checks.interface.statements import Statements
 from starpullm.checks.result import CheckResult
 from starpullm.checks.runs import Place
@@ -167,16 +169,29 @@ def _too_large() -> Iterator[tuple[str, dict[str, int]]]:
     yield "bytes that wrap to the file's size", {**model, **wrapping, "padded_vocab_size": largest}
 
 
+_LONGEST_SENTENCE = 8192 - 256 - 1
+"""Characters of a sentence, where room is kept for the system's text."""
+
+
 def _check_no_files(statements: Statements, runtime: Runtime, directory: Path) -> None:
     missing, pipe = directory / "missing.bin", directory / "pipe"
     os.mkfifo(pipe)
+    # A socket's address has room for 107 bytes, so it is bound from within its folder.
+    with socket.socket(socket.AF_UNIX) as listener, working_folder(directory):
+        listener.bind("socket")
     statements.refused(
         "no file", FileError, f"{missing}: open: No such file or directory", opening(runtime, missing), errno.ENOENT
     )
     for path, kind in (
         (str(directory), "a directory"),
         (str(pipe), "a FIFO"),
+        (str(directory / "socket"), "a socket"),
         ("/dev/zero", "a character device"),
     ):
         statements.refused(kind, FormatError, f"{path}: is {kind}, expected a regular file", opening(runtime, path))
-    pipe.unlink()
+    # Of a sentence that is too long the beginning is kept, and the system's text at its end.
+    endless = "/" + _LONGEST_SENTENCE * "x"
+    sentence = f"{endless[: _LONGEST_SENTENCE - len('...')]}...: File name too long"
+    statements.refused("a path without end", FileError, sentence, opening(runtime, endless), errno.ENAMETOOLONG)
+    for special in (pipe, directory / "socket"):
+        special.unlink()

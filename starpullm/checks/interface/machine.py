@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 from starpullm.binding import header, prototypes
-from starpullm.checks.interface.processes import Workplace, environment
-from starpullm.checks.interface.runtimes import machine_info
+from starpullm.checks.interface.processes import Workplace, bound_to, captured_output, environment
+from starpullm.checks.interface.starts import machine_info
 from starpullm.checks.interface.statements import Statements
 from starpullm.checks.result import CheckResult
 from starpullm.runtime import Runtime
+
+_MOST_CORES = 1024
+"""Cores that the library counts."""
 
 
 def machine_and_threads(workplace: Workplace) -> CheckResult:
     """Ask for topologies that are known, for this machine's own, and for the places of threads, in a fresh process."""
     del workplace
     statements = Statements("machine and threads")
+    signals = _caught_signals()
     statements.equal("ABI version", header.abi_version(), prototypes.call("abi_version"))
     _check_synthetic(statements)
     with environment(HWLOC_SYNTHETIC=None):
         _check_processor(statements)
         _check_bound_threads(statements)
+        _check_guest(statements, signals)
+    _check_cores_of_two_units(statements)
     _check_unbound_threads(statements)
     return statements.result()
 
@@ -31,6 +39,7 @@ def _check_synthetic(statements: Statements) -> None:
         ("numa:2 core:3 pu:2", 6, 12, 2),
         ("numa:1 core:4 pu:1", 4, 4, 1),
         ("pack:2 core:2 pu:4", 4, 16, 1),
+        (f"numa:1 core:{_MOST_CORES + 1} pu:1", _MOST_CORES, _MOST_CORES + 1, 1),
     ):
         with environment(HWLOC_SYNTHETIC=topology):
             info = machine_info()
@@ -82,6 +91,68 @@ def _single_units_of_threads() -> set[int]:
         units = os.sched_getaffinity(int(task.name))
         found |= units if len(units) == 1 else set()
     return found
+
+
+def cores_of_two_units(units: Collection[int]) -> dict[str, str]:
+    """Return the environment of a topology in which each of these units is the first of a core's two.
+
+    Threads are bound, although hwloc reads the topology from the environment. So a program that confuses numbers of
+    cores with numbers of units binds to the second units, which this process may not use, also on a machine whose cores
+    have one unit each.
+    """
+    numbers = [number for other, unit in enumerate(units, max(units) + 1) for number in (unit, other)]
+    cores = f"numa:1 core:{len(units)} pu:2(indexes={','.join(map(str, numbers))})"
+    return {"HWLOC_SYNTHETIC": cores, "HWLOC_THISSYSTEM": "1"}
+
+
+def _check_cores_of_two_units(statements: Statements) -> None:
+    units = sorted(os.sched_getaffinity(0))[:2]
+    with environment(**cores_of_two_units(units)):
+        info = machine_info()
+        found = [info.cores, info.processing_units, info.synthetic]
+        statements.equal("cores, units and synthetic with two units in a core", [len(units), 2 * len(units), 0], found)
+        with Runtime(f"{len(units)}x1") as runtime:
+            places = [tuple(place[2:]) for place in runtime.threads()]
+    statements.equal("units of threads on cores of two units", [(unit, 1) for unit in units], sorted(places))
+
+
+def _check_guest(statements: Statements, signals: str) -> None:
+    """State that a runtime writes nothing, catches no signal and leaves the variables of the environment alone.
+
+    The process is bound to one unit, of which StarPU would warn; it does so if the user asks for it. `signals` are
+    those that the process caught before its first runtime.
+    """
+    environ = ctypes.c_void_p.in_dll(ctypes.CDLL(None), "environ")
+    unit = max(os.sched_getaffinity(0))
+    for silent in (None, "0"):
+        with environment(STARPU_SILENT=silent), bound_to({unit}):
+            statements.equal("cores of a process that is bound to one unit", 1, machine_info().cores)
+            before = signals, _variables(), environ.value
+            with captured_output() as written:
+                with Runtime("1x1") as runtime:
+                    places = [tuple(place[2:]) for place in runtime.threads()]
+                    during = _caught_signals(), _variables(), environ.value
+                text = written()
+        statements.equal(f"the thread's unit with STARPU_SILENT {silent}", [(unit, 1)], places)
+        for what, expected, found in zip(("caught signals", "variables", "environ"), before, during, strict=True):
+            statements.equal(f"{what} with STARPU_SILENT {silent}", expected, found)
+        if silent is None:
+            statements.equal("output of a runtime", "", text)
+        else:
+            statements.equal("StarPU's warning, which the user has asked for", True, "only one CPU" in text)
+
+
+def _caught_signals() -> str:
+    status = Path("/proc/self/status").read_text("ascii", "replace")
+    return next(line for line in status.splitlines() if line.startswith("SigCgt"))
+
+
+def _variables() -> dict[str, bytes | None]:
+    """Return the settings of StarPU that C code finds."""
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_char_p
+    names = ("STARPU_SILENT", "STARPU_WORKERS_NOBIND", "STARPU_MPI_NOBIND", "STARPU_NCPU", "STARPU_SCHED")
+    return {name: getenv(name.encode()) for name in names}
 
 
 def _check_unbound_threads(statements: Statements) -> None:

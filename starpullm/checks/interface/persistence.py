@@ -5,6 +5,7 @@ Training states are compared with the trainer by the package's own reader, which
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import socket
@@ -15,7 +16,7 @@ from typing import Any
 
 from starpullm.checks.interface.checkpoints import HEADER, opening
 from starpullm.checks.interface.options import MODEL, TINY, B, T
-from starpullm.checks.interface.processes import limited_files
+from starpullm.checks.interface.processes import limited_files, working_folder
 from starpullm.checks.interface.state_file import StateFile
 from starpullm.checks.interface.statements import Statements
 from starpullm.checks.result import CheckResult
@@ -25,10 +26,13 @@ from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.model import num_parameters
 from starpullm.files.training_state import read_training_state
 from starpullm.resume import training_state
-from starpullm.trainer import Trainer
+from starpullm.trainer import Instruments, Trainer
 
 _OLD = b"what was there before"
+_LOCK_BYTES = 128
+_SLOW_TASK_US = 5000
 _FILE = "rank-00000-of-00001.state"
+_THREADS = 4
 _TEMPORARY = ".rank-00000-of-00001.tmp"
 _RATES: dict[str, Any] = {"learning_rate": 1e-3, "betas": (0.8, 0.9), "eps": 1e-7, "weight_decay": 0.25}
 
@@ -64,7 +68,10 @@ def failing_saves(place: Place, *, seed: int) -> CheckResult:
         _check_impossible_paths(statements, trainer, Path(directory))
         _check_full_disk(statements, trainer, Path(directory))
         _check_failing_states(statements, trainer, Path(directory, "states"))
+        _check_folders_in_the_way(statements, trainer, Path(directory))
+        _check_what_newer_states_replace(statements, trainer, Path(directory, "replaced"))
         _check_lock(statements, place, Path(directory, "locked"))
+        _check_full_disk_later(statements, place, Path(directory, "later"), seed)
         statements.allowed("a step after failed saves", partial(trainer.step, *own_batch(trainer, seed, 1)))
     return statements.result()
 
@@ -90,7 +97,7 @@ def _check_saves_in_a_row(statements: Statements, trainer: Trainer, states: Path
         trainer.submit(*own_batch(trainer, seed, number))
     trainer.save_state(states, batches=3, seed=-3, data_id=2**64 - 1)
     trainer.wait_saved()
-    trainer.wait_saved()
+    _check_other_threads(statements, trainer)
     _check_state(statements, "while steps are in flight", trainer, states)
     trainer.submit(*own_batch(trainer, seed, 3))
     trainer.save_state(states, batches=4)
@@ -105,6 +112,18 @@ def _check_saves_in_a_row(statements: Statements, trainer: Trainer, states: Path
     statements.equal("files", [_FILE], _names(states / _step(4)))
 
 
+def _check_other_threads(statements: Statements, trainer: Trainer) -> None:
+    """Wait again for a save that has ended, while its thread's number is that of a thread of somebody else's."""
+    process = ctypes.CDLL(None)
+    threads = [ctypes.c_ulong() for _ in range(_THREADS)]
+    for thread in threads:  # one of them gets the memory, and so the number, of the thread that saved
+        started = process.pthread_create(ctypes.byref(thread), None, process.sched_yield, None)
+        statements.equal("the start of a thread", 0, started)
+    statements.allowed("another wait for the same save", trainer.wait_saved)
+    for thread in threads:
+        statements.equal("a join of another thread", 0, process.pthread_join(thread, None))
+
+
 def _check_checkpoints(statements: Statements, trainer: Trainer, path: Path, seed: int) -> None:
     """Save twice: the second is written over the first, whose permissions it keeps; a link to it stays a link."""
     for number in range(2):
@@ -117,6 +136,12 @@ def _check_checkpoints(statements: Statements, trainer: Trainer, path: Path, see
         statements.equal(f"sizes of checkpoint {number}", trainer.config, found.config)
         trainer.evaluate(*own_batch(trainer, seed, 0))
     statements.equal("permissions", "0o640", oct(path.stat().st_mode & 0o777))
+    content = path.read_bytes()
+    with working_folder(path.parent):
+        trainer.save_checkpoint("relative.bin")
+    relative = path.with_name("relative.bin")
+    statements.equal("the file of a path without a folder", True, relative.read_bytes() == content)
+    relative.unlink()
     link = path.with_name("link.bin")
     link.symlink_to(path.name)
     trainer.save_checkpoint(link)
@@ -169,7 +194,7 @@ def _check_impossible_paths(statements: Statements, trainer: Trainer, directory:
         statements.refused(
             f"saving to {path.name}", FileError, sentence, partial(trainer.save_checkpoint, path), number
         )
-    for name, kind in ((str(folder), "a directory"), ("/dev/null", "a character device")):
+    for name, kind in ((str(folder), "a directory"), ("/dev/null", "a character device"), ("/dev", "a directory")):
         statements.refused(
             f"saving to {kind}",
             FormatError,
@@ -206,6 +231,20 @@ def _check_full_disk(statements: Statements, trainer: Trainer, directory: Path) 
     statements.equal("its size", size, path.stat().st_size)
 
 
+def _check_full_disk_later(statements: Statements, place: Place, states: Path, seed: int) -> None:
+    """Let no room be left after the file was made: a slow step keeps its tensors from being written before."""
+    slow = Instruments(max_delay_us=_SLOW_TASK_US)
+    with new_trainer(place, TINY, keep_activations=False, trace=True, instruments=slow) as trainer:
+        trainer.submit(*own_batch(trainer, seed, 0))
+        trainer.save_state(states)
+        with limited_files(1):
+            sentence = f"{states / _step(1) / _FILE}: byte *: write to temporary file {_TEMPORARY}: File too large"
+            statements.refused("a state without room later", FileError, sentence, trainer.wait_saved, errno.EFBIG)
+        statements.equal("names after it", [".lock"], _names(states))
+        statements.allowed("a state after it", partial(trainer.save_state, states))
+        statements.allowed("the wait for the state after it", trainer.wait_saved)
+
+
 def _check_failing_states(statements: Statements, trainer: Trainer, states: Path) -> None:
     trainer.save_state(states)
     trainer.wait_saved()
@@ -234,6 +273,79 @@ def _check_failing_states(statements: Statements, trainer: Trainer, states: Path
     statements.equal("the state after failures", before, path.read_bytes())
 
 
+def _check_folders_in_the_way(statements: Statements, trainer: Trainer, directory: Path) -> None:
+    """Save states where something else has the name of what has to be written."""
+    held, root = directory / "held", directory / "blocked"
+    (held / ".lock").mkdir(parents=True)
+    file = directory / "file"
+    for what, path, sentence, number in (
+        (
+            "no folder above",
+            directory / "missing" / "states",
+            "make the folder: No such file or directory",
+            errno.ENOENT,
+        ),
+        ("a file", file, "open its .lock: Not a directory", errno.ENOTDIR),
+        ("a folder as .lock", held, "open its .lock: Is a directory", errno.EISDIR),
+    ):
+        statements.refused(what, FileError, f"{path}: {sentence}", partial(trainer.save_state, path), number)
+    for room, sentence, number in (
+        (0, "File too large", errno.EFBIG),
+        (_LOCK_BYTES - 1, "No space left on device", errno.ENOSPC),
+    ):
+        with limited_files(room):
+            call = partial(trainer.save_state, root)
+            statements.refused(
+                f"a .lock of {room} bytes", FileError, f"{root}: write its .lock: {sentence}", call, number
+            )
+    state = root / _step(1)
+    state.write_bytes(_OLD)
+    sentence = f"{state / _FILE}: open folder {state}: Not a directory"
+    statements.refused("a file as folder", FileError, sentence, partial(trainer.save_state, root), errno.ENOTDIR)
+    state.unlink()
+    (state / _TEMPORARY).mkdir(parents=True)
+    sentence = f"{state / _FILE}: create temporary file {_TEMPORARY} in its folder: Is a directory"
+    statements.refused("a folder as file", FileError, sentence, partial(trainer.save_state, root), errno.EISDIR)
+    statements.equal("names after these", [_TEMPORARY], _names(state))
+
+
+def _check_what_newer_states_replace(statements: Statements, trainer: Trainer, root: Path) -> None:
+    """Save where older folders hold more than states: what isn't a state stays, and what can't be removed is told."""
+    older, own = root / _step(0), root / _step(1)
+
+    def saved(what: str, keep: int = 1, sentence: str = "", number: int | None = None) -> None:
+        statements.allowed(f"saving beside {what}", partial(trainer.save_state, root, keep=keep))
+        if sentence:
+            statements.refused(f"the wait beside {what}", FileError, sentence, trainer.wait_saved, number)
+        else:
+            statements.allowed(f"the wait beside {what}", trainer.wait_saved)
+
+    older.mkdir(parents=True)
+    for name in (_FILE, _TEMPORARY, "notes"):
+        (older / name).write_bytes(_OLD)
+    saved("notes in an older state")
+    statements.equal("what is left of it", ["notes"], _names(older))
+    (older / "notes").unlink()
+    newer = root / _step(9)
+    newer.mkdir()
+    saved("an empty older folder and an empty newer one", keep=2)
+    statements.equal("states after incomplete ones", [".lock", own.name, newer.name], _names(root))
+    newer.rmdir()
+    older.mkdir()
+    (older / _FILE).mkdir()
+    saved("a folder as file", sentence=f"{older}: remove {_FILE}: Is a directory", number=errno.EISDIR)
+    (older / _FILE).rmdir()
+    (older / _FILE).symlink_to(_FILE)
+    sentence = f"{older / _FILE}: open: Too many levels of symbolic links"
+    saved("a link to itself", keep=2, sentence=sentence, number=errno.ELOOP)
+    (older / _FILE).unlink()
+    older.rmdir()
+    older.symlink_to(own.name)
+    saved("a link to a state", sentence=f"{older}: open the folder: Not a directory", number=errno.ENOTDIR)
+    older.unlink()
+    statements.equal("states after these", [".lock", own.name], _names(root))
+
+
 def _check_lock(statements: Statements, place: Place, folder: Path) -> None:
     """Another trainer is another run."""
     holder = f"process {os.getpid()} on {socket.gethostname()[:64]}"
@@ -244,6 +356,11 @@ def _check_lock(statements: Statements, place: Place, folder: Path) -> None:
             statements.refused(
                 "another run's save", FileError, sentence, partial(second.save_state, folder), errno.EBUSY
             )
+            sentence = f"{folder}: another run is saving into this folder: Device or resource busy"
+            for damaged in (b"without a line", b"without a number\n"):
+                (folder / ".lock").write_bytes(damaged)
+                call = partial(second.save_state, folder)
+                statements.refused(f"another run's save, .lock {damaged!r}", FileError, sentence, call, errno.EBUSY)
             statements.allowed("the first run's second save", partial(first.save_state, folder))
         statements.allowed("the other run's save after the first has ended", partial(second.save_state, folder))
         statements.allowed("the wait for it", second.wait_saved)

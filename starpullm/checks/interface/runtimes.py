@@ -6,11 +6,14 @@ import ctypes
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from starpullm.binding import prototypes, structs
+from starpullm.binding.library import find_library
+from starpullm.checks.interface.mpi import check_levels
 from starpullm.checks.interface.options import TINY, B, T
-from starpullm.checks.interface.processes import Workplace, environment, in_fork
+from starpullm.checks.interface.processes import Workplace, environment, in_fork, loaded_library
+from starpullm.checks.interface.simultaneous import check_simultaneous_calls
+from starpullm.checks.interface.starts import as_it_is, has_mpi, machine_info, start_as_is
 from starpullm.checks.interface.statements import ACCEPTED, Statements, ending_of, text_of
 from starpullm.checks.result import CheckResult
 from starpullm.checks.runs import checkpoint_in
@@ -27,32 +30,20 @@ def starts_of_runtimes(workplace: Workplace) -> CheckResult:
     statements = Statements("limits of a runtime")
     checkpoint = checkpoint_in(workplace.directory, TINY)
     _check_environments(statements, checkpoint)
+    check_levels(statements)
     with environment(HWLOC_SYNTHETIC=_TWO_CORES, OMP_PROC_BIND=None):
         _check_partitions(statements)
         _check_schedulers(statements)
         _check_communicators(statements)
+        _check_blas(statements)
         _check_order(statements, checkpoint)
+        check_simultaneous_calls(statements)
     _check_limits_of_starpu(statements)
     return statements.result()
 
 
 def _start(partition: str | Partition = "1x1", scheduler: str = "lws") -> None:
     Runtime(partition, scheduler).close()
-
-
-def _start_as_is(**members: Any) -> None:
-    """Start a runtime with ``struct starpullm_runtime_options`` as it is given, and close it."""
-    options = structs.new("runtime_options", **{"workers": 1, "threads_per_worker": 1, "scheduler": b"lws", **members})
-    handle = structs.RuntimeHandle()
-    prototypes.call("runtime_create", options, handle.address)
-    prototypes.call("runtime_destroy", handle)
-
-
-def machine_info() -> Any:
-    """Return what the library says of the machine and of StarPU, as its struct."""
-    info = structs.new("machine_info")
-    prototypes.call("machine_info", info)
-    return info
 
 
 def _check_environments(statements: Statements, checkpoint: Path) -> None:
@@ -64,7 +55,7 @@ def _check_environments(statements: Statements, checkpoint: Path) -> None:
             f'STARPULLM_SIMD: found "none", expected one of {", ".join(levels)} on this machine',
         )
     ]
-    for caches in ("32K", "32K,", "0,1M", "32K,1M,8M", "32K 1M", "-1K,1M"):
+    for caches in ("32K", "32K,", "0,1M", "32K,1M,8M", "32K 1M", "-1K,1M", "2199023255552,1M"):
         sentence = "expected the sizes of the first- and second-level caches, such as 32K,1M"
         cases.append(({"STARPULLM_CACHES": caches}, f'STARPULLM_CACHES: found "{caches}", {sentence}'))
     for variables, sentence in cases:
@@ -73,8 +64,11 @@ def _check_environments(statements: Statements, checkpoint: Path) -> None:
     statements.equal(
         "a runtime with the plain kernels", "accepted", in_fork(partial(_ending, "1x1"), STARPULLM_SIMD="ref")
     )
-    found = in_fork(_caches, STARPULLM_CACHES="48K,2M")
-    statements.equal("sizes of caches that are given", [48 << 10, 2 << 20], found)
+    for name in ("STARPULLM_SIMD", "STARPULLM_CACHES"):
+        statements.equal(f"a runtime with an empty {name}", ACCEPTED, in_fork(partial(_ending, "1x1"), **{name: ""}))
+    for caches in ("48K,2M", "49152,2048K"):
+        found = in_fork(_caches, STARPULLM_CACHES=caches)
+        statements.equal(f"sizes of caches {caches}", [48 << 10, 2 << 20], found)
     running = "StarPU is running in this process but wasn't started by starpullm, expected it not to be running"
     found = in_fork(_beside_starpu, STARPU_SILENT="1", STARPU_NCPU="1", HWLOC_SYNTHETIC=_TWO_CORES)
     statements.equal("a runtime beside another StarPU", text_of(StateError, running), found)
@@ -122,9 +116,7 @@ def _has_parallel_workers() -> bool:
 def loaded_starpu() -> ctypes.CDLL:
     """Return the StarPU that the library under test has loaded."""
     machine_info()
-    paths = {line.split()[-1] for line in Path("/proc/self/maps").read_text("utf-8").splitlines() if "/" in line}
-    (path,) = (path for path in paths if Path(path).name.startswith("libstarpu-"))
-    return ctypes.CDLL(path)
+    return loaded_library("libstarpu-")
 
 
 def _beside_starpu() -> str:
@@ -164,29 +156,36 @@ def _check_partitions(statements: Statements) -> None:
 
 
 def _check_limits_of_starpu(statements: Statements) -> None:
-    """Compare what the library reports of StarPU with what it refuses by."""
+    """Compare what the library reports of StarPU with what it refuses by.
+
+    So many workers aren't started: a BLAS that is not there is refused after the partition, and so tells that the
+    partition was not.
+    """
     info = machine_info()
     most, contexts = info.starpu_max_workers, info.starpu_max_contexts
-    with environment(HWLOC_SYNTHETIC="core:2 pu:1", OMP_PROC_BIND=None):
-        for partition, sentence in (
-            (f"1x{most + 1}", f"StarPU was built for at most {most} cores"),
-            (f"{most + 1}x1", f"StarPU was built for at most {most} cores"),
-            (f"1x{most}", f"needs {most} cores, found 2 (HWLOC_SYNTHETIC) that this process may use"),
-        ):
-            statements.refused(
-                partition, InvalidArgumentError, f"partition {partition}: {sentence}", partial(_start, partition)
-            )
-    if info.starpu_parallel_workers and 2 * (contexts - 1) <= most:
-        partition = f"{contexts - 1}x2"
-        with environment(HWLOC_SYNTHETIC=f"core:{2 * contexts} pu:1", OMP_PROC_BIND=None):
-            statements.refused(
-                partition,
-                InvalidArgumentError,
-                f"partition {partition}: this StarPU was built for {contexts} scheduling contexts, expected at most "
-                f"{contexts - 2} workers of several threads, or a StarPU configured with "
-                f"--enable-max-sched-ctxs={contexts + 1} or more",
-                partial(_start, partition),
-            )
+    built = f"this StarPU was built for {contexts} scheduling contexts, expected at most {contexts - 2} workers of "
+    configured = f"several threads, or a StarPU configured with --enable-max-sched-ctxs={contexts + 1} or more"
+    too_large, large = [(1, most + 1), (most + 1, 1), (1 << 16, 1 << 16)], [(most, 1)]
+    limits = [(partition, f"StarPU was built for at most {most} cores") for partition in too_large]
+    if info.starpu_parallel_workers:
+        large += [(1, most), (min(contexts - 2, most // 2), 2)]
+        limits += [((contexts - 1, 2), built + configured)] if 2 * (contexts - 1) <= most else []
+    with environment(HWLOC_SYNTHETIC=f"core:{most + 1} pu:1", OMP_PROC_BIND=None):
+        for (workers, threads), sentence in limits:
+            expected = text_of(InvalidArgumentError, f"partition {workers}x{threads}: {sentence}")
+            statements.equal(f"{workers}x{threads}", expected, _ending_without_blas(workers, threads))
+        for workers, threads in large:
+            found = _ending_without_blas(workers, threads)
+            expected = text_of(InvalidArgumentError, f"blas_library: {_NO_BLAS}: can't be opened: ")
+            statements.equal(f"{workers}x{threads} without its BLAS", expected, found[: len(expected)])
+
+
+_NO_BLAS = "/nowhere/libblas.so"
+
+
+def _ending_without_blas(workers: int, threads: int) -> str:
+    library = prototypes.c_string("blas_library", _NO_BLAS)
+    return ending_of(partial(start_as_is, workers=workers, threads_per_worker=threads, blas_library=library))
 
 
 def _check_schedulers(statements: Statements) -> None:
@@ -206,32 +205,70 @@ def _check_schedulers(statements: Statements) -> None:
             partial(_start, "1x1", name),
         )
     sentence = "scheduler: none was given, expected one of StarPU's names"
-    statements.refused("no scheduler", InvalidArgumentError, sentence, partial(_start_as_is, scheduler=None))
-    for name in ("eager", "lws"):
-        statements.allowed(f"scheduler {name}", partial(_start, "1x1", name))
+    statements.refused("no scheduler", InvalidArgumentError, sentence, partial(start_as_is, scheduler=None))
+    for name, partition in (("eager", "1x1"), ("lws", "1x1"), ("random", "2x1"), ("prio", "1x2"), ("dmda", "2x1")):
+        if partition != "1x2" or _has_parallel_workers():
+            with environment(STARPU_NCPU="1"):  # what the options say comes first
+                found = _scheduler_in_use(partition, name)
+            statements.equal(f"StarPU's scheduler on {partition}", [name], found)
+
+
+def _scheduler_in_use(partition: str, scheduler: str) -> list[str]:
+    """Return the names of StarPU's schedulers that consist of the same functions as the one that a runtime uses."""
+    functions = ctypes.POINTER(ctypes.c_void_p * _SCHEDULER_FUNCTIONS)
+    starpu = loaded_starpu()
+    starpu.starpu_sched_get_sched_policy.restype = functions
+    starpu.starpu_sched_get_predefined_policies.restype = ctypes.POINTER(functions)
+    with Runtime(partition, scheduler):
+        used = list(starpu.starpu_sched_get_sched_policy().contents)
+        known = starpu.starpu_sched_get_predefined_policies()
+        return [name for number, name in enumerate(schedulers()) if list(known[number].contents) == used]
+
+
+_SCHEDULER_FUNCTIONS = 12
+"""Pointers at the beginning of ``struct starpu_sched_policy``."""
 
 
 def _check_communicators(statements: Statements) -> None:
-    build = structs.new("build_info")
-    prototypes.call("build_info", build)
     kind, sentence = (
         (StateError, "MPI is not initialized, expected to be running")
-        if build.mpi
+        if has_mpi()
         else (
             InvalidArgumentError,
             "communicator: this build of starpullm has no MPI, expected none, or a build with STARPULLM_MPI=ON",
         )
     )
     statements.refused(
-        "a communicator without MPI", kind, sentence, partial(_start_as_is, communicator=prototypes.communicator(0))
+        "a communicator without MPI", kind, sentence, partial(start_as_is, communicator=prototypes.communicator(0))
     )
+
+
+def _check_blas(statements: Statements) -> None:
+    library = str(find_library())
+    for path, sentence in (
+        (
+            "/nowhere/libblas.so",
+            "can't be opened: /nowhere/libblas.so: cannot open shared object file: No such file or directory",
+        ),
+        (
+            library,
+            "has no function cblas_sgemm, expected a BLAS with its C interface (tried scipy_ before the name and 64_ "
+            "and _64 after it, too)",
+        ),
+    ):
+        statements.refused(
+            f"{path} as BLAS",
+            InvalidArgumentError,
+            f"blas_library: {path}: {sentence}",
+            partial(start_as_is, blas_library=path.encode()),
+        )
+        statements.equal(f"the BLAS after {path}", "", prototypes.text(prototypes.call("blas")))
 
 
 def _check_order(statements: Statements, checkpoint: Path) -> None:
     opening = partial(Trainer, checkpoint=checkpoint, batch_size=B, seq_len=T)
     runtime = Runtime("1x1")
-    as_it_was = structs.RuntimeHandle()
-    as_it_was._pointer = ctypes.c_void_p(runtime._handle._pointer.value)
+    as_it_was = as_it_is(runtime)
     running = "a runtime is running already in this process, expected none: close it"
     statements.refused("a second runtime", StateError, running, _start)
     first, second = (opening(runtime) for _ in range(2))

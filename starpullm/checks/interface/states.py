@@ -9,20 +9,23 @@ import zlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from starpullm.checks.interface.checkpoints import OTHER_KINDS, SIZES
-from starpullm.checks.interface.options import TINY, B, T
+from starpullm.checks.interface.options import MODEL, TINY, B, T
 from starpullm.checks.interface.state_file import BLOCK, ENTRY, HEADER, NUMBERS, StateFile
 from starpullm.checks.interface.statements import Statements
 from starpullm.checks.result import CheckResult
 from starpullm.checks.runs import Place, new_trainer, own_batch
-from starpullm.errors import FileError, FormatError, StarpullmError
-from starpullm.files.model import parameter_shapes
+from starpullm.errors import FileError, FormatError, InvalidArgumentError, StarpullmError
+from starpullm.files.model import UNLAYERED_PARAMETERS, parameter_shapes
+from starpullm.resume import training_state
 from starpullm.trainer import Trainer
 
 _STEPS = 1
+_GROUPS = ("params", "m", "v")
 _TENSORS = 4 + 12 * TINY.model.num_layers
 _MORE = "expected a folder named like step-000000000000 with files named like rank-00000-of-00001.state"
 
@@ -41,9 +44,9 @@ class _Folder:
         """Return the path of a rank's file."""
         return self.state / f"rank-{rank:05}-of-{ranks:05}.state"
 
-    def opening(self, path: Path) -> Callable[[], Trainer]:
+    def opening(self, path: Path | str, **options: Any) -> Callable[[], Trainer]:
         """Return a function that resumes from a path."""
-        return partial(self._resume, resume=path)
+        return partial(self._resume, resume=path, **options)
 
     def refused(self, what: str, sentence: str, kind: type[StarpullmError] = FormatError) -> None:
         """State that resuming from the state's own folder is refused."""
@@ -83,6 +86,7 @@ def damaged_states(place: Place, *, seed: int) -> CheckResult:
         _check_numbers(folder)
         _check_table_and_values(folder)
         _check_pairs(folder)
+        _check_older_version(statements, folder)
         good.write(folder.path)
         statements.allowed("a good state by its own folder", folder.opening(state))
         statements.allowed("a good state by the folder above it", folder.opening(root))
@@ -114,6 +118,8 @@ def _check_numbers(folder: _Folder) -> None:
     folder.refused_file("another step", folder.good.with_numbers({"step": 5}), sentence)
     sentence = "byte 36: number of ranks is 2, expected 1 (by its name)"
     folder.refused_file("another number of ranks", folder.good.with_numbers({"number of ranks": 2}), sentence)
+    sentence = f"the params, m and v of {_TENSORS} tensors are too large, expected at most {2**63 - 1} bytes"
+    folder.refused_file("a model of 2^62 bytes", folder.good.with_numbers({"channels": 2**28}), sentence)
     for version in (0, 3):
         changed = folder.good.with_numbers({"version": version})
         sentence = f"byte 4: version is {version}, expected 2 (a training state)"
@@ -157,7 +163,7 @@ def _check_table_and_values(folder: _Folder) -> None:
     folder.refused("a tensor twice", sentence)
     for index in (0, 2, last):
         parameter, layer, _, positions = good.entry(index)
-        for part, group in enumerate(("params", "m", "v")):
+        for part, group in enumerate(_GROUPS):
             changed = good.with_byte(positions[part] + 5)
             expected, found = zlib.crc32(good.values(index, part)), zlib.crc32(changed.values(index, part))
             folder.refused_file(
@@ -177,6 +183,23 @@ def _check_table_and_values(folder: _Folder) -> None:
             f"byte {word}: the {where} has {found:#010x}, expected {expected:#010x}, which goes with the header: one "
             "of the two is damaged",
         )
+
+
+def _check_older_version(statements: Statements, folder: _Folder) -> None:
+    """Read a state without checksums, as earlier versions of the library wrote them."""
+    older = folder.good.without_checksums()
+    older.write(folder.path)
+    with folder.opening(folder.state)() as trainer:
+        tensors = {(group, name): trainer.tensor(group, name) for group in _GROUPS for name in parameter_shapes(MODEL)}
+    names = list(parameter_shapes(MODEL))
+    for index in range(_TENSORS):
+        parameter, layer, _, _ = older.entry(index)
+        for part, group in enumerate(_GROUPS):
+            name = names[parameter]
+            found = tensors[group, name][layer] if name not in UNLAYERED_PARAMETERS else tensors[group, name]
+            stored = np.frombuffer(folder.good.values(index, part), np.float32).reshape(found.shape)
+            statements.same_bits(f"{group} of {name}[{layer}] from version 1", stored, found)
+    folder.good.write(folder.path)
 
 
 _OTHERS = {"vocab_size": 60, "num_heads": 1, "channels": 32, "run": 15, "seed": 7, "data id": 2**63}
@@ -224,14 +247,20 @@ def _check_folders(statements: Statements, folder: _Folder) -> None:
     newer.mkdir()
     (newer / ".rank-00000-of-00001.tmp").write_bytes(b"half written")
     statements.allowed("an older state than an incomplete one", folder.opening(root))
-    sentence = f"{newer}: incomplete: no file named like rank-00000-of-00001.state is there"
-    statements.refused("a folder without files", FormatError, sentence, folder.opening(newer))
+    incomplete = f"{newer}: incomplete: no file named like rank-00000-of-00001.state is there"
+    statements.equal("what was passed over", incomplete, training_state(root).passed_over)
+    _check_other_names(statements, folder)
+    _check_other_places(statements, folder, newer)
+    statements.refused("a folder without files", FormatError, incomplete, folder.opening(newer))
     shutil.rmtree(newer)
     folder.path.rename(folder.file(0, 3))
     missing = f"{state}: incomplete: rank-00001-of-00003.state is missing (1 of 3 files are there)"
     folder.refused("one file of three", missing)
     sentence = f"{root}: no training state in it is complete (the newest: {missing})"
     statements.refused("no complete state", FormatError, sentence, folder.opening(root))
+    file = folder.file(0, 3)
+    sentence = f"{file}: open the folder: Not a directory"
+    statements.refused("a file", FileError, sentence, folder.opening(file), errno.ENOTDIR)
     shutil.rmtree(state)
     sentence = f"{root}: has no training state, {_MORE}"
     statements.refused("an empty folder", FormatError, sentence, folder.opening(root))
@@ -242,3 +271,59 @@ def _check_folders(statements: Statements, folder: _Folder) -> None:
         folder.opening(state),
         errno.ENOENT,
     )
+
+
+def _check_other_places(statements: Statements, folder: _Folder, incomplete: Path) -> None:
+    """Resume from a state in a folder of another name, and where several newer ones are incomplete, or gone."""
+    root, best = folder.root, folder.root / "best"
+    best.mkdir()
+    folder.good.write(best / folder.path.name)
+    statements.allowed("a state in a folder without a step", folder.opening(best))
+    shutil.rmtree(best)
+    inside = incomplete / folder.state.name
+    shutil.copytree(folder.state, inside)
+    statements.equal("a state in a folder named like one", inside, training_state(incomplete).path)
+    shutil.rmtree(inside)
+    newest = root / "step-000000000010"
+    newest.mkdir()
+    sentence = f"{newest}: incomplete: no file named like rank-00000-of-00001.state is there"
+    statements.equal("what was passed over first", sentence, training_state(root).passed_over)
+    for path in (newest, incomplete):
+        (path / folder.path.name).symlink_to("nowhere")
+    gone = training_state(root)
+    statements.equal("a state older than ones that are gone", (folder.state, ""), (gone.path, gone.passed_over))
+    (incomplete / folder.path.name).unlink()
+    shutil.rmtree(newest)
+
+
+def _check_other_names(statements: Statements, folder: _Folder) -> None:
+    """State that what isn't named exactly like a state or a rank's file is passed over, and how long a path may be."""
+    others = [folder.root / name for name in ("step-9", "step-00000000000x", "step--00000000009", "steps")]
+    for path in others:
+        path.mkdir()
+    files = ("rank-0-of-1.state", "rank-00001-of-00001.state", "rank-00000-of-00001.state.old", "rank--0001-of-00001")
+    for path in (folder.state / name for name in files):
+        path.write_bytes(b"")
+        others.append(path)
+    longest = MODEL.max_seq_len
+    statements.refused(
+        "more positions than the state's model has",
+        InvalidArgumentError,
+        f"seq_len: found {longest + 1}, expected 1 to {longest}, the longest sequence that {folder.root} has positions "
+        "for",
+        folder.opening(folder.root, seq_len=longest + 1),
+    )
+    statements.equal("the state beside other names", folder.state, training_state(folder.root).path)
+    for path in others:
+        path.rmdir() if path.is_dir() else path.unlink()
+    longest = 1023
+    for more in (0, 1):
+        length = longest + more
+        name = f"/{folder.state.name}"
+        root = str(folder.root)
+        root += "/" * (length - len(name) - len(root))
+        if more:
+            sentence = f"path: found {length} characters, expected at most {longest}"
+            statements.refused(f"a path of {length}", InvalidArgumentError, sentence, partial(training_state, root))
+        else:
+            statements.equal(f"a path of {length}", folder.state, training_state(root).path)

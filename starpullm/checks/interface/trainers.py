@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from starpullm.binding import prototypes, structs
-from starpullm.checks.interface.calls import check_pointers
+from starpullm.checks.interface.arithmetic import check_arithmetic
+from starpullm.checks.interface.calls import check_no_objects, check_pointers
 from starpullm.checks.interface.options import MODEL, TINY, B, T
 from starpullm.checks.interface.statements import Statements
-from starpullm.checks.observer import Observer
+from starpullm.checks.observer import InstrumentCounts, Observer
+from starpullm.checks.references import record_trainer
 from starpullm.checks.result import CheckResult
 from starpullm.checks.runs import Place, new_trainer, own_batch
 from starpullm.errors import InvalidArgumentError, StateError, TokenRangeError
@@ -26,10 +28,17 @@ _NOT_TRACED = "the session isn't traced, expected one created with trace"
 def calls_of_trainers(place: Place, *, seed: int) -> CheckResult:
     """Call every function of a trainer with the last allowed and the first refused argument; on one rank, 1x1."""
     statements = Statements("limits of a trainer's functions")
-    plain = {"keep_activations": False}
+    plain: dict[str, Any] = {"keep_activations": False}
     with new_trainer(place, TINY, **plain) as trainer:
         loss = trainer.submit(*own_batch(trainer, seed, 0))
         check_pointers(statements, trainer, loss)
+        check_no_objects(statements)
+        statements.refused(
+            "a state without a directory",
+            InvalidArgumentError,
+            "starpullm_session_save_state: options->directory is NULL",
+            partial(prototypes.call, "session_save_state", trainer._handle, structs.new("save_options", keep=1)),
+        )
         _check_tokens(statements, trainer, seed)
         _check_tables(statements, trainer)
         _check_reads(statements, trainer)
@@ -39,8 +48,13 @@ def calls_of_trainers(place: Place, *, seed: int) -> CheckResult:
         _check_hold(statements, trainer, seed, place.directory)
     for instruments in (Instruments(audit=True), Instruments(poison=True)):
         with new_trainer(place, TINY, **plain, trace=True, instruments=instruments) as trainer:
+            _check_counts(statements, trainer, seed)
             _check_watched(statements, trainer, instruments, place.directory)
-    _check_libm(statements)
+            if instruments.audit:
+                sentence = "another session of this process is audited, expected none: close it"
+                second = partial(record_trainer, place.runtime, TINY, place.checkpoint(TINY), **plain, trace=True)
+                statements.refused("a second audit", StateError, sentence, partial(second, instruments=instruments))
+    check_arithmetic(statements)
     statements.refused(
         "threads with too much room",
         InvalidArgumentError,
@@ -214,7 +228,8 @@ def _check_hold(statements: Statements, trainer: Trainer, seed: int, directory: 
     )
     slots = 2  # as in new_trainer
     for number in range(slots):
-        statements.allowed(f"submission {number} while tasks are held", partial(trainer.submit, *batch))
+        loss = trainer.submit(*batch)
+        statements.equal(f"the loss of held submission {number} is ready", False, loss.ready)
     statements.refused(
         "one submission more",
         StateError,
@@ -238,6 +253,15 @@ def _check_hold(statements: Statements, trainer: Trainer, seed: int, directory: 
     statements.allowed("submissions after it", partial(trainer.step, *batch))
 
 
+def _check_counts(statements: Statements, trainer: Trainer, seed: int) -> None:
+    """State that what the instruments have counted is forgotten with the trace."""
+    trainer.step(*own_batch(trainer, seed, 0))
+    observer = Observer(trainer)
+    statements.equal("the instruments have counted", True, observer.counts() != InstrumentCounts(0, 0, 0, 0))
+    trainer.clear_trace()
+    statements.equal("counts of cleared instruments", InstrumentCounts(0, 0, 0, 0), observer.counts())
+
+
 def _check_watched(statements: Statements, trainer: Trainer, instruments: Instruments, directory: Path) -> None:
     statements.refused(
         f"a hold with {instruments}",
@@ -245,6 +269,12 @@ def _check_watched(statements: Statements, trainer: Trainer, instruments: Instru
         "hold: the session is audited or poisoned, expected neither: both wait for all tasks before a submission",
         Observer(trainer).hold,
     )
+    sentence = f"{directory / 'watched'}: number of batches is -1, expected at least 0"
+    if not instruments.audit:
+        call = partial(trainer.save_state, directory / "watched", batches=-1)
+        statements.refused("a state after -1 batches", InvalidArgumentError, sentence, call)
+        Path(directory, "watched", ".lock").unlink()
+        Path(directory, "watched").rmdir()
     for keep in (0, -1):
         statements.refused(
             f"keeping {keep} states",
@@ -261,52 +291,3 @@ def _check_watched(statements: Statements, trainer: Trainer, instruments: Instru
             partial(trainer.save_state, directory / "watched"),
         )
     statements.equal("a state was saved", False, Path(directory, "watched").exists())
-
-
-def _check_libm(statements: Statements) -> None:
-    one, out = np.ones(1, np.float32), np.empty(1, np.float32)
-    level = list(prototypes.names("simd_level_name"))[-1]
-    for function in ("expm1f", ""):
-        statements.refused(
-            f"libm's {function!r}",
-            InvalidArgumentError,
-            f'function: found "{function}", expected expf, tanhf, coshf or logf',
-            partial(prototypes.call, "libm", function.encode(), out, one, 1),
-        )
-    vector_calls: dict[str, Callable[..., object]] = {
-        "of": partial(prototypes.vector_libm),
-        "proof of": partial(prototypes.prove_libm, level, begin=0, end=0),
-    }
-    for what, of_function in vector_calls.items():
-        statements.refused(
-            f"vector version {what} logf",
-            InvalidArgumentError,
-            'function: found "logf", expected expf, tanhf or coshf',
-            partial(of_function, function="logf"),
-        )
-    statements.refused(
-        "vectors of no level",
-        InvalidArgumentError,
-        'level: found "none", expected a SIMD level of this machine',
-        partial(prototypes.prove_libm, "none", "expf", 0, 0),
-    )
-    if level != "ref":
-        for begin, end in ((1, 0), (0, 2**32 + 1)):
-            statements.refused(
-                f"bit patterns {begin} to {end}",
-                InvalidArgumentError,
-                f"bit patterns: found {begin} to {end}, expected a range within 0 to 2^32",
-                partial(prototypes.prove_libm, level, "expf", begin, end),
-            )
-        for begin, end in ((0, 0), (2**32 - 1, 2**32)):
-            statements.allowed(
-                f"bit patterns {begin} to {end}", partial(prototypes.prove_libm, level, "expf", begin, end)
-            )
-    for text, seconds in (("0", 0.0), ("61", 61.0), ("-1", -1.0), ("nan", float("nan"))):
-        statements.refused(
-            f"a measurement of {text} s",
-            InvalidArgumentError,
-            f"seconds: found {text}, expected more than 0 and at most 60",
-            partial(prototypes.peak_gflops, fused=False, seconds=seconds),
-        )
-    statements.allowed("a short measurement", partial(prototypes.peak_gflops, fused=False, seconds=1e-6))

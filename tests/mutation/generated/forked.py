@@ -30,6 +30,9 @@ WALL_SECONDS = 600.0
 START_SECONDS = 30
 """Processor time of a child until it is asked for the first time."""
 
+READ_AT_START = frozenset({"LD_PRELOAD", "GLIBC_TUNABLES"})
+"""Variables of the environment that the dynamic loader reads, so that a fork which sets them changes nothing."""
+
 _IDLE_SECONDS = 60
 """Seconds in which no thread of a child has wanted to run: it waits for what never comes."""
 
@@ -116,8 +119,8 @@ class Idle:
 
 
 def forked_or_started(name: str, service: Any, arguments: Any, *, ranks: int = 1, **options: Any) -> children.Child:
-    """Return a child: one process is forked, several ranks are started by mpirun, and one that preloads is started."""
-    is_forked = ranks == 1 and "LD_PRELOAD" not in (options.get("environment") or {})
+    """Return a child: a fork of this process, unless it has several ranks or variables that act when it starts."""
+    is_forked = ranks == 1 and not READ_AT_START & (options.get("environment") or {}).keys()
     kind = ForkedChild if is_forked else children.Child
     return kind(name, service, arguments, ranks=ranks, **options)
 

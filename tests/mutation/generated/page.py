@@ -102,9 +102,10 @@ def page(
         project=_caught_by_project(results, tried, explanations),
         python=_python(python, explanations) if python else "Not tried.",
         fresh=_fresh(fresh, explanations) if fresh else "Not tried.",
-        open="\n".join(_entry(mutant, _gap(mutant), results) for mutant in open_ones) or "None.",
+        open="\n".join(_entry(mutant, _gap(mutant), results, is_equivalent=False) for mutant in open_ones) or "None.",
         explained="\n".join(
-            _entry(m, str(reason_of(m.candidate, explanations)).rstrip("."), results) for m in explained
+            _entry(m, str(reason_of(m.candidate, explanations)).rstrip("."), results, is_equivalent=True)
+            for m in explained
         )
         or "None.",
     )
@@ -188,7 +189,11 @@ def _fresh(results: Results, explanations: dict[Key, str]) -> str:
     rows = [_row(name, [m for m in tried if m.stratum == name], results, explanations) for name in strata]
     unfinished = [m for m in left if not results.is_finished(m) and not reason_of(m.candidate, explanations)]
     head = ["| folder | tried | caught | equivalent | open | not finished | rate | seconds |", "|---" * 8 + "|"]
-    entries = [_entry(m, reason_of(m.candidate, explanations) or _gap(m), results) for m in left]
+    entries = [
+        _entry(m, reason or _gap(m), results, is_equivalent=reason is not None)
+        for m in left
+        for reason in [reason_of(m.candidate, explanations)]
+    ]
     return "\n\n".join(
         [
             f"{_describe(results.run)} {_state(tried, unfinished)}",
@@ -240,14 +245,14 @@ def _caught_by_project(results: Results, tried: Sequence[Mutant], explanations: 
     )
 
 
-def _entry(mutant: Mutant, text: str, results: Results) -> str:
+def _entry(mutant: Mutant, text: str, results: Results, *, is_equivalent: bool) -> str:
     catch = results.catch(mutant)
     caught = f" Caught by the project's test `{catch.check}`." if catch else ""
     skipped = [f"{found.finding} ({found.stage})" for found in results.outcomes[mutant.name].values() if not found.how]
     caught += "".join(f" {text.capitalize()}." for text in skipped if not text.startswith(" "))
-    missing = [stage.name for stage in SUITE if stage.name not in results.outcomes[mutant.name]]
-    if missing:
-        caught += f" Not yet tried: {', '.join(missing)}."
+    done = [stage.name for stage in SUITE if stage.name in results.outcomes[mutant.name]]
+    if len(done) < len(SUITE) and not is_equivalent:
+        caught += f" Tried: {', '.join(done) or 'nothing'}."
     level = f", {mutant.level}" if mutant.level else ""
     return (
         f"{mutant.name} (`{mutant.candidate.rule}`{level}): {text}.{caught}\n\n```diff\n{mutant.candidate.diff}\n```\n"

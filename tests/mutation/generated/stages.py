@@ -109,6 +109,7 @@ STAGES = (
     Stage("two ranks, interface", modules=_INTERFACE, ranks=2),
     Stage("memory", modules=("memory",)),
     Stage("two ranks, tiny", records=("tiny",), others=_PARITY, ranks=2),
+    Stage("two ranks, memory", modules=("memory",), ranks=2),
     Stage("thresholds", records=THRESHOLD_RECORDS, only=_PARITY),
     Stage("odd", records=("odd",), others=_PARITY),
     Stage("delays", modules=("perturbation",)),

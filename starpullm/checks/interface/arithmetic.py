@@ -1,0 +1,142 @@
+"""What C callers ask of kernels, of libm and of the floating-point environment, apart from any trainer."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import numpy as np
+
+from starpullm.binding import prototypes
+from starpullm.binding.kernels import Kernel, fit_caches, kernel_names
+from starpullm.checks.interface.statements import Statements
+from starpullm.errors import InvalidArgumentError
+
+_UPWARD = 0x800
+"""The rounding mode FE_UPWARD of fenv.h on x86-64."""
+
+_DEFAULT = ctypes.c_void_p(-1)
+"""FE_DFL_ENV of glibc's fenv.h."""
+
+_MXCSR = 28
+"""Where glibc's fenv_t has the SSE control word on x86-64: after the 28 bytes of the x87's environment."""
+
+_FLUSH_TO_ZERO, _DENORMALS_ARE_ZERO = 1 << 15, 1 << 6
+"""Bits of that control word (Intel's manual, volume 1, 10.2.3)."""
+
+
+def check_arithmetic(statements: Statements) -> None:
+    """State what the functions of the library's arithmetic refuse, and that they see the caller's environment."""
+    _check_libm(statements)
+    _check_kernels(statements)
+    if os.uname().machine == "x86_64":
+        _check_environment(statements)
+
+
+def _check_kernels(statements: Statements) -> None:
+    for level, name, sentence in (
+        ("none", "gradient_add", 'level: found "none", expected a SIMD level of this machine'),
+        ("ref", "none", 'kernel: found "none", expected one of starpullm_kernel_name()'),
+    ):
+        statements.refused(
+            f"kernel {name} of level {level}", InvalidArgumentError, sentence, partial(Kernel, level, name)
+        )
+    names = kernel_names()
+    statements.equal("kernels that have a name twice", len(names), len(set(names)))
+    statements.equal("the kernel after the last", None, prototypes.call("kernel_name", len(names)))
+    for l1, l2 in ((0, 1), (1, 0)):
+        statements.refused(
+            f"caches of {l1} and {l2} bytes",
+            InvalidArgumentError,
+            f"caches: found {l1} and {l2} bytes, expected two positive sizes",
+            partial(fit_caches, l1, l2),
+        )
+    fused = prototypes.peak_gflops(fused=True, seconds=1e-6)
+    statements.equal("a peak with fused operations is a rate, or 0 without them", True, 0 <= fused < np.inf)
+
+
+def _check_environment(statements: Statements) -> None:
+    """State what the library says of the calling thread's environment, which a caller may have changed."""
+    for what, sentence, rounding, bits in (
+        ("nothing changed", "", 0, 0),
+        ("rounding upward", "the rounding mode isn't to nearest", _UPWARD, 0),
+        ("flush-to-zero", "flush-to-zero is on: denormal results become 0", 0, _FLUSH_TO_ZERO),
+        ("denormals-are-zero", "denormals-are-zero is on: denormal operands count as 0", 0, _DENORMALS_ARE_ZERO),
+    ):
+        with _environment(rounding, bits):
+            found = prototypes.call("float_environment")
+        statements.equal(f"the environment with {what}", sentence, prototypes.text(found))
+
+
+@contextmanager
+def _environment(rounding: int, bits: int) -> Iterator[None]:
+    """Give this thread the default environment but for these changes; on x86-64 with glibc."""
+    libm = ctypes.CDLL(None)
+    before, changed = (ctypes.create_string_buffer(64) for _ in range(2))
+    libm.fegetenv(before)
+    libm.fesetenv(_DEFAULT)
+    libm.fesetround(rounding)
+    libm.fegetenv(changed)
+    word = ctypes.c_uint32.from_buffer(changed, _MXCSR)
+    word.value |= bits
+    libm.fesetenv(changed)
+    try:
+        yield
+    finally:
+        libm.fesetenv(before)
+
+
+def _check_libm(statements: Statements) -> None:
+    one, out = np.ones(1, np.float32), np.empty(1, np.float32)
+    level = list(prototypes.names("simd_level_name"))[-1]
+    for function in ("expm1f", ""):
+        statements.refused(
+            f"libm's {function!r}",
+            InvalidArgumentError,
+            f'function: found "{function}", expected expf, tanhf, coshf or logf',
+            partial(prototypes.call, "libm", function.encode(), out, one, 1),
+        )
+    vector_calls: dict[str, Callable[..., object]] = {
+        "of": partial(prototypes.vector_libm),
+        "proof of": partial(prototypes.prove_libm, level, begin=0, end=0),
+    }
+    for what, of_function in vector_calls.items():
+        statements.refused(
+            f"vector version {what} logf",
+            InvalidArgumentError,
+            'function: found "logf", expected expf, tanhf or coshf',
+            partial(of_function, function="logf"),
+        )
+    statements.refused(
+        "vectors of no level",
+        InvalidArgumentError,
+        'level: found "none", expected a SIMD level of this machine',
+        partial(prototypes.prove_libm, "none", "expf", 0, 0),
+    )
+    if level != "ref":
+        for begin, end in ((1, 0), (0, 2**32 + 1)):
+            statements.refused(
+                f"bit patterns {begin} to {end}",
+                InvalidArgumentError,
+                f"bit patterns: found {begin} to {end}, expected a range within 0 to 2^32",
+                partial(prototypes.prove_libm, level, "expf", begin, end),
+            )
+        for begin, end in ((0, 0), (2**32 - 1, 2**32)):
+            statements.allowed(
+                f"bit patterns {begin} to {end}", partial(prototypes.prove_libm, level, "expf", begin, end)
+            )
+        for function in prototypes.names("vector_libm_name"):
+            if prototypes.vector_libm(function)[0]:
+                found = prototypes.prove_libm(level, function, 0x3F800000, 0x3F801000)
+                statements.equal(f"results of {function} at {level} that differ from libm's", (0, None), found)
+    for text, seconds in (("0", 0.0), ("61", 61.0), ("-1", -1.0), ("nan", float("nan"))):
+        statements.refused(
+            f"a measurement of {text} s",
+            InvalidArgumentError,
+            f"seconds: found {text}, expected more than 0 and at most 60",
+            partial(prototypes.peak_gflops, fused=False, seconds=seconds),
+        )
+    statements.allowed("a short measurement", partial(prototypes.peak_gflops, fused=False, seconds=1e-3))

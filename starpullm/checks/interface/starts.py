@@ -1,0 +1,41 @@
+"""Runtimes as C starts them, and what the library and StarPU say of themselves."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from starpullm.binding import prototypes, structs
+from starpullm.runtime import Runtime
+
+
+def start_as_is(**members: Any) -> None:
+    """Start a runtime with ``struct starpullm_runtime_options`` as it is given, and close it.
+
+    What isn't given is as in ``Runtime()``.
+    """
+    options = structs.new("runtime_options", **{"workers": 1, "threads_per_worker": 1, "scheduler": b"lws", **members})
+    handle = structs.RuntimeHandle()
+    prototypes.call("runtime_create", options, handle.address)
+    prototypes.call("runtime_destroy", handle)
+
+
+def as_it_is(runtime: Runtime) -> structs.RuntimeHandle:
+    """Return a handle of a runtime that stays as it is when the runtime is closed, as a pointer in C does."""
+    handle = structs.RuntimeHandle()
+    handle._pointer = ctypes.c_void_p(runtime._handle._pointer.value)
+    return handle
+
+
+def machine_info() -> Any:
+    """Return what the library says of the machine and of StarPU, as its struct."""
+    info = structs.new("machine_info")
+    prototypes.call("machine_info", info)
+    return info
+
+
+def has_mpi() -> bool:
+    """Return whether the library was built with MPI."""
+    build = structs.new("build_info")
+    prototypes.call("build_info", build)
+    return bool(build.mpi)

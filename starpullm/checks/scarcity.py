@@ -1,0 +1,171 @@
+"""What happens when there is no memory: each place of the library that allocates fails, which leaves nothing."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from starpullm.binding import allocations
+from starpullm.binding.allocations import Site
+from starpullm.binding.library import find_library
+from starpullm.checks import memory
+from starpullm.checks.memory import place_of
+from starpullm.checks.observer import Observer
+from starpullm.checks.result import MAX_LISTED, CheckResult, listed, passed_if
+from starpullm.checks.runs import Place, find_record, new_trainer, own_batch
+from starpullm.errors import OutOfMemoryError, StarpullmError
+from starpullm.resume import training_state
+from starpullm.trainer import Trainer
+
+MOST_WRONG = 3
+"""Of an operation; then no further allocation of it is tried, because a leak takes ``FREEING_SECONDS``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScarcityResult(CheckResult):
+    """How failing allocations ended; ``compared`` counts those that failed, ``measured`` those in ``wrong``."""
+
+    wrong: tuple[str, ...]
+
+    def detail_lines(self) -> Iterator[str]:
+        """Yield what was told otherwise than as a lack of memory, and what was left."""
+        yield from listed(self.wrong[:MAX_LISTED], len(self.wrong))
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What allocates, in a call that gets what was opened before; only the call's allocations fail."""
+
+    name: str
+    opening: Callable[[], AbstractContextManager[Any]]
+    call: Callable[[Any], object]
+
+
+def scarce_memory(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> ScarcityResult:
+    """Let allocations of the library fail, each in a call of an operation that is made for it; on one rank.
+
+    Of each place in the library's code that allocates during an operation, the first, the middle and the last
+    allocation fails. The call has to raise ``OutOfMemoryError``, or to do without the memory. When everything is
+    closed, nothing must be left of what the library has allocated.
+    """
+    golden = find_record(record)
+    options = {"sub_batches": sub_batches, "reduction": reduction, "keep_activations": False, "trace": True}
+    opening = partial(new_trainer, place, golden, **options)
+    wrong: list[str] = []
+    failed = 0
+    with tempfile.TemporaryDirectory(dir=place.directory) as directory:
+        states = Path(directory)
+        with opening() as trainer:
+            trainer.save_state(states)
+        for operation in _operations(opening, states, seed):
+            number, found = fail_each(operation)
+            failed += number
+            wrong += found
+    first = f"; {wrong[0]}" if wrong else ""
+    return ScarcityResult(
+        name="scarce memory",
+        outcome=passed_if(not wrong),
+        finding=f"{failed} allocations failed, {len(wrong)} faults{first}",
+        compared=failed,
+        measured=len(wrong),
+        wrong=tuple(wrong),
+    )
+
+
+def _operations(
+    opening: Callable[..., AbstractContextManager[Trainer]], states: Path, seed: int
+) -> Iterator[Operation]:
+    def open_and_close(_: None, **options: Any) -> None:
+        with opening(**options):
+            pass
+
+    def step(trainer: Trainer) -> None:
+        trainer.submit(*own_batch(trainer, seed, 0)).value  # noqa: B018  # waits
+
+    def hold(trainer: Trainer) -> None:
+        Observer(trainer).hold()
+        trainer.submit(*own_batch(trainer, seed, 0))
+        Observer(trainer).release()
+
+    def save(trainer: Trainer) -> None:
+        trainer.save_state(states)
+        trainer.wait_saved()
+
+    yield Operation("a trainer", nullcontext, open_and_close)
+    yield Operation("a resumed trainer", nullcontext, partial(open_and_close, resume=states))
+    yield Operation("a description of a state", nullcontext, lambda _: training_state(states))
+    yield Operation("a step", opening, step)
+    yield Operation("tasks held back", opening, hold)
+    yield Operation("a state", opening, save)
+
+
+def fail_each(operation: Operation) -> tuple[int, list[str]]:
+    """Let places of the library fail in an operation; return how many allocations did, and what was wrong then."""
+    wrong: list[str] = []
+    failed = 0
+    with operation.opening() as opened:
+        operation.call(opened)  # what is allocated once, as a thread's scratch memory, is there from now on
+    fault, _ = _fail(operation, 0, 0)
+    if fault:
+        wrong.append(f"{operation.name}, no allocation failed: {fault}")
+    for caller, (made, place) in _places(operation).items():
+        for number in sorted({1, (made + 1) // 2, made}):
+            fault, reached = _fail(operation, caller, number)
+            failed += reached
+            if fault:
+                wrong.append(f"{operation.name}, allocation {number} of {place_of(place)} failed: {fault}")
+            if len(wrong) == MOST_WRONG:
+                return failed, wrong
+    return failed, wrong
+
+
+def _places(operation: Operation) -> dict[int, tuple[int, Site]]:
+    """Return the places in the library that allocate in an operation's call: how often, and what is known of them."""
+    own = str(find_library())
+    places: dict[int, tuple[int, Site]] = {}
+    with operation.opening() as opened:
+        allocations.start()
+        operation.call(opened)
+        allocations.stop()
+    for site in allocations.sites():
+        if site.module == own:
+            made, _ = places.get(site.caller, (0, site))
+            places[site.caller] = made + site.made, site
+    return places
+
+
+def _fail(operation: Operation, caller: int, number: int) -> tuple[str, bool]:
+    """Let a place's allocation fail (0: none), and return what was wrong, and whether there were so many."""
+    fault, missing = "", number
+    allocations.start()
+    try:
+        with operation.opening() as opened:
+            allocations.refuse(caller, number)
+            try:
+                operation.call(opened)
+            finally:
+                missing = allocations.not_reached()
+    except OutOfMemoryError:
+        pass
+    except StarpullmError as error:
+        fault = f"expected OutOfMemoryError, found {type(error).__name__}: {error}"
+    finally:
+        allocations.stop()
+    return fault or _left(), number > 0 and missing == 0
+
+
+def _left() -> str:
+    """Return where the library has made allocations that are left when workers have had time to free theirs."""
+    own, deadline = str(find_library()), time.monotonic() + memory.FREEING_SECONDS
+    while left := [site for site in allocations.sites() if site.module == own and site.live]:
+        if time.monotonic() > deadline:
+            where = "; ".join(f"{place_of(site)}: {site.live_bytes} bytes" for site in left[:MAX_LISTED])
+            return f"left {sum(site.live for site in left)} allocations: {where}"
+        time.sleep(0.001)
+    return ""
