@@ -30,6 +30,7 @@ from starpullm.checks.reference64 import ReadTensor
 from starpullm.checks.references import record_trainer
 from starpullm.checks.result import CheckResult, Outcome
 from starpullm.checks.same_bits import check_same_bits, require_delays
+from starpullm.checks.tree import check_tree
 from starpullm.data.generator import generate_tokens
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, layer_name, shipped_record
 from starpullm.processes.clocks import read_clock
@@ -172,6 +173,13 @@ def observed_order(place: Place, *, record: str, sub_batches: int, reduction: st
     wrong = list(wrong_labels(trace, place.runtime.ranks))
     result = check_observed(trace)
     return replace(result, outcome=Outcome.FAILED, finding=f"{len(wrong)} labels: {wrong[0]}") if wrong else result
+
+
+def tree(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> CheckResult:
+    """Compare the order of a tree reduction's additions with the one that is described."""
+    with _traced_trainer(place, record, sub_batches, reduction) as trainer:
+        trace = trace_steps(trainer, seed)
+    return check_tree(trace, sub_batches * place.runtime.ranks)
 
 
 def reuse(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> CheckResult:

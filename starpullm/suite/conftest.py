@@ -99,6 +99,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         and (
             ("llmc_case" in getattr(item, "fixturenames", ()) and not validation.llmc_library)
             or (validation.ranks > 1 and not item.get_closest_marker("starpullm_over_ranks"))
+            or _has_no_case(item)
         )
     }
     if left_out:
@@ -114,6 +115,12 @@ def _add_old_markers(config: pytest.Config, items: Sequence[pytest.Item]) -> Non
         for item in items:
             if item.get_closest_marker(f"starpullm_{name}"):
                 item.add_marker(name)
+
+
+def _has_no_case(item: pytest.Item) -> bool:
+    """Return whether none of the chosen records and reductions is one for this test: pytest would skip it."""
+    skip = item.get_closest_marker("skip")
+    return skip is not None and str(skip.kwargs.get("reason", "")).startswith("got empty parameter set")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -133,6 +140,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         # StarPU's reduction adds in buffers of its own, which aren't protected.
         cases = [case for case in _cases(validation, ranks) if PROMISES[case.reduction] is not Promise.BOUNDED]
         metafunc.parametrize("audited_case", cases, ids=str)
+    if "tree_case" in metafunc.fixturenames:
+        cases = [case for case in _cases(validation, ranks) if PROMISES[case.reduction] is Promise.FIXED_BITS]
+        metafunc.parametrize("tree_case", cases, ids=str)
     if "shared_bits" in metafunc.fixturenames:
         metafunc.parametrize("shared_bits", list(_shared_bits(validation, ranks)), ids=str)
     if "one_record" in metafunc.fixturenames:

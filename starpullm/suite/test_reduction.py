@@ -26,6 +26,13 @@ def test_gradients_are_within_their_bounds(
     starpullm_check(runs.gradients, **case._asdict(), seed=starpullm_validation.seed)
 
 
+def test_the_tree_adds_in_the_described_order(
+    check_on_one_worker: Checker, tree_case: Case, starpullm_validation: Validation
+) -> None:
+    """Sub-batches 0 and 1, 2 and 3, then the sums of two, and so on, in the trace of steps."""
+    check_on_one_worker(runs.tree, **tree_case._asdict(), seed=starpullm_validation.seed)
+
+
 def test_denormal_gradients_are_within_their_bounds(
     starpullm_check: Checker, light_case: Case, starpullm_validation: Validation
 ) -> None:

@@ -206,7 +206,7 @@ def pj_dump(path: Path) -> list[list[str]]:
     """Return the fields of each line that PajeNG's reader writes."""
     if shutil.which("pj_dump") is None:
         pytest.skip("there is no pj_dump: apt-get install pajeng")
-    return [line.split(", ") for line in run_command(["pj_dump", path], timeout=60).check().stdout.splitlines()]
+    return [line.split(", ") for line in run_command(["pj_dump", str(path)], timeout=60).check().stdout.splitlines()]
 
 
 def test_pj_dump_reads_paje(recorded: Recorded, exported: Callable[[str], Path]) -> None:

@@ -196,11 +196,21 @@ def _fresh(results: Results, explanations: dict[Key, str]) -> str:
     ]
     return "\n\n".join(
         [
-            f"{_describe(results.run)} {_state(tried, unfinished)}",
+            f"{_describe(results.run)} {_state(tried, unfinished)}{_once_more(results)}",
             "\n".join([*head, *rows, _row("**all**", tried, results, explanations)]),
             "Its survivors, equivalent ones with their reason:",
             *(entry.rstrip() for entry in entries),
         ]
+    )
+
+
+def _once_more(results: Results) -> str:
+    if not results.again:
+        return ""
+    commits = ", ".join(f"`{commit}`" for commit in dict.fromkeys(results.again.values()))
+    return (
+        f" {len(results.again)} of them had survived the suite of the commit above, and were tried once more with that "
+        f"of {commits}. Its new checks were made because of the other sample's survivors, not because of these."
     )
 
 
