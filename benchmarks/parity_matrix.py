@@ -99,11 +99,15 @@ def main(cores: tuple[int, ...], ranks: tuple[int, ...], full: bool, time_limit:
     for name in [name for name in os.environ if name.startswith(("HWLOC_", "OMP_"))]:
         del os.environ[name]
     plan = cells(tuple(c for c in cores if c > 0), tuple(r for r in ranks if r > 1), full=full)
+    if not plan:
+        raise click.UsageError("--cores, --ranks: found no placement; nothing would be compared")
     total = 0
     print(f"{'partition':<10}{'ranks':>6}{'parts':>6}{'runs':>6}{'tensors':>10}{'differ':>8}{'seconds':>9}  records")
     for cell in plan:
         begin = time.perf_counter()
         runs, tensors, different = run_cell(cell, time_limit)
+        if not tensors:
+            raise click.ClickException(f"{cell}: nothing was compared")
         total += different
         print(
             f"{cell.partition:<10}{cell.ranks:>6}{cell.sub_batches:>6}{runs:>6}{tensors:>10}{different:>8}"

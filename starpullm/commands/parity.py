@@ -81,6 +81,8 @@ def command(**values: Any) -> None:
         ):
             directory = Path(name)
             steps = sum(record.num_steps * len(counts) for record, counts in plan) * len(places)
+            if steps == 0:
+                raise InvalidArgumentError("partitions, schedulers: expected at least one; nothing would be compared")
             bar = progress.add_task("parity", total=steps)
             for record, counts in plan:
                 checkpoint = make_inputs(record, directory)
@@ -118,7 +120,8 @@ def _plan(
 ) -> list[tuple[GoldenRecord, list[int]]]:
     """Return the records to compare with, and for each of them the numbers of sub-batches of a rank.
 
-    Shipped records whose batch these ranks can't share are left out; if that leaves none, the command is refused.
+    Shipped records whose batch these ranks can't share are left out; if that leaves none, or if a record that was named
+    is one of them, the command is refused.
     """
     if not records:
         shipped = [record for name, record in shipped_records().items() if full or name != "gpt2-124m"]
@@ -128,6 +131,12 @@ def _plan(
             raise InvalidArgumentError(
                 f"ranks: found {ranks}, expected a divisor of the batch of a shipped record ({batches}); nothing would "
                 "be compared"
+            )
+    for record in records:
+        if record.batch_size % ranks:
+            raise InvalidArgumentError(
+                f"{record.name}: its batch of {record.batch_size} can't be spread over {ranks} ranks; nothing would be "
+                "compared"
             )
     if sub_batches == "all":
         return [(record, divisors(record.batch_size // ranks)) for record in records]

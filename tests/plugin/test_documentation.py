@@ -24,7 +24,10 @@ def test_example(run: Run, pytester: pytest.Pytester) -> None:
 
 def test_every_option_and_fixture_is_named(run: Run) -> None:
     page = PAGE.read_text("utf-8")
-    options = set(re.findall(r"--starpullm-[a-z-]+", run("--help", partition=None).stdout.str()))
+    text = run("--help", partition=None).stdout.str()
+    options = set(re.findall(r"--starpullm-[a-z-]+", text))
     assert len(options) > 10
+    in_the_ini_file = set(re.findall(r"^  (starpullm_[a-z_]+) \(", text, re.MULTILINE))
+    assert in_the_ini_file == {option[2:].replace("-", "_") for option in options} | {"starpullm_benchmark"}
     assert {option for option in options if f"`{option}" not in page} == set()
     assert {fixture for fixture in FIXTURES if f"`{fixture}`" not in page} == set()

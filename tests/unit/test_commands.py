@@ -18,7 +18,7 @@ from starpullm.commands import bench, main, parity
 from starpullm.commands.render import OUT
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.files.checkpoint import checkpoint_config
-from starpullm.golden.records import SHIPPED_RECORDS
+from starpullm.golden.records import SHIPPED_RECORDS, shipped_record
 from starpullm.processes.lock import LOCK_VARIABLE
 from starpullm.speed.measure import Throughput
 from starpullm.speed.peers.compare import Comparison, ContenderSpeed, Spread
@@ -99,6 +99,15 @@ def test_parity_is_checked_with_all_shipped_records_but_the_largest() -> None:
     """Unless records are given."""
     assert [record.name for record, _ in parity._plan([], False, "1", 1)] == list(SHIPPED_RECORDS[:-1])
     assert [record.name for record, _ in parity._plan([], True, "1", 1)] == list(SHIPPED_RECORDS)
+
+
+@pytest.mark.parametrize("sub_batches", ["1", "all"])
+def test_parity_refuses_a_record_that_ranks_cannot_share(sub_batches: str) -> None:
+    """With `all` there would be no number of sub-batches left, and no difference found."""
+    odd = shipped_record("odd")
+    assert parity._plan([odd], False, sub_batches, 3) == [(odd, [1])]
+    with pytest.raises(InvalidArgumentError, match=r"odd: its batch of 3 can't be spread over 4 ranks; nothing would"):
+        parity._plan([odd], False, sub_batches, 4)
 
 
 def test_record_is_refused_on_several_ranks(tmp_path: Path) -> None:
