@@ -116,7 +116,8 @@ void allocates_nothing(void)
 {
 }
 
-/* ---- Two allocations, either of which may fail. Returned is 0: all is well; 1: there is no memory; 2: something else ---- */
+/* ---- Two allocations, either of which may fail ----
+ * Returned is 0: all is well; 1: there is no memory; 2: something else. */
 
 static inline __attribute__((always_inline)) int allocate_twice(int ending, int leaks)
 {
