@@ -138,7 +138,7 @@ def examples() -> Iterator[Example]:
 
 
 def prepare_environment() -> Path:
-    """Set the variables that all runs have in common, and return the prefix of the StarPU that they run on."""
+    """Set what all runs have in common, variables and folder, and return the prefix of the StarPU that they run on."""
     # `python -m` imports starpullm from the checkout, where it has no library; that of the installed package serves.
     installed = Path(sysconfig.get_path("platlib"), "starpullm", "lib", "libstarpullm.so")
     os.environ.setdefault(ENVIRONMENT_VARIABLE, str(installed))
@@ -149,6 +149,9 @@ def prepare_environment() -> Path:
     # A BLAS with threads of its own would take cores from the workers.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     (EXAMPLES / "home").mkdir(parents=True, exist_ok=True)
+    leavings = EXAMPLES / "leavings"
+    leavings.mkdir(exist_ok=True)
+    os.chdir(leavings)  # some programs write files into the folder where they run
     source = Path(__file__).parent / "programs" / "constant_clock.c"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", _CLOCK, source], check=True)
     return prefix
