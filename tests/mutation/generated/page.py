@@ -202,7 +202,7 @@ def _fresh(results: Results, explanations: dict[Key, str]) -> str:
     unfinished = [m for m in left if not results.is_finished(m) and not reason_of(m.candidate, explanations)]
     head = ["| folder | tried | caught | equivalent | open | not finished | rate | seconds |", "|---" * 8 + "|"]
     entries = [
-        _entry(m, reason or _gap(m), results, is_equivalent=reason is not None)
+        _entry(m, (reason or _gap(m)).rstrip("."), results, is_equivalent=reason is not None)
         for m in left
         for reason in [reason_of(m.candidate, explanations)]
     ]
