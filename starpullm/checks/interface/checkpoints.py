@@ -15,7 +15,7 @@ from pathlib import Path
 
 from starpullm.binding import prototypes
 from starpullm.checks.interface.options import MODEL, TINY, B, T, create_as_is
-from starpullm.checks.interface.processes import working_folder
+from starpullm.checks.interface.processes import NO_FORMAT, working_folder
 from starpullm.checks.interface.statements import Statements
 from starpullm.checks.result import CheckResult
 from starpullm.checks.runs import Place
@@ -49,7 +49,7 @@ def damaged_checkpoints(place: Place, *, seed: int) -> CheckResult:
     del seed
     statements = Statements("damaged checkpoints")
     good = place.checkpoint(TINY).read_bytes()
-    with tempfile.TemporaryDirectory(dir=place.directory) as directory:
+    with tempfile.TemporaryDirectory(dir=place.directory, prefix=NO_FORMAT) as directory:
         path = Path(directory, "model.bin")
 
         def refused(what: str, content: bytes, sentence: str) -> None:

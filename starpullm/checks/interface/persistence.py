@@ -10,17 +10,19 @@ import errno
 import os
 import socket
 import tempfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from starpullm.checks.interface.checkpoints import HEADER, opening
 from starpullm.checks.interface.options import MODEL, TINY, B, T
-from starpullm.checks.interface.processes import limited_files, working_folder
+from starpullm.checks.interface.processes import NO_FORMAT, limited_files, working_folder
 from starpullm.checks.interface.state_file import StateFile
 from starpullm.checks.interface.statements import Statements
 from starpullm.checks.result import CheckResult
 from starpullm.checks.runs import Place, new_trainer, own_batch
+from starpullm.data.generator import generate_checkpoint
 from starpullm.errors import FileError, FormatError, InvalidArgumentError
 from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.model import num_parameters
@@ -31,6 +33,7 @@ from starpullm.trainer import Instruments, Trainer
 _OLD = b"what was there before"
 _LOCK_BYTES = 128
 _SLOW_TASK_US = 5000
+_LAYERS_OF_TWO_BLOCKS = 5
 _FILE = "rank-00000-of-00001.state"
 _THREADS = 4
 _TEMPORARY = ".rank-00000-of-00001.tmp"
@@ -40,7 +43,7 @@ _RATES: dict[str, Any] = {"learning_rate": 1e-3, "betas": (0.8, 0.9), "eps": 1e-
 def saved_and_read(place: Place, *, seed: int) -> CheckResult:
     """Save states and checkpoints at many moments, read them, and resume from them; on one rank."""
     statements = Statements("what is saved")
-    with tempfile.TemporaryDirectory(dir=place.directory) as directory:
+    with tempfile.TemporaryDirectory(dir=place.directory, prefix=NO_FORMAT) as directory:
         states = Path(directory, "states")
         options: dict[str, Any] = {"batch_size": B, "seq_len": T, "sub_batches": B, "steps_in_flight": 3, **_RATES}
         with Trainer(place.runtime, place.checkpoint(TINY), **options) as trainer:
@@ -54,6 +57,7 @@ def saved_and_read(place: Place, *, seed: int) -> CheckResult:
             trainer.wait_saved()
             statements.equal("folders after keep 1", [".lock", _step(4)], _names(states))
         _check_mark_of_blas(statements, place, states)
+        _check_large_table(statements, place, Path(directory), seed)
     return statements.result()
 
 
@@ -61,7 +65,7 @@ def failing_saves(place: Place, *, seed: int) -> CheckResult:
     """Save where that is not possible; what was there before stays, and training goes on; on one rank."""
     statements = Statements("saves that fail")
     with (
-        tempfile.TemporaryDirectory(dir=place.directory) as directory,
+        tempfile.TemporaryDirectory(dir=place.directory, prefix=NO_FORMAT) as directory,
         new_trainer(place, TINY, keep_activations=False) as trainer,
     ):
         trainer.submit(*own_batch(trainer, seed, 0))
@@ -110,6 +114,20 @@ def _check_saves_in_a_row(statements: Statements, trainer: Trainer, states: Path
     _check_state(statements, "after an evaluation, twice in a row", trainer, states)
     statements.equal("folders", [".lock", _step(3), _step(4)], _names(states))
     statements.equal("files", [_FILE], _names(states / _step(4)))
+
+
+def _check_large_table(statements: Statements, place: Place, directory: Path, seed: int) -> None:
+    """Save and resume a model whose tensors fill more than one block of a state's table."""
+    model = replace(MODEL, num_layers=_LAYERS_OF_TWO_BLOCKS)
+    checkpoint, states = directory / "deep.bin", directory / "deep"
+    generate_checkpoint(checkpoint, model, seed=1)
+    with Trainer(place.runtime, checkpoint, batch_size=B, seq_len=T, **_RATES) as trainer:
+        trainer.submit(*own_batch(trainer, seed, 0))
+        trainer.save_state(states)
+        trainer.wait_saved()
+        _check_state(statements, "with many layers", trainer, states)
+    with Trainer(place.runtime, resume=states, batch_size=B, seq_len=T, **_RATES) as trainer:
+        _check_state(statements, "with many layers, after resuming", trainer, states)
 
 
 def _check_other_threads(statements: Statements, trainer: Trainer) -> None:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Comm
 
 
+NO_FORMAT = "100%d%s "
+"""How the names of folders begin: a path that is taken for a format would change."""
+
+
 class Workplace(NamedTuple):
     """Where a check runs that starts runtimes itself: a directory for its files, and several ranks' communicator."""
 

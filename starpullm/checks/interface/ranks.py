@@ -13,7 +13,7 @@ from starpullm.binding import prototypes
 from starpullm.checks.interface.checkpoints import large_checkpoint
 from starpullm.checks.interface.machine import cores_of_two_units, own_cores
 from starpullm.checks.interface.options import MODEL, TINY, create_as_is
-from starpullm.checks.interface.processes import Workplace, bound_to, environment
+from starpullm.checks.interface.processes import NO_FORMAT, Workplace, bound_to, environment
 from starpullm.checks.interface.statements import Statements
 from starpullm.checks.observer import Observer
 from starpullm.checks.result import CheckResult
@@ -71,7 +71,7 @@ def _check_large_messages(statements: Statements, place: Place) -> None:
     most = _INT32_MAX // 4
     rows = most // MODEL.channels + 1
     with (
-        tempfile.TemporaryDirectory(dir=place.directory) as directory,
+        tempfile.TemporaryDirectory(dir=place.directory, prefix=NO_FORMAT) as directory,
         large_checkpoint(Path(directory, "large.bin"), rows) as large,
     ):
         statements.refused(
@@ -103,7 +103,7 @@ def saved_over_ranks(place: Place, *, record: str, seed: int) -> CheckResult:
     """Save a state of several ranks while steps are in flight, and read it by the package's reader and by resuming."""
     statements = Statements("what several ranks save")
     comm, golden = place.runtime.comm, find_record(record)
-    with tempfile.TemporaryDirectory(dir=place.directory) as own:
+    with tempfile.TemporaryDirectory(dir=place.directory, prefix=NO_FORMAT) as own:
         states = Path(comm.bcast(own) if comm else own)
         with new_trainer(place, golden, keep_activations=False) as trainer:
             for number in range(2):

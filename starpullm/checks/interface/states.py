@@ -15,6 +15,7 @@ import numpy as np
 
 from starpullm.checks.interface.checkpoints import OTHER_KINDS, SIZES
 from starpullm.checks.interface.options import MODEL, TINY, B, T
+from starpullm.checks.interface.processes import NO_FORMAT
 from starpullm.checks.interface.state_file import BLOCK, ENTRY, HEADER, NUMBERS, StateFile
 from starpullm.checks.interface.statements import Statements
 from starpullm.checks.result import CheckResult
@@ -74,7 +75,7 @@ class _Folder:
 def damaged_states(place: Place, *, seed: int) -> CheckResult:
     """Resume from states that are as they should be, and from ones that are not, on one rank."""
     statements = Statements("damaged training states")
-    with tempfile.TemporaryDirectory(dir=place.directory) as directory:
+    with tempfile.TemporaryDirectory(dir=place.directory, prefix=NO_FORMAT) as directory:
         root = Path(directory)
         with new_trainer(place, TINY, keep_activations=False) as trainer:
             trainer.submit(*own_batch(trainer, seed, 0))
