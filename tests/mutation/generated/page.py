@@ -187,7 +187,7 @@ def _again(results: Results) -> str:
     commits = ", ".join(f"`{commit}`" for commit in dict.fromkeys(results.again.values()))
     return (
         f" {len(results.again)} survivors were tried once more with checks that were made because of them (commit "
-        f"{commits}): {', '.join(results.again)}. So the rates of this sample are higher than those of mutants that "
+        f"{commits}). So the rates of this sample are higher than those of mutants that "
         "nobody has looked at, of which there is [a sample below](#a-sample-that-no-check-was-made-for)."
     )
 

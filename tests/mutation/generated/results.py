@@ -136,7 +136,7 @@ class Results:
             outcome = Outcome(**{"how": None, "check": "", "finding": "", **entry})
             self.outcomes.setdefault(name, {})[outcome.stage] = outcome
         elif kind == "again":
-            if "stage" in entry:
+            if entry.get("stage"):
                 self.outcomes.get(entry["mutant"], {}).pop(entry["stage"], None)
             else:
                 self.outcomes.pop(entry["mutant"], None)
