@@ -252,15 +252,14 @@ def test_it():
             "time.sleep(1000)",
             [
                 "rank 0 of 2: collection: 1 tests here; rank 1 hadn't ended it 2 s later (--starpullm-timeout), so *",
-                "---- native stacks of rank 1",
-                "---- stacks of Python of rank 1",
+                "*---- native stacks of rank 1",
+                "*---- stacks of Python of rank 1",
                 '*.py", line 6 in <module>',
             ],
         ),
         ("os.kill(os.getpid(), signal.SIGSEGV)", ['*.py", line 6 in <module>', "*rank 1*on signal 11*"]),
-        ("os._exit(3)", ["*Exit code: *3"]),
     ],
-    ids=["exception", "hang", "crash", "exit"],
+    ids=["exception", "hang", "crash"],
 )
 def test_a_module_that_fails_on_one_rank(
     run_ranks: Run, pytester: pytest.Pytester, action: str, lines: list[str]
@@ -269,7 +268,8 @@ def test_a_module_that_fails_on_one_rank(
     pytester.makepyfile(ELSEWHERE.format(action=action))
     result = run_ranks("--starpullm-timeout", "2", timeout=60)
     assert result.ret != 0
-    pytest.LineMatcher([*result.outlines, *result.errlines]).fnmatch_lines(lines)
+    # mpirun forwards what two ranks write in any order, even within a line.
+    pytest.LineMatcher([*result.outlines, *result.errlines]).fnmatch_lines_random(lines)
     assert "passed" not in result.stdout.str()
 
 
