@@ -1,4 +1,4 @@
-"""What a trace says of its tasks - sub-batch, layer, rank, time of submission - compared with the data they access.
+"""What a trace says of its tasks - sub-batch, layer, rank, worker, time - compared with the data they access.
 
 All other checks of traces, and everything that shows one, take these labels as they are.
 """
@@ -11,13 +11,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from starpullm.checks.task_name import TaskName
-from starpullm.trace import Trace
+from starpullm.trace import AccessMode, Trace
 
 _OF_SUB_BATCH = re.compile(r"(?:activations|activation_grads|inputs|targets)\b[^#]*#(\d+)$")
 _SHARED = "activation_grads/losses#"
 """The sub-batches of a rank share this constant."""
 _OF_LAYER = re.compile(r"(?:params|m|v)/\w+(?:\[(\d+)\])?$")
 _NO_LAYER = -1
+_NO_WORKER = -1
+_OF_A_TRANSFER = [AccessMode.WRITE, AccessMode.READ]
 _UNKNOWN = -2
 
 
@@ -42,6 +44,15 @@ def wrong_labels(trace: Trace, ranks: int = 1) -> Iterator[str]:
     has_home = tasks["sub_batch"] >= 0
     for task in np.flatnonzero(has_home & (tasks["rank"] != tasks["sub_batch"] // per_rank)).tolist():
         yield f"{TaskName.of(trace[task])}: found rank {tasks['rank'][task]}, expected the home of its sub-batch"
+    for task in np.flatnonzero(tasks["worker"] < _NO_WORKER).tolist():
+        worker = tasks["worker"][task]
+        yield f"{TaskName.of(trace[task])}: found worker {worker}, expected {_NO_WORKER} where this rank doesn't run it"
+    is_transfer = np.array([operation == "transfer" for operation in trace.operations])
+    for task in np.flatnonzero(is_transfer[tasks["operation"]]).tolist():
+        modes = [access.mode for access in trace[task].accesses]
+        if modes != _OF_A_TRANSFER:
+            found = ", ".join(mode.name for mode in modes)
+            yield f"{TaskName.of(trace[task])}: found accesses {found}, expected WRITE, READ"
     late = np.diff(tasks["submit_ns"], prepend=1) < 0
     for task in np.flatnonzero(late).tolist():
         time_ns = tasks["submit_ns"][task]

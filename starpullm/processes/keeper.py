@@ -27,6 +27,9 @@ RANK_AND_SIZE = (
 
 EXIT_CANNOT_START = 127  # as shells have it
 EXIT_LAUNCHER_GONE = 1  # only mpirun sees it
+MPIRUN_SECONDS = 5.0
+"""In which mpirun has to end when the launcher has ended and all ranks are killed."""
+_MPIRUN = ("mpirun", "mpiexec", "orterun", "prterun", "mpiexec.hydra")
 
 
 def rank_and_size_from_environment(environment: Mapping[str, str] | None = None) -> tuple[int, int]:
@@ -83,10 +86,37 @@ def _end_with(launcher: int, process: subprocess.Popen[bytes], places: list[str]
         process.wait()
         for place in places:
             shutil.rmtree(place, ignore_errors=True)  # the keepers of other ranks do the same
+        _end_mpirun(os.getppid())
         # mpirun and job.py make this process the leader of a group of its own; another group must not be killed.
         if os.getpgrp() == os.getpid():
             os.killpg(os.getpgrp(), signal.SIGKILL)
         os._exit(EXIT_LAUNCHER_GONE)
+
+
+def _end_mpirun(parent: int) -> None:
+    """Leave a process that kills mpirun unless it ends by itself, which it mostly does when its ranks have ended."""
+    try:
+        name = Path(f"/proc/{parent}/comm").read_text("ascii").strip()
+        mpirun = os.pidfd_open(parent)
+    except (OSError, ValueError):
+        return
+    if name not in _MPIRUN:
+        return
+    reader, writer = os.pipe()
+    if os.fork() > 0:
+        os.close(writer)
+        os.read(reader, 1)  # until the other process has left this group, which is killed next
+        return
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):  # mpirun waits for the end of what its ranks write
+        os.dup2(nothing, descriptor)
+    os.closerange(3, mpirun)
+    os.closerange(mpirun + 1, os.sysconf("SC_OPEN_MAX"))
+    with suppress(OSError):
+        if not select.select([mpirun], [], [], MPIRUN_SECONDS)[0]:
+            signal.pidfd_send_signal(mpirun, signal.SIGKILL)
+    os._exit(0)
 
 
 if __name__ == "__main__":

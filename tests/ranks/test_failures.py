@@ -142,7 +142,9 @@ def test_what_a_rank_leaves_behind_is_killed_and_named() -> None:
     assert all("time.sleep" in process for process in outcome.left_running)
 
 
-def test_ranks_end_with_a_launcher_that_is_killed(job_name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mpirun", ["running", "stopped"])
+def test_ranks_end_with_a_launcher_that_is_killed(job_name: str, tmp_path: Path, mpirun: str) -> None:
+    """An mpirun that is stopped stands for one that doesn't end although its ranks have ended."""
     code = (
         "import sys, tempfile; from pathlib import Path; from starpullm.processes import job\n"
         "from starpullm.processes.job import *\n"
@@ -153,6 +155,9 @@ def test_ranks_end_with_a_launcher_that_is_killed(job_name: str, tmp_path: Path)
     with subprocess.Popen(command) as launcher:
         # The launcher, mpirun, and for each rank its keeper and its process.
         wait_until(lambda: len(processes_of(job_name)) == 2 + 2 * RANKS)
+        if mpirun == "stopped":
+            (process,) = (process for process in processes_of(job_name) if process.name() == "mpirun")
+            process.suspend()
         launcher.kill()
     wait_until(lambda: not processes_of(job_name))
 

@@ -33,7 +33,9 @@ def make_trace(accessed: str, **fields: Any) -> Trace:
     for name, value in fields.items():
         tasks[name][1] = value
     accesses = np.array([(NAMES.index(accessed), 1)], TRACE_ACCESS)
-    return Trace(tasks, accesses, ("work",), tuple(HandleInfo(number, name, 4) for number, name in enumerate(NAMES)))
+    return Trace(
+        tasks, accesses, ("work", "transfer"), tuple(HandleInfo(number, name, 4) for number, name in enumerate(NAMES))
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,6 +63,8 @@ def test_right_labels(accessed: str, fields: dict[str, int]) -> None:
         ("inputs@2#3", {"sub_batch": 2, "rank": 1}, "found sub_batch 2, expected that of inputs@2#3"),
         ("mean_loss@1", {"sub_batch": 2}, "found rank 0, expected the home of its sub-batch"),
         ("mean_loss@1", {"sub_batch": 0, "rank": 1}, "found rank 1, expected the home of its sub-batch"),
+        ("mean_loss@1", {"worker": -2}, "found worker -2, expected -1 where this rank doesn't run it"),
+        ("mean_loss@1", {"operation": 1}, "found accesses READ, expected WRITE, READ"),
         ("mean_loss@1", {"submit_ns": 4}, "submitted at 4 ns"),
         ("mean_loss@1", {"submit_ns": 0}, "submitted at 0 ns"),
     ],
