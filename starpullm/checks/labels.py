@@ -28,6 +28,7 @@ def wrong_labels(trace: Trace, ranks: int = 1) -> Iterator[str]:
 
     A handle's name has the sub-batch whose activations or tokens it holds, or the layer whose parameter it is; every
     rank has as many sub-batches as the others, in the order of ranks. Tasks are submitted in the order of the trace.
+    A transfer writes one handle and reads another.
     """
     tasks = trace.tasks
     sub_batches, layers = zip(*map(_labels_of_handle, (handle.name for handle in trace.handles)), strict=True)
@@ -51,8 +52,8 @@ def wrong_labels(trace: Trace, ranks: int = 1) -> Iterator[str]:
     for task in np.flatnonzero(is_transfer[tasks["operation"]]).tolist():
         modes = [access.mode for access in trace[task].accesses]
         if modes != _OF_A_TRANSFER:
-            found = ", ".join(mode.name for mode in modes)
-            yield f"{TaskName.of(trace[task])}: found accesses {found}, expected WRITE, READ"
+            found, expected = (", ".join(mode.name for mode in some) for some in (modes, _OF_A_TRANSFER))
+            yield f"{TaskName.of(trace[task])}: found accesses {found}, expected {expected}"
     late = np.diff(tasks["submit_ns"], prepend=1) < 0
     for task in np.flatnonzero(late).tolist():
         time_ns = tasks["submit_ns"][task]

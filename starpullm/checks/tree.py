@@ -52,7 +52,7 @@ def check_tree(trace: Trace, sub_batches: int) -> TreeResult:
         Those of all ranks.
     """
     expected = expected_sum(0, sub_batches)
-    sums: dict[tuple[str, int], Sum] = {}
+    sums: dict[str, dict[int, Sum]] = {}
     findings: list[str] = []
     compared = 0
     for task in trace:
@@ -62,15 +62,18 @@ def check_tree(trace: Trace, sub_batches: int) -> TreeResult:
                 next(gradient for gradient, mode in gradients if (mode is AccessMode.READ) is is_read)
                 for is_read in (False, True)
             )
-            sums[to, at] = sums.get((to, at), at), sums.get((other, source), source)
+            of_tensor = sums.setdefault(to, {})
+            of_tensor[at] = of_tensor.get(at, at), of_tensor.get(source, source)
+            if other != to:
+                findings.append(f"{to}, step {task.step}: found the gradient of {other} added, expected its own")
         elif task.operation == "adamw_update":
             for (name, s), _ in gradients:
-                found = sums.get((name, s), s)
+                found = sums.get(name, {}).get(s, s)
                 compared += 1
                 if found != expected:
                     findings.append(f"{name}, step {task.step}: found {sum_text(found)}, expected {sum_text(expected)}")
-            for name in {name for (name, _), _ in gradients}:
-                sums = {of: value for of, value in sums.items() if of[0] != name}
+            for (name, _), _ in gradients:
+                sums.pop(name, None)
     what = f"{compared} sums of {sub_batches} sub-batches compared"
     return TreeResult(
         name="order of the tree",

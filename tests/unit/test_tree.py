@@ -78,6 +78,14 @@ def test_an_update_with_a_part_of_the_sum_fails() -> None:
     assert result.findings[-1] == "ln1w[1], step 1: found (2 + 3), expected ((0 + 1) + (2 + 3))"
 
 
+def test_another_tensor_s_gradient_fails() -> None:
+    trace = make_trace([(0, 1)], steps=1)
+    trace.accesses["handle"][0] += 8  # sub-batch 1 of the second tensor
+    result = check_tree(trace, 2)
+    assert (result.outcome, result.compared, result.measured) == (Outcome.FAILED, 2, 1)
+    assert result.findings == ("wte, step 0: found the gradient of ln1w[1] added, expected its own",)
+
+
 def test_without_updates_nothing_is_compared() -> None:
     trace = make_trace([(0, 1)])
     trace.tasks["operation"] = 1

@@ -184,11 +184,10 @@ def _describe(run: Run) -> str:
 def _again(results: Results) -> str:
     if not results.again:
         return ""
-    commits = ", ".join(f"`{commit}`" for commit in dict.fromkeys(results.again.values()))
     return (
         f" {len(results.again)} survivors were tried once more with checks that were made because of them (commit "
-        f"{commits}). So the rates of this sample are higher than those of mutants that "
-        "nobody has looked at, of which there is [a sample below](#a-sample-that-no-check-was-made-for)."
+        f"{_commits_of(results)}). So the rates of this sample are higher than those of mutants that nobody has looked "
+        "at, of which there is [a sample below](#a-sample-that-no-check-was-made-for)."
     )
 
 
@@ -219,11 +218,16 @@ def _fresh(results: Results, explanations: dict[Key, str]) -> str:
 def _once_more(results: Results) -> str:
     if not results.again:
         return ""
-    commits = ", ".join(f"`{commit}`" for commit in dict.fromkeys(results.again.values()))
     return (
         f" {len(results.again)} of them had survived the suite of the commit above, and were tried once more with that "
-        f"of {commits}. Its new checks were made because of the other sample's survivors, not because of these."
+        f"of {_commits_of(results)}. Its new checks were made because of the other sample's survivors, not because of "
+        "these."
     )
+
+
+def _commits_of(results: Results) -> str:
+    """Return the commits whose checks survivors were tried with once more."""
+    return ", ".join(f"`{commit}`" for commit in dict.fromkeys(results.again.values()))
 
 
 def _not_mutants(results: Results) -> str:
