@@ -28,11 +28,12 @@ def test_suite(run_ranks: Run, pytester: pytest.Pytester, llmc_stand_in: Callabl
             "parity *1x1 lws 2 ranks *2 passed *",
             "dependencies *1x1 lws 2 ranks *3 passed *",
             "reduction *1x1 lws 2 ranks *6 passed *",
+            "dependencies *all *2 passed *",
             "reduction *all *2 passed *",
             "memory *1x1 lws 2 ranks *2 passed *",
             "interface *1x1 lws 2 ranks *5 passed *",
             "interface *all *1 passed *",
-            "isolation: 9 processes served * checks; *",
+            "isolation: 11 processes served * checks; *",
             "report: *report.json",
         ]
     )

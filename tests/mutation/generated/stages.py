@@ -107,6 +107,7 @@ STAGES = (
     Stage("parity", records=("odd", "small", "deep"), only=_PARITY),
     Stage("two ranks, parity", records=("tiny", "small"), only=_PARITY, ranks=2),
     Stage("two ranks, interface", modules=_INTERFACE, ranks=2),
+    Stage("two ranks, transfers", modules=("ranks",), others=_PARITY, ranks=2),
     Stage("memory", modules=("memory",)),
     Stage("two ranks, tiny", records=("tiny",), others=_PARITY, ranks=2),
     Stage("two ranks, memory", modules=("memory",), ranks=2),

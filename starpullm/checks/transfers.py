@@ -1,0 +1,167 @@
+"""Data that crosses ranks: StarPU-MPI's own count of messages and bytes is what the submitted tasks require.
+
+The requirement is derived from the trace alone, by the rules of StarPU-MPI: a rank gets each value that its tasks read
+and that another rank owns once, keeps it until a task changes it, and sends what its tasks write to the owner.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from starpullm.checks.interface.options import TINY
+from starpullm.checks.interface.processes import Workplace, captured_output, environment
+from starpullm.checks.references import record_trainer
+from starpullm.checks.result import MAX_LISTED, CheckResult, listed, passed_if
+from starpullm.checks.runs import checkpoint_in, trace_steps
+from starpullm.processes.ranks import guarded
+from starpullm.runtime import Runtime
+from starpullm.trace import HandleInfo, Trace
+
+_SEQUENCES = 6
+"""Of each rank. So little crosses ranks that StarPU's sums of bytes, printed as binary32, are exact."""
+
+_SUB_BATCHES = 3
+"""Of each rank."""
+
+_SEED = 1
+
+_OF_RANK = re.compile(r"/rank(\d+)$")
+_OF_SUB_BATCH = re.compile(r"#(\d+)$")
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What one rank sends: the number of messages, and the bytes by the rank that receives them."""
+
+    messages: int
+    sizes: Mapping[int, int]
+
+    @classmethod
+    def printed(cls, text: str, rank: int) -> Self | None:
+        """Return what StarPU-MPI has printed of a rank at its end, with STARPU_MPI_STATS; None if it has not."""
+        count = re.search(rf"\[starpu_comm_stats\]\[{rank}\] nb_sends: (\d+)", text)
+        sizes = re.findall(rf"\[starpu_comm_stats\]\[{rank}:(\d+)\]\t(\d+)\.0+ B", text)
+        return cls(int(count[1]), {int(to): int(size) for to, size in sizes}) if count else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferResult(CheckResult):
+    """Whether all counts are the required ones; ``compared`` counts messages, ``measured`` counts that differ.
+
+    ``findings`` lists the first ``MAX_LISTED``.
+    """
+
+    findings: tuple[str, ...]
+
+    def detail_lines(self) -> Iterator[str]:
+        """Yield the findings."""
+        yield from listed(self.findings, int(self.measured or 0))
+
+
+def transfers_of_ordered(workplace: Workplace) -> TransferResult:
+    """Train with the reduction ``ordered``, and compare what each rank has sent with what its trace requires."""
+    return _transfers(workplace, "ordered")
+
+
+def transfers_of_tree(workplace: Workplace) -> TransferResult:
+    """Train with the reduction ``tree``, and compare what each rank has sent with what its trace requires."""
+    return _transfers(workplace, "tree")
+
+
+def compare_sent(found: Sent | None, expected: Sent) -> Iterator[str]:
+    """Yield a sentence for each count that differs."""
+    if found is None:
+        yield "found no count of messages in StarPU-MPI's output, expected one with STARPU_MPI_STATS"
+        return
+    if found.messages != expected.messages:
+        yield f"found {found.messages} messages sent, expected {expected.messages}"
+    for to in sorted({*found.sizes, *expected.sizes}):
+        size, required = found.sizes.get(to, 0), expected.sizes.get(to, 0)
+        if size != required:
+            yield f"found {size} bytes sent to rank {to}, expected {required}"
+
+
+def owners_of(trace: Trace, sub_batches: int) -> dict[int, int]:
+    """Return the owner of each handle: by its name, and of the others the rank whose update writes it.
+
+    Parameters
+    ----------
+    trace
+        Of whole steps.
+    sub_batches
+        Those of one rank.
+    """
+    owners = {}
+    for handle in trace.handles:
+        of_rank, of_sub_batch = _OF_RANK.search(handle.name), _OF_SUB_BATCH.search(handle.name)
+        if of_rank:
+            owners[handle.id] = int(of_rank[1])
+        elif of_sub_batch:
+            owners[handle.id] = int(of_sub_batch[1]) // sub_batches
+        elif handle.name.startswith("mean_loss"):
+            owners[handle.id] = 0
+    for task in trace:
+        if task.operation == "adamw_update":
+            owners |= {access.handle.id: task.rank for access in task.accesses if access.mode.writes}
+    return owners
+
+
+def required_messages(trace: Trace, owners: Mapping[int, int], ranks: int) -> list[Sent]:
+    """Return what each rank has to send for the submitted tasks, by the owner of each handle."""
+    messages, sizes = Counter[int](), Counter[tuple[int, int]]()
+    copies: set[tuple[int, int]] = set()  # handle and rank that has a valid copy beside the owner
+
+    def send(handle: HandleInfo, source: int, destination: int) -> None:
+        messages[source] += 1
+        sizes[source, destination] += handle.bytes
+
+    for task in trace:
+        if task.operation == "transfer":
+            to, source = (access.handle for access in task.accesses)
+            send(source, owners[source.id], owners[to.id])
+            continue
+        remote = [access for access in task.accesses if owners[access.handle.id] != task.rank]
+        for handle in (access.handle for access in remote if access.mode.reads):
+            if (handle.id, task.rank) not in copies:
+                send(handle, owners[handle.id], task.rank)
+                copies.add((handle.id, task.rank))
+        for handle in (access.handle for access in task.accesses if access.mode.writes):
+            copies -= {(handle.id, rank) for rank in range(ranks)}
+        for handle in (access.handle for access in remote if access.mode.writes):
+            send(handle, task.rank, owners[handle.id])
+    return [
+        Sent(messages[rank], {to: size for (source, to), size in sizes.items() if source == rank})
+        for rank in range(ranks)
+    ]
+
+
+def _transfers(workplace: Workplace, reduction: str) -> TransferResult:
+    """Train, end the runtime, and read what StarPU-MPI has counted; it goes on counting with the next runtime."""
+    settings: dict[str, Any] = {"sub_batches": _SUB_BATCHES, "reduction": reduction, "keep_activations": False}
+    with captured_output() as output:
+        with environment(STARPU_MPI_STATS="1"), Runtime(comm=workplace.comm) as runtime:
+            rank, ranks = runtime.rank, runtime.ranks
+            record = replace(TINY, batch_size=_SEQUENCES * ranks)
+            checkpoint = checkpoint_in(workplace.directory / str(rank), TINY)
+            with (
+                record_trainer(runtime, record, checkpoint, trace=True, **settings) as trainer,
+                guarded(runtime.comm) if runtime.comm else nullcontext(),
+            ):
+                trace = trace_steps(trainer, _SEED)
+        found = Sent.printed(output(), rank)
+    expected = required_messages(trace, owners_of(trace, _SUB_BATCHES), ranks)[rank]
+    findings = tuple(compare_sent(found, expected))
+    what = f"{expected.messages} messages of rank {rank} compared"
+    return TransferResult(
+        name=f"transfers of {reduction}",
+        outcome=passed_if(not findings),
+        finding=f"{what}, {len(findings)} counts differ" if findings else what,
+        compared=expected.messages,
+        measured=len(findings),
+        findings=findings[:MAX_LISTED],
+    )
