@@ -7,6 +7,7 @@ No process of the job is left running.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -56,6 +57,7 @@ _MEMORY = Path("/dev/shm")
 """The directory for files that are memory shared between processes."""
 
 _POLL_SECONDS = 0.1
+_CLOCK_SECONDS = 1.0  # far above the resolution of the times of files
 _PAUSE_SECONDS = 0.01
 _STACK_SECONDS = 10.0  # for the native stacks of all ranks together
 _ABORT_SECONDS = 2.0  # for Python's stacks, which faulthandler writes at SIGABRT
@@ -192,17 +194,46 @@ def _start(job: Job, name: str, directory: Path, memory: Path) -> subprocess.Pop
 
 
 def _wait(process: subprocess.Popen[bytes], ranks: Path, limit: float, stop: threading.Event | None) -> bool:
-    """Wait for the end of a job; False if it has to be killed: by a time limit, or because `stop` is set."""
+    """Wait for the end of a job; False if it has to be killed: by a time limit, or because `stop` is set.
+
+    A job may be idle for long, so this asks little: the kernel says when the process has ended.
+    """
+    failures = _News(ranks)
     failed = False
-    while True:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_POLL_SECONDS)
-            return True
-        now = time.monotonic()
-        if not failed and _first_failure(ranks) is not None:
-            failed, limit = True, min(limit, now + FAILURE_SECONDS)
-        if now > limit or (stop is not None and stop.is_set()):
-            return False
+    with _poll_of(process) as poll:
+        while not poll.poll(_POLL_SECONDS * 1000):
+            now = time.monotonic()
+            if not failed and failures.expected() and _first_failure(ranks) is not None:
+                failed, limit = True, min(limit, now + FAILURE_SECONDS)
+            if now > limit or (stop is not None and stop.is_set()):
+                return False
+    process.wait()
+    return True
+
+
+@contextmanager
+def _poll_of(process: subprocess.Popen[bytes]) -> Iterator[select.poll]:
+    """Provide what becomes readable when the process has ended."""
+    poll = select.poll()
+    descriptor = os.pidfd_open(process.pid)
+    try:
+        poll.register(descriptor, select.POLLIN)
+        yield poll
+    finally:
+        os.close(descriptor)
+
+
+class _News:
+    """Whether a directory may have files that it did not have when it was last asked."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._changed = -1
+
+    def expected(self) -> bool:
+        """Compare the time of its last change, which has the resolution of the kernel's clock."""
+        before, self._changed = self._changed, self._directory.stat().st_mtime_ns
+        return self._changed != before or time.time_ns() - self._changed < _CLOCK_SECONDS * 1e9
 
 
 def _first_failure(ranks: Path) -> tuple[int, int | None] | None:
