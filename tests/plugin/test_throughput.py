@@ -162,7 +162,7 @@ def test_records_of_another_machine_are_no_baseline(run: Run, stored: Path, tmp_
 
 
 def test_two_libraries_take_all_turns_and_the_verdict_follows_from_the_intervals(run: Run, tmp_path: Path) -> None:
-    """Whatever the machine's speed; tests/unit/test_gate.py has measurements that lead to each verdict."""
+    """Whatever the machine's speed; tests/gate/test_gate.py has measurements that lead to each verdict."""
     report, storage, baseline = tmp_path / "report.json", tmp_path / "records", tmp_path / "baseline.so"
     shutil.copy(find_library(), baseline)
     files = ("--starpullm-report", str(report), "--benchmark-storage", f"file://{storage}", "--benchmark-save", "turns")

@@ -1,0 +1,1 @@
+"""Tests of jobs and children: how each of them can end. They wait much."""
