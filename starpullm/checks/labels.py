@@ -15,7 +15,7 @@ from starpullm.trace import AccessMode, Trace
 
 _OF_SUB_BATCH = re.compile(r"(?:activations|activation_grads|inputs|targets)\b[^#]*#(\d+)$")
 _SHARED = "activation_grads/losses#"
-"""The sub-batches of a rank share this constant."""
+"""The sub-batches of a rank share this constant; its number is that of the first of them."""
 _OF_LAYER = re.compile(r"(?:params|m|v)/\w+(?:\[(\d+)\])?$")
 _NO_LAYER = -1
 _NO_WORKER = -1
@@ -48,6 +48,7 @@ def wrong_labels(trace: Trace, ranks: int = 1) -> Iterator[str]:
     for task in np.flatnonzero(tasks["worker"] < _NO_WORKER).tolist():
         worker = tasks["worker"][task]
         yield f"{TaskName.of(trace[task])}: found worker {worker}, expected {_NO_WORKER} where this rank doesn't run it"
+    yield from _strangers(trace, per_rank)
     is_transfer = np.array([operation == "transfer" for operation in trace.operations])
     for task in np.flatnonzero(is_transfer[tasks["operation"]]).tolist():
         modes = [access.mode for access in trace[task].accesses]
@@ -58,6 +59,21 @@ def wrong_labels(trace: Trace, ranks: int = 1) -> Iterator[str]:
     for task in np.flatnonzero(late).tolist():
         time_ns = tasks["submit_ns"][task]
         yield f"{TaskName.of(trace[task])}: submitted at {time_ns} ns, expected a time that is not before the last"
+
+
+def _strangers(trace: Trace, per_rank: int) -> Iterator[str]:
+    """Yield a sentence for each task that accesses the constant of another rank's sub-batches."""
+    constants = {
+        handle.id: int(handle.name.removeprefix(_SHARED)) // per_rank
+        for handle in trace.handles
+        if handle.name.startswith(_SHARED)
+    }
+    task_of = np.repeat(np.arange(len(trace.tasks)), trace.tasks["num_accesses"])
+    for access in np.flatnonzero(np.isin(trace.accesses["handle"], list(constants))).tolist():
+        task, handle = int(task_of[access]), int(trace.accesses["handle"][access])
+        if trace.tasks["rank"][task] != constants[handle]:
+            name = trace.handles[handle].name
+            yield f"{TaskName.of(trace[task])}: found rank {trace.tasks['rank'][task]}, expected that of {name}"
 
 
 def _labels_of_handle(name: str) -> tuple[int, int]:

@@ -63,6 +63,11 @@ def test_right_labels(accessed: str, fields: dict[str, int]) -> None:
         ("inputs@2#3", {"sub_batch": 2, "rank": 1}, "found sub_batch 2, expected that of inputs@2#3"),
         ("mean_loss@1", {"sub_batch": 2}, "found rank 0, expected the home of its sub-batch"),
         ("mean_loss@1", {"sub_batch": 0, "rank": 1}, "found rank 1, expected the home of its sub-batch"),
+        (
+            "activation_grads/losses#0",
+            {"sub_batch": 2, "rank": 1},
+            "found rank 1, expected that of activation_grads/losses#0",
+        ),
         ("mean_loss@1", {"worker": -2}, "found worker -2, expected -1 where this rank doesn't run it"),
         ("mean_loss@1", {"operation": 1}, "found accesses READ, expected WRITE, READ"),
         ("mean_loss@1", {"submit_ns": 4}, "submitted at 4 ns"),
