@@ -123,10 +123,12 @@ def hanging(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
         *("ranks", "--", "--time=1", "--signal=B:TERM@58"),
         programs={"starpullm": ON_RANK_1.replace("{command}", "exec sleep 1000")},
     )
-    wait_for((run.results / "ranks" / "ranks-2.log").exists, SECONDS, "the start of the job that hangs")
-    yield run
-    run.process.kill()
-    run.process.wait()
+    with run.process:  # closes its pipes too, where the test that reads them has run in another worker
+        try:
+            wait_for((run.results / "ranks" / "ranks-2.log").exists, SECONDS, "the start of the job that hangs")
+            yield run
+        finally:
+            run.process.kill()
 
 
 def test_full_queue(cluster: Cluster, hanging: Run, tmp_path: Path) -> None:
