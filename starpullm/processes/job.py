@@ -198,12 +198,12 @@ def _wait(process: subprocess.Popen[bytes], ranks: Path, limit: float, stop: thr
 
     A job may be idle for long, so this asks little: the kernel says when the process has ended.
     """
-    failures = _News(ranks)
+    changes = _DirectoryChanges(ranks)
     failed = False
     with _poll_of(process) as poll:
         while not poll.poll(_POLL_SECONDS * 1000):
             now = time.monotonic()
-            if not failed and failures.expected() and _first_failure(ranks) is not None:
+            if not failed and changes.since_last_time() and _first_failure(ranks) is not None:
                 failed, limit = True, min(limit, now + FAILURE_SECONDS)
             if now > limit or (stop is not None and stop.is_set()):
                 return False
@@ -223,14 +223,14 @@ def _poll_of(process: subprocess.Popen[bytes]) -> Iterator[select.poll]:
         os.close(descriptor)
 
 
-class _News:
-    """Whether a directory may have files that it did not have when it was last asked."""
+class _DirectoryChanges:
+    """Whether a directory may have files that it did not have when this was last asked."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._changed = -1
 
-    def expected(self) -> bool:
+    def since_last_time(self) -> bool:
         """Compare the time of its last change, which has the resolution of the kernel's clock."""
         before, self._changed = self._changed, self._directory.stat().st_mtime_ns
         return self._changed != before or time.time_ns() - self._changed < _CLOCK_SECONDS * 1e9
