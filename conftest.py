@@ -81,16 +81,6 @@ def memory_group() -> Iterator[Path | None]:
 
 
 @pytest.fixture(scope="session")
-def refusing_starpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compile what a child preloads so that StarPU refuses one of libstarpullm's calls."""
-    library = tmp_path_factory.mktemp("refusing") / "refusing.so"
-    source = CHECKOUT / "tests" / "native" / "refusing_starpu.c"
-    options = "-std=gnu11 -O2 -Wall -Werror -fPIC -shared".split()
-    subprocess.run(["cc", *options, source, "-o", library, "-ldl"], check=True, timeout=60)
-    return library
-
-
-@pytest.fixture(scope="session")
 def llmc_stand_in(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Return a function from seeded defects to a shared object that stands in for llm.c's and has them."""
     directory = tmp_path_factory.mktemp("llmc")

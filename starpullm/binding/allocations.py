@@ -54,15 +54,27 @@ def find_library() -> Path:
     LibraryNotFoundError
         If it isn't there.
     """
-    path = Path(__file__).parents[1] / "lib" / _FILE_NAME
+    return find_preloaded(_FILE_NAME, "counts allocations")
+
+
+def find_preloaded(file_name: str, purpose: str) -> Path:
+    """Return the path of a library of this package that a child may preload; its purpose is for the message.
+
+    Raises
+    ------
+    LibraryNotFoundError
+        If it isn't there.
+    """
+    path = Path(__file__).parents[1] / "lib" / file_name
     if not path.is_file():
-        raise LibraryNotFoundError(f"{path}: not found, expected the library that counts allocations there")
+        raise LibraryNotFoundError(f"{path}: not found, expected the library that {purpose} there")
     return path
 
 
-def preloading() -> dict[str, str]:
-    """Return the environment variable by which a child preloads the library, before what this process preloads."""
-    return {"LD_PRELOAD": ":".join(filter(None, (str(find_library()), os.environ.get("LD_PRELOAD"))))}
+def preloading(*others: Path) -> dict[str, str]:
+    """Return the environment variable by which a child preloads the library, others, and what this process preloads."""
+    paths = [str(find_library()), *map(str, others), os.environ.get("LD_PRELOAD")]
+    return {"LD_PRELOAD": ":".join(filter(None, paths))}
 
 
 def start() -> None:

@@ -186,13 +186,15 @@ class Pool:
         ranks: int = 1,
         time_limit: float = DEFAULT_TIME_LIMIT,
         counts_allocations: bool = False,
+        preloads: Sequence[Path] = (),
         environment: Mapping[str, str] | None = None,
     ) -> Reply:
         """Call a function in a child of its own that has no runtime; it gets a ``Workplace`` only. Else as `call`.
 
-        ``environment`` is added to that of the other children.
+        ``preloads`` are libraries for a child that counts allocations. ``environment`` is added to that of the other
+        children.
         """
-        preloading = allocations.preloading() if counts_allocations else {}
+        preloading = allocations.preloading(*preloads) if counts_allocations else {}
         with machine_lock():
             start = time.monotonic()
             with Child(

@@ -157,10 +157,10 @@ def _fail(operation: Operation, caller: int, number: int) -> tuple[str, bool]:
         fault = f"expected OutOfMemoryError, found {type(error).__name__}: {error}"
     finally:
         allocations.stop()
-    return fault or _left(), number > 0 and missing == 0
+    return fault or left_allocations(), number > 0 and missing == 0
 
 
-def _left() -> str:
+def left_allocations() -> str:
     """Return where the library has made allocations that are left when workers have had time to free theirs."""
     own, deadline = str(find_library()), time.monotonic() + memory.FREEING_SECONDS
     while left := [site for site in allocations.sites() if site.module == own and site.live]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from starpullm.binding import refusals
 from starpullm.checks import lifetimes
 from starpullm.checks.operations import operation_growth
+from starpullm.checks.refusals import refused_tasks
 from starpullm.checks.runs import find_record
 from starpullm.checks.scarcity import scarce_memory
 from starpullm.pytest_plugin import Checker, Validation
@@ -59,3 +61,14 @@ def test_operations_leave_nothing(
 def test_memory_that_runs_out_is_told(check_on_one_worker: Checker, starpullm_validation: Validation) -> None:
     """Each place in the library that allocates fails, one in each call."""
     check_on_one_worker(scarce_memory, **_case(1, starpullm_validation.seed))
+
+
+def test_refused_tasks_leave_nothing(request: pytest.FixtureRequest, starpullm_validation: Validation) -> None:
+    """StarPU refuses tasks from the first to the last of a step."""
+    checker = Checker(starpullm_validation, request.node, None)
+    checker.alone(
+        refused_tasks,
+        counts_allocations=True,
+        preloads=(refusals.find_library(),),
+        environment={"MALLOC_PERTURB_": "165"},  # memory that is freed is overwritten, so that using it later shows
+    )

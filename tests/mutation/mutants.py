@@ -27,7 +27,7 @@ BUILD = CHECKOUT / ".cache" / "build" / "release"
 """Where the unchanged library is built, as for the C tests; later runs build only what has changed since."""
 
 _LIBRARY = "libstarpullm.so"
-_PRELOADED = "libstarpullm_allocations.so"
+_PRELOADED = ("libstarpullm_allocations.so", "libstarpullm_refusals.so")
 _BUILD_SECONDS = 300.0
 
 
@@ -79,10 +79,11 @@ class Builder:
         shutil.copy2(BUILD / _LIBRARY, self.library)
 
     def install_preloaded(self, package: Path) -> None:
-        """Put the library that counts allocations where a copy of the package starpullm finds it."""
-        _run(["ninja", _PRELOADED], BUILD)
+        """Put the libraries that children preload where a copy of the package starpullm finds them."""
+        _run(["ninja", *_PRELOADED], BUILD)
         (package / "lib").mkdir()
-        shutil.copy2(BUILD / _PRELOADED, package / "lib")
+        for name in _PRELOADED:
+            shutil.copy2(BUILD / name, package / "lib")
 
     def build(self, patch: Patch, *, refuse_warnings: bool = False) -> Mutant:
         """Return the library with a patch.

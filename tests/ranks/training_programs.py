@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import random
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from starpullm import Runtime, Trainer
 from starpullm import trainer as trainer_module
+from starpullm.binding import refusals
 from starpullm.data.generator import generate_tokens
 from starpullm.data.loader import TokenLoader
 from starpullm.errors import StarpullmError
@@ -123,7 +123,7 @@ def several_trainers(comm: Comm, checkpoint: str) -> None:
     print(json.dumps(losses))
 
 
-def one_rank_fails(comm: Comm, checkpoint: str, huge: str, shim: str) -> None:
+def one_rank_fails(comm: Comm, checkpoint: str, huge: str) -> None:
     """Print the errors of calls that fail on one rank, or on all; afterwards the same calls succeed."""
     fails = comm.Get_rank() == FAILING_RANK
     try:
@@ -142,7 +142,7 @@ def one_rank_fails(comm: Comm, checkpoint: str, huge: str, shim: str) -> None:
         except StarpullmError as error:
             print(error)
         with Trainer(runtime, checkpoint, batch_size=B, seq_len=T, reduction="redux") as half_submitted:
-            ctypes.CDLL(shim).refuse_call(40)  # in the backward pass: there are contributions that nothing adds
+            refusals.refuse_call(40)  # in the backward pass: there are contributions that nothing adds
             try:
                 half_submitted.submit(*_batch(False))
             except StarpullmError as error:
@@ -173,16 +173,15 @@ def one_rank_is_refused(comm: Comm, checkpoint: str, call: str) -> None:
         CALLS[call](trainer, comm.Get_rank() == FAILING_RANK)
 
 
-def half_submitted(comm: Comm, checkpoint: str, shim: str) -> None:
+def half_submitted(comm: Comm, checkpoint: str) -> None:
     """Submit a step of which StarPU refuses each rank another part: a task on rank 0, a message on rank 1."""
-    refusing = ctypes.CDLL(shim)
     with training(comm, checkpoint) as trainer:
         float(trainer.submit(*_batch(False)))
         report_phase("submitting", 1)
         if comm.Get_rank() == 0:
-            refusing.refuse_call(20)
+            refusals.refuse_call(20)
         else:
-            refusing.refuse_message(3)
+            refusals.refuse_message(3)
         trainer.submit(*_batch(False))
 
 

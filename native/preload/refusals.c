@@ -1,39 +1,41 @@
-/* Preloaded by tests: StarPU refuses one of libstarpullm's calls, which it never does by itself with correct arguments.
- */
-#define _GNU_SOURCE
+/* The functions of StarPU and StarPU-MPI that submit, in place of theirs, which they call. */
+#include "refusals.h"
+
 #include <dlfcn.h>
 #include <errno.h>
 #include <link.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-static atomic_long left; /* calls of the library up to the one that is refused; 0: none will be */
-static atomic_int messages_alone;
+#define EXPORTED __attribute__((visibility("default")))
+#define CALLER __builtin_return_address(0)
 
-/* The `number`-th of the next ones, from 1 on; 0: none. Returns how many of them were not reached. */
-long refuse_call(long number)
+static atomic_long left; /* calls of the library up to the one that is refused; 0: none will be */
+static atomic_bool messages_alone;
+
+EXPORTED long starpullm_refusals_call(long number)
 {
-    atomic_store(&messages_alone, 0);
+    atomic_store(&messages_alone, false);
     return atomic_exchange(&left, number);
 }
 
-/* The same, but tasks aren't counted. */
-void refuse_message(long number)
+EXPORTED long starpullm_refusals_message(long number)
 {
-    atomic_store(&messages_alone, 1);
-    atomic_store(&left, number);
+    atomic_store(&messages_alone, true);
+    return atomic_exchange(&left, number);
 }
 
-static int refused(const void *caller, int is_message)
+/* StarPU calls these functions too: those calls aren't counted. */
+static bool refused(const void *caller, bool is_message)
 {
     Dl_info info;
-    if (atomic_load(&messages_alone) > is_message)
-        return 0;
-    if (atomic_load(&left) <= 0 || !dladdr(caller, &info) || !info.dli_fname ||
-        !strstr(info.dli_fname, "/libstarpullm.so"))
-        return 0;
+    if ((atomic_load(&messages_alone) && !is_message) || atomic_load(&left) <= 0)
+        return false;
+    if (!dladdr(caller, &info) || !info.dli_fname || !strstr(info.dli_fname, "/libstarpullm.so"))
+        return false;
     return atomic_fetch_sub(&left, 1) == 1;
 }
 
@@ -63,27 +65,30 @@ static void *find(const char *library, const char *name)
     return search.function;
 }
 
-int starpu_task_submit(void *task)
+typedef int submission(void *task);
+
+EXPORTED int starpu_task_submit(void *task)
 {
-    return refused(__builtin_return_address(0), 0) ? -ENODEV
-                                                   : ((int (*)(void *))find("/libstarpu-", "starpu_task_submit"))(task);
+    if (refused(CALLER, false))
+        return -ENODEV;
+    return ((submission *)find("/libstarpu-", "starpu_task_submit"))(task);
 }
 
 typedef int message(void *data, int rank, int64_t tag, void *communicator, void (*done)(void *), void *argument);
 
-int starpu_mpi_isend_detached(void *data, int rank, int64_t tag, void *communicator, void (*done)(void *),
-                              void *argument)
+EXPORTED int starpu_mpi_isend_detached(void *data, int rank, int64_t tag, void *communicator, void (*done)(void *),
+                                       void *argument)
 {
-    if (refused(__builtin_return_address(0), 1))
+    if (refused(CALLER, true))
         return -EINVAL;
     return ((message *)find("/libstarpumpi-", "starpu_mpi_isend_detached"))(data, rank, tag, communicator, done,
                                                                             argument);
 }
 
-int starpu_mpi_irecv_detached(void *data, int rank, int64_t tag, void *communicator, void (*done)(void *),
-                              void *argument)
+EXPORTED int starpu_mpi_irecv_detached(void *data, int rank, int64_t tag, void *communicator, void (*done)(void *),
+                                       void *argument)
 {
-    if (refused(__builtin_return_address(0), 1))
+    if (refused(CALLER, true))
         return -EINVAL;
     return ((message *)find("/libstarpumpi-", "starpu_mpi_irecv_detached"))(data, rank, tag, communicator, done,
                                                                             argument);

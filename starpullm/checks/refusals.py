@@ -1,0 +1,74 @@
+"""What happens when StarPU refuses a task of a step: one sentence, a trainer that can be closed, and nothing left."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from starpullm.binding import allocations, refusals
+from starpullm.checks.interface.options import TINY
+from starpullm.checks.interface.processes import Workplace
+from starpullm.checks.interface.statements import Statements, StatementsResult
+from starpullm.checks.observer import Observer
+from starpullm.checks.runs import Place, new_trainer, own_batch
+from starpullm.checks.scarcity import left_allocations
+from starpullm.errors import RuntimeFailureError, StateError
+from starpullm.runtime import Runtime
+
+_MANY = 10**6
+"""More than the tasks of a step."""
+
+_OPTIONS = {"sub_batches": 2, "keep_activations": False, "trace": True}
+_SEED = 1
+_ERROR = -19
+"""-ENODEV, which StarPU returns where no worker can run a task."""
+
+
+def refused_tasks(workplace: Workplace) -> StatementsResult:
+    """Let StarPU refuse tasks from the first to the last of a step, each in a step of another trainer; on one rank.
+
+    Also of a step that is held back. The process must have preloaded what refuses and what counts allocations.
+    """
+    statements = Statements("tasks that StarPU refuses")
+    with Runtime() as runtime:
+        place = Place(runtime, workplace.directory)
+        operations, loss = _whole_step(place)
+        count = len(operations)
+        for number in sorted({1, 2, count // 3, count * 2 // 3, count - 1, count}):
+            for held in (False, True):
+                _refuse(statements, place, number, operations[number - 1], held=held)
+        _, again = _whole_step(place)
+        statements.equal("loss of a step after these", loss, again)
+    return statements.result()
+
+
+def _whole_step(place: Place) -> tuple[list[str], float]:
+    """Return the operations of a step's tasks in the order of their submission, and its loss."""
+    with new_trainer(place, TINY, **_OPTIONS) as trainer:
+        refusals.refuse_call(_MANY)
+        loss = trainer.submit(*own_batch(trainer, _SEED, 0)).value
+        submitted = _MANY - refusals.refuse_call(0)
+        operations = [task.operation for task in trainer.trace()]
+    if submitted != len(operations):
+        raise RuntimeFailureError(f"tasks of a step: found {submitted} calls of StarPU, expected {len(operations)}")
+    return operations, float(loss)
+
+
+def _refuse(statements: Statements, place: Place, number: int, operation: str, *, held: bool) -> None:
+    what = f"task {number}{' of a held step' if held else ''}"
+    allocations.start()
+    with new_trainer(place, TINY, **_OPTIONS) as trainer:
+        batch = own_batch(trainer, _SEED, 0)
+        if held:
+            Observer(trainer).hold()
+        refusals.refuse_call(number)
+        sentence = f"StarPU refused a task of {operation} in step 0 (error {_ERROR})"
+        statements.refused(what, RuntimeFailureError, sentence, partial(trainer.submit, *batch))
+        statements.equal(f"{what}: calls that were missing", 0, refusals.refuse_call(0))
+        if held:
+            submitted = number - 1
+            late = [edge for edge in Observer(trainer).release().tolist() if max(edge) >= submitted]
+            statements.equal(f"{what}: edges of StarPU's graph to tasks that were not submitted", [], late)
+        sentence = "the session is unusable since a submission failed half way"
+        statements.refused(f"{what}: the next step", StateError, sentence, partial(trainer.submit, *batch))
+    allocations.stop()
+    statements.equal(f"{what}: what is left", "", left_allocations())
