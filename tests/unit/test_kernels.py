@@ -5,6 +5,11 @@ That the library's own kernels pass is shown by the suite, and that it finds wro
 
 from __future__ import annotations
 
+import ctypes
+import faulthandler
+import mmap
+import os
+import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +19,7 @@ import pytest
 from starpullm.checks.kernels.cases import CASES, Case, make_case
 from starpullm.checks.kernels.check import Declared, Function, KernelFinding, KernelResult, compare_levels
 from starpullm.checks.kernels.draw import SUM_CONTINUES, Buffer
+from starpullm.checks.kernels.fence import Fences
 from starpullm.checks.result import Outcome
 
 KERNEL = "residual_forward"
@@ -65,7 +71,7 @@ def cases() -> dict[int, Case]:
 
 def compare(case: Case, kernel: Function) -> tuple[int, list[KernelFinding]]:
     with np.errstate(all="ignore"):
-        return compare_levels(case, {"ref": Declared(residual, ("out",)), "mine": Declared(kernel, ("out",))})
+        return compare_levels(case, {"ref": Declared(residual, ("out",)), "mine": Declared(kernel, ("out",))}, Fences())
 
 
 @pytest.mark.parametrize(("threads", "runs"), [(1, 1), (2, 2)])
@@ -218,3 +224,25 @@ def test_findings_are_described_the_first_with_its_bits(cases: dict[int, Case]) 
     ]
     assert described([second], 1) == [next(second.lines()), "by level: mine 2, other 1"]
     assert described([], 0, "flush to zero") == []
+
+
+def test_a_read_past_the_end_of_an_input_ends_the_process() -> None:
+    """Memory of an earlier, larger buffer is used again, up to the same page."""
+    fences = Fences()
+    for words in (5000, 30, 1):
+        buffer = Buffer(np.arange(words + 60, dtype=np.uint32), 12, (words,), np.float32)
+        copy = fences.copies({"inp": buffer})["inp"]
+        assert np.array_equal(copy.array().view(np.uint32), buffer.array().view(np.uint32))
+        end = copy.array().ctypes.data + 4 * words
+        assert end % mmap.PAGESIZE == 0
+        assert _read_in_fork(end - 4) == 0
+        assert _read_in_fork(end) == -signal.SIGSEGV
+
+
+def _read_in_fork(address: int) -> int:
+    pid = os.fork()
+    if pid == 0:
+        faulthandler.disable()
+        ctypes.string_at(address, 4)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

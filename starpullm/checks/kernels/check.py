@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -16,8 +16,10 @@ from starpullm.binding.kernels import Kernel, fit_caches, kernel_names, present_
 from starpullm.checks.bits import BitDifference, compare_bits
 from starpullm.checks.kernels.cases import CASES, Case, make_case
 from starpullm.checks.kernels.draw import GUARD_BITS, Buffer, Words
+from starpullm.checks.kernels.fence import Fences
 from starpullm.checks.result import MAX_LISTED, CheckResult, listed, passed_if
 from starpullm.errors import InvalidArgumentError
+from starpullm.processes.progress import report_phase
 
 if TYPE_CHECKING:
     from starpullm.checks.runs import Place
@@ -100,7 +102,8 @@ def check_kernel(kernel: str, *, seed: int, cases: int | None = None) -> KernelR
     """Compare a kernel of every SIMD level of this machine with the plain kernel, bit for bit, in random cases.
 
     Passed: in every case, every level has computed every element of the outputs with the plain kernel's bits, each
-    element by one thread of the team, has written nothing else, and has changed no input. The threads of a team run one
+    element by one thread of the team, has written nothing else, and has changed no input. A read past the end of an
+    input ends the process, whose phase is the kernel, level and case. The threads of a team run one
     after the other, each on memory as it was at the start, so that a thread that needs what another one computes
     doesn't find it. Two NaNs are equal, whatever their payloads. The plain kernel in one thread is what is compared
     with; with several threads it is compared too.
@@ -129,31 +132,40 @@ def check_kernel(kernel: str, *, seed: int, cases: int | None = None) -> KernelR
     count = CASES[kernel].number if cases is None else cases
     compared = 0
     findings: list[tuple[int, KernelFinding]] = []
+    fences = Fences()
     with _caches_kept() as present:
         for case in (make_case(kernel, seed, number) for number in range(count)):
             fit_caches(*(case.caches or present))
-            elements, found = compare_levels(case, declared)
+            elements, found = compare_levels(case, declared, fences)
             compared += elements
             findings += [(elements, finding) for finding in found]
     findings.sort(key=lambda entry: entry[0])
     return _result(kernel, levels, count, compared, [finding for _, finding in findings])
 
 
-def compare_levels(case: Case, declared: Mapping[str, Declared]) -> tuple[int, list[KernelFinding]]:
+def compare_levels(case: Case, declared: Mapping[str, Declared], fences: Fences) -> tuple[int, list[KernelFinding]]:
     """Run a case at every level; return how many elements were compared, and what was wrong.
 
     ``declared`` has the kernel of each level, and names its outputs; that of `REFERENCE` is what the others are
-    compared with.
+    compared with. The inputs lie before ``fences``.
     """
     reference = declared[REFERENCE]
+    inputs = {
+        name: value
+        for name, value in case.arguments.items()
+        if isinstance(value, Buffer) and name not in reference.outputs
+    }
+    case = replace(case, arguments={**case.arguments, **fences.copies(inputs)})
     plain = {name: case.arguments[name] for name in reference.outputs if case.arguments[name] is not None}
     expected = {name: buffer.memory.copy() for name, buffer in plain.items()}
+    report_phase(f"{case.kernel} at {REFERENCE}, case {case.number}")
     _call(reference.function, case, expected, 0, 1)
     compared = 0
     findings = []
     for level, (function, _) in declared.items():
         if level == REFERENCE and case.threads == 1:
             continue
+        report_phase(f"{case.kernel} at {level}, case {case.number}")
         for output, sentence, difference in _compare(function, case, plain, expected):
             findings.append(KernelFinding(level, str(case), output, sentence, difference))
         compared += sum(buffer.end - buffer.begin for buffer in plain.values())
