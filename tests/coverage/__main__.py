@@ -14,7 +14,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -57,7 +56,7 @@ def _titled(columns: Mapping[str, dict[str, Covered]]) -> dict[str, dict[str, Co
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.coverage", description=__doc__)
-    default = Path(tempfile.gettempdir(), f"starpullm-coverage-{os.getuid()}")
+    default = CHECKOUT / ".cache" / "coverage"
     parser.add_argument(
         "--directory", type=Path, default=default, help=f"of the build and the reports; default: {default}"
     )
