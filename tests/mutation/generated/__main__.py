@@ -32,7 +32,7 @@ from .stages import STAGES, Baseline, Stage, Workplace, inspect, limit_this_proc
 
 PAGE = CHECKOUT / "docs" / "mutants.md"
 
-FRESH = Path(__file__).resolve().parent / "seed-2.jsonl"
+FRESH = [Path(__file__).resolve().parent / f"seed-{seed}.jsonl" for seed in (2, 3)]
 """Results of a sample whose survivors no check was made for."""
 
 
@@ -255,7 +255,7 @@ def work(
 
 def write_pages(options: argparse.Namespace, results: Results) -> None:
     """Write the page of the documentation and, if there is a folder for it, the report."""
-    fresh = Results(FRESH) if FRESH.exists() else None
+    fresh = [Results(path) for path in FRESH if path.exists()]
     python, python_fresh = (read_run(results_of(seed)) for seed in (1, 2))
     text = page(results, python=python, fresh=fresh, python_fresh=python_fresh)
     options.page.write_text(text, "utf-8")

@@ -82,7 +82,7 @@ def page(
     results: Results,
     explanations: dict[Key, str] | None = None,
     python: PythonRun | None = None,
-    fresh: Results | None = None,
+    fresh: Sequence[Results] = (),
     python_fresh: PythonRun | None = None,
 ) -> str:
     """Return docs/mutants.md; fresh results are those of a sample whose survivors no check or test was made for."""
@@ -113,7 +113,7 @@ def page(
         project=_caught_by_project(results, tried, explanations),
         python=_python(python, of_python) if python else "Not tried.",
         python_fresh=_python(python_fresh, of_python) if python_fresh else "Not tried.",
-        fresh=_fresh(fresh, explanations) if fresh else "Not tried.",
+        fresh="\n\n".join(_fresh(one, explanations) for one in fresh) or "Not tried.",
         open="\n".join(_entry(mutant, _gap(mutant), results, is_equivalent=False) for mutant in open_ones) or "None.",
         explained="\n".join(
             _entry(m, str(reason_of(m.candidate, explanations)).rstrip("."), results, is_equivalent=True)
@@ -416,8 +416,8 @@ A mutant runs in an empty folder, with limits on memory, on the size of files, a
 
 ## A sample that no check was made for
 
-The survivors of this sample are as they were found. Its rates say what to expect of a defect that nobody has thought
-of.
+The survivors of these samples are as they were found; where a check was made because of one since, its reason says so.
+Their rates say what to expect of a defect that nobody has thought of.
 
 {fresh}
 
