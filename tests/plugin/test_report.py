@@ -45,6 +45,7 @@ def test_report_of_a_failure(run: Run, tampered: Path, pytester: pytest.Pytester
         "test_memory.py::test_memory_that_runs_out_is_told",
         "test_memory.py::test_nothing_grows[2x1-lws]",
         "test_memory.py::test_operations_leave_nothing",
+        "test_memory.py::test_refused_tasks_leave_nothing",
         "test_memory.py::test_runtimes_leave_nothing",
         "test_memory.py::test_trainers_leave_nothing",
     ]
