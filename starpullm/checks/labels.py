@@ -34,21 +34,24 @@ def wrong_labels(trace: Trace, ranks: int = 1) -> Iterator[str]:
     sub_batches, layers = zip(*map(_labels_of_handle, (handle.name for handle in trace.handles)), strict=True)
     task_of = np.repeat(np.arange(len(tasks)), tasks["num_accesses"])
     handles = trace.accesses["handle"]
-    for field, of_handle in (("sub_batch", np.array(sub_batches)), ("layer", np.array(layers))):
-        expected = of_handle[handles]
+    per_rank = max((max(sub_batches) + 1) // ranks, 1)
+    homes = [
+        int(name.removeprefix(_SHARED)) // per_rank if name.startswith(_SHARED) else _UNKNOWN
+        for name in (handle.name for handle in trace.handles)
+    ]
+    for field, of_handle in (("sub_batch", sub_batches), ("layer", layers), ("rank", homes)):
+        expected = np.array(of_handle)[handles]
         wrong = (expected != _UNKNOWN) & (tasks[field][task_of] != expected)
         for access in np.flatnonzero(wrong).tolist():
             task = int(task_of[access])
             name = trace.handles[int(handles[access])].name
             yield f"{TaskName.of(trace[task])}: found {field} {tasks[field][task]}, expected that of {name}"
-    per_rank = max((max(sub_batches) + 1) // ranks, 1)
     has_home = tasks["sub_batch"] >= 0
     for task in np.flatnonzero(has_home & (tasks["rank"] != tasks["sub_batch"] // per_rank)).tolist():
         yield f"{TaskName.of(trace[task])}: found rank {tasks['rank'][task]}, expected the home of its sub-batch"
     for task in np.flatnonzero(tasks["worker"] < _NO_WORKER).tolist():
         worker = tasks["worker"][task]
         yield f"{TaskName.of(trace[task])}: found worker {worker}, expected {_NO_WORKER} where this rank doesn't run it"
-    yield from _strangers(trace, per_rank)
     is_transfer = np.array([operation == "transfer" for operation in trace.operations])
     for task in np.flatnonzero(is_transfer[tasks["operation"]]).tolist():
         modes = [access.mode for access in trace[task].accesses]
@@ -59,21 +62,6 @@ def wrong_labels(trace: Trace, ranks: int = 1) -> Iterator[str]:
     for task in np.flatnonzero(late).tolist():
         time_ns = tasks["submit_ns"][task]
         yield f"{TaskName.of(trace[task])}: submitted at {time_ns} ns, expected a time that is not before the last"
-
-
-def _strangers(trace: Trace, per_rank: int) -> Iterator[str]:
-    """Yield a sentence for each task that accesses the constant of another rank's sub-batches."""
-    constants = {
-        handle.id: int(handle.name.removeprefix(_SHARED)) // per_rank
-        for handle in trace.handles
-        if handle.name.startswith(_SHARED)
-    }
-    task_of = np.repeat(np.arange(len(trace.tasks)), trace.tasks["num_accesses"])
-    for access in np.flatnonzero(np.isin(trace.accesses["handle"], list(constants))).tolist():
-        task, handle = int(task_of[access]), int(trace.accesses["handle"][access])
-        if trace.tasks["rank"][task] != constants[handle]:
-            name = trace.handles[handle].name
-            yield f"{TaskName.of(trace[task])}: found rank {trace.tasks['rank'][task]}, expected that of {name}"
 
 
 def _labels_of_handle(name: str) -> tuple[int, int]:
