@@ -6,15 +6,17 @@
 /* The largest block sizes. A product is cut into equal blocks of at most these (even_part). */
 struct limits {
     size_t MC, KC, NC;
-    size_t KP; /* of backward_weight */
-    size_t NG; /* of backward_weight */
 };
 
 static struct limits forward, backward_input, backward_weight;
+static size_t group_room; /* floats: what the group of columns and the block of A of backward_weight take at most */
 static size_t attention_KC, few_rows_KC;
 
 enum {
     SMALL_MATMUL = 512,
+    /* Columns of backward_weight. With k = 256, avx512 has 0.98 of the speed with half of it, avx2 with twice as many
+     * (bench_kernels, Zen 4, 2026-11-23). */
+    LARGEST_GROUP = 256,
     /* Floats: forward packs B with all k, and so NR columns at least. Where k is 3072 and n 768, avx2 has 98 GF/s with
      * 4 MB and 88 with 16 (bench_kernels, Zen 4, 2026-11-22). */
     LARGEST_B = 1 << 20
@@ -30,8 +32,9 @@ static size_t multiple_below(size_t most, size_t grain)
  * forward: a micro-panel of B (NR*KC), the block of A (MC*KC) and the sums (MC*NC), NC = KC, take two thirds of the
  * second-level cache.
  * backward_input: the packed block of B (KC*NC) takes three eighths of the second-level cache.
- * backward_weight: the block of A (MC*KC) and the columns of B that meet it (KC*NG), NG = KC * 2/3, take nine
- * sixteenths of the second-level cache.
+ * backward_weight: the block of A (MC*KC) and the columns of B that meet it (KC*NG) take nine sixteenths of the
+ * second-level cache. Few columns and a large KC are better than the opposite, because C, whose rows may lie in memory,
+ * is stored and reloaded less often.
  * Of few rows: a micro-panel of B, which is used once, takes half of the first-level cache. */
 void SIMD_NAME(fit_caches)(const struct caches *caches)
 {
@@ -41,10 +44,9 @@ void SIMD_NAME(fit_caches)(const struct caches *caches)
     backward_input = (struct limits){.KC = KC, .NC = multiple_below(l2 * 3 / 8 / KC, NR)};
     attention_KC = KC;
     few_rows_KC = multiple_below(caches->l1 / sizeof(float) / 2 / NR, LANES);
-    for (KC = LANES; KC < widest / 2 && (KC + LANES) * (MC + (KC + LANES) * 2 / 3) <= l2 * 9 / 16;)
-        KC += LANES;
-    backward_weight = (struct limits){
-        .MC = MC, .KC = KC, .NC = rounded_up(widest, NR), .KP = 1024, .NG = multiple_below(KC * 2 / 3, NR)};
+    group_room = l2 * 9 / 16;
+    KC = multiple_below(smaller(group_room / (MC + 2 * NR), widest), LANES);
+    backward_weight = (struct limits){.MC = MC, .KC = KC, .NC = rounded_up(widest, NR)};
 }
 
 /* The size of the first of the fewest equal parts of `items` that are at most `most`, a multiple of grain. */
@@ -59,24 +61,24 @@ struct blocking SIMD_NAME(blocking_forward)(size_t m, size_t n, size_t k)
     (void)m;
     const size_t fitting = LARGEST_B / k / NR * NR, most = smaller(fitting ? fitting : NR, forward.NC);
     const size_t NC = even_part(n, most, NR);
-    return (struct blocking){.MC = forward.MC, .KC = even_part(k, forward.KC, LANES), .NC = NC, .KP = k, .NG = NC};
+    return (struct blocking){.MC = forward.MC, .KC = even_part(k, forward.KC, LANES), .NC = NC, .NG = NC};
 }
 
 struct blocking SIMD_NAME(blocking_backward_input)(size_t m, size_t n, size_t k)
 {
     const size_t KC = even_part(k, backward_input.KC, LANES), NC = even_part(n, backward_input.NC, NR);
-    return (struct blocking){.MC = rounded_up(m, MR), .KC = KC, .NC = NC, .KP = KC, .NG = NC};
+    return (struct blocking){.MC = rounded_up(m, MR), .KC = KC, .NC = NC, .NG = NC};
 }
 
 struct blocking SIMD_NAME(blocking_backward_weight)(size_t m, size_t n, size_t k)
 {
     (void)m;
-    const size_t KC = even_part(k, backward_weight.KC, LANES);
-    return (struct blocking){.MC = backward_weight.MC,
+    const size_t MC = backward_weight.MC, KC = even_part(k, backward_weight.KC, LANES), columns = group_room / KC;
+    const size_t fitting = columns > MC ? columns - MC : 0;
+    return (struct blocking){.MC = MC,
                              .KC = KC,
                              .NC = even_part(n, backward_weight.NC, NR),
-                             .KP = smaller(k, backward_weight.KP / KC * KC),
-                             .NG = backward_weight.NG};
+                             .NG = multiple_below(smaller(fitting, LARGEST_GROUP), NR)};
 }
 
 size_t SIMD_NAME(blocking_attention_KC)(void)

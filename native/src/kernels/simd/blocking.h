@@ -16,7 +16,6 @@ struct blocking {
     size_t MC; /* loop 3: rows of A and of C, a multiple of MR */
     size_t KC; /* loop 4: steps between two stores of the running sums, a multiple of LANES */
     size_t NC; /* loop 5: columns of B and of C, a multiple of NR */
-    size_t KP; /* steps of B that are packed at a time: all k, or a multiple of KC */
     size_t NG; /* columns that meet all MC rows before the next columns do, a multiple of NR */
 };
 

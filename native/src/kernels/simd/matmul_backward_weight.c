@@ -3,16 +3,15 @@
  * As C = A * B: A is the transpose of dout (m = OC, k = N), B is inp (k = N, n = C), C is dweight.
  *
  *   loop 5: for jc < n by NC
- *   loop 4:   for pb < k by KP          pack B (KP,NC)
- *   loop 3:     for ic < m by MC
- *   loop 4:       for pc < KP by KC     pack A (KC,MC); add its columns to dbias, while they are in a cache
- *   loop 2:         for jg < NC by NG   a group of columns
- *   loop 1:           for ir < MC by MR
- *   loop 2:             for jr < NG by NR   micro-kernel
+ *   loop 4:   for pc < k by KC        pack B (KC,NC)
+ *   loop 3:     for ic < m by MC      pack A (KC,MC); add its columns to dbias, while they are in a cache
+ *   loop 2:       for jg < NC by NG   a group of columns
+ *   loop 1:         for ir < MC by MR
+ *   loop 2:           for jr < NG by NR   micro-kernel
  *
- * Loop 4 stands twice: B is packed for more steps (KP) than a micro-tile takes at a time (KC). Within a group loop 2 is
- * inside loop 1: rows of dweight often lie whole pages apart, and a processor takes a load for one of what it has just
- * stored at the same place of another page. The prefetch plan of a block is the block of A that comes next. */
+ * Within a group loop 2 is inside loop 1: rows of dweight often lie whole pages apart, and a processor takes a load for
+ * one of what it has just stored at the same place of another page. The prefetch plan of a block is the block of A that
+ * comes next. */
 #include <string.h>
 
 #include "kernels/simd/blocking.h"
@@ -31,11 +30,9 @@ struct backward_weight {
     float *b, *a; /* micro-panels */
 };
 
-/* A block of C and of the steps: rows ic, columns jc and steps pc on, m, n and k of them. b: B's micro-panels from
- * column jc and step pc on, of kp steps in all. */
+/* A block of C and of the steps: rows from ic and columns from jc on, m, n and k of rows, columns and steps. */
 struct block {
-    size_t ic, jc, pc, m, n, k, kp;
-    const float *b;
+    size_t ic, jc, m, n, k;
     const float *initial;
 };
 
@@ -53,7 +50,7 @@ static void backward_weight_group(const struct backward_weight *w, const struct 
             tile.ldb = rounded_up(tile.n, LANES);
             tile.c = c + ir * w->ldc + jr;
             tile.a = w->a + ir * block->k;
-            tile.b = block->b + jr * block->kp + block->pc * tile.ldb;
+            tile.b = w->b + jr * block->k;
             prefetch_next(&tile.prefetch, plan);
             const bool row_ends = jr + tile.n == end;
             const size_t next_ir = row_ends ? ir + MR : ir, next_jr = row_ends ? jg : jr + tile.n;
@@ -85,48 +82,41 @@ static void backward_bias(float *dbias, const float *dout, size_t m, size_t k, s
     }
 }
 
-/* Loops 3, 4 and 2, for the packed part of B: kp steps from pb on, nc columns from jc on. */
-static void backward_weight_columns(const struct backward_weight *w, size_t jc, size_t nc, size_t pb, size_t kp)
+/* Loops 3 and 2, for the packed part of B: k steps from pc on, n columns from jc on. */
+static void backward_weight_columns(const struct backward_weight *w, size_t jc, size_t n, size_t pc, size_t k)
 {
     const struct blocking *blocking = &w->blocking;
-    for (size_t ic = 0; ic < w->m; ic += blocking->MC)
-        for (size_t pc = 0; pc < kp; pc += blocking->KC) {
-            const bool first = pb + pc == 0 && w->start == SUM_FROM_ZERO;
-            const struct block block = {.ic = ic,
-                                        .jc = jc,
-                                        .pc = pc,
-                                        .m = smaller(blocking->MC, w->m - ic),
-                                        .n = nc,
-                                        .k = smaller(blocking->KC, kp - pc),
-                                        .kp = kp,
-                                        .b = w->b,
-                                        .initial = first ? SIMD_NAME(zeros) : NULL};
-            const float *dout = w->dout + (pb + pc) * w->ldat + ic;
-            SIMD_NAME(pack_a_transposed)(w->a, dout, w->ldat, block.k, block.m);
-            if (w->dbias && jc == 0)
-                backward_bias(w->dbias + ic, dout, block.m, block.k, w->ldat, first ? SUM_FROM_ZERO : SUM_CONTINUES);
-            const size_t next_m = smaller(blocking->MC, w->m - ic - block.m);
-            struct prefetch_plan plan =
-                prefetch_plan(prefetch_lines(dout + block.m, block.k, next_m, w->ldat), tiles_of(block.m, nc), block.k);
-            for (size_t jg = 0; jg < nc; jg += blocking->NG)
-                backward_weight_group(w, &block, jg, smaller(jg + blocking->NG, nc), &plan);
-        }
+    const bool first = pc == 0 && w->start == SUM_FROM_ZERO;
+    struct block block = {.jc = jc, .n = n, .k = k, .initial = first ? SIMD_NAME(zeros) : NULL};
+    for (size_t ic = 0; ic < w->m; ic += blocking->MC) {
+        block.ic = ic;
+        block.m = smaller(blocking->MC, w->m - ic);
+        const float *dout = w->dout + pc * w->ldat + ic;
+        SIMD_NAME(pack_a_transposed)(w->a, dout, w->ldat, k, block.m);
+        if (w->dbias && jc == 0)
+            backward_bias(w->dbias + ic, dout, block.m, k, w->ldat, first ? SUM_FROM_ZERO : SUM_CONTINUES);
+        const size_t next_m = smaller(blocking->MC, w->m - ic - block.m);
+        struct prefetch_plan plan =
+            prefetch_plan(prefetch_lines(dout + block.m, k, next_m, w->ldat), tiles_of(block.m, n), k);
+        for (size_t jg = 0; jg < n; jg += blocking->NG)
+            backward_weight_group(w, &block, jg, smaller(jg + blocking->NG, n), &plan);
+    }
 }
 
-/* Loop 5, and loop 4 for packing. false: there is no memory to pack. */
+/* Loops 5 and 4. false: there is no memory to pack. */
 static bool backward_weight_packed(struct backward_weight *w)
 {
     const struct blocking blocking = SIMD_NAME(blocking_backward_weight)(w->m, w->n, w->k);
     w->blocking = blocking;
-    w->b = kernels_scratch(blocking.NC * blocking.KP + blocking.MC * blocking.KC);
+    w->b = kernels_scratch((blocking.NC + blocking.MC) * blocking.KC);
     if (!w->b)
         return false;
-    w->a = w->b + blocking.NC * blocking.KP;
+    w->a = w->b + blocking.NC * blocking.KC;
     for (size_t jc = 0; jc < w->n; jc += blocking.NC)
-        for (size_t pb = 0; pb < w->k; pb += blocking.KP) {
-            const size_t nc = smaller(blocking.NC, w->n - jc), kp = smaller(blocking.KP, w->k - pb);
-            SIMD_NAME(pack_b)(w->b, w->inp + pb * w->ldc + jc, w->ldc, kp, nc);
-            backward_weight_columns(w, jc, nc, pb, kp);
+        for (size_t pc = 0; pc < w->k; pc += blocking.KC) {
+            const size_t n = smaller(blocking.NC, w->n - jc), k = smaller(blocking.KC, w->k - pc);
+            SIMD_NAME(pack_b)(w->b, w->inp + pc * w->ldc + jc, w->ldc, k, n);
+            backward_weight_columns(w, jc, n, pc, k);
         }
     return true;
 }
