@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from starpullm.errors import LibraryNotFoundError, StateError
+from starpullm.binding.preloaded import find_preloaded, open_preloaded
 
 _FILE_NAME = "libstarpullm_allocations.so"
 
@@ -55,20 +55,6 @@ def find_library() -> Path:
         If it isn't there.
     """
     return find_preloaded(_FILE_NAME, "counts allocations")
-
-
-def find_preloaded(file_name: str, purpose: str) -> Path:
-    """Return the path of a library of this package that a child may preload; its purpose is for the message.
-
-    Raises
-    ------
-    LibraryNotFoundError
-        If it isn't there.
-    """
-    path = Path(__file__).parents[1] / "lib" / file_name
-    if not path.is_file():
-        raise LibraryNotFoundError(f"{path}: not found, expected the library that {purpose} there")
-    return path
 
 
 def preloading(*others: Path) -> dict[str, str]:
@@ -122,10 +108,7 @@ def sites() -> list[Site]:
 
 @cache
 def _library() -> ctypes.CDLL:
-    """Return the library if the process has preloaded it: one that is opened later would count nothing."""
-    process = ctypes.CDLL(None)
-    if not hasattr(process, "starpullm_allocations_start"):
-        raise StateError(f"allocations: {_FILE_NAME} isn't preloaded, expected it in this process's LD_PRELOAD")
+    process = open_preloaded(_FILE_NAME, "starpullm_allocations_start")
     process.starpullm_allocations_start.restype = None
     process.starpullm_allocations_stop.restype = None
     process.starpullm_allocations_refuse.restype = None

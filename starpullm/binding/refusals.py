@@ -9,8 +9,7 @@ import ctypes
 from functools import cache
 from pathlib import Path
 
-from starpullm.binding.allocations import find_preloaded
-from starpullm.errors import StateError
+from starpullm.binding.preloaded import find_preloaded, open_preloaded
 
 _FILE_NAME = "libstarpullm_refusals.so"
 
@@ -49,10 +48,7 @@ def refuse_message(number: int) -> int:
 
 @cache
 def _library() -> ctypes.CDLL:
-    """Return the library if the process has preloaded it: one that is opened later would stand between nothing."""
-    process = ctypes.CDLL(None)
-    if not hasattr(process, "starpullm_refusals_call"):
-        raise StateError(f"refusals: {_FILE_NAME} isn't preloaded, expected it in this process's LD_PRELOAD")
+    process = open_preloaded(_FILE_NAME, "starpullm_refusals_call")
     for function in (process.starpullm_refusals_call, process.starpullm_refusals_message):
         function.argtypes, function.restype = [ctypes.c_long], ctypes.c_long
     return process

@@ -13,7 +13,7 @@ struct handles {
     int sub_batches; /* S, of all ranks */
     int gradients;   /* of a parameter, over all ranks */
     struct data *all;
-    int count, capacity;
+    int count;
     /* Tables of pointers into `all`, NULL where there are none. They are parts of one array, `entries`. */
     struct data **entries, **next_table;
     struct data **parameters[4][NUM_PARAMETERS]; /* [group][p][layer], and of gradients [layer][index] */
@@ -61,7 +61,6 @@ static status allocate_tables(struct handles *handles)
     }
     if (!handles->all || !handles->entries)
         return fail(STARPULLM_OUT_OF_MEMORY, "a table of %lld handles", (long long)count);
-    handles->capacity = (int)count;
     handles->next_table = handles->entries;
     return STARPULLM_OK;
 }
