@@ -3,14 +3,16 @@
  *   bench_kernels [--level LEVEL] [--against LEVEL | --blas LIBRARY] [--threads COUNT] [--json] [OPERATION]
  *   bench_kernels [--level LEVEL] --tiles
  *
- * The second form compares micro-kernels with other micro-tiles (bench_tiles.c). The first
- * measures the operations whose names begin with OPERATION, by default all; the best level against ref, with one
- * thread. A BLAS has only the matmuls, and its results need not have the contract's bits.
+ * The second form compares micro-kernels with other micro-tiles (bench_tiles.c). The first measures the operations
+ * whose names begin with OPERATION, by default all; the best level against ref, with one thread. A BLAS has only the
+ * matmuls, and its results need not have the contract's bits.
  *
  * Both are called in each round, and for a matmul the level's bare micro-kernel, strict and fused, so that other load
  * on the machine affects all of them. A ratio is the median over the rounds; the quiet ratio is the median over the
  * quarter of the rounds in which the fused micro-kernel was fastest, because another program on the same core delays
- * strict arithmetic, which has more instructions, more than fused arithmetic. */
+ * strict arithmetic, which has more instructions, more than fused arithmetic. "of strict" and "of fused" are the parts
+ * of the two micro-kernels' speeds that the kernel reaches; for a BLAS, whose kernels fuse, "of fused" says its part
+ * too. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -100,6 +102,7 @@ struct measurement {
     /* Of a matmul at a level with a micro-kernel, else 0. */
     double quiet_ratio;
     double of_strict, of_fused; /* ours over the bare micro-kernel's operations per second */
+    double other_of_fused;
 };
 
 static double seconds(const struct operation *o, const struct kernels *k, size_t calls)
@@ -130,14 +133,15 @@ static int compare_fused(const void *x, const void *y)
     return compare_doubles(&((const struct round *)x)->fused, &((const struct round *)y)->fused);
 }
 
-enum figure { OURS, OTHER, RATIO, OF_STRICT, OF_FUSED };
+enum figure { OURS, OTHER, RATIO, OF_STRICT, OF_FUSED, OTHER_OF_FUSED };
 
 static double median_of(const struct round *rounds, size_t count, enum figure figure)
 {
     double values[MAX_ROUNDS];
     for (size_t i = 0; i < count; i++) {
         const struct round r = rounds[i];
-        const double figures[] = {r.ours, r.other, r.other / r.ours, r.strict / r.ours, r.fused / r.ours};
+        const double figures[] = {r.ours,           r.other,          r.other / r.ours, r.strict / r.ours,
+                                  r.fused / r.ours, r.fused / r.other};
         values[i] = figures[figure];
     }
     return median(values, count);
@@ -167,7 +171,8 @@ static struct measurement measure(const struct operation *o, double operations, 
                             .other = median_of(rounds, count, OTHER),
                             .ratio = median_of(rounds, count, RATIO),
                             .of_strict = median_of(rounds, count, OF_STRICT),
-                            .of_fused = median_of(rounds, count, OF_FUSED)};
+                            .of_fused = median_of(rounds, count, OF_FUSED),
+                            .other_of_fused = median_of(rounds, count, OTHER_OF_FUSED)};
     if (with_fused) {
         qsort(rounds, count, sizeof *rounds, compare_fused);
         m.quiet_ratio = median_of(rounds, count / QUARTER, RATIO);
@@ -195,7 +200,8 @@ static double operations_of(const struct sizes *s)
     return 2.0 * (double)(s->B * s->T) * (double)s->C * (double)s->OC;
 }
 
-static void print(const struct operation *o, const struct sizes *s, struct measurement m, bool json, bool first)
+static void print(const struct operation *o, const struct sizes *s, struct measurement m, struct implementation other,
+                  bool json, bool first)
 {
     const double gflop = 1e-9 * operations_of(s);
     char text[128];
@@ -206,8 +212,8 @@ static void print(const struct operation *o, const struct sizes *s, struct measu
         if (o->is_matmul)
             printf(", \"against_gflops\": %.4g, \"gflops\": %.4g", gflop / m.other, gflop / m.ours);
         if (m.quiet_ratio > 0)
-            printf(", \"quiet_ratio\": %.4g, \"of_strict\": %.4g, \"of_fused\": %.4g", m.quiet_ratio, m.of_strict,
-                   m.of_fused);
+            printf(", \"quiet_ratio\": %.4g, \"of_strict\": %.4g, \"of_fused\": %.4g, \"against_of_fused\": %.4g",
+                   m.quiet_ratio, m.of_strict, m.of_fused, m.other_of_fused);
         printf("}");
     } else {
         printf("%-30s %-24s %11.1f us %11.1f us %7.2f x", o->name, text, m.other * 1e6, m.ours * 1e6, m.ratio);
@@ -215,6 +221,8 @@ static void print(const struct operation *o, const struct sizes *s, struct measu
             printf("  %6.1f -> %6.1f GF/s", gflop / m.other, gflop / m.ours);
         if (m.quiet_ratio > 0)
             printf("  quiet %5.2f x  %4.2f of strict  %4.2f of fused", m.quiet_ratio, m.of_strict, m.of_fused);
+        if (m.quiet_ratio > 0 && !other.level)
+            printf(" (%s %4.2f)", other.name, m.other_of_fused);
         printf("\n");
     }
     fflush(stdout);
@@ -236,7 +244,7 @@ static void measure_all(struct implementation ours, struct implementation other,
         for (size_t j = 0; j < o->num_sizes; j++, first = false) {
             operation_prepare(o, &o->sizes[j]);
             const struct measurement m = measure(o, operations_of(&o->sizes[j]), ours, other);
-            print(o, &o->sizes[j], m, json, first);
+            print(o, &o->sizes[j], m, other, json, first);
         }
     }
     if (json)
