@@ -22,8 +22,9 @@
 enum {
     SMALL_HEAD = 1024, /* T * T * hs up to which packing takes longer than it saves; measured */
     /* t3 at a time: a sum and a factor of each stay in registers, beside what one step needs */
-    SOFTMAX_COLUMNS = SIMD_REGISTERS == 16 ? 6 : 12
+    SOFTMAX_COLUMNS = SIMD_REGISTERS == 16 || LANES < 8 ? 4 : 8
 };
+_Static_assert(LANES % SOFTMAX_COLUMNS == 0, "no columns are on both sides of the first row");
 
 static struct backward_head head_of(struct backward_head first, size_t bh, size_t NH, const struct head_sizes *sizes)
 {
@@ -34,55 +35,73 @@ static struct backward_head head_of(struct backward_head first, size_t bh, size_
 }
 
 /* ---- The softmax's gradient: dpreatt[t,t3] = ordered sum over t2 <= t from 0 of
- *      (att[t,t2] * ((t2 == t3 ? 1 : 0) - att[t,t3])) * datt[t,t2]. Lanes go across rows t. ---- */
+ *      (att[t,t2] * ((t2 == t3 ? 1 : 0) - att[t,t3])) * datt[t,t2]. Lanes go across rows t.
+ *
+ * For t2 != t3 the product of the two att is the same when t2 and t3 change places, but for the sign of a zero, and no
+ * sum here keeps that: it starts from +0, and so is never -0. So each product serves two sums: that of the larger
+ * column, whose turn it is, and that of the smaller one, which has had the terms of all columns in between. ---- */
 
 /* Lanes l >= n are all ones in the vector at lanes_from + LANES - n. */
 static const int32_t lanes_from[2 * LANES] = {[LANES... 2 * LANES - 1] = -1};
 
-/* sum[j] accumulates (att * factor[j]) * datt, in the lanes of mask if it is `masked`: no sum here is ever -0, so
- * adding +0 in the other lanes changes nothing. */
-SIMD_INLINE void add_terms(vector *sum, const vector *factor, vector att, vector datt, bool masked, vector_int mask)
+/* term if `masked` is false, else only in the lanes of the rows that take column t2's terms: t + l >= t2. */
+SIMD_INLINE vector causal(vector term, bool masked, size_t t2, size_t t)
 {
+    if (!masked)
+        return term;
+    return (vector)((vector_int)term & *(const vector_int_unaligned *)(lanes_from + LANES - (t2 - t)));
+}
+
+/* sum[j] += t2's term; the sum `own` is that of column t2 itself, -1 if it isn't among them. */
+SIMD_INLINE void add_terms(vector *sum, const vector *factor, int own, const float *attT, const float *dattT, size_t t2,
+                           size_t t, bool masked)
+{
+    const vector att = vector_load(attT + t2 * LANES), datt = vector_load(dattT + t2 * LANES);
+    UNROLLED
     for (int j = 0; j < SOFTMAX_COLUMNS; j++) {
-        vector term = (att * factor[j]) * datt;
-        if (masked)
-            term = (vector)((vector_int)term & mask);
-        sum[j] += term;
+        vector product = att * factor[j];
+        if (j == own)
+            product = att * (vector_of(1.0f) - att);
+        sum[j] += causal(product * datt, masked, t2, t);
     }
 }
 
 /* SOFTMAX_COLUMNS columns from t3 on, for a vector of rows from t on: attT, dattT and dpreattT are the rows'
- * transposes, a row's lane in every vector. Lane l takes the t2 <= t + l, of `count` in all. */
-static void softmax_backward_tile(float *restrict dpreattT, const float *restrict attT, const float *restrict dattT,
-                                  size_t t3, size_t t, size_t count)
+ * transposes, a row's lane in every vector. The columns get their terms up to t3 and their own; the columns before them
+ * get theirs. With `last`, these are columns of the rows' own t, from t to count: they get all their terms, and only
+ * the columns before t get theirs.
+ *
+ * The pointers aren't restrict, so that the columns' datt is read from memory in each step: kept in registers, it left
+ * too few of AVX2's, and the compiler stored and reloaded a sum, which took 1.6 times as long. */
+SIMD_INLINE void softmax_backward_columns(float *dpreattT, const float *attT, const float *dattT, size_t t3, size_t t,
+                                          size_t count, bool last)
 {
-    vector sum[SOFTMAX_COLUMNS], factor[SOFTMAX_COLUMNS], with_indicator[SOFTMAX_COLUMNS];
     const vector zero = {0};
-    for (int j = 0; j < SOFTMAX_COLUMNS; j++) {
+    vector sum[SOFTMAX_COLUMNS], factor[SOFTMAX_COLUMNS];
+    for (size_t j = 0; j < SOFTMAX_COLUMNS; j++) {
         sum[j] = zero;
-        factor[j] = zero - vector_load(attT + (t3 + (size_t)j) * LANES);
-        with_indicator[j] = factor[j];
+        factor[j] = zero - vector_load(attT + (t3 + j) * LANES);
     }
-#define AT(x) vector_load((x) + t2 * LANES)
-#define MASK *(const vector_int_unaligned *)(lanes_from + LANES - (t2 > t ? t2 - t : 0))
     size_t t2 = 0;
-    for (; t2 < smaller(t3, t); t2++)
-        add_terms(sum, factor, AT(attT), AT(dattT), false, (vector_int){0});
-    for (; t2 < t3; t2++)
-        add_terms(sum, factor, AT(attT), AT(dattT), true, MASK);
-    for (; t2 < smaller(t3 + SOFTMAX_COLUMNS, count); t2++) {
-        with_indicator[t2 - t3] = vector_of(1.0f) - AT(attT);
-        add_terms(sum, with_indicator, AT(attT), AT(dattT), true, MASK);
-        with_indicator[t2 - t3] = zero - AT(attT);
+    for (; t2 < (last ? t : t3); t2++) {
+        const vector att = vector_load(attT + t2 * LANES), datt = vector_load(dattT + t2 * LANES);
+        vector before = vector_load(dpreattT + t2 * LANES);
+        for (size_t j = 0; j < SOFTMAX_COLUMNS; j++) {
+            const vector product = att * factor[j];
+            sum[j] += product * datt;
+            before += causal(product * vector_load(dattT + (t3 + j) * LANES), last, t3 + j, t);
+        }
+        vector_store(dpreattT + t2 * LANES, before);
     }
-    for (; t2 < t; t2++)
-        add_terms(sum, factor, AT(attT), AT(dattT), false, (vector_int){0});
-    for (; t2 < count; t2++)
-        add_terms(sum, factor, AT(attT), AT(dattT), true, MASK);
-#undef AT
-#undef MASK
-    for (int j = 0; j < SOFTMAX_COLUMNS; j++)
-        vector_store(dpreattT + (t3 + (size_t)j) * LANES, sum[j]);
+    for (; t2 < t3; t2++)
+        add_terms(sum, factor, -1, attT, dattT, t2, t, last);
+    UNROLLED
+    for (int own = 0; own < SOFTMAX_COLUMNS; own++)
+        add_terms(sum, factor, own, attT, dattT, t3 + (size_t)own, t, last);
+    for (t2 = t3 + SOFTMAX_COLUMNS; last && t2 < count; t2++)
+        add_terms(sum, factor, -1, attT, dattT, t2, t, last);
+    for (size_t j = 0; j < SOFTMAX_COLUMNS; j++)
+        vector_store(dpreattT + (t3 + j) * LANES, sum[j]);
 }
 
 /* Floats of the room that softmax_backward_rows() takes: three transposes. */
@@ -98,12 +117,13 @@ static void softmax_backward_rows(const struct backward_head *head, float *room,
     float *attT = room, *dattT = attT + vectors * LANES, *dpreattT = dattT + vectors * LANES;
     if (rows < LANES)
         memset(room, 0, 2 * vectors * LANES * sizeof(float));
-    else
-        memset(attT + count * LANES, 0, (vectors - count) * LANES * sizeof(float));
     SIMD_NAME(transpose)(attT, LANES, head->att + t * T, T, rows, count);
     SIMD_NAME(transpose)(dattT, LANES, head->datt + t * T, T, rows, count);
-    for (size_t t3 = 0; t3 < count; t3 += SOFTMAX_COLUMNS)
-        softmax_backward_tile(dpreattT, attT, dattT, t3, t, count);
+    size_t t3 = 0;
+    for (; t3 < t; t3 += SOFTMAX_COLUMNS)
+        softmax_backward_columns(dpreattT, attT, dattT, t3, t, count, false);
+    for (; t3 < count; t3 += SOFTMAX_COLUMNS)
+        softmax_backward_columns(dpreattT, attT, dattT, t3, t, count, true);
     SIMD_NAME(transpose)(head->dpreatt + t * T, T, dpreattT, LANES, count, rows);
 }
 
