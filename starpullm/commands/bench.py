@@ -108,7 +108,8 @@ def command(**values: Any) -> None:
     with the same fingerprint, and needs six of them for a verdict.
 
     With --against, the contenders take turns in --iterations rounds. "strict is" says how many times as fast the strict
-    run is: the median, the least and the most of the ratios within each round.
+    run is: the median, the least and the most of the ratios within each round. With fewer than six rounds there is no
+    median.
     """
     run = SimpleNamespace(**values)
     if (run.model is None) == (run.checkpoint is None):
@@ -336,7 +337,7 @@ def _print_comparison(comparison: Comparison) -> None:
     for contender in comparison.contenders:
         speed, slower = contender.tokens_per_ms, contender.times_slower
         speeds = (f"{speed.median:.4g}", f"{speed.low:.4g}", f"{speed.high:.4g}")
-        ratio = "within noise" if contender.is_within_noise else f"{slower.median:.2f} x"
+        ratio = {None: "few rounds", True: "within noise", False: f"{slower.median:.2f} x"}[contender.is_within_noise]
         ratios = (ratio, f"{slower.low:.2f}", f"{slower.high:.2f}")
         cells = speeds if contender.name == STRICT else (*speeds, *ratios)
         _print_line(contender.name.ljust(length), cells, width)

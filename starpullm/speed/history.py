@@ -18,12 +18,9 @@ from pathlib import Path
 from starpullm.checks.result import json_value
 from starpullm.errors import FileError, FormatError
 from starpullm.speed.measure import Throughput
-from starpullm.speed.noise import median_interval
+from starpullm.speed.noise import ENOUGH_VALUES, median_interval
 
 FORMAT = 1
-
-ENOUGH_RUNS = 6
-"""With fewer runs `median_interval` is no interval of 95 %, and there is no verdict."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +140,8 @@ class History:
         found = f"median of {runs} {statistics.median(earlier):.1%} of the limit"
         if result.was_disturbed:
             return f"{found}; not compared, because the limit of this run is within noise"
-        if len(earlier) < ENOUGH_RUNS:
-            return f"{found}; expected at least {ENOUGH_RUNS} runs for a verdict"
+        if len(earlier) < ENOUGH_VALUES:
+            return f"{found}; expected at least {ENOUGH_VALUES} runs for a verdict"
         low, high = median_interval(earlier)
         new = result.fraction_of_limit
         verdict = "faster" if new > high else "slower" if new < low else "as fast"

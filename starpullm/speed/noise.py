@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 import psutil
 
+ENOUGH_VALUES = 6
+"""With fewer, `median_interval` is no interval of 95 %, and there is no verdict."""
+
 
 class NoiseMeter:
     """What else used the machine since the meter was made."""
@@ -32,8 +35,8 @@ class NoiseMeter:
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
     """Return two of the values between which the median of further ones lies, with a probability of 95 % or more.
 
-    They are order statistics: the number of values below the true median is binomial. With fewer than six values the
-    least and the most are returned, and the probability is smaller.
+    They are order statistics: the number of values below the true median is binomial. With fewer than `ENOUGH_VALUES`
+    values the least and the most are returned, and the probability is smaller.
     """
     ordered, count = sorted(values), len(values)
     cut, tail = 0, (1 + count) * 0.5**count

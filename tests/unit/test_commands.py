@@ -253,8 +253,8 @@ def test_bench_tells_the_noise_and_prints_no_ratio_within_it(monkeypatch: pytest
     )
 
 
-def test_ratios_within_noise_are_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def speed(name: str, is_within_noise: bool) -> ContenderSpeed:
+def test_ratios_within_noise_or_of_few_rounds_are_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def speed(name: str, is_within_noise: bool | None) -> ContenderSpeed:
         spread = Spread(1.1, 0.9, 1.2)
         return ContenderSpeed(
             name=name,
@@ -266,7 +266,7 @@ def test_ratios_within_noise_are_not_printed(monkeypatch: pytest.MonkeyPatch) ->
         )
 
     lines: list[str] = []
-    contenders = (speed("strict", True), speed("blas", True), speed("torch eager", False))
+    contenders = (speed("strict", True), speed("blas", True), speed("torch eager", False), speed("library", None))
     monkeypatch.setattr(OUT, "print", lines.append)
     comparison = Comparison(
         configuration=workload(),
@@ -278,6 +278,7 @@ def test_ratios_within_noise_are_not_printed(monkeypatch: pytest.MonkeyPatch) ->
     bench._print_comparison(comparison)
     assert [" ".join(line.split()[4:]) for line in lines[2:4]] == ["", "within noise 0.90 1.20"]
     assert lines[4].split()[5:7] == ["1.10", "x"]
+    assert lines[5].split()[4:] == ["few", "rounds", "0.90", "1.20"]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from starpullm.files.checkpoint import checkpoint_config
 from starpullm.processes.children import Child
 from starpullm.processes.progress import report_phase
 from starpullm.speed.measure import result_of
-from starpullm.speed.noise import median_interval
+from starpullm.speed.noise import ENOUGH_VALUES, median_interval
 from starpullm.speed.workload import SEED, Workload, open_runtime, open_trainer
 
 PEERS = ("library", "blas", "torch")
@@ -70,14 +70,15 @@ class ContenderSpeed:
 
     ``description`` is what it computes with, as it reports itself. ``times_slower`` is the strict run's tokens per
     millisecond divided by this one's, within each round: above 1, the strict run is faster. ``losses`` are those of the
-    first steps. ``is_within_noise`` says that the median of further rounds could be 1 as well.
+    first steps. ``is_within_noise`` says whether the median of further rounds could be 1 as well; fewer rounds than
+    `ENOUGH_VALUES` don't tell, and it is None.
     """
 
     name: str
     description: str
     tokens_per_ms: Spread
     times_slower: Spread
-    is_within_noise: bool
+    is_within_noise: bool | None
     losses: tuple[float, ...]
 
 
@@ -246,7 +247,7 @@ class _Contender:
             description=self.description,
             tokens_per_ms=Spread.of(self.speeds),
             times_slower=Spread.of(ratios),
-            is_within_noise=low <= 1 <= high,
+            is_within_noise=low <= 1 <= high if len(ratios) >= ENOUGH_VALUES else None,
             losses=tuple(self.losses),
         )
 
