@@ -98,8 +98,8 @@ def test_an_undeclared_write_is_found_between_two_tasks(scenarios: Path) -> None
     assert result.outcome is Outcome.FAILED
     first = result.findings[0]
     assert (first.kind, first.schedule) == (Kind.CHANGED_BETWEEN, "reference schedule"), result.describe()
-    # On a busy machine the first tasks may end before smooth (task 7) is submitted. Then the application may have changed
-    # the data in between, and the change isn't judged; a later one is.
+    # On a busy machine the first tasks may end before smooth (task 7) is submitted. Then the application may have
+    # changed the data in between, and the change isn't judged; a later one is.
     assert re.match(
         r"handle 1 \(64 of 8 bytes\) had other contents when smooth \(task (7|9|11|13)\) started", first.sentence
     )
