@@ -11,7 +11,7 @@
 #include "kernels/simd/sizes.h"
 #include "kernels/team.h"
 
-/* The block sizes of one product C (m,n) = A (m,k) * B (k,n). */
+/* The block sizes of one product C (m,n) = A (m,k) * B (k,n), none of whose sizes is 0. */
 struct blocking {
     size_t MC; /* loop 3: rows of A and of C, a multiple of MR */
     size_t KC; /* loop 4: steps between two stores of the running sums, a multiple of LANES */
@@ -31,6 +31,9 @@ size_t SIMD_NAME(blocking_attention_KC)(void);
 
 /* The KC of a forward product of at most MR rows. */
 size_t SIMD_NAME(blocking_few_rows_KC)(void);
+
+/* Whether `count` floats that are read for each block have left the second-level cache when they are read again. */
+bool SIMD_NAME(prefetch_pays)(size_t count);
 
 /* A thread's part of an output. */
 struct rectangle {

@@ -10,7 +10,8 @@
  *   loop 1:         for ir < MC by MR micro-kernel; after the last pc the sums are transposed into out
  *
  * Loop 3 is outside loop 4: a block of C is finished before the next is begun, so that only one block of sums (MC,NC)
- * is stored and reloaded. The prefetch plan of a block is the block of A that comes next. */
+ * is stored and reloaded. The prefetch plan of a block is the block of A that comes next; that of a column of
+ * micro-tiles is the micro-panel of B that comes next, if the second-level cache doesn't keep B. */
 #include <string.h>
 
 #include "kernels/simd/blocking.h"
@@ -29,6 +30,7 @@ struct forward {
     float *sums; /* (MC,NC), rows ldsums apart */
     float *rows; /* A's, where they have a set conflict */
     size_t ldsums;
+    bool prefetch_b;
 };
 
 /* Where a block begins, and its sizes. */
@@ -43,6 +45,15 @@ static struct prefetch_lines next_a(const struct forward *f, const struct block 
     if (next_pc < f->k)
         return prefetch_lines(f->weight + block->ic * f->k + next_pc, block->m, smaller(KC, f->k - next_pc), f->k);
     return prefetch_lines(f->weight + next_ic * f->k, smaller(f->blocking.MC, f->m - next_ic), KC, f->k);
+}
+
+/* The micro-panel of B that begins at column jr. */
+static struct prefetch_lines next_b(const struct forward *f, const struct block *block, size_t jr)
+{
+    if (!f->prefetch_b || jr >= block->n)
+        return (struct prefetch_lines){0};
+    const size_t width = rounded_up(smaller(NR, block->n - jr), LANES), length = block->k * width;
+    return prefetch_lines(f->b + jr * f->k + block->pc * width, 1, length, length);
 }
 
 /* Rows begin to end of a column of micro-tiles: the sums become out's. */
@@ -69,6 +80,9 @@ static void forward_column(const struct forward *f, const struct block *block, s
                            .ldb = width,
                            .n = width,
                            .k = block->k};
+    /* One micro-tile fewer than there are, because one may belong to the block's plan. */
+    const size_t tiles = parts_of(block->m, MR);
+    struct prefetch_plan plan_b = prefetch_plan(next_b(f, block, jr + NR), tiles > 1 ? tiles - 1 : 1, block->k);
     size_t transposed = 0;
     for (size_t ir = 0; ir < block->m; ir += MR) {
         /* A few rows of finished sums before each micro-tile: after the last one their latest sums would still be
@@ -82,6 +96,8 @@ static void forward_column(const struct forward *f, const struct block *block, s
         tile.a = a.first + ir * a.ld;
         tile.m = smaller(MR, block->m - ir);
         prefetch_next(&tile.prefetch, plan);
+        if (tile.prefetch.count == 0)
+            prefetch_next(&tile.prefetch, &plan_b);
         const size_t row = ir / MR * share;
         if (last && tile.prefetch.count == 0 && row < n)
             tile.prefetch = prefetch_lines(out + row * f->ldout, smaller(share, n - row), block->m, f->ldout);
@@ -125,6 +141,7 @@ static bool forward_packed(struct forward *f)
     f->rows = f->sums + blocking.MC * f->ldsums;
     for (size_t jc = 0; jc < f->n; jc += blocking.NC) {
         const size_t nc = smaller(blocking.NC, f->n - jc);
+        f->prefetch_b = SIMD_NAME(prefetch_pays)(nc * f->k);
         SIMD_NAME(pack_b_transposed)(f->b, f->inp + jc * f->k, f->k, f->k, nc);
         forward_columns(f, jc, nc);
     }
