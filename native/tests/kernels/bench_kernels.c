@@ -115,13 +115,20 @@ static double seconds(const struct operation *o, const struct kernels *k, size_t
 
 static volatile float sink; /* keeps the loops */
 
-/* Seconds that a bare micro-kernel takes for as many operations as a call of a matmul. */
+/* Seconds that a bare micro-kernel takes for as many operations as a call of a matmul. The median of several samples,
+ * because an Intel processor runs vectors at a quarter of their speed for 0.3 to 0.7 ms after scalar code, such as the
+ * bias's gradient beside a BLAS (Ice Lake, 2026-11-24). */
 static double bare_seconds(struct peak_loop loop, double operations)
 {
-    const size_t rounds = (size_t)(2e7 / loop.operations) + 1; /* some 0.3 ms */
-    const double start = now();
-    sink = loop.run(rounds, 0.5F, 1.0F);
-    return (now() - start) / (loop.operations * (double)rounds) * operations;
+    enum { SAMPLES = 7 };
+    const size_t rounds = (size_t)(1e7 / loop.operations) + 1; /* some 0.1 ms */
+    double samples[SAMPLES];
+    for (size_t i = 0; i < SAMPLES; i++) {
+        const double start = now();
+        sink = loop.run(rounds, 0.5F, 1.0F);
+        samples[i] = now() - start;
+    }
+    return median(samples, SAMPLES) / (loop.operations * (double)rounds) * operations;
 }
 
 struct round {
