@@ -49,7 +49,13 @@ def job(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def run(pytester: pytest.Pytester, job: None) -> Run:
+def settings(pytester: pytest.Pytester) -> None:
+    """Settings of its own, so that pytest doesn't look for them in the directories above the test's."""
+    pytester.makeini("[pytest]\n")
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester, job: None, settings: None) -> Run:
     """Return a function that runs pytest in a process of its own, on one partition unless told otherwise."""
 
     def run_pytest(
@@ -62,7 +68,7 @@ def run(pytester: pytest.Pytester, job: None) -> Run:
 
 
 @pytest.fixture
-def run_ranks(pytester: pytest.Pytester, job: None) -> Run:
+def run_ranks(pytester: pytest.Pytester, job: None, settings: None) -> Run:
     """Return a function that runs pytest on two ranks, each of which has one core."""
 
     def run_pytest(*arguments: str, over_ranks: bool = True, timeout: float = 90) -> pytest.RunResult:

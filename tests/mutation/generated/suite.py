@@ -93,6 +93,8 @@ class Suite:
         self, package: Path, folder: Path, library: Path, environment: Mapping[str, str], ranks: int = 1
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        # Without settings of its own pytest would look for them in the directories above.
+        (folder / "pytest.ini").write_text("[pytest]\n")
         ours, its = socket.socketpair()
         arguments = ["-q", "--import-mode=importlib", "--capture=no", "-p", "no:cacheprovider", "-p", "no:timeout"]
         arguments += ["-o", "tmp_path_retention_policy=none", "--rootdir", str(folder), "--basetemp", f"{folder}/tmp"]
