@@ -182,7 +182,10 @@ status starpullm_fit_caches(size_t l1_cache, size_t l2_cache)
     if (!l1_cache || !l2_cache)
         return fail(STARPULLM_INVALID_ARGUMENT, "caches: found %zu and %zu bytes, expected two positive sizes",
                     l1_cache, l2_cache);
-    kernels_fit_caches(&(struct caches){.l1 = l1_cache, .l2 = l2_cache});
+    struct caches caches = *kernels_caches();
+    caches.l1 = l1_cache;
+    caches.l2 = l2_cache;
+    kernels_fit_caches(&caches);
     return STARPULLM_OK;
 }
 

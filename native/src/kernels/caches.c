@@ -46,9 +46,18 @@ static size_t processors_in(const char *list)
     return count > 0 ? count : 1;
 }
 
+static bool l3_is_slow(void)
+{
+#if defined(__x86_64__)
+    return __builtin_cpu_is("intel");
+#else
+    return false;
+#endif
+}
+
 static void read_first_processor(struct caches *caches)
 {
-    *caches = (struct caches){.l1 = (size_t)32 << 10, .l2 = (size_t)256 << 10};
+    *caches = (struct caches){.l1 = (size_t)32 << 10, .l2 = (size_t)256 << 10, .l3_is_slow = l3_is_slow()};
     char line[TEXT_SIZE], *end;
     for (int index = 0; read_line(line, index, "type"); index++) {
         if (strncmp(line, "Instruction", strlen("Instruction")) == 0 || !read_line(line, index, "size"))
@@ -78,6 +87,7 @@ bool caches_read(struct caches *caches)
     const size_t l2 = read_size(end + 1, &end);
     if (l2 == 0 || *end != '\0')
         return false;
-    *caches = (struct caches){l1, l2};
+    caches->l1 = l1;
+    caches->l2 = l2;
     return true;
 }

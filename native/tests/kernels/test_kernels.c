@@ -137,9 +137,9 @@ static struct {
 static void failed(const char *what)
 {
     fflush(stdout);
-    fprintf(stderr, "%s: %s\n  case %zu (%s, %d threads, blocks for caches of %zu and %zu bytes, %s values): %s\n",
+    fprintf(stderr, "%s: %s\n  case %zu (%s, %d threads, blocks for caches of %zu and %zu bytes%s, %s values): %s\n",
             the.operation, what, the.number, the.level ? the.level : "no level yet", the.team.count, the.caches.l1,
-            the.caches.l2, flavour_names[the.flavour], the.shape);
+            the.caches.l2, the.caches.l3_is_slow ? ", prefetched" : "", flavour_names[the.flavour], the.shape);
     exit(1);
 }
 
@@ -706,7 +706,7 @@ static void choose_caches(size_t number)
     if (own.l2 == 0)
         own = *kernels_caches();
     const size_t l2 = l2_sizes[number % (sizeof l2_sizes / sizeof *l2_sizes)];
-    the.caches = l2 == 0 ? own : (struct caches){.l1 = 1 + l2 / 16, .l2 = l2};
+    the.caches = l2 == 0 ? own : (struct caches){.l1 = 1 + l2 / 16, .l2 = l2, .l3_is_slow = random_below(2)};
     kernels_fit_caches(&the.caches);
 }
 

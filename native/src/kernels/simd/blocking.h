@@ -32,7 +32,7 @@ size_t SIMD_NAME(blocking_attention_KC)(void);
 /* The KC of a forward product of at most MR rows. */
 size_t SIMD_NAME(blocking_few_rows_KC)(void);
 
-/* Whether `count` floats that are read for each block have left the second-level cache when they are read again. */
+/* Whether `count` floats that are read for each block should be prefetched into the second-level cache each time. */
 bool SIMD_NAME(prefetch_pays)(size_t count);
 
 /* A thread's part of an output. */

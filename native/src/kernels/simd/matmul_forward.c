@@ -11,7 +11,7 @@
  *
  * Loop 3 is outside loop 4: a block of C is finished before the next is begun, so that only one block of sums (MC,NC)
  * is stored and reloaded. The prefetch plan of a block is the block of A that comes next; that of a column of
- * micro-tiles is the micro-panel of B that comes next, if the second-level cache doesn't keep B. */
+ * micro-tiles is the micro-panel of B that comes next, where blocking.h says that it pays. */
 #include <string.h>
 
 #include "kernels/simd/blocking.h"
