@@ -45,11 +45,11 @@ void SIMD_NAME(fit_caches)(const struct caches *caches)
     forward = (struct limits){.MC = MC, .KC = KC, .NC = rounded_up(KC, NR)};
     backward_input = (struct limits){.KC = KC, .NC = multiple_below(l2 * 3 / 8 / KC, NR)};
     attention_KC = KC;
-    prefetch_above = caches->l3_is_slow ? l2 * 3 / 4 : SIZE_MAX;
     few_rows_KC = multiple_below(caches->l1 / sizeof(float) / 2 / NR, LANES);
     group_room = l2 * 9 / 16;
     KC = multiple_below(smaller(group_room / (MC + 2 * NR), widest), LANES);
     backward_weight = (struct limits){.MC = MC, .KC = KC, .NC = rounded_up(widest, NR)};
+    prefetch_above = caches->l3_is_slow ? l2 * 3 / 4 : SIZE_MAX;
 }
 
 /* The fewest equal parts of `items`, of which there are some, that are at most `most`: the first one's size, a multiple
