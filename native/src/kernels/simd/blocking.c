@@ -11,7 +11,8 @@ struct limits {
 static struct limits forward, backward_input, backward_weight;
 static size_t group_room; /* floats: what the group of columns and the block of A of backward_weight take at most */
 static size_t attention_KC, few_rows_KC;
-static size_t prefetch_above; /* floats: of as many or fewer that are read for each block, none is prefetched */
+static size_t kept; /* floats: what the second-level cache keeps from one block to the next at most */
+static bool l3_is_slow;
 
 enum {
     SMALL_MATMUL = 512,
@@ -36,7 +37,7 @@ static size_t multiple_below(size_t most, size_t grain)
  * backward_weight: the block of A (MC*KC) and the columns of B that meet it (KC*NG) take nine sixteenths of the
  * second-level cache. Few columns and a large KC are better than the opposite, because C, whose rows may lie in memory,
  * is stored and reloaded less often.
- * The second-level cache keeps what is read for each block if that takes three quarters of it at most.
+ * What is read for each block is kept if it takes three quarters of the second-level cache at most.
  * Of few rows: a micro-panel of B, which is used once, takes half of the first-level cache. */
 void SIMD_NAME(fit_caches)(const struct caches *caches)
 {
@@ -49,7 +50,8 @@ void SIMD_NAME(fit_caches)(const struct caches *caches)
     group_room = l2 * 9 / 16;
     KC = multiple_below(smaller(group_room / (MC + 2 * NR), widest), LANES);
     backward_weight = (struct limits){.MC = MC, .KC = KC, .NC = rounded_up(widest, NR)};
-    prefetch_above = caches->l3_is_slow ? l2 * 3 / 4 : SIZE_MAX;
+    kept = l2 * 3 / 4;
+    l3_is_slow = caches->l3_is_slow;
 }
 
 /* The fewest equal parts of `items`, of which there are some, that are at most `most`: the first one's size, a multiple
@@ -96,7 +98,7 @@ size_t SIMD_NAME(blocking_few_rows_KC)(void)
 
 bool SIMD_NAME(prefetch_pays)(size_t count)
 {
-    return count > prefetch_above;
+    return l3_is_slow && count > kept;
 }
 
 bool SIMD_NAME(is_small_matmul)(size_t m, size_t n, size_t k)
