@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from starpullm.binding import header, prototypes
@@ -88,8 +89,9 @@ def _single_units_of_threads() -> set[int]:
     """Return the units that a thread of this process is bound to alone."""
     found = set()
     for task in Path("/proc/self/task").iterdir():
-        units = os.sched_getaffinity(int(task.name))
-        found |= units if len(units) == 1 else set()
+        with suppress(ProcessLookupError):  # a thread that has ended
+            units = os.sched_getaffinity(int(task.name))
+            found |= units if len(units) == 1 else set()
     return found
 
 

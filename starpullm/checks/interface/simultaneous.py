@@ -52,6 +52,8 @@ def _while_another(first: Callable[[], object], second: Callable[[], object], *,
         pass
     ending = ending_of(second)
     other.join()
+    while Path(f"/proc/self/task/{other.native_id}").exists():  # join returns before Linux has ended the thread
+        pass
     return ending
 
 
