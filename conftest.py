@@ -28,9 +28,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--mutation-patches",
         metavar="DIR",
-        help="try every patch in this directory, instead of those in tests/mutation/defects; see docs/mutations.md",
+        help="try every patch in this directory, instead of those in tests/mutation/defects; see docs/contributing.md",
     )
-    group.addoption("--mutation-table", metavar="PATH", help="write the results as a page like docs/mutations.md")
+    group.addoption("--mutation-table", metavar="PATH", help="write the results as a page of Markdown")
     group.addoption(
         "--mutation-results",
         metavar="PATH",

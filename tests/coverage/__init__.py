@@ -1,1 +1,1 @@
-"""Which lines and branches of the native library the validation suite runs: see docs/coverage.md."""
+"""Which lines and branches of the native library the validation suite runs: see `__main__.py`."""

@@ -3,8 +3,10 @@
 It builds native/ with gcov outside the checkout, runs the parts of the stages one after the other, and prints a table
 by file. The installed package is used, with the library of that build. What has been measured with the same sources is
 not run again, so an interrupted run is continued by the same command. ``--missing`` lists what the suite doesn't run,
-with the reasons of explained.toml; ``--page`` writes table and list into docs/coverage.md. It needs gcovr (``pip
-install '.[coverage]'``).
+alone and on two ranks. It needs gcovr (``pip install '.[coverage]'``).
+
+A line that is compiled once for each SIMD level counts as run if it ran at one of them. Lines of another processor are
+neither compiled nor counted. Threads count without locking, so single numbers may be wrong.
 """
 
 from __future__ import annotations
@@ -17,19 +19,14 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
 
 from starpullm.binding.library import ENVIRONMENT_VARIABLE
 from starpullm.machine import inspect_machine
 from starpullm.processes.lock import machine_lock
 
-from .explained import read_explanations
 from .measurement import CHECKOUT, Measurement
-from .page import Missing, table, write_page
-from .report import Covered
+from .report import Covered, missing, table
 from .stages import TITLES, Part, library_in, parts
-
-PAGE: Final = CHECKOUT / "docs" / "coverage.md"
 
 
 def _columns(measurement: Measurement) -> dict[str, dict[str, Covered]]:
@@ -66,8 +63,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--again", action="store_true", help="also run what has been measured with these sources")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no part after so long")
     parser.add_argument("--show", action="store_true", help="run nothing, use the reports that are there")
-    parser.add_argument("--missing", action="store_true", help="also list what the suite doesn't run, and why")
-    parser.add_argument("--page", action="store_true", help=f"write table and list into {PAGE.relative_to(CHECKOUT)}")
+    parser.add_argument("--missing", action="store_true", help="also list what the suite doesn't run")
     if shutil.which("gcov") is None:
         parser.error("found no gcov, expected GCC's")
     return parser.parse_args()
@@ -97,26 +93,14 @@ def _made_with(measurement: Measurement) -> Iterator[str]:
     machine = inspect_machine()
     commits, dates = (" to ".join(dict.fromkeys((runs[0][of], runs[-1][of]))) for of in ("commit", "date"))
     minutes = sum(run["seconds"] for run in runs) / 60
-    yield f"`python -m tests.coverage --page`, commit {commits}, {dates},"
+    yield f"`python -m tests.coverage`, commit {commits}, {dates},"
     yield f"{machine.processor}, {machine.cores} cores, {minutes:.0f} minutes:"
 
 
 def _show(measurement: Measurement, options: argparse.Namespace, columns: Mapping[str, dict[str, Covered]]) -> None:
-    explanations = read_explanations(CHECKOUT)
-    done = list(columns.values())
-    missing = Missing(columns.get("ranks", done[0]), done[-1], explanations, CHECKOUT)
-    lines = list(table(_titled(columns)))
-    print("\n".join(lines))
-    listed = [*missing.classes(), "", *missing.entries()]
+    print("\n".join([*_made_with(measurement), "", *table(_titled(columns))]))
     if options.missing:
-        print("\n".join(["", *listed]))
-    print(f"{missing.open()} lines and branches are not explained", file=sys.stderr)
-    for place in explanations.unused(columns.get("ranks", done[0])):
-        print(f"{place}: explained, but all of its branches were taken", file=sys.stderr)
-    if options.page:
-        heading = "## What the suite doesn't run, alone and on two ranks"
-        text = [*_made_with(measurement), "", *lines, "", heading, "", *listed]
-        PAGE.write_text(write_page(PAGE.read_text("utf-8"), text), "utf-8")
+        print("\n".join(["", *missing(columns.get("ranks", next(iter(columns.values()))), CHECKOUT)]))
 
 
 def main() -> int:

@@ -1,10 +1,11 @@
-"""Reports of gcovr: what ran of each file and line."""
+"""Reports of gcovr: what ran of each file and line, as a table and as a list of what did not run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final
 
 SOURCES: Final = "native/src"
@@ -89,3 +90,53 @@ def read_report(report: dict[str, Any]) -> dict[str, Covered]:
 
 def _line(count: int, branches: Mapping[int, int]) -> Line:
     return Line(count > 0, Counts(sum(taken > 0 for taken in branches.values()), len(branches)))
+
+
+Files = Mapping[str, Covered]
+
+
+def table(columns: Mapping[str, Files]) -> Iterator[str]:
+    """Yield the lines of a Markdown table: files, and for each title lines and branches; then the sums."""
+    yield f"| file | {' | '.join(f'{title}: lines | branches' for title in columns)} |"
+    yield "|---|" + "---:|" * (2 * len(columns))
+    for name in sorted({name for files in columns.values() for name in files}):
+        of_file = [files.get(name, Covered({})) for files in columns.values()]
+        cells = [str(counts) for covered in of_file for counts in (covered.lines, covered.branches)]
+        yield f"| {name.removeprefix(SOURCES + '/')} | {' | '.join(cells)} |"
+    sums = [counts for files in columns.values() for counts in _sums(files)]
+    yield f"| **all** | {' | '.join(f'{counts} ({counts.percent})' for counts in sums)} |"
+
+
+def _sums(files: Files) -> tuple[Counts, Counts]:
+    lines = sum((covered.lines for covered in files.values()), Counts())
+    return lines, sum((covered.branches for covered in files.values()), Counts())
+
+
+def missing(files: Files, checkout: Path) -> Iterator[str]:
+    """Yield lines of Markdown: by file, the lines that did not run, and those whose branches were not all taken."""
+    for name, covered in files.items():
+        if not covered.missing and not covered.untaken:
+            continue
+        texts = (checkout / name).read_text("utf-8").splitlines()
+        yield f"**{name.removeprefix(SOURCES + '/')}**: {covered.lines} lines, {covered.branches} branches"
+        yield ""
+        for block in _blocks(covered):
+            last = f" to {block[-1]}" if len(block) > 1 else ""
+            yield f"- {block[0]}{last} `{texts[block[0] - 1].strip()}`"
+        for number in covered.untaken:
+            counts = covered.by_number[number].branches
+            yield f"- {counts.missing} of {counts.total} branches of {number} `{texts[number - 1].strip()}`"
+        yield ""
+
+
+def _blocks(covered: Covered) -> list[Sequence[int]]:
+    """Return the lines that did not run, those together between which no line ran."""
+    blocks: list[list[int]] = []
+    before = True
+    for number, line in covered.by_number.items():
+        if not line.ran and before:
+            blocks.append([])
+        if not line.ran:
+            blocks[-1].append(number)
+        before = line.ran
+    return list(blocks)

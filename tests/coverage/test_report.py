@@ -1,17 +1,11 @@
-"""What is read in a report of gcovr, and the page that is made of it; nothing is built."""
+"""What is read in a report of gcovr, and what is printed of it; nothing is built."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from .explained import COPIES, NEXT, TRY, Block, Class, Explanations
-from .page import Missing, table, write_page
-from .report import Counts, Covered, Line, read_report
-
-NO_MEMORY = Class("no memory", "malloc fails.", "`test_allocation`")
+from .report import Counts, Covered, Line, missing, read_report, table
 
 
 def line(number: int, count: int, *branches: int, **more: bool) -> dict[str, Any]:
@@ -47,55 +41,19 @@ def test_table() -> None:
     ]
 
 
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """Provide a folder with one source of nine lines."""
+def test_list_of_what_does_not_run(tmp_path: Path) -> None:
     folder = tmp_path / "native" / "src"
     folder.mkdir(parents=True)
-    (folder / "a.c").write_text(
-        "status a(void)\n{\n    if (!p)\n        return fail(OUT_OF_MEMORY);\n    TRY(b());\n    if (x || y)\n"
-        "        z();\n    w();\n}\n"
-    )
-    return tmp_path
-
-
-def test_list_of_what_does_not_run(checkout: Path) -> None:
-    explanations = Explanations()
-    explanations.classes.append(NO_MEMORY)
-    explanations.add(Block("native/src/a.c", range(4, 5), NO_MEMORY))
-    suite = {
-        "native/src/a.c": covered(
-            *((3, True, Counts(1, 2)), (4, False), (5, True, Counts(1, 2)), (6, True, Counts(2, 4)), (7, False)),
-            *((8, False),),
-        )
+    (folder / "a.c").write_text("int a(void)\n{\n    if (!p)\n        return 1;\n    b();\n    z();\n    w();\n}\n")
+    files = {
+        "native/src/a.c": covered((3, True, Counts(1, 2)), (4, False), (5, True), (6, False), (7, False)),
+        "native/src/whole.c": covered((1, True)),
     }
-    more = {"native/src/a.c": covered((4, True), (7, False), (8, False))}
-    missing = Missing(suite, more, explanations, checkout)
-    assert list(missing.entries()) == [
-        "**a.c**: 3 of 6 lines, 4 of 8 branches",
+    assert list(missing(files, tmp_path)) == [
+        "**a.c**: 2 of 5 lines, 1 of 2 branches",
         "",
-        "- 4 `return fail(OUT_OF_MEMORY);`: no memory; a ctest",
-        "- 7 to 8 `z();`: **not explained**",
-        "- 2 of 4 branches of 6 `if (x || y)`: **not explained**",
-        "- other branches: 1 the way to the next line, 1 the return after a failure",
+        "- 4 `return 1;`",
+        "- 6 to 7 `z();`",
+        "- 1 of 2 branches of 3 `if (!p)`",
         "",
     ]
-    assert missing.open() == 4
-    assert list(missing.classes())[2:] == [
-        "| no memory | 1 | 0 | malloc fails. | `test_allocation` |",
-        f"| {TRY.name} | 0 | 1 | {TRY.why} |  |",
-        f"| {NEXT.name} | 0 | 1 | {NEXT.why} |  |",
-        f"| {COPIES.name} | 0 | 0 | {COPIES.why} |  |",
-        "| **not explained** | 2 | 2 |  |  |",
-    ]
-    assert explanations.unused(suite) == []
-    assert explanations.unused({"native/src/a.c": covered((4, True))}) == ["native/src/a.c:4"]
-
-
-def test_the_page_keeps_what_is_around_what_was_measured() -> None:
-    page = "before\n<!-- measured: begin -->\nold\n<!-- measured: end -->\nafter\n"
-    new = write_page(page, ["head", "", "| a |"])
-    assert new == "before\n<!-- measured: begin -->\nhead\n\n| a |\n<!-- measured: end -->\nafter\n"
-    assert write_page(new, ["head", "", "| a |"]) == new
-    with pytest.raises(SystemExit):
-        write_page("no marks", [])

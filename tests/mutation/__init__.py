@@ -1,1 +1,1 @@
-"""The checks are tried on libraries with one seeded defect each: see docs/mutations.md."""
+"""The checks are tried on libraries with one seeded defect each: see docs/contributing.md."""

@@ -135,4 +135,4 @@ def apply_patch(patch: Patch, directory: Path, *, check_only: bool = False) -> N
         command, cwd=directory, env=environment, input=patch.diff, capture_output=True, text=True, check=False
     )
     if run.returncode != 0:
-        raise PatchError(f"{patch.path.name} does not apply; see docs/mutations.md, 'Renewing a patch':\n{run.stderr}")
+        raise PatchError(f"{patch.path.name} does not apply; see docs/contributing.md, 'Renew a patch':\n{run.stderr}")

@@ -1,6 +1,6 @@
 """Writes patches anew that no longer apply to the present sources; headers are kept.
 
-Run by hand in the root of the checkout: ``python -m tests.mutation.renew``; docs/mutations.md describes it.
+Run by hand in the root of the checkout: ``python -m tests.mutation.renew``; docs/contributing.md describes it.
 """
 
 from __future__ import annotations

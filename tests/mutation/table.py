@@ -138,11 +138,11 @@ class Table:
         )
 
     def markdown(self) -> str:
-        """Return docs/mutations.md, with the defects by kind."""
+        """Return the page, with the defects by kind."""
         machine = inspect_machine()
         rows = sorted(self._rows.values(), key=lambda row: (row.kind, row.name))
         lines = [
-            f"| [`{row.name}`](../tests/mutation/defects/{row.name}.patch) | {row.kind} | {row.defect} | {row.shows} | "
+            f"| `{row.name}` | {row.kind} | {row.defect} | {row.shows} | "
             f"{row.expected} | {row.first or '—'} | {'yes' if row.is_caught else '**no**'} | {row.seconds:.1f} | "
             f"{row.build_seconds:.1f} |"
             for row in rows
@@ -156,107 +156,20 @@ class Table:
         )
 
 
-_PAGE = """# Seeded defects: how the checks are tested
-
-<!-- Made by tests/mutation: see the command below. -->
-
-Each patch in [tests/mutation/defects](../tests/mutation/defects) puts one defect into the native library. For every
-patch, the tests apply it to a copy of the sources, build the library, and run the project's checks on it in the order
-of their cost until one fails; then they run the check that the patch names, if that was another. A defect counts as
-caught if the check that its patch names fails. A check that does not end has caught nothing, unless the patch names the
-time limit.
-
-The defects here were thought up by people who know the checks. [mutants.md](mutants.md) has mutants that a tool makes.
-
-<!-- not run: CI runs the first; the second takes long -->
-```
-pytest tests/mutation                   # a few defects: the patches with "Quick: yes"
-pytest tests/mutation -m mutation       # all defects
-```
-
-## Results
+_PAGE = """# Seeded defects
 
 {summary}. Measured on {cores} cores ({processor}).
 
 "Seconds" is the time until the first check failed, the start of its processes included. "Build" is the CPU time of
-compiling the changed objects and linking the library; the other objects come from one build without a defect, which
-later runs use again.
+compiling the changed objects and linking the library.
 
 | defect | kind | what is wrong | where it shows | must be caught by | caught first by | caught | seconds | build |
 |---|---|---|---|---|---|---|---|---|
 {rows}
-
-A wrong access mode or a lost dependency may show as wrong bits first, because tasks then overtake each other; but this
-depends on timing and does not happen in every run. The checks of accesses and of StarPU's graph see such a defect in
-every run.
 
 ## False alarms
 
 The same checks on a library without a defect:
 
 {clean}
-
-This page is made by
-
-<!-- not run: takes hours -->
-```
-pytest tests/mutation -m mutation --mutation-repetitions 200 --mutation-results mutations.json \\
-    --mutation-table docs/mutations.md
-```
-
-The command can be split with `-k`: each run adds its results to the JSON file.
-
-`--starpullm-lib PATH` names a library that is checked in place of the installed one. Libraries with a defect are always
-built from the checkout's sources.
-
-## Your own patches
-
-<!-- not run: DIR is the reader's -->
-```
-pytest tests/mutation --mutation-patches DIR
-```
-
-tries every patch `DIR/*.patch` instead of the project's. A patch is the output of `git diff` for files below
-`native/src` or `native/include`, after a header of these lines and an empty line:
-
-```
-Kind: arithmetic
-Defect: gelu_forward has 0.0447 for 0.044715
-Shows: vector kernels
-Caught-by: parity
-```
-
-`Caught-by` is a check's name in `CHECKS` of `tests/mutation/laboratory.py`, or `time limit`. A line `Quick: yes` may
-follow: such a patch is also tried without `-m mutation`. The file's name is the defect's name. A patch can change C
-files and headers, but cannot add a C file. It is an error if the library with the patch has the same bytes as without.
-
-To build a library with a patch and try it by hand:
-
-<!-- not run: compiles; tests/mutation does the same with each patch -->
-```
-python -m tests.mutation.mutants tests/mutation/defects/gelu_constant.patch -o libstarpullm.so
-STARPULLM_LIB=$PWD/libstarpullm.so starpullm parity tiny
-```
-
-## Renewing a patch
-
-A patch that no longer applies fails its test `test_patch_applies`, which shows the file and the lines that were not
-found. In the root of the checkout,
-
-<!-- not run: changes patches of the checkout -->
-```
-python -m tests.mutation.renew
-```
-
-writes every patch of `defects` and `sample` anew that still applies with changed context, and keeps its header. (It
-needs the program `patch`.)
-`--moved OLD=NEW` says that a file has another name now, and can be repeated. For a patch that does not apply even so,
-the command names a directory with a copy of the sources. Make the change there by hand, in `b/`, and run
-
-<!-- not run: changes patches of the checkout -->
-```
-python -m tests.mutation.renew tests/mutation/defects/NAME.patch --from DIRECTORY
-```
-
-Then test the patch: `pytest tests/mutation -m mutation -k NAME`.
 """

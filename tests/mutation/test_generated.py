@@ -1,6 +1,6 @@
 """A fixed sample of generated mutants: each is caught by the check that its patch names.
 
-`tests/mutation/generated` has the run of many; docs/mutants.md is its result.
+`python -m tests.mutation.generated` draws and tries many.
 """
 
 from __future__ import annotations

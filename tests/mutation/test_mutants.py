@@ -1,10 +1,8 @@
-"""What the run of generated mutants takes for a mutant, how it credits a catch, and the page; nothing is built."""
+"""What the run of generated mutants takes for a mutant, how it credits a catch, and the summary; nothing is built."""
 
 from __future__ import annotations
 
-import ast
 import importlib.util
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,24 +14,14 @@ from .generated.candidates import (
     Stratum,
     candidates_of,
     ends_a_loop,
-    functions_of,
     is_left_out,
     shuffled,
     strata,
 )
-from .generated.page import EXPLANATIONS, PYTHON_EXPLANATIONS, confidence_interval, folders, page, read_explanations
-from .generated.python_checks import (
-    NOT_TRIED,
-    FileCounts,
-    PythonMutant,
-    PythonRun,
-    once_more,
-    read_run,
-    write_run,
-)
 from .generated.results import SUITE, Mutant, Results, Run
 from .generated.stages import STAGES, Baseline, Outcome, classify
 from .generated.suite import Suite
+from .generated.summary import confidence_interval, summary
 from .patches import CHECKOUT
 
 RUN = Run(1, "0123456789ab", "hash", "universalmutator 1", "cc 1", "2 cores", ("avx2",))
@@ -77,20 +65,6 @@ def test_candidates_change_code_that_no_rule_leaves_out(tmp_path: Path) -> None:
 def test_a_function_is_left_out_by_its_head() -> None:
     lines = ["static int next_b(int a)", "{", "    return a;", "}", "", "struct lines prefetch_lines(void)", "{", "}"]
     assert is_left_out(lines) == [False] * 5 + [True] * 3
-
-
-def test_every_line_knows_its_function() -> None:
-    lines = [
-        "#include <a.h>",
-        "static int SIMD_NAME(sum)(int a,",
-        "    int b)",
-        "{",
-        "    a();",
-        "}",
-        "",
-        "enum { A };",
-    ]
-    assert functions_of(lines) == ["", "sum", "sum", "sum", "sum", "sum", "", ""]
 
 
 def test_the_end_of_a_loop_is_found() -> None:
@@ -180,17 +154,13 @@ def test_results_are_continued_and_not_mixed(tmp_path: Path) -> None:
         Results(path, Run(**{**vars(RUN), "seed": 2, "sources": "other"}))
 
 
-def test_the_page_credits_the_suite_only_and_lists_survivors(tmp_path: Path) -> None:
-    results = filled(tmp_path / "results.jsonl")
-    text = page(results, {})
-    assert folders(results, {}) == [{"folder": "graph", "mutants": 3, "caught": 1, "equivalent": 0, "open": 2}]
-    assert "| graph | 3 | 1 | 0 | 1 | 1 | 33.3% (0.8% to 90.6%) | 2.0 |" in text
-    assert "1 of the survivors are caught by these own tests of the project" in text
-    assert "1 of them were not caught so far" in text
+def test_the_summary_credits_the_suite_only_and_lists_survivors(tmp_path: Path) -> None:
+    text = summary(filled(tmp_path / "results.jsonl"))
+    assert "| graph | 3 | 1 | 1 | 1 | 33.3% (0.8% to 90.6%) | 2.0 |" in text
+    assert "| **all** | 3 | 1 | 1 | 1 |" in text
+    assert "graph 2 (`< ==> <=`): caught by the project's test `test_saved`. Tried: quick" in text
+    assert "graph 3 (`< ==> <=`): not caught. Tried: quick." in text
     assert text.count("+    a <= b;") == 2
-    explained = page(results, {(*mutant("", 1).candidate.key, ""): "a is never b"})
-    assert "| graph | 3 | 1 | 2 | 0 | 0 | 100.0%" in explained
-    assert "a is never b" in explained
 
 
 def test_the_interval_is_that_of_clopper_and_pearson() -> None:
@@ -198,99 +168,7 @@ def test_the_interval_is_that_of_clopper_and_pearson() -> None:
     assert confidence_interval(0, 10) == pytest.approx((0, 1 - 0.025 ** (1 / 10)))
 
 
-def test_explanations_are_complete_and_of_lines_that_stand_once() -> None:
-    assert read_explanations()
-    assert not read_explanations().keys() & read_explanations(kind="gap").keys()
-    text = tomllib.loads(EXPLANATIONS.read_text("utf-8"))
-    assert text.keys() == {"equivalent", "gap"}
-    for entry in [*text["equivalent"], *text["gap"]]:
-        file, before = entry["file"], " ".join(entry["before"].split())
-        lines = (CHECKOUT / file).read_text("utf-8").splitlines()
-        if "function" in entry:
-            names = functions_of(lines)
-            lines = [line for line, name in zip(lines, names, strict=True) if name == entry["function"]]
-        found, expected = " ".join(" ".join(lines).split()).count(before), entry.get("times", 1)
-        assert found == expected, f"{file} has {before!r} {found} times: remove the explanation, or renew it"
-
-
-@pytest.mark.parametrize("text", ['[[equivalent]]\nfile = "a"\nbefore = "b"\nafter = "c"\nreason = " "'])
-def test_an_explanation_without_a_reason_is_refused(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "equivalent.toml"
-    path.write_text(text)
-    with pytest.raises(ValueError, match="expected file, before, after and a reason"):
-        read_explanations(path)
-
-
 def test_every_folder_of_the_sources_is_sampled_or_left_out_on_purpose() -> None:
     sampled = {Path(stratum.folder).parts[0] for stratum in strata(["avx2"])}
     folders = {path.parent.name for path in (CHECKOUT / "native" / "src").glob("*/*.c")}
     assert folders - sampled == {"instrument", "model"}
-
-
-PYTHON_MUTANTS = (
-    PythonMutant("starpullm.checks.bits.x_compare_bits__mutmut_1", "caught"),
-    PythonMutant("starpullm.checks.bits.x_compare_bits__mutmut_2", "survived", "    a < b", "    a <= b"),
-    PythonMutant("starpullm.checks.dependencies.graph.xǁTaskGraphǁedge__mutmut_3", "time limit or crash", "x", "y"),
-    PythonMutant("starpullm.checks.bits.x__ulp_counts__mutmut_1", "caught", again="cccc"),
-    PythonMutant("starpullm.checks.bits.x_compare_bits__mutmut_4"),
-)
-
-
-def test_the_page_has_the_mutants_of_the_checks(tmp_path: Path) -> None:
-    files = {
-        "starpullm/checks/bits.py": FileCounts(6, 4, 90, 70),
-        "starpullm/checks/dependencies/graph.py": FileCounts(3, 3, 10, 10),
-    }
-    python = PythonRun(1, "0123456789ab", "mutmut 3", files, 7, PYTHON_MUTANTS)
-    text = page(filled(tmp_path / "results.jsonl"), {}, python)
-    assert "run 7 of the 9 functions that have mutants, with 80 of the 100 mutants" in text
-    assert "without the 7 of other samples, 5 were drawn, of which 1 were not tried" in text
-    assert "1 survived at first. They were tried once more" in text
-    assert "(commit `cccc`), which catch 1." in text
-    assert "| bits.py | 6 | 4 | 3 | 2 | 0 | 1 | 66.7% (9.4% to 99.2%) |" in text
-    assert "| dependencies/graph.py | 3 | 3 | 1 | 0 | 0 | 1 | 0.0%" in text
-    assert "| **all** | 9 | 7 | 4 | 2 | 0 | 2 | 50.0% (6.8% to 93.2%) |" in text
-    survivor = PYTHON_MUTANTS[1]
-    assert f"`{survivor.name}`: not explained.\n\n```diff\n-    a < b\n+    a <= b\n```" in text
-    assert "edge__mutmut_3` (time limit or crash): not explained" in text
-    explained = page(filled(tmp_path / "again.jsonl"), {(*survivor.key, ""): "a is never b"}, python)
-    assert "| **all** | 9 | 7 | 4 | 2 | 1 | 1 | 66.7%" in explained
-    assert f"`{survivor.name}`: a is never b." in explained
-
-
-def test_a_mutant_of_the_checks_knows_its_file_and_function() -> None:
-    assert [(mutant.file, mutant.function) for mutant in PYTHON_MUTANTS[1:4]] == [
-        ("starpullm/checks/bits.py", "compare_bits"),
-        ("starpullm/checks/dependencies/graph.py", "TaskGraph.edge"),
-        ("starpullm/checks/bits.py", "_ulp_counts"),
-    ]
-
-
-def test_results_of_the_checks_are_read_as_written_and_survivors_are_tried_once_more(tmp_path: Path) -> None:
-    path = tmp_path / "python-1.json"
-    assert read_run(path) is None
-    run = PythonRun(1, "0123", "mutmut 3", {"starpullm/checks/bits.py": FileCounts(6, 4, 90, 70)}, 7, PYTHON_MUTANTS)
-    write_run(run, path)
-    assert read_run(path) == run
-    tried = once_more(run).mutants
-    assert [mutant.status for mutant in tried] == ["caught", NOT_TRIED, NOT_TRIED, "caught", NOT_TRIED]
-    assert [bool(mutant.again) for mutant in tried] == [False, True, True, True, False]
-    assert tried[1].before == PYTHON_MUTANTS[1].before
-
-
-def source_of(file: str, function: str) -> str:
-    """Return the text of a function, or of a method with its class, with single spaces."""
-    text = (CHECKOUT / file).read_text("utf-8")
-    nodes: list[ast.stmt] = ast.parse(text).body
-    for name in function.split("."):
-        (node,) = (of for of in nodes if isinstance(of, ast.FunctionDef | ast.ClassDef) and of.name == name)
-        nodes = node.body
-    return " ".join(str(ast.get_source_segment(text, node)).split())
-
-
-@pytest.mark.parametrize("kind", ["equivalent", "gap"])
-def test_explanations_of_the_checks_are_of_lines_that_stand_once_in_a_function(kind: str) -> None:
-    for file, before, after, function in read_explanations(PYTHON_EXPLANATIONS, kind):
-        found = source_of(file, function).count(before)
-        assert found == 1, f"{file}, {function} has {before!r} {found} times: remove the explanation, or renew it"
-        assert after != before

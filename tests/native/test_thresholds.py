@@ -1,4 +1,4 @@
-"""Both sides of thresholds at which the library takes another path: docs/thresholds.md lists them all.
+"""Both sides of the sizes at which the library takes another path.
 
 Collected by pytest; the runs are in child processes. Thresholds of kernels alone are in native/tests/kernels.
 """

@@ -1,4 +1,4 @@
-"""Runs the probe over StarPU's own examples, and writes docs/probe-programs.md.
+"""Runs the probe over StarPU's own examples, and writes a page.
 
 ``python -m tests.probe.examples`` after ``tests/probe/build_examples.sh``; a part of a name chooses some of them. Each
 program is probed several times, with other seeds each time. What is known is kept in a file after each time, so an
@@ -23,11 +23,11 @@ from starpullm.probe import probe_program
 from starpullm.probe.program import run_program
 from starpullm.probe.schedules import machine_variables
 
-from .built import CHECKOUT, EXAMPLES, Example, examples, lock_results, place, prepare_environment
+from .built import EXAMPLES, Example, examples, lock_results, place, prepare_environment
 from .looked_into import REFUSALS, SEEN
 
 RESULTS = EXAMPLES / "results.json"
-PAGE = CHECKOUT / "docs" / "probe-programs.md"
+PAGE = EXAMPLES / "programs.md"
 WORKERS = 4
 TIME_LIMIT = 60.0
 RUNS = 3

@@ -1,4 +1,4 @@
-"""Lies: one access mode changed in StarPU's own examples, and whether the probe finds it; writes docs/probe-lies.md.
+"""Lies: one access mode changed in StarPU's own examples, and whether the probe finds it; writes a page.
 
 ``python -m tests.probe.lies`` after ``python -m tests.probe.examples``; a part of a name chooses some of them. Only
 codelets that run are changed, in programs that are *same*. Each program is compiled from a copy of its sources, against
@@ -28,11 +28,11 @@ from starpullm.probe.recorded import record
 from starpullm.probe.schedules import REFERENCE
 
 from .access_modes import Lie, lies_of, with_included, with_names
-from .built import BUILD, CHECKOUT, EXAMPLES, SOURCE, Example, examples, lock_results, place, prepare_environment
+from .built import BUILD, EXAMPLES, SOURCE, Example, examples, lock_results, place, prepare_environment
 from .examples import RESULTS
 from .looked_into import LIES as LOOKED_INTO
 
-PAGE = CHECKOUT / "docs" / "probe-lies.md"
+PAGE = EXAMPLES / "lies.md"
 RESULTS_OF_LIES = EXAMPLES / "lies.json"
 PATCHES = EXAMPLES / "lies"
 MOST_SECONDS = 10.0

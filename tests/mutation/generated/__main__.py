@@ -1,4 +1,4 @@
-"""Samples mutants, runs the suite on them and writes docs/mutants.md: ``python -m tests.mutation.generated``.
+"""Samples mutants, runs the suite on them and writes a summary: ``python -m tests.mutation.generated``.
 
 It can be interrupted at any time; ``--resume`` goes on.
 """
@@ -20,20 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from starpullm.processes.lock import machine_lock
-from starpullm.report import ReportFolder, new_document
 
 from ..mutants import Builder
 from ..patches import CHECKOUT, PatchError
 from .candidates import VECTOR_FOLDER, Candidate, Stratum, candidates_of, shuffled, strata, tool
-from .page import folders, page, read_explanations, reason_of
-from .python_checks import read_run, results_of
 from .results import SUITE, Mutant, Results, Run, checked_out, in_suite
 from .stages import STAGES, Baseline, Stage, Workplace, inspect, limit_this_process
-
-PAGE = CHECKOUT / "docs" / "mutants.md"
-
-FRESH = [Path(__file__).resolve().parent / f"seed-{seed}.jsonl" for seed in (2, 3)]
-"""Results of a sample whose survivors no check was made for."""
+from .summary import summary
 
 
 @dataclass(frozen=True)
@@ -100,10 +93,8 @@ class Laboratory:
         return None
 
     def run_stage(self, mutant: Mutant, number: int) -> None:
-        """Run a stage on a mutant, unless that was done, an earlier stage has caught it, or it is equivalent."""
+        """Run a stage on a mutant, unless that was done or an earlier stage has caught it."""
         stage = STAGES[number]
-        if number > 0 and reason_of(mutant.candidate, read_explanations()):  # they may have become more
-            return
         outcomes = self._results.outcomes.get(mutant.name, {})
         own_tests = stage not in SUITE  # the suite is tried even if the project's own tests have caught a mutant
         if stage.name in outcomes or any(found.how for found in outcomes.values() if own_tests or in_suite(found)):
@@ -253,19 +244,6 @@ def work(
                 laboratory.run_stage(mutant, numbers[name])
 
 
-def write_pages(options: argparse.Namespace, results: Results) -> None:
-    """Write the page of the documentation and, if there is a folder for it, the report."""
-    fresh = [Results(path) for path in FRESH if path.exists()]
-    python, python_fresh = (read_run(results_of(seed)) for seed in (1, 2))
-    text = page(results, python=python, fresh=fresh, python_fresh=python_fresh)
-    options.page.write_text(text, "utf-8")
-    if options.report:
-        document = new_document("python -m tests.mutation.generated", sys.argv[1:], seed=options.seed)
-        ReportFolder(options.report).write(
-            {**document, "state": "ended", "exit_status": 0, "mutation": folders(results)}
-        )
-
-
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation.generated", description=__doc__)
@@ -274,9 +252,7 @@ def main() -> None:
     parser.add_argument("--folder", help="only mutants of this folder below native/src")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="the results to continue, as lines of JSON")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after this time")
-    parser.add_argument("--page", type=Path, default=PAGE, help="what to write; default docs/mutants.md")
-    parser.add_argument("--report", type=Path, metavar="DIR", help="folder for a report like those of starpullm")
-    parser.add_argument("--page-only", action="store_true", help="try nothing, write the page from --resume FILE")
+    parser.add_argument("--summary-only", action="store_true", help="try nothing, write the summary of --resume FILE")
     once_more = "forget that these mutants have survived, and try them once more with the checks of this checkout"
     parser.add_argument("--again", action="append", default=[], metavar="MUTANT", help=once_more)
     stages = [stage.name for stage in STAGES]
@@ -286,8 +262,9 @@ def main() -> None:
     path = options.resume or CHECKOUT / ".cache" / f"mutants-{options.seed}.jsonl"
     if options.resume is None and path.exists():
         parser.error(f"{path} has results already: continue with --resume {path}, or remove it")
-    if options.page_only:
-        write_pages(options, Results(path))
+    page = path.with_suffix(".md")
+    if options.summary_only:
+        page.write_text(summary(Results(path)), "utf-8")
         return
     limit_this_process()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM; --resume goes on"))
@@ -317,7 +294,7 @@ def main() -> None:
                 for left in todo:
                     print(f"{left}; --resume {path} goes on")
             finally:
-                write_pages(options, results)
+                page.write_text(summary(results), "utf-8")
 
 
 if __name__ == "__main__":

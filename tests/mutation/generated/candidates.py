@@ -22,7 +22,6 @@ __all__ = [
     "Stratum",
     "candidates_of",
     "ends_a_loop",
-    "functions_of",
     "is_left_out",
     "shuffled",
     "strata",
@@ -68,8 +67,6 @@ class Candidate:
         Its text, without the line's end. A statement after which another one was inserted has two lines.
     rule
         The tool's rule.
-    function
-        The name of the function that the line is in.
     """
 
     file: str
@@ -77,7 +74,6 @@ class Candidate:
     before: str
     after: str
     rule: str
-    function: str = ""
 
     @property
     def folder(self) -> str:
@@ -89,11 +85,6 @@ class Candidate:
         """The change as a reader sees it."""
         after = "\n".join(f"+{line}" for line in self.after.splitlines())
         return f"{self.file}:{self.line}\n-{self.before}\n{after}"
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """What stays the same when the line moves or is indented anew."""
-        return self.file, " ".join(self.before.split()), " ".join(self.after.split())
 
     def as_json(self) -> dict[str, str | int]:
         """Return the fields."""
@@ -162,7 +153,7 @@ def _candidates_of_file(path: Path, name: str) -> Iterator[Candidate]:
     text = path.read_text("utf-8")
     original = text.splitlines()
     code = _without_comments(text).splitlines(keepends=True)
-    left_out, functions = is_left_out(original), functions_of(original)
+    left_out = is_left_out(original)
     with contextlib.redirect_stdout(io.StringIO()):  # it prints its rules
         mutants = mutants_regexp(code, RULES, ignorePatterns=[], ignoreStringOnly=True)
     for line, changed, (rule, _), _ in mutants:
@@ -172,7 +163,7 @@ def _candidates_of_file(path: Path, name: str) -> Iterator[Candidate]:
         if left_out[line - 1] or (after.endswith("continue;") and ends_a_loop(original, line)):
             continue
         if _bare(after) != _bare(before):
-            yield Candidate(name, line, original[line - 1], after, rule.strip(), functions[line - 1])
+            yield Candidate(name, line, original[line - 1], after, rule.strip())
 
 
 def _without_comments(text: str) -> str:
@@ -193,19 +184,6 @@ def is_left_out(lines: Sequence[str]) -> list[bool]:
             head = line
         left_out.append(bool(_WORDS_LEFT_OUT.search(line) or _WORDS_LEFT_OUT.search(head)))
     return left_out
-
-
-def functions_of(lines: Sequence[str]) -> list[str]:
-    """Return for every line the name of the function that it is in, by the layout of the formatter; or nothing."""
-    found, name = [], ""
-    for line in lines:
-        if re.match(r"[A-Za-z_]", line):
-            head = re.search(r"(\w+)\(", line.replace("SIMD_NAME(", ""))
-            name = head[1] if head else re.sub(r"\W.*", "", line.partition("SIMD_NAME(")[2])
-        found.append(name)
-        if line.startswith("}"):
-            name = ""
-    return found
 
 
 def _bare(text: str) -> str:

@@ -119,7 +119,7 @@ class Results:
         entry = {"kind": kind, **values}
         self._take(json.loads(json.dumps(entry)))
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(_short(entry), separators=(",", ":"), ensure_ascii=False) + "\n")
+            file.write(json.dumps(entry, separators=(",", ":"), ensure_ascii=False) + "\n")
 
     def _take(self, entry: dict[str, Any]) -> None:
         kind = entry.pop("kind")
@@ -159,11 +159,6 @@ class Results:
         return any(found.how for found in tried.values() if in_suite(found)) or all(
             stage.name in tried for stage in SUITE
         )
-
-
-def _short(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return an entry without what is empty: the file is kept in the repository."""
-    return {name: value for name, value in entry.items() if value not in ("", {}, None)}
 
 
 SUITE = STAGES[:-2]

@@ -1,6 +1,6 @@
 """Makes the fixed sample of every test run: mutants as patches, each with the check that catches it.
 
-Run by hand: ``python -m tests.mutation.generated.sample``; docs/mutants.md describes it.
+Run by hand: ``python -m tests.mutation.generated.sample``; docs/contributing.md describes it.
 """
 
 from __future__ import annotations
