@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 from starpullm.binding import allocations
-from starpullm.checks.interface.processes import Workplace
 from starpullm.checks.result import CheckResult, Outcome
 from starpullm.checks.runs import Place
+from starpullm.checks.workplace import Workplace
 from starpullm.errors import InvalidArgumentError
 from starpullm.machine import inspect_machine
 from starpullm.processes.children import Answered, Child, Lost, Reply, find_function, location_of

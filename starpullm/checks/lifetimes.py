@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from starpullm.checks.interface.processes import Workplace
 from starpullm.checks.memory import GrowthResult, check_growth, check_operations
 from starpullm.checks.observer import Observer
 from starpullm.checks.runs import STEPS, Place, find_record, named_tensors, new_trainer, own_batch
 from starpullm.checks.same_bits import SameBitsResult, check_same_bits
+from starpullm.checks.workplace import Workplace
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.files.checkpoint import read_checkpoint
 from starpullm.golden.records import split_layers
@@ -59,6 +59,7 @@ def resumed(place: Place, *, record: str, sub_batches: int, reduction: str, seed
             for number in range(STEPS // 2):
                 trainer.submit(*own_batch(trainer, seed, number))
             trainer.save_state(states)
+            trainer.submit(*own_batch(trainer, seed, STEPS // 2))  # it runs while the state is written
             trainer.wait_saved()
         with new_trainer(place, golden, resume=Path(states), sub_batches=sub_batches, reduction=reduction) as trainer:
             _submit(trainer, seed, range(STEPS // 2, STEPS))

@@ -13,14 +13,16 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from starpullm.checks.interface.options import TINY
-from starpullm.checks.interface.processes import Workplace, captured_output, environment
 from starpullm.checks.references import record_trainer
 from starpullm.checks.result import MAX_LISTED, CheckResult, listed, passed_if
 from starpullm.checks.runs import checkpoint_in, trace_steps
+from starpullm.checks.workplace import Workplace, captured_output, environment
+from starpullm.golden.records import shipped_record
 from starpullm.processes.ranks import guarded
 from starpullm.runtime import Runtime
 from starpullm.trace import HandleInfo, Trace
+
+_TINY = shipped_record("tiny")
 
 _SEQUENCES = 6
 """Of each rank. So little crosses ranks that StarPU's sums of bytes, printed as binary32, are exact."""
@@ -146,8 +148,8 @@ def _transfers(workplace: Workplace, reduction: str) -> TransferResult:
     with captured_output() as output:
         with environment(STARPU_MPI_STATS="1"), Runtime(comm=workplace.comm) as runtime:
             rank, ranks = runtime.rank, runtime.ranks
-            record = replace(TINY, batch_size=_SEQUENCES * ranks)
-            checkpoint = checkpoint_in(workplace.directory / str(rank), TINY)
+            record = replace(_TINY, batch_size=_SEQUENCES * ranks)
+            checkpoint = checkpoint_in(workplace.directory / str(rank), _TINY)
             with (
                 record_trainer(runtime, record, checkpoint, trace=True, **settings) as trainer,
                 guarded(runtime.comm) if runtime.comm else nullcontext(),

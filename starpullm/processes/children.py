@@ -12,6 +12,7 @@ parent closes the connection.
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import importlib.util
 import json
 import os
@@ -121,9 +122,13 @@ def location_of(function: Callable[..., object]) -> dict[str, str]:
 
 
 def find_function(location: Mapping[str, str]) -> Callable[..., Any]:
-    """Return a function by its location; imports a module of this package by name, any other one from its file."""
+    """Return a function by its location; imports a module of this package by name, any other one from its file.
+
+    A module of another package may import its neighbours: the packages that it is in are imported from their folders.
+    """
     name = location["module"]
     if name not in sys.modules and name.partition(".")[0] != __package__.partition(".")[0]:
+        _import_packages_of(name, Path(location["file"]))
         spec = importlib.util.spec_from_file_location(name, location["file"])
         assert spec is not None
         assert spec.loader is not None
@@ -135,6 +140,25 @@ def find_function(location: Mapping[str, str]) -> Callable[..., Any]:
             raise
     function: Callable[..., Any] = getattr(importlib.import_module(name), location["function"])
     return function
+
+
+def _import_packages_of(module: str, file: Path) -> None:
+    """Import the packages that a module is in, the outermost first, from the folders that its file is in."""
+    names = module.split(".")[:-1]
+    folders = list(file.parents)[: len(names)][::-1]
+    if [folder.name for folder in folders] != names:
+        return
+    for depth, folder in enumerate(folders, 1):
+        name = ".".join(names[:depth])
+        if name in sys.modules:
+            continue
+        init = folder / "__init__.py"
+        loader = importlib.machinery.SourceFileLoader(name, str(init)) if init.is_file() else None
+        spec = importlib.machinery.ModuleSpec(name, loader, origin=str(init), is_package=True)
+        spec.submodule_search_locations = [str(folder)]
+        package = sys.modules[name] = importlib.util.module_from_spec(spec)
+        if loader:
+            loader.exec_module(package)
 
 
 # ---- In the parent ----

@@ -16,10 +16,10 @@ from starpullm.pytest_plugin.run import Validation, validation_of
 
 if TYPE_CHECKING:
     from starpullm import Runtime, Trainer
-    from starpullm.checks.interface.processes import Workplace
     from starpullm.checks.isolation import CheckReport, RuntimeConfiguration
     from starpullm.checks.references import Reference
     from starpullm.checks.result import CheckResult
+    from starpullm.checks.workplace import Workplace
     from starpullm.golden.records import GoldenRecord
     from starpullm.trace import Trace
 

@@ -1,15 +1,11 @@
-"""Memory doesn't grow, whatever is repeated, and its lack is told. One record is enough: no leak depends on it."""
+"""Memory doesn't grow with steps, trainers and runtimes. One record is enough: no leak depends on it."""
 
 from __future__ import annotations
 
 import pytest
 
-from starpullm.binding import refusals
 from starpullm.checks import lifetimes
-from starpullm.checks.operations import operation_growth
-from starpullm.checks.refusals import refused_tasks
 from starpullm.checks.runs import find_record
-from starpullm.checks.scarcity import scarce_memory
 from starpullm.pytest_plugin import Checker, Validation
 
 pytestmark = pytest.mark.starpullm_memory
@@ -46,29 +42,3 @@ def test_nothing_grows(
 def test_trainers_leave_nothing(check_on_one_worker: Checker, starpullm_validation: Validation) -> None:
     """Trainers are closed while they work."""
     check_on_one_worker(lifetimes.trainer_growth, **_case(1, starpullm_validation.seed))
-
-
-@pytest.mark.starpullm_over_ranks
-def test_operations_leave_nothing(
-    request: pytest.FixtureRequest, check_on_one_worker: Checker, starpullm_validation: Validation
-) -> None:
-    """Each operation is repeated; on one rank also those that are refused."""
-    check_on_one_worker(
-        operation_growth, **_case(starpullm_validation.ranks_of(request.node), starpullm_validation.seed)
-    )
-
-
-def test_memory_that_runs_out_is_told(check_on_one_worker: Checker, starpullm_validation: Validation) -> None:
-    """Each place in the library that allocates fails, one in each call."""
-    check_on_one_worker(scarce_memory, **_case(1, starpullm_validation.seed))
-
-
-def test_refused_tasks_leave_nothing(request: pytest.FixtureRequest, starpullm_validation: Validation) -> None:
-    """StarPU refuses tasks from the first to the last of a step."""
-    checker = Checker(starpullm_validation, request.node, None)
-    checker.alone(
-        refused_tasks,
-        counts_allocations=True,
-        preloads=(refusals.find_library(),),
-        environment={"MALLOC_PERTURB_": "165"},  # memory that is freed is overwritten, so that using it later shows
-    )

@@ -20,10 +20,8 @@ from numpy.typing import NDArray
 
 from starpullm.checks import lifetimes, runs
 from starpullm.checks.isolation import CheckReport, Pool, RuntimeConfiguration
-from starpullm.checks.operations import operation_growth
 from starpullm.checks.result import CheckResult, Outcome
 from starpullm.checks.same_bits import MAX_DELAY_US, check_same_bits
-from starpullm.checks.scarcity import scarce_memory
 from starpullm.checks.underflow import underflow
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.files.tokens import write_tokens
@@ -34,6 +32,9 @@ from starpullm.pytest_plugin.options import DISTURBING
 from starpullm.speed.rounds import open_rounds
 from starpullm.speed.turns import Contender
 from starpullm.speed.workload import Workload
+
+from ..native.limits.operations import operation_growth
+from ..native.limits.scarcity import scarce_memory
 
 __all__ = ["CHECKS", "REPEATED", "TIME_LIMIT_CATCH", "Catch", "Hunt", "Laboratory", "hunt"]
 

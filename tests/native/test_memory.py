@@ -18,10 +18,10 @@ import pytest
 from starpullm.binding import allocations
 from starpullm.checks import memory
 from starpullm.checks.memory import check_growth, check_operations
-from starpullm.checks.scarcity import Operation, fail_each
 from starpullm.errors import OutOfMemoryError, StateError
 
 from .children import attempt, run_function, run_python
+from .limits.scarcity import Operation, fail_each
 
 # llm.c at B = 4, T = 64.
 LLMC_RESIDENT_BYTES = 2.6e9

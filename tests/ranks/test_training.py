@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from starpullm.binding import refusals
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.header import HEADER_BYTES
@@ -125,13 +124,13 @@ def test_several_trainers_on_one_runtime(tmp_path: Path) -> None:
         assert losses == [loss for loss in alone for _ in range(2)] + alone * 2
 
 
-def test_one_rank_fails_in_a_native_call(tmp_path: Path) -> None:
+def test_one_rank_fails_in_a_native_call(tmp_path: Path, refusing_library: Path) -> None:
     """The others aren't left waiting, and name the rank that failed. What no rank can do is refused on all.
 
     A runtime is closed also after a step that was submitted half way.
     """
     huge, path = huge_model(tmp_path), model(tmp_path)
-    environment = {"LD_PRELOAD": str(refusals.find_library()), "MALLOC_PERTURB_": "165"}
+    environment = {"LD_PRELOAD": str(refusing_library), "MALLOC_PERTURB_": "165"}
     outcome = run(programs.one_rank_fails, path, huge, environment=environment)
     assert isinstance(outcome, Completed), outcome
     scheduler, checkpoint, message, half = outcome.reports[1].stdout.splitlines()
@@ -169,12 +168,12 @@ def test_a_call_that_one_rank_is_refused_ends_the_job(tmp_path: Path, call: str)
     assert_ended_soon(outcome)
 
 
-def test_a_step_that_is_half_submitted_ends_the_job(tmp_path: Path) -> None:
+def test_a_step_that_is_half_submitted_ends_the_job(tmp_path: Path, refusing_library: Path) -> None:
     """All ranks say why; none closes its trainer, because another one waits for what it hasn't submitted.
 
     Memory that is freed is overwritten, so that using it later shows.
     """
-    environment = {"LD_PRELOAD": str(refusals.find_library()), "MALLOC_PERTURB_": "165"}
+    environment = {"LD_PRELOAD": str(refusing_library), "MALLOC_PERTURB_": "165"}
     outcome = run(programs.half_submitted, model(tmp_path), environment=environment)
     assert isinstance(outcome, ExitedWith), outcome
     refused = (r"a task of [a-z_]+ in step 1 \(error -19\)", r"the transfer from \S+ to \S+ in step 1 \(error -22\)")

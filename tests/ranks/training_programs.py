@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import random
@@ -20,7 +21,6 @@ from numpy.typing import NDArray
 
 from starpullm import Runtime, Trainer
 from starpullm import trainer as trainer_module
-from starpullm.binding import refusals
 from starpullm.data.generator import generate_tokens
 from starpullm.data.loader import TokenLoader
 from starpullm.errors import StarpullmError
@@ -142,7 +142,8 @@ def one_rank_fails(comm: Comm, checkpoint: str, huge: str) -> None:
         except StarpullmError as error:
             print(error)
         with Trainer(runtime, checkpoint, batch_size=B, seq_len=T, reduction="redux") as half_submitted:
-            refusals.refuse_call(40)  # in the backward pass: there are contributions that nothing adds
+            # In the backward pass: there are contributions that nothing adds.
+            ctypes.CDLL(None).starpullm_refusals_call(40)
             try:
                 half_submitted.submit(*_batch(False))
             except StarpullmError as error:
@@ -179,9 +180,9 @@ def half_submitted(comm: Comm, checkpoint: str) -> None:
         float(trainer.submit(*_batch(False)))
         report_phase("submitting", 1)
         if comm.Get_rank() == 0:
-            refusals.refuse_call(20)
+            ctypes.CDLL(None).starpullm_refusals_call(20)
         else:
-            refusals.refuse_message(3)
+            ctypes.CDLL(None).starpullm_refusals_message(3)
         trainer.submit(*_batch(False))
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from starpullm.checks.interface.reports import check_steps, check_workers
-from starpullm.checks.interface.statements import Statements
 from starpullm.checks.runs import Place
+from starpullm.checks.sessions import check_steps, check_workers
+from starpullm.checks.statements import Statements
 from starpullm.trace import HandleInfo, Trace
 
 from .strict_trainer import runtime

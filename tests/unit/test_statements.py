@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from starpullm.checks.interface.processes import environment, in_fork, limited_files
-from starpullm.checks.interface.state_file import NUMBERS, StateFile
-from starpullm.checks.interface.statements import Statements
 from starpullm.checks.result import Outcome
+from starpullm.checks.statements import Statements
+from starpullm.checks.workplace import environment
 from starpullm.errors import FileError, InvalidArgumentError, RuntimeFailureError, StarpullmError, StateError
 
+from ..native.limits.processes import in_fork, limited_files
+from ..native.limits.state_file import NUMBERS, StateFile
 from .test_training_state import LAYERED, TENSORS, bytes_of, some_state
 
 F32 = np.float32

@@ -11,10 +11,10 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from starpullm.binding import prototypes
-from starpullm.checks.interface.processes import Workplace
 from starpullm.checks.kernels.check import KernelResult, check_kernel
 from starpullm.checks.libm import NUM_INPUTS, vector_levels
 from starpullm.checks.result import CheckResult, Outcome, passed_if
+from starpullm.checks.workplace import Workplace
 
 if TYPE_CHECKING:
     from starpullm.checks.runs import Place

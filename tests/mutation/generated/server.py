@@ -21,16 +21,10 @@ from typing import Any, NoReturn
 
 import pytest
 
-import starpullm.checks.interface.checkpoints
-import starpullm.checks.interface.machine
-import starpullm.checks.interface.persistence
-import starpullm.checks.interface.ranks
-import starpullm.checks.interface.reports
-import starpullm.checks.interface.runtimes
-import starpullm.checks.interface.states
-import starpullm.checks.interface.trainers
 import starpullm.checks.lifetimes
 import starpullm.checks.runs
+import starpullm.checks.sessions
+import starpullm.checks.threads
 import starpullm.checks.underflow
 import starpullm.pytest_plugin
 from starpullm.checks import isolation

@@ -101,6 +101,11 @@ _LONG = ("perturbation", "memory", *_INTERFACE)
 
 _PARITY = ("test_every_tensor_has_the_record_s_bits", "test_losses_are_the_same_on_all_ranks")
 
+_OWN_TESTS = (
+    "limits/test_limits.py",
+    *(f"test_{name}.py" for name in ("trainer", "saving", "bad_input", "partitions", "reduction_modes")),
+)
+
 STAGES = (
     Stage("quick", records=("tiny",)),
     Stage("interface", modules=_INTERFACE),
@@ -134,7 +139,7 @@ STAGES = (
             Program("test_allocation"),
         ),
     ),
-    Stage("project's tests", files=("trainer", "saving", "bad_input", "partitions", "reduction_modes")),
+    Stage("project's tests", files=_OWN_TESTS),
 )
 """All but the last two are the default suite, without the throughput tests that it skips, and its run on two ranks.
 The last two are not the suite, which users have, but a part of the project's own tests."""
@@ -388,7 +393,7 @@ class Workplace:
 
     def _run_pytest(self, stage: Stage, environment: Mapping[str, str], folder: Path) -> Outcome:
         plugin = ["-p", "starpullm.pytest_plugin"] if not plugin_is_installed() else []
-        files = [str(CHECKOUT / "tests" / "native" / f"test_{name}.py") for name in stage.files]
+        files = [str(CHECKOUT / "tests" / "native" / name) for name in stage.files]
         arguments = ["-x", "-q", "-rfE", "--color=no", "-p", "no:cacheprovider", *plugin]
         arguments += ["--timeout=120", "--timeout-method=thread", *files]
         command = ["env", "-C", str(folder), sys.executable, "-P", "-m", "pytest", *arguments]

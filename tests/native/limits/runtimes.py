@@ -9,18 +9,21 @@ from pathlib import Path
 
 from starpullm.binding import prototypes, structs
 from starpullm.binding.library import find_library
-from starpullm.checks.interface.mpi import check_levels
-from starpullm.checks.interface.options import TINY, B, T
-from starpullm.checks.interface.processes import Workplace, environment, in_fork, loaded_library
-from starpullm.checks.interface.simultaneous import check_simultaneous_calls
-from starpullm.checks.interface.starts import as_it_is, has_mpi, machine_info, start_as_is
-from starpullm.checks.interface.statements import ACCEPTED, Statements, ending_of, text_of
 from starpullm.checks.result import CheckResult
 from starpullm.checks.runs import checkpoint_in
+from starpullm.checks.statements import ACCEPTED, Statements, ending_of, text_of
+from starpullm.checks.threads import machine_info
+from starpullm.checks.workplace import Workplace, environment
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StateError
 from starpullm.runtime import Partition, Runtime, schedulers
 from starpullm.trainer import Instruments, Trainer
+
+from .mpi import check_levels
+from .options import TINY, B, T
+from .processes import in_fork, loaded_library
+from .simultaneous import check_simultaneous_calls
+from .starts import as_it_is, has_mpi, start_as_is
 
 _TWO_CORES = "numa:1 core:2 pu:1"
 

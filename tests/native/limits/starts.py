@@ -27,13 +27,6 @@ def as_it_is(runtime: Runtime) -> structs.RuntimeHandle:
     return handle
 
 
-def machine_info() -> Any:
-    """Return what the library says of the machine and of StarPU, as its struct."""
-    info = structs.new("machine_info")
-    prototypes.call("machine_info", info)
-    return info
-
-
 def has_mpi() -> bool:
     """Return whether the library was built with MPI."""
     build = structs.new("build_info")

@@ -12,8 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from starpullm.checks.interface.processes import limited_files
-from starpullm.checks.interface.state_file import StateFile
 from starpullm.checks.memory import GrowthResult, check_operations
 from starpullm.checks.observer import Observer
 from starpullm.checks.runs import Place, find_record, new_trainer, own_batch
@@ -30,6 +28,9 @@ from starpullm.golden.records import GoldenRecord
 from starpullm.resume import training_state
 from starpullm.runtime import Runtime
 from starpullm.trainer import Instruments, Trainer
+
+from .processes import limited_files
+from .state_file import StateFile
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm

@@ -12,7 +12,7 @@ import numpy as np
 
 from starpullm.binding import prototypes
 from starpullm.binding.kernels import Kernel, fit_caches, kernel_names
-from starpullm.checks.interface.statements import Statements
+from starpullm.checks.statements import Statements
 from starpullm.errors import InvalidArgumentError
 
 _UPWARD = 0x800

@@ -1,4 +1,4 @@
-"""What needs no native library of the check that lets StarPU refuse tasks."""
+"""What needs no native library of the counting of allocations."""
 
 from __future__ import annotations
 
@@ -6,14 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from starpullm.binding import allocations, refusals
-from starpullm.errors import StateError
-
-
-def test_a_process_that_has_not_preloaded_it_is_told() -> None:
-    for call in (refusals.refuse_call, refusals.refuse_message):
-        with pytest.raises(StateError, match=r"libstarpullm_refusals\.so isn't preloaded, expected it in .*LD_PRELOAD"):
-            call(1)
+from starpullm.binding import allocations
 
 
 def test_several_libraries_are_preloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from starpullm.binding import header, prototypes, structs
-from starpullm.checks.interface.statements import Statements
+from starpullm.checks.statements import Statements
 from starpullm.errors import InvalidArgumentError
 from starpullm.loss import Loss
 from starpullm.trainer import Trainer

@@ -1,31 +1,29 @@
-"""What only several ranks can show: refusals on all of them together, and where their threads run."""
+"""What only several ranks can show: refusals on all of them together, and what they save together."""
 
 from __future__ import annotations
 
 import errno
-import os
 import tempfile
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starpullm.binding import prototypes
-from starpullm.checks.interface.checkpoints import large_checkpoint
-from starpullm.checks.interface.machine import cores_of_two_units, own_cores
-from starpullm.checks.interface.options import MODEL, TINY, create_as_is
-from starpullm.checks.interface.processes import NO_FORMAT, Workplace, bound_to, environment
-from starpullm.checks.interface.statements import Statements
 from starpullm.checks.observer import Observer
 from starpullm.checks.result import CheckResult
 from starpullm.checks.runs import Place, find_record, new_trainer, own_batch
+from starpullm.checks.statements import Statements
 from starpullm.errors import FileError, InvalidArgumentError, StateError
 from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.training_state import read_training_state
 from starpullm.resume import training_state
-from starpullm.runtime import Partition, Runtime
+
+from .checkpoints import large_checkpoint
+from .options import MODEL, TINY, create_as_is
+from .processes import NO_FORMAT
 
 if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
+    pass
 
 _INT32_MAX = 2**31 - 1
 
@@ -131,51 +129,6 @@ def saved_over_ranks(place: Place, *, record: str, seed: int) -> CheckResult:
                 statements.same_bits(f"{name} after two steps", again.tensor("params", name), saved.params[name])
         _wait(place)
     return statements.result()
-
-
-def threads_of_ranks(workplace: Workplace) -> CheckResult:
-    """Ranks of one machine have cores of their own if there are enough of them, and else share what there is."""
-    statements = Statements("threads of ranks")
-    cores, units = len(own_cores()), os.sched_getaffinity(0)
-    with environment(HWLOC_SYNTHETIC=None):
-        for partition in ("1x1", "2x1"):
-            if Partition.parse(partition).workers <= cores:
-                _check_threads(statements, workplace.comm, partition, cores)
-        _check_bound_ranks(statements, workplace.comm)
-    with environment(HWLOC_SYNTHETIC="numa:1 core:2 pu:1"):
-        _check_threads(statements, workplace.comm, "2x1", 0)
-    with environment(**cores_of_two_units(sorted(units))):
-        found = _check_threads(statements, workplace.comm, "1x1", len(units))
-    statements.equal("units that are not the first of a core's two", set(), found - units)
-    return statements.result()
-
-
-def _check_threads(statements: Statements, comm: Comm | None, partition: str, cores: int) -> set[int]:
-    """Compare where the threads are, on a machine with so many cores to bind to; return this rank's first units."""
-    node = os.uname().nodename
-    with Runtime(partition, comm=comm) as runtime:
-        mine = [(place.first_unit, place.num_units) for place in runtime.threads()]
-        everyone = comm.allgather((node, mine)) if comm else [(node, mine)]
-    here = [threads for where, threads in everyone if where == node]
-    whose = f"of {partition} on each of {len(here)} ranks, {cores} cores"
-    if cores < sum(map(len, here)):
-        units = os.sched_getaffinity(0)
-        shared = {(min(units), len(units))}
-        statements.equal(f"first unit and number of units {whose}", shared, set(mine))
-    else:
-        statements.equal(f"numbers of units {whose}", {1}, {count for _, count in mine})
-        units_here = [unit for threads in here for unit, _ in threads]
-        statements.equal(f"units {whose}", len(units_here), len(set(units_here)))
-    return {unit for unit, _ in mine}
-
-
-def _check_bound_ranks(statements: Statements, comm: Comm | None) -> None:
-    """Ranks that mpirun has bound to a unit each stay there, with their threads."""
-    units = sorted(os.sched_getaffinity(0))
-    own = units[(comm.Get_rank() if comm else 0) % len(units)]
-    with bound_to({own}), Runtime("1x1", comm=comm) as runtime:
-        mine = [(place.first_unit, place.num_units) for place in runtime.threads()]
-    statements.equal(f"unit and number of units of a rank that is bound to unit {own}", [(own, 1)], mine)
 
 
 def _wait(place: Place) -> None:

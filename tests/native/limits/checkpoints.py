@@ -14,15 +14,16 @@ from functools import partial
 from pathlib import Path
 
 from starpullm.binding import prototypes
-from starpullm.checks.interface.options import MODEL, TINY, B, T, create_as_is
-from starpullm.checks.interface.processes import NO_FORMAT, working_folder
-from starpullm.checks.interface.statements import Statements
 from starpullm.checks.result import CheckResult
 from starpullm.checks.runs import Place
+from starpullm.checks.statements import Statements
 from starpullm.errors import FileError, FormatError, InvalidArgumentError
 from starpullm.files.model import num_parameters
 from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
+
+from .options import MODEL, TINY, B, T, create_as_is
+from .processes import NO_FORMAT, working_folder
 
 HEADER = 1024
 KIND = "20240326 (a model checkpoint)"

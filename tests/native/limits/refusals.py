@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 
-from starpullm.binding import allocations, refusals
-from starpullm.checks.interface.options import TINY
-from starpullm.checks.interface.processes import Workplace
-from starpullm.checks.interface.statements import Statements, StatementsResult
+from starpullm.binding import allocations
 from starpullm.checks.observer import Observer
 from starpullm.checks.runs import Place, new_trainer, own_batch
-from starpullm.checks.scarcity import left_allocations
+from starpullm.checks.statements import Statements, StatementsResult
+from starpullm.checks.workplace import Workplace
 from starpullm.errors import RuntimeFailureError, StateError
 from starpullm.runtime import Runtime
+
+from .options import TINY
+from .refused_calls import refuse_call
+from .scarcity import left_allocations
 
 _MANY = 10**6
 """More than the tasks of a step."""
@@ -32,7 +34,7 @@ def refused_tasks(workplace: Workplace) -> StatementsResult:
     statements = Statements("tasks that StarPU refuses")
     with Runtime() as runtime:
         sentence = f"StarPU refused a task for worker 0 (error {_ERROR})"
-        refusals.refuse_call(1)
+        refuse_call(1)
         statements.refused("where threads run", RuntimeFailureError, sentence, runtime.threads)
         statements.allowed("where threads run, asked again", runtime.threads)
         place = Place(runtime, workplace.directory)
@@ -49,9 +51,9 @@ def refused_tasks(workplace: Workplace) -> StatementsResult:
 def _whole_step(place: Place) -> tuple[list[str], float]:
     """Return the operations of a step's tasks in the order of their submission, and its loss."""
     with new_trainer(place, TINY, **_OPTIONS) as trainer:
-        refusals.refuse_call(_MANY)
+        refuse_call(_MANY)
         loss = trainer.submit(*own_batch(trainer, _SEED, 0)).value
-        submitted = _MANY - refusals.refuse_call(0)
+        submitted = _MANY - refuse_call(0)
         operations = [task.operation for task in trainer.trace()]
     if submitted != len(operations):
         raise RuntimeFailureError(f"tasks of a step: found {submitted} calls of StarPU, expected {len(operations)}")
@@ -65,10 +67,10 @@ def _refuse(statements: Statements, place: Place, number: int, operation: str, *
         batch = own_batch(trainer, _SEED, 0)
         if held:
             Observer(trainer).hold()
-        refusals.refuse_call(number)
+        refuse_call(number)
         sentence = f"StarPU refused a task of {operation} in step 0 (error {_ERROR})"
         statements.refused(what, RuntimeFailureError, sentence, partial(trainer.submit, *batch))
-        statements.equal(f"{what}: calls that were missing", 0, refusals.refuse_call(0))
+        statements.equal(f"{what}: calls that were missing", 0, refuse_call(0))
         if held:
             submitted = number - 1
             late = [edge for edge in Observer(trainer).release().tolist() if max(edge) >= submitted]

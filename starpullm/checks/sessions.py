@@ -8,18 +8,14 @@ from functools import partial
 
 import numpy as np
 
-from starpullm.checks.interface.options import TINY
-from starpullm.checks.interface.statements import Statements
 from starpullm.checks.result import CheckResult
 from starpullm.checks.runs import Place, find_record, new_trainer, own_batch
+from starpullm.checks.statements import Statements
 from starpullm.files.model import num_elements, parameter_shapes
 from starpullm.trace import AccessMode, Trace
-from starpullm.trainer import Instruments, Trainer
 
 _BLOCK_OF_TASKS = 1024
 """Tasks that the recorder stores in one block."""
-
-_QUIET_NAN = 1 << 22
 
 
 def long_traces(place: Place, *, record: str, seed: int) -> CheckResult:
@@ -84,37 +80,6 @@ def check_workers(statements: Statements, place: Place, trace: Trace) -> None:
         own = np.sort(tasks[tasks["worker"] == worker], order="start_ns")
         overlapping = int(np.sum(own["start_ns"][1:] < own["end_ns"][:-1]))
         statements.equal(f"tasks of worker {worker} that overlap", 0, overlapping)
-
-
-def poisoned_memory(place: Place, *, seed: int) -> CheckResult:
-    """Look at what the poison fills between two submissions: all that the second doesn't need; on one rank."""
-    statements = Statements("reach of the poison")
-    options = {"keep_activations": True, "trace": True, "instruments": Instruments(poison=True)}
-    with new_trainer(place, TINY, **options) as trainer, new_trainer(place, TINY) as plain:
-        for of in (trainer, plain):
-            of.step(*own_batch(of, seed, 0))
-            of.evaluate(*own_batch(of, seed, 1))  # writes no gradient, moment or parameter
-        for group in ("params", "m", "v"):
-            for name in trainer.tensor_names(group):
-                statements.same_bits(f"{group}/{name}", plain.tensor(group, name), trainer.tensor(group, name))
-        for group in ("grads", "activation_grads"):
-            for name in trainer.tensor_names(group):
-                _check_poisoned(statements, trainer, group, name)
-    return statements.result()
-
-
-def _check_poisoned(statements: Statements, trainer: Trainer, group: str, name: str) -> None:
-    values = trainer.tensor(group, name).ravel()
-    if group == "activation_grads" and name in _CONSTANT:
-        statements.equal(f"{group}/{name}, a constant, is poisoned", False, bool(np.isnan(values).any()))
-        return
-    bits = np.unique(values.view(np.uint32))
-    signalling = bool(np.isnan(values).all()) and not bits[0] & _QUIET_NAN
-    statements.equal(f"{group}/{name} is one signalling NaN", (1, True), (len(bits), signalling))
-
-
-_CONSTANT = ("losses", "probs", *(f"{name}_{of}" for name in ("ln1", "ln2", "lnf") for of in ("mean", "rstd")))
-"""Activations whose gradient no task writes: a constant, or +0."""
 
 
 def side_by_side(place: Place, *, record: str, seed: int) -> CheckResult:

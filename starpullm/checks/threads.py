@@ -1,4 +1,4 @@
-"""What the library says of the machine and of its threads, compared with what Linux says."""
+"""What the library says of the machine and of its threads, also of those of ranks, compared with what Linux says."""
 
 from __future__ import annotations
 
@@ -7,16 +7,26 @@ import os
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from starpullm.binding import header, prototypes
-from starpullm.checks.interface.processes import Workplace, bound_to, captured_output, environment
-from starpullm.checks.interface.starts import machine_info
-from starpullm.checks.interface.statements import Statements
+from starpullm.binding import header, prototypes, structs
 from starpullm.checks.result import CheckResult
-from starpullm.runtime import Runtime
+from starpullm.checks.statements import Statements
+from starpullm.checks.workplace import Workplace, bound_to, captured_output, environment
+from starpullm.runtime import Partition, Runtime
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Comm
 
 _MOST_CORES = 1024
 """Cores that the library counts."""
+
+
+def machine_info() -> Any:
+    """Return what the library says of the machine and of StarPU, as its struct."""
+    info = structs.new("machine_info")
+    prototypes.call("machine_info", info)
+    return info
 
 
 def machine_and_threads(workplace: Workplace) -> CheckResult:
@@ -169,3 +179,48 @@ def _check_unbound_threads(statements: Statements) -> None:
             os.sched_setaffinity(0, before)
         expected = [(worker, 0, min(units), len(units)) for worker in range(3)]
         statements.equal(f"threads on units {sorted(units)}", expected, places)
+
+
+def threads_of_ranks(workplace: Workplace) -> CheckResult:
+    """Ranks of one machine have cores of their own if there are enough of them, and else share what there is."""
+    statements = Statements("threads of ranks")
+    cores, units = len(own_cores()), os.sched_getaffinity(0)
+    with environment(HWLOC_SYNTHETIC=None):
+        for partition in ("1x1", "2x1"):
+            if Partition.parse(partition).workers <= cores:
+                _check_threads(statements, workplace.comm, partition, cores)
+        _check_bound_ranks(statements, workplace.comm)
+    with environment(HWLOC_SYNTHETIC="numa:1 core:2 pu:1"):
+        _check_threads(statements, workplace.comm, "2x1", 0)
+    with environment(**cores_of_two_units(sorted(units))):
+        found = _check_threads(statements, workplace.comm, "1x1", len(units))
+    statements.equal("units that are not the first of a core's two", set(), found - units)
+    return statements.result()
+
+
+def _check_threads(statements: Statements, comm: Comm | None, partition: str, cores: int) -> set[int]:
+    """Compare where the threads are, on a machine with so many cores to bind to; return this rank's first units."""
+    node = os.uname().nodename
+    with Runtime(partition, comm=comm) as runtime:
+        mine = [(place.first_unit, place.num_units) for place in runtime.threads()]
+        everyone = comm.allgather((node, mine)) if comm else [(node, mine)]
+    here = [threads for where, threads in everyone if where == node]
+    whose = f"of {partition} on each of {len(here)} ranks, {cores} cores"
+    if cores < sum(map(len, here)):
+        units = os.sched_getaffinity(0)
+        shared = {(min(units), len(units))}
+        statements.equal(f"first unit and number of units {whose}", shared, set(mine))
+    else:
+        statements.equal(f"numbers of units {whose}", {1}, {count for _, count in mine})
+        units_here = [unit for threads in here for unit, _ in threads]
+        statements.equal(f"units {whose}", len(units_here), len(set(units_here)))
+    return {unit for unit, _ in mine}
+
+
+def _check_bound_ranks(statements: Statements, comm: Comm | None) -> None:
+    """Ranks that mpirun has bound to a unit each stay there, with their threads."""
+    units = sorted(os.sched_getaffinity(0))
+    own = units[(comm.Get_rank() if comm else 0) % len(units)]
+    with bound_to({own}), Runtime("1x1", comm=comm) as runtime:
+        mine = [(place.first_unit, place.num_units) for place in runtime.threads()]
+    statements.equal(f"unit and number of units of a rank that is bound to unit {own}", [(own, 1)], mine)

@@ -15,13 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from starpullm.checks.interface.checkpoints import HEADER, opening
-from starpullm.checks.interface.options import MODEL, TINY, B, T
-from starpullm.checks.interface.processes import NO_FORMAT, limited_files, working_folder
-from starpullm.checks.interface.state_file import StateFile
-from starpullm.checks.interface.statements import Statements
 from starpullm.checks.result import CheckResult
 from starpullm.checks.runs import Place, new_trainer, own_batch
+from starpullm.checks.statements import Statements
 from starpullm.data.generator import generate_checkpoint
 from starpullm.errors import FileError, FormatError, InvalidArgumentError
 from starpullm.files.checkpoint import read_checkpoint
@@ -29,6 +25,11 @@ from starpullm.files.model import num_parameters
 from starpullm.files.training_state import read_training_state
 from starpullm.resume import training_state
 from starpullm.trainer import Instruments, Trainer
+
+from .checkpoints import HEADER, opening
+from .options import MODEL, TINY, B, T
+from .processes import NO_FORMAT, limited_files, working_folder
+from .state_file import StateFile
 
 _OLD = b"what was there before"
 _LOCK_BYTES = 128

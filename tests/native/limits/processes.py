@@ -1,4 +1,4 @@
-"""The process that a check runs in: its place, environment, limits, cores and output, and forks of it."""
+"""The process that a test of limits runs in: its files, and forks of it."""
 
 from __future__ import annotations
 
@@ -6,38 +6,16 @@ import ctypes
 import json
 import os
 import resource
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
+from starpullm.checks.workplace import environment
 from starpullm.errors import RuntimeFailureError
-
-if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
-
 
 NO_FORMAT = "100%d%s "
 """How the names of folders begin: a path that is taken for a format would change."""
-
-
-class Workplace(NamedTuple):
-    """Where a check runs that starts runtimes itself: a directory for its files, and several ranks' communicator."""
-
-    directory: Path
-    comm: Comm | None = None
-
-
-@contextmanager
-def environment(**variables: str | None) -> Iterator[None]:
-    """Set variables of the environment, or remove those that are None, and restore them."""
-    before = {name: os.environ.get(name) for name in variables}
-    try:
-        _set(variables)
-        yield
-    finally:
-        _set(before)
 
 
 def in_fork(function: Callable[[], Any], **variables: str | None) -> Any:
@@ -90,32 +68,6 @@ def loaded_library(*names: str) -> ctypes.CDLL:
 
 
 @contextmanager
-def bound_to(units: set[int]) -> Iterator[None]:
-    """Let this process, with all of its threads, use these processing units only, as mpirun and taskset do."""
-    before = {task: os.sched_getaffinity(task) for task in _tasks()}
-    try:
-        _bind(dict.fromkeys(before, units))
-        yield
-    finally:
-        _bind(before)
-
-
-@contextmanager
-def captured_output() -> Iterator[Callable[[], str]]:
-    """Provide what this process has written to its standard output and error, by C or Python, while inside."""
-    with tempfile.TemporaryFile() as file:
-        saved = [os.dup(number) for number in (1, 2)]
-        try:
-            for number in (1, 2):
-                os.dup2(file.fileno(), number)
-            yield lambda: os.pread(file.fileno(), 1 << 16, 0).decode("utf-8", "replace")
-        finally:
-            for number, descriptor in zip((1, 2), saved, strict=True):
-                os.dup2(descriptor, number)
-                os.close(descriptor)
-
-
-@contextmanager
 def working_folder(folder: Path) -> Iterator[None]:
     """Let relative paths be relative to this folder."""
     before = Path.cwd()
@@ -135,21 +87,3 @@ def limited_files(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def _tasks() -> list[int]:
-    return [int(task.name) for task in Path("/proc/self/task").iterdir()]
-
-
-def _bind(units: Mapping[int, set[int]]) -> None:
-    for task, own in units.items():
-        with suppress(ProcessLookupError):  # a thread that has ended
-            os.sched_setaffinity(task, own)
-
-
-def _set(variables: Mapping[str, str | None]) -> None:
-    for name, value in variables.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value

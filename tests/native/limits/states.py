@@ -13,17 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from starpullm.checks.interface.checkpoints import OTHER_KINDS, SIZES
-from starpullm.checks.interface.options import MODEL, TINY, B, T
-from starpullm.checks.interface.processes import NO_FORMAT
-from starpullm.checks.interface.state_file import BLOCK, ENTRY, HEADER, NUMBERS, StateFile
-from starpullm.checks.interface.statements import Statements
 from starpullm.checks.result import CheckResult
 from starpullm.checks.runs import Place, new_trainer, own_batch
+from starpullm.checks.statements import Statements
 from starpullm.errors import FileError, FormatError, InvalidArgumentError, StarpullmError
 from starpullm.files.model import UNLAYERED_PARAMETERS, parameter_shapes
 from starpullm.resume import training_state
 from starpullm.trainer import Trainer
+
+from .checkpoints import OTHER_KINDS, SIZES
+from .options import MODEL, TINY, B, T
+from .processes import NO_FORMAT
+from .state_file import BLOCK, ENTRY, HEADER, NUMBERS, StateFile
 
 _STEPS = 1
 _GROUPS = ("params", "m", "v")

@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 
 from starpullm.binding import prototypes, structs
-from starpullm.checks.interface.arithmetic import check_arithmetic
-from starpullm.checks.interface.calls import check_no_objects, check_pointers
-from starpullm.checks.interface.options import MODEL, TINY, B, T
-from starpullm.checks.interface.statements import Statements
 from starpullm.checks.observer import InstrumentCounts, Observer
 from starpullm.checks.references import record_trainer
 from starpullm.checks.result import CheckResult
 from starpullm.checks.runs import Place, new_trainer, own_batch
+from starpullm.checks.statements import Statements
 from starpullm.errors import InvalidArgumentError, StateError, TokenRangeError
 from starpullm.trainer import Instruments, Trainer
+
+from .arithmetic import check_arithmetic
+from .calls import check_no_objects, check_pointers
+from .options import MODEL, TINY, B, T
 
 _HELD = "the session holds its tasks, expected a release first"
 _NOT_TRACED = "the session isn't traced, expected one created with trace"

@@ -12,11 +12,12 @@ from functools import partial
 from pathlib import Path
 
 from starpullm.binding import prototypes, structs
-from starpullm.checks.interface.processes import environment
-from starpullm.checks.interface.starts import as_it_is, start_as_is
-from starpullm.checks.interface.statements import Statements, ending_of, text_of
+from starpullm.checks.statements import Statements, ending_of, text_of
+from starpullm.checks.workplace import environment
 from starpullm.errors import StateError
 from starpullm.runtime import Runtime
+
+from .starts import as_it_is, start_as_is
 
 _CORES = 24
 _PARTITION = f"{_CORES}x1"

@@ -1,1 +1,0 @@
-"""What starpullm.h promises beside the bits of a training: limits and their sentences, reports, and files."""
