@@ -59,9 +59,6 @@ static status check_acquired(const struct data *data, int error)
 
 static status acquire(struct data *data, enum starpu_data_access_mode mode)
 {
-    /* The audit doesn't see what a task does to an open buffer: no task may be running. */
-    if (data->audit)
-        starpu_task_wait_for_all();
     TRY(check_acquired(data, starpu_data_acquire(data->handle, mode)));
     audit_open(data->audit, data->id);
     return STARPULLM_OK;

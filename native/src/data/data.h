@@ -30,9 +30,9 @@ status data_create(struct data *data, const char *name, int32_t id, int owner, b
 /* Waits for the tasks that use it. */
 void data_destroy(struct data *data);
 
-/* Waits for the tasks submitted so far that write the data (for _write also those that read it; for all tasks if
- * accesses are audited), and delays later ones until data_release(). *memory is the buffer. The value must be on this
- * rank: see exchange.h. */
+/* Waits for the tasks submitted so far that write the data (for _write also those that read it), and delays later ones
+ * until data_release(). *memory is the buffer. The value must be on this rank: see exchange.h. If accesses are audited,
+ * no other task that uses audited data may be running. */
 status data_acquire_read(struct data *data, const void **memory);
 status data_acquire_write(struct data *data, void **memory);
 void data_release(struct data *data);
