@@ -12,9 +12,7 @@ from starpullm.checks.observer import Observer
 from starpullm.checks.runs import Place, new_trainer, own_batch
 from starpullm.checks.scarcity import left_allocations
 from starpullm.errors import RuntimeFailureError, StateError
-from starpullm.loss import Loss
 from starpullm.runtime import Runtime
-from starpullm.trainer import Trainer
 
 _MANY = 10**6
 """More than the tasks of a step."""
@@ -95,11 +93,8 @@ def _refuse_hold(statements: Statements, place: Place) -> None:
         refusals.refuse_call(1)
         statements.allowed("a release", observer.release)
         statements.equal("a release: calls that may be refused", 1, refusals.refuse_call(0))
-        statements.equal("a released step: whether its loss is known after a wait", True, _is_known(trainer, loss))
+        trainer.wait()
+        statements.equal("a released step: whether its loss is known after a wait", True, loss.ready)
+        del loss
     allocations.stop()
     statements.equal("a hold: what is left", "", left_allocations())
-
-
-def _is_known(trainer: Trainer, loss: Loss) -> bool:
-    trainer.wait()
-    return loss.ready
