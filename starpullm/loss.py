@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from starpullm.binding import prototypes, structs
+from starpullm.processes.progress import report_phase
 
 
 class Loss:
     """The mean loss of a submitted step, which is known when the step's tasks have run."""
 
-    def __init__(self, handle: structs.LossHandle) -> None:
+    def __init__(self, handle: structs.LossHandle, step: int | None = None) -> None:
         self._handle = handle
+        self._step = step  # None: of no step
         self._value: np.float32 | None = None
 
     @property
@@ -23,7 +25,11 @@ class Loss:
     def value(self) -> np.float32:
         """The mean loss over the batch in nats per token, binary32; waits until it is known."""
         if self._value is None:
+            if self._step is not None:
+                report_phase(f"waiting for the loss of step {self._step}")
             self._value = prototypes.loss_value(self._handle)
+            if self._step is not None:
+                report_phase(f"after step {self._step}", self._step)
             self._release()
         return self._value
 

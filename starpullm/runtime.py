@@ -13,6 +13,7 @@ from starpullm.binding import prototypes, structs
 from starpullm.binding.library import find_blas
 from starpullm.binding.resource import Resource
 from starpullm.errors import InvalidArgumentError
+from starpullm.processes.ranks import CommonBlocks
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
@@ -63,7 +64,10 @@ class Runtime(Resource):
     """StarPU, running; a context manager.
 
     With a communicator, its ranks run one task graph together: all of them create the runtime, and make the same calls
-    on it and on its trainers, in the same order and with the same options (the partition may differ).
+    on it and on its trainers, in the same order and with the same options (the partition may differ). An exception that
+    leaves the ``with`` block of the runtime or of a trainer on one rank is written to standard error and ends all ranks
+    by ``MPI_Abort``, unless within a second all ranks have left the block after the same calls: then each rank closes
+    what it has open, and the exception goes on.
 
     Parameters
     ----------
@@ -125,6 +129,7 @@ class Runtime(Resource):
             blas_library=None if library is None else prototypes.c_string("blas_library", library),
         )
         prototypes.call("runtime_create", options, self._handle.address)
+        self._blocks = CommonBlocks(self.comm) if self.comm else None
         blas = prototypes.text(prototypes.call("blas"))
         self.matmul = f"blas ({blas})" if blas else "strict"
         """What computes the matrix products: ``"strict"``, or ``"blas (...)"`` with the BLAS's own description."""
@@ -143,6 +148,12 @@ class Runtime(Resource):
 
     def _destroy(self) -> None:
         prototypes.call("runtime_destroy", self._handle)
+        if self._blocks is not None:
+            self._blocks.free()
+
+    @property
+    def _common_blocks(self) -> CommonBlocks | None:
+        return self._blocks
 
     def __del__(self) -> None:
         # A runtime that is dropped without close() would keep this process from starting another one. Over ranks

@@ -18,7 +18,7 @@ from starpullm.errors import InvalidArgumentError, TokenRangeError
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.loss import Loss
 from starpullm.processes.progress import report_phase
-from starpullm.processes.ranks import check_same_options, common_call
+from starpullm.processes.ranks import CommonBlocks, check_same_options, common_call
 from starpullm.resume import model_config, training_state
 from starpullm.runtime import Runtime
 from starpullm.trace import Trace, read_trace
@@ -167,6 +167,7 @@ class Trainer(Resource):
         config = structs.new("model_config")
         prototypes.call("session_config", self._handle, config)
         self.config = model_config(config)
+        self._last_step = 0 if resume is None else training_state(resume).step
         self._tensors = {group: self._read_tensor_table(number) for number, group in enumerate(GROUPS)}
 
     def submit(self, inputs: ArrayLike, targets: ArrayLike) -> Loss:
@@ -186,7 +187,12 @@ class Trainer(Resource):
         StateError
             If the trainer is closed.
         """
-        return self._submit("session_submit_step", inputs, targets)
+        number = self._last_step + 1
+        report_phase(f"submitting step {number}")
+        loss = self._submit("session_submit_step", inputs, targets, step=number)
+        self._last_step = number
+        report_phase(f"after submitting step {number}")
+        return loss
 
     def step(self, inputs: ArrayLike, targets: ArrayLike) -> np.float32:
         """Do one step and return its mean loss, which is that before the update; arguments and errors as ``submit``."""
@@ -352,6 +358,10 @@ class Trainer(Resource):
         """Discard the recorded tasks, and what instruments found in them; errors as ``trace``."""
         prototypes.call("session_trace_clear", self._handle)
 
+    @property
+    def _common_blocks(self) -> CommonBlocks | None:
+        return self.runtime._common_blocks
+
     def _destroy(self) -> None:
         # Cleared first, so that an interrupt leaks the session instead of destroying it twice.
         handle, self._handle = self._handle, structs.SessionHandle()
@@ -366,11 +376,11 @@ class Trainer(Resource):
         if hasattr(self, "_handle") and not sys.is_finalizing():
             self.close()
 
-    def _submit(self, function: str, inputs: ArrayLike, targets: ArrayLike) -> Loss:
+    def _submit(self, function: str, inputs: ArrayLike, targets: ArrayLike, step: int | None = None) -> Loss:
         loss = structs.LossHandle()
         tokens = self._tokens("inputs", inputs), self._tokens("targets", targets)
         self._call(function, *tokens, loss.address)
-        return Loss(loss)
+        return Loss(loss, step)
 
     def _call(self, function: str, *arguments: object) -> None:
         """Call a function that all ranks have to call."""

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { HEADER_BYTES = 4096 };
+enum { HEADER_BYTES = 4096, MAX_FOLDERS = 10000 };
 static const size_t first_window = 1 << 16, largest_window = 1 << 22;
 
 static const struct {
@@ -82,14 +83,31 @@ static bool next_window(struct stream *stream)
     return true;
 }
 
+// Opens a new folder probe-PID. Processes of other nodes or PID namespaces may have the same PID and directory: then
+// the name ends in -2, -3 and so on.
+static int make_folder(const char *directory, unsigned pid)
+{
+    for (unsigned number = 1; number <= MAX_FOLDERS; number++) {
+        char path[PATH_MAX], suffix[16] = "";
+        if (number > 1)
+            snprintf(suffix, sizeof suffix, "-%u", number);
+        if (snprintf(path, sizeof path, "%s/probe-%u%s", directory, pid, suffix) >= (int)sizeof path) {
+            errno = ENAMETOOLONG;
+            return -1;
+        }
+        if (mkdir(path, 0777) == 0)
+            return open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (errno != EEXIST)
+            return -1;
+    }
+    return -1;
+}
+
 struct log *log_open(const char *directory, const struct probe_header *first)
 {
     struct log *log = calloc(1, sizeof *log);
-    char *path = NULL;
-    int folder = -1;
-    if (log == NULL || asprintf(&path, "%s/probe-%u", directory, first->pid) < 0)
-        goto failed;
-    if (mkdir(path, 0777) != 0 || (folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
+    const int folder = log == NULL ? -1 : make_folder(directory, first->pid);
+    if (folder < 0)
         goto failed;
     log->header_file = open_file(folder, "header");
     log->stack_file = open_file(folder, "stack");
@@ -106,13 +124,11 @@ struct log *log_open(const char *directory, const struct probe_header *first)
         goto failed;
     *log->header = *first;
     close(folder);
-    free(path);
     return log;
 failed:
     // What was opened stays open: it is a handful of files, once, and the process records nothing.
     if (folder >= 0)
         close(folder);
-    free(path);
     free(log);
     return NULL;
 }

@@ -13,6 +13,7 @@
 #include "kernels/kernels.h"
 #include "kernels/libm.h"
 #include "kernels/peak.h"
+#include "runtime/features.h"
 #include "runtime/ranks.h"
 #include "runtime/runtime.h"
 #include "runtime/topology.h"

@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, Self
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Comm
 
 __all__ = [
+    "CommonBlocks",
     "check_same_options",
     "common_call",
     "default_exit_status",
@@ -92,8 +93,8 @@ def guarded(comm: Comm, exit_status: Callable[[BaseException], int] = default_ex
     A rank whose block raises writes the exception and its own last report to standard error. If all ranks raise within
     a second, for example because of bad input, each distinct sentence is written once and each rank exits with its own
     status; at once, if the ranks haven't made the same calls by then (see ``common_call``), because trainers and
-    runtimes couldn't be closed. Otherwise the rank ends the others by ``MPI_Abort`` with its status. A rank that leaves
-    the block without an exception waits for the others.
+    runtimes couldn't be closed. Otherwise the rank ends the others by ``MPI_Abort`` with its status, also those that
+    have left the block. A rank that leaves the block without an exception waits for the others.
 
     SIGTERM, which mpirun sends to the surviving ranks when a rank has died, ends the process at once, after a line with
     its last report. SIGINT does the same if the block hasn't been left within two seconds. Both work during a native
@@ -121,13 +122,66 @@ def guarded(comm: Comm, exit_status: Callable[[BaseException], int] = default_ex
                 _leave_regularly(own)
                 raise
             reason = _reason(error, status)
-            if not _left_together(own, watch, reason):
-                _abort(comm, watch, reason)
+            ranks = _leave_failing(own, watch, reason)
+            if ranks is None or any(rank.sentence is None for rank in ranks):
+                _abort(own, watch, reason)
+            _say_once(own, watch, reason, ranks)
+            if not _all_can_close(ranks):
+                _end_with_all(own, reason)
             if isinstance(error, SystemExit):
                 raise
             raise SystemExit(status) from error
         finally:
             own.Free()  # all ranks get here
+
+
+class CommonBlocks:
+    """The ``with`` blocks that all ranks of a communicator enter and leave together: of a runtime and of its trainers.
+
+    Leaving one closes what it has opened, which waits for the other ranks.
+    """
+
+    def __init__(self, comm: Comm) -> None:
+        self._comm = comm.Dup()  # other ranks may be in the middle of an operation on `comm`
+        self._entered = 0
+
+    def enter(self) -> None:
+        """Count a block that is entered."""
+        self._entered += 1
+
+    def leave(self, error: BaseException | None) -> None:
+        """Wait for the other ranks at the end of a block; return if all ranks can close what it has opened.
+
+        A rank whose block has raised waits a second. If the other ranks have left theirs by then, with or without an
+        exception, and have made the same calls, each closes, and the exception goes on. Otherwise the rank writes the
+        exception and its own last report to standard error and ends all ranks by ``MPI_Abort``.
+        """
+        entered, self._entered = self._entered, self._entered - 1
+        status = 0 if error is None or isinstance(error, GeneratorExit) else default_exit_status(error)
+        if error is None or not status:
+            _leave_regularly(self._comm, entered)
+        elif not hasattr(error, _LEFT_TOGETHER):
+            in_main_thread = threading.current_thread() is threading.main_thread()
+            with _SignalWatch(self._comm.Get_rank()) if in_main_thread else nullcontext() as watch:
+                self._leave_failing(error, status, watch, entered)
+
+    def free(self) -> None:
+        """Free the communicator; all ranks have to call this."""
+        self._comm.Free()
+
+    def _leave_failing(self, error: BaseException, status: int, watch: _SignalWatch | None, entered: int) -> None:
+        if watch is not None:
+            watch.leaving.set()
+        reason = _reason(error, status, traced=isinstance(error, Exception))
+        ranks = _leave_failing(self._comm, watch, reason, entered)
+        all_have_failed = ranks is not None and all(rank.sentence is not None for rank in ranks)
+        if ranks is None or not (all_have_failed or _all_can_close(ranks)):
+            _abort(self._comm, watch, reason)
+        if not _all_can_close(ranks):
+            _say_once(self._comm, watch, reason, ranks)
+            _end_with_all(self._comm, reason)
+        if all_have_failed:  # the outer blocks needn't ask again; closing takes some ranks longer than others
+            setattr(error, _LEFT_TOGETHER, True)
 
 
 @contextmanager
@@ -224,7 +278,8 @@ class _Reason:
         _say(f"{self.trace}{who}: {self.sentence or f'exit status {self.status}'} ({progress.where()})")
 
 
-def _reason(error: BaseException, status: int) -> _Reason:
+def _reason(error: BaseException, status: int, *, traced: bool = False) -> _Reason:
+    """Return the reason of an exception; with a traceback if it is a defect, or `traced`."""
     if isinstance(error, SystemExit | click.exceptions.Exit):
         code = error.code if isinstance(error, SystemExit) else None
         return _Reason(status, "" if code is None or isinstance(code, int) else str(code))
@@ -232,7 +287,7 @@ def _reason(error: BaseException, status: int) -> _Reason:
         return _Reason(status, "interrupted")
     if isinstance(error, click.ClickException):
         return _Reason(status, error.format_message())
-    if isinstance(error, StarpullmError):
+    if isinstance(error, StarpullmError) and not traced:
         return _Reason(status, str(error))
     return _Reason(status, f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
 
@@ -245,38 +300,71 @@ class _Calls:
     """Whether none of them has failed half way."""
 
 
-def _left_together(comm: Comm, watch: _SignalWatch, reason: _Reason) -> bool:
-    """If all ranks fail within the time, write each distinct reason once, from the first rank that has it.
+_LEFT_TOGETHER = "_starpullm_left_together"
+"""Attribute of an exception with which all ranks have left a block, and can close what they have open."""
 
-    Return whether they did and have made the same calls, so that each can close what it has open.
-    """
-    watch.unsaid = reason
+
+@dataclass(frozen=True)
+class _Leaving:
+    """What a rank tells the others when it leaves a block."""
+
+    sentence: str | None
+    """Why it fails, "" if that was written before; None: it doesn't fail."""
+    entered: int
+    """The number of blocks that it was in."""
+    calls: int
+    calls_are_whole: bool
+
+    @classmethod
+    def now(cls, sentence: str | None, entered: int) -> _Leaving:
+        return cls(sentence, entered, _Calls.done, _Calls.are_whole)
+
+
+def _all_can_close(ranks: Sequence[_Leaving]) -> bool:
+    """Return whether all ranks have made the same calls, so that each can close what it has open."""
+    return all(rank.calls_are_whole for rank in ranks) and len({(rank.entered, rank.calls) for rank in ranks}) == 1
+
+
+def _leave_failing(
+    comm: Comm, watch: _SignalWatch | None, reason: _Reason, entered: int = 0
+) -> Sequence[_Leaving] | None:
+    """Wait for the other ranks to leave too; None if they don't within the time."""
+    if watch is not None:
+        watch.unsaid = reason
     with suppress(OSError):  # a missing directory for reports must not hide the reason
         progress.report_failure(reason.status, reason.sentence)
     try:
         if not meet(comm, AGREEMENT_SECONDS):
-            return False
-        of_ranks = comm.allgather((reason.sentence, _Calls.done, _Calls.are_whole))
+            return None
+        ranks: list[_Leaving] = comm.allgather(_Leaving.now(reason.sentence, entered))
     except Exception:  # the failure may be MPI's own
-        return False
-    sentences, counts, whole = zip(*of_ranks, strict=True)
-    watch.unsaid = None
+        return None
+    return ranks
+
+
+def _say_once(comm: Comm, watch: _SignalWatch | None, reason: _Reason, ranks: Sequence[_Leaving]) -> None:
+    """Write each distinct reason once, from the first rank that has it."""
+    if watch is not None:
+        watch.unsaid = None
+    sentences = [rank.sentence for rank in ranks]
     if reason.sentence and sentences.index(reason.sentence) == comm.Get_rank():
         reason.say(rank_list([rank for rank, sentence in enumerate(sentences) if sentence == reason.sentence]))
-    if all(whole) and len(set(counts)) == 1:
-        return True
+
+
+def _end_with_all(comm: Comm, reason: _Reason) -> NoReturn:
     meet(comm)  # when one has ended, mpirun ends the others, which have to write their reasons before
     os._exit(reason.status)
 
 
-def _leave_regularly(comm: Comm) -> None:
+def _leave_regularly(comm: Comm, entered: int = 0) -> None:
     progress.report_phase("waiting for the other ranks to end")
     meet(comm)
-    comm.allgather("")
+    comm.allgather(_Leaving.now(None, entered))
 
 
-def _abort(comm: Comm, watch: _SignalWatch, reason: _Reason) -> NoReturn:
-    watch.unsaid = None
+def _abort(comm: Comm, watch: _SignalWatch | None, reason: _Reason) -> NoReturn:
+    if watch is not None:
+        watch.unsaid = None
     reason.say(f"rank {comm.Get_rank()}")
     comm.Abort(reason.status)
     os._exit(reason.status)  # in case MPI_Abort returns

@@ -52,17 +52,14 @@ def train(
 
     def report() -> StepReport:
         nonlocal done
-        report_phase(f"waiting for the loss of step {done + 1}")
         loss = waiting.popleft().value
         done += 1
-        report_phase(f"after step {done}", done)
         seconds = (time.perf_counter() - start) / (done - first_step + 1)
         return StepReport(done, loss, tokens_per_step / (seconds * 1e3), (num_steps - done) * seconds)
 
     for step in range(first_step, num_steps + 1):
         report_phase(f"reading the batch of step {step}")
         batch = tokens.next()
-        report_phase(f"submitting step {step}")
         waiting.append(trainer.submit(*batch))
         if after_submit:
             after_submit(step)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -16,12 +17,20 @@ from .children import TWO_CORES
 
 pytestmark = pytest.mark.timeout(60)
 
+LOCK_SECONDS = 10
+"""After so long a process starts StarPU without the lock."""
+
 START = "from starpullm import Runtime; Runtime(partition='1x1').close()"
 
 
-def starts(stack: ExitStack, home: Path, count: int) -> list[subprocess.Popen[str]]:
-    environment = {**os.environ, **TWO_CORES, "STARPU_HOME": str(home)}
-    environment.pop("XDG_CACHE_HOME", None)
+VARIABLES = ("STARPU_HOME", "XDG_CACHE_HOME")
+
+
+def starts(stack: ExitStack, home: Mapping[str, Path], count: int) -> list[subprocess.Popen[str]]:
+    environment = {**os.environ, **TWO_CORES}
+    for variable in VARIABLES:
+        environment.pop(variable, None)
+    environment.update({variable: str(path) for variable, path in home.items()})
     processes = []
     for _ in range(count):
         process = subprocess.Popen(
@@ -34,19 +43,32 @@ def starts(stack: ExitStack, home: Path, count: int) -> list[subprocess.Popen[st
 
 
 def test_one_after_the_other(tmp_path: Path) -> None:
-    """A process doesn't start StarPU while another one has the home folder's lock."""
+    """A process doesn't start StarPU while another one has the lock of a folder that StarPU may take for its home.
+
+    Which one it takes if it has two depends on its version. Two processes with the same two folders in another order
+    don't wait for each other, and one whose folders are the same doesn't wait for itself.
+    """
+    first, second = (tmp_path / name for name in ("first", "second"))
+    first.mkdir()
+    second.mkdir()
     with ExitStack() as stack:
-        folder = os.open(tmp_path, os.O_RDONLY)
+        folder = os.open(first, os.O_RDONLY)
         stack.callback(os.close, folder)
         fcntl.flock(folder, fcntl.LOCK_EX)
-        (process,) = starts(stack, tmp_path, 1)
+        homes = [(first,), (first, first), (first, second), (second, first)]
+        processes = [
+            process for home in homes for process in starts(stack, dict(zip(VARIABLES, home, strict=False)), 1)
+        ]
         time.sleep(2)
-        assert process.poll() is None
-        assert list(tmp_path.iterdir()) == []
+        assert [process.poll() for process in processes] == [None] * len(processes)
+        assert [*first.iterdir(), *second.iterdir()] == []
         fcntl.flock(folder, fcntl.LOCK_UN)
-        _, errors = process.communicate(timeout=30)
-        assert (process.returncode, errors) == (0, "")
-        assert list(tmp_path.iterdir()) != []
+        begin = time.monotonic()
+        for process in processes:
+            _, errors = process.communicate(timeout=30)
+            assert (process.returncode, errors) == (0, "")
+        assert time.monotonic() - begin < LOCK_SECONDS
+        assert list(first.iterdir()) != []
 
 
 def test_several_at_once(tmp_path: Path) -> None:
@@ -54,6 +76,6 @@ def test_several_at_once(tmp_path: Path) -> None:
         for attempt in range(3):
             home = tmp_path / str(attempt)
             home.mkdir()
-            for process in starts(stack, home, 4):
+            for process in starts(stack, {"STARPU_HOME": home}, 4):
                 _, errors = process.communicate(timeout=30)
                 assert (process.returncode, errors) == (0, "")

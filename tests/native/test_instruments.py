@@ -72,6 +72,27 @@ def test_no_bit_is_moved_and_nothing_found(tiny_checkpoint: Path, reduction: str
         assert found == plain, instruments
 
 
+def audited_beside_held(checkpoint: str, path: str) -> Any:
+    """Train, read and save an audited trainer while another one holds its tasks."""
+    with Runtime("1x1") as runtime, new_trainer(runtime, checkpoint, None) as held:
+        Observer(held).hold()
+        loss = held.submit(*batch(held, 0))
+        with new_trainer(runtime, checkpoint, {"audit": True}) as audited:
+            audited.submit(*batch(audited, 0))
+            audited.submit(*batch(audited, 1))
+            audited.tensor("params", "wte")
+            audited.save_checkpoint(path)
+            findings = [str(finding) for finding in Observer(audited).findings()]
+        was_held = not loss.ready
+        Observer(held).release()
+        return was_held, float(loss.value) > 0, findings
+
+
+def test_an_audit_waits_for_its_own_tasks(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """For those of another trainer, which nothing lets go, it would wait for ever."""
+    assert run_function(audited_beside_held, tiny_checkpoint, tmp_path / "saved.bin") == [True, True, []]
+
+
 def read_and_save(checkpoint: str, directory: str) -> Any:
     """What the application does to buffers that are closed to all but tasks."""
     with Runtime("1x1") as runtime, new_trainer(runtime, checkpoint, {"audit": True}) as trainer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -10,8 +11,10 @@ import pytest
 
 from starpullm.checks.result import Outcome
 from starpullm.errors import InvalidArgumentError
+from starpullm.files.probe_log import read_probe_log
 from starpullm.probe import ProbeResult, probe_program
 from starpullm.probe.findings import Kind
+from starpullm.probe.schedules import REFERENCE
 
 RIGHT_TASKS = 31
 
@@ -150,6 +153,17 @@ def test_a_program_that_fails(scenarios: Path) -> None:
     result = probe(scenarios, "fails", runs=1)
     assert result.outcome is Outcome.FAILED
     assert result.findings[0].sentence == "the program ended with exit status 3"
+
+
+def test_two_processes_of_one_number(scenarios: Path, tmp_path: Path) -> None:
+    """Those of two nodes, or of two PID namespaces, write into one directory: each has a log of its own."""
+    environment = {**os.environ, **REFERENCE.environment(tmp_path, 2, hash_contents=True)}
+    code = 'mkdir "$1/probe-$$" "$1/probe-$$-2" && exec "$2" commute'
+    subprocess.run(["sh", "-c", code, "sh", tmp_path, scenarios], env=environment, timeout=60, check=True)
+    *others, third = sorted(tmp_path.iterdir())
+    assert third.name == f"{others[0].name}-3"
+    assert [list(folder.iterdir()) for folder in others] == [[], []]
+    assert len(read_probe_log(third).tasks) > 0
 
 
 def test_much_output_is_not_kept(scenarios: Path) -> None:

@@ -78,6 +78,14 @@ def raise_error(comm: Comm) -> None:
             raise ValueError("found a bad number")
 
 
+def raise_at_the_end(comm: Comm) -> None:
+    """Raise when the other ranks are about to leave the guarded block, or wait there."""
+    report_phase("at the end", FAILING_STEP)
+    comm.barrier()
+    if comm.Get_rank() == FAILING_RANK:
+        raise ValueError("found a bad number")
+
+
 def segfault(comm: Comm) -> None:
     for step in steps(comm):
         if step == FAILING_STEP:

@@ -94,6 +94,18 @@ def test_raises() -> None:
     assert_ended_soon(outcome)
 
 
+def test_raises_while_others_leave() -> None:
+    outcome = run(programs.raise_at_the_end)
+    assert isinstance(outcome, ExitedWith), outcome
+    assert (outcome.rank, outcome.status) == (1, 1)
+    assert outcome.sentence == (
+        "rank 1 of 3 ended with exit status 1 (last finished step 20, phase at the end): ValueError: found a bad number"
+    )
+    *_, last_line = outcome.reports[1].stderr.splitlines()
+    assert last_line == "rank 1: ValueError: found a bad number (last finished step 20, phase at the end)"
+    assert outcome.stderr.count("Traceback") == 1
+
+
 def test_segmentation_fault() -> None:
     outcome = run(programs.segfault)
     assert isinstance(outcome, Crashed), outcome

@@ -68,7 +68,7 @@ def test_killed(tmp_path: Path) -> None:
     outcome = run(programs.kill, model(tmp_path))
     assert isinstance(outcome, Crashed), outcome
     assert (outcome.rank, outcome.signal) == (1, signal.SIGKILL)
-    assert outcome.sentence == "rank 1 of 2 was ended by SIGKILL (last finished step 5, phase between steps)"
+    assert outcome.sentence == "rank 1 of 2 was ended by SIGKILL (last finished step 5, phase after step 5)"
     assert re.search(r"rank 0: ended by SIGTERM \(last finished step [45], phase ", outcome.reports[0].stderr)
     assert_ended_soon(outcome)
 
@@ -78,9 +78,30 @@ def test_raises(tmp_path: Path) -> None:
     assert isinstance(outcome, ExitedWith), outcome
     assert (outcome.rank, outcome.status) == (1, 1)
     assert outcome.sentence == (
-        "rank 1 of 2 ended with exit status 1 (last finished step 5, phase between steps): "
+        "rank 1 of 2 ended with exit status 1 (last finished step 5, phase after step 5): "
         "ValueError: found a bad number"
     )
+    assert_ended_soon(outcome)
+
+
+@pytest.mark.parametrize("where", ["a step", "the last step", "all ranks"])
+def test_raises_without_a_guard(tmp_path: Path, where: str) -> None:
+    """The exception is written and the job ends; if all ranks can close what they have open, they do."""
+    outcome = run(programs.raise_without_guard, model(tmp_path), where)
+    assert isinstance(outcome, ExitedWith), outcome
+    assert outcome.status == 1
+    first, failing = outcome.reports.values()
+    assert re.search(r'training_programs\.py", line \d+, in raise_without_guard\n', failing.stderr)
+    assert "\nValueError: found a bad number\n" in failing.stderr
+    if where == "a step":  # the other rank waits in it
+        last_line = "rank 1: ValueError: found a bad number (last finished step 5, phase after step 5)"
+        assert last_line in failing.stderr.splitlines()
+        assert first.phase is not None
+        assert (first.phase.step, first.phase.phase) == (5, "waiting for the loss of step 6")
+        assert (first.stdout, failing.stdout) == ("", "")
+    else:
+        assert "rank 1: " not in failing.stderr
+        assert (first.stdout, failing.stdout) == ("closed\n", "closed\n")
     assert_ended_soon(outcome)
 
 
@@ -91,8 +112,8 @@ def test_hangs(tmp_path: Path) -> None:
     first, second = (report.phase for report in outcome.reports.values())
     assert first is not None
     assert second is not None
-    assert (first.phase, second.phase) == ("training", "sleeping")
-    assert first.step in (4, 5)  # the loss of step 6 needs rank 1
+    assert (first.phase, second.phase) == ("waiting for the loss of step 6", "sleeping")
+    assert first.step == programs.FAILING_STEP
     assert second.step == programs.FAILING_STEP
     assert re.search(r'training_programs\.py", line \d+ in hang', outcome.reports[1].stderr)
 
@@ -179,10 +200,10 @@ def test_a_step_that_is_half_submitted_ends_the_job(tmp_path: Path, refusing_lib
     refused = (r"a task of [a-z_]+ in step 1 \(error -19\)", r"the transfer from \S+ to \S+ in step 1 \(error -22\)")
     for report, part in zip(outcome.reports.values(), refused, strict=True):
         assert report.native_stacks == "", outcome  # it hasn't hung until it was killed
-        where = r"\(last finished step 1, phase submitting\)"
+        where = r"\(last finished step 1, phase submitting step 2\)"
         assert re.search(f"^rank {report.rank}: StarPU refused {part} {where}$", report.stderr, re.MULTILINE), outcome
     assert re.fullmatch(
-        r"rank [01] of 2 ended with exit status 1 \(last finished step 1, phase submitting\): StarPU refused .*",
+        r"rank [01] of 2 ended with exit status 1 \(last finished step 1, phase submitting step 2\): StarPU refused .*",
         outcome.sentence,
     )
 

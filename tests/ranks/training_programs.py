@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest import mock
@@ -53,9 +53,7 @@ def training(comm: Comm, checkpoint: str) -> Iterator[Trainer]:
 def steps(comm: Comm, trainer: Trainer) -> Iterator[int]:
     """Do steps; on the failing rank, yield after each of them."""
     for step in range(1, 1000 * FOREVER):
-        report_phase("training", step - 1)
         trainer.step(*generate_tokens(comm.Get_rank() + 1, step, B, T, 61))
-        report_phase("between steps", step)
         if comm.Get_rank() == FAILING_RANK:
             yield step
 
@@ -72,6 +70,19 @@ def raise_error(comm: Comm, checkpoint: str) -> None:
         for step in steps(comm, trainer):
             if step == FAILING_STEP:
                 raise ValueError("found a bad number")
+
+
+def raise_without_guard(comm: Comm, checkpoint: str, where: str) -> None:
+    """Raise in a block of a runtime and a trainer, as a program does that knows nothing of guards."""
+    steps = FAILING_STEP + (where == "a step" and comm.Get_rank() != FAILING_RANK)
+    try:
+        with Runtime(comm=comm) as runtime, Trainer(runtime, checkpoint, batch_size=B, seq_len=T) as trainer:
+            for step in range(steps):
+                trainer.step(*generate_tokens(comm.Get_rank() + 1, step, B, T, 61))
+            if where == "all ranks" or comm.Get_rank() == FAILING_RANK:
+                raise ValueError("found a bad number")
+    finally:
+        print("closed")
 
 
 def hang(comm: Comm, checkpoint: str) -> None:
@@ -170,7 +181,7 @@ def one_rank_is_refused(comm: Comm, checkpoint: str, call: str) -> None:
     """Make a call that one rank can't make; the others wait in it for that rank, or for its messages."""
     with training(comm, checkpoint) as trainer:
         float(trainer.submit(*_batch(False)))
-        report_phase(call, 1)
+        report_phase(call)
         CALLS[call](trainer, comm.Get_rank() == FAILING_RANK)
 
 
@@ -178,7 +189,6 @@ def half_submitted(comm: Comm, checkpoint: str) -> None:
     """Submit a step of which StarPU refuses each rank another part: a task on rank 0, a message on rank 1."""
     with training(comm, checkpoint) as trainer:
         float(trainer.submit(*_batch(False)))
-        report_phase("submitting", 1)
         if comm.Get_rank() == 0:
             ctypes.CDLL(None).starpullm_refusals_call(20)
         else:
@@ -194,7 +204,7 @@ def use_mpi(comm: Comm) -> None:
 def main(program: Callable[..., None], *arguments: str) -> None:
     report_phase("start")
     comm = ranks.world()
-    with ranks.guarded(comm):
+    with nullcontext() if program is raise_without_guard else ranks.guarded(comm):
         program(comm, *arguments)
 
 

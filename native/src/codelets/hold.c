@@ -1,5 +1,5 @@
-/* Holding tasks back: they all depend on one task that isn't submitted. While they wait, their successors are listed.
- */
+/* Holding tasks back: they all depend on one task that has been submitted but doesn't end. While they wait, their
+ * successors are listed. */
 #include "codelets/hold.h"
 
 #include <stdlib.h>
@@ -42,9 +42,19 @@ status hold_create(struct hold **created)
     struct hold *hold = calloc(1, sizeof *hold);
     if (!hold)
         return fail(STARPULLM_OUT_OF_MEMORY, "a hold of tasks");
-    hold->gate = starpu_task_create();
-    hold->gate->name = "hold";
-    hold->gate->sched_ctx = runtime_layout()->context;
+    struct starpu_task *gate = starpu_task_create();
+    gate->name = "hold";
+    gate->sched_ctx = runtime_layout()->context;
+    gate->detach = 0; /* so that tasks may be made to depend on it while it runs */
+    gate->destroy = 0;
+    starpu_task_end_dep_add(gate, 1);
+    hold->gate = gate;
+    const int error = starpu_task_submit(gate);
+    if (error) {
+        starpu_task_destroy(gate);
+        free(hold);
+        return fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused the task that holds others back (error %d)", error);
+    }
     *created = hold;
     return STARPULLM_OK;
 }
@@ -62,30 +72,17 @@ void hold_keep_refused(struct hold *hold, struct starpu_task *task)
     hold->refused = task;
 }
 
-/* The gate's list of successors has the refused task, so StarPU needs its memory until the gate has run. */
-static int open_gate_and_destroy_refused(struct hold *hold)
-{
-    hold->gate->detach = 0;
-    hold->gate->destroy = 0;
-    int error = starpu_task_submit(hold->gate);
-    if (!error)
-        error = starpu_task_wait(hold->gate);
-    if (error)
-        return error;
-    starpu_task_destroy(hold->gate);
-    starpu_task_destroy(hold->refused);
-    return 0;
-}
-
-status hold_release(struct hold *hold)
+void hold_release(struct hold *hold)
 {
     if (!hold)
-        return STARPULLM_OK;
-    const int error = hold->refused ? open_gate_and_destroy_refused(hold) : starpu_task_submit(hold->gate);
+        return;
+    starpu_task_end_dep_release(hold->gate);
+    if (starpu_task_wait(hold->gate) == 0)
+        starpu_task_destroy(hold->gate);
+    if (hold->refused) /* the gate's list of successors had it until the gate ended */
+        starpu_task_destroy(hold->refused);
     free(hold->tasks);
     free(hold);
-    return error ? fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused to release the held tasks (error %d)", error)
-                 : STARPULLM_OK;
 }
 
 /* ---- The edges ---- */

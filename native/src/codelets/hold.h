@@ -8,6 +8,7 @@
 struct hold;
 struct starpu_task;
 
+/* All that StarPU may refuse happens here, so that a hold can always be released. */
 status hold_create(struct hold **hold);
 
 /* Makes a recorded task that isn't submitted yet wait for hold_release(). */
@@ -25,7 +26,7 @@ struct hold_edge {
 /* The edges between all held tasks, which belong to the caller (free). No task may be submitted meanwhile. */
 status hold_edges(struct hold *hold, struct hold_edge **edges, size_t *count);
 
-/* Lets the tasks run, and destroys the hold, also on failure. NULL is allowed. */
-status hold_release(struct hold *hold);
+/* Lets the tasks run, and destroys the hold. NULL is allowed. */
+void hold_release(struct hold *hold);
 
 #endif

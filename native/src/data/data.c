@@ -21,16 +21,18 @@ static status allocate(struct data *data)
     return STARPULLM_OK;
 }
 
-status data_create(struct data *data, const char *name, int32_t id, int owner, bool on_this_rank, size_t count,
-                   size_t element_size)
+status data_create(struct data *data, const struct data_options *options)
 {
-    *data = (struct data){.bytes = count * element_size, .id = id, .owner = owner};
-    snprintf(data->name, sizeof data->name, "%s", name);
-    if (on_this_rank)
+    *data = (struct data){.bytes = options->count * options->element_size,
+                          .id = options->id,
+                          .tag = options->tag,
+                          .owner = options->owner};
+    snprintf(data->name, sizeof data->name, "%s", options->name);
+    if (options->on_this_rank)
         TRY(allocate(data));
     starpu_data_handle_t handle;
-    starpu_vector_data_register(&handle, data->buffer ? STARPU_MAIN_RAM : -1, (uintptr_t)data->buffer, count,
-                                element_size);
+    starpu_vector_data_register(&handle, data->buffer ? STARPU_MAIN_RAM : -1, (uintptr_t)data->buffer, options->count,
+                                options->element_size);
     starpu_data_set_name(handle, data->name);
     data->handle = handle;
     exchange_register(data);
@@ -59,9 +61,6 @@ static status check_acquired(const struct data *data, int error)
 
 static status acquire(struct data *data, enum starpu_data_access_mode mode)
 {
-    /* The audit doesn't see what a task does to an open buffer: no task may be running. */
-    if (data->audit)
-        starpu_task_wait_for_all();
     TRY(check_acquired(data, starpu_data_acquire(data->handle, mode)));
     audit_open(data->audit, data->id);
     return STARPULLM_OK;

@@ -22,17 +22,26 @@ struct data {
     struct audit *audit;        /* NULL: accesses aren't audited */
 };
 
-/* Registers count elements with StarPU. on_this_rank: with a buffer, at first +0. The buffer has pages of its own, so
- * that a memory fault belongs to one handle; the rest of its last page can be read. */
-status data_create(struct data *data, const char *name, int32_t id, int owner, bool on_this_rank, size_t count,
-                   size_t element_size);
+/* What a piece of data is created with; see struct data. */
+struct data_options {
+    const char *name;
+    int32_t id;
+    int64_t tag;
+    int owner;
+    bool on_this_rank; /* with a buffer, at first +0 */
+    size_t count, element_size;
+};
+
+/* Registers the elements with StarPU. The buffer has pages of its own, so that a memory fault belongs to one handle;
+ * the rest of its last page can be read. */
+status data_create(struct data *data, const struct data_options *options);
 
 /* Waits for the tasks that use it. */
 void data_destroy(struct data *data);
 
-/* Waits for the tasks submitted so far that write the data (for _write also those that read it; for all tasks if
- * accesses are audited), and delays later ones until data_release(). *memory is the buffer. The value must be on this
- * rank: see exchange.h. */
+/* Waits for the tasks submitted so far that write the data (for _write also those that read it), and delays later ones
+ * until data_release(). *memory is the buffer. The value must be on this rank: see exchange.h. If accesses are audited,
+ * no other task that uses audited data may be running. */
 status data_acquire_read(struct data *data, const void **memory);
 status data_acquire_write(struct data *data, void **memory);
 void data_release(struct data *data);

@@ -5,7 +5,7 @@
 
 #include "data/data.h"
 
-/* Tells StarPU-MPI the data's owner. */
+/* Tells StarPU-MPI the data's tag and owner. */
 void exchange_register(struct data *data);
 /* Comes before the handle is unregistered. Contributions that haven't been added up are lost. */
 void exchange_unregister(struct data *data);

@@ -13,7 +13,6 @@ static bool one_rank(void)
 
 void exchange_register(struct data *data)
 {
-    data->tag = runtime_layout()->first_tag + data->id;
     if (!one_rank())
         starpu_mpi_data_register_comm(data->handle, data->tag, data->owner, ranks_communicator());
 }

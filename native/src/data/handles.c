@@ -86,7 +86,14 @@ static status add(struct handles *handles, struct data **entry, const char *name
                   int64_t count, size_t element_size)
 {
     struct data *data = &handles->all[handles->count];
-    TRY(data_create(data, name, handles->count, owner, on_this_rank, (size_t)count, element_size));
+    const struct data_options options = {.name = name,
+                                         .id = handles->count,
+                                         .tag = handles->options.first_tag + handles->count,
+                                         .owner = owner,
+                                         .on_this_rank = on_this_rank,
+                                         .count = (size_t)count,
+                                         .element_size = element_size};
+    TRY(data_create(data, &options));
     handles->count++;
     *entry = data;
     return STARPULLM_OK;

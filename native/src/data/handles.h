@@ -16,6 +16,7 @@ struct handles_options {
     const struct placement *placement; /* of the S sub-batches of all ranks, and of the parameters; must stay */
     enum starpullm_reduction reduction;
     int slots;             /* iterations in flight: each has tokens and a mean loss of its own */
+    int64_t first_tag;     /* of transfers: a handle's id is added */
     bool keep_activations; /* no activation and no activation gradient shares a buffer with another layer's */
 };
 

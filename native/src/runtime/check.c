@@ -1,14 +1,13 @@
 /* Refusals of a scheduler, a partition or a SIMD level, before StarPU is started: it would abort, or wait for ever. */
 #include "runtime/check.h"
 
-#include <starpu.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/kernels.h"
-#include "runtime/runtime.h"
+#include "runtime/features.h"
 #include "runtime/team.h"
 
 /* "a, b, c" */
@@ -41,19 +40,32 @@ static status check_scheduler(const char *scheduler)
                 runtime_starpu_version(), names);
 }
 
+static status refuse_cores(const struct starpullm_runtime_options *options, const struct topology *topology)
+{
+    const int W = options->workers, T = options->threads_per_worker, found = topology->cores;
+    const long long threads = (long long)W * T;
+    if (found < topology->all_cores && threads <= topology->all_cores)
+        return fail(
+            STARPULLM_INVALID_ARGUMENT,
+            "partition %dx%d: needs %lld cores, found this process bound to %d of the machine's %d, expected no "
+            "binding or enough cores (under Open MPI's mpirun: --bind-to none, or --map-by slot:PE=%lld)",
+            W, T, threads, found, topology->all_cores, threads);
+    return fail(STARPULLM_INVALID_ARGUMENT, "partition %dx%d: needs %lld cores, found %d%s that this process may use",
+                W, T, threads, found, topology->synthetic ? " (HWLOC_SYNTHETIC)" : "");
+}
+
 static status check_partition(const struct starpullm_runtime_options *options, const struct topology *topology)
 {
     const int W = options->workers, T = options->threads_per_worker;
     if (W < 1 || T < 1)
         return fail(STARPULLM_INVALID_ARGUMENT, "partition %dx%d: expected at least one worker of one thread", W, T);
     const int64_t threads = (int64_t)W * T;
-    if (threads > STARPU_MAXCPUS)
+    const struct runtime_features features = runtime_features();
+    if (threads > features.max_workers)
         return fail(STARPULLM_INVALID_ARGUMENT, "partition %dx%d: StarPU was built for at most %d cores", W, T,
-                    STARPU_MAXCPUS);
+                    features.max_workers);
     if (threads > topology->cores)
-        return fail(STARPULLM_INVALID_ARGUMENT,
-                    "partition %dx%d: needs %lld cores, found %d%s that this process may use", W, T, (long long)threads,
-                    topology->cores, topology->synthetic ? " (HWLOC_SYNTHETIC)" : "");
+        return refuse_cores(options, topology);
     if (T == 1)
         return STARPULLM_OK;
     /* OpenMP would bind the threads to other cores than StarPU does, and the workers would wait for each other for
@@ -64,20 +76,18 @@ static status check_partition(const struct starpullm_runtime_options *options, c
             "OMP_PROC_BIND: OpenMP binds threads itself, expected \"false\" or unset for partition %dx%d: StarPU binds "
             "the threads of its workers",
             W, T);
-#ifndef STARPU_PARALLEL_WORKER
-    return fail(STARPULLM_INVALID_ARGUMENT,
-                "partition %dx%d: this StarPU was built without parallel workers, expected 1 thread per worker, or a "
-                "StarPU configured with --enable-parallel-worker",
-                W, T);
-#else
+    if (!features.parallel_workers)
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "partition %dx%d: this StarPU was built without parallel workers, expected 1 thread per worker, or "
+                    "a StarPU configured with --enable-parallel-worker",
+                    W, T);
     /* One context per parallel worker, one that contains them, and StarPU's first. */
-    if (W + 2 > STARPU_NMAX_SCHED_CTXS)
+    if (W + 2 > features.max_contexts)
         return fail(STARPULLM_INVALID_ARGUMENT,
                     "partition %dx%d: this StarPU was built for %d scheduling contexts, expected at most %d workers of "
                     "several threads, or a StarPU configured with --enable-max-sched-ctxs=%d or more",
-                    W, T, STARPU_NMAX_SCHED_CTXS, STARPU_NMAX_SCHED_CTXS - 2, W + 2);
+                    W, T, features.max_contexts, features.max_contexts - 2, W + 2);
     return STARPULLM_OK;
-#endif
 }
 
 static status check_simd_level(void)

@@ -7,15 +7,19 @@
 
 struct ranks {
     int rank, size;
-    int local_rank, local_size; /* among those on the same machine */
+    /* Among those on the same machine: how many there are, how many threads all of them have, and those before this
+     * one. */
+    int local_size;
+    int64_t local_threads, first_thread;
 };
 
 /* 1 if this build has ranks. */
 int ranks_supported(void);
 
-/* Collective. communicator: a Fortran handle, of which a duplicate is used. MPI must be initialized with
- * MPI_THREAD_MULTIPLE. */
-status ranks_open(int32_t communicator, struct ranks *ranks);
+/* Collective. communicator: a Fortran handle, of which a duplicate is used. code: how matters stand on this rank; a
+ * failure on one rank is one on all of them. threads: of this rank. MPI must be initialized with MPI_THREAD_MULTIPLE.
+ */
+status ranks_open(int32_t communicator, status code, int64_t threads, struct ranks *ranks);
 void ranks_close(void);
 
 /* Collective: STARPULLM_OK if `code` is so on every rank. Otherwise a rank that has failed keeps its failure, and the

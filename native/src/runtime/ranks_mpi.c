@@ -16,7 +16,18 @@ int ranks_supported(void)
     return 1;
 }
 
-static status check_mpi(void)
+static status check_running(void)
+{
+    int initialized = 0, finalized = 0;
+    MPI_Initialized(&initialized);
+    MPI_Finalized(&finalized);
+    if (initialized && !finalized)
+        return STARPULLM_OK;
+    return fail(STARPULLM_INVALID_STATE, "MPI is %s, expected to be running",
+                finalized ? "finalized" : "not initialized");
+}
+
+static status check_thread_level(void)
 {
     static const struct {
         int level;
@@ -24,12 +35,7 @@ static status check_mpi(void)
     } levels[] = {{MPI_THREAD_SINGLE, "MPI_THREAD_SINGLE"},
                   {MPI_THREAD_FUNNELED, "MPI_THREAD_FUNNELED"},
                   {MPI_THREAD_SERIALIZED, "MPI_THREAD_SERIALIZED"}};
-    int initialized = 0, finalized = 0, level = MPI_THREAD_SINGLE;
-    MPI_Initialized(&initialized);
-    MPI_Finalized(&finalized);
-    if (!initialized || finalized)
-        return fail(STARPULLM_INVALID_STATE, "MPI is %s, expected to be running",
-                    finalized ? "finalized" : "not initialized");
+    int level = MPI_THREAD_SINGLE;
     MPI_Query_thread(&level);
     for (size_t i = 0; i < sizeof levels / sizeof *levels; i++)
         if (level == levels[i].level)
@@ -41,22 +47,52 @@ static status check_mpi(void)
     return STARPULLM_OK;
 }
 
-status ranks_open(int32_t fortran_communicator, struct ranks *ranks)
+static status agree(MPI_Comm ranks, status code)
 {
-    TRY(check_mpi());
+    struct {
+        int code;
+        char sentence[4096];
+    } failure = {.code = (int)code};
+    int rank, first;
+    MPI_Comm_rank(ranks, &rank);
+    const int mine = code == STARPULLM_OK ? INT_MAX : rank;
+    MPI_Allreduce(&mine, &first, 1, MPI_INT, MPI_MIN, ranks);
+    if (first == INT_MAX)
+        return STARPULLM_OK;
+    snprintf(failure.sentence, sizeof failure.sentence, "%s", starpullm_last_error());
+    MPI_Bcast(&failure, sizeof failure, MPI_BYTE, first, ranks);
+    return code != STARPULLM_OK ? code : fail((status)failure.code, "rank %d: %s", first, failure.sentence);
+}
+
+status ranks_agree(status code)
+{
+    return communicator == MPI_COMM_NULL ? code : agree(communicator, code);
+}
+
+static void count_local_threads(int64_t threads, struct ranks *ranks)
+{
+    MPI_Comm local;
+    MPI_Comm_split_type(communicator, MPI_COMM_TYPE_SHARED, ranks->rank, MPI_INFO_NULL, &local);
+    MPI_Comm_size(local, &ranks->local_size);
+    MPI_Allreduce(&threads, &ranks->local_threads, 1, MPI_INT64_T, MPI_SUM, local);
+    ranks->first_thread = 0; /* MPI_Exscan leaves it as it is on the first rank */
+    MPI_Exscan(&threads, &ranks->first_thread, 1, MPI_INT64_T, MPI_SUM, local);
+    MPI_Comm_free(&local);
+}
+
+status ranks_open(int32_t fortran_communicator, status code, int64_t threads, struct ranks *ranks)
+{
+    TRY(check_running());
     MPI_Comm theirs = MPI_Comm_f2c(fortran_communicator);
     if (theirs == MPI_COMM_NULL)
         return fail(STARPULLM_INVALID_ARGUMENT,
                     "communicator: found MPI_COMM_NULL, expected one that includes this rank");
-    MPI_Comm local;
+    TRY(agree(theirs, code == STARPULLM_OK ? check_thread_level() : code));
     if (MPI_Comm_dup(theirs, &communicator) != MPI_SUCCESS)
         return fail(STARPULLM_RUNTIME_FAILURE, "MPI could not duplicate the communicator");
     MPI_Comm_rank(communicator, &ranks->rank);
     MPI_Comm_size(communicator, &ranks->size);
-    MPI_Comm_split_type(communicator, MPI_COMM_TYPE_SHARED, ranks->rank, MPI_INFO_NULL, &local);
-    MPI_Comm_rank(local, &ranks->local_rank);
-    MPI_Comm_size(local, &ranks->local_size);
-    MPI_Comm_free(&local);
+    count_local_threads(threads, ranks);
     return STARPULLM_OK;
 }
 
@@ -65,25 +101,6 @@ void ranks_close(void)
     if (communicator != MPI_COMM_NULL)
         MPI_Comm_free(&communicator);
     communicator = MPI_COMM_NULL;
-}
-
-status ranks_agree(status code)
-{
-    if (communicator == MPI_COMM_NULL)
-        return code;
-    struct {
-        int code;
-        char sentence[4096];
-    } failure = {.code = (int)code};
-    int rank, first;
-    MPI_Comm_rank(communicator, &rank);
-    const int mine = code == STARPULLM_OK ? INT_MAX : rank;
-    MPI_Allreduce(&mine, &first, 1, MPI_INT, MPI_MIN, communicator);
-    if (first == INT_MAX)
-        return STARPULLM_OK;
-    snprintf(failure.sentence, sizeof failure.sentence, "%s", starpullm_last_error());
-    MPI_Bcast(&failure, sizeof failure, MPI_BYTE, first, communicator);
-    return code != STARPULLM_OK ? code : fail((status)failure.code, "rank %d: %s", first, failure.sentence);
 }
 
 /* StarPU-MPI sends its tags, of 64 bits, within its messages: MPI_TAG_UB doesn't limit them. */

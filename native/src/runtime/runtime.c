@@ -4,12 +4,12 @@
 #include <pthread.h>
 #include <starpu.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "kernels/kernels.h"
 #include "runtime/check.h"
 #include "runtime/environment.h"
+#include "runtime/features.h"
 #include "runtime/ranks.h"
 #include "runtime/start_lock.h"
 #include "runtime/topology.h"
@@ -28,35 +28,6 @@ struct starpullm_runtime {
 static struct starpullm_runtime the_runtime = {.layout = {.workers = 1, .threads_per_worker = 1, .ranks = 1}};
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
-const char *runtime_scheduler_name(size_t index)
-{
-    struct starpu_sched_policy **policies = starpu_sched_get_predefined_policies();
-    for (size_t i = 0; policies[i]; i++)
-        if (i == index)
-            return policies[i]->policy_name;
-    return NULL;
-}
-
-const char *runtime_starpu_version(void)
-{
-    static char version[32];
-    int numbers[3];
-    starpu_get_version(&numbers[0], &numbers[1], &numbers[2]);
-    snprintf(version, sizeof version, "%d.%d.%d", numbers[0], numbers[1], numbers[2]);
-    return version;
-}
-
-struct runtime_features runtime_features(void)
-{
-    return (struct runtime_features){
-        .max_workers = STARPU_MAXCPUS,
-        .max_contexts = STARPU_NMAX_SCHED_CTXS,
-#ifdef STARPU_PARALLEL_WORKER
-        .parallel_workers = 1,
-#endif
-    };
-}
-
 static status open_blas(const char *library)
 {
     char sentence[512];
@@ -65,16 +36,23 @@ static status open_blas(const char *library)
     return fail(STARPULLM_INVALID_ARGUMENT, "blas_library: %s", sentence);
 }
 
+/* Of options that may not have been checked yet. */
+static int64_t threads_of(const struct starpullm_runtime_options *options)
+{
+    const bool sensible = options->workers > 0 && options->threads_per_worker > 0;
+    return sensible ? (int64_t)options->workers * options->threads_per_worker : 0;
+}
+
 /* Several ranks on one machine: each binds its workers to cores of its own if there are enough, otherwise to none. */
 static void choose_cores(struct starpu_conf *conf, bool *unbound, const struct topology *topology,
                          const struct ranks *ranks, int threads)
 {
-    const bool enough = topology->cores >= threads * ranks->local_size;
+    const bool enough = topology->cores >= ranks->local_threads;
     const bool bound_already = topology->cores < topology->all_cores; /* by mpirun, for example */
     if (enough && !topology->synthetic) {
         conf->use_explicit_workers_bindid = 1;
         for (int i = 0; i < threads; i++)
-            conf->workers_bindid[i] = (unsigned)topology->first_unit[ranks->local_rank * threads + i];
+            conf->workers_bindid[i] = (unsigned)topology->first_unit[ranks->first_thread + i];
     }
     *unbound = topology->synthetic || (!enough && !bound_already);
 }
@@ -82,7 +60,7 @@ static void choose_cores(struct starpu_conf *conf, bool *unbound, const struct t
 static status start_starpu(const struct starpullm_runtime_options *options, const struct topology *topology,
                            const struct ranks *ranks)
 {
-    const int threads = options->workers * options->threads_per_worker;
+    const int threads = (int)threads_of(options);
     struct starpu_conf conf;
     starpu_conf_init(&conf);
     conf.precedence_over_environment_variables = 1;
@@ -99,7 +77,7 @@ static status start_starpu(const struct starpullm_runtime_options *options, cons
     static char silent[] = "STARPU_SILENT=1", no_mpi_bind[] = "STARPU_MPI_NOBIND=1",
                 no_bind[] = "STARPU_WORKERS_NOBIND=1";
     TRY(environment_extend(options->scheduler, (char *const[]){silent, no_mpi_bind, no_bind}, unbound ? 3 : 2));
-    const int lock = start_lock();
+    const struct start_lock lock = start_lock();
     int error = starpu_init(&conf);
     start_unlock(lock);
     if (error)
@@ -118,10 +96,7 @@ static status start_parallel_workers(struct starpullm_runtime *runtime)
     const int W = runtime->layout.workers, T = runtime->layout.threads_per_worker;
     if (T == 1)
         return STARPULLM_OK;
-#ifdef STARPU_PARALLEL_WORKER
-    runtime->parallel_workers = starpu_parallel_worker_init(
-        HWLOC_OBJ_MACHINE, STARPU_PARALLEL_WORKER_NB, W, STARPU_PARALLEL_WORKER_TYPE, STARPU_PARALLEL_WORKER_OPENMP, 0);
-#endif
+    runtime->parallel_workers = parallel_workers_start(W);
     if (!runtime->parallel_workers)
         return fail(STARPULLM_RUNTIME_FAILURE, "partition %dx%d: StarPU could not make %d parallel workers", W, T, W);
     runtime->layout.context = starpu_sched_ctx_get_context();
@@ -130,14 +105,18 @@ static status start_parallel_workers(struct starpullm_runtime *runtime)
 
 static void stop_starpu(struct starpullm_runtime *runtime)
 {
-#ifdef STARPU_PARALLEL_WORKER
-    if (runtime->parallel_workers)
-        starpu_parallel_worker_shutdown(runtime->parallel_workers);
-#endif
+    parallel_workers_stop(runtime->parallel_workers);
     runtime->parallel_workers = NULL;
     starpu_shutdown();
     runtime->layout = alone;
     runtime->running = false;
+}
+
+static status check_none_running(const struct starpullm_runtime *runtime)
+{
+    if (!runtime->running)
+        return STARPULLM_OK;
+    return fail(STARPULLM_INVALID_STATE, "a runtime is running already in this process, expected none: close it");
 }
 
 /* What may fail on one rank alone. */
@@ -167,12 +146,12 @@ static status start_on_this_rank(struct starpullm_runtime *runtime, const struct
 static status create_locked(const struct starpullm_runtime_options *options)
 {
     struct starpullm_runtime *runtime = &the_runtime;
-    if (runtime->running)
-        return fail(STARPULLM_INVALID_STATE, "a runtime is running already in this process, expected none: close it");
     struct ranks ranks = {.size = 1, .local_size = 1};
+    status code = check_none_running(runtime);
     if (options->communicator)
-        TRY(ranks_open(*options->communicator, &ranks));
-    status code = ranks_agree(start_on_this_rank(runtime, options, &ranks));
+        code = ranks_open(*options->communicator, code, threads_of(options), &ranks);
+    TRY(code);
+    code = ranks_agree(start_on_this_rank(runtime, options, &ranks));
     if (code == STARPULLM_OK && ranks.size > 1)
         code = ranks_start();
     environment_restore();
@@ -231,23 +210,23 @@ status runtime_destroy(struct starpullm_runtime *runtime)
 
 /* A session's handles are numbered from 0, with 31 bits. Tags aren't used again: a rank may begin the next session
  * while another still ends the last one. */
-static status take_tags(struct starpullm_runtime *runtime)
+static status take_tags(struct starpullm_runtime *runtime, int64_t *first_tag)
 {
     const int64_t count = (int64_t)INT32_MAX + 1;
     if (runtime->layout.ranks > 1 && runtime->next_tag > ranks_max_tag() - count)
         return fail(STARPULLM_INVALID_STATE, "the runtime's sessions have used all tags of transfers, up to %lld",
                     (long long)ranks_max_tag());
-    runtime->layout.first_tag = runtime->next_tag;
+    *first_tag = runtime->next_tag;
     runtime->next_tag += count;
     return STARPULLM_OK;
 }
 
-status runtime_enter_session(struct starpullm_runtime *runtime)
+status runtime_enter_session(struct starpullm_runtime *runtime, int64_t *first_tag)
 {
     pthread_mutex_lock(&mutex);
     status code = runtime_check_running(runtime);
     if (code == STARPULLM_OK)
-        code = take_tags(runtime);
+        code = take_tags(runtime, first_tag);
     if (code == STARPULLM_OK)
         runtime->sessions++;
     pthread_mutex_unlock(&mutex);

@@ -12,34 +12,22 @@ status runtime_destroy(struct starpullm_runtime *runtime);
 /* STARPULLM_INVALID_STATE if the runtime isn't the one that is running. */
 status runtime_check_running(const struct starpullm_runtime *runtime);
 
-/* A runtime can't be destroyed while sessions are open on it. Every rank enters its sessions in the same order. */
-status runtime_enter_session(struct starpullm_runtime *runtime);
+/* A runtime can't be destroyed while sessions are open on it. Every rank enters its sessions in the same order. The tag
+ * of a transfer of a handle is *first_tag plus the handle's id; no other session has it. */
+status runtime_enter_session(struct starpullm_runtime *runtime, int64_t *first_tag);
 void runtime_leave_session(struct starpullm_runtime *runtime);
 
 /* The running runtime's partition and ranks; 1x1 and one rank while none is running. */
 struct runtime_layout {
     int workers, threads_per_worker;
     int rank, ranks;
-    unsigned context;  /* the scheduling context that tasks are submitted to */
-    bool blas;         /* matmuls aren't strict */
-    int64_t first_tag; /* of the transfers of the session that was entered last; its handles' ids are added */
+    unsigned context; /* the scheduling context that tasks are submitted to */
+    bool blas;        /* matmuls aren't strict */
 };
 const struct runtime_layout *runtime_layout(void);
 
 /* Where each thread of each worker runs; `threads` has room for workers times threads_per_worker. No other task may be
  * running. */
 status runtime_threads(struct starpullm_runtime *runtime, struct starpullm_thread_info *threads);
-
-/* The name of StarPU's index-th scheduler; NULL past the last. */
-const char *runtime_scheduler_name(size_t index);
-
-/* The version of the StarPU that is loaded. */
-const char *runtime_starpu_version(void);
-
-/* What the StarPU that this was built against can do. */
-struct runtime_features {
-    int max_workers, max_contexts, parallel_workers;
-};
-struct runtime_features runtime_features(void);
 
 #endif

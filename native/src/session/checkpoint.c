@@ -48,6 +48,7 @@ status starpullm_session_save_checkpoint(starpullm_session *session, const char 
     CHECK_POINTER(session);
     CHECK_POINTER(path);
     TRY(session_check_not_held(session));
+    session_wait_if_audited(session);
     for (int p = 0; p < NUM_PARAMETERS; p++)
         for (int l = 0; l < parameter_instances(&session->graph.config, p); l++)
             TRY(exchange_to(data_of(session, STARPULLM_PARAMS, p, l), 0));

@@ -3,22 +3,6 @@
 
 #include "session/session.h"
 
-status session_check_not_held(const struct starpullm_session *session)
-{
-    if (!session->hold)
-        return STARPULLM_OK;
-    return fail(STARPULLM_INVALID_STATE, "the session holds its tasks, expected a release first");
-}
-
-status session_let_go(struct starpullm_session *session)
-{
-    struct hold *hold = session->hold;
-    session->hold = NULL;
-    for (int slot = 0; slot < session->slots_ready; slot++)
-        session->iterations[slot].hold = NULL;
-    return hold_release(hold);
-}
-
 status starpullm_session_hold(starpullm_session *session)
 {
     CHECK_POINTER(session);
@@ -55,7 +39,8 @@ status starpullm_session_release(starpullm_session *session, size_t *num_edges)
         return asked;
     }
     *num_edges = session->num_edges;
-    return session_let_go(session);
+    session_let_go(session);
+    return STARPULLM_OK;
 }
 
 status starpullm_session_runtime_edges(starpullm_session *session, int64_t *edges, size_t num_edges)

@@ -99,6 +99,7 @@ status starpullm_session_read_tensor(starpullm_session *session, int32_t group, 
     CHECK_POINTER(session);
     CHECK_POINTER(values);
     TRY(session_check_not_held(session));
+    session_wait_if_audited(session);
     struct starpullm_tensor_info info = {.size = sizeof info};
     TRY(starpullm_session_tensor_info(session, group, index, &info));
     if (layer < 0 || layer >= info.instances)

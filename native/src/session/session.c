@@ -21,7 +21,8 @@ static status create_iterations(struct starpullm_session *session, int slots)
 
 /* Handles hold constants that are computed here, on the caller's thread. They have to follow from numerics.md's
  * floating-point environment, whatever the caller has set. */
-static status create_handles(struct starpullm_session *session, const struct starpullm_session_options *options)
+static status create_handles(struct starpullm_session *session, const struct starpullm_session_options *options,
+                             int64_t first_tag)
 {
     const struct graph_options *graph = &session->graph;
     const struct handles_options handles_options = {
@@ -31,6 +32,7 @@ static status create_handles(struct starpullm_session *session, const struct sta
         .placement = &session->placement,
         .reduction = graph->reduction,
         .slots = options->steps_in_flight,
+        .first_tag = first_tag,
         .keep_activations = options->keep_activations != 0,
     };
     fenv_t environment;
@@ -74,7 +76,7 @@ static status create_instrument(struct starpullm_session *session, const struct 
 
 /* `state` is what the session resumes from; NULL: it starts from a checkpoint. */
 static status open_model(struct starpullm_session *session, const struct starpullm_session_options *options,
-                         struct training_state *state)
+                         struct training_state *state, int64_t first_tag)
 {
     const struct runtime_layout *layout = runtime_layout();
     struct graph_options *graph = &session->graph;
@@ -96,7 +98,7 @@ static status open_model(struct starpullm_session *session, const struct starpul
         TRY(recorder_create(&session->recorder));
     TRY(create_iterations(session, options->steps_in_flight));
     TRY(placement_create(&session->placement, &graph->config, layout->rank, layout->ranks, graph->sub_batches));
-    TRY(create_handles(session, options));
+    TRY(create_handles(session, options, first_tag));
     TRY(session_load(session, options->checkpoint, state));
     return create_instrument(session, options);
 }
@@ -104,7 +106,11 @@ static status open_model(struct starpullm_session *session, const struct starpul
 static status open_session(struct starpullm_session *session, struct starpullm_runtime *runtime,
                            const struct starpullm_session_options *options)
 {
-    TRY(runtime_enter_session(runtime));
+    if (!session)
+        return fail(STARPULLM_OUT_OF_MEMORY, "a session could not be allocated");
+    failure_init(&session->failure);
+    int64_t first_tag;
+    TRY(runtime_enter_session(runtime, &first_tag));
     session->runtime = runtime;
     if (!options->checkpoint == !options->resume)
         return fail(STARPULLM_INVALID_ARGUMENT, "checkpoint, resume: found %s, expected one of them",
@@ -112,7 +118,7 @@ static status open_session(struct starpullm_session *session, struct starpullm_r
     struct training_state *state = NULL;
     if (options->resume)
         TRY(training_state_open(options->resume, &state));
-    const status code = open_model(session, options, state);
+    const status code = open_model(session, options, state, first_tag);
     training_state_close(state);
     return code;
 }
@@ -124,9 +130,6 @@ status starpullm_session_create(starpullm_runtime *runtime, const struct starpul
     CHECK_STRUCT(options);
     CHECK_POINTER(session);
     struct starpullm_session *created = calloc(1, sizeof *created);
-    if (!created)
-        return fail(STARPULLM_OUT_OF_MEMORY, "a session could not be allocated");
-    failure_init(&created->failure);
     const status code = ranks_agree(open_session(created, runtime, options));
     if (code == STARPULLM_OK)
         *session = created;

@@ -37,10 +37,13 @@ status session_check_options(const struct starpullm_session_options *options, co
 
 /* submit.c */
 status session_check_usable(const struct starpullm_session *session);
-void session_wait_all(struct starpullm_session *session); /* lets held tasks run */
 
-/* hold.c */
-status session_let_go(struct starpullm_session *session);
+/* wait.c */
+void session_let_go(struct starpullm_session *session);   /* lets held tasks run */
+void session_wait_all(struct starpullm_session *session); /* the same, and waits for all tasks */
+/* Comes before an access to a buffer from outside of tasks: the audit doesn't see what a task does to an open buffer,
+ * so none of the session may be running. */
+void session_wait_if_audited(struct starpullm_session *session);
 /* Refuses to wait for tasks that are held: the wait would never end. */
 status session_check_not_held(const struct starpullm_session *session);
 

@@ -69,6 +69,7 @@ static status begin(struct starpullm_session *session, const int32_t *inputs, co
         return fail(STARPULLM_INVALID_STATE, "the session holds %d submissions, expected a release before the next",
                     session->slots);
     iteration_wait(iteration);
+    session_wait_if_audited(session);
     if (session->instrument && instrument_poisons(session->instrument))
         TRY(poison_transient(session));
     TRY(copy_tokens(session, slot, inputs, handles_inputs));
@@ -137,18 +138,4 @@ status starpullm_session_submit_forward(starpullm_session *session, const int32_
     struct graph_context context;
     TRY(begin(session, inputs, NULL, &context));
     return end(session, &context, graph_add_forward(&context));
-}
-
-void session_wait_all(struct starpullm_session *session)
-{
-    (void)session_let_go(session);
-    for (int slot = 0; slot < session->slots_ready; slot++)
-        iteration_wait(&session->iterations[slot]);
-}
-
-status starpullm_session_wait(starpullm_session *session)
-{
-    CHECK_POINTER(session);
-    session_wait_all(session);
-    return failure_check(&session->failure);
 }

@@ -28,8 +28,8 @@ _ERROR = -19
 def refused_tasks(workplace: Workplace) -> StatementsResult:
     """Let StarPU refuse tasks from the first to the last of a step, each in a step of another trainer; on one rank.
 
-    Also of a step that is held back, and the task that asks where threads run. The process must have preloaded what
-    refuses and what counts allocations.
+    Also of a step that is held back, and the tasks that hold it back and that ask where threads run. The process must
+    have preloaded what refuses and what counts allocations.
     """
     statements = Statements("tasks that StarPU refuses")
     with Runtime() as runtime:
@@ -43,6 +43,7 @@ def refused_tasks(workplace: Workplace) -> StatementsResult:
         for number in sorted({1, 2, count // 3, count * 2 // 3, count - 1, count}):
             for held in (False, True):
                 _refuse(statements, place, number, operations[number - 1], held=held)
+        _refuse_hold(statements, place)
         _, again = _whole_step(place)
         statements.equal("loss of a step after these", loss, again)
     return statements.result()
@@ -79,3 +80,23 @@ def _refuse(statements: Statements, place: Place, number: int, operation: str, *
         statements.refused(f"{what}: the next step", StateError, sentence, partial(trainer.submit, *batch))
     allocations.stop()
     statements.equal(f"{what}: what is left", "", left_allocations())
+
+
+def _refuse_hold(statements: Statements, place: Place) -> None:
+    allocations.start()
+    with new_trainer(place, TINY, **_OPTIONS) as trainer:
+        observer, batch = Observer(trainer), own_batch(trainer, _SEED, 0)
+        refusals.refuse_call(1)
+        sentence = f"StarPU refused the task that holds others back (error {_ERROR})"
+        statements.refused("a hold", RuntimeFailureError, sentence, observer.hold)
+        statements.allowed("a step after a refused hold", partial(trainer.step, *batch))
+        observer.hold()
+        loss = trainer.submit(*batch)
+        refusals.refuse_call(1)
+        statements.allowed("a release", observer.release)
+        statements.equal("a release: calls that may be refused", 1, refusals.refuse_call(0))
+        trainer.wait()
+        statements.equal("a released step: whether its loss is known after a wait", True, loss.ready)
+        del loss
+    allocations.stop()
+    statements.equal("a hold: what is left", "", left_allocations())

@@ -1,0 +1,23 @@
+/* What the StarPU at hand has: its version, its schedulers, and what it was built for. */
+#ifndef STARPULLM_FEATURES_H
+#define STARPULLM_FEATURES_H
+
+#include <stddef.h>
+
+/* The name of StarPU's index-th scheduler; NULL past the last. */
+const char *runtime_scheduler_name(size_t index);
+
+/* The version of the StarPU that is loaded. */
+const char *runtime_starpu_version(void);
+
+/* What the StarPU that this was built against can do. */
+struct runtime_features {
+    int max_workers, max_contexts, parallel_workers;
+};
+struct runtime_features runtime_features(void);
+
+/* Divides the machine's workers into `count` workers of several threads; NULL if StarPU can't. */
+struct starpu_parallel_worker_config *parallel_workers_start(int count);
+void parallel_workers_stop(struct starpu_parallel_worker_config *workers); /* NULL is allowed */
+
+#endif
