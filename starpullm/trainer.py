@@ -291,6 +291,26 @@ class Trainer(Resource):
         """
         self._call("session_save_checkpoint", prototypes.c_string("path", path))
 
+    def claim_directory(self, directory: str | os.PathLike[str]) -> None:
+        """Keep other runs from saving states into a directory until the trainer is closed.
+
+        Each ``save_state`` does this. A run that calls it before its first step learns at its start that it can't save
+        there, and no other run can save newer states there before its own first one. Over ranks all ranks must call it.
+
+        Parameters
+        ----------
+        directory
+            Where states will be saved; it is created if it doesn't exist.
+
+        Raises
+        ------
+        FileError
+            If the directory can't be created or locked. With ``errno.EBUSY``: another open run saves into it.
+        InvalidArgumentError
+            If it has a complete state of a later step than this trainer's; a run would resume from that one.
+        """
+        self._call("session_claim_directory", prototypes.c_string("directory", directory), self._run)
+
     def save_state(
         self,
         directory: str | os.PathLike[str],
@@ -312,6 +332,7 @@ class Trainer(Resource):
             Where the state's folder is created; it is created too if it doesn't exist.
         batches, seed, data_id
             Returned by ``training_state``: the number of batches read, and two numbers that the caller chooses.
+            ``data_id`` has no sign; all three have 64 bits.
         keep
             Number of states to keep.
 
@@ -321,7 +342,8 @@ class Trainer(Resource):
             If this save can't be started, or the previous one failed. With ``errno.EBUSY``: another open run saves into
             the directory.
         InvalidArgumentError
-            If ``keep`` isn't positive.
+            If ``keep`` isn't positive, or a number has more than 64 bits. If the directory has a complete state of a
+            later step, or another run's of this step.
         """
         options = structs.new(
             "save_options",
@@ -329,7 +351,7 @@ class Trainer(Resource):
             run=self._run,
             batches=prototypes.integer("batches", batches, 64),
             seed=prototypes.integer("seed", seed, 64),
-            data_id=data_id,
+            data_id=prototypes.unsigned("data_id", data_id, 64),
             keep=prototypes.integer("keep", keep, 32),
         )
         self._call("session_save_state", options)

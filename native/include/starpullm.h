@@ -329,11 +329,19 @@ struct starpullm_save_options {
     int32_t keep;          /* how many of the newest states to keep, at least 1 */
 };
 
+/* Makes the directory unless it is there, and keeps other runs from saving into it until the session is destroyed: that
+ * fails with STARPULLM_FILE_ERROR and EBUSY. STARPULLM_INVALID_ARGUMENT if the directory has a complete state of a
+ * later step than this session's, from which a run would resume instead of from this session's. Each save does the
+ * same; before the first step, a run learns it before it computes. If it fails on some ranks, it fails on all of them.
+ */
+STARPULLM_API enum starpullm_status starpullm_session_claim_directory(starpullm_session *session, const char *directory,
+                                                                      uint64_t run);
+
 /* Starts saving parameters, m and v as they are after the last submitted step. Meanwhile the forward and backward of
  * the next steps run; only the update of a tensor waits until that tensor is on the disk. Waits for the previous save,
  * and reports its failure. Over ranks each rank writes what it owns. Complete states that were there before stay,
- * whatever happens. From the first save until the session is destroyed, the save of another run into the directory
- * fails with STARPULLM_FILE_ERROR and EBUSY. */
+ * whatever happens; one of this step that another run has saved is refused with STARPULLM_INVALID_ARGUMENT. Claims the
+ * directory. */
 STARPULLM_API enum starpullm_status starpullm_session_save_state(starpullm_session *session,
                                                                  const struct starpullm_save_options *options);
 

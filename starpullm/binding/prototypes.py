@@ -145,6 +145,14 @@ def integer(name: str, value: int, bits: int) -> int:
     return number
 
 
+def unsigned(name: str, value: int, bits: int) -> int:
+    """Return the same for a type without a sign."""
+    number = operator.index(value)
+    if not 0 <= number < 2**bits:
+        raise InvalidArgumentError(f"{name}: found {number}, expected an integer from 0 to 2^{bits} - 1")
+    return number
+
+
 def c_string(name: str, value: str | os.PathLike[str]) -> bytes:
     """Return a text or path for C, where it would end at its first NUL."""
     encoded = os.fsencode(value)

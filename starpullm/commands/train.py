@@ -141,6 +141,8 @@ def _train(
         ) as trainer,
         guarded_ranks(runtime.comm),
     ):
+        if run.save_every and states:
+            trainer.claim_directory(states)
         recording = Recording(trainer) if run.trace else None
 
         def validate(when: str) -> None:

@@ -20,9 +20,10 @@ from starpullm.files.header import StrPath, reason
 def atomic_write(path: StrPath) -> Iterator[BinaryIO]:
     """Open a file for writing that appears under its name only when it is complete and on the disk.
 
-    It is written under a temporary name in the same directory, synchronised and renamed, and the directory is
-    synchronised. After any failure, also an exception of the caller, the temporary file is removed and an existing file
-    is unchanged. Symbolic links are followed, and the permissions of an existing file are kept.
+    It is written without a name, or under a temporary one where the file system has no such files, in the same
+    directory, synchronised and renamed, and the directory is synchronised. After any failure, also an exception of the
+    caller, nothing of it is left and an existing file is unchanged; a process that is killed leaves at most the file of
+    a temporary name. Symbolic links are followed, and the permissions of an existing file are kept.
 
     Raises
     ------
@@ -35,14 +36,20 @@ def atomic_write(path: StrPath) -> Iterator[BinaryIO]:
         target = shown.resolve()
         mode = _mode_of(target)
         candidate = target.with_name(f".starpullm-{secrets.token_hex(8)}.tmp")
-        with candidate.open("xb") as file:
-            temporary = candidate
+        unnamed = _unnamed_file(target.parent)
+        with candidate.open("xb") if unnamed is None else os.fdopen(unnamed, "wb") as file:
+            if unnamed is None:
+                temporary = candidate
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
             yield file
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(target)
+            if unnamed is not None:
+                # With a descriptor, which an absolute path ignores, Python calls linkat(), which can follow the link.
+                os.link(f"/proc/self/fd/{unnamed}", candidate, src_dir_fd=unnamed, follow_symlinks=True)
+                temporary = candidate
+        candidate.replace(target)
         temporary = None
         sync_directory(target.parent)
     except StarpullmError:
@@ -106,6 +113,16 @@ def atomic_folder(path: StrPath) -> Iterator[Path]:
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _unnamed_file(directory: Path) -> int | None:
+    """Open a new file without a name for writing; None: the system has none. It gets its name through /proc."""
+    if not os.access("/proc/self/fd", os.X_OK):
+        return None
+    try:
+        return os.open(directory, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+    except OSError:  # a reason that isn't this one ends the opening of a named file too
+        return None
 
 
 def _mode_of(target: Path) -> int | None:

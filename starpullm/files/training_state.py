@@ -37,8 +37,7 @@ from starpullm.files.model import (
     parameter_shapes,
 )
 
-_VERSIONS: Final = (1, 2)
-"""The first has no checksums."""
+_VERSION: Final = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,8 +178,7 @@ def _fnv1a(data: bytes) -> int:
 
 
 def _head_size(header: np.void) -> int:
-    checksums = 0 if header["version"] == 1 else _CHECKSUMS.itemsize
-    return _rounded_up(HEADER_BYTES + int(header["tensors"]) * (_ENTRY.itemsize + checksums))
+    return _rounded_up(HEADER_BYTES + int(header["tensors"]) * (_ENTRY.itemsize + _CHECKSUMS.itemsize))
 
 
 def _layout(config: ModelConfig, keys: list[_Key], end: int) -> tuple[NDArray[np.void], int]:
@@ -261,7 +259,7 @@ def _read_state(folder: Path, step: int | None) -> TrainingStateContents:
                     target = _tensor(groups[group], key)
                     values = read_array(file, where, FLOAT32, position, target.size, mmap=False)
                     found = zlib.crc32(values.data)
-                    if checksum not in (None, found):
+                    if checksum != found:
                         tensor = f"{group} of {name}[{layer}]"
                         raise _DamagedValuesError(
                             f"{where}, byte {position}: expected {tensor} to have the checksum {checksum:#010x}, "
@@ -290,7 +288,7 @@ def _check_total_size(folder: Path, config: ModelConfig, num_ranks: int) -> None
 
 def _read_state_header(file: BinaryIO, where: Path) -> np.void:
     ints = read_header(file, where, TRAINING_STATE_MAGIC)
-    check_version(ints, where, _VERSIONS)
+    check_version(ints, where, (_VERSION,))
     header: np.void = np.array(ints[: _HEADER.itemsize // 4], INT32).view(_HEADER)[0]
     problem = config_problem({name: int(header[name]) for name in _SIZES})
     if problem is not None:
@@ -302,9 +300,7 @@ def _read_state_header(file: BinaryIO, where: Path) -> np.void:
     return header
 
 
-def _read_table(
-    file: BinaryIO, where: Path, config: ModelConfig, header: np.void
-) -> dict[_Key, list[tuple[int, int | None]]]:
+def _read_table(file: BinaryIO, where: Path, config: ModelConfig, header: np.void) -> dict[_Key, list[tuple[int, int]]]:
     """Check a file's table, size and end record; return the positions and checksums of its tensors' values."""
     size = file_size(file)
     count = int(header["tensors"])
@@ -314,10 +310,9 @@ def _read_table(
     file.seek(0)
     start = file.read(begin)
     table = np.frombuffer(start, _ENTRY, count, HEADER_BYTES)
-    with_checksums = header["version"] > 1
-    checksums = np.frombuffer(start, _CHECKSUMS, count if with_checksums else 0, HEADER_BYTES + table.nbytes)
+    checksums = np.frombuffer(start, _CHECKSUMS, count, HEADER_BYTES + table.nbytes)
     names = list(parameter_shapes(config))
-    entries: dict[_Key, list[tuple[int, int | None]]] = {}
+    entries: dict[_Key, list[tuple[int, int]]] = {}
     for index, row in enumerate(table):
         position = HEADER_BYTES + index * _ENTRY.itemsize
         number, layer = int(row["parameter"]), int(row["layer"])
@@ -328,8 +323,7 @@ def _read_table(
             raise refusal(where, position + 4, f"a layer from 0 to {layers - 1}", str(layer))
         if (names[number], layer) in entries:
             raise refusal(where, position, "each tensor once", f"{names[number]}[{layer}] again")
-        sums = checksums[index].tolist() if with_checksums else [None] * len(_GROUPS)
-        entries[names[number], layer] = list(zip(row["positions"].tolist(), sums, strict=True))
+        entries[names[number], layer] = list(zip(row["positions"].tolist(), checksums[index].tolist(), strict=True))
     expected, end = _layout(config, list(entries), begin)
     for index in range(count):
         if table[index] != expected[index]:

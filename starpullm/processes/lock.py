@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from starpullm.errors import FileError
@@ -38,13 +38,18 @@ def machine_lock(say: Callable[[str], object] | None = None) -> Iterator[None]:
     with _own:
         if _depth == 0:
             _file = _open(lock_path())
-            _acquire(_file, say)
+            try:
+                _acquire(_file, say)
+            except BaseException:
+                os.close(_file)
+                raise
         _depth += 1
         try:
             yield
         finally:
             _depth -= 1
             if _depth == 0:
+                fcntl.flock(_file, fcntl.LOCK_UN)  # a forked child may have the same open file
                 os.close(_file)
 
 
@@ -57,8 +62,9 @@ def _acquire(file: int, say: Callable[[str], object] | None) -> None:
             holder = os.pread(file, _HOLDER_BYTES, 0).decode(errors="replace") or "another one"
             say(f"waiting for process {holder}, which uses the machine (lock {lock_path()})")
         fcntl.flock(file, fcntl.LOCK_EX)
-    os.ftruncate(file, 0)
-    os.pwrite(file, f"{os.getpid()}, {' '.join(sys.orig_argv)}".encode(errors="replace")[:_HOLDER_BYTES], 0)
+    with suppress(OSError):  # on a full disk the lock holds all the same, only without the name
+        os.ftruncate(file, 0)
+        os.pwrite(file, f"{os.getpid()}, {' '.join(sys.orig_argv)}".encode(errors="replace")[:_HOLDER_BYTES], 0)
 
 
 def _open(path: Path) -> int:

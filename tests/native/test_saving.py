@@ -131,6 +131,31 @@ def test_saving_changes_no_bits_and_every_state_leads_to_the_same_end(
     assert ends == [unsaved] * STEPS
 
 
+def save_and_change_folder(checkpoint: str, folder: str) -> list[str]:
+    """Save a state and be elsewhere before it is written, where other states are, of a folder of the same name."""
+    os.chdir(folder)
+    with tiny_trainer("1x1", checkpoint) as trainer:
+        for step in range(2):
+            trainer.submit(*batch(step))
+            trainer.save_state("states", keep=1)
+        os.chdir("elsewhere")
+        trainer.wait_saved()
+    return names_in(Path("states"))
+
+
+def test_a_save_stays_in_its_folder(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    other = tmp_path / "elsewhere" / "states"
+    run_function(train_with_saves, tiny_checkpoint, str(other.parent), "1x1", 1, timeout=TIME_LIMIT)
+    other.parent.joinpath(".lock").unlink()
+    other.mkdir()
+    for state in other.parent.glob("step-*"):
+        state.rename(other / state.name)
+    expected = names_in(other)
+    found = run_function(save_and_change_folder, tiny_checkpoint, str(tmp_path), timeout=TIME_LIMIT)
+    assert found == expected
+    assert names_in(tmp_path / "states") == [".lock", "step-000000000002"]
+
+
 def save_on_full_disk(checkpoint: str, folder: str) -> dict[str, Any]:
     """Save a state, save a second for which there is no room, train on, make room, save again."""
     with tiny_trainer("1x1", checkpoint) as trainer:
@@ -277,6 +302,26 @@ def test_two_runs_never_save_into_one_folder(tiny_checkpoint: Path, tiny_tokens:
     step = read_training_state(states).step
     train("--resume", states, *tokens, "--steps", step + 2, *saving).check()
     assert names_in(states) == [".lock", f"step-{step + 1:012}", f"step-{step + 2:012}"]
+
+
+def test_a_run_claims_its_folder_before_its_first_save(
+    tiny_checkpoint: Path, tiny_tokens: Path, tmp_path: Path
+) -> None:
+    """Otherwise the second run would leave newer states, which a later --resume would take for the first run's."""
+    states, tokens = tmp_path / "states", ("--tokens", tiny_tokens)
+    sizes = ("--batch-size", TINY.batch_size, "--seq-len", TINY.seq_len)
+    saving = ("--save-every", 10**6, "--state-dir", states)
+    first = cli_command("train", "--checkpoint", tiny_checkpoint, *tokens, *sizes, "--steps", 10**9, *saving)
+    with started(first, timeout=TIME_LIMIT, environment=TWO_CORES) as process:
+        assert process.stdout is not None
+        while not process.stdout.readline().startswith(b"step 1/"):
+            pass
+        refused = train("--checkpoint", tiny_checkpoint, *tokens, "--steps", 1, "--save-every", 1, *saving[2:]).check(4)
+        assert f"Error: {states}: another run is saving into this folder (process {process.pid} on " in refused.stderr
+        assert refused.stdout == ""
+        process.kill_group()
+        process.wait()
+    assert names_in(states) == [".lock"]
 
 
 def test_usage(states: Path, tiny_checkpoint: Path, tiny_tokens: Path) -> None:

@@ -88,15 +88,15 @@ def padded(data: bytes) -> bytes:
     return data + bytes(-len(data) % BLOCK)
 
 
-def bytes_of(state: TrainingStateContents, rank: int, num_ranks: int, version: int = 2) -> bytes:
+def bytes_of(state: TrainingStateContents, rank: int, num_ranks: int) -> bytes:
     """Return a file made from docs/formats.md alone."""
     owned = TENSORS[rank::num_ranks]
-    header = struct.pack("<11i4x", 20261121, version, *asdict(CONFIG).values(), rank, num_ranks, len(owned))
+    header = struct.pack("<11i4x", 20261121, 2, *asdict(CONFIG).values(), rank, num_ranks, len(owned))
     header += struct.pack("<qQqqqqQ", *(getattr(state, name) for name in NUMBERS))
     header += struct.pack("<5f", *(getattr(state, name) for name in RATES))
     header += struct.pack("<i", state.blas)
     header = header.ljust(1024, b"\0")
-    position = len(padded(bytes(1024 + (40 if version == 1 else 52) * len(owned))))
+    position = len(padded(bytes(1024 + 52 * len(owned))))
     values = checksums = b""
     for name, layer in owned:
         parts = []
@@ -110,9 +110,9 @@ def bytes_of(state: TrainingStateContents, rank: int, num_ranks: int, version: i
         checksums += struct.pack("<3I", *map(zlib.crc32, parts))
         number = list(parameter_shapes(CONFIG)).index(name)
         header += struct.pack("<iiqqqq", number, layer, len(parts[0]) // 4, *positions)
-    header = padded(header if version == 1 else header + checksums)
+    header = padded(header + checksums)
     size = position + BLOCK
-    end = struct.pack("<iiqQiiQq", 20261121, version, state.step, state.run, rank, num_ranks, fnv1a(header), size)
+    end = struct.pack("<iiqQiiQq", 20261121, 2, state.step, state.run, rank, num_ranks, fnv1a(header), size)
     return header + values + padded(end)
 
 
@@ -200,14 +200,6 @@ def test_two_saves_in_one_folder(tmp_path: Path) -> None:
     assert_same(read_training_state(tmp_path), some_state())
 
 
-def test_older_version(tmp_path: Path) -> None:
-    """Version 1 has no checksums."""
-    path = file_of(tmp_path)
-    path.parent.mkdir()
-    path.write_bytes(bytes_of(some_state(), 0, 1, version=1))
-    assert_same(read_training_state(tmp_path), some_state())
-
-
 def test_folder_of_another_name(tmp_path: Path) -> None:
     write_training_state(tmp_path, some_state()).rename(tmp_path / "best")
     assert_same(read_training_state(tmp_path / "best"), some_state())
@@ -271,7 +263,8 @@ SIZE = len(bytes_of(some_state(), 0, 1))
     ("position", "value", "text"),
     [
         (0, 20240326, r"byte 0: expected magic 20261121 \(training state\), found 20240326 \(model checkpoint\)"),
-        (4, 3, "byte 4: expected version 1 or 2, found version 3"),
+        (4, 1, "byte 4: expected version 2, found version 1"),
+        (4, 3, "byte 4: expected version 2, found version 3"),
         (8, 0, "byte 8: expected max_seq_len to be from 1"),
         (20, 3, "byte 24: expected channels to be divisible by num_heads = 3"),
         (8, 5, "the entry .* 80"),

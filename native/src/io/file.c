@@ -23,14 +23,13 @@ enum {
 
 static const struct {
     int32_t magic, version;
-    int32_t older; /* a version that is read too; 0: none */
     const char *name;
 } formats[NUM_FORMATS] = {
-    [FORMAT_CHECKPOINT] = {20240326, 3, 0, "a model checkpoint"},
-    [FORMAT_TRAINING_STATE] = {20261121, 2, 1, "a training state"},
-    [FORMAT_DEBUG_STATE] = {20240327, 2, 0, "a debug state"},
-    [FORMAT_TOKENIZER] = {20240328, 2, 0, "a tokenizer"},
-    [FORMAT_TOKENS] = {20240520, 1, 0, "a token file"},
+    [FORMAT_CHECKPOINT] = {20240326, 3, "a model checkpoint"},
+    [FORMAT_TRAINING_STATE] = {20261121, 2, "a training state"},
+    [FORMAT_DEBUG_STATE] = {20240327, 2, "a debug state"},
+    [FORMAT_TOKENIZER] = {20240328, 2, "a tokenizer"},
+    [FORMAT_TOKENS] = {20240520, 1, "a token file"},
 };
 
 static size_t transfer(int64_t bytes)
@@ -56,15 +55,15 @@ static status not_regular(const char *path, mode_t mode)
 /* ---- Reading ---- */
 
 /* The kind is looked at before open(), which has effects on some devices. */
-status input_open(struct input_file *file, const char *path)
+status input_open_in(struct input_file *file, int folder, const char *name, const char *path)
 {
     struct stat info;
     *file = (struct input_file){.path = path, .descriptor = -1};
-    if (stat(path, &info) != 0)
+    if (fstatat(folder, name, &info, 0) != 0)
         return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: open", path);
     if (!S_ISREG(info.st_mode))
         return not_regular(path, info.st_mode);
-    file->descriptor = TEMP_FAILURE_RETRY(open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+    file->descriptor = TEMP_FAILURE_RETRY(openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
     if (file->descriptor >= 0 && fstat(file->descriptor, &info) == 0) {
         file->size = info.st_size;
         return STARPULLM_OK;
@@ -72,6 +71,11 @@ status input_open(struct input_file *file, const char *path)
     const status code = fail_errno(STARPULLM_FILE_ERROR, errno, "%s: open", path);
     input_close(file);
     return code;
+}
+
+status input_open(struct input_file *file, const char *path)
+{
+    return input_open_in(file, AT_FDCWD, path, path);
 }
 
 void input_close(struct input_file *file)
@@ -159,7 +163,7 @@ status input_read_header(const struct input_file *file, enum file_format format,
         return fail(STARPULLM_INVALID_FILE,
                     "%s: byte 4: version is %d (bfloat16), expected 3 (float32): bfloat16 checkpoints can't be read",
                     file->path, CHECKPOINT_BFLOAT16);
-    if (version < 1 || (version != formats[format].version && version != formats[format].older))
+    if (version != formats[format].version)
         return fail(STARPULLM_INVALID_FILE, "%s: byte 4: version is %" PRId32 ", expected %" PRId32 " (%s)", file->path,
                     version, formats[format].version, formats[format].name);
     return STARPULLM_OK;
@@ -224,12 +228,30 @@ static status create(struct output_file *file, int flags, mode_t mode)
 {
     flags |= O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
     file->descriptor = TEMP_FAILURE_RETRY(openat(file->folder, file->temporary, flags, mode));
-    if (file->descriptor >= 0)
-        return STARPULLM_OK;
-    const status code = fail_errno(STARPULLM_FILE_ERROR, errno, "%s: create temporary file %s in its folder",
-                                   file->path, file->temporary);
-    file->temporary[0] = '\0'; /* not ours to remove */
-    return code;
+    if (file->descriptor < 0)
+        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: create temporary file %s in its folder", file->path,
+                          file->temporary);
+    file->named = true;
+    return STARPULLM_OK;
+}
+
+/* A file without a name gets one through /proc. */
+static bool create_unnamed(struct output_file *file, mode_t mode)
+{
+    if (access("/proc/self/fd", X_OK) != 0)
+        return false;
+    file->descriptor = TEMP_FAILURE_RETRY(openat(file->folder, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, mode));
+    return file->descriptor >= 0;
+}
+
+static status give_name(struct output_file *file)
+{
+    char unnamed[32];
+    snprintf(unnamed, sizeof unnamed, "/proc/self/fd/%d", file->descriptor);
+    if (linkat(AT_FDCWD, unnamed, file->folder, file->temporary, AT_SYMLINK_FOLLOW) != 0)
+        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: name temporary file %s", file->path, file->temporary);
+    file->named = true;
+    return STARPULLM_OK;
 }
 
 /* The name is unique among threads, processes and, but for one case in 10^9, machines that share the folder, where
@@ -241,7 +263,7 @@ static status create_unique(struct output_file *file, mode_t mode)
     clock_gettime(CLOCK_REALTIME, &now);
     snprintf(file->temporary, sizeof file->temporary, ".starpullm-%ld-%u-%09ld.tmp", (long)getpid(),
              atomic_fetch_add(&created, 1), now.tv_nsec);
-    return create(file, O_EXCL, mode);
+    return create_unnamed(file, mode) ? STARPULLM_OK : create(file, O_EXCL, mode);
 }
 
 /* The permission bits are there from the start: what is being written is never readable by more than the result. */
@@ -275,14 +297,12 @@ status output_open(struct output_file *file, const char *path)
     return code;
 }
 
-status output_open_temporary(struct output_file *file, const char *path, const char *temporary)
+status output_open_temporary(struct output_file *file, int folder, const char *name, const char *path,
+                             const char *temporary)
 {
-    *file = (struct output_file){.path = path, .resolved = strdup(path), .folder = -1, .descriptor = -1};
-    status code = file->resolved ? open_folder(file) : no_memory_for_path(path);
-    if (code == STARPULLM_OK) {
-        snprintf(file->temporary, sizeof file->temporary, "%s", temporary);
-        code = create(file, O_TRUNC, 0666);
-    }
+    *file = (struct output_file){.path = path, .name = name, .folder = folder, .descriptor = -1};
+    snprintf(file->temporary, sizeof file->temporary, "%s", temporary);
+    const status code = create(file, O_TRUNC, 0666);
     if (code != STARPULLM_OK)
         output_discard(file);
     return code;
@@ -327,6 +347,8 @@ static status replace(struct output_file *file)
 {
     if (TEMP_FAILURE_RETRY(fsync(file->descriptor)) != 0)
         return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: fsync of temporary file %s", file->path, file->temporary);
+    if (!file->named)
+        TRY(give_name(file));
     const int closed = close(file->descriptor);
     file->descriptor = -1;
     if (closed != 0 && errno != EINTR)
@@ -334,7 +356,7 @@ static status replace(struct output_file *file)
     if (renameat(file->folder, file->temporary, file->folder, file->name) != 0)
         return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: rename temporary file %s to it", file->path,
                           file->temporary);
-    file->temporary[0] = '\0';
+    file->named = false;
     if (sync_folder(file->folder) != 0)
         return fail_errno(STARPULLM_FILE_ERROR, errno,
                           "%s: the new file is in place, but a power failure may undo that: fsync of its folder",
@@ -353,7 +375,7 @@ void output_discard(struct output_file *file)
 {
     if (file->descriptor >= 0)
         close(file->descriptor);
-    if (file->temporary[0] != '\0')
+    if (file->named)
         unlinkat(file->folder, file->temporary, 0);
     if (file->folder >= 0)
         close(file->folder);

@@ -36,11 +36,13 @@ struct input_file {
 
 /* Never waits, whatever the path is. On failure the file is closed. */
 status input_open(struct input_file *file, const char *path);
+/* The same by its name in an opened folder; `path` is for sentences. */
+status input_open_in(struct input_file *file, int folder, const char *name, const char *path);
 void input_close(struct input_file *file);
 
 status input_read(const struct input_file *file, void *values, int64_t bytes, int64_t position);
 
-/* Reads the header and checks magic number and version. Of training states two versions are read. */
+/* Reads the header and checks magic number and version. */
 status input_read_header(const struct input_file *file, enum file_format format, int32_t header[FILE_HEADER_INTS]);
 
 /* Refuses any other size; the sentence says with `consequence_of` what the expected size follows from. */
@@ -62,22 +64,26 @@ status input_read_tensor(const struct input_file *file, const struct stored_tens
 /* The CRC-32 of zlib and gzip. */
 uint32_t checksum_of(const float *values, int64_t elements);
 
-/* A file being written under a temporary name in the folder of its final one. */
+/* A file being written, in the folder of its final name. Until it is complete it has no name, so that nothing is left
+ * of it if the process is killed; where the file system has no such files, it has a temporary name. */
 struct output_file {
     const char *path;   /* the caller's, not copied */
     char *resolved;     /* folder and name in one allocation */
     const char *name;   /* in the folder */
     int folder;         /* -1: closed */
     int descriptor;     /* -1: closed */
-    char temporary[64]; /* its name in the folder; "" if there is none */
+    char temporary[64]; /* its name in the folder, before the final one */
+    bool named;         /* it has that name now */
 };
 
 /* Follows symbolic links. An existing file must be a regular, writable one; the new file gets its permission bits (or
  * 0666 & ~umask if there was none). On failure nothing is left behind. */
 status output_open(struct output_file *file, const char *path);
 
-/* The same for a folder of our own, without these rules: a file of the given temporary name is overwritten. */
-status output_open_temporary(struct output_file *file, const char *path, const char *temporary);
+/* The same for a folder of our own, without these rules: a file of the given temporary name is overwritten. `folder`
+ * becomes the file's, `name` isn't copied, and `path` is for sentences. */
+status output_open_temporary(struct output_file *file, int folder, const char *name, const char *path,
+                             const char *temporary);
 
 /* Past the page cache, if the descriptor has O_DIRECT and the file system can. */
 status output_write(const struct output_file *file, const void *values, int64_t bytes, int64_t position);

@@ -10,14 +10,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { OWNER_BYTES = 128 }; /* the file's size; less text is padded with zeros */
 
+/* A folder whose .lock was removed, or that was removed and made again, isn't the one that was locked. */
+struct identity {
+    dev_t device;
+    ino_t folder, file;
+};
+
 struct folder_lock {
     struct folder_lock *next;
-    char *folder;
-    int descriptor; /* -1: closed */
+    struct state_root root;
+    int file; /* .lock, opened; -1: closed */
+    struct identity identity;
 };
 
 static int lock_file(int descriptor, int command, short type)
@@ -43,9 +51,9 @@ static status write_owner(const struct folder_lock *lock, uint64_t run)
     if (gethostname(host, sizeof host - 1) != 0)
         host[0] = '\0';
     snprintf(owner, sizeof owner, "run %016" PRIx64 "\nprocess %ld on %s\n", run, (long)getpid(), host);
-    const ssize_t put = TEMP_FAILURE_RETRY(pwrite(lock->descriptor, owner, sizeof owner, 0));
+    const ssize_t put = TEMP_FAILURE_RETRY(pwrite(lock->file, owner, sizeof owner, 0));
     if (put != (ssize_t)sizeof owner)
-        return fail_errno(STARPULLM_FILE_ERROR, put < 0 ? errno : ENOSPC, "%s: write its .lock", lock->folder);
+        return fail_errno(STARPULLM_FILE_ERROR, put < 0 ? errno : ENOSPC, "%s: write its .lock", lock->root.path);
     return STARPULLM_OK;
 }
 
@@ -53,73 +61,97 @@ static status check_owner(const struct folder_lock *lock, uint64_t run)
 {
     char owner[OWNER_BYTES + 1] = {0};
     uint64_t found;
-    if (TEMP_FAILURE_RETRY(pread(lock->descriptor, owner, OWNER_BYTES, 0)) < 0)
-        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: read its .lock", lock->folder);
+    if (TEMP_FAILURE_RETRY(pread(lock->file, owner, OWNER_BYTES, 0)) < 0)
+        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: read its .lock", lock->root.path);
     char *process = strchr(owner, '\n');
     if (!process || sscanf(owner, "run %" SCNx64, &found) != 1)
-        return fail_errno(STARPULLM_FILE_ERROR, EBUSY, "%s: another run is saving into this folder", lock->folder);
+        return fail_errno(STARPULLM_FILE_ERROR, EBUSY, "%s: another run is saving into this folder", lock->root.path);
     if (found == run)
         return STARPULLM_OK;
     process[strcspn(process + 1, "\n") + 1] = '\0';
-    return fail_errno(STARPULLM_FILE_ERROR, EBUSY, "%s: another run is saving into this folder (%s)", lock->folder,
+    return fail_errno(STARPULLM_FILE_ERROR, EBUSY, "%s: another run is saving into this folder (%s)", lock->root.path,
                       process + 1);
 }
 
-static status lock_for_run(struct folder_lock *lock, uint64_t run)
+static status lock_for_run(const struct folder_lock *lock, uint64_t run)
 {
-    char *path;
-    if (asprintf(&path, "%s/.lock", lock->folder) < 0)
-        return fail(STARPULLM_OUT_OF_MEMORY, "%s: the path of its .lock could not be allocated", lock->folder);
-    lock->descriptor = TEMP_FAILURE_RETRY(open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666));
-    const int error = errno;
-    free(path);
-    if (lock->descriptor < 0)
-        return fail_errno(STARPULLM_FILE_ERROR, error, "%s: open its .lock", lock->folder);
-    const bool first = lock_file(lock->descriptor, F_OFD_SETLK, F_WRLCK) == 0;
+    const bool first = lock_file(lock->file, F_OFD_SETLK, F_WRLCK) == 0;
     if (!first && has_no_locks(errno))
         return STARPULLM_OK;
     if (!first && !is_held_by_others(errno))
-        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: lock its .lock", lock->folder);
+        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: lock its .lock", lock->root.path);
     if (first)
         TRY(write_owner(lock, run));
     /* Waits at most until the first process of the other run has written its number. */
-    if (lock_file(lock->descriptor, F_OFD_SETLKW, F_RDLCK) != 0)
-        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: lock its .lock", lock->folder);
+    if (lock_file(lock->file, F_OFD_SETLKW, F_RDLCK) != 0)
+        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: lock its .lock", lock->root.path);
     return first ? STARPULLM_OK : check_owner(lock, run);
 }
 
-status folder_lock_take(struct folder_lock **locks, const char *folder, uint64_t run)
+static status open_folder(struct folder_lock *lock, const char *path)
 {
-    for (const struct folder_lock *lock = *locks; lock; lock = lock->next)
-        if (strcmp(lock->folder, folder) == 0)
-            return STARPULLM_OK;
-    struct folder_lock *taken = calloc(1, sizeof *taken);
-    char *copy = strdup(folder);
-    if (!taken || !copy) {
-        free(taken);
-        free(copy);
-        return fail(STARPULLM_OUT_OF_MEMORY, "%s: its lock could not be allocated", folder);
-    }
-    *taken = (struct folder_lock){NULL, copy, -1};
-    const status code = lock_for_run(taken, run);
-    if (code != STARPULLM_OK) {
-        folder_lock_release_all(&taken);
-        return code;
-    }
-    taken->next = *locks;
-    *locks = taken;
+    struct stat folder, file;
+    lock->root.path = strdup(path);
+    if (!lock->root.path)
+        return fail(STARPULLM_OUT_OF_MEMORY, "%s: its path could not be allocated", path);
+    lock->root.descriptor = TEMP_FAILURE_RETRY(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (lock->root.descriptor < 0 || fstat(lock->root.descriptor, &folder) != 0)
+        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: open the folder", path);
+    lock->file = TEMP_FAILURE_RETRY(
+        openat(lock->root.descriptor, ".lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666));
+    if (lock->file < 0 || fstat(lock->file, &file) != 0)
+        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: open its .lock", path);
+    lock->identity = (struct identity){folder.st_dev, folder.st_ino, file.st_ino};
     return STARPULLM_OK;
 }
 
-/* Closing the file ends the lock. */
+/* A forked child may have the same open file, so closing it here isn't enough. */
+static void release(struct folder_lock *lock)
+{
+    if (lock->file >= 0) {
+        (void)lock_file(lock->file, F_OFD_SETLK, F_UNLCK);
+        close(lock->file);
+    }
+    if (lock->root.descriptor >= 0)
+        close(lock->root.descriptor);
+    free(lock->root.path);
+    free(lock);
+}
+
+static struct folder_lock *find(struct folder_lock *locks, const struct identity *identity)
+{
+    while (locks && (locks->identity.device != identity->device || locks->identity.folder != identity->folder ||
+                     locks->identity.file != identity->file))
+        locks = locks->next;
+    return locks;
+}
+
+status folder_lock_take(struct folder_lock **locks, const char *path, uint64_t run, const struct state_root **root)
+{
+    struct folder_lock *taken = calloc(1, sizeof *taken);
+    if (!taken)
+        return fail(STARPULLM_OUT_OF_MEMORY, "%s: its lock could not be allocated", path);
+    taken->root.descriptor = taken->file = -1;
+    status code = open_folder(taken, path);
+    struct folder_lock *ours = code == STARPULLM_OK ? find(*locks, &taken->identity) : NULL;
+    if (code == STARPULLM_OK && !ours)
+        code = lock_for_run(taken, run);
+    if (code != STARPULLM_OK || ours) {
+        release(taken);
+    } else {
+        taken->next = *locks;
+        *locks = ours = taken;
+    }
+    if (code == STARPULLM_OK)
+        *root = &ours->root;
+    return code;
+}
+
 void folder_lock_release_all(struct folder_lock **locks)
 {
     while (*locks) {
         struct folder_lock *lock = *locks;
         *locks = lock->next;
-        if (lock->descriptor >= 0)
-            close(lock->descriptor);
-        free(lock->folder);
-        free(lock);
+        release(lock);
     }
 }

@@ -9,14 +9,15 @@
 
 #include <stdint.h>
 
-#include "status.h"
+#include "io/training_state.h"
 
 /* A list; NULL: empty. */
 struct folder_lock;
 
-/* Adds a lock on `folder`, which exists, to the list, unless the list has it already. STARPULLM_FILE_ERROR with EBUSY,
- * and with what is known of the other run's process, if another run holds it. */
-status folder_lock_take(struct folder_lock **locks, const char *folder, uint64_t run);
+/* Opens the folder `path`, which exists, and adds a lock on it to the list, unless the list has that folder already,
+ * under whatever name. *root lives as long as the list. STARPULLM_FILE_ERROR with EBUSY, and with what is known of the
+ * other run's process, if another run holds the lock. */
+status folder_lock_take(struct folder_lock **locks, const char *path, uint64_t run, const struct state_root **root);
 
 /* Leaves an empty list. */
 void folder_lock_release_all(struct folder_lock **locks);

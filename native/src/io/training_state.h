@@ -25,6 +25,12 @@ struct training_state_meta {
     int32_t blas; /* 1: a BLAS computed the matmuls of some of its steps, so its bits aren't strict */
 };
 
+/* The folder of a run's states, opened, so that it stays the same one whatever becomes of its name. */
+struct state_root {
+    char *path; /* as the caller gave it, for sentences */
+    int descriptor;
+};
+
 /* ---- Writing ---- */
 
 /* What is kept of each tensor, in the file's order. */
@@ -41,10 +47,12 @@ struct training_state_writer;
 /* Makes the folder, whose parent must exist, unless it is there. */
 status training_state_make_folder(const char *root);
 
-/* Makes the step's folder in the existing `root`, and in it the temporary file, with all its space reserved: a full
- * disk is found here. `tensors` (num_tensors) are those that this rank owns. Replaces the temporary file of a killed
- * save. Copies its arguments. On failure *writer is NULL and nothing is left behind. */
-status training_state_writer_open(const char *root, const struct training_state_meta *meta,
+/* Makes the step's folder in `root`, and in it the temporary file, with all its space reserved: a full disk is found
+ * here. `tensors` (num_tensors) are those that this rank owns. Replaces the temporary file of a killed save. A complete
+ * state of this step that is another run's, or of another number of ranks, is STARPULLM_INVALID_ARGUMENT: together with
+ * this one it couldn't be read. What an incomplete one left is removed or replaced. Copies its arguments but `root`,
+ * which lives longer. On failure *writer is NULL and nothing is left behind. */
+status training_state_writer_open(const struct state_root *root, const struct training_state_meta *meta,
                                   const struct training_state_tensor *tensors, struct training_state_writer **writer);
 
 /* Writes a part (of state_groups) of the index-th tensor; returns when `values` may change again. Each part is written
@@ -61,17 +69,23 @@ status training_state_commit(struct training_state_writer *writer);
  * NULL is allowed. */
 void training_state_discard(struct training_state_writer *writer);
 
-/* Removes the states that the one after `step`, just saved, makes unnecessary: of those up to it, all but the newest
- * `keep` (at least 1) complete ones, and the incomplete ones that are older than the newest complete one. Later steps
- * belong to another run and stay, and so does whatever in these folders isn't a training state's. One rank calls it.
- * The other ranks may still be writing `step`, provided that each rank saves its steps in ascending order. */
-status training_state_prune(const char *root, int64_t step, int keep);
+/* Refuses with STARPULLM_INVALID_ARGUMENT a root that has a complete state of a later step: who resumes from it would
+ * get that one. */
+status training_state_check_newest(const struct state_root *root, int64_t step);
+
+/* Removes the states that the one after `step` makes unnecessary, once the files of all its ranks are there: of those
+ * up to it, all but the newest `keep` (at least 1) complete ones, and the incomplete ones that are older than the
+ * newest complete one. Later steps belong to another run and stay, and so does whatever in these folders isn't a
+ * training state's, symbolic links to states included. Each rank calls it when it has written its file: the last one
+ * finds the state complete. Each rank saves its steps in ascending order. */
+status training_state_prune(const struct state_root *root, int64_t step, int keep);
 
 /* ---- Reading ---- */
 
 /* A complete state. */
 struct training_state {
     char *path;                      /* its folder */
+    int folder;                      /* the same, opened; -1: closed */
     char *passed_over;               /* what is wrong with the newest of the newer states; NULL if there is none */
     struct training_state_meta meta; /* rank 0's. Whether a run may go on with other settings is for the caller */
     struct state_file *files;        /* (num_ranks) */

@@ -1,8 +1,7 @@
-/* Lists the folders and files of training states, and removes the states that newer ones replace. */
+/* Which folders are those of training states, and which of the files there are those of ranks. */
 #include "io/training_state_format.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,18 +72,18 @@ void state_free_list(struct dirent **entries, int count)
     free(entries);
 }
 
-static status cannot_open(const char *folder)
+status state_cannot_open(const char *path)
 {
-    return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: open the folder", folder);
+    return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: open the folder", path);
 }
 
-status state_list(const char *root, struct dirent ***folders, int *count)
+status state_list(int root, const char *path, struct dirent ***folders, int *count)
 {
-    *count = scandir(root, folders, is_state, newest_first);
-    return *count < 0 ? cannot_open(root) : STARPULLM_OK;
+    *count = scandirat(root, ".", folders, is_state, newest_first);
+    return *count < 0 ? state_cannot_open(path) : STARPULLM_OK;
 }
 
-static status find_complete(const char *folder, struct dirent **entries, int count, int32_t *num_ranks)
+static status find_complete(const char *path, struct dirent **entries, int count, int32_t *num_ranks)
 {
     char problem[2 * STATE_NAME_BYTES + 64] = "no file named like rank-00000-of-00001.state is there";
     *num_ranks = 0;
@@ -102,101 +101,42 @@ static status find_complete(const char *folder, struct dirent **entries, int cou
             return fail(STARPULLM_INVALID_FILE,
                         "%s: the files of %" PRId32 " ranks are there and those of %" PRId32
                         ", expected those of one save",
-                        folder, *num_ranks, ranks);
+                        path, *num_ranks, ranks);
     }
     if (*num_ranks == 0)
-        return fail(STARPULLM_INVALID_FILE, "%s: incomplete: %s", folder, problem);
+        return fail(STARPULLM_INVALID_FILE, "%s: incomplete: %s", path, problem);
     return STARPULLM_OK;
 }
 
-status state_complete_ranks(const char *folder, int32_t *num_ranks, int *num_files)
+status state_complete_ranks(int folder, const char *path, int32_t *num_ranks, int *num_files)
 {
     struct dirent **entries;
-    *num_files = scandir(folder, &entries, is_file, by_ranks);
+    *num_files = scandirat(folder, ".", &entries, is_file, by_ranks);
     if (*num_files < 0)
-        return cannot_open(folder);
-    const status code = find_complete(folder, entries, *num_files, num_ranks);
+        return state_cannot_open(path);
+    const status code = find_complete(path, entries, *num_files, num_ranks);
     state_free_list(entries, *num_files);
     return code;
 }
 
-/* ---- Removing ---- */
+/* Of a file or a temporary one. */
+static int32_t ranks_of(const struct dirent *entry)
+{
+    int32_t ranks = -1;
+    (void)sscanf(entry->d_name + (entry->d_name[0] == '.'), "rank-%*d-of-%" SCNd32, &ranks);
+    return ranks;
+}
 
-static status remove_files(const char *path, int folder)
+status state_remove_files(int folder, const char *path, int32_t kept_ranks)
 {
     struct dirent **entries;
     const int count = scandirat(folder, ".", &entries, is_file_or_temporary, NULL);
     if (count < 0)
-        return cannot_open(path);
+        return state_cannot_open(path);
     status code = STARPULLM_OK;
     for (int i = 0; i < count && code == STARPULLM_OK; i++)
-        if (unlinkat(folder, entries[i]->d_name, 0) != 0 && errno != ENOENT)
+        if (ranks_of(entries[i]) != kept_ranks && unlinkat(folder, entries[i]->d_name, 0) != 0 && errno != ENOENT)
             code = fail_errno(STARPULLM_FILE_ERROR, errno, "%s: remove %s", path, entries[i]->d_name);
     state_free_list(entries, count);
-    return code;
-}
-
-/* Whatever isn't a training state's stays, and the folder with it. A symbolic link isn't followed. */
-static status remove_state(const char *path)
-{
-    const int folder = TEMP_FAILURE_RETRY(open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (folder < 0)
-        return errno == ENOENT ? STARPULLM_OK : cannot_open(path);
-    const status code = remove_files(path, folder);
-    close(folder);
-    TRY(code);
-    if (rmdir(path) != 0 && errno != ENOENT && errno != ENOTEMPTY && errno != EEXIST)
-        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: remove the folder", path);
-    return STARPULLM_OK;
-}
-
-static status sync_path(const char *path)
-{
-    const int folder = TEMP_FAILURE_RETRY(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (folder < 0)
-        return cannot_open(path);
-    const status code =
-        sync_folder(folder) == 0 ? STARPULLM_OK : fail_errno(STARPULLM_FILE_ERROR, errno, "%s: fsync", path);
-    close(folder);
-    return code;
-}
-
-/* Keeps or removes the state in the folder `path`, older than *complete complete ones. The newest complete state is on
- * the disk, names included, before the first one that it replaces goes. */
-static status prune_state(const char *root, const char *path, int keep, int *complete)
-{
-    if (*complete == keep)
-        return remove_state(path);
-    struct training_state *state;
-    const status code = training_state_load(path, &state);
-    if (code != STARPULLM_OK && !is_incomplete_state(code))
-        return code;
-    if (code != STARPULLM_OK)
-        return *complete > 0 ? remove_state(path) : STARPULLM_OK;
-    training_state_close(state);
-    if ((*complete)++ > 0)
-        return STARPULLM_OK;
-    TRY(sync_path(path));
-    return sync_path(root);
-}
-
-status training_state_prune(const char *root, int64_t step, int keep)
-{
-    struct dirent **folders;
-    int count, complete = 0;
-    TRY(state_list(root, &folders, &count));
-    status code = STARPULLM_OK;
-    for (int i = 0; i < count && code == STARPULLM_OK; i++) {
-        char *path;
-        if (state_step_of(folders[i]->d_name) > step)
-            continue;
-        if (asprintf(&path, "%s/%s", root, folders[i]->d_name) < 0) {
-            code = fail(STARPULLM_OUT_OF_MEMORY, "%s: the path of a training state could not be allocated", root);
-            break;
-        }
-        code = prune_state(root, path, keep, &complete);
-        free(path);
-    }
-    state_free_list(folders, count);
     return code;
 }

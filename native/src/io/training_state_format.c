@@ -19,26 +19,25 @@ int64_t state_blocks(int64_t bytes)
     return (bytes + STATE_BLOCK - 1) / STATE_BLOCK * STATE_BLOCK;
 }
 
-int64_t state_head_bytes(int32_t version, int32_t num_tensors)
+int64_t state_head_bytes(int32_t num_tensors)
 {
-    const int64_t checksum_bytes = version == STATE_WITHOUT_CHECKSUMS ? 0 : STATE_PARTS * (int64_t)sizeof(uint32_t);
+    const int64_t checksum_bytes = STATE_PARTS * (int64_t)sizeof(uint32_t);
     return state_blocks(FILE_HEADER_BYTES + num_tensors * ((int64_t)sizeof(struct state_entry) + checksum_bytes));
 }
 
 uint32_t *state_checksums(struct state_head *head)
 {
-    return head->version == STATE_WITHOUT_CHECKSUMS ? NULL : (uint32_t *)&head->entries[head->meta.num_tensors];
+    return (uint32_t *)&head->entries[head->meta.num_tensors];
 }
 
-struct state_head *state_head_create(int32_t version, const struct training_state_meta *meta)
+struct state_head *state_head_create(const struct training_state_meta *meta)
 {
-    const size_t bytes = (size_t)state_head_bytes(version, meta->num_tensors);
+    const size_t bytes = (size_t)state_head_bytes(meta->num_tensors);
     struct state_head *head = aligned_alloc(STATE_BLOCK, bytes);
     if (!head)
         return NULL;
     memset(head, 0, bytes);
     stamp_header(FORMAT_TRAINING_STATE, (int32_t *)head);
-    head->version = version;
     head->meta = *meta;
     head->meta.zero = 0;
     return head;
@@ -46,7 +45,7 @@ struct state_head *state_head_create(int32_t version, const struct training_stat
 
 status state_lay_out(struct state_head *head, int64_t *file_bytes, status code, const char *where)
 {
-    int64_t end = state_head_bytes(head->version, head->meta.num_tensors);
+    int64_t end = state_head_bytes(head->meta.num_tensors);
     bool fits = true;
     for (int i = 0; i < head->meta.num_tensors; i++) {
         struct state_entry *entry = &head->entries[i];
@@ -81,7 +80,7 @@ struct state_end state_end_of(const struct state_head *head, int64_t file_bytes)
         .run = head->meta.run,
         .rank = head->meta.rank,
         .num_ranks = head->meta.num_ranks,
-        .fingerprint = fnv1a(head, state_head_bytes(head->version, head->meta.num_tensors)),
+        .fingerprint = fnv1a(head, state_head_bytes(head->meta.num_tensors)),
         .file_bytes = file_bytes,
     };
 }

@@ -2,7 +2,7 @@
  *
  * A file is a header of 256 int32, a table with an entry for each of its tensors, their checksums, the tensors' values,
  * and an end. Header, values and end begin on multiples of STATE_BLOCK bytes. The structs here have the bytes of the
- * file. Version 1 has no checksums. */
+ * file. */
 #ifndef STARPULLM_TRAINING_STATE_FORMAT_H
 #define STARPULLM_TRAINING_STATE_FORMAT_H
 
@@ -13,10 +13,8 @@
 #include "io/training_state.h"
 
 enum {
-    STATE_BLOCK = 4096,          /* bytes; a multiple of every disk's sectors, as writes past the page cache need */
-    STATE_NAME_BYTES = 48,       /* any of the names */
-    STATE_WITHOUT_CHECKSUMS = 1, /* versions */
-    STATE_VERSION = 2
+    STATE_BLOCK = 4096,   /* bytes; a multiple of every disk's sectors, as writes past the page cache need */
+    STATE_NAME_BYTES = 48 /* any of the names */
 };
 
 /* The names of folders and files, with their numbers: step; rank and number of ranks. */
@@ -52,14 +50,14 @@ struct state_end {
 
 /* The smallest multiple of STATE_BLOCK that has room for them. */
 int64_t state_blocks(int64_t bytes);
-int64_t state_head_bytes(int32_t version, int32_t num_tensors);
+int64_t state_head_bytes(int32_t num_tensors);
 
-/* (num_tensors, STATE_PARTS); NULL in version 1. */
+/* (num_tensors, STATE_PARTS) */
 uint32_t *state_checksums(struct state_head *head);
 
 /* With magic number, version and meta. Belongs to the caller (free); begins on a multiple of STATE_BLOCK bytes. NULL if
  * there is no memory. */
-struct state_head *state_head_create(int32_t version, const struct training_state_meta *meta);
+struct state_head *state_head_create(const struct training_state_meta *meta);
 
 /* Sets elements and positions of entries that have parameter and layer, and the file's size. Fails with `code` if that
  * leaves 64 bits; `where` begins the sentence. */
@@ -82,16 +80,25 @@ int64_t state_instance(const model_config *config, enum parameter p, int layer);
 /* The step that a folder's name has; -1 if it isn't exactly such a name. */
 int64_t state_step_of(const char *name);
 
+/* ---- What is in a folder; `path` is its name in sentences ---- */
+
 /* The folders of states in `root`, newest first. */
-status state_list(const char *root, struct dirent ***folders, int *count);
+status state_list(int root, const char *path, struct dirent ***folders, int *count);
 void state_free_list(struct dirent **entries, int count);
 
 /* The number of ranks whose files are all in the folder of a state, and the number of files of any ranks there.
  * STARPULLM_INVALID_FILE, with what is missing, if no number of ranks is complete, or if several are. */
-status state_complete_ranks(const char *folder, int32_t *num_ranks, int *num_files);
+status state_complete_ranks(int folder, const char *path, int32_t *num_ranks, int *num_files);
 
-/* As training_state_open(), but of the one state whose folder it is. */
-status training_state_load(const char *folder, struct training_state **state);
+/* Removes the files and temporary files of states, but those of `kept_ranks` ranks; 0: all. Whatever else is there
+ * stays. */
+status state_remove_files(int folder, const char *path, int32_t kept_ranks);
+
+/* With the errno value of a failed open(). */
+status state_cannot_open(const char *path);
+
+/* As training_state_open(), but of the one state in `folder`, which stays the caller's. */
+status training_state_load(int folder, const char *path, struct training_state **state);
 
 /* Whether that failed because the state isn't complete, or is gone: then an older one may do. */
 bool is_incomplete_state(status code);

@@ -4,10 +4,12 @@
 #include "io/training_state_format.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct state_file {
     struct state_head *head;
@@ -62,16 +64,15 @@ static status check_entry(const struct input_file *file, const struct state_head
 static status check_table(const struct input_file *file, struct state_head *found, struct state_file *table)
 {
     struct state_head *head = table->head;
-    const int64_t bytes = state_head_bytes(head->version, head->meta.num_tensors);
+    const int64_t bytes = state_head_bytes(head->meta.num_tensors);
     TRY(input_read(file, found, bytes, 0));
     for (int i = 0; i < head->meta.num_tensors; i++) {
         TRY(check_entry(file, found, i));
         head->entries[i].parameter = found->entries[i].parameter;
         head->entries[i].layer = found->entries[i].layer;
     }
-    if (state_checksums(head))
-        memcpy(state_checksums(head), state_checksums(found),
-               (size_t)head->meta.num_tensors * STATE_PARTS * sizeof(uint32_t));
+    memcpy(state_checksums(head), state_checksums(found),
+           (size_t)head->meta.num_tensors * STATE_PARTS * sizeof(uint32_t));
     TRY(state_lay_out(head, &table->bytes, STARPULLM_INVALID_FILE, file->path));
     char consequence_of[64];
     snprintf(consequence_of, sizeof consequence_of, "params, m and v of %d tensors", head->meta.num_tensors);
@@ -80,16 +81,16 @@ static status check_table(const struct input_file *file, struct state_head *foun
     return check_end(file, head);
 }
 
-static status load_table(const struct input_file *file, int32_t version, const struct training_state_meta *meta,
+static status load_table(const struct input_file *file, const struct training_state_meta *meta,
                          struct state_file *table)
 {
-    const int64_t bytes = state_head_bytes(version, meta->num_tensors);
+    const int64_t bytes = state_head_bytes(meta->num_tensors);
     if (file->size < bytes + STATE_BLOCK)
         return fail(STARPULLM_INVALID_FILE,
                     "%s: the file is %" PRId64 " bytes, expected at least %" PRId64
                     " (header, table of %d tensors and end): truncated",
                     file->path, file->size, bytes + STATE_BLOCK, meta->num_tensors);
-    table->head = state_head_create(version, meta);
+    table->head = state_head_create(meta);
     struct state_head *found = malloc((size_t)bytes);
     const status code = found && table->head ? check_table(file, found, table) : no_memory(file->path);
     free(found);
@@ -114,7 +115,7 @@ static status check_file(const struct input_file *file, struct training_state *s
                     file->path, meta.rank, rank);
     if (rank == 0)
         state->meta = meta;
-    return load_table(file, header[HEADER_VERSION], &meta, &state->files[rank]);
+    return load_table(file, &meta, &state->files[rank]);
 }
 
 /* Checks the end again, because the file may have been replaced since it was first checked. */
@@ -127,9 +128,8 @@ static status read_tensors(const struct input_file *file, const struct state_fil
     for (int i = 0; i < table->head->meta.num_tensors; i++) {
         const struct state_entry *entry = &table->head->entries[i];
         for (int part = 0; part < STATE_PARTS; part++) {
-            const struct stored_tensor tensor = {state_groups[part],     (enum parameter)entry->parameter,
-                                                 entry->layer,           entry->elements,
-                                                 entry->positions[part], checksum ? checksum++ : NULL};
+            const struct stored_tensor tensor = {state_groups[part], (enum parameter)entry->parameter, entry->layer,
+                                                 entry->elements,    entry->positions[part],           checksum++};
             TRY(input_read_tensor(file, &tensor, buffers));
         }
     }
@@ -139,11 +139,12 @@ static status read_tensors(const struct input_file *file, const struct state_fil
 /* Opens the file of a rank; checks it, or reads its tensors if there are buffers. */
 static status visit_file(struct training_state *state, int32_t rank, const struct tensor_buffers *buffers)
 {
-    char *path;
+    char name[STATE_NAME_BYTES], *path;
     struct input_file file;
-    if (asprintf(&path, "%s/" STATE_FILE, state->path, rank, state->meta.num_ranks) < 0)
+    snprintf(name, sizeof name, STATE_FILE, rank, state->meta.num_ranks);
+    if (asprintf(&path, "%s/%s", state->path, name) < 0)
         return no_memory(state->path);
-    status code = input_open(&file, path);
+    status code = input_open_in(&file, state->folder, name, path);
     if (code == STARPULLM_OK) {
         code = buffers ? read_tensors(&file, &state->files[rank], buffers) : check_file(&file, state, rank);
         input_close(&file);
@@ -201,7 +202,7 @@ static status load_files(struct training_state *state)
 {
     int num_files;
     int32_t num_ranks;
-    TRY(state_complete_ranks(state->path, &num_ranks, &num_files));
+    TRY(state_complete_ranks(state->folder, state->path, &num_ranks, &num_files));
     state->files = calloc((size_t)num_ranks, sizeof *state->files);
     if (!state->files)
         return no_memory(state->path);
@@ -212,13 +213,18 @@ static status load_files(struct training_state *state)
     return check_all_tensors(state);
 }
 
-status training_state_load(const char *folder, struct training_state **state)
+status training_state_load(int folder, const char *path, struct training_state **state)
 {
     struct training_state *loaded = calloc(1, sizeof *loaded);
     if (!loaded)
-        return no_memory(folder);
-    loaded->path = strdup(folder);
-    const status code = loaded->path ? load_files(loaded) : no_memory(folder);
+        return no_memory(path);
+    loaded->path = strdup(path);
+    loaded->folder = fcntl(folder, F_DUPFD_CLOEXEC, 0);
+    status code = loaded->path ? STARPULLM_OK : no_memory(path);
+    if (code == STARPULLM_OK && loaded->folder < 0)
+        code = state_cannot_open(path);
+    if (code == STARPULLM_OK)
+        code = load_files(loaded);
     if (code == STARPULLM_OK)
         *state = loaded;
     else
@@ -228,39 +234,57 @@ status training_state_load(const char *folder, struct training_state **state)
 
 bool is_incomplete_state(status code)
 {
-    return code == STARPULLM_INVALID_FILE || (code == STARPULLM_FILE_ERROR && starpullm_last_error_number() == ENOENT);
+    const int error = starpullm_last_error_number();
+    return code == STARPULLM_INVALID_FILE || (code == STARPULLM_FILE_ERROR && (error == ENOENT || error == ESTALE));
 }
 
 /* ---- Opening ---- */
 
+static status open_folder(int root, const char *name, const char *path, int *folder)
+{
+    *folder = TEMP_FAILURE_RETRY(openat(root, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    return *folder < 0 ? state_cannot_open(path) : STARPULLM_OK;
+}
+
+static status load_in(int root, const char *root_path, const char *name, struct training_state **state)
+{
+    char *path;
+    int folder;
+    if (asprintf(&path, "%s/%s", root_path, name) < 0)
+        return no_memory(root_path);
+    status code = open_folder(root, name, path, &folder);
+    if (code == STARPULLM_OK) {
+        code = training_state_load(folder, path, state);
+        close(folder);
+    }
+    free(path);
+    return code;
+}
+
 /* Tries the states from the newest on. *problem: what is wrong with the newest that isn't complete; NULL if there is
  * none. */
-static status load_first_complete(const char *root, struct dirent **folders, int count, char **problem,
+static status load_first_complete(int root, const char *path, struct dirent **folders, int count, char **problem,
                                   struct training_state **state)
 {
     for (int i = 0; i < count; i++) {
-        char *path;
-        if (asprintf(&path, "%s/%s", root, folders[i]->d_name) < 0)
-            return no_memory(root);
-        const status code = training_state_load(path, state);
-        free(path);
+        const status code = load_in(root, path, folders[i]->d_name, state);
         if (code == STARPULLM_OK || !is_incomplete_state(code))
             return code;
         if (!*problem && code == STARPULLM_INVALID_FILE)
             *problem = strdup(starpullm_last_error());
     }
     if (*problem)
-        return fail(STARPULLM_INVALID_FILE, "%s: no training state in it is complete (the newest: %s)", root, *problem);
+        return fail(STARPULLM_INVALID_FILE, "%s: no training state in it is complete (the newest: %s)", path, *problem);
     return fail(STARPULLM_INVALID_FILE,
                 "%s: has no training state, expected a folder named like step-000000000000 with files named like "
                 "rank-00000-of-00001.state",
-                root);
+                path);
 }
 
-static status load_newest(const char *root, struct dirent **folders, int count, struct training_state **state)
+static status load_newest(int root, const char *path, struct dirent **folders, int count, struct training_state **state)
 {
     char *problem = NULL;
-    const status code = load_first_complete(root, folders, count, &problem, state);
+    const status code = load_first_complete(root, path, folders, count, &problem, state);
     if (code == STARPULLM_OK)
         (*state)->passed_over = problem;
     else
@@ -268,19 +292,29 @@ static status load_newest(const char *root, struct dirent **folders, int count, 
     return code;
 }
 
-status training_state_open(const char *path, struct training_state **state)
+/* `folder` is the root, or a state's own. */
+static status open_state(int folder, const char *path, struct training_state **state)
 {
     struct dirent **folders;
     int count, num_files;
     int32_t num_ranks;
-    *state = NULL;
-    TRY(state_list(path, &folders, &count));
-    status code = state_complete_ranks(path, &num_ranks, &num_files);
+    TRY(state_list(folder, path, &folders, &count));
+    status code = state_complete_ranks(folder, path, &num_ranks, &num_files);
     if (num_files > 0 || (step_of_path(path) >= 0 && count == 0))
-        code = training_state_load(path, state);
+        code = training_state_load(folder, path, state);
     else if (code == STARPULLM_INVALID_FILE)
-        code = load_newest(path, folders, count, state);
+        code = load_newest(folder, path, folders, count, state);
     state_free_list(folders, count);
+    return code;
+}
+
+status training_state_open(const char *path, struct training_state **state)
+{
+    int folder;
+    *state = NULL;
+    TRY(open_folder(AT_FDCWD, path, path, &folder));
+    const status code = open_state(folder, path, state);
+    close(folder);
     return code;
 }
 
@@ -291,6 +325,8 @@ void training_state_close(struct training_state *state)
     for (int32_t rank = 0; state->files && rank < state->meta.num_ranks; rank++)
         free(state->files[rank].head);
     free(state->files);
+    if (state->folder >= 0)
+        close(state->folder);
     free(state->passed_over);
     free(state->path);
     free(state);

@@ -14,8 +14,10 @@
 #include <unistd.h>
 
 struct training_state_writer {
+    const struct state_root *root;
     struct state_head *head;
-    char *folder, *path;
+    char step[STATE_NAME_BYTES], name[STATE_NAME_BYTES]; /* the folder's and the file's */
+    char *folder, *path;                                 /* for sentences */
     struct output_file file;
     int64_t file_bytes;
 };
@@ -44,13 +46,43 @@ status training_state_make_folder(const char *folder)
     return errno == EEXIST ? STARPULLM_OK : fail_errno(STARPULLM_FILE_ERROR, errno, "%s: make the folder", folder);
 }
 
-/* A full disk is found here rather than in the middle; where space can't be reserved, it is found later. */
-static status open_temporary(struct training_state_writer *writer)
+static status make_step(const struct training_state_writer *writer)
+{
+    if (mkdirat(writer->root->descriptor, writer->step, 0777) != 0)
+        return errno == EEXIST ? STARPULLM_OK
+                               : fail_errno(STARPULLM_FILE_ERROR, errno, "%s: make the folder", writer->folder);
+    if (sync_folder(writer->root->descriptor) != 0)
+        return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: fsync of the folder that it is in", writer->folder);
+    return STARPULLM_OK;
+}
+
+/* Files of as many ranks are left to the ranks that replace them: one of this run's may be among them by now. */
+static status check_other_files(const struct training_state_writer *writer, int folder)
+{
+    const struct training_state_meta *meta = &writer->head->meta;
+    struct training_state *other;
+    const status code = training_state_load(folder, writer->folder, &other);
+    if (code != STARPULLM_OK)
+        return is_incomplete_state(code) ? state_remove_files(folder, writer->folder, meta->num_ranks) : code;
+    const uint64_t run = other->meta.run;
+    const int32_t num_ranks = other->meta.num_ranks;
+    training_state_close(other);
+    if (run == meta->run && num_ranks == meta->num_ranks)
+        return STARPULLM_OK;
+    return fail(STARPULLM_INVALID_ARGUMENT,
+                "%s: holds the state of another run (run 0x%" PRIx64 " of %" PRId32 " ranks), expected a folder "
+                "without one, or with one of this run (run 0x%" PRIx64 " of %" PRId32 " ranks)",
+                writer->folder, run, num_ranks, meta->run, meta->num_ranks);
+}
+
+/* A full disk is found here rather than in the middle; where space can't be reserved, it is found later. `folder`
+ * becomes the file's. */
+static status open_temporary(struct training_state_writer *writer, int folder)
 {
     const struct training_state_meta *meta = &writer->head->meta;
     char temporary[STATE_NAME_BYTES];
     snprintf(temporary, sizeof temporary, STATE_TEMPORARY, meta->rank, meta->num_ranks);
-    TRY(output_open_temporary(&writer->file, writer->path, temporary));
+    TRY(output_open_temporary(&writer->file, folder, writer->name, writer->path, temporary));
     const int descriptor = writer->file.descriptor;
     if (TEMP_FAILURE_RETRY(fallocate(descriptor, 0, 0, writer->file_bytes)) != 0 && errno != EOPNOTSUPP &&
         errno != ENOSYS)
@@ -60,33 +92,49 @@ static status open_temporary(struct training_state_writer *writer)
     return STARPULLM_OK;
 }
 
-static status open_writer(struct training_state_writer *writer, const char *root,
-                          const struct training_state_meta *meta, const struct training_state_tensor *tensors)
+static status open_step(struct training_state_writer *writer)
 {
-    writer->head = state_head_create(STATE_VERSION, meta);
-    if (asprintf(&writer->folder, "%s/" STATE_FOLDER, root, meta->step) < 0)
+    TRY(make_step(writer));
+    const int folder = TEMP_FAILURE_RETRY(
+        openat(writer->root->descriptor, writer->step, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (folder < 0)
+        return state_cannot_open(writer->folder);
+    const status code = check_other_files(writer, folder);
+    if (code == STARPULLM_OK)
+        return open_temporary(writer, folder);
+    close(folder);
+    return code;
+}
+
+static status open_writer(struct training_state_writer *writer, const struct training_state_meta *meta,
+                          const struct training_state_tensor *tensors)
+{
+    snprintf(writer->step, sizeof writer->step, STATE_FOLDER, meta->step);
+    snprintf(writer->name, sizeof writer->name, STATE_FILE, meta->rank, meta->num_ranks);
+    writer->head = state_head_create(meta);
+    if (asprintf(&writer->folder, "%s/%s", writer->root->path, writer->step) < 0)
         writer->folder = NULL;
-    if (!writer->folder || asprintf(&writer->path, "%s/" STATE_FILE, writer->folder, meta->rank, meta->num_ranks) < 0)
+    if (!writer->folder || asprintf(&writer->path, "%s/%s", writer->folder, writer->name) < 0)
         writer->path = NULL;
     if (!writer->head || !writer->path)
-        return fail(STARPULLM_OUT_OF_MEMORY, "%s: a training state's table could not be allocated", root);
+        return fail(STARPULLM_OUT_OF_MEMORY, "%s: a training state's table could not be allocated", writer->root->path);
     for (int i = 0; i < meta->num_tensors; i++)
         writer->head->entries[i] = (struct state_entry){(int32_t)tensors[i].parameter, tensors[i].layer, 0, {0}};
     TRY(state_lay_out(writer->head, &writer->file_bytes, STARPULLM_INVALID_ARGUMENT, writer->path));
-    TRY(training_state_make_folder(writer->folder));
-    return open_temporary(writer);
+    return open_step(writer);
 }
 
-status training_state_writer_open(const char *root, const struct training_state_meta *meta,
+status training_state_writer_open(const struct state_root *root, const struct training_state_meta *meta,
                                   const struct training_state_tensor *tensors, struct training_state_writer **writer)
 {
     *writer = NULL;
-    TRY(state_meta_check(meta, STARPULLM_INVALID_ARGUMENT, root));
+    TRY(state_meta_check(meta, STARPULLM_INVALID_ARGUMENT, root->path));
     struct training_state_writer *created = calloc(1, sizeof *created);
     if (!created)
-        return fail(STARPULLM_OUT_OF_MEMORY, "%s: a training state's writer could not be allocated", root);
+        return fail(STARPULLM_OUT_OF_MEMORY, "%s: a training state's writer could not be allocated", root->path);
+    created->root = root;
     created->file = (struct output_file){.folder = -1, .descriptor = -1};
-    const status code = open_writer(created, root, meta, tensors);
+    const status code = open_writer(created, meta, tensors);
     if (code == STARPULLM_OK)
         *writer = created;
     else
@@ -100,8 +148,7 @@ void training_state_discard(struct training_state_writer *writer)
     if (!writer)
         return;
     output_discard(&writer->file);
-    if (writer->folder)
-        (void)rmdir(writer->folder);
+    (void)unlinkat(writer->root->descriptor, writer->step, AT_REMOVEDIR);
     free(writer->path);
     free(writer->folder);
     free(writer->head);
@@ -125,7 +172,7 @@ status training_state_write(struct training_state_writer *writer, int index, int
 static status finish(const struct training_state_writer *writer)
 {
     _Alignas(STATE_BLOCK) const struct state_end end = state_end_of(writer->head, writer->file_bytes);
-    TRY(output_write(&writer->file, writer->head, state_head_bytes(STATE_VERSION, writer->head->meta.num_tensors), 0));
+    TRY(output_write(&writer->file, writer->head, state_head_bytes(writer->head->meta.num_tensors), 0));
     return output_write(&writer->file, &end, sizeof end, writer->file_bytes - STATE_BLOCK);
 }
 

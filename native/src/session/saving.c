@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "io/folder_lock.h"
+#include "runtime/ranks.h"
 #include "session/session.h"
 
 /* A part (of state_groups) of one tensor. */
@@ -19,7 +20,7 @@ struct piece {
 };
 
 struct saving {
-    struct folder_lock *locks;             /* of every folder that was saved into */
+    struct folder_lock *locks;             /* of every folder that was claimed or saved into */
     struct training_state_tensor *tensors; /* that this rank owns */
     int num_tensors;
     struct piece *pieces; /* [tensor][part] */
@@ -28,7 +29,7 @@ struct saving {
     pthread_t thread;
     bool started; /* the thread hasn't been joined */
     struct training_state_writer *file;
-    char *root;
+    const struct state_root *root; /* of `locks` */
     struct training_state_meta meta;
     int keep;
     pthread_mutex_t mutex;  /* of the following */
@@ -101,7 +102,7 @@ static struct piece *next_piece(struct saving *saving)
 static status finish(const struct saving *saving)
 {
     TRY(training_state_commit(saving->file));
-    return saving->meta.rank == 0 ? training_state_prune(saving->root, saving->meta.step, saving->keep) : STARPULLM_OK;
+    return training_state_prune(saving->root, saving->meta.step, saving->keep);
 }
 
 /* A failure's sentence belongs to the thread that failed, so it is copied. */
@@ -189,20 +190,24 @@ static status wait_saved(struct saving *saving)
     return failure;
 }
 
+/* Newer states are looked for at every save: where the file system has no locks, another run may have saved them. */
+static status claim(struct saving *saving, const char *directory, uint64_t run, int64_t step,
+                    const struct state_root **root)
+{
+    TRY(training_state_make_folder(directory));
+    TRY(folder_lock_take(&saving->locks, directory, run, root));
+    return training_state_check_newest(*root, step);
+}
+
 static status start_saving(struct saving *saving, const struct starpullm_save_options *options,
                            const struct training_state_meta *meta)
 {
     TRY(wait_saved(saving));
-    free(saving->root);
-    saving->root = strdup(options->directory);
-    if (!saving->root)
-        return fail(STARPULLM_OUT_OF_MEMORY, "%s: a copy of the path could not be allocated", options->directory);
+    TRY(claim(saving, options->directory, options->run, meta->step, &saving->root));
     saving->meta = *meta;
     saving->meta.num_tensors = saving->num_tensors;
     saving->keep = options->keep;
     saving->missing = saving->num_pieces;
-    TRY(training_state_make_folder(saving->root));
-    TRY(folder_lock_take(&saving->locks, saving->root, saving->meta.run));
     TRY(training_state_writer_open(saving->root, &saving->meta, saving->tensors, &saving->file));
     const status started = start_thread(saving);
     if (started != STARPULLM_OK) {
@@ -210,6 +215,21 @@ static status start_saving(struct saving *saving, const struct starpullm_save_op
         return started;
     }
     return submit_pieces(saving);
+}
+
+static status claim_in(struct starpullm_session *session, const char *directory, uint64_t run)
+{
+    const struct state_root *root;
+    if (!session->saving)
+        TRY(saving_create(&session->graph, &session->saving));
+    return claim(session->saving, directory, run, session->updates, &root);
+}
+
+status starpullm_session_claim_directory(starpullm_session *session, const char *directory, uint64_t run)
+{
+    CHECK_POINTER(session);
+    CHECK_POINTER(directory);
+    return ranks_agree(claim_in(session, directory, run));
 }
 
 status starpullm_session_save_state(starpullm_session *session, const struct starpullm_save_options *options)
@@ -264,6 +284,5 @@ void saving_destroy(struct saving *saving)
     pthread_mutex_destroy(&saving->mutex);
     free(saving->tensors);
     free(saving->pieces);
-    free(saving->root);
     free(saving);
 }

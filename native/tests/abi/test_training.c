@@ -214,6 +214,8 @@ static void test_session_misuse(const char *checkpoint)
     starpullm_runtime *runtime = start(1);
     starpullm_session *session = NULL;
     struct starpullm_session_options options;
+    char missing[4200];
+    snprintf(missing, sizeof missing, "%s.missing/model.bin", checkpoint);
 #define REFUSED(field, value, code, word)  \
     options = session_options(checkpoint); \
     options.field = (value);               \
@@ -221,7 +223,7 @@ static void test_session_misuse(const char *checkpoint)
     REFUSED(size, 8, INVALID_ARGUMENT, "size is 8");
     REFUSED(checkpoint, NULL, INVALID_ARGUMENT, "found neither");
     REFUSED(resume, checkpoint, INVALID_ARGUMENT, "found both");
-    REFUSED(checkpoint, "/nonexistent/model.bin", FILE_ERROR, "/nonexistent/model.bin");
+    REFUSED(checkpoint, missing, FILE_ERROR, missing);
     REFUSED(batch_size, 0, INVALID_ARGUMENT, "batch_size: found 0");
     REFUSED(batch_size, INT64_MAX / 4, INVALID_ARGUMENT, "");
     REFUSED(seq_len, MAX_T + 1, INVALID_ARGUMENT, "seq_len: found 17, expected 1 to 16");
@@ -258,8 +260,7 @@ static void test_session_misuse(const char *checkpoint)
                  "ln1w");
     size_t tasks, accesses;
     EXPECT_ERROR(starpullm_session_trace_size(session, &tasks, &accesses), STARPULLM_INVALID_STATE, "isn't traced");
-    EXPECT_ERROR(starpullm_session_save_checkpoint(session, "/nonexistent/model.bin"), STARPULLM_FILE_ERROR,
-                 "/nonexistent");
+    EXPECT_ERROR(starpullm_session_save_checkpoint(session, missing), STARPULLM_FILE_ERROR, missing);
     EXPECT(starpullm_last_error_number() != 0);
     starpullm_session_destroy(session);
     EXPECT(starpullm_runtime_destroy(runtime) == STARPULLM_OK);

@@ -233,16 +233,29 @@ status write_all(struct training_state_writer *writer, const struct training_sta
     return STARPULLM_OK;
 }
 
-status open_writer(const char *root, const struct training_state_meta *meta, struct training_state_writer **writer)
+struct state_root open_root(const char *path)
+{
+    WORKS(training_state_make_folder(path));
+    const struct state_root root = {(char *)path, open(path, O_RDONLY | O_DIRECTORY)};
+    CHECK(root.descriptor >= 0);
+    return root;
+}
+
+void close_root(const struct state_root *root)
+{
+    close(root->descriptor);
+}
+
+status open_writer(const struct state_root *root, const struct training_state_meta *meta,
+                   struct training_state_writer **writer)
 {
     struct training_state_tensor tensors[MOST_TENSORS];
     struct training_state_meta own = *meta;
     own.num_tensors = tensors_of(&meta->config, meta->rank, meta->num_ranks, tensors);
-    TRY(training_state_make_folder(root));
     return training_state_writer_open(root, &own, tensors, writer);
 }
 
-status write_file(const char *root, const struct training_state_meta *meta, bool unaligned)
+static status write_in(const struct state_root *root, const struct training_state_meta *meta, bool unaligned)
 {
     struct training_state_writer *writer;
     TRY(open_writer(root, meta, &writer));
@@ -252,6 +265,23 @@ status write_file(const char *root, const struct training_state_meta *meta, bool
         return result;
     }
     return training_state_commit(writer);
+}
+
+status write_file(const char *root, const struct training_state_meta *meta, bool unaligned)
+{
+    TRY(training_state_make_folder(root));
+    const struct state_root opened = open_root(root);
+    const status result = write_in(&opened, meta, unaligned);
+    close_root(&opened);
+    return result;
+}
+
+status prune(const char *root, int64_t step, int keep)
+{
+    const struct state_root opened = open_root(root);
+    const status result = training_state_prune(&opened, step, keep);
+    close_root(&opened);
+    return result;
 }
 
 void write_state(const char *root, const model_config *config, int64_t step, int32_t num_ranks)

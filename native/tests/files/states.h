@@ -54,10 +54,15 @@ int64_t elements_of(const model_config *config, enum parameter p);
 status write_tensor(struct training_state_writer *writer, const struct training_state_meta *meta, int index,
                     struct training_state_tensor tensor, int group, bool unaligned);
 status write_all(struct training_state_writer *writer, const struct training_state_meta *meta, bool unaligned);
+/* Makes the folder and opens it; close_root() closes it. */
+struct state_root open_root(const char *path);
+void close_root(const struct state_root *root);
+status open_writer(const struct state_root *root, const struct training_state_meta *meta,
+                   struct training_state_writer **writer);
 /* These make the root as well. */
-status open_writer(const char *root, const struct training_state_meta *meta, struct training_state_writer **writer);
 status write_file(const char *root, const struct training_state_meta *meta, bool unaligned);
 void write_state(const char *root, const model_config *config, int64_t step, int32_t num_ranks);
+status prune(const char *root, int64_t step, int keep);
 
 struct reading {
     const struct training_state_meta *meta;
@@ -75,7 +80,7 @@ status read_all(struct training_state *state, struct reading *reading);
 int64_t read_state(const char *path);
 status try_open(const char *path);
 bool has_step(int64_t step);
-struct bytes make_file(const struct training_state_meta *meta, uint32_t version);
+struct bytes make_file(const struct training_state_meta *meta);
 void check_bytes(const char *file, int line, const char *path, const struct training_state_meta *meta);
 
 /* ---- Tests ---- */
@@ -86,11 +91,12 @@ void test_arguments(void);
 void test_incomplete(void);
 void test_damage(void);
 void test_damaged_values(void);
-void test_older_version(void);
 void test_reading_fails(void);
 void test_failing_calls(void);
 void test_size_limit(void);
 void test_full_disk(void);
+void test_other_runs(void);
+void test_root_keeps_its_folder(void);
 void test_prune(void);
 void test_prune_at_once(void);
 void test_folder_lock(void);

@@ -26,7 +26,7 @@ void test_failing_calls(void)
     no_faults();
     WORKS(write_file("root", &meta, false));
     const int writes = faults[CALL_WRITE].calls, syncs = faults[CALL_SYNC].calls;
-    WORKS(training_state_prune("root", 8, 1));
+    WORKS(prune("root", 8, 1));
     CHECK(entries("root") == 1 && read_state("root") == 8);
     remove_all("root");
     write_state("root", &tiny, 7, 1);
@@ -71,12 +71,14 @@ void test_failing_calls(void)
     struct training_state_writer *writer;
     struct training_state_tensor tensors[MOST_TENSORS];
     tensors_of(&tiny, 0, 1, tensors);
-    WORKS(open_writer("root", &meta, &writer));
+    const struct state_root root = open_root("root");
+    WORKS(open_writer(&root, &meta, &writer));
     fail_call(CALL_WRITE, 1, ENOSPC);
     REFUSED(write_tensor(writer, &meta, 0, tensors[0], 0, false), STARPULLM_FILE_ERROR, "byte 4096: write to");
     no_faults();
     WORKS(write_all(writer, &meta, false));
     WORKS(training_state_commit(writer));
+    close_root(&root);
     CHECK(read_state("root") == 8);
     remove_all("root");
 }

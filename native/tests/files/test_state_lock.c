@@ -34,37 +34,45 @@ static void end_holder(pid_t child)
     CHECK(waitpid(child, NULL, 0) == child);
 }
 
+static status take(struct folder_lock **locks, const char *path, uint64_t run)
+{
+    const struct state_root *root;
+    return folder_lock_take(locks, path, run, &root);
+}
+
 static status take_root(void)
 {
     struct folder_lock *locks = NULL;
-    return folder_lock_take(&locks, "root", RUN);
+    return take(&locks, "root", RUN);
 }
 
 static status begin_save(void)
 {
     const struct training_state_meta meta = meta_of(&tiny, 7, 0, 1);
     struct training_state_writer *writer;
-    return open_writer("root", &meta, &writer);
+    static struct state_root root;
+    root = open_root("root");
+    return open_writer(&root, &meta, &writer);
 }
 
 /* Not even another process is needed: a lock belongs to what was opened. */
 static void test_lock_in_one_process(void)
 {
     struct folder_lock *ours = NULL, *rank = NULL, *others = NULL;
-    WORKS(folder_lock_take(&ours, "root", RUN));
-    WORKS(folder_lock_take(&ours, "root", RUN));
-    WORKS(folder_lock_take(&ours, "./root", RUN)); /* the same folder under another name */
-    WORKS(folder_lock_take(&rank, "root", RUN));
-    REFUSED(folder_lock_take(&others, "root", OTHER_RUN), STARPULLM_FILE_ERROR,
+    WORKS(take(&ours, "root", RUN));
+    WORKS(take(&ours, "root", RUN));
+    WORKS(take(&ours, "./root", RUN)); /* the same folder under another name */
+    WORKS(take(&rank, "root", RUN));
+    REFUSED(take(&others, "root", OTHER_RUN), STARPULLM_FILE_ERROR,
             "root: another run is saving into this folder (process ", joined("process %ld on ", (long)getpid()));
     CHECK(others == NULL && starpullm_last_error_number() == EBUSY);
     folder_lock_release_all(&ours);
-    REFUSED(folder_lock_take(&others, "root", OTHER_RUN), STARPULLM_FILE_ERROR, "another run is saving");
+    REFUSED(take(&others, "root", OTHER_RUN), STARPULLM_FILE_ERROR, "another run is saving");
     folder_lock_release_all(&rank);
-    WORKS(folder_lock_take(&others, "root", OTHER_RUN));
+    WORKS(take(&others, "root", OTHER_RUN));
     mkdir("root/other", 0755);
-    WORKS(folder_lock_take(&others, "root/other", OTHER_RUN));
-    REFUSED(folder_lock_take(&ours, "missing", RUN), STARPULLM_FILE_ERROR, "missing: open its .lock: No such file");
+    WORKS(take(&others, "root/other", OTHER_RUN));
+    REFUSED(take(&ours, "missing", RUN), STARPULLM_FILE_ERROR, "missing: open the folder: No such file");
     folder_lock_release_all(&others);
 }
 
@@ -74,12 +82,55 @@ static void test_killed_holders(void)
     const pid_t first = holder(take_root);
     const pid_t second = holder(take_root); /* another rank of the same run */
     for (int holders = 2; holders > 0; holders--) {
-        REFUSED(folder_lock_take(&locks, "root", OTHER_RUN), STARPULLM_FILE_ERROR,
+        REFUSED(take(&locks, "root", OTHER_RUN), STARPULLM_FILE_ERROR,
                 joined("root: another run is saving into this folder (process %ld on ", (long)first));
         end_holder(holders == 2 ? first : second);
     }
-    WORKS(folder_lock_take(&locks, "root", OTHER_RUN));
+    WORKS(take(&locks, "root", OTHER_RUN));
     folder_lock_release_all(&locks);
+}
+
+/* What counts is the folder, not its name: one that was removed and made again has to be locked again, and so has one
+ * whose .lock was removed. */
+static void test_removed_folders(void)
+{
+    struct folder_lock *locks = NULL;
+    const struct state_root *first, *again, *same;
+    WORKS(folder_lock_take(&locks, "root", RUN, &first));
+    for (int only_file = 0; only_file < 2; only_file++) {
+        unlink("root/.lock");
+        if (!only_file)
+            CHECK(rename("root", "old") == 0 && mkdir("root", 0755) == 0);
+        WORKS(folder_lock_take(&locks, "root", RUN, &again));
+        CHECK(again != first);
+        const pid_t child = fork();
+        if (child == 0) {
+            struct folder_lock *others = NULL;
+            _exit(take(&others, "root", OTHER_RUN) == STARPULLM_OK);
+        }
+        int ended;
+        CHECK(waitpid(child, &ended, 0) == child && ended == 0);
+        WORKS(folder_lock_take(&locks, "root", RUN, &same));
+        CHECK(same == again);
+        first = again;
+    }
+    folder_lock_release_all(&locks);
+    rmdir("old");
+}
+
+/* A forked child has the same open files, but it isn't the run. */
+static void test_forked_child(void)
+{
+    struct folder_lock *locks = NULL;
+    WORKS(take(&locks, "root", RUN));
+    const pid_t child = fork();
+    if (child == 0)
+        for (;;)
+            pause();
+    folder_lock_release_all(&locks);
+    WORKS(take(&locks, "root", OTHER_RUN));
+    folder_lock_release_all(&locks);
+    end_holder(child);
 }
 
 /* Whatever the file has in it, nothing but a process holds the lock. */
@@ -90,12 +141,11 @@ static void test_damaged_lock_files(void)
         struct folder_lock *locks = NULL;
         struct bytes text = {(unsigned char *)texts[i], strlen(texts[i])};
         save("root/.lock", &text, text.size);
-        WORKS(folder_lock_take(&locks, "root", OTHER_RUN));
+        WORKS(take(&locks, "root", OTHER_RUN));
         folder_lock_release_all(&locks);
         const pid_t child = holder(take_root);
         CHECK(truncate("root/.lock", 0) == 0);
-        REFUSED(folder_lock_take(&locks, "root", OTHER_RUN), STARPULLM_FILE_ERROR,
-                "root: another run is saving into this folder");
+        REFUSED(take(&locks, "root", OTHER_RUN), STARPULLM_FILE_ERROR, "root: another run is saving into this folder");
         CHECK(locks == NULL);
         end_holder(child);
     }
@@ -106,6 +156,8 @@ void test_folder_lock(void)
     WORKS(training_state_make_folder("root"));
     test_lock_in_one_process();
     test_killed_holders();
+    test_removed_folders();
+    test_forked_child();
     test_damaged_lock_files();
     remove_all("root");
 

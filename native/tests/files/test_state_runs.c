@@ -20,38 +20,116 @@ void test_prune(void)
     mkdir("root/other", 0755);
     close(creat("root/step-000000000010/notes.txt", 0644));
     close(creat("root/step-000000000030/.rank-00001-of-00002.tmp", 0644));
-    WORKS(training_state_prune("root", 60, 3)); /* 60, 40, 30 */
+    WORKS(prune("root", 60, 3)); /* 60, 40, 30 */
     CHECK(has_step(60) && !has_step(50) && !has_step(45) && has_step(40) && has_step(30) && !has_step(20));
     CHECK(entries("root/step-000000000010") == 1 && there("root/other")); /* not ours */
     CHECK(read_state("root") == 60);
 
-    /* The step that was saved isn't complete yet: other ranks are still at it. */
+    /* The step that was saved isn't complete yet, because other ranks are still at it: the last of them prunes. */
+    struct bytes other = load("root/step-000000000060/rank-00001-of-00002.state");
     unlink("root/step-000000000060/rank-00001-of-00002.state");
-    WORKS(training_state_prune("root", 60, 1));
-    CHECK(has_step(60) && has_step(40) && !has_step(30) && read_state("root") == 40);
+    WORKS(prune("root", 60, 1));
+    CHECK(has_step(60) && has_step(40) && has_step(30) && read_state("root") == 40);
+    save("root/step-000000000060/rank-00001-of-00002.state", &other, other.size);
+    free(other.data);
+    WORKS(prune("root", 60, 1));
+    CHECK(has_step(60) && !has_step(40) && !has_step(30) && read_state("root") == 60);
 
     /* Later steps are another run's. */
     for (int64_t step = 11; step <= 13; step++)
         write_state("root", &least, step, 1);
-    WORKS(training_state_prune("root", 13, 2));
-    CHECK(has_step(60) && has_step(40) && has_step(13) && has_step(12) && !has_step(11));
-    WORKS(training_state_prune("root", 5, 1));
-    CHECK(has_step(60) && has_step(40) && has_step(13) && has_step(12));
+    WORKS(prune("root", 13, 2));
+    CHECK(has_step(60) && has_step(13) && has_step(12) && !has_step(11));
+    WORKS(prune("root", 5, 1));
+    CHECK(has_step(60) && has_step(13) && has_step(12));
 
     /* Nothing is complete: nothing goes. */
     remove_all("root");
     write_state("root", &least, 7, 2);
     unlink(FOLDER "/rank-00000-of-00002.state");
-    WORKS(training_state_prune("root", INT64_MAX, 1));
+    WORKS(prune("root", INT64_MAX, 1));
     CHECK(entries(FOLDER) == 1);
     remove_all("root");
 
-    /* What can't be looked at isn't judged. */
+    /* Symbolic links and files aren't ours, whatever they lead to. */
     write_state("root", &least, 5, 1);
-    CHECK(symlink("loop", "root/step-000000000007") == 0 && symlink("step-000000000007", "root/loop") == 0);
-    REFUSED(training_state_prune("root", 7, 1), STARPULLM_FILE_ERROR, FOLDER);
-    REFUSED(try_open("root"), STARPULLM_FILE_ERROR, FOLDER);
+    write_state("root", &least, 4, 1);
+    write_state("root", &least, 8, 1);
+    mkdir("elsewhere", 0755);
+    CHECK(rename("root/step-000000000005", "elsewhere/five") == 0);
+    CHECK(symlink("../elsewhere/five", "root/step-000000000005") == 0);
+    CHECK(symlink("step-000000000007", "root/step-000000000007") == 0);
+    close(creat("root/step-000000000006", 0644));
+    WORKS(prune("root", 8, 1));
+    CHECK(has_step(8) && has_step(7) && has_step(6) && has_step(5) && !has_step(4));
+    CHECK(read_state("root/step-000000000005") == 5 && entries("elsewhere/five") == 1);
+    remove_all("root/step-000000000008");
+    rmdir("root/step-000000000008");
+    REFUSED(try_open("root"), STARPULLM_FILE_ERROR, FOLDER); /* what can't be looked at isn't judged */
     remove_all("root");
+    remove_all("elsewhere");
+    rmdir("elsewhere");
+}
+
+/* A state of this step from another run stays; what an incomplete one left doesn't matter. */
+void test_other_runs(void)
+{
+    const struct training_state_meta meta = meta_of(&tiny, 7, 0, 2);
+    struct training_state_meta other = meta_of(&tiny, 7, 0, 1);
+    const char *const sentence = FOLDER ": holds the state of another run (run 0x";
+    other.run = 1;
+    WORKS(write_file("root", &other, false));
+    REFUSED(write_file("root", &meta, false), STARPULLM_INVALID_ARGUMENT, sentence, "1 of 1 ranks), expected",
+            "0xfedcba9876543210 of 2 ranks)");
+    other.run = meta.run;
+    REFUSED(write_file("root", &other, false), STARPULLM_INVALID_ARGUMENT, sentence, "of this run (run 0xfed");
+    CHECK(entries(FOLDER) == 1 && read_state("root") == 7);
+    const struct state_root root = open_root("root");
+    WORKS(training_state_check_newest(&root, 7));
+    REFUSED(training_state_check_newest(&root, 6), STARPULLM_INVALID_ARGUMENT,
+            "root: holds the state after step 7, newer than step 6 of this run, expected a folder without newer");
+    CHECK(truncate(RANK_0, 5 * BLOCK) == 0); /* nobody can read it any more */
+    WORKS(training_state_check_newest(&root, 6));
+    close_root(&root);
+    close(creat(FOLDER "/.rank-00002-of-00003.tmp", 0644));
+    write_state("root", &tiny, 7, 2);
+    CHECK(entries(FOLDER) == 2 && read_state("root") == 7);
+
+    /* Of as many ranks, each rank replaces its own file. */
+    other = meta_of(&tiny, 7, 0, 3);
+    remove_all("root");
+    other.run = 1;
+    WORKS(write_file("root", &other, false));
+    other.rank = 1;
+    WORKS(write_file("root", &other, false));
+    write_state("root", &tiny, 7, 3);
+    CHECK(entries(FOLDER) == 3 && read_state("root") == 7);
+    remove_all("root");
+}
+
+/* What becomes of its name while a run saves is no matter. */
+void test_root_keeps_its_folder(void)
+{
+    const struct training_state_meta meta = meta_of(&tiny, 7, 0, 1);
+    struct training_state_writer *writer;
+    mkdir("elsewhere", 0755);
+    write_state("root", &tiny, 5, 1);
+    write_state("elsewhere/root", &tiny, 4, 1);
+    write_state("elsewhere/root", &tiny, 5, 1);
+    write_state("elsewhere/root", &tiny, 7, 1);
+    const struct state_root root = open_root("root");
+    WORKS(open_writer(&root, &meta, &writer));
+    WORKS(write_all(writer, &meta, false));
+    CHECK(chdir("elsewhere") == 0);
+    WORKS(training_state_commit(writer));
+    WORKS(training_state_prune(&root, 7, 1));
+    CHECK(entries("root") == 3);
+    CHECK(chdir("..") == 0);
+    CHECK(entries("root") == 1 && read_state("root") == 7);
+    close_root(&root);
+    remove_all("root");
+    remove_all("elsewhere");
+    rmdir("elsewhere");
 }
 
 void test_prune_at_once(void)
@@ -64,7 +142,7 @@ void test_prune_at_once(void)
         if (children[i] == 0) {
             bool good = true;
             for (int keep = 8; keep >= 1; keep--)
-                good = good && training_state_prune("root", 40, keep) == STARPULLM_OK;
+                good = good && prune("root", 40, keep) == STARPULLM_OK;
             if (!good)
                 printf("pruning at once: %s\n", starpullm_last_error());
             fflush(stdout);
@@ -91,7 +169,7 @@ static void save_on_and_on(int64_t step, uint64_t run, int32_t rank, int32_t num
         meta.run = run;
         if (write_file("root", &meta, step % 2 == 0) != STARPULLM_OK)
             break;
-        if (rank == 0 && training_state_prune("root", step, KEPT) != STARPULLM_OK)
+        if (prune("root", step, KEPT) != STARPULLM_OK)
             break;
     }
     printf("saving on and on, rank %d: %s\n", rank, starpullm_last_error());
@@ -162,7 +240,7 @@ void killed(int32_t num_ranks)
     printf("test_training_state: %d ranks, %d kills: %" PRId64 " states, %d killed in the middle of a save\n",
            num_ranks, KILLS, newest, in_the_middle);
     write_state("root", &least, newest + 100, num_ranks);
-    WORKS(training_state_prune("root", newest + 100, 1));
+    WORKS(prune("root", newest + 100, 1));
     CHECK(entries("root") == 1 && entries(joined("root/step-%012" PRId64, newest + 100)) == num_ranks);
     remove_all("root");
 }

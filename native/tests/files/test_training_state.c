@@ -12,12 +12,13 @@ static void run(void)
     test_incomplete();
     test_damage();
     test_damaged_values();
-    test_older_version();
     test_reading_fails();
     test_failing_calls();
     test_size_limit();
     test_full_disk();
     test_folder_lock();
+    test_other_runs();
+    test_root_keeps_its_folder();
     test_prune();
     test_prune_at_once();
     killed(1);

@@ -53,11 +53,16 @@ def saved_and_read(place: Place, *, seed: int) -> CheckResult:
         _check_description(statements, states)
         with Trainer(place.runtime, resume=states, batch_size=B, seq_len=T, **_RATES) as trainer:
             _check_state(statements, "after resuming", trainer, states)
+            sentence = f"{states / _step(4)}: holds the state of another run (run 0x* of 1 ranks), expected *"
+            call = partial(trainer.save_state, states)
+            statements.refused("a step that another run has saved", InvalidArgumentError, sentence, call)
+            trainer.submit(*own_batch(trainer, seed, 4))
             trainer.save_state(states, batches=9, keep=1)
             trainer.submit(*own_batch(trainer, seed, 3))
             trainer.wait_saved()
-            statements.equal("folders after keep 1", [".lock", _step(4)], _names(states))
-        _check_mark_of_blas(statements, place, states)
+            statements.equal("folders after keep 1", [".lock", _step(5)], _names(states))
+        _check_newer_states(statements, place, states)
+        _check_mark_of_blas(statements, place, states, seed)
         _check_large_table(statements, place, Path(directory), seed)
     return statements.result()
 
@@ -188,12 +193,29 @@ def _check_description(statements: Statements, states: Path) -> None:
     )
 
 
-def _check_mark_of_blas(statements: Statements, place: Place, states: Path) -> None:
+def _check_newer_states(statements: Statements, place: Place, states: Path) -> None:
+    """Claim and save into a folder with a newer state, as a run would that began before the other one saved it."""
+    sentence = f"{states}: holds the state after step 5, newer than step 0 of this run, expected a folder without *"
+    with new_trainer(place, TINY, keep_activations=False) as trainer:
+        for what, call in (("claiming", trainer.claim_directory), ("saving into", trainer.save_state)):
+            refusal = partial(call, states)
+            statements.refused(f"{what} a folder with a newer state", InvalidArgumentError, sentence, refusal)
+        for number in (-1, 2**64, 2**64 + 5):
+            statements.refused(
+                f"data_id {number}",
+                InvalidArgumentError,
+                f"data_id: found {number}, expected an integer from 0 to 2^64 - 1",
+                partial(trainer.save_state, states, data_id=number),
+            )
+
+
+def _check_mark_of_blas(statements: Statements, place: Place, states: Path, seed: int) -> None:
     """Resume from a state that a BLAS took part in: it stays marked, although what goes on is strict."""
-    path = states / _step(4) / _FILE
+    path = states / _step(5) / _FILE
     StateFile.read(path).with_numbers({"matmuls by BLAS": 1}).write(path)
     statements.equal("a marked state is strict", False, training_state(states).strict)
     with Trainer(place.runtime, resume=states, batch_size=B, seq_len=T) as trainer:
+        trainer.submit(*own_batch(trainer, seed, 5))
         trainer.save_state(states)
         trainer.wait_saved()
     statements.equal("a state after a marked one is strict", False, training_state(states).strict)
@@ -304,7 +326,7 @@ def _check_folders_in_the_way(statements: Statements, trainer: Trainer, director
             "make the folder: No such file or directory",
             errno.ENOENT,
         ),
-        ("a file", file, "open its .lock: Not a directory", errno.ENOTDIR),
+        ("a file", file, "open the folder: Not a directory", errno.ENOTDIR),
         ("a folder as .lock", held, "open its .lock: Is a directory", errno.EISDIR),
     ):
         statements.refused(what, FileError, f"{path}: {sentence}", partial(trainer.save_state, path), number)
@@ -319,7 +341,7 @@ def _check_folders_in_the_way(statements: Statements, trainer: Trainer, director
             )
     state = root / _step(1)
     state.write_bytes(_OLD)
-    sentence = f"{state / _FILE}: open folder {state}: Not a directory"
+    sentence = f"{state}: open the folder: Not a directory"
     statements.refused("a file as folder", FileError, sentence, partial(trainer.save_state, root), errno.ENOTDIR)
     state.unlink()
     (state / _TEMPORARY).mkdir(parents=True)
@@ -360,7 +382,8 @@ def _check_what_newer_states_replace(statements: Statements, trainer: Trainer, r
     (older / _FILE).unlink()
     older.rmdir()
     older.symlink_to(own.name)
-    saved("a link to a state", sentence=f"{older}: open the folder: Not a directory", number=errno.ENOTDIR)
+    saved("a link to a state")
+    statements.equal("the link is one", True, older.is_symlink())
     older.unlink()
     statements.equal("states after these", [".lock", own.name], _names(root))
 
@@ -371,15 +394,17 @@ def _check_lock(statements: Statements, place: Place, folder: Path) -> None:
     sentence = f"{folder}: another run is saving into this folder ({holder}): Device or resource busy"
     with new_trainer(place, TINY, keep_activations=False) as second:
         with new_trainer(place, TINY, keep_activations=False) as first:
+            statements.allowed("the first run's claim", partial(first.claim_directory, folder))
+            for what, call in (("save", second.save_state), ("claim", second.claim_directory)):
+                statements.refused(f"another run's {what}", FileError, sentence, partial(call, folder), errno.EBUSY)
             statements.allowed("the first run's save", partial(first.save_state, folder))
-            statements.refused(
-                "another run's save", FileError, sentence, partial(second.save_state, folder), errno.EBUSY
-            )
             sentence = f"{folder}: another run is saving into this folder: Device or resource busy"
             for damaged in (b"without a line", b"without a number\n"):
                 (folder / ".lock").write_bytes(damaged)
                 call = partial(second.save_state, folder)
                 statements.refused(f"another run's save, .lock {damaged!r}", FileError, sentence, call, errno.EBUSY)
             statements.allowed("the first run's second save", partial(first.save_state, folder))
+        statements.allowed("the other run's claim after the first has ended", partial(second.claim_directory, folder))
+        second.step(*own_batch(second, 1, 0))
         statements.allowed("the other run's save after the first has ended", partial(second.save_state, folder))
         statements.allowed("the wait for it", second.wait_saved)

@@ -14,7 +14,6 @@ BLOCK: Final = 4096
 HEADER: Final = 1024
 ENTRY: Final = 40
 _CHECKSUM: Final = 4
-_WITHOUT_CHECKSUMS: Final = 1
 _PARTS: Final = ("params", "m", "v")
 
 NUMBERS: Final = {
@@ -114,16 +113,6 @@ class StateFile:
         empty = StateFile(bytes(self._content[:HEADER]).ljust(BLOCK, b"\0") + bytes(self._content[-BLOCK:]))
         return empty.with_numbers({"number of tensors": 0, **numbers})
 
-    def without_checksums(self) -> StateFile:
-        """Return the same state in version 1 of the format, which had no checksums."""
-        tensors = int(self.number("number of tensors"))
-        content = bytearray(_padded(self._content[: HEADER + ENTRY * tensors]))
-        for index in range(tensors):
-            for part in range(len(_PARTS)):
-                struct.pack_into("<q", content, HEADER + ENTRY * index + 16 + 8 * part, len(content))
-                content += _padded(self.values(index, part))
-        return StateFile(content + bytes(BLOCK)).with_numbers({"version": _WITHOUT_CHECKSUMS})
-
     def write(self, path: Path, size: int | None = None) -> None:
         """Write the file, or so much of it."""
         content = bytes(self._content)
@@ -132,8 +121,7 @@ class StateFile:
     def _sealed(self) -> StateFile:
         """Let the end go with the header."""
         tensors = max(int(self.number("number of tensors")), 0)
-        checksums = 0 if self.number("version") == _WITHOUT_CHECKSUMS else _CHECKSUM * len(_PARTS)
-        head = -(-(HEADER + tensors * (ENTRY + checksums)) // BLOCK) * BLOCK
+        head = -(-(HEADER + tensors * (ENTRY + _CHECKSUM * len(_PARTS))) // BLOCK) * BLOCK
         end = struct.pack(
             "<iiqQiiQq",
             *(self.number(name) for name in ("magic", "version", "step", "run", "rank", "number of ranks")),
@@ -142,11 +130,6 @@ class StateFile:
         )
         self._content[-BLOCK:] = end.ljust(BLOCK, b"\0")
         return self
-
-
-def _padded(data: bytes | bytearray) -> bytes:
-    """Return the data with zeros up to a multiple of `BLOCK`."""
-    return bytes(data).ljust(-(-len(data) // BLOCK) * BLOCK, b"\0")
 
 
 def _fnv1a(data: bytes) -> int:

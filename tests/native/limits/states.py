@@ -17,7 +17,7 @@ from starpullm.checks.result import CheckResult
 from starpullm.checks.runs import Place, new_trainer, own_batch
 from starpullm.checks.statements import Statements
 from starpullm.errors import FileError, FormatError, InvalidArgumentError, StarpullmError
-from starpullm.files.model import UNLAYERED_PARAMETERS, parameter_shapes
+from starpullm.files.model import parameter_shapes
 from starpullm.resume import training_state
 from starpullm.trainer import Trainer
 
@@ -88,7 +88,6 @@ def damaged_states(place: Place, *, seed: int) -> CheckResult:
         _check_numbers(folder)
         _check_table_and_values(folder)
         _check_pairs(folder)
-        _check_older_version(statements, folder)
         good.write(folder.path)
         statements.allowed("a good state by its own folder", folder.opening(state))
         statements.allowed("a good state by the folder above it", folder.opening(root))
@@ -122,7 +121,7 @@ def _check_numbers(folder: _Folder) -> None:
     folder.refused_file("another number of ranks", folder.good.with_numbers({"number of ranks": 2}), sentence)
     sentence = f"the params, m and v of {_TENSORS} tensors are too large, expected at most {2**63 - 1} bytes"
     folder.refused_file("a model of 2^62 bytes", folder.good.with_numbers({"channels": 2**28}), sentence)
-    for version in (0, 3):
+    for version in (0, 1, 3):
         changed = folder.good.with_numbers({"version": version})
         sentence = f"byte 4: version is {version}, expected 2 (a training state)"
         folder.refused_file(f"version {version}", changed, sentence)
@@ -185,23 +184,6 @@ def _check_table_and_values(folder: _Folder) -> None:
             f"byte {word}: the {where} has {found:#010x}, expected {expected:#010x}, which goes with the header: one "
             "of the two is damaged",
         )
-
-
-def _check_older_version(statements: Statements, folder: _Folder) -> None:
-    """Read a state without checksums, as earlier versions of the library wrote them."""
-    older = folder.good.without_checksums()
-    older.write(folder.path)
-    with folder.opening(folder.state)() as trainer:
-        tensors = {(group, name): trainer.tensor(group, name) for group in _GROUPS for name in parameter_shapes(MODEL)}
-    names = list(parameter_shapes(MODEL))
-    for index in range(_TENSORS):
-        parameter, layer, _, _ = older.entry(index)
-        for part, group in enumerate(_GROUPS):
-            name = names[parameter]
-            found = tensors[group, name][layer] if name not in UNLAYERED_PARAMETERS else tensors[group, name]
-            stored = np.frombuffer(folder.good.values(index, part), np.float32).reshape(found.shape)
-            statements.same_bits(f"{group} of {name}[{layer}] from version 1", stored, found)
-    folder.good.write(folder.path)
 
 
 _OTHERS = {"vocab_size": 60, "num_heads": 1, "channels": 32, "run": 15, "seed": 7, "data id": 2**63}
