@@ -53,7 +53,7 @@ def train(
     def report() -> StepReport:
         nonlocal done
         report_phase(f"waiting for the loss of step {done + 1}")
-        loss = waiting.popleft().value
+        loss = waiting.popleft().result()
         done += 1
         report_phase(f"after step {done}", done)
         seconds = (time.perf_counter() - start) / (done - first_step + 1)
