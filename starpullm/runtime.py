@@ -92,7 +92,7 @@ class Runtime(Resource):
     StateError
         If a runtime is running in this process already.
     RuntimeFailureError
-        If StarPU doesn't start.
+        If StarPU doesn't start. Where it finds no memory, StarPU aborts the process (SIGABRT).
     """
 
     def __init__(

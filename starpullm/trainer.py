@@ -103,7 +103,7 @@ class Trainer(Resource, HasTensors):
     StateError
         If the runtime is closed.
     OutOfMemoryError
-        If the buffers can't be allocated.
+        If the buffers can't be allocated. Where StarPU itself finds no memory, it aborts the process (SIGABRT).
     """
 
     def __init__(

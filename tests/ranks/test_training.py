@@ -128,6 +128,26 @@ def test_a_dropped_trainer_waits_for_no_rank(tmp_path: Path) -> None:
     )
 
 
+def test_starpu_that_finds_no_memory() -> None:
+    """StarPU aborts the process; its last line says where."""
+    code = (
+        "import resource\n"
+        "from starpullm import Runtime\n"
+        "from starpullm.machine import inspect_machine\n"
+        "inspect_machine()\n"
+        "pages = int(open('/proc/self/statm').read().split()[0])\n"
+        "limit = (pages + 256) * resource.getpagesize()  # 1 MB more than now, less than a thread's stack takes\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
+        "Runtime()"
+    )
+    outcome = run_job(Job([sys.executable, "-c", code], TIME_LIMIT))
+    assert isinstance(outcome, Crashed), outcome
+    assert re.fullmatch(
+        r"the process was ended by SIGABRT: StarPU aborted it: \[starpu\].*\[(abort|assert failure)\].*",
+        outcome.sentence,
+    )
+
+
 def test_several_trainers_on_one_runtime(tmp_path: Path) -> None:
     """Two trainers at the same time, and one after the other, have the losses of a trainer alone."""
     outcome = run(programs.several_trainers, model(tmp_path))
