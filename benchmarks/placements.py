@@ -87,7 +87,7 @@ def run_one(options: dict[str, object], placement: Placement) -> None:
         seconds = time.perf_counter() - begin
         trainer.wait_saved()
         if runtime.rank == 0:
-            print(json.dumps({"seconds": seconds / steps, "loss": float(losses[-1].value)}))
+            print(json.dumps({"seconds": seconds / steps, "loss": float(losses[-1].result())}))
 
 
 @click.command()

@@ -18,12 +18,17 @@ class Loss:
 
     @property
     def ready(self) -> bool:
-        """Whether the value is known, so that reading it doesn't wait."""
+        """Whether the value is known, so that ``result`` doesn't wait."""
         return self._value is not None or bool(prototypes.call("loss_ready", self._handle))
 
-    @property
-    def value(self) -> np.float32:
-        """The mean loss over the batch in nats per token, binary32; waits until it is known."""
+    def result(self) -> np.float32:
+        """Wait until the value is known and return it: the mean loss over the batch in nats per token, binary32.
+
+        Raises
+        ------
+        RuntimeFailureError
+            If a task had failed by then, of this step or an earlier one.
+        """
         if self._value is None:
             if self._step is not None:
                 report_phase(f"waiting for the loss of step {self._step}")
@@ -34,7 +39,7 @@ class Loss:
         return self._value
 
     def __float__(self) -> float:
-        return float(self.value)
+        return float(self.result())
 
     def __repr__(self) -> str:
         return f"<Loss {self._value}>" if self._value is not None else "<Loss, not read yet>"

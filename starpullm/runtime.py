@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -95,7 +96,7 @@ class Runtime(Resource):
     StateError
         If a runtime is running in this process already.
     RuntimeFailureError
-        If StarPU doesn't start.
+        If StarPU doesn't start. Where it finds no memory, StarPU aborts the process (SIGABRT).
     """
 
     def __init__(
@@ -158,8 +159,13 @@ class Runtime(Resource):
     def __del__(self) -> None:
         # A runtime that is dropped without close() would keep this process from starting another one. Over ranks
         # closing waits for the other ranks, which a rank that has failed must not do.
-        if hasattr(self, "_handle") and self.comm is None and not sys.is_finalizing():
+        if not getattr(self, "_handle", None) or sys.is_finalizing():
+            return
+        if self.comm is None:
             self.close()
+        else:
+            sentence = f"{self!r} was dropped, expected close() on every rank"
+            warnings.warn(sentence, ResourceWarning, stacklevel=2, source=self)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "running"

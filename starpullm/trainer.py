@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import operator
 import os
 import secrets
 import sys
+import warnings
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,9 +23,9 @@ from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import CommonBlocks, check_same_options, common_call
 from starpullm.resume import model_config, training_state
 from starpullm.runtime import Runtime
+from starpullm.tensors import GROUPS, HasTensors, Tensor, TensorTable
 from starpullm.trace import Trace, read_trace
 
-GROUPS = ("params", "grads", "m", "v", "activations", "activation_grads")
 REDUCTIONS = ("ordered", "tree", "redux")
 
 
@@ -54,17 +56,11 @@ class Instruments:
     delay_seed: int = 0
 
 
-class _Tensor(NamedTuple):
-    """A row of the native library's tensor table; ``shape`` is that of one layer."""
-
-    number: int
-    layered: bool
-    instances: int
-    shape: tuple[int, ...]
-
-
-class Trainer(Resource):
+class Trainer(Resource, HasTensors):
     """A model that is being trained; a context manager.
+
+    ``trainer.params["qkvw"]`` is a copy of a parameter, all layers together; likewise ``grads``, ``m``, ``v``,
+    ``activations`` and ``activation_grads`` (see ``tensor``).
 
     Parameters
     ----------
@@ -87,7 +83,8 @@ class Trainer(Resource):
         on any placement; S sets over all ranks. ``"redux"``: by StarPU's own reduction; the bits change from run to
         run and the error is bounded; one set per worker.
     learning_rate, betas, eps, weight_decay
-        Settings of AdamW.
+        Settings of AdamW; ``submit`` can give each step a learning rate of its own. A training state has those that it
+        was saved with (see ``training_state``), but a trainer that resumes from it has the ones that are given here.
     keep_activations
         Whether every activation and its gradient can be read after a step. This takes more memory.
     steps_in_flight
@@ -106,7 +103,7 @@ class Trainer(Resource):
     StateError
         If the runtime is closed.
     OutOfMemoryError
-        If the buffers can't be allocated.
+        If the buffers can't be allocated. Where StarPU itself finds no memory, it aborts the process (SIGABRT).
     """
 
     def __init__(
@@ -156,10 +153,11 @@ class Trainer(Resource):
                 runtime.comm, {**_options_of_all_ranks(options, checkpoint, resume), "matmul": runtime.matmul}
             )
         report_phase("loading the model")
-        prototypes.call("session_create", runtime._handle, options, self._handle.address)
         self.runtime = runtime
         self.batch_size, self.seq_len, self.sub_batches = batch_size, seq_len, sub_batches
         self.reduction = reduction
+        self.learning_rate = learning_rate
+        prototypes.call("session_create", runtime._handle, options, self._handle.address)
         # Distinguishes the states of two runs.
         self._run = secrets.randbits(64)
         if runtime.comm:
@@ -168,39 +166,50 @@ class Trainer(Resource):
         prototypes.call("session_config", self._handle, config)
         self.config = model_config(config)
         self._last_step = 0 if resume is None else training_state(resume).step
-        self._tensors = {group: self._read_tensor_table(number) for number, group in enumerate(GROUPS)}
+        self._tensors = TensorTable(self._handle)
 
-    def submit(self, inputs: ArrayLike, targets: ArrayLike) -> Loss:
+    def submit(self, inputs: ArrayLike, targets: ArrayLike, *, learning_rate: float | None = None) -> Loss:
         """Submit one step (forward, backward, update) and return without waiting for it.
 
         Parameters
         ----------
         inputs, targets
             Token ids, integers (B, T); over ranks this rank's part of the batch.
+        learning_rate
+            Of this step's update, rounded to binary32; the same on all ranks. None: that of the trainer.
 
         Raises
         ------
         TokenRangeError
             If an id isn't in [0, V). Then nothing has been submitted.
         InvalidArgumentError
-            If a shape isn't (B, T).
+            If a shape isn't (B, T), or the learning rate isn't finite or is negative.
         StateError
-            If the trainer is closed.
+            If the trainer is closed, or a step was submitted only in part.
+        RuntimeFailureError
+            If StarPU refuses a task of this step, or a task of an earlier one has failed.
         """
+        rate = ctypes.c_float(self.learning_rate if learning_rate is None else learning_rate)
         number = self._last_step + 1
         report_phase(f"submitting step {number}")
-        loss = self._submit("session_submit_step", inputs, targets, step=number)
+        loss = self._submit("session_submit_step", inputs, targets, rate, step=number)
         self._last_step = number
         report_phase(f"after submitting step {number}")
         return loss
 
-    def step(self, inputs: ArrayLike, targets: ArrayLike) -> np.float32:
-        """Do one step and return its mean loss, which is that before the update; arguments and errors as ``submit``."""
-        return self.submit(inputs, targets).value
+    def step(self, inputs: ArrayLike, targets: ArrayLike, *, learning_rate: float | None = None) -> np.float32:
+        """Do one step and return its mean loss, which is that before the update.
+
+        Arguments and errors are those of ``submit``. RuntimeFailureError is raised too if a task of this step fails.
+        """
+        return self.submit(inputs, targets, learning_rate=learning_rate).result()
 
     def evaluate(self, inputs: ArrayLike, targets: ArrayLike) -> np.float32:
-        """Return the mean loss of a batch and change no parameter; arguments and errors as ``submit``."""
-        return self._submit("session_submit_evaluation", inputs, targets).value
+        """Return the mean loss of a batch and change no parameter.
+
+        Arguments and errors are those of ``submit``. RuntimeFailureError is raised too if a task of it fails.
+        """
+        return self._submit("session_submit_evaluation", inputs, targets).result()
 
     def probabilities(self, inputs: ArrayLike, sequence: int, position: int) -> NDArray[np.float32]:
         """Run the forward pass on inputs (B, T) and return the probabilities (V) of the token after one position.
@@ -211,17 +220,25 @@ class Trainer(Resource):
             If the shape isn't (B, T), or there is no such sequence or position.
         TokenRangeError
             If an id isn't in [0, V).
+        RuntimeFailureError
+            If StarPU refuses a task, or a task has failed.
         """
         _check_index("sequence", sequence, self.batch_size)
         _check_index("position", position, self.seq_len)
         self._call("session_submit_forward", self._tokens("inputs", inputs))
         probs = np.empty(self.config.vocab_size, np.float32)
         offset = (sequence * self.seq_len + position) * self.config.padded_vocab_size
-        self._read("activations", self._named("activations", "probs"), 0, offset, probs)
+        self._read("activations", self._tensors.named("activations", "probs"), 0, offset, probs)
         return probs
 
     def wait(self) -> None:
-        """Wait until all submitted tasks have run."""
+        """Wait until all submitted tasks have run.
+
+        Raises
+        ------
+        RuntimeFailureError
+            If one of them has failed, in this step or an earlier one.
+        """
         prototypes.call("session_wait", self._handle)
 
     def tensor_names(self, group: str) -> list[str]:
@@ -229,11 +246,11 @@ class Trainer(Resource):
 
         A tensor that exists for every layer appears once.
         """
-        return list(self._group(group))
+        return list(self._tensors.of_group(group))
 
     def layers_of(self, group: str, name: str) -> int | None:
         """Return the number of layers that have this tensor, or None if it doesn't belong to a layer."""
-        tensor = self._named(group, name)
+        tensor = self._tensors.named(group, name)
         return tensor.instances if tensor.layered else None
 
     def gather(self) -> None:
@@ -246,7 +263,9 @@ class Trainer(Resource):
     def tensor(self, group: str, name: str, layer: int | None = None) -> NDArray[np.float32]:
         """Wait for the tasks that write a tensor and return a copy of it.
 
-        Over ranks all ranks must call it, and each gets the whole tensor, with the activations of all ranks' sequences.
+        Over ranks all ranks must call it, also those that don't need the tensor: on one rank alone, for example under
+        ``if runtime.rank == 0``, it waits for ever. Each gets the whole tensor, with the activations of all ranks'
+        sequences.
 
         Parameters
         ----------
@@ -267,8 +286,10 @@ class Trainer(Resource):
             If there is no such group, tensor or layer.
         StateError
             If the trainer is closed, or the tensor's layers share a buffer (see ``keep_activations``).
+        RuntimeFailureError
+            If a task has failed: the tensor may have been computed from what it left.
         """
-        tensor = self._named(group, name)
+        tensor = self._tensors.named(group, name)
         if not tensor.layered and layer is not None:
             raise InvalidArgumentError(f"{name}: found layer {layer}, expected none: the tensor exists once")
         layers = [0] if not tensor.layered else range(tensor.instances) if layer is None else [layer]
@@ -288,6 +309,8 @@ class Trainer(Resource):
             If the file can't be written. A file that existed before is unchanged.
         FormatError
             If the path exists and isn't a regular file.
+        RuntimeFailureError, StateError
+            If a task has failed, or a step was submitted only in part. Nothing is written then.
         """
         self._call("session_save_checkpoint", prototypes.c_string("path", path))
 
@@ -344,6 +367,8 @@ class Trainer(Resource):
         InvalidArgumentError
             If ``keep`` isn't positive, or a number has more than 64 bits. If the directory has a complete state of a
             later step, or another run's of this step.
+        RuntimeFailureError, StateError
+            If a task has failed, or a step was submitted only in part. Nothing is saved then.
         """
         options = structs.new(
             "save_options",
@@ -363,6 +388,8 @@ class Trainer(Resource):
         ------
         FileError
             If saving failed.
+        RuntimeFailureError
+            If a task failed before all tensors had been read. Nothing is saved then.
         """
         prototypes.call("session_wait_saved", self._handle)
 
@@ -393,15 +420,27 @@ class Trainer(Resource):
             prototypes.call("session_destroy", handle)
 
     def __del__(self) -> None:
-        # A trainer that is dropped without close() would keep the runtime from closing. If __init__ wasn't reached,
-        # there is no handle; at the end of the program closing is of no use.
-        if hasattr(self, "_handle") and not sys.is_finalizing():
+        # A trainer that is dropped without close() would keep the runtime from closing. Over ranks closing waits for
+        # the other ranks, for ever if they don't drop theirs. If __init__ wasn't completed, there may be nothing to
+        # close; at the end of the program closing is of no use.
+        if not getattr(self, "_handle", None) or sys.is_finalizing():
+            return
+        if self.runtime.comm is None:
             self.close()
+        else:
+            sentence = f"{self!r} was dropped, expected close() on every rank"
+            warnings.warn(sentence, ResourceWarning, stacklevel=2, source=self)
 
-    def _submit(self, function: str, inputs: ArrayLike, targets: ArrayLike, step: int | None = None) -> Loss:
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "open"
+        return f"<Trainer {self.batch_size}x{self.seq_len} on {self.runtime!r}, {state}>"
+
+    def _submit(
+        self, function: str, inputs: ArrayLike, targets: ArrayLike, *options: object, step: int | None = None
+    ) -> Loss:
         loss = structs.LossHandle()
         tokens = self._tokens("inputs", inputs), self._tokens("targets", targets)
-        self._call(function, *tokens, loss.address)
+        self._call(function, *tokens, *options, loss.address)
         return Loss(loss, step)
 
     def _call(self, function: str, *arguments: object) -> None:
@@ -429,29 +468,9 @@ class Trainer(Resource):
             )
         return np.ascontiguousarray(array, np.int32)
 
-    def _read_tensor_table(self, group: int) -> dict[str, _Tensor]:
-        table: dict[str, _Tensor] = {}
-        info = structs.new("tensor_info")
-        for index in range(prototypes.call("tensor_count", group)):
-            prototypes.call("session_tensor_info", self._handle, group, index, info)
-            name = prototypes.text(info.name)
-            table[name] = _Tensor(index, bool(info.layered), int(info.instances), tuple(info.dims[: info.num_dims]))
-        return table
-
-    def _read(self, group: str, tensor: _Tensor, layer: int, offset: int, values: NDArray[np.float32]) -> None:
+    def _read(self, group: str, tensor: Tensor, layer: int, offset: int, values: NDArray[np.float32]) -> None:
         where = (GROUPS.index(group), tensor.number, layer, offset)
         self._call("session_read_tensor", *where, values.size, values)
-
-    def _group(self, group: str) -> dict[str, _Tensor]:
-        if group not in self._tensors:
-            raise InvalidArgumentError(f'group: found "{group}", expected one of {", ".join(GROUPS)}')
-        return self._tensors[group]
-
-    def _named(self, group: str, name: str) -> _Tensor:
-        tensors = self._group(group)
-        if name not in tensors:
-            raise InvalidArgumentError(f'{group}: found tensor "{name}", expected one of {", ".join(tensors)}')
-        return tensors[name]
 
 
 def _instrument_options(instruments: Instruments) -> dict[str, int]:

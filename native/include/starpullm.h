@@ -19,7 +19,7 @@ extern "C" {
 #define STARPULLM_API __attribute__((visibility("default")))
 
 /* Raised whenever a struct or a function of this header changes its meaning. */
-#define STARPULLM_ABI_VERSION 2
+#define STARPULLM_ABI_VERSION 3
 
 enum starpullm_status {
     STARPULLM_OK = 0,
@@ -238,11 +238,12 @@ STARPULLM_API int starpullm_loss_ready(const starpullm_loss *loss);
 STARPULLM_API void starpullm_loss_destroy(starpullm_loss *loss);
 
 /* Submits forward, backward and update of one batch, and returns before they are done. Waits only while steps_in_flight
- * submissions are unfinished. Tokens are checked and copied first: if one is invalid, nothing has changed. */
+ * submissions are unfinished. Tokens are checked and copied first: if one is invalid, nothing has changed.
+ * *learning_rate is that of this update, the same on all ranks; NULL: that of the session's options. */
 STARPULLM_API enum starpullm_status starpullm_session_submit_step(starpullm_session *session,
                                                                   const int32_t *inputs /* (B,T) */,
                                                                   const int32_t *targets /* (B,T) */,
-                                                                  starpullm_loss **loss);
+                                                                  const float *learning_rate, starpullm_loss **loss);
 
 /* Submits forward and loss only. */
 STARPULLM_API enum starpullm_status starpullm_session_submit_evaluation(starpullm_session *session,
@@ -289,6 +290,7 @@ STARPULLM_API enum starpullm_status starpullm_session_tensor_info(const starpull
 STARPULLM_API enum starpullm_status starpullm_session_gather(starpullm_session *session);
 
 /* Waits for the tasks that write the tensor, and copies count elements from offset on. Over ranks every rank gets them.
+ * Fails if a task of the session has failed on this rank by then.
  * STARPULLM_INVALID_STATE for activations and their gradients that the session doesn't keep. What no task has written
  * yet is +0. */
 STARPULLM_API enum starpullm_status starpullm_session_read_tensor(starpullm_session *session, int32_t group,
@@ -296,8 +298,8 @@ STARPULLM_API enum starpullm_status starpullm_session_read_tensor(starpullm_sess
                                                                   int64_t count, float *values);
 
 /* Writes the parameters after the last submitted step, to a temporary file in the same folder that is then renamed. On
- * failure the file of before is unchanged; only if the folder's fsync fails the new file is in place, and the sentence
- * says so. */
+ * failure, also of one of the session's tasks, the file of before is unchanged; only if the folder's fsync fails the
+ * new file is in place, and the sentence says so. */
 STARPULLM_API enum starpullm_status starpullm_session_save_checkpoint(starpullm_session *session, const char *path);
 
 /* ---- Training states: what a run resumes from (docs/formats.md) ---- */
@@ -312,7 +314,8 @@ struct starpullm_training_state_info {
     uint64_t data_id;
     int32_t ranks;         /* that wrote it; any number of ranks can resume from it */
     char passed_over[512]; /* if there are newer states that aren't complete: what is wrong with the newest; else "" */
-    float learning_rate, beta1, beta2, eps, weight_decay;
+    float learning_rate;   /* of the last update */
+    float beta1, beta2, eps, weight_decay;
     int32_t blas; /* 1: a BLAS computed the matmuls of some of its steps, so its bits aren't strict */
 };
 

@@ -39,7 +39,7 @@ def shared_buffers(place: Place, *, record: str, sub_batches: int, reduction: st
             steps_in_flight=steps_in_flight,
         ) as trainer:
             losses = [trainer.submit(*own_batch(trainer, seed, number)) for number in range(STEPS)]
-            runs[name] = {"mean_loss": np.array([loss.value for loss in losses])}
+            runs[name] = {"mean_loss": np.array([loss.result() for loss in losses])}
             runs[name] |= named_tensors(trainer, "grads", *_STATE)
     return check_same_bits("shared buffers", runs)
 

@@ -98,12 +98,14 @@ def side_by_side(place: Place, *, record: str, seed: int) -> CheckResult:
         for number, pair in enumerate(losses):
             for which, loss in enumerate(pair):
                 statements.equal(f"loss {number} of trainer {which} is ready", True, loss.ready)
-                statements.same_bits(f"loss {number} of trainer {which}", _array(expected[number]), _array(loss.value))
+                statements.same_bits(
+                    f"loss {number} of trainer {which}", _array(expected[number]), _array(loss.result())
+                )
         for name, values in ends.items():
             for which, trainer in enumerate((first, second)):
                 statements.same_bits(f"{name} of trainer {which}", values, trainer.tensor("params", name))
         kept = [of.submit(*own_batch(of, seed, steps)) for of in (first, second)]
-    statements.same_bits("losses of closed trainers", _array(kept[0].value), _array(kept[1].value))
+    statements.same_bits("losses of closed trainers", _array(kept[0].result()), _array(kept[1].result()))
     return statements.result()
 
 

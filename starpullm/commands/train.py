@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import click
+import numpy as np
 
 from starpullm.commands import options
 from starpullm.commands.main import all_ranks, guarded_ranks
@@ -24,6 +25,7 @@ from starpullm.runtime import Runtime
 from starpullm.traces.run import Recording, save_run
 from starpullm.trainer import Trainer
 from starpullm.training.loop import StepReport, mean_loss, train
+from starpullm.training.schedule import SCHEDULES, Schedule
 
 POSITIVE = click.IntRange(min=1)
 _TRAINER_OPTIONS = ("batch_size", "seq_len", "sub_batches", "reduction", "learning_rate", "eps", "weight_decay")
@@ -50,7 +52,20 @@ _TRAINER_OPTIONS = ("batch_size", "seq_len", "sub_batches", "reduction", "learni
 @click.option("--seq-len", type=int, default=64, help="Tokens per sequence.")
 @click.option("--steps", type=POSITIVE, default=10, help="Number of the last step.")
 @options.placement
-@click.option("--learning-rate", type=float, default=3e-4, help="Learning rate of AdamW.")
+@click.option("--learning-rate", type=float, default=3e-4, help="Learning rate of AdamW, the highest of the schedule.")
+@click.option(
+    "--learning-rate-schedule",
+    type=click.Choice(SCHEDULES),
+    default=SCHEDULES[0],
+    help="After the warm-up: constant, or falling to 0 at --steps as half a cosine.",
+)
+@click.option(
+    "--warm-up-steps",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=0,
+    help="Steps in which the learning rate rises linearly.",
+)
 @click.option("--beta1", type=float, default=0.9, help="Decay rate of AdamW's first moment, m.")
 @click.option("--beta2", type=float, default=0.999, help="Decay rate of AdamW's second moment, v.")
 @click.option("--eps", type=float, default=1e-8, help="Term of AdamW's denominator.")
@@ -78,13 +93,12 @@ def command(**values: Any) -> None:
     Partition and number of ranks may differ, if the batch of all ranks together is the same.
     """
     run = SimpleNamespace(**values)
-    for path in (run.save, run.trace):
-        if path:
-            _check_can_save(path)
-    states = run.state_dir or run.resume
-    if run.save_every and not states:
+    run.schedule = Schedule(run.learning_rate_schedule, run.learning_rate, run.warm_up_steps, run.steps)
+    _check_outputs(run)
+    if run.save_every and not (run.state_dir or run.resume):
         raise click.UsageError("--save-every: expected --state-dir or --resume with it")
     config, state = _start_of(run)
+    states = run.state_dir or _folder_of_states(run, state)
     if run.save_every and states:
         _check_no_newer_states(states, state.step if state else 0)
     with (
@@ -111,7 +125,36 @@ def _start_of(run: SimpleNamespace) -> tuple[ModelConfig, TrainingState | None]:
         raise InvalidArgumentError(
             f"{state.path}: {state.step} steps have been done, expected at most --steps {run.steps}"
         )
+    _say_other_settings(run, state)
     return state.config, state
+
+
+def _say_other_settings(run: SimpleNamespace, state: TrainingState) -> None:
+    """Say which settings of AdamW aren't those of the state's last step: the bits will be those of no whole run."""
+    beta1, beta2 = state.betas
+    settings = (
+        ("learning rate", state.learning_rate, run.schedule.rate(max(state.step, 1))),
+        ("beta1", beta1, run.beta1),
+        ("beta2", beta2, run.beta2),
+        ("eps", state.eps, run.eps),
+        ("weight decay", state.weight_decay, run.weight_decay),
+    )
+    for name, found, given in settings:
+        if np.float32(found) != np.float32(given):
+            ERR.print(f"note: {state.path}: step {state.step} had {name} {found:g}, by these options it is {given:g}")
+
+
+def _folder_of_states(run: SimpleNamespace, state: TrainingState | None) -> Path | None:
+    """Return the folder of states that --resume names, itself or by one of its states."""
+    if state is None:
+        return None
+    resumed: Path = run.resume
+    return resumed.resolve().parent if _is_a_state(resumed, state) else resumed
+
+
+def _is_a_state(folder: Path, newest: TrainingState) -> bool:
+    """Return whether the newest state in a folder is that folder itself."""
+    return newest.path.resolve() == folder.resolve()
 
 
 def _train(
@@ -122,7 +165,7 @@ def _train(
     if runtime.matmul != "strict":
         say(f"matmuls by {runtime.matmul}: not strict")
     loader = _open_tokens(run.tokens, run, config, runtime)
-    data_id = loader.fingerprint
+    data_id = loader.fingerprint if state or run.save_every else 0
     if state:
         _check_same_data(state, runtime.ranks * run.batch_size, run.seq_len, data_id)
         loader.seek(state.batches)
@@ -159,7 +202,14 @@ def _train(
         validate("before")
         with progress_bar(hidden=run.as_json) as progress:
             bar = progress.add_task("training", total=run.steps - first_step + 1)
-            for report in train(trainer, loader, run.steps, first_step=first_step, after_submit=save_state):
+            for report in train(
+                trainer,
+                loader,
+                run.steps,
+                first_step=first_step,
+                learning_rate=run.schedule.rate,
+                after_submit=save_state,
+            ):
                 reports.append(report)
                 progress.advance(bar)
                 say(
@@ -210,6 +260,10 @@ def _check_no_newer_states(folder: Path, step: int) -> None:
         newest = training_state(folder)
     except (FormatError, FileError):  # there is no state; a folder that can't be written is reported when saving
         return
+    if _is_a_state(folder, newest):
+        raise InvalidArgumentError(
+            f"{folder}: is a training state, expected the folder that holds states, here {folder.resolve().parent}"
+        )
     if newest.step > step:
         raise InvalidArgumentError(
             f"{folder}: holds the state after step {newest.step}, newer than step {step} that this run starts from, "
@@ -228,11 +282,27 @@ def _check_same_data(state: TrainingState, batch_size: int, seq_len: int, data_i
         raise InvalidArgumentError(f"{state.path}: was saved while training on other token files, expected the same")
 
 
+def _check_outputs(run: SimpleNamespace) -> None:
+    """Refuse files that can't be written, before any step has been computed."""
+    for path in (run.save, run.trace):
+        if path:
+            _check_can_save(path)
+    if run.save and run.trace and run.save.resolve() == run.trace.resolve():
+        raise click.UsageError(f"--trace: found {run.trace}, the file of --save, expected another")
+
+
 def _check_can_save(path: Path) -> None:
-    """Refuse a path that can't be written, before any step has been computed, by making a file without a name there."""
+    """Apply the rules of the native library's writer, and make a file without a name in the folder."""
     try:
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if path.is_symlink():
+            path.stat()
+        if path.exists():
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            if not path.is_file():
+                raise FormatError(f"{path}: can't be written: expected a regular file")
+            if not os.access(path, os.W_OK, effective_ids=True):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         tempfile.TemporaryFile(dir=path.resolve().parent).close()
     except OSError as error:
         raise FileError(f"{path}: can't be written: {error.strerror}", error.errno, str(path)) from error

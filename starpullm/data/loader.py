@@ -11,6 +11,7 @@ import itertools
 import os
 from bisect import bisect_right
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from starpullm.data.sizes import check_positive
 from starpullm.errors import FileError, FormatError, InvalidArgumentError
 from starpullm.files.header import StrPath
-from starpullm.files.tokens import read_tokens
+from starpullm.files.tokens import TokenFile
 
 
 def token_files(paths: StrPath | Iterable[StrPath]) -> tuple[Path, ...]:
@@ -108,7 +109,7 @@ class TokenLoader:
         self.num_ranks = num_ranks
         self.paths = token_files(paths)
         self._position = 0
-        self._counts = [read_tokens(path, vocab_size=vocab_size).size for path in self.paths]
+        self._counts = [self._count(path, vocab_size) for path in self.paths]
         per_step = num_ranks * batch_size * seq_len
         for path, count in zip(self.paths, self._counts, strict=True):
             if count < per_step + 1:
@@ -118,18 +119,28 @@ class TokenLoader:
                 )
         steps = [(count - 1) // per_step for count in self._counts]
         self._first_steps = [0, *itertools.accumulate(steps)]
-        self._open: tuple[int, NDArray[np.uint16]] | None = None
+        self._open: tuple[int, TokenFile] | None = None
 
     @property
     def steps_per_epoch(self) -> int:
         """Number of steps from the start of the first shard to the end of the last."""
         return self._first_steps[-1]
 
-    @property
+    @cached_property
     def fingerprint(self) -> int:
-        """A 64-bit hash of the shards' names, without folders, and of their numbers of tokens."""
-        shards = [(path.name, count) for path, count in zip(self.paths, self._counts, strict=True)]
-        return int.from_bytes(hashlib.sha256(repr(shards).encode()).digest()[:8], "little")
+        """A 64-bit hash of all shards' ids in their order, whatever the files' names; it takes a pass over all files.
+
+        Raises
+        ------
+        FormatError, FileError
+            As `next`.
+        """
+        digest = hashlib.blake2b(digest_size=8)
+        for index, count in enumerate(self._counts):
+            digest.update(count.to_bytes(8, "little"))
+            for piece in self._shard(index).pieces():
+                digest.update(piece.data)
+        return int.from_bytes(digest.digest(), "little")
 
     @property
     def position(self) -> int:
@@ -162,22 +173,27 @@ class TokenLoader:
         """
         step = self._position % self.steps_per_epoch
         shard = bisect_right(self._first_steps, step) - 1
-        ids = self._shard(shard)
         tokens = self.batch_size * self.seq_len
         start = ((step - self._first_steps[shard]) * self.num_ranks + self.rank) * tokens
+        ids = self._shard(shard).read(start, tokens + 1).astype(np.int32)
         shape = (self.batch_size, self.seq_len)
-        inputs = ids[start : start + tokens].astype(np.int32).reshape(shape)
-        targets = ids[start + 1 : start + tokens + 1].astype(np.int32).reshape(shape)
         self._position += 1
-        return inputs, targets
+        return ids[:-1].reshape(shape).copy(), ids[1:].reshape(shape).copy()
 
-    def _shard(self, index: int) -> NDArray[np.uint16]:
-        # Only one file is mapped at a time: each needs a file descriptor, and data sets have thousands of shards.
+    @staticmethod
+    def _count(path: Path, vocab_size: int | None) -> int:
+        file = TokenFile(path)
+        if vocab_size is not None:
+            file.check_ids(vocab_size)
+        return file.count
+
+    def _shard(self, index: int) -> TokenFile:
+        # Only one file is open at a time, because data sets have thousands of shards.
         if self._open is None or self._open[0] != index:
-            ids = read_tokens(self.paths[index])
-            if ids.size != self._counts[index]:
+            file = TokenFile(self.paths[index])
+            if file.count != self._counts[index]:
                 raise FormatError(
-                    f"{self.paths[index]}: expected {self._counts[index]} tokens as when first opened, found {ids.size}"
+                    f"{file.path}: expected {self._counts[index]} tokens as when first opened, found {file.count}"
                 )
-            self._open = index, ids
+            self._open = index, file
         return self._open[1]

@@ -5,7 +5,9 @@ All files are little-endian. A header starts with magic number and version.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +32,12 @@ _KINDS: Final = {
     TOKENS_MAGIC: "tokens",
     TRAINING_STATE_MAGIC: "training state",
 }
+_OTHER_KINDS: Final = (
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a character device"),
+    (stat.S_ISBLK, "a block device"),
+)
 INT32_MAX: Final = 2**31 - 1
 INT32: Final = np.dtype("<i4")
 
@@ -43,17 +51,37 @@ def header_bytes(*values: int) -> bytes:
 
 @contextmanager
 def reading(path: StrPath) -> Iterator[tuple[BinaryIO, Path]]:
-    """Open a file for reading, and convert errors of the operating system to `FileError`."""
+    """Open a regular file for reading, and convert errors of the operating system to `FileError`.
+
+    `FormatError` is raised for what isn't a regular file, for example a FIFO, whose reader would wait for a writer.
+    """
     where = Path(path)
+    with file_errors(where), open(where, "rb", opener=_open_regular) as file:
+        yield file, where
+
+
+@contextmanager
+def file_errors(where: Path) -> Iterator[None]:
+    """Convert errors of the operating system to `FileError`, and a lack of memory to `OutOfMemoryError`."""
     try:
-        with where.open("rb") as file:
-            yield file, where
+        yield
     except StarpullmError:
         raise
     except OSError as error:
         raise FileError(f"{where}: can't be read: {reason(error)}", error.errno, str(where)) from error
     except MemoryError as error:
         raise OutOfMemoryError(f"{where}: there is no memory for its content") from error
+
+
+def _open_regular(path: str, flags: int) -> int:
+    # The kind is looked at first: opening some devices has effects.
+    mode = Path(path).stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(mode):
+        kind = next((name for is_kind, name in _OTHER_KINDS if is_kind(mode)), "something else")
+        raise FormatError(f"{path}: is {kind}, expected a regular file")
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
 def reason(error: OSError) -> str:

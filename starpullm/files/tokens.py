@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -9,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from starpullm.errors import InvalidArgumentError, TokenRangeError
-from starpullm.files.arrays import SCAN, UINT16, bytes_of, check_ids, first_outside, read_array
+from starpullm.files.arrays import SCAN, UINT16, bytes_of, check_ids, first_outside
 from starpullm.files.atomic import atomic_write
 from starpullm.files.header import (
     HEADER_BYTES,
@@ -18,6 +20,7 @@ from starpullm.files.header import (
     StrPath,
     check_size,
     check_version,
+    file_errors,
     header_bytes,
     read_header,
     reading,
@@ -29,22 +32,75 @@ MAX_TOKEN_ID: Final = 2**16 - 1
 """The largest id that a token file can contain."""
 
 
-def read_tokens(path: StrPath, *, mmap: bool = True, vocab_size: int | None = None) -> NDArray[np.uint16]:
-    """Read the ids of a token file, one-dimensional; with `mmap` they are a read-only view of the mapped file.
+class TokenFile:
+    """A token file that is open, and whose ids are read when they are needed.
 
-    With `vocab_size`, an id that isn't below it raises `TokenRangeError`; otherwise ids aren't checked.
+    It isn't mapped: a process that reads a mapped page ends by SIGBUS if another one has truncated the file.
+
+    Parameters
+    ----------
+    path
+        The token file.
+
+    Raises
+    ------
+    FormatError, FileError
+        If it isn't a token file, or can't be read.
     """
-    with reading(path) as (file, where):
-        header = read_header(file, where, TOKENS_MAGIC)
-        check_version(header, where, (TOKENS_VERSION,))
-        count = header[2]
-        if count < 0:
-            raise refusal(where, 8, "a number of tokens that isn't negative", str(count))
-        check_size(file, where, [("the token ids", 2 * count)])
-        ids = read_array(file, where, UINT16, HEADER_BYTES, count, mmap=mmap)
-        if vocab_size is not None:
-            check_ids(where, ids, HEADER_BYTES, vocab_size)
+
+    def __init__(self, path: StrPath) -> None:
+        with reading(path) as (file, where):
+            header = read_header(file, where, TOKENS_MAGIC)
+            check_version(header, where, (TOKENS_VERSION,))
+            count = header[2]
+            if count < 0:
+                raise refusal(where, 8, "a number of tokens that isn't negative", str(count))
+            check_size(file, where, [("the token ids", 2 * count)])
+            self.path = where
+            self.count = count
+            """Number of ids."""
+            self._descriptor = os.dup(file.fileno())
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):
+            os.close(self._descriptor)
+
+    def read(self, first: int, count: int) -> NDArray[np.uint16]:
+        """Return `count` ids from number `first` on, one-dimensional.
+
+        Raises
+        ------
+        FormatError, FileError
+            If the file has become shorter since it was opened, or can't be read.
+        """
+        ids = np.empty(count, UINT16)
+        room, position = bytes_of(ids, UINT16), HEADER_BYTES + UINT16.itemsize * first
+        with file_errors(self.path):
+            while room:
+                done = os.preadv(self._descriptor, [room], position)
+                if done == 0:
+                    expected = f"{self.count} tokens as when the file was opened"
+                    raise refusal(self.path, position, expected, "the end of the file")
+                room, position = room[done:], position + done
         return ids
+
+    def pieces(self) -> Iterator[NDArray[np.uint16]]:
+        """Yield all ids in pieces that need little memory; errors as `read`."""
+        for first in range(0, self.count, SCAN):
+            yield self.read(first, min(SCAN, self.count - first))
+
+    def check_ids(self, vocab_size: int) -> None:
+        """Raise `TokenRangeError` if an id isn't below `vocab_size`; other errors as `read`."""
+        position = HEADER_BYTES
+        for piece in self.pieces():
+            check_ids(self.path, piece, position, vocab_size)
+            position += piece.nbytes
+
+
+def read_tokens(path: StrPath) -> NDArray[np.uint16]:
+    """Read all ids of a token file, one-dimensional; errors are those of `TokenFile`."""
+    file = TokenFile(path)
+    return file.read(0, file.count)
 
 
 def write_tokens(path: StrPath, tokens: ArrayLike) -> None:

@@ -18,8 +18,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.errors import FileError, FormatError, InvalidArgumentError
-from starpullm.files.header import StrPath
+from starpullm.errors import FormatError, InvalidArgumentError
+from starpullm.files.header import StrPath, reading
 from starpullm.files.model import UNLAYERED_PARAMETERS, ModelConfig, parameter_shapes
 
 THRESHOLD_RECORDS: Final = ("single", "ragged", "long", "wide")
@@ -327,9 +327,8 @@ class _Node:
 
 def _read_json(path: Path) -> object:
     try:
-        content: object = json.loads(path.read_bytes())
-    except OSError as error:
-        raise FileError(f"{path}: can't be read: {error.strerror}", error.errno, str(path)) from error
+        with reading(path) as (file, _):
+            content: object = json.loads(file.read())
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{path}: expected JSON: {error}") from error
     return content

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from starpullm.processes.progress import Failure, Phase
 if TYPE_CHECKING:
     from starpullm.processes.job import Job
 
+_STARPU_ABORT = re.compile(r"^\[starpu\].*\[(?:abort|assert failure)\].*$", re.MULTILINE)
 _TAIL_LINES = 40  # of a rank's output, in an ending's text; Python's stacks of a few threads fit
 
 
@@ -149,8 +151,12 @@ class Crashed(JobEnding):
 
     @property
     def sentence(self) -> str:
-        """The rank, the signal, and the rank's last phase."""
-        return f"{self._who(self.rank)} was ended by {_signal_name(self.signal)}{self._where(self.rank)}"
+        """The rank, the signal, the rank's last phase, and StarPU's own line if StarPU has aborted the process."""
+        sentence = f"{self._who(self.rank)} was ended by {_signal_name(self.signal)}{self._where(self.rank)}"
+        if self.signal != signal.SIGABRT or self.rank is None:
+            return sentence
+        lines = _STARPU_ABORT.findall(self.reports[self.rank].stderr)
+        return f"{sentence}: StarPU aborted it: {lines[-1]}" if lines else sentence
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ def train(
     ahead: int = 2,
     *,
     first_step: int = 1,
+    learning_rate: Callable[[int], float] | None = None,
     after_submit: Callable[[int], None] | None = None,
 ) -> Iterator[StepReport]:
     """Train and yield a report for each finished step, in order.
@@ -42,8 +43,9 @@ def train(
     Over ranks all ranks must call it, each with its own part of the batches; reports count the tokens of all ranks.
 
     The loss of a step is read when ``ahead`` further steps have been submitted. Steps are numbered from 1:
-    ``first_step`` is more than 1 in a run that is resumed, and ``num_steps`` is the last. ``after_submit`` is called
-    with the number of each submitted step, for example to save its state.
+    ``first_step`` is more than 1 in a run that is resumed, and ``num_steps`` is the last. ``learning_rate`` returns the
+    rate of a step (see ``Schedule.rate``); None: that of the trainer. ``after_submit`` is called with the number of
+    each submitted step, for example to save its state.
     """
     start = time.perf_counter()
     tokens_per_step = trainer.runtime.ranks * trainer.batch_size * trainer.seq_len
@@ -52,7 +54,7 @@ def train(
 
     def report() -> StepReport:
         nonlocal done
-        loss = waiting.popleft().value
+        loss = waiting.popleft().result()
         done += 1
         seconds = (time.perf_counter() - start) / (done - first_step + 1)
         return StepReport(done, loss, tokens_per_step / (seconds * 1e3), (num_steps - done) * seconds)
@@ -60,7 +62,7 @@ def train(
     for step in range(first_step, num_steps + 1):
         report_phase(f"reading the batch of step {step}")
         batch = tokens.next()
-        waiting.append(trainer.submit(*batch))
+        waiting.append(trainer.submit(*batch, learning_rate=learning_rate(step) if learning_rate else None))
         if after_submit:
             after_submit(step)
         if len(waiting) > ahead:

@@ -232,6 +232,15 @@ BAD_TRAINING: dict[str, tuple[tuple[object, ...], tuple[str, ...]]] = {
     "save in a missing folder": (("--save", "missing/model.bin"), ("missing/model.bin", "No such file")),
     "save over a folder": (("--save", "."), (".", "directory")),
     "save where no file can be made": (("--save", "/proc/model.bin"), ("/proc/model.bin", "can't be written")),
+    "save to a link to nowhere": (("--save", "link.bin"), ("link.bin", "can't be written", "No such file")),
+    "save to a device": (("--save", "/dev/null"), ("/dev/null", "can't be written", "regular file")),
+    "trace to a FIFO": (("--trace", "pipe"), ("pipe", "can't be written", "regular file")),
+    "save and trace in one file": (("--save", "one", "--trace", "sub/../one"), ("--trace", "sub/../one", "--save")),
+    "tokens from a FIFO": (("--tokens", "pipe"), ("pipe", "is a FIFO", "regular file")),
+    "checkpoint from a FIFO": (("--checkpoint", "pipe"), ("pipe", "is a FIFO", "regular file")),
+    "schedule": (("--learning-rate-schedule", "wsd"), ("--learning-rate-schedule", "wsd", "cosine")),
+    "warm-up that doesn't end": (("--warm-up-steps", 3), ("warm-up steps", "found 3", "0 to 2")),
+    "negative warm-up": (("--warm-up-steps", -1), ("--warm-up-steps", "-1")),
     "save under a file": (("--save", "TOKENS/model.bin"), ("model.bin", "Not a directory")),
 }
 
@@ -242,6 +251,9 @@ def test_bad_training(tiny_checkpoint: Path, tiny_tokens: Path, tmp_path: Path, 
     options, parts = BAD_TRAINING[case]
     foreign = tmp_path / "foreign.bin"
     write_tokens(foreign, [1, 2, 3, 61] * 100)
+    (tmp_path / "link.bin").symlink_to("nowhere")
+    (tmp_path / "sub").mkdir()
+    os.mkfifo(tmp_path / "pipe")
     places = {"CHECKPOINT": str(tiny_checkpoint), "TOKENS": str(tiny_tokens), "FOREIGN": str(foreign)}
 
     def placed(option: object) -> str:
@@ -253,7 +265,46 @@ def test_bad_training(tiny_checkpoint: Path, tiny_tokens: Path, tmp_path: Path, 
     files = ("--checkpoint", tiny_checkpoint, "--tokens", tiny_tokens)
     run = run_cli("train", *files, *SIZES, "--steps", 2, *map(placed, options), cwd=tmp_path, environment=TWO_CORES)
     assert_refused(run, *parts)
-    assert names_in(tmp_path) == ["foreign.bin"]
+    assert names_in(tmp_path) == ["foreign.bin", "link.bin", "pipe", "sub"]
+
+
+def test_train_to_a_file_that_may_not_be_written(tiny_checkpoint: Path, tiny_tokens: Path, tmp_path: Path) -> None:
+    """It is refused before the first step, as the writer would refuse it after the last."""
+    saved = tmp_path / "model.bin"
+    saved.write_bytes(b"old")
+    saved.chmod(0o444)
+    files = ("--checkpoint", tiny_checkpoint, "--tokens", tiny_tokens, "--save", saved)
+    # For root the permission bits count only without this capability.
+    without = ("setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override") if os.geteuid() == 0 else ()
+    run = run_cli("train", *files, *SIZES, "--steps", 1, prefix=without)
+    assert_refused(run, f"{saved}: can't be written: Permission denied")
+    assert saved.read_bytes() == b"old"
+
+
+def test_train_on_a_file_that_is_truncated(tiny_checkpoint: Path, tiny_tokens: Path, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.bin"
+    tokens.write_bytes(tiny_tokens.read_bytes())
+    command = cli_command("train", "--checkpoint", tiny_checkpoint, "--tokens", tokens, *SIZES, "--steps", 10**9)
+    with started(command, timeout=30) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"step 1/")
+        os.truncate(tokens, 1024)
+        run = finish(process).check(2)
+    (sentence,) = run.stderr.splitlines()
+    expected = f"Error: {tokens}, byte {{}}: expected 400 tokens as when the file was opened, found the end of the file"
+    assert re.fullmatch(re.escape(expected).replace(r"\{\}", r"\d+"), sentence), run
+
+
+@pytest.mark.parametrize("command", [("trace",), ("parity",), ("convert", "FIFO", "out"), ("generate", "--checkpoint")])
+def test_a_fifo_as_input_is_refused(tmp_path: Path, command: tuple[str, ...]) -> None:
+    """Opening it would wait for a writer."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    arguments = [str(pipe) if part == "FIFO" else part for part in command]
+    if "FIFO" not in command:
+        arguments.append(str(pipe))
+    run = run_cli(*arguments, timeout=30, cwd=tmp_path)
+    assert_refused(run, f"{pipe}: is a FIFO, expected a regular file")
 
 
 def test_missing_options() -> None:

@@ -85,7 +85,7 @@ def audited_beside_held(checkpoint: str, path: str) -> Any:
             findings = [str(finding) for finding in Observer(audited).findings()]
         was_held = not loss.ready
         Observer(held).release()
-        return was_held, float(loss.value) > 0, findings
+        return was_held, float(loss.result()) > 0, findings
 
 
 def test_an_audit_waits_for_its_own_tasks(tiny_checkpoint: Path, tmp_path: Path) -> None:

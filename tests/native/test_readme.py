@@ -23,5 +23,5 @@ def test_example(tmp_path: Path) -> None:
     run = run_python(f"import os\nos.chdir({os.fspath(tmp_path)!r})\n{example}")
     loss, shape = run.stdout.splitlines()
     assert 0 < float(loss) < 10
-    assert shape == "(48, 16)"
+    assert shape == "(2, 48, 16)"
     assert (tmp_path / "trained.bin").stat().st_size == (tmp_path / "model.bin").stat().st_size

@@ -57,7 +57,7 @@ def trained_state(
             small_trainer(runtime, checkpoint, reduction, sub_batches) as trainer,
         ):
             losses = [trainer.submit(*batch(step)) for step in range(STEPS)]
-            digest = hashlib.sha256(b"".join(loss.value.tobytes() for loss in losses))
+            digest = hashlib.sha256(b"".join(loss.result().tobytes() for loss in losses))
             for group in ("params", "m", "v"):
                 for name in trainer.tensor_names(group):
                     digest.update(trainer.tensor(group, name).tobytes())

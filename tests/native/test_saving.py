@@ -8,9 +8,11 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,8 +23,9 @@ import pytest
 
 from starpullm import Runtime, Trainer
 from starpullm.data.generator import generate_checkpoint, generate_tokens
+from starpullm.data.loader import TokenLoader
 from starpullm.errors import FileError, FormatError
-from starpullm.files.tokens import write_tokens
+from starpullm.files.tokens import read_tokens, write_tokens
 from starpullm.files.training_state import read_training_state
 from starpullm.golden.records import shipped_record
 
@@ -235,7 +238,13 @@ def states(tiny_checkpoint: Path, tiny_tokens: Path, tmp_path: Path) -> Path:
 def test_resuming_with_other_data_is_refused(states: Path, tiny_tokens: Path, tmp_path: Path) -> None:
     other_tokens = tmp_path / "other.tokens.bin"
     write_tokens(other_tokens, generate_tokens(2, 0, 1, 400, TINY.model.vocab_size)[0].reshape(-1))
+    same_name = tmp_path / "other" / tiny_tokens.name
+    same_name.parent.mkdir()
+    ids = read_tokens(tiny_tokens)
+    ids[-1] ^= 1
+    write_tokens(same_name, ids)
     for options, sentence in (
+        (("--tokens", same_name), "was saved while training on other token files, expected the same"),
         (("--tokens", tiny_tokens, "--batch-size", 4), "batches of 2 x 8 tokens on all ranks together, expected 4 x 8"),
         (("--tokens", tiny_tokens, "--seq-len", 4), "batches of 2 x 8 tokens on all ranks together, expected 2 x 4"),
         (("--tokens", other_tokens), "was saved while training on other token files, expected the same"),
@@ -245,6 +254,73 @@ def test_resuming_with_other_data_is_refused(states: Path, tiny_tokens: Path, tm
         assert sentence in refused.stderr
         assert refused.stdout == ""
     assert names_in(states) == [".lock", "step-000000000002"]
+
+
+def test_renamed_tokens_are_the_same(states: Path, tiny_tokens: Path, tmp_path: Path) -> None:
+    renamed = tmp_path / "renamed.bin"
+    renamed.write_bytes(tiny_tokens.read_bytes())
+    assert train("--resume", states, "--tokens", renamed, "--steps", 3).check().stderr == ""
+
+
+def test_other_settings_of_adamw_are_said(states: Path, tiny_tokens: Path) -> None:
+    """The run goes on; a schedule is compared by the rate that it gives the state's step."""
+    state, options = states / "step-000000000002", ("--resume", states, "--tokens", tiny_tokens, "--steps", 4)
+    changed = ("--learning-rate", 1e-3, "--beta1", 0.5, "--beta2", 0.5, "--eps", 0.1, "--weight-decay", 2)
+    assert train(*options, *changed).check().stderr.splitlines() == [
+        f"note: {state}: step 2 had {name} {found}, by these options it is {given}"
+        for name, found, given in (
+            ("learning rate", 0.0003, 0.001),
+            ("beta1", 0.9, 0.5),
+            ("beta2", 0.999, 0.5),
+            ("eps", "1e-08", 0.1),
+            ("weight decay", 0, 2),
+        )
+    ]
+    warm_up = train(*options, "--warm-up-steps", 4).check().stderr
+    assert warm_up == f"note: {state}: step 2 had learning rate 0.0003, by these options it is 0.00015\n"
+    assert train(*options, "--learning-rate", 6e-4, "--warm-up-steps", 4).check().stderr == ""
+
+
+def test_a_resumed_run_continues_its_schedule(tiny_checkpoint: Path, tiny_tokens: Path, tmp_path: Path) -> None:
+    """It has the bits of the whole run, which are those of these learning rates and not of a constant one."""
+    whole, parts, states = tmp_path / "whole.bin", tmp_path / "parts.bin", tmp_path / "states"
+    schedule = ("--learning-rate", 1e-2, "--learning-rate-schedule", "cosine", "--warm-up-steps", 2, "--steps", 6)
+    options = ("--tokens", tiny_tokens, *schedule, "--save-every", 3)
+    train("--checkpoint", tiny_checkpoint, *options, "--state-dir", states, "--save", whole).check()
+    third = states / "step-000000000003"
+    shutil.rmtree(states / "step-000000000006")
+    resumed = train("--resume", third, *options, "--save", parts).check()
+    assert resumed.stderr == ""
+    assert parts.read_bytes() == whole.read_bytes()
+    assert names_in(states) == [".lock", "step-000000000003", "step-000000000006"]
+    assert names_in(third) == ["rank-00000-of-00001.state"]
+    sizes = TINY.batch_size, TINY.seq_len
+    digest = run_function(train_by_schedule, tiny_checkpoint, tiny_tokens, sizes, timeout=TIME_LIMIT)
+    assert digest == hashlib.sha256(whole.read_bytes()).hexdigest()
+
+
+def train_by_schedule(checkpoint: str, tokens: str, sizes: tuple[int, int]) -> str:
+    """Do the six steps with the learning rates of a cosine after two steps of warm-up; return the checkpoint's hash."""
+    rates = [5e-3, 1e-2, *(5e-3 * (1 + math.cos(math.pi * part / 4)) for part in range(4))]
+    loader = TokenLoader(tokens, *sizes)
+    with tiny_trainer("1x1", checkpoint) as trainer, tempfile.NamedTemporaryFile() as saved:
+        for rate in rates:
+            trainer.submit(*loader.next(), learning_rate=rate)
+        trainer.save_checkpoint(saved.name)
+        return hashlib.sha256(Path(saved.name).read_bytes()).hexdigest()
+
+
+def test_a_state_is_no_folder_of_states(states: Path, tiny_checkpoint: Path, tiny_tokens: Path) -> None:
+    """What is saved in it would be found by no later --resume. Beside a newer state, it isn't continued from."""
+    second, tokens = states / "step-000000000002", ("--tokens", tiny_tokens)
+    refused = train("--checkpoint", tiny_checkpoint, *tokens, "--save-every", 2, "--state-dir", second).check(2)
+    sentence = f"Error: {second}: is a training state, expected the folder that holds states, here {states}\n"
+    assert refused.stderr == sentence
+    train("--resume", second, *tokens, "--steps", 4, "--save-every", 2).check()
+    refused = train("--resume", second, *tokens, "--steps", 4, "--save-every", 2).check(2)
+    assert f"Error: {states}: holds the state after step 4, newer than step 2" in refused.stderr
+    assert names_in(states) == [".lock", second.name, "step-000000000004"]
+    assert names_in(second) == ["rank-00000-of-00001.state"]
 
 
 def test_a_run_that_was_killed_after_its_last_step_is_finished(

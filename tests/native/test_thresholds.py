@@ -101,7 +101,7 @@ def train_in_flight(checkpoint: str, steps_in_flight: int, steps: int) -> list[s
         assert not any(loss.ready for loss in losses)
         observer.release()
         losses += [trainer.submit(*batch(step)) for step in range(steps_in_flight, steps)]
-        return [loss.value.tobytes().hex() for loss in losses] + [bits_of(trainer)]
+        return [loss.result().tobytes().hex() for loss in losses] + [bits_of(trainer)]
 
 
 def test_any_number_of_steps_in_flight(tiny_checkpoint: Path) -> None:

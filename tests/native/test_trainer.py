@@ -5,12 +5,18 @@ Collected by pytest; the runs are in child processes. Refusals are in test_bad_i
 
 from __future__ import annotations
 
+import hashlib
 import json
+import runpy
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from .children import run_python
+from starpullm.data.generator import generate_parameters, generate_tokens
+from starpullm.golden.records import shipped_record, split_layer
+
+from .children import TWO_CORES, names_in, run_python
 
 HEAD = """
 import json, sys
@@ -83,11 +89,156 @@ with Runtime("2x1") as runtime:
         assert all(loss.ready for loss in losses)
         dropped = trainer.submit(*batch(5))
         del dropped
-    assert all(loss.value.tobytes() == value.tobytes() for loss, value in zip(losses, expected))
-    assert float(losses[0]) == float(expected[0]) and losses[0].value.dtype == np.float32
+    assert all(loss.result().tobytes() == value.tobytes() for loss, value in zip(losses, expected))
+    assert float(losses[0]) == float(expected[0]) and losses[0].result().dtype == np.float32
 """,
         checkpoint,
     )
+
+
+RATES = [1e-3, None, 0.0, 7.3e-4]
+"""Learning rates of steps; None: the trainer's own, 3e-4."""
+
+
+def strict_bits(rates: list[float | None]) -> str:
+    """Return a hash of tiny's parameters, m and v after steps with these learning rates, by the strict reference."""
+    reference = runpy.run_path(str(Path(__file__).parents[1] / "unit" / "strict_reference.py"))
+    tiny = shipped_record("tiny")
+    model = reference["StrictModel"](tiny.model, dict(generate_parameters(tiny.model, 1)), 2, 8)
+    for step, rate in enumerate(rates):
+        settings = reference["AdamW"](3e-4 if rate is None else rate, 0.9, 0.999, 1e-8, 0.1)
+        model.step(*generate_tokens(1, step, 2, 8, tiny.model.vocab_size), settings)
+    digest = hashlib.sha256()
+    for group in (model.params, model.m, model.v):
+        for name in dict.fromkeys(split_layer(name)[0] for name in group):
+            digest.update(b"".join(group[part].tobytes() for part in group if split_layer(part)[0] == name))
+    return digest.hexdigest()
+
+
+def test_every_step_has_its_own_learning_rate(checkpoint: Path, tmp_path: Path) -> None:
+    """The bits are those of the strict reference, also after resuming; the state has the rate of the last update."""
+    run = run_python(
+        HEAD
+        + """
+import hashlib
+from starpullm.resume import training_state
+rates, states = json.loads(sys.argv[2]), sys.argv[3]
+
+def bits(trainer):
+    digest = hashlib.sha256()
+    for group in (trainer.params, trainer.m, trainer.v):
+        digest.update(b"".join(values.tobytes() for values in group.values()))
+    return digest.hexdigest()
+
+with Runtime("2x1") as runtime:
+    with Trainer(runtime, checkpoint, **SIZES, sub_batches=2, weight_decay=0.1) as trainer:
+        for step, rate in enumerate(rates):
+            trainer.submit(*batch(step), learning_rate=rate)
+            if step == 1:
+                trainer.save_state(states)
+        found = [bits(trainer)]
+    saved = training_state(states).learning_rate
+    with Trainer(runtime, resume=states, **SIZES, sub_batches=2, weight_decay=0.1) as trainer:
+        for step in range(2, len(rates)):
+            trainer.step(*batch(step), learning_rate=rates[step])
+        found.append(bits(trainer))
+print(json.dumps([found, saved]))
+""",
+        checkpoint,
+        json.dumps(RATES),
+        tmp_path,
+        environment=TWO_CORES,
+    )
+    assert json.loads(run.stdout) == [[strict_bits(RATES)] * 2, float(np.float32(3e-4))]
+
+
+def test_a_learning_rate_that_no_update_can_have(checkpoint: Path) -> None:
+    run_python(
+        HEAD
+        + """
+from starpullm.errors import InvalidArgumentError
+with Runtime() as runtime, Trainer(runtime, checkpoint, **SIZES) as trainer:
+    for rate in (float("nan"), float("inf"), 1e39, -1e-3):
+        try:
+            trainer.submit(*batch(0), learning_rate=rate)
+        except InvalidArgumentError as error:
+            assert str(error).startswith("learning_rate: found "), error
+            assert str(error).endswith(", expected a finite number, at least 0"), error
+        else:
+            raise AssertionError(rate)
+    refused = trainer.step(*batch(0))
+with Runtime() as runtime, Trainer(runtime, checkpoint, **SIZES) as trainer:
+    assert trainer.step(*batch(0)) == refused
+""",
+        checkpoint,
+    )
+
+
+def test_groups_of_tensors_are_mappings(checkpoint: Path) -> None:
+    run_python(
+        HEAD
+        + """
+with Runtime() as runtime, Trainer(runtime, checkpoint, **SIZES, keep_activations=True) as trainer:
+    trainer.step(*batch(0))
+    for name in ("params", "grads", "m", "v", "activations", "activation_grads"):
+        group = getattr(trainer, name)
+        assert list(group) == trainer.tensor_names(name) and len(group) == len(list(group))
+        for tensor, values in group.items():
+            assert values.tobytes() == trainer.tensor(name, tensor).tobytes(), (name, tensor)
+        assert tensor in group and "qkv_w" not in group and group.get("qkv_w") is None
+    try:
+        trainer.grads["qkv_w"]
+    except KeyError as error:
+        assert error.args[0].startswith('grads: found tensor "qkv_w", expected one of wte, wpe, '), error
+    else:
+        raise AssertionError("a tensor that doesn't exist")
+""",
+        checkpoint,
+    )
+
+
+def test_what_a_failed_step_leaves_is_neither_read_nor_written(checkpoint: Path, tmp_path: Path) -> None:
+    """OpenMP gives each task too few threads, so its outputs are computed in part only."""
+    environment = {**TWO_CORES, "OMP_THREAD_LIMIT": "1"}
+    saved, states = tmp_path / "saved.bin", tmp_path / "states"
+    saved.write_bytes(b"old")
+    run = run_python(
+        HEAD
+        + """
+from starpullm.trainer import Instruments
+saved, states = sys.argv[2:]
+sentences = []
+slow = dict(trace=True, instruments=Instruments(max_delay_us=10000))
+with Runtime("1x2") as runtime, Trainer(runtime, checkpoint, **SIZES, **slow) as trainer:
+    loss = trainer.submit(*batch(0))
+    trainer.save_state(states)  # no task has failed yet
+    for call in (
+        trainer.wait_saved,
+        lambda: trainer.save_checkpoint(saved),
+        loss.result,
+        lambda: trainer.params["wte"],
+        lambda: trainer.save_checkpoint(saved),
+        lambda: trainer.save_state(states),
+    ):
+        try:
+            call()
+        except Exception as error:
+            sentences.append(f"{type(error).__name__}: {error}")
+        else:
+            sentences.append("no error")
+print(json.dumps(sentences))
+""",
+        checkpoint,
+        saved,
+        states,
+        environment=environment,
+    )
+    (sentence,) = set(json.loads(run.stdout))
+    assert sentence.startswith("RuntimeFailureError: ")
+    assert "OpenMP gave 1 threads, expected the partition's 2" in sentence
+    assert saved.read_bytes() == b"old"
+    assert names_in(tmp_path) == ["saved.bin", "states"]
+    assert names_in(states) == [".lock"]
 
 
 def test_evaluation_changes_nothing(checkpoint: Path) -> None:
@@ -207,7 +358,7 @@ def test_a_trainer_that_is_dropped_is_closed(checkpoint: Path) -> None:
 with Runtime("2x1") as runtime:
     for step in range(3):
         loss = Trainer(runtime, checkpoint, **SIZES).submit(*batch(step))
-assert np.isfinite(loss.value)
+assert np.isfinite(loss.result())
 """,
         checkpoint,
     )

@@ -134,6 +134,40 @@ def test_different_options_are_refused(tmp_path: Path) -> None:
     assert "Traceback" not in outcome.stderr
 
 
+def test_a_dropped_trainer_waits_for_no_rank(tmp_path: Path) -> None:
+    """It may be dropped on one rank alone, at any time: the garbage collector decides."""
+    outcome = run(programs.drop_trainer, model(tmp_path), time_limit=30)
+    assert isinstance(outcome, Crashed), outcome
+    report = outcome.reports[1]
+    assert report.phase is not None
+    assert report.phase.phase == "dropped"
+    assert re.fullmatch(
+        r"ResourceWarning: <Trainer 2x8 on <Runtime 1x1 lws, rank 1 of 2, running>, open> was dropped, "
+        r"expected close\(\) on every rank\n",
+        report.stdout,
+    )
+
+
+def test_starpu_that_finds_no_memory() -> None:
+    """StarPU aborts the process; its last line says where."""
+    code = (
+        "import resource\n"
+        "from starpullm import Runtime\n"
+        "from starpullm.machine import inspect_machine\n"
+        "inspect_machine()\n"
+        "pages = int(open('/proc/self/statm').read().split()[0])\n"
+        "limit = (pages + 256) * resource.getpagesize()  # 1 MB more than now, less than a thread's stack takes\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
+        "Runtime()"
+    )
+    outcome = run_job(Job([sys.executable, "-c", code], TIME_LIMIT))
+    assert isinstance(outcome, Crashed), outcome
+    assert re.fullmatch(
+        r"the process was ended by SIGABRT: StarPU aborted it: \[starpu\].*\[(abort|assert failure)\].*",
+        outcome.sentence,
+    )
+
+
 def test_several_trainers_on_one_runtime(tmp_path: Path) -> None:
     """Two trainers at the same time, and one after the other, have the losses of a trainer alone."""
     outcome = run(programs.several_trainers, model(tmp_path))

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -194,6 +195,22 @@ def half_submitted(comm: Comm, checkpoint: str) -> None:
         else:
             ctypes.CDLL(None).starpullm_refusals_message(3)
         trainer.submit(*_batch(False))
+
+
+def drop_trainer(comm: Comm, checkpoint: str) -> None:
+    """Drop a trainer whose step waits for the other rank, which doesn't submit it."""
+    runtime = Runtime(comm=comm)
+    trainer = Trainer(runtime, checkpoint, batch_size=B, seq_len=T)
+    if comm.Get_rank() == FAILING_RANK:
+        trainer.submit(*_batch(False))
+        report_phase("dropping")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            del trainer
+        print(*(f"{warning.category.__name__}: {warning.message}" for warning in caught), flush=True)
+        report_phase("dropped")
+    comm.barrier()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def use_mpi(comm: Comm) -> None:

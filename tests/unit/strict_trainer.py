@@ -59,8 +59,11 @@ def runtime(**fields: Any) -> Runtime:
 class StrictLoss:
     """The loss of a step that has ended."""
 
-    value: np.float32
+    loss: np.float32
     ready: bool = True
+
+    def result(self) -> np.float32:
+        return self.loss
 
 
 class StrictTrainer:

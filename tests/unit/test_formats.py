@@ -106,6 +106,18 @@ def test_missing_file(tmp_path: Path, kind: Kind) -> None:
 
 
 @every_kind
+@pytest.mark.timeout(20)
+def test_fifo(tmp_path: Path, kind: Kind) -> None:
+    """A FIFO is refused; opening it would wait for a writer. A device would give what it likes."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    for other, name in ((path, "a FIFO"), (Path("/dev/zero"), "a character device")):
+        with pytest.raises(FormatError) as caught:
+            kind.read(other)
+        assert str(caught.value) == f"{other}: is {name}, expected a regular file"
+
+
+@every_kind
 def test_directory(tmp_path: Path, kind: Kind) -> None:
     """A directory isn't a file."""
     with pytest.raises(FileError) as caught:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -219,6 +220,46 @@ def test_file_that_changes(shards: str) -> None:
         loader.next()
     with pytest.raises(FormatError, match="expected 13 tokens as when first opened, found 50"):
         loader.next()
+
+
+def test_file_that_is_truncated_while_it_is_read(shards: str) -> None:
+    """Whether it is that of the next batch or of a later one."""
+    loader = TokenLoader(shards, 2, 3)
+    loader.next()
+    os.truncate(token_files(shards)[0], 1024 + 2 * 10)
+    with pytest.raises(FormatError, match="byte 1044: expected 24 tokens as when the file was opened, found the end"):
+        loader.next()
+    assert loader.position == 1
+
+
+def test_fingerprint(shards: str, tmp_path: Path) -> None:
+    """It is that of all ids in their order and of their parts, not of names, batches or ranks."""
+    loader = TokenLoader(shards, 2, 3)
+    first = loader.next()
+    fingerprint = loader.fingerprint
+    assert 0 <= fingerprint < 2**64
+    assert not np.array_equal(first[0], loader.next()[0])
+    assert TokenLoader(shards, 1, 4, rank=1, num_ranks=2).fingerprint == fingerprint
+    seen = {fingerprint}
+
+    def other(name: str, parts: list[list[int]]) -> int:
+        folder = tmp_path / name
+        folder.mkdir()
+        for index, part in enumerate(parts):
+            write_tokens(folder / f"{name}_{index}.bin", part)
+        return TokenLoader(folder / "*.bin", 1, 1).fingerprint
+
+    one, two = list(range(24)), list(range(100, 113))
+    assert other("renamed", [one, two]) == fingerprint
+    for name, parts in (
+        ("last_id", [one, [*two[:-1], 0]]),
+        ("swapped", [two, one]),
+        ("moved", [one[:-1], [one[-1], *two]]),
+        ("joined", [one + two]),
+    ):
+        found = other(name, parts)
+        assert found not in seen, name
+        seen.add(found)
 
 
 def test_beyond_two_gigabytes(tmp_path: Path) -> None:

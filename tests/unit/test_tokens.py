@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from starpullm.errors import (
     TokenRangeError,
 )
 from starpullm.files.header import HEADER_BYTES
-from starpullm.files.tokens import read_tokens, write_tokens
+from starpullm.files.tokens import TokenFile, read_tokens, write_tokens
 
 from .file_kinds import (
     patch_int32,
@@ -23,12 +24,12 @@ from .file_kinds import (
 )
 
 
-@given(tokens=st.lists(st.integers(0, 65535), max_size=300), mmap=st.booleans())
-def test_tokens_round_trip(tmp_path_factory: pytest.TempPathFactory, tokens: list[int], mmap: bool) -> None:
+@given(tokens=st.lists(st.integers(0, 65535), max_size=300))
+def test_tokens_round_trip(tmp_path_factory: pytest.TempPathFactory, tokens: list[int]) -> None:
     """What is written is read."""
     path = tmp_path_factory.mktemp("tokens") / "tokens.bin"
     write_tokens(path, tokens)
-    assert read_tokens(path, mmap=mmap, vocab_size=65536).tolist() == tokens
+    assert read_tokens(path).tolist() == tokens
     assert np.frombuffer(path.read_bytes(), "<i4", 3).tolist() == [20240520, 1, len(tokens)]
 
 
@@ -56,14 +57,14 @@ def test_tokens_that_are_none(tmp_path: Path, bad: object) -> None:
         write_tokens(tmp_path / "tokens.bin", np.asarray(bad))
 
 
-@pytest.mark.parametrize("mmap", [True, False])
-def test_ids_beyond_the_vocabulary(tmp_path: Path, mmap: bool) -> None:
+def test_ids_beyond_the_vocabulary(tmp_path: Path) -> None:
     """With a vocabulary the first id beyond it is named with its byte."""
     path = tmp_path / "tokens.bin"
     write_tokens(path, [1, 2, 257, 300])
-    assert read_tokens(path, mmap=mmap, vocab_size=301).size == 4
+    file = TokenFile(path)
+    file.check_ids(301)
     with pytest.raises(TokenRangeError) as caught:
-        read_tokens(path, mmap=mmap, vocab_size=257)
+        file.check_ids(257)
     assert str(caught.value) == f"{path}, byte 1028: expected a token id in [0, 257), found 257"
 
 
@@ -74,7 +75,7 @@ def test_a_late_id_beyond_the_vocabulary(tmp_path: Path) -> None:
     ids[-1] = 7
     write_tokens(path, ids)
     with pytest.raises(TokenRangeError, match=rf"byte {1024 + 2 * 8_999_999}: .*, found 7$"):
-        read_tokens(path, vocab_size=7)
+        TokenFile(path).check_ids(7)
 
 
 def test_negative_count(tmp_path: Path) -> None:
@@ -93,4 +94,19 @@ def test_tokens_beyond_two_gigabytes(tmp_path: Path) -> None:
     header = np.zeros(256, "<i4")
     header[:3] = 20240520, 1, count
     sparse(path, header.tobytes(), HEADER_BYTES + 2 * count, b"\x39\x05")
-    assert read_tokens(path)[-2:].tolist() == [0, 1337]
+    file = TokenFile(path)
+    assert file.read(file.count - 2, 2).tolist() == [0, 1337]
+
+
+@pytest.mark.parametrize("size", [0, HEADER_BYTES, HEADER_BYTES + 5])
+def test_a_file_that_is_truncated_while_it_is_open(tmp_path: Path, size: int) -> None:
+    """What is left of it is read; the end of the file is named with its byte."""
+    path = tmp_path / "tokens.bin"
+    write_tokens(path, range(10_000))
+    file = TokenFile(path)
+    os.truncate(path, size)
+    with pytest.raises(FormatError) as caught:
+        file.read(0, 10_000)
+    end = max(size, HEADER_BYTES)
+    expected = f"{path}, byte {end}: expected 10000 tokens as when the file was opened, found the end of the file"
+    assert str(caught.value) == expected

@@ -14,6 +14,11 @@ struct graph_options {
     int sub_batches; /* of all ranks */
     const struct placement *placement;
     enum starpullm_reduction reduction;
+};
+
+/* The update at the end of a step. */
+struct update {
+    int64_t number; /* from 1 */
     struct adamw_options adamw;
 };
 
@@ -30,8 +35,8 @@ struct graph_context {
 status graph_add_forward(const struct graph_context *context);
 /* Forward and loss. */
 status graph_add_evaluation(const struct graph_context *context, struct starpullm_loss *loss);
-/* Forward, loss, backward and update number `update` (from 1). */
-status graph_add_step(const struct graph_context *context, struct starpullm_loss *loss, int64_t update);
+/* Forward, loss, backward and update. */
+status graph_add_step(const struct graph_context *context, struct starpullm_loss *loss, const struct update *update);
 
 /* ---- forward.c, backward.c: one sub-batch ---- */
 
@@ -45,7 +50,7 @@ status encoder_backward_pass(const struct graph_context *context, int s);
 /* ---- update.c ---- */
 
 /* Every tensor's gradient is reduced over the sub-batches, and the tensor updated. */
-status reduce_and_update(const struct graph_context *context, int64_t update);
+status reduce_and_update(const struct graph_context *context, const struct update *update);
 
 /* ---- layers.c: a layer and its tensors ---- */
 

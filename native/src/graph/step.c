@@ -28,7 +28,7 @@ status graph_add_evaluation(const struct graph_context *context, struct starpull
     return report_loss(context, loss);
 }
 
-status graph_add_step(const struct graph_context *context, struct starpullm_loss *loss, int64_t update)
+status graph_add_step(const struct graph_context *context, struct starpullm_loss *loss, const struct update *update)
 {
     const int S = context->options->sub_batches;
     TRY(graph_add_evaluation(context, loss));

@@ -4,7 +4,8 @@
  * the gradient and the weight, which the gradient of the input has just been computed with, are still in a cache. */
 #include "graph/graph.h"
 
-static status reduce_and_update_tensor(const struct graph_context *context, enum parameter p, int l, int64_t update)
+static status reduce_and_update_tensor(const struct graph_context *context, enum parameter p, int l,
+                                       const struct update *update)
 {
     TRY(reduce_gradient(context, p, l));
     const struct graph_options *g = context->options;
@@ -13,10 +14,10 @@ static status reduce_and_update_tensor(const struct graph_context *context, enum
     return submit_adamw_update(place, handles_parameter(g->handles, STARPULLM_PARAMS, p, instance(l)),
                                handles_parameter(g->handles, STARPULLM_M, p, instance(l)),
                                handles_parameter(g->handles, STARPULLM_V, p, instance(l)), gradient_of_batch(g, p, l),
-                               (size_t)tensor_elements(parameter_shape(&g->config, p)), &g->adamw, update);
+                               (size_t)tensor_elements(parameter_shape(&g->config, p)), &update->adamw, update->number);
 }
 
-status reduce_and_update(const struct graph_context *context, int64_t update)
+status reduce_and_update(const struct graph_context *context, const struct update *update)
 {
     TRY(reduce_and_update_tensor(context, PARAM_WTE, NO_LAYER, update));
     TRY(reduce_and_update_tensor(context, PARAM_WPE, NO_LAYER, update));

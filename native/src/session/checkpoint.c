@@ -20,12 +20,18 @@ static status acquire_to_fill(void *context, enum starpullm_group group, enum pa
     return STARPULLM_OK;
 }
 
+/* The updates of this tensor have ended then: after the last tensor, no failure of a step can be unknown. */
 static status acquire_to_save(void *context, enum starpullm_group group, enum parameter p, int layer, float **values)
 {
+    struct starpullm_session *session = context;
+    struct data *data = data_of(context, group, p, layer);
     const void *memory;
-    TRY(data_acquire_read(data_of(context, group, p, layer), &memory));
+    TRY(data_acquire_read(data, &memory));
     *values = (float *)memory;
-    return STARPULLM_OK;
+    const status code = failure_check(&session->failure);
+    if (code != STARPULLM_OK)
+        data_release(data);
+    return code;
 }
 
 static void release(void *context, enum starpullm_group group, enum parameter p, int layer)
@@ -48,6 +54,7 @@ status starpullm_session_save_checkpoint(starpullm_session *session, const char 
     CHECK_POINTER(session);
     CHECK_POINTER(path);
     TRY(session_check_not_held(session));
+    TRY(session_check_usable(session));
     session_wait_if_audited(session);
     for (int p = 0; p < NUM_PARAMETERS; p++)
         for (int l = 0; l < parameter_instances(&session->graph.config, p); l++)

@@ -93,6 +93,12 @@ static status read_activation(struct starpullm_session *session, int32_t group, 
     return STARPULLM_OK;
 }
 
+static struct data *parameter_data(struct starpullm_session *session, int32_t group, int32_t index, int32_t layer)
+{
+    return group == STARPULLM_GRADS ? gradient_of_batch(&session->graph, index, layer)
+                                    : handles_parameter(session->handles, group, index, layer);
+}
+
 status starpullm_session_read_tensor(starpullm_session *session, int32_t group, int32_t index, int32_t layer,
                                      int64_t offset, int64_t count, float *values)
 {
@@ -111,11 +117,11 @@ status starpullm_session_read_tensor(starpullm_session *session, int32_t group, 
     if (offset < 0 || count < 0 || offset > elements || count > elements - offset)
         return fail(STARPULLM_INVALID_ARGUMENT, "%s: found %lld elements from %lld on, expected a part of %lld",
                     info.name, (long long)count, (long long)offset, (long long)elements);
-    if (!is_parameter_group(group))
-        return read_activation(session, group, index, layer, offset, count, values);
-    struct data *data = group == STARPULLM_GRADS ? gradient_of_batch(&session->graph, index, layer)
-                                                 : handles_parameter(session->handles, group, index, layer);
-    return copy_out(data, offset, count, values);
+    if (is_parameter_group(group))
+        TRY(copy_out(parameter_data(session, group, index, layer), offset, count, values));
+    else
+        TRY(read_activation(session, group, index, layer, offset, count, values));
+    return failure_check(&session->failure);
 }
 
 static status gather_parameters(struct starpullm_session *session)

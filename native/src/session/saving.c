@@ -20,6 +20,7 @@ struct piece {
 };
 
 struct saving {
+    struct failure *of_tasks;              /* whose outputs are saved */
     struct folder_lock *locks;             /* of every folder that was claimed or saved into */
     struct training_state_tensor *tensors; /* that this rank owns */
     int num_tensors;
@@ -117,6 +118,8 @@ static void *save(void *argument)
         data_release(piece->data);
         written++;
     }
+    if (code == STARPULLM_OK)
+        code = failure_check(saving->of_tasks);
     if (code == STARPULLM_OK && written == saving->num_pieces)
         code = finish(saving);
     else
@@ -241,12 +244,15 @@ status starpullm_session_save_state(starpullm_session *session, const struct sta
     if (options->keep < 1)
         return fail(STARPULLM_INVALID_ARGUMENT, "keep: found %d, expected at least 1", options->keep);
     TRY(session_check_usable(session));
+    TRY(failure_check(&session->failure));
     if (session->instrument && instrument_audit(session->instrument))
         return fail(STARPULLM_INVALID_STATE, "the session is audited, expected one that isn't: a state is written "
                                              "while tasks run, from memory that the audit closes outside of tasks");
-    if (!session->saving)
+    if (!session->saving) {
         TRY(saving_create(&session->graph, &session->saving));
-    const struct adamw_options *adamw = &session->graph.adamw;
+        session->saving->of_tasks = &session->failure;
+    }
+    const struct adamw_options *adamw = &session->adamw;
     const struct training_state_meta meta = {
         .config = session->graph.config,
         .rank = session->placement.rank,
@@ -258,7 +264,7 @@ status starpullm_session_save_state(starpullm_session *session, const struct sta
         .seq_len = (int64_t)session->graph.T,
         .seed = options->seed,
         .data_id = options->data_id,
-        .learning_rate = adamw->learning_rate,
+        .learning_rate = session->learning_rate,
         .beta1 = adamw->beta1,
         .beta2 = adamw->beta2,
         .eps = adamw->eps,

@@ -92,8 +92,9 @@ static status open_model(struct starpullm_session *session, const struct starpul
     graph->sub_batches = (int)options->sub_batches * layout->ranks;
     graph->placement = &session->placement;
     graph->reduction = (enum starpullm_reduction)options->reduction;
-    graph->adamw = (struct adamw_options){options->learning_rate, options->beta1, options->beta2, options->eps,
-                                          options->weight_decay};
+    session->adamw = (struct adamw_options){options->learning_rate, options->beta1, options->beta2, options->eps,
+                                            options->weight_decay};
+    session->learning_rate = state ? state->meta.learning_rate : options->learning_rate;
     if (options->trace)
         TRY(recorder_create(&session->recorder));
     TRY(create_iterations(session, options->steps_in_flight));

@@ -13,6 +13,8 @@ struct starpullm_session {
     struct starpullm_runtime *runtime; /* NULL: not entered yet */
     int64_t batch_size;                /* sequences of this rank */
     struct graph_options graph;
+    struct adamw_options adamw; /* of a step that gives no learning rate */
+    float learning_rate;        /* of the last update */
     struct placement placement;
     struct handles *handles;
     struct recorder *recorder;     /* NULL: not traced */
@@ -34,6 +36,7 @@ struct starpullm_session {
 
 /* options.c: refuses options that this model and the running runtime can't serve. */
 status session_check_options(const struct starpullm_session_options *options, const model_config *config);
+status session_check_rate(const char *name, float value);
 
 /* submit.c */
 status session_check_usable(const struct starpullm_session *session);

@@ -90,8 +90,17 @@ static status end(struct starpullm_session *session, const struct graph_context 
     return code;
 }
 
+static status add_step(struct starpullm_session *session, const struct graph_context *context,
+                       struct starpullm_loss *loss, const struct update *update)
+{
+    session->updates = update->number;
+    session->learning_rate = update->adamw.learning_rate;
+    return graph_add_step(context, loss, update);
+}
+
+/* update NULL: an evaluation. */
 static status submit_with_loss(struct starpullm_session *session, const int32_t *inputs, const int32_t *targets,
-                               bool update, struct starpullm_loss **loss)
+                               const struct update *update, struct starpullm_loss **loss)
 {
     struct graph_context context;
     TRY(begin(session, inputs, targets, &context));
@@ -100,7 +109,7 @@ static status submit_with_loss(struct starpullm_session *session, const int32_t 
     if (!promised)
         code = fail(STARPULLM_OUT_OF_MEMORY, "a loss could not be allocated");
     else if (update)
-        code = graph_add_step(&context, promised, ++session->updates);
+        code = add_step(session, &context, promised, update);
     else
         code = graph_add_evaluation(&context, promised);
     code = end(session, &context, code);
@@ -112,13 +121,18 @@ static status submit_with_loss(struct starpullm_session *session, const int32_t 
 }
 
 status starpullm_session_submit_step(starpullm_session *session, const int32_t *inputs, const int32_t *targets,
-                                     starpullm_loss **loss)
+                                     const float *learning_rate, starpullm_loss **loss)
 {
     CHECK_POINTER(session);
     CHECK_POINTER(inputs);
     CHECK_POINTER(targets);
     CHECK_POINTER(loss);
-    return submit_with_loss(session, inputs, targets, true, loss);
+    struct update update = {session->updates + 1, session->adamw};
+    if (learning_rate) {
+        TRY(session_check_rate("learning_rate", *learning_rate));
+        update.adamw.learning_rate = *learning_rate;
+    }
+    return submit_with_loss(session, inputs, targets, &update, loss);
 }
 
 status starpullm_session_submit_evaluation(starpullm_session *session, const int32_t *inputs, const int32_t *targets,
@@ -128,7 +142,7 @@ status starpullm_session_submit_evaluation(starpullm_session *session, const int
     CHECK_POINTER(inputs);
     CHECK_POINTER(targets);
     CHECK_POINTER(loss);
-    return submit_with_loss(session, inputs, targets, false, loss);
+    return submit_with_loss(session, inputs, targets, NULL, loss);
 }
 
 status starpullm_session_submit_forward(starpullm_session *session, const int32_t *inputs)

@@ -94,7 +94,7 @@ static bool submit(starpullm_session *session, int step, bool update, float *val
         targets[n] = (n * 3 + step + 3) % V;
     }
     starpullm_loss *loss = NULL;
-    TRY(update ? starpullm_session_submit_step(session, inputs, targets, &loss)
+    TRY(update ? starpullm_session_submit_step(session, inputs, targets, NULL, &loss)
                : starpullm_session_submit_evaluation(session, inputs, targets, &loss));
     const bool known = succeeded(starpullm_loss_wait(loss, value), "starpullm_loss_wait");
     starpullm_loss_destroy(loss);

@@ -110,7 +110,7 @@ static float *train(const char *checkpoint, const char *saved, int workers, int 
     int32_t inputs[B * T], targets[B * T];
     for (int step = 0; step < STEPS; step++) {
         make_tokens(step, inputs, targets);
-        REQUIRE(starpullm_session_submit_step(session, inputs, targets, &losses[step]) == STARPULLM_OK);
+        REQUIRE(starpullm_session_submit_step(session, inputs, targets, NULL, &losses[step]) == STARPULLM_OK);
     }
     for (int step = 0; step < STEPS; step++) {
         REQUIRE(starpullm_loss_wait(losses[step], &values[step]) == STARPULLM_OK);
@@ -243,7 +243,7 @@ static void test_session_misuse(const char *checkpoint)
     starpullm_loss *loss = NULL;
     make_tokens(0, inputs, targets);
     inputs[T + 3] = V;
-    EXPECT_ERROR(starpullm_session_submit_step(session, inputs, targets, &loss), STARPULLM_INVALID_TOKEN,
+    EXPECT_ERROR(starpullm_session_submit_step(session, inputs, targets, NULL, &loss), STARPULLM_INVALID_TOKEN,
                  "inputs[1, 3]: token 61 is out of range, expected 0 to 60");
     make_tokens(0, inputs, targets);
     targets[0] = -1;
@@ -304,7 +304,7 @@ static void test_hold(const char *checkpoint)
     size_t tasks, accesses, findings, edges = 0;
     make_tokens(0, inputs, targets);
     EXPECT(starpullm_session_hold(session) == STARPULLM_OK);
-    REQUIRE(starpullm_session_submit_step(session, inputs, targets, &loss) == STARPULLM_OK);
+    REQUIRE(starpullm_session_submit_step(session, inputs, targets, NULL, &loss) == STARPULLM_OK);
     EXPECT_ERROR(starpullm_session_trace_size(session, &tasks, &accesses), STARPULLM_INVALID_STATE, "a release first");
     EXPECT_ERROR(starpullm_session_trace_clear(session), STARPULLM_INVALID_STATE, "expected a release first");
     EXPECT_ERROR(starpullm_session_findings_size(session, &findings), STARPULLM_INVALID_STATE, "a release first");

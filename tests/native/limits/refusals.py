@@ -53,7 +53,7 @@ def _whole_step(place: Place) -> tuple[list[str], float]:
     """Return the operations of a step's tasks in the order of their submission, and its loss."""
     with new_trainer(place, TINY, **_OPTIONS) as trainer:
         refuse_call(_MANY)
-        loss = trainer.submit(*own_batch(trainer, _SEED, 0)).value
+        loss = trainer.submit(*own_batch(trainer, _SEED, 0)).result()
         submitted = _MANY - refuse_call(0)
         operations = [task.operation for task in trainer.trace()]
     if submitted != len(operations):

@@ -136,7 +136,7 @@ def _step_of_too_few_threads(checkpoint: str) -> list[str]:
     inputs, targets = generate_tokens(1, 0, B, T, TINY.model.vocab_size)
     with Runtime("1x2") as runtime, Trainer(runtime, checkpoint, batch_size=B, seq_len=T) as trainer:
         loss = trainer.submit(inputs, targets)
-        calls: list[Callable[[], object]] = [lambda: loss.value, trainer.wait, lambda: trainer.submit(inputs, targets)]
+        calls: list[Callable[[], object]] = [loss.result, trainer.wait, lambda: trainer.submit(inputs, targets)]
         return [ending_of(call) for call in calls]
 
 

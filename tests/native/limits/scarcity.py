@@ -86,7 +86,7 @@ def _operations(
             pass
 
     def step(trainer: Trainer) -> None:
-        trainer.submit(*own_batch(trainer, seed, 0)).value  # noqa: B018  # waits
+        trainer.submit(*own_batch(trainer, seed, 0)).result()
 
     def hold(trainer: Trainer) -> None:
         Observer(trainer).hold()

@@ -1,0 +1,124 @@
+"""The tensors of a trainer: the groups and names that the native library has, and a group as a mapping."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from starpullm.binding import prototypes, structs
+from starpullm.errors import InvalidArgumentError
+
+GROUPS = ("params", "grads", "m", "v", "activations", "activation_grads")
+
+
+class Tensor(NamedTuple):
+    """A row of the native library's tensor table; ``shape`` is that of one layer."""
+
+    number: int
+    layered: bool
+    instances: int
+    shape: tuple[int, ...]
+
+
+class TensorTable:
+    """The tensors of a session, by group and name."""
+
+    def __init__(self, session: structs.SessionHandle) -> None:
+        self._groups = {group: _read_group(session, number) for number, group in enumerate(GROUPS)}
+
+    def of_group(self, group: str) -> dict[str, Tensor]:
+        """Return a group's tensors by name, in the library's order."""
+        if group not in self._groups:
+            raise InvalidArgumentError(f'group: found "{group}", expected one of {", ".join(GROUPS)}')
+        return self._groups[group]
+
+    def named(self, group: str, name: str) -> Tensor:
+        """Return one tensor."""
+        tensors = self.of_group(group)
+        if name not in tensors:
+            raise InvalidArgumentError(f'{group}: found tensor "{name}", expected one of {", ".join(tensors)}')
+        return tensors[name]
+
+
+def _read_group(session: structs.SessionHandle, group: int) -> dict[str, Tensor]:
+    table: dict[str, Tensor] = {}
+    info = structs.new("tensor_info")
+    for index in range(prototypes.call("tensor_count", group)):
+        prototypes.call("session_tensor_info", session, group, index, info)
+        shape = tuple(info.dims[: info.num_dims])
+        table[prototypes.text(info.name)] = Tensor(index, bool(info.layered), int(info.instances), shape)
+    return table
+
+
+class TensorGroup(Mapping[str, NDArray[np.float32]]):
+    """The tensors of one group of a trainer by name; each access waits for the tensor and returns a copy.
+
+    Shapes, errors and the rule over ranks are those of ``Trainer.tensor``; an unknown name raises KeyError.
+    """
+
+    def __init__(self, owner: HasTensors, group: str) -> None:
+        self._owner = owner
+        self._group = group
+
+    def __getitem__(self, name: str) -> NDArray[np.float32]:
+        if name not in self:
+            raise KeyError(f'{self._group}: found tensor "{name}", expected one of {", ".join(self)}')
+        return self._owner.tensor(self._group, name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._owner.tensor_names(self._group)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._owner.tensor_names(self._group))
+
+    def __len__(self) -> int:
+        return len(self._owner.tensor_names(self._group))
+
+    def __repr__(self) -> str:
+        return f"<{self._group}: {', '.join(self)}>"
+
+
+class HasTensors(ABC):
+    """What a trainer's tensors can be read from, by group and name."""
+
+    @abstractmethod
+    def tensor_names(self, group: str) -> list[str]:
+        """Return the names of a group's tensors."""
+
+    @abstractmethod
+    def tensor(self, group: str, name: str, layer: int | None = None) -> NDArray[np.float32]:
+        """Return a copy of a tensor, or of one of its layers."""
+
+    @property
+    def params(self) -> TensorGroup:
+        """The parameters after the last submitted step."""
+        return TensorGroup(self, "params")
+
+    @property
+    def grads(self) -> TensorGroup:
+        """The gradients of the parameters, of the last submitted step."""
+        return TensorGroup(self, "grads")
+
+    @property
+    def m(self) -> TensorGroup:
+        """AdamW's first moments."""
+        return TensorGroup(self, "m")
+
+    @property
+    def v(self) -> TensorGroup:
+        """AdamW's second moments."""
+        return TensorGroup(self, "v")
+
+    @property
+    def activations(self) -> TensorGroup:
+        """The activations of the last submission."""
+        return TensorGroup(self, "activations")
+
+    @property
+    def activation_grads(self) -> TensorGroup:
+        """The gradients of the activations, of the last submitted step."""
+        return TensorGroup(self, "activation_grads")
