@@ -206,8 +206,8 @@ pytest tests/mutation -m mutation --mutation-repetitions 200 --mutation-results 
 
 The command can be split with `-k`: each run adds its results to the JSON file.
 
-`--starpullm-lib PATH` names a library that is checked in place of the installed one. Libraries with a defect are always
-built from the checkout's sources.
+`--starpullm-library PATH` names a library that is checked in place of the installed one. Libraries with a defect are
+always built from the checkout's sources.
 
 ## Your own patches
 
