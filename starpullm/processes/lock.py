@@ -64,7 +64,8 @@ def _acquire(say: Callable[[str], object] | None, limit: float | None) -> int:
                 _wait(file, limit)
         with suppress(OSError):  # a full disk: the text is for those who wait, the lock holds without it
             os.ftruncate(file, 0)
-            os.pwrite(file, f"{os.getpid()}, {' '.join(sys.orig_argv)}".encode(errors="replace")[:_HOLDER_BYTES], 0)
+            command = " ".join(" ".join(sys.orig_argv).split())  # in one line
+            os.pwrite(file, f"{os.getpid()}, {command}".encode(errors="replace")[:_HOLDER_BYTES], 0)
     except BaseException:
         os.close(file)
         raise

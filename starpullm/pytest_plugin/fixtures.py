@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from starpullm.checks.references import Reference
     from starpullm.checks.result import CheckResult
     from starpullm.golden.records import GoldenRecord
+    from starpullm.processes.children import Reply
     from starpullm.trace import Trace
 
 MAX_LINES = 25
@@ -162,14 +163,15 @@ class Checker:
             counts = {"counts_allocations": arguments.pop("counts_allocations", False)}
             arguments = {**counts, "location": location_of(function), "arguments": arguments}
             called = run_own
+        reply: Reply | str
         try:
             reply = self._validation.pool.call(
                 configuration, called, time_limit=self._validation.time_limit, **arguments
             )
         except StateError as error:
-            self.give_up(str(error))
+            reply = str(error)
         if not isinstance(reply, Answered):
-            self.give_up(reply.text)
+            self.give_up(reply if isinstance(reply, str) else reply.text)
         report: CheckReport | None = reply.value
         return report
 
@@ -177,12 +179,13 @@ class Checker:
         """Run a check that starts runtimes itself, in a process of its own; options as ``Pool.call_alone``."""
         from starpullm.processes.children import Answered
 
+        reply: Reply | str
         try:
             reply = self._validation.pool.call_alone(function, time_limit=self._validation.time_limit, **options)
         except StateError as error:
-            self.give_up(str(error))
+            reply = str(error)
         if not isinstance(reply, Answered):
-            self.give_up(reply.text)
+            self.give_up(reply if isinstance(reply, str) else reply.text)
         self.judge(reply.value)
 
     def judge(self, *results: CheckResult | CheckReport) -> None:

@@ -349,9 +349,9 @@ class Options:
         return self.value("records") or (DEFAULT_THROUGHPUT_RECORD,)
 
     @cached_property
-    def rank_counts(self) -> Sequence[int]:
+    def rank_counts(self) -> list[int]:
         """The numbers of ranks to measure throughput with."""
-        return self.value("ranks")
+        return list(self.value("ranks"))
 
     @cached_property
     def reductions(self) -> Sequence[str]:
