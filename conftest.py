@@ -12,11 +12,16 @@ from pathlib import Path
 
 import pytest
 
+import starpullm
+
 CHECKOUT = Path(__file__).parent
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of tests/mutation and tests/native: pytest takes them from this file only."""
+    """Options of tests/mutation and tests/native: pytest takes them from this file only; and a short name."""
+    parser.addoption(
+        "--benchmark", dest="starpullm_benchmark", action="store_true", default=None, help="as --starpullm-benchmark"
+    )
     parser.getgroup("fuzzing", "damaged files").addoption(
         "--fuzz-files",
         metavar="N",
@@ -46,7 +51,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers of tests/mutation and tests/cluster."""
+    """Register the markers of tests/mutation and tests/cluster, and refuse a package that has no library.
+
+    ``python -m pytest`` makes Python look for modules in the current folder first. There it finds the checkout's
+    package, which has no library. Whoever names the checkout in PYTHONPATH has chosen it.
+    """
+    package = Path(starpullm.__file__).parents[1]
+    chosen = [Path(path).resolve() for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if package == CHECKOUT and CHECKOUT not in chosen and not os.environ.get("STARPULLM_LIB"):
+        raise pytest.UsageError(
+            f"{package}: the checkout's starpullm was imported, which has no library, expected the installed one: run "
+            "`pytest`, or `python -P -m pytest`"
+        )
     config.addinivalue_line("markers", "mutation: the checks catch a seeded defect")
     config.addinivalue_line("markers", "slurm: runs jobs on a Slurm cluster of this machine; skipped if there is none")
 

@@ -12,7 +12,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
@@ -21,7 +21,7 @@ from starpullm.binding import allocations
 from starpullm.checks.result import CheckResult, Outcome
 from starpullm.checks.runs import Place
 from starpullm.checks.workplace import Workplace
-from starpullm.errors import InvalidArgumentError
+from starpullm.errors import InvalidArgumentError, StateError
 from starpullm.machine import inspect_machine
 from starpullm.processes.children import Answered, Child, Lost, Reply, find_function, location_of
 from starpullm.processes.lock import machine_lock
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 DEFAULT_TIME_LIMIT = 60.0
 """Seconds for one check."""
+
+MAX_TIME_LIMIT = 7 * 24 * 3600.0
+"""No child lives longer (`processes/children.py`)."""
 
 _Report: TypeAlias = dict[str, Any]
 """A `CheckReport` as JSON values."""
@@ -111,10 +114,18 @@ class Costs:
 class Pool:
     """The children; a context manager. Of all pools of this user on this machine, only one child runs at a time.
 
-    The environment is in addition to this process's. Unless the pool is sticky, every call gets a new child.
+    The environment is in addition to this process's. Unless the pool is sticky, every call gets a new child. ``hold``
+    gives a context in which this process holds the machine's lock.
     """
 
-    def __init__(self, environment: Mapping[str, str] | None = None, *, sticky: bool = True) -> None:
+    def __init__(
+        self,
+        environment: Mapping[str, str] | None = None,
+        *,
+        sticky: bool = True,
+        hold: Callable[[], AbstractContextManager[None]] | None = None,
+    ) -> None:
+        self._hold = hold or machine_lock
         self._directory = tempfile.TemporaryDirectory(prefix="starpullm-checks-")
         self._children: dict[RuntimeConfiguration, Child] = {}
         self._sticky = sticky
@@ -152,19 +163,23 @@ class Pool:
         Raises
         ------
         InvalidArgumentError
-            If the time limit isn't positive, or the child couldn't find the function.
+            If the time limit isn't positive or more than `MAX_TIME_LIMIT`, or the child couldn't find the function.
         LibraryNotFoundError
             If the library that counts allocations isn't installed.
         FileError
             If the machine can't be locked.
+        StateError
+            If another process uses the machine for too long.
         RuntimeFailureError
             If the child can't be ended.
         """
-        if time_limit <= 0:
-            raise InvalidArgumentError(f"time_limit: found {time_limit:g}, expected a positive number of seconds")
+        if not 0 < time_limit <= MAX_TIME_LIMIT:
+            raise InvalidArgumentError(
+                f"time_limit: found {time_limit:g}, expected a positive number of seconds, at most {MAX_TIME_LIMIT:g}"
+            )
         request = {**location_of(function), "arguments": arguments}
         preloading = allocations.preloading() if counts_allocations else {}
-        with machine_lock():
+        with self._hold():
             if preloading and configuration in self._children:
                 lost = self._end(configuration)
                 self.failures += [lost.text] if lost else []
@@ -195,7 +210,7 @@ class Pool:
         children.
         """
         preloading = allocations.preloading(*preloads) if counts_allocations else {}
-        with machine_lock():
+        with self._hold():
             start = time.monotonic()
             with Child(
                 function.__name__,
@@ -219,9 +234,13 @@ class Pool:
     def close(self) -> None:
         """End all children; may be called twice."""
         for configuration in list(self._children):
-            with machine_lock():
-                lost = self._end(configuration)
-                self.failures += [lost.text] if lost else []
+            try:
+                with self._hold():
+                    lost = self._end(configuration)
+                    self.failures += [lost.text] if lost else []
+            except StateError as error:  # its end would need the machine
+                self._children.pop(configuration).kill()
+                self.failures.append(str(error))
         self._directory.cleanup()
 
     def pids(self) -> dict[RuntimeConfiguration, int]:

@@ -235,7 +235,7 @@ def write_gradients(place: Place, *, record: str, sub_batches: int, reduction: s
         np.savez(path, allow_pickle=False, **tensors)
 
 
-def write_disturbed(
+def write_perturbed(
     place: Place,
     *,
     record: str,

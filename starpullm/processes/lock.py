@@ -6,16 +6,18 @@ import fcntl
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from starpullm.errors import FileError
+from starpullm.errors import FileError, StateError
 
 LOCK_VARIABLE = "STARPULLM_LOCK"
 """Environment variable with the path of a lock file to use instead of the user's own."""
 
 _HOLDER_BYTES = 200
+_POLL_SECONDS = 0.02
 
 _own = threading.RLock()
 _depth = 0
@@ -23,7 +25,7 @@ _file = -1
 
 
 @contextmanager
-def machine_lock(say: Callable[[str], object] | None = None) -> Iterator[None]:
+def machine_lock(say: Callable[[str], object] | None = None, limit: float | None = None) -> Iterator[None]:
     """Wait until no other process of this user holds the lock, and hold it; may be nested.
 
     If another process holds it, `say` is called with a sentence that names that process. The kernel releases the lock
@@ -33,16 +35,13 @@ def machine_lock(say: Callable[[str], object] | None = None) -> Iterator[None]:
     ------
     FileError
         If the lock file can't be opened.
+    StateError
+        If another process still holds the lock after `limit` seconds.
     """
     global _depth, _file  # noqa: PLW0603 - the lock belongs to the whole process
     with _own:
         if _depth == 0:
-            _file = _open(lock_path())
-            try:
-                _acquire(_file, say)
-            except BaseException:
-                os.close(_file)
-                raise
+            _file = _acquire(say, limit)
         _depth += 1
         try:
             yield
@@ -53,18 +52,49 @@ def machine_lock(say: Callable[[str], object] | None = None) -> Iterator[None]:
                 os.close(_file)
 
 
-def _acquire(file: int, say: Callable[[str], object] | None) -> None:
-    """Lock the file, and write into it who holds it."""
+def _acquire(say: Callable[[str], object] | None, limit: float | None) -> int:
+    """Return the locked file, in which is who holds it."""
+    file = _open(lock_path())
+    try:
+        if not _locks(file):
+            if say is not None:
+                say(f"waiting for process {_holder(file)}, which uses the machine (lock {lock_path()})")
+            if limit is None:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            else:
+                _wait(file, limit)
+        with suppress(OSError):  # a full disk: the text is for those who wait, the lock holds without it
+            os.ftruncate(file, 0)
+            command = " ".join(" ".join(sys.orig_argv).split())  # in one line
+            os.pwrite(file, f"{os.getpid()}, {command}".encode(errors="replace")[:_HOLDER_BYTES], 0)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def _wait(file: int, limit: float) -> None:
+    """Try to lock the file until that works; flock() itself has no limit."""
+    deadline = time.monotonic() + limit
+    while not _locks(file):
+        if time.monotonic() > deadline:
+            raise StateError(
+                f"{lock_path()}: process {_holder(file)}, still uses the machine after {limit:g} s, expected it to "
+                f"have ended; {LOCK_VARIABLE} may name another lock"
+            )
+        time.sleep(_POLL_SECONDS)
+
+
+def _locks(file: int) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        if say is not None:
-            holder = os.pread(file, _HOLDER_BYTES, 0).decode(errors="replace") or "another one"
-            say(f"waiting for process {holder}, which uses the machine (lock {lock_path()})")
-        fcntl.flock(file, fcntl.LOCK_EX)
-    with suppress(OSError):  # on a full disk the lock holds all the same, only without the name
-        os.ftruncate(file, 0)
-        os.pwrite(file, f"{os.getpid()}, {' '.join(sys.orig_argv)}".encode(errors="replace")[:_HOLDER_BYTES], 0)
+        return False
+    return True
+
+
+def _holder(file: int) -> str:
+    return os.pread(file, _HOLDER_BYTES, 0).decode(errors="replace") or "another one"
 
 
 def _open(path: Path) -> int:

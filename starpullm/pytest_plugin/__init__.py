@@ -6,30 +6,47 @@ fixtures and markers is changed only by its options.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from starpullm.pytest_plugin.fixtures import Checker
 from starpullm.pytest_plugin.items import FAMILIES, FIXTURES, RANK_MARKERS, uses_plugin
+from starpullm.pytest_plugin.options import UnknownMachineError
 from starpullm.pytest_plugin.quiet import keep_coverage_apart, write_nothing
-from starpullm.pytest_plugin.ranks import RankedRun, rank_and_size
+from starpullm.pytest_plugin.ranks import RankedRun, names_suite, rank_and_size
 from starpullm.pytest_plugin.run import VALIDATION, Validation, validation_of
 from starpullm.pytest_plugin.throughput import Gate
 
+if TYPE_CHECKING:
+    from starpullm.checks.isolation import RuntimeConfiguration
+
+SHORT_OPTIONS = {"--benchmark": "--starpullm-benchmark", "--with-mpi": "--starpullm-over-ranks"}
+"""What the suite's options may also be called, in a run in which nobody else calls one so."""
+
 __all__ = ["FIXTURES", "Checker", "Gate", "Validation", "validation_of"]
 
-pytest_plugins = [f"starpullm.pytest_plugin.{name}" for name in ("settings", "fixtures", "program", "throughput")]
+pytest_plugins = [f"starpullm.pytest_plugin.{name}" for name in ("options", "fixtures", "program", "throughput")]
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None, None, None]:
-    """Give each rank a coverage file of its own before pytest-cov chooses one."""
-    rank, _ = rank_and_size(early_config)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None, None, None]:
+    """Give each rank a coverage file of its own before pytest-cov chooses one; translate the suite's short options.
+
+    They aren't defined, because any other plugin or conftest.py may define an option of such a name. So a short name is
+    the plugin's only in a run of the suite, and only if nobody else has defined it.
+    """
+    rank, _ = rank_and_size(early_config, args)
     if rank > 0:
         keep_coverage_apart(early_config, rank)
-    return (yield)
+    yield
+    if names_suite(early_config):
+        _, unknown = parser.parse_known_and_unknown_args(args)
+        args[:] = [SHORT_OPTIONS.get(word, word) if word in unknown else word for word in args]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -67,13 +84,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     validation.require_options()
     ranks = validation.ranks_of(metafunc.definition)
     if _is_ours(metafunc, "starpullm_configuration"):
-        configurations = validation.configurations(ranks)
+        places: Sequence[RuntimeConfiguration | UnknownMachineError]
+        try:
+            with validation.refusing():
+                places = validation.configurations(ranks)
+        except UnknownMachineError as error:  # without a library the test fails, and everything else runs
+            places = [error]
         metafunc.parametrize(
-            "starpullm_configuration",
-            configurations,
-            indirect=True,
-            scope="session",
-            ids=[configuration.id for configuration in configurations],
+            "starpullm_configuration", places, indirect=True, scope="session", ids=[_place_id(of) for of in places]
         )
     if _is_ours(metafunc, "starpullm_golden"):
         records = [record for record in validation.records if validation.sub_batches(record, ranks)]
@@ -85,6 +103,10 @@ def _is_ours(metafunc: pytest.Metafunc, fixture: str) -> bool:
     marks = metafunc.definition.iter_markers("parametrize")
     named = [mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0] for mark in marks if mark.args]
     return fixture in metafunc.fixturenames and not any(fixture == name.strip() for names in named for name in names)
+
+
+def _place_id(place: RuntimeConfiguration | UnknownMachineError) -> str:
+    return "unknown" if isinstance(place, UnknownMachineError) else place.id
 
 
 def _record_id(record: str) -> str:

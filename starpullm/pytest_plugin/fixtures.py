@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from starpullm.pytest_plugin.items import ENTRY, Entry
+from starpullm.errors import StateError
+from starpullm.pytest_plugin.items import ENTRY, Entry, family_of
+from starpullm.pytest_plugin.options import UnknownMachineError
 from starpullm.pytest_plugin.ranks import runs_on_every_rank
 from starpullm.pytest_plugin.run import Validation, validation_of
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from starpullm.checks.result import CheckResult
     from starpullm.checks.workplace import Workplace
     from starpullm.golden.records import GoldenRecord
+    from starpullm.processes.children import Reply
     from starpullm.trace import Trace
 
 MAX_LINES = 25
@@ -36,6 +39,8 @@ def starpullm_validation(request: pytest.FixtureRequest) -> Validation:
 @pytest.fixture(scope="session")
 def starpullm_configuration(request: pytest.FixtureRequest) -> RuntimeConfiguration:
     """Give partition, scheduler and number of ranks; the test runs once for each configuration."""
+    if isinstance(request.param, UnknownMachineError):
+        pytest.fail(str(request.param), pytrace=False)
     configuration: RuntimeConfiguration = request.param
     return configuration
 
@@ -54,19 +59,21 @@ def starpullm_check(
 
 @pytest.fixture(scope="session")
 def starpullm_runtime(
-    starpullm_configuration: RuntimeConfiguration, tmp_path_factory: pytest.TempPathFactory
+    starpullm_validation: Validation,
+    starpullm_configuration: RuntimeConfiguration,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Runtime]:
     """Start a ``Runtime`` in pytest's own process; the configurations follow one after the other.
 
     In a test marked ``mpi`` the runtime uses all ranks.
     """
     from starpullm import Runtime
-    from starpullm.processes.lock import machine_lock
     from starpullm.processes.ranks import world
 
     partition, scheduler, ranks = starpullm_configuration
     comm = world() if ranks > 1 else None
-    with pytest.MonkeyPatch.context() as patch, machine_lock() if not (comm and comm.Get_rank()) else nullcontext():
+    holds = nullcontext() if comm and comm.Get_rank() else starpullm_validation.hold_machine()
+    with pytest.MonkeyPatch.context() as patch, holds:
         if "STARPU_HOME" not in os.environ:
             patch.setenv("STARPU_HOME", str(tmp_path_factory.mktemp("starpu")))
         with Runtime(partition, scheduler, comm) as runtime:
@@ -85,7 +92,7 @@ def starpullm_golden(request: pytest.FixtureRequest) -> GoldenRecord:
 def starpullm_reference(
     starpullm_validation: Validation, starpullm_golden: GoldenRecord, tmp_path_factory: pytest.TempPathFactory
 ) -> Reference:
-    """Give what to compare with: llm.c if ``--starpullm-llmc-lib`` is given, otherwise ``starpullm_golden``."""
+    """Give what to compare with: llm.c if ``--starpullm-llmc-library`` is given, otherwise ``starpullm_golden``."""
     from starpullm.checks.llmc import run_llmc
     from starpullm.checks.parity import make_inputs
     from starpullm.checks.references import GoldenReference
@@ -133,6 +140,7 @@ class Checker:
             )
         self._validation = validation
         self._entry = node.stash.setdefault(ENTRY, Entry())
+        self._is_parity = family_of(node) == "parity" and not validation.skip_unknown_libm
         self._entry.configuration = str(configuration) if configuration else "all"
 
     def __call__(self, function: Callable[..., CheckResult], **arguments: object) -> None:
@@ -140,18 +148,30 @@ class Checker:
         assert self.configuration is not None
         report = self.run(self.configuration, function, **arguments)
         if report is None:
-            pytest.fail(f"{function.__name__} returned nothing, expected a result", pytrace=False)
+            self.give_up(f"{function.__name__} returned nothing, expected a result")
         self.judge(report)
 
     def run(
         self, configuration: RuntimeConfiguration, function: Callable[..., CheckResult | None], **arguments: Any
     ) -> CheckReport | None:
         """Call a function in the process of a configuration; fail the test if there is no answer."""
-        from starpullm.processes.children import Answered
+        from starpullm.checks.own import is_own, run_own
+        from starpullm.processes.children import Answered, location_of
 
-        reply = self._validation.pool.call(configuration, function, time_limit=self._validation.time_limit, **arguments)
+        called: Callable[..., CheckResult | None] = function
+        if is_own(function):
+            counts = {"counts_allocations": arguments.pop("counts_allocations", False)}
+            arguments = {**counts, "location": location_of(function), "arguments": arguments}
+            called = run_own
+        reply: Reply | str
+        try:
+            reply = self._validation.pool.call(
+                configuration, called, time_limit=self._validation.time_limit, **arguments
+            )
+        except StateError as error:
+            reply = str(error)
         if not isinstance(reply, Answered):
-            self.give_up(reply.text)
+            self.give_up(reply if isinstance(reply, str) else reply.text)
         report: CheckReport | None = reply.value
         return report
 
@@ -159,9 +179,13 @@ class Checker:
         """Run a check that starts runtimes itself, in a process of its own; options as ``Pool.call_alone``."""
         from starpullm.processes.children import Answered
 
-        reply = self._validation.pool.call_alone(function, time_limit=self._validation.time_limit, **options)
+        reply: Reply | str
+        try:
+            reply = self._validation.pool.call_alone(function, time_limit=self._validation.time_limit, **options)
+        except StateError as error:
+            reply = str(error)
         if not isinstance(reply, Answered):
-            self.give_up(reply.text)
+            self.give_up(reply if isinstance(reply, str) else reply.text)
         self.judge(reply.value)
 
     def judge(self, *results: CheckResult | CheckReport) -> None:
@@ -178,6 +202,9 @@ class Checker:
                 texts += [*report.lines[:MAX_LINES], *([f"  … and {more} more lines"] if more > 0 else [])]
         if any(report.outcome is Outcome.FAILED for report in reports):
             pytest.fail("\n".join(texts), pytrace=False)
+        if self._is_parity and any(report.outcome is Outcome.NOT_COMPARABLE for report in reports):
+            expected = "expected the records' libm, --starpullm-llmc-library, or --starpullm-skip-unknown-libm"
+            pytest.fail("\n".join([*texts, expected]), pytrace=False)
         if texts:
             pytest.skip("\n".join(texts))
 

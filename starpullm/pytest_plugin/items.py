@@ -14,19 +14,22 @@ FAMILIES = {
     "memory": "memory does not grow, whatever is repeated, and a lack of it is told",
     "kernels": "kernels of every SIMD level have the bits of the plain ones",
     "interface": "limits are refused with their sentences, reports are true, and what is saved is what was trained",
-    "throughput": "training is as fast as a baseline; only with --benchmark",
+    "throughput": "training is as fast as a baseline; only with --starpullm-benchmark",
 }
 """The families of tests, in the order of the summary; the marker of each has the prefix ``starpullm_``."""
 
 RANK_MARKERS = {
-    "mpi": "with --with-mpi the test runs on every rank, in pytest's own processes",
-    "starpullm_over_ranks": "with --with-mpi the test runs on rank 0, and its checks in a job of as many ranks",
+    "mpi": "over ranks the test runs on every rank, in pytest's own processes",
+    "starpullm_over_ranks": "over ranks the test runs on rank 0, and its checks in a job of as many ranks",
 }
 
 FIXTURES = frozenset(
     f"starpullm_{name}" for name in "check configuration gate golden reference runtime trace trainer validation".split()
 )
 """A test that requests one of them uses the plugin."""
+
+_COMPARED_BY_TESTS = frozenset(f"starpullm_{name}" for name in "golden program reference runtime trace trainer".split())
+"""Fixtures that give something to compare in the test itself."""
 
 
 @dataclass
@@ -53,6 +56,23 @@ def uses_plugin(item: pytest.Item) -> bool:
     )
 
 
+def has_own_comparisons(item: pytest.Item) -> bool:
+    """Return whether a test that makes no check may pass: it compares by itself what a fixture gives it.
+
+    A test that asks for checks, or is counted in a family, has to make one.
+    """
+    fixtures = getattr(item, "fixturenames", ())
+    if not _COMPARED_BY_TESTS.isdisjoint(fixtures):
+        return True
+    return "starpullm_check" not in fixtures and family_of(item) == "other"
+
+
+def has_no_case(item: pytest.Item) -> bool:
+    """Return whether a test was parametrised with nothing, which pytest would skip."""
+    skip = item.get_closest_marker("skip")
+    return skip is not None and str(skip.kwargs.get("reason", "")).startswith("got empty parameter set")
+
+
 def is_worker(config: pytest.Config) -> bool:
     """Return whether this process is a worker of pytest-xdist, whose controller reports for it."""
     return hasattr(config, "workerinput")
@@ -72,4 +92,5 @@ def family_of(item: pytest.Item) -> str:
 def configuration_of(item: pytest.Item) -> str:
     """Return the runtime configuration that a test is parametrised with, or ``"-"``."""
     callspec = getattr(item, "callspec", None)
-    return str(callspec.params.get("starpullm_configuration", "-")) if callspec else "-"
+    place = callspec.params.get("starpullm_configuration", "-") if callspec else "-"
+    return "unknown" if isinstance(place, Exception) else str(place)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
 
-from starpullm.pytest_plugin.items import RANK_MARKERS, family_of
+from starpullm.pytest_plugin.items import RANK_MARKERS, family_of, has_no_case
 from starpullm.pytest_plugin.options import Options
 from starpullm.report.left_out import NOT_REACHED, LeftOut, beyond, others
 
@@ -15,7 +15,7 @@ def selection(options: Options) -> dict[str, list[str]]:
     """Return what the run has chosen, by the names of the options."""
     configurations = options.configurations(options.ranks)
     return {
-        "records": options.records,
+        "records": list(options.records),
         "partitions": list(dict.fromkeys(configuration.partition for configuration in configurations)),
         "schedulers": list(dict.fromkeys(configuration.scheduler for configuration in configurations)),
         "ranks": [str(options.ranks)],
@@ -24,7 +24,7 @@ def selection(options: Options) -> dict[str, list[str]]:
             for record in options.records
             if (counts := options.sub_batches(record, options.ranks))
         ],
-        "reductions": options.reductions,
+        "reductions": list(options.reductions),
         "reference": [str(options.llmc_library)] if options.llmc_library else ["golden records"],
     }
 
@@ -47,11 +47,13 @@ def deselected(items: Iterable[pytest.Item], options: Options) -> Iterator[LeftO
 
 def _why_deselected(item: pytest.Item, options: Options) -> tuple[str, str]:
     if family_of(item) == "throughput" and not options.benchmark:
-        return "throughput", "only with --benchmark"
+        return "throughput", "only with --starpullm-benchmark"
     if options.llmc_library is None and "llmc_case" in getattr(item, "fixturenames", ()):
-        return "llm.c itself as reference", "there is no llm.c: --starpullm-llmc-lib names one"
+        return "llm.c itself as reference", "there is no llm.c: --starpullm-llmc-library names one"
     if options.ranks > 1 and not any(item.get_closest_marker(name) for name in RANK_MARKERS):
         return "tests of one process", f"over {options.ranks} ranks, only tests that are marked for ranks run"
+    if has_no_case(item):
+        return f"tests of {family_of(item)}", "none of what was chosen is a case for them"
     return f"tests of {family_of(item)}", "deselected by -k, -m or --deselect"
 
 
@@ -64,7 +66,7 @@ def not_chosen(options: Options) -> Iterator[LeftOut]:
     machine = options.machine
     cores = machine["cores"]
     if options.ranks == 1:
-        yield LeftOut("several ranks", "one process; mpirun -n R pytest --with-mpi runs over ranks")
+        yield LeftOut("several ranks", "one process; mpirun -n R pytest --starpullm-over-ranks runs over ranks")
     yield from others("record", SHIPPED_RECORDS, chosen["records"], "--starpullm-records chooses records")
     shared = [record for record in options.records if not options.sub_batches(record, options.ranks)]
     if shared:

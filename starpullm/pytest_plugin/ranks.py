@@ -1,14 +1,13 @@
 """pytest under mpirun: all ranks run the same tests and agree on each outcome; only rank 0 prints.
 
-The plugin registers a ``RankedRun`` if pytest was started with ``--with-mpi`` on several ranks and the run names
-starpullm. A test marked ``mpi`` runs on all ranks, in pytest's own processes. Every other test runs on rank 0, and the
-other ranks take over its reports; if it is marked ``starpullm_over_ranks``, its checks run in a job of as many ranks.
+The plugin registers a ``RankedRun`` if `rank_and_size` says that the run is one over ranks. A test marked ``mpi`` runs
+on all ranks, in pytest's own processes. Every other test runs on rank 0, and the other ranks take over its reports; if
+it is marked ``starpullm_over_ranks``, its checks run in a job of as many ranks.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import pickle
 import signal
@@ -39,27 +38,24 @@ _ABORT_SECONDS = 2.0  # for Python's
 _SEVERITY = ("passed", "skipped", "failed")
 
 
-def add_mpi_option(group: pytest.OptionGroup, plugins: pytest.PytestPluginManager) -> None:
-    """Add ``--with-mpi`` unless pytest-mpi is there, whose option it is."""
-    if importlib.util.find_spec("pytest_mpi") is None or plugins.is_blocked("pytest_mpi"):
-        group.addoption("--with-mpi", action="store_true", help="under mpirun: one run of pytest over all ranks")
-
-
-def ranks_of_launcher(options: argparse.Namespace) -> int:
+def launched_ranks(options: argparse.Namespace) -> int:
     """Return the number of processes that were started together; 1 without ``--with-mpi``."""
     return rank_and_size_from_environment()[1] if getattr(options, "with_mpi", False) else 1
 
 
-def rank_and_size(config: pytest.Config) -> tuple[int, int]:
-    """Return this process's rank and the number of ranks of a run that names starpullm, otherwise 0 and 1.
+def rank_and_size(config: pytest.Config, arguments: Sequence[str] = ()) -> tuple[int, int]:
+    """Return this process's rank and the number of ranks of a run that is one over ranks, otherwise 0 and 1.
 
-    Other runs under mpirun are left as they are. A run names starpullm by the suite, as an argument, or by an option of
-    the plugin, which ``--with-mpi`` is too where pytest-mpi isn't there.
+    It is one with ``--starpullm-over-ranks``. With ``--with-mpi`` it is one if it names the suite or another option of
+    the plugin, or if ``starpullm_over_ranks`` is set in the ini file. Other runs under mpirun are left as they are. The
+    first call decides; it gets pytest's arguments, because ``--with-mpi`` is no option yet without pytest-mpi.
     """
     known = config.stash.get(_RANK_AND_SIZE, None)
     if known is None:
-        ranked = ranks_of_launcher(config.known_args_namespace) > 1 and _names_starpullm(config)
-        known = config.stash[_RANK_AND_SIZE] = rank_and_size_from_environment() if ranked else (0, 1)
+        options = config.known_args_namespace
+        with_mpi = getattr(options, "with_mpi", False) or "--with-mpi" in arguments
+        asked = getattr(options, "starpullm_over_ranks", False) or (with_mpi and _names_starpullm(config))
+        known = config.stash[_RANK_AND_SIZE] = rank_and_size_from_environment() if asked else (0, 1)
     return known
 
 
@@ -67,12 +63,15 @@ _RANK_AND_SIZE = pytest.StashKey[tuple[int, int]]()
 
 
 def _names_starpullm(config: pytest.Config) -> bool:
-    options = config.known_args_namespace
-    given = any(value is not None for name, value in vars(options).items() if name.startswith("starpullm_"))
-    if given or not config.pluginmanager.has_plugin("pytest_mpi") or config.getini("starpullm_over_ranks"):
-        return True
+    options = vars(config.known_args_namespace)
+    given = any(value is not None for name, value in options.items() if name.startswith("starpullm_"))
+    return given or names_suite(config) or config.getini("starpullm_over_ranks")
+
+
+def names_suite(config: pytest.Config) -> bool:
+    """Return whether pytest's arguments, or ``testpaths`` instead, name the suite or a part of it."""
     suite = Path(__file__).parents[1] / "suite"
-    arguments = options.file_or_dir or config.getini("testpaths")
+    arguments = config.known_args_namespace.file_or_dir or config.getini("testpaths")
     modules = (str(argument).partition("::")[0] for argument in arguments)
     return any(
         module == SUITE or module.startswith(f"{SUITE}.") or suite in (Path(module).resolve() / "_").parents
@@ -277,7 +276,7 @@ class RankedRun:
         """End the job: nothing else reaches a rank that waits in MPI for a message that is never sent."""
         line = (
             f"rank {self.rank} of {self.size}: {place}: {own.outcome} here; {ranks_text(missing)} hadn't ended it "
-            f"{self._limit:g} s later (--starpullm-timeout), so the job is ended"
+            f"{self._limit:g} s later (--starpullm-time-limit), so the job is ended"
         )
         _write(f"{line}\n{own.message}" if own.message else line)
         if any(rank not in missing for rank in range(self.rank)):

@@ -56,7 +56,10 @@ class Report:
         rows = []
         for (family, configuration), tests in sorted(groups.items(), key=lambda item: order.index(item[0][0])):
             counts = Counter(test["outcome"] for test in tests)
+            own = sum(test["outcome"] == "passed" and not test["results"] for test in tests)
             outcomes = [f"{counts[name]} {name}" for name in OUTCOMES if counts[name]]
+            if own:
+                outcomes[0] += f" ({own} by own assertions)"
             flaky = sum(test["outcome"] == "passed" and test["reruns"] > 0 for test in tests)
             if flaky:
                 outcomes.append(f"{flaky} of them only after reruns")

@@ -5,18 +5,21 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from starpullm.pytest_plugin.items import is_worker, uses_plugin
-from starpullm.pytest_plugin.options import Options
+from starpullm.pytest_plugin.options import UnknownMachineError
 from starpullm.pytest_plugin.report import Report
 
 if TYPE_CHECKING:
     from starpullm.checks.isolation import Costs, Pool
+    from starpullm.pytest_plugin.run import Validation
     from starpullm.report import ReportFolder
+    from starpullm.report.left_out import LeftOut
 
 _ENDINGS = {
     pytest.ExitCode.INTERRUPTED: "it was interrupted",
@@ -28,9 +31,9 @@ _ENDINGS = {
 class ReportFiles:
     """The file or the folder of ``--starpullm-report``; only the process that reports for all writes."""
 
-    def __init__(self, config: pytest.Config, options: Options, report: Report) -> None:
+    def __init__(self, config: pytest.Config, validation: Validation, report: Report) -> None:
         self._config = config
-        self._options = options
+        self._options = validation
         self._report = report
         self._collected: list[str] | None = None
         """The tests that use the plugin; None where other processes collect."""
@@ -39,6 +42,8 @@ class ReportFiles:
         self._document: dict[str, Any] | None = None
         self._folder: ReportFolder | None = None
         self._failed = False
+        self._not_chosen: list[LeftOut] | None = None
+        """Doesn't change in a run; to find it, all records are read."""
         self._start = time.time()
 
     def add_deselected(self, items: Sequence[pytest.Item]) -> None:
@@ -70,14 +75,14 @@ class ReportFiles:
         try:
             for recording in recordings(self._options, pool()):
                 document["recordings"].append(recording)
-        except RecordingError as error:
+        except (RecordingError, UnknownMachineError) as error:
             self._report.notes.append(f"no recording for the report: {str(error).strip().splitlines()[0]}")
 
     def finish(self, session: pytest.Session, costs: Costs | None) -> None:
         """Write the final state to ``--starpullm-report`` or into pytest's cache, if a test uses the plugin."""
         if not self._report.tests and not self._collected:
             return
-        path = self._options.report_path
+        path = self._options.report
         if path is None:
             path = self._path_in_cache() if self._report.tests else None
         if path is None:
@@ -119,7 +124,7 @@ class ReportFiles:
             else:
                 write_document(document, path)
         except OSError as error:
-            asked = self._options.report_path is not None
+            asked = self._options.report is not None
             self._report.notes.append(f"{self._options.label('report') if asked else 'report'}: {error}")
             if asked:
                 session.exitstatus = pytest.ExitCode.USAGE_ERROR
@@ -152,8 +157,8 @@ class ReportFiles:
         from starpullm.report import ReportFolder
 
         if self._folder is None:
-            assert self._options.report_path is not None
-            self._folder = ReportFolder(self._options.report_path)
+            assert self._options.report is not None
+            self._folder = ReportFolder(self._options.report)
         return self._folder
 
     def _current(self) -> dict[str, Any]:
@@ -168,8 +173,9 @@ class ReportFiles:
         if self._document["environment"] is None and (self._collected or self._deselected or self._report.tests):
             from starpullm.pytest_plugin.left_out import selection
 
-            self._document["environment"] = options.machine
-            self._document["selection"] = selection(options)
+            with suppress(UnknownMachineError):
+                self._document["environment"] = options.machine
+                self._document["selection"] = selection(options)
         self._document.update(
             tests=list(self._report.tests.values()),
             running=list(self._running),
@@ -193,7 +199,10 @@ class ReportFiles:
             missing = [test for test in self._collected if test not in self._report.tests and test not in self._running]
             entries += left_out.not_reached(missing, ended=ended)
         entries += left_out.deselected(self._deselected, self._options)
-        entries += left_out.not_chosen(self._options)
+        if self._not_chosen is None:
+            self._not_chosen = list(left_out.not_chosen(self._options))
+        entries += self._not_chosen
+        entries += [LeftOut(what, reason) for what, reason in self._options.left_out.items()]
         return [dataclasses.asdict(entry) for entry in entries]
 
     def _stopped(self, session: pytest.Session) -> str | None:

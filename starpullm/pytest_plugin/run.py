@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,10 +16,11 @@ from starpullm.pytest_plugin.items import (
     begin_attempt,
     configuration_of,
     family_of,
+    has_own_comparisons,
     is_worker,
     uses_plugin,
 )
-from starpullm.pytest_plugin.options import Options
+from starpullm.pytest_plugin.options import Options, UnknownMachineError
 from starpullm.pytest_plugin.properties import PREFIX, properties_of
 from starpullm.pytest_plugin.report import Report, message_of
 from starpullm.pytest_plugin.report_files import ReportFiles
@@ -39,8 +42,11 @@ class Validation(Options):
         """Of the checks of this process, and under pytest-xdist of those of its workers."""
         self._environment_shown = False
         self._checked = False
-        if self.library is not None:  # for this process and its children
-            self._patch.setenv("STARPULLM_LIB", str(self.library))
+        self._left_out: dict[str, str] = {}
+        self._timer: tuple[pytest.Item, Any] | None = None
+        """The test whose time pytest-timeout measures, and its settings."""
+        self._waited = 0.0
+        self._waited_in_phase = 0.0
 
     def require_options(self) -> None:
         """Check the options; called for each test that uses the plugin, because they concern no other one.
@@ -50,14 +56,32 @@ class Validation(Options):
         pytest.UsageError
             If an option can't be satisfied. `pytest_collectreport` ends the run with it.
         """
-        if not self._checked:
-            self._checked = True
-            try:
+        with self.refusing():
+            if not self._checked:
+                self._checked = True
                 self.check_options()
-            except pytest.UsageError as error:
-                self._config.stash[REFUSAL] = str(error)
+                if self.library is not None:  # for this process and its children
+                    self._patch.setenv("STARPULLM_LIB", str(self.library))
         if REFUSAL in self._config.stash:
             raise pytest.UsageError(self._config.stash[REFUSAL])
+
+    @contextmanager
+    def refusing(self) -> Iterator[None]:
+        """Let a usage error of the plugin's, which is raised inside, end the run."""
+        try:
+            yield
+        except pytest.UsageError as error:
+            self._config.stash.setdefault(REFUSAL, str(error))
+            raise
+
+    def leave_out(self, what: str, reason: str) -> None:
+        """Tell in the results what no test was collected for, and why."""
+        self._left_out[what] = reason
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """What `leave_out` was told."""
+        return self._left_out
 
     @property
     def pool(self) -> Pool:
@@ -65,8 +89,50 @@ class Validation(Options):
         from starpullm.checks.isolation import Pool
 
         if self._pool is None:
-            self._pool = Pool({"STARPU_RAND_SEED": str(self.seed)}, sticky=not self.flag("fresh"))
+            self._pool = Pool({"STARPU_RAND_SEED": str(self.seed)}, sticky=not self.fresh, hold=self.hold_machine)
         return self._pool
+
+    @contextmanager
+    def hold_machine(self) -> Iterator[None]:
+        """Hold the machine's lock. The wait for it is told, isn't the test's time, and pytest-timeout's clock stops.
+
+        Raises
+        ------
+        StateError
+            If another process still uses the machine after ``--starpullm-wait-limit`` seconds.
+        """
+        from starpullm.processes.lock import machine_lock
+
+        began = 0.0
+
+        def begin_wait(sentence: str) -> None:
+            nonlocal began
+            began = time.monotonic()
+            if timer is not None:
+                timer[0].config.hook.pytest_timeout_cancel_timer(item=timer[0])
+            self._say(sentence)
+
+        timer = self._timer
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(machine_lock(begin_wait, self.wait_limit))
+            finally:
+                if began:
+                    waited = time.monotonic() - began
+                    self._waited += waited
+                    self._waited_in_phase += waited
+                    if timer is not None:
+                        timer[0].config.hook.pytest_timeout_set_timer(item=timer[0], settings=timer[1])
+            yield
+
+    def _say(self, sentence: str) -> None:
+        """Show a sentence while a test runs; workers of pytest-xdist, which wait for each other, show nothing."""
+        plugins = self._config.pluginmanager
+        reporter, capture = plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")
+        if reporter is not None and self.rank == 0:
+            with capture.global_and_fixture_disabled() if capture is not None else nullcontext():
+                reporter.ensure_newline()
+                reporter.write_line(f"starpullm: {sentence}")
 
     def note_machines(self, machines: list[str]) -> None:
         """Say in the results on which of the machines of this run's ranks the checks over ranks run."""
@@ -106,6 +172,16 @@ class Validation(Options):
         if uses_plugin(item):
             begin_attempt(item)
 
+    @pytest.hookimpl(tryfirst=True, optionalhook=True)
+    def pytest_timeout_set_timer(self, item: pytest.Item, settings: Any) -> None:
+        """Note that pytest-timeout begins to measure a test's time; nothing is returned, so its own hook follows."""
+        self._timer = item, settings
+
+    @pytest.hookimpl(tryfirst=True, optionalhook=True)
+    def pytest_timeout_cancel_timer(self) -> None:
+        """Note that it has stopped."""
+        self._timer = None
+
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Keep which tests of the plugin were left out, and why."""
         self._files.add_deselected(items)
@@ -132,14 +208,23 @@ class Validation(Options):
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Add the results of the checks to the report; with ``--starpullm-strict``, turn a skip into a failure."""
+        """Add the results of the checks to the report; fail a test that has compared nothing, or if strict a skip."""
         if not uses_plugin(item):
             return (yield)
+        waited, self._waited_in_phase = self._waited_in_phase, 0.0
         entry = item.stash.get(ENTRY, Entry())
         others = [(name, value) for name, value in item.user_properties if not name.startswith(PREFIX)]
         item.user_properties[:] = [*others, *properties_of(item, entry)]
         report = yield
-        if self.flag("strict") and report.skipped and not hasattr(report, "wasxfail"):
+        report.duration = max(report.duration - waited, 0.0)
+        has_passed = report.when == "call" and report.passed and not hasattr(report, "wasxfail")
+        if has_passed and not entry.results and not has_own_comparisons(item):
+            report.outcome = "failed"
+            report.longrepr = (
+                "the test has compared nothing that starpullm knows of, expected a call of starpullm_check; a test of "
+                "another kind needs neither this fixture nor a marker of starpullm"
+            )
+        if self.strict and report.skipped and not hasattr(report, "wasxfail"):
             reason = message_of(report)
             report.outcome = "failed"
             report.longrepr = f"{reason}\n--starpullm-strict: expected a result, not a skip"
@@ -188,14 +273,19 @@ class Validation(Options):
         if self.rank == 0 and (self._report.tests or self._report.notes):
             terminalreporter.section("starpullm", "=")
             environment = [] if self._environment_shown else self._environment_lines()
-            for line in [*environment, *self._report.lines(self._costs)]:
+            left_out = [f"left out: {what}: {reason}" for what, reason in self._left_out.items()]
+            waited = [f"waited {self._waited:.1f} s for the machine, which others used"] if self._waited >= 0.1 else []
+            for line in [*environment, *self._report.lines(self._costs), *left_out, *waited]:
                 terminalreporter.line(line)
         return (yield)
 
     # Implementation
 
     def _environment_lines(self) -> list[str]:
-        machine = self.machine
+        try:
+            machine = self.machine
+        except UnknownMachineError as error:
+            return [f"unknown: {error}"]
         known = "known" if machine["libm_known"] else "unknown: golden records aren't comparable"
         return [
             f"{machine['version']}, {machine['library']}",

@@ -1,4 +1,4 @@
-"""Throughput in pytest: the tests that run only with ``--benchmark``, their fixture, and pytest-benchmark's records."""
+"""Tests of throughput, which run only with ``--starpullm-benchmark``: their fixture, and pytest-benchmark's records."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _CLOCK = _StepClock()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests of throughput without ``--benchmark``; with it, give them the clock of steps."""
+    """Deselect the tests of throughput without ``--starpullm-benchmark``; with it, give them the clock of steps."""
     own = [item for item in items if item.get_closest_marker("starpullm_throughput")]
     if not own:
         return
@@ -142,10 +142,11 @@ class Gate:
                 warm_up=1,
             )
             generate_checkpoint(checkpoint, golden.model, golden.seed)
-            if self._validation.baseline_library is None:
-                self._against_records(workload, checkpoint)
-            else:
-                self._against_library(workload, checkpoint, self._validation.baseline_library)
+            with self._validation.hold_machine():
+                if self._validation.baseline_library is None:
+                    self._against_records(workload, checkpoint)
+                else:
+                    self._against_library(workload, checkpoint, self._validation.baseline_library)
         except StarpullmError as error:
             self._checker.give_up(str(error))
 
@@ -173,7 +174,7 @@ class Gate:
             self._run(series.take_turn)
             limit, fraction = series.finish()
         stored = [extra for extra in self._stored() if extra["configuration"] == asdict(workload)]
-        accepts = self._validation.flag("accept_cost")
+        accepts = self._validation.accept_cost
         known = series.cost if accepts or not stored else GraphCost(**stored[-1]["cost"])
         cost = check_cost(series.cost, known)
         self._record(series, workload, limit, fraction, cost.accepted)
@@ -188,7 +189,7 @@ class Gate:
         self._checker.judge(result, *([cost] if stored else []))
 
     def _run(self, measure: Callable[[], float]) -> None:
-        self._benchmark.pedantic(lambda: _CLOCK.advance(measure()), rounds=self._validation.rounds, iterations=1)
+        self._benchmark.pedantic(lambda: _CLOCK.advance(measure()), rounds=self._validation.blocks, iterations=1)
 
     def _record(self, series: Contender, workload: Workload, limit: float, fraction: float, cost: GraphCost) -> None:
         """Add to pytest-benchmark's record what later runs are compared with."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import warnings
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
@@ -12,18 +10,18 @@ from typing import NamedTuple
 import pytest
 
 from starpullm.checks.isolation import RuntimeConfiguration
+from starpullm.checks.kernels import ANOTHER_LIBM, has_another_libm
 from starpullm.checks.reduction import PROMISES, Promise
 from starpullm.checks.runs import find_record
 from starpullm.files.model import num_parameters
 from starpullm.pytest_plugin import Checker, Validation, validation_of
+from starpullm.pytest_plugin.items import has_no_case
+from starpullm.pytest_plugin.options import UnknownMachineError
 from starpullm.runtime import Partition
 
 _OVER_RANKS = ("test_ranks.py", "test_interface_over_ranks.py")
 
-_OLD_MARKERS = ("parity", "dependencies", "reduction", "memory", "throughput", "over_ranks")
-"""Markers that had no prefix: `-m parity` still selects tests of the suite, and says that it is deprecated."""
-
-DISTURBED_RECORDS = 2
+PERTURBED_RECORDS = 2
 """Number of records that are run with delays; the runs are many, one for each scheduler."""
 
 
@@ -77,12 +75,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if collection_path.name in _OVER_RANKS and validation_of(config).ranks == 1 else None
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Register the old names of the markers; only a run of the suite gets here."""
-    for name in _OLD_MARKERS:
-        config.addinivalue_line("markers", f"{name}: deprecated, in starpullm.suite only: starpullm_{name}")
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect what nobody asked for: comparisons with llm.c without one; over ranks, tests not marked for that.
@@ -91,7 +83,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     validation = validation_of(config)
     here = Path(__file__).parent
-    _add_old_markers(config, [item for item in items if item.path.parent == here])
     left_out = {
         item
         for item in items
@@ -99,7 +90,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         and (
             ("llmc_case" in getattr(item, "fixturenames", ()) and not validation.llmc_library)
             or (validation.ranks > 1 and not item.get_closest_marker("starpullm_over_ranks"))
-            or _has_no_case(item)
+            or has_no_case(item)
         )
     }
     if left_out:
@@ -107,27 +98,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left_out]
 
 
-def _add_old_markers(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Give tests the old names that ``-m`` asks for."""
-    words = set(re.findall(r"\w+", config.getoption("markexpr")))
-    for name in sorted(words.intersection(_OLD_MARKERS)):
-        warnings.warn(f"-m {name}: expected starpullm_{name}", pytest.PytestDeprecationWarning, stacklevel=1)
-        for item in items:
-            if item.get_closest_marker(f"starpullm_{name}"):
-                item.add_marker(name)
-
-
-def _has_no_case(item: pytest.Item) -> bool:
-    """Return whether none of the chosen records and reductions is one for this test: pytest would skip it."""
-    skip = item.get_closest_marker("skip")
-    return skip is not None and str(skip.kwargs.get("reason", "")).startswith("got empty parameter set")
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrise the fixtures of cases."""
     validation = validation_of(metafunc.config)
     validation.require_options()
     ranks = validation.ranks_of(metafunc.definition)
+    with validation.refusing():
+        try:
+            configurations = validation.configurations(ranks)
+        except UnknownMachineError as error:
+            raise pytest.UsageError(f"starpullm: {error}") from error
     if "case" in metafunc.fixturenames:
         metafunc.parametrize("case", list(_cases(validation, ranks)), ids=str)
     if "bitwise_case" in metafunc.fixturenames:
@@ -144,13 +124,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         cases = [case for case in _cases(validation, ranks) if PROMISES[case.reduction] is Promise.FIXED_BITS]
         metafunc.parametrize("tree_case", cases, ids=str)
     if "shared_bits" in metafunc.fixturenames:
-        metafunc.parametrize("shared_bits", list(_shared_bits(validation, ranks)), ids=str)
+        shared = list(_shared_bits(validation, ranks, len(configurations)))
+        metafunc.parametrize("shared_bits", shared, ids=str)
+    if "other_libm" in metafunc.fixturenames:
+        environments = [ANOTHER_LIBM] if has_another_libm() else []
+        if not environments:
+            validation.leave_out("kernels with another libm", "this machine's C library has no other functions to take")
+        metafunc.parametrize("other_libm", environments, ids=lambda _: "without_fma")
     if "one_record" in metafunc.fixturenames:
         # the first whose batch the ranks divide: what is compared doesn't depend on the record
         known = [record for record in validation.records if validation.sub_batches(record, ranks)][:1]
         metafunc.parametrize("one_record", known, ids=lambda record: Path(record).stem)
-    if "disturbed_case" in metafunc.fixturenames:
-        _parametrize_disturbances(metafunc, validation, ranks)
+    if "perturbed_case" in metafunc.fixturenames:
+        _parametrize_perturbations(metafunc, validation, ranks)
     if "speed_case" in metafunc.fixturenames:
         speed_cases = [SpeedCase(*of) for of in product(validation.throughput_records, validation.rank_counts)]
         metafunc.parametrize("speed_case", speed_cases, ids=str)
@@ -165,7 +151,7 @@ def _is_light(case: Case) -> bool:
 _LIGHT_PARAMETERS = 10**7
 
 
-def _parametrize_disturbances(metafunc: pytest.Metafunc, validation: Validation, ranks: int) -> None:
+def _parametrize_perturbations(metafunc: pytest.Metafunc, validation: Validation, ranks: int) -> None:
     """Parametrise by the first records, with the largest number of sub-batches, and by a seed for each reduction."""
     largest = {case.record: case.sub_batches for case in _cases(validation, ranks)}
     reductions = [name for name in validation.reductions if PROMISES[name] is not Promise.BOUNDED]
@@ -173,17 +159,17 @@ def _parametrize_disturbances(metafunc: pytest.Metafunc, validation: Validation,
     cases = [
         case
         for case in _cases(validation, ranks)
-        if case.record in validation.records[:DISTURBED_RECORDS]
+        if case.record in validation.records[:PERTURBED_RECORDS]
         and case.sub_batches == largest[case.record]
         and case.reduction in reductions
     ]
     metafunc.parametrize(
-        ("disturbed_case", "delay_seed"),
+        ("perturbed_case", "delay_seed"),
         [(case, seeds[case.reduction]) for case in cases],
         ids=[f"{case}-delays{seeds[case.reduction]}" for case in cases],
     )
-    configurations = validation.disturbing_configurations
-    metafunc.parametrize("disturbing_configuration", configurations, ids=[entry.id for entry in configurations])
+    configurations = validation.perturbing_configurations
+    metafunc.parametrize("perturbing_configuration", configurations, ids=[entry.id for entry in configurations])
 
 
 def _bitwise_cases(validation: Validation, ranks: int) -> list[Case]:
@@ -204,11 +190,20 @@ def _cases(validation: Validation, ranks: int, records: Sequence[str] | None = N
             yield from (Case(record, sub_batches, reduction) for reduction in modes)
 
 
-def _shared_bits(validation: Validation, ranks: int) -> Iterator[SharedBits]:
+def _shared_bits(validation: Validation, ranks: int, configurations: int) -> Iterator[SharedBits]:
+    """Yield the cases that have several placements: the bits of one would be compared with nothing."""
     for record in validation.records:
         counts = validation.sub_batches(record, ranks)
         for reduction in validation.reductions:
             if PROMISES[reduction] is Promise.BITWISE and counts:
-                yield SharedBits(record, reduction, tuple(counts))
+                cases = [SharedBits(record, reduction, tuple(counts))]
             elif PROMISES[reduction] is Promise.FIXED_BITS:
-                yield from (SharedBits(record, reduction, (count,)) for count in counts if ranks * count > 1)
+                cases = [SharedBits(record, reduction, (count,)) for count in counts if ranks * count > 1]
+            else:
+                cases = []
+            for case in cases:
+                # Several ranks are also compared with one process.
+                if ranks > 1 or configurations * len(case.sub_batches) > 1:
+                    yield case
+                else:
+                    validation.leave_out(f"same bits everywhere of {case}", "one placement has nothing to compare with")

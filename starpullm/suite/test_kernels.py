@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
-from starpullm.checks.kernels import (
-    ANOTHER_LIBM,
-    CASES,
-    has_another_libm,
-    kernel_bits,
-    users_of_another_libm,
-    vector_functions,
-)
+from starpullm.checks.kernels import CASES, kernel_bits, users_of_another_libm, vector_functions
 from starpullm.pytest_plugin import Checker, Validation
 
 pytestmark = pytest.mark.starpullm_kernels
@@ -30,10 +25,8 @@ def test_vector_functions_have_libm_s_bits(check_on_one_worker: Checker, starpul
     check_on_one_worker(vector_functions, seed=starpullm_validation.seed)
 
 
-if has_another_libm():
-
-    def test_kernels_have_the_plain_ones_bits_with_another_libm(
-        request: pytest.FixtureRequest, starpullm_validation: Validation
-    ) -> None:
-        """With functions of libm that the library doesn't know, the kernels call these."""
-        Checker(starpullm_validation, request.node, None).alone(users_of_another_libm, environment=ANOTHER_LIBM)
+def test_kernels_have_the_plain_ones_bits_with_another_libm(
+    request: pytest.FixtureRequest, starpullm_validation: Validation, other_libm: Mapping[str, str]
+) -> None:
+    """With functions of libm that the library doesn't know, the kernels call these."""
+    Checker(starpullm_validation, request.node, None).alone(users_of_another_libm, environment=other_libm)

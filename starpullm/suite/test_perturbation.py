@@ -26,35 +26,35 @@ Tensors = dict[str, NDArray[np.float32]]
 
 @pytest.fixture(scope="module")
 def plain_runs() -> dict[Case, Tensors]:
-    """Provide the tensors of undisturbed runs by their case; the tests fill it."""
+    """Provide the tensors of unperturbed runs by their case; the tests fill it."""
     return {}
 
 
-def test_disturbed_run_has_the_bits_of_a_plain_one(
+def test_perturbed_run_has_the_bits_of_a_plain_one(
     request: pytest.FixtureRequest,
     starpullm_validation: Validation,
     plain_runs: dict[Case, Tensors],
-    disturbing_configuration: RuntimeConfiguration,
+    perturbing_configuration: RuntimeConfiguration,
     delay_seed: int,
-    disturbed_case: Case,
+    perturbed_case: Case,
     tmp_path: Path,
 ) -> None:
     """After four steps parameters, gradients, m and v equal those of a run on 1x1 eager, and the order was kept."""
     seed = starpullm_validation.seed
-    if disturbed_case not in plain_runs:
+    if perturbed_case not in plain_runs:
         plain = Checker(starpullm_validation, request.node, RuntimeConfiguration("1x1", "eager"))
-        plain_runs[disturbed_case] = _run(plain, disturbed_case, seed, 0, 0, tmp_path / "plain.npz")
-    checker = Checker(starpullm_validation, request.node, disturbing_configuration)
-    found = _run(checker, disturbed_case, seed, MAX_DELAY_US, delay_seed, tmp_path / "disturbed.npz")
-    disturbed = f"{disturbing_configuration}, delays of up to {MAX_DELAY_US} µs by seed {delay_seed}"
-    runs_of_case = {"the plain run": plain_runs[disturbed_case], disturbed: found}
+        plain_runs[perturbed_case] = _run(plain, perturbed_case, seed, 0, 0, tmp_path / "plain.npz")
+    checker = Checker(starpullm_validation, request.node, perturbing_configuration)
+    found = _run(checker, perturbed_case, seed, MAX_DELAY_US, delay_seed, tmp_path / "perturbed.npz")
+    perturbed = f"{perturbing_configuration}, delays of up to {MAX_DELAY_US} µs by seed {delay_seed}"
+    runs_of_case = {"the plain run": plain_runs[perturbed_case], perturbed: found}
     checker.judge(check_same_bits("perturbation", runs_of_case))
 
 
 def _run(checker: Checker, case: Case, seed: int, max_delay_us: int, delay_seed: int, path: Path) -> Tensors:
     """Return the tensors of a run; fail if it didn't keep the order."""
     checker(
-        runs.write_disturbed,
+        runs.write_perturbed,
         **case._asdict(),
         seed=seed,
         max_delay_us=max_delay_us,

@@ -1,4 +1,4 @@
-"""Training isn't slower than a baseline, and its task graph isn't more expensive; only with ``--benchmark``."""
+"""Training isn't slower than a baseline, nor its task graph more expensive; only with ``--starpullm-benchmark``."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from starpullm.golden.records import shipped_record
-from starpullm.pytest_plugin.options import DEFAULT_RECORDS_OF_RANKS, PARITY_RECORDS_OF_RANKS
-from starpullm.pytest_plugin.settings import DEFAULT_RECORDS
+from starpullm.pytest_plugin.options import DEFAULT_RECORDS, DEFAULT_RECORDS_OF_RANKS, PARITY_RECORDS_OF_RANKS
 
 PYTHON: Final = (sys.executable, "-P")
 
@@ -84,7 +83,7 @@ def suite(build: Path, module: str = "", records: str = "") -> tuple[str, ...]:
     """Return the arguments of Python that run a module of the suite (empty: all), or its tests with some records."""
     name = f"starpullm.suite.test_{module}" if module else "starpullm.suite"
     chosen = ("-k", records) if records else ()
-    library = ("--starpullm-lib", str(library_in(build)), "--starpullm-timeout", str(_SLOW_SECONDS))
+    library = ("--starpullm-library", str(library_in(build)), "--starpullm-time-limit", str(_SLOW_SECONDS))
     return ("-m", "pytest", "-q", "--pyargs", name, "-p", "no:cacheprovider", *chosen, *library)
 
 

@@ -28,7 +28,7 @@ from starpullm.files.tokens import write_tokens
 from starpullm.golden.records import shipped_record
 from starpullm.processes.children import Answered, Hung
 from starpullm.processes.job import Completed, Job, TimedOut, run_job
-from starpullm.pytest_plugin.options import DISTURBING
+from starpullm.pytest_plugin.options import PERTURBING
 from starpullm.speed.rounds import open_rounds
 from starpullm.speed.turns import Contender
 from starpullm.speed.workload import Workload
@@ -205,13 +205,13 @@ def perturbation(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     plain = None
     for configuration, max_delay_us in [
         (RuntimeConfiguration("1x1", "eager"), 0),
-        *((RuntimeConfiguration("2x1", scheduler), MAX_DELAY_US) for scheduler in DISTURBING),
+        *((RuntimeConfiguration("2x1", scheduler), MAX_DELAY_US) for scheduler in PERTURBING),
     ]:
         found = yield from written_tensors(
             laboratory,
             name,
             configuration,
-            runs.write_disturbed,
+            runs.write_perturbed,
             record="tiny",
             sub_batches=2,
             max_delay_us=max_delay_us,
@@ -222,8 +222,8 @@ def perturbation(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         if plain is None:
             plain = found
             continue
-        disturbed = f"{configuration}, delays of up to {max_delay_us} µs by seed {delay_seed}"
-        result = check_same_bits(name, {"the plain run": plain, disturbed: found})
+        perturbed = f"{configuration}, delays of up to {max_delay_us} µs by seed {delay_seed}"
+        result = check_same_bits(name, {"the plain run": plain, perturbed: found})
         yield from judge(name, CheckReport.of(result), "tiny, tree")
 
 

@@ -58,8 +58,8 @@ LLMC = (*SUITE, "-k", "test_parity_with_llmc", "--starpullm-records", "tiny", "-
 
 
 def test_differing_from_llmc_names_the_element_and_the_task(run: Run, llmc_stand_in: Callable[..., Path]) -> None:
-    run(*LLMC, "--starpullm-llmc-lib", str(llmc_stand_in())).assert_outcomes(passed=1)
-    result = run(*LLMC, "--starpullm-llmc-lib", str(llmc_stand_in("OTHER_BITS")))
+    run(*LLMC, "--starpullm-llmc-library", str(llmc_stand_in())).assert_outcomes(passed=1)
+    result = run(*LLMC, "--starpullm-llmc-library", str(llmc_stand_in("OTHER_BITS")))
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
@@ -94,7 +94,7 @@ def test_differing_from_llmc_names_the_element_and_the_task(run: Run, llmc_stand
     ],
 )
 def test_an_llmc_that_is_no_reference(run: Run, llmc_stand_in: Callable[..., Path], defect: str, sentence: str) -> None:
-    result = run(*LLMC, "--starpullm-llmc-lib", str(llmc_stand_in(defect)))
+    result = run(*LLMC, "--starpullm-llmc-library", str(llmc_stand_in(defect)))
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([sentence])
 
@@ -227,7 +227,7 @@ def test_last(starpullm_check):
 def test_lost_children_fail_one_test_each(run: Run, pytester: pytest.Pytester) -> None:
     """A crash, a hang, an exit and a kill are reported with signal or status, and with Python's stack if possible."""
     pytester.makepyfile(LOST)
-    result = run("--starpullm-timeout", "4")
+    result = run("--starpullm-time-limit", "4")
     result.assert_outcomes(passed=3, failed=6)
     result.stdout.fnmatch_lines(
         [
@@ -435,7 +435,7 @@ def test_the_suite_without_its_plugin(pytester: pytest.Pytester) -> None:
 def test_xdist(run: Run, pytester: pytest.Pytester) -> None:
     """There is one report, one summary with the costs of all workers' processes, and one StarPU at a time."""
     pytester.makepyfile(TURNS)
-    result = run("-p", "xdist", "-n", "2", "--starpullm-report", "report.json", "--starpullm-timeout", "20")
+    result = run("-p", "xdist", "-n", "2", "--starpullm-report", "report.json", "--starpullm-time-limit", "20")
     result.assert_outcomes(passed=4)
     result.stdout.fnmatch_lines(
         ["StarPU 1.4.*", "other *1x1 lws *4 passed*", "isolation: 2 processes served 4 checks; *"]
@@ -476,9 +476,11 @@ def test_turns(starpullm_check, request, number):
         (("--starpullm-reductions", "ordered,magic"), '--starpullm-reductions: found "magic", expected one of *'),
         (("--starpullm-sub-batches", "two"), '--starpullm-sub-batches: found "two", expected positive numbers *'),
         (("--starpullm-sub-batches", "7"), "--starpullm-sub-batches: expected a number that divides the batch *"),
-        (("--starpullm-timeout", "0"), "--starpullm-timeout: found 0, expected a positive number"),
-        (("--starpullm-llmc-lib", "nowhere.so"), "--starpullm-llmc-lib: *nowhere.so: no such file"),
-        (("--starpullm-lib", "nowhere.so"), "--starpullm-lib: *nowhere.so: no such file"),
+        (("--starpullm-time-limit", "0"), "--starpullm-time-limit: found 0, expected a positive number of seconds, *"),
+        (("--starpullm-time-limit", "inf"), "--starpullm-time-limit: found inf, expected *, at most 604800"),
+        (("--starpullm-time-limit", "nan"), "--starpullm-time-limit: found nan, expected *, at most 604800"),
+        (("--starpullm-llmc-library", "nowhere.so"), "--starpullm-llmc-library: *nowhere.so: no such file"),
+        (("--starpullm-library", "nowhere.so"), "--starpullm-library: *nowhere.so: no such file"),
         (("--starpullm-report", "no/where.json"), "--starpullm-report: *where.json: there is no directory *no"),
     ],
 )
@@ -491,7 +493,7 @@ def test_usage_errors(run: Run, options: tuple[str, ...], sentence: str) -> None
 def test_a_library_that_is_none(run: Run, pytester: pytest.Pytester) -> None:
     library = pytester.path / "library.so"
     library.write_text("no library")
-    result = run(*SUITE, "--starpullm-lib", str(library), partition=None)
+    result = run(*SUITE, "--starpullm-library", str(library), partition=None)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
         [
@@ -566,7 +568,7 @@ def test_header_and_summary(run: Run, llmc_stand_in: Callable[..., Path]) -> Non
     """One number of sub-batches, one reduction and three families give the lines; tox runs all the suite."""
     cases = ("--starpullm-records", "tiny", "--starpullm-sub-batches", "2", "--starpullm-reductions", "ordered")
     families = ("-m", "not starpullm_interface and not starpullm_kernels and not starpullm_memory")
-    options = (*cases, *families, "--starpullm-strict", "--starpullm-llmc-lib", str(llmc_stand_in()))
+    options = (*cases, *families, "--starpullm-strict", "--starpullm-llmc-library", str(llmc_stand_in()))
     result = run(*SUITE, *options, partition="all", timeout=110)
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(

@@ -26,9 +26,9 @@ sys.addaudithook(refuse)
 """
 
 BAD = """
---starpullm-lib=nowhere.so --starpullm-partition=99x99 --starpullm-records=none --starpullm-sub-batches=0
---starpullm-report=report.json --starpullm-timeout=0 --starpullm-seed=x --starpullm-ranks=2 --starpullm-strict
---benchmark
+--starpullm-library=nowhere.so --starpullm-partition=99x99 --starpullm-records=none --starpullm-sub-batches=0
+--starpullm-report=report.json --starpullm-time-limit=0 --starpullm-seed=x --starpullm-ranks=2 --starpullm-strict
+--starpullm-benchmark
 """
 
 
@@ -64,8 +64,8 @@ def test_a_bad_value_in_the_ini_file_is_named(run: Run, pytester: pytest.Pyteste
     """The ini file's name of the option is used; paths are relative to the file."""
     pytester.makepyfile(PARAMETRISED)
     for line, sentence in (
-        ("starpullm_seed = x\nstarpullm_timeout = y", 'starpullm_timeout: found "y", expected a number'),
-        ("starpullm_lib = nowhere.so", f"starpullm_lib: {pytester.path}/nowhere.so: no such file"),
+        ("starpullm_seed = x\nstarpullm_blocks = 1", 'starpullm_seed: found "x", expected an integer'),
+        ("starpullm_library = nowhere.so", f"starpullm_library: {pytester.path}/nowhere.so: no such file"),
     ):
         pytester.makeini(f"[pytest]\n{line}\n")
         folder = pytester.path / "elsewhere"
@@ -84,9 +84,8 @@ def test_a_usage_error_under_xdist(run: Run, pytester: pytest.Pytester) -> None:
     assert "huge" not in result.stdout.str()
 
 
-def test_a_newcomer_finds_markers_fixtures_and_old_names(run: Run) -> None:
-    """``--markers`` and ``--fixtures`` have a sentence for each of ours; the suite still knows `-m parity`."""
-    suite = ("--pyargs", "starpullm.suite")
+def test_a_newcomer_finds_markers_and_fixtures(run: Run) -> None:
+    """``--markers`` and ``--fixtures`` have a sentence for each of ours."""
     markers = run("--markers", partition=None).stdout
     markers.fnmatch_lines_random(
         [f"@pytest.mark.starpullm_{name}: {text} (starpullm)" for name, text in FAMILIES.items()]
@@ -95,10 +94,6 @@ def test_a_newcomer_finds_markers_fixtures_and_old_names(run: Run) -> None:
     fixtures = run("--fixtures", partition=None).stdout.str()
     for name in FIXTURES:
         assert re.search(rf"^{name}\b.* -- .*\n    \w", fixtures, re.MULTILINE), name
-    result = run("-Wdefault", "--strict-markers", "--collect-only", "-q", "-m", "parity", *suite)
-    assert "test_parity.py" in result.stdout.str()
-    result.stdout.no_fnmatch_line("*test_reduction.py*")
-    result.stdout.fnmatch_lines(["*PytestDeprecationWarning: -m parity: expected starpullm_parity*"])
 
 
 ALONE = """

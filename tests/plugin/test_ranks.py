@@ -19,7 +19,13 @@ SUITE = ("--pyargs", "starpullm.suite", "--starpullm-records", "tiny")
 
 def test_suite(run_ranks: Run, pytester: pytest.Pytester, llmc_stand_in: Callable[..., Path]) -> None:
     """Only rank 0 prints and writes."""
-    options = ("--starpullm-llmc-lib", str(llmc_stand_in()), "--starpullm-report", "report.json", "--starpullm-strict")
+    options = (
+        "--starpullm-llmc-library",
+        str(llmc_stand_in()),
+        "--starpullm-report",
+        "report.json",
+        "--starpullm-strict",
+    )
     result = run_ranks(*SUITE, *options)
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(
@@ -88,7 +94,7 @@ def test_next(starpullm_check):
 
 def test_a_rank_of_a_check_that_is_lost_fails_one_test(run_ranks: Run, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(LOST)
-    result = run_ranks("--starpullm-timeout", "8")
+    result = run_ranks("--starpullm-time-limit", "8")
     result.assert_outcomes(passed=1, failed=3)
     result.stdout.fnmatch_lines(
         [
@@ -252,7 +258,7 @@ def test_it():
         (
             "time.sleep(1000)",
             [
-                "rank 0 of 2: collection: 1 tests here; rank 1 hadn't ended it 2 s later (--starpullm-timeout), so *",
+                "rank 0 of 2: collection: 1 tests here; rank 1 hadn't ended it 2 s later (--starpullm-time-limit)*",
                 "*---- native stacks of rank 1",
                 "*---- stacks of Python of rank 1",
                 '*.py", line 6 in <module>',
@@ -267,7 +273,7 @@ def test_a_module_that_fails_on_one_rank(
 ) -> None:
     """What happens in the collection is told as itself, and no rank waits for ever."""
     pytester.makepyfile(ELSEWHERE.format(action=action))
-    result = run_ranks("--starpullm-timeout", "2", timeout=60)
+    result = run_ranks("--starpullm-time-limit", "2", timeout=60)
     assert result.ret != 0
     # mpirun forwards what two ranks write in any order, even within a line.
     pytest.LineMatcher([*result.outlines, *result.errlines]).fnmatch_lines_random(lines)
@@ -328,7 +334,7 @@ def test_a_rank_that_others_wait_for_in_vain(
     """The job is ended, because nothing else ends the wait."""
     pytester.makepyfile(STUCK.format(action=action))
     start = time.monotonic()
-    result = run_ranks("--starpullm-timeout", "2")
+    result = run_ranks("--starpullm-time-limit", "2")
     assert time.monotonic() - start < 30
     assert result.ret != 0
     pytest.LineMatcher([*result.errlines, *result.outlines]).fnmatch_lines(lines)

@@ -128,3 +128,29 @@ def test_a_report_that_nothing_can_make(run: Run, pytester: pytest.Pytester) -> 
         ["ERROR: --starpullm-report: a report needs jinja2, *pip install 'starpullm[[]report[]]'"]
     )
     assert not (pytester.path / "out").exists()
+
+
+OPENS = """
+import sys
+
+opened = []
+sys.addaudithook(lambda event, arguments: opened.append(str(arguments[0])) if event == "open" else None)
+
+
+def pytest_runtest_logstart(nodeid):
+    print(f"\\nopened {sum('/golden/' in path for path in opened)}")
+"""
+
+
+def test_records_are_not_read_at_each_test(run: Run, pytester: pytest.Pytester) -> None:
+    """While the report is renewed; what is not checked doesn't change."""
+    pytester.makeconftest(OPENS)
+    pytester.makepyfile(
+        "import pytest\n\n\n@pytest.mark.parametrize('number', range(4))\n"
+        "def test_it(starpullm_golden, number):\n    pass\n"
+    )
+    result = run("-s", "--starpullm-records=tiny", "--starpullm-report=report")
+    result.assert_outcomes(passed=4)
+    counts = [int(line.split()[1]) for line in result.outlines if line.startswith("opened ")]
+    assert len(counts) == 4
+    assert len(set(counts[1:])) == 1

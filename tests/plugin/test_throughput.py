@@ -166,7 +166,7 @@ def test_two_libraries_take_all_turns_and_the_verdict_follows_from_the_intervals
     report, storage, baseline = tmp_path / "report.json", tmp_path / "records", tmp_path / "baseline.so"
     shutil.copy(find_library(), baseline)
     files = ("--starpullm-report", str(report), "--benchmark-storage", f"file://{storage}", "--benchmark-save", "turns")
-    result = run(*GATE, "--starpullm-baseline-lib", str(baseline), *files, "-rs")
+    result = run(*GATE, "--starpullm-baseline-library", str(baseline), *files, "-rs")
     [test] = json.loads(report.read_text())["tests"]
     results = {of["name"]: of for of in test["results"]}
     speed, cost, bits = results["throughput"], results["graph cost"], results["bits of the builds"]
@@ -214,15 +214,18 @@ def verdict_of(low: float, high: float) -> str:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--starpullm-baseline-lib", "x"), "--starpullm-baseline-lib: expected --benchmark with it"),
-        (("--starpullm-ranks", "2"), "--starpullm-ranks: expected --benchmark with it"),
-        (("--benchmark", "--starpullm-baseline-lib", "none.so"), "--starpullm-baseline-lib: *none.so: no such file"),
+        (("--starpullm-baseline-library", "x"), "--starpullm-baseline-library: expected --starpullm-benchmark with it"),
+        (("--starpullm-ranks", "2"), "--starpullm-ranks: expected --starpullm-benchmark with it"),
+        (
+            ("--benchmark", "--starpullm-baseline-library", "none.so"),
+            "--starpullm-baseline-library: *none.so: no such file",
+        ),
         (("--benchmark", "--starpullm-blocks", "3"), "--starpullm-blocks: found 3, expected at least 16"),
         (("--benchmark", "--starpullm-budget", "0.2"), "--starpullm-budget: found 0.2, expected 0 to 0.05"),
         (("--benchmark", "--starpullm-ranks", "1,x"), '--starpullm-ranks: found "x", expected positive numbers *'),
         (
             ("--benchmark", "-p", "no:benchmark"),
-            "--benchmark: expected pytest-benchmark, which isn't installed: *",
+            "--starpullm-benchmark: expected pytest-benchmark, which isn't installed: *",
         ),
     ],
 )
@@ -245,6 +248,6 @@ def test_pytest_benchmarks_own_options_stay_its_own(run: Run) -> None:
 def test_a_crash_fails_the_test(run: Run, tmp_path: Path) -> None:
     broken = tmp_path / "broken.so"
     broken.write_bytes(b"not a library")
-    result = run(*GATE, "--starpullm-baseline-lib", str(broken))
+    result = run(*GATE, "--starpullm-baseline-library", str(broken))
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["baseline, 1x1, S = 1, ordered: LibraryNotFoundError: *broken.so*"])

@@ -184,7 +184,7 @@ def passing() -> dict[str, Any]:
             entry("test_bounds[tiny-2-tree]", "reduction", "passed", gradients(0.0, 0.5)),
         ],
         not_checked=[
-            {"what": "throughput", "reason": "only with --benchmark", "tests": ["test_throughput.py::test_a"]}
+            {"what": "throughput", "reason": "only with --starpullm-benchmark", "tests": ["test_throughput.py::test_a"]}
         ],
         recordings=[recording(layers=12)],
         throughput=[throughput(12.0), throughput(6.5, "1x1"), throughput(13.0, "2x1", 16), throughput(6.8, "1x1", 16)],

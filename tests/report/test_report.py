@@ -123,7 +123,7 @@ def test_what_was_compared_is_counted() -> None:
     assert (rows["gradient error"].compared, rows["gradient error"].failed) == (9 * 5, 1)
     left_out = [(what, reason) for what, reason, _ in not_checked(failing())]
     assert left_out[0] == ("not comparable (parity)", "parity: not comparable: this libm has another expf")
-    assert ("throughput", "only with --benchmark") in left_out
+    assert ("throughput", "only with --starpullm-benchmark") in left_out
 
 
 def test_a_cell_leads_to_its_failure() -> None:

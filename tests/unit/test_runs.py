@@ -230,9 +230,9 @@ def test_a_run_without_its_delays_is_not_written(place: Place, faulty: object, t
     path = tmp_path / "end.npz"
     options = {**OPTIONS, "delay_seed": 3, "path": str(path)}
     with pytest.raises(RuntimeFailureError, match="delays: 0 of "):
-        runs.write_disturbed(place, **options, max_delay_us=200)
+        runs.write_perturbed(place, **options, max_delay_us=200)
     assert not path.exists()
-    assert runs.write_disturbed(place, **options, max_delay_us=0).outcome is Outcome.PASSED
+    assert runs.write_perturbed(place, **options, max_delay_us=0).outcome is Outcome.PASSED
     with np.load(path) as arrays:
         assert {name.partition("/")[0] for name in arrays.files} == {"grads", "m", "v", "params"}
         assert len(arrays.files) == 4 * 28

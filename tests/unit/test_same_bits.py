@@ -68,7 +68,7 @@ def test_units_in_the_last_place(first: float, steps: int) -> None:
 
 def test_many_tensors_are_counted_and_some_listed() -> None:
     plain = {f"params/t{number}": np.arange(6, dtype=F32) for number in range(30)}
-    result = check_same_bits("runs", {"plain": plain, "disturbed": {name: of + 1 for name, of in plain.items()}})
+    result = check_same_bits("runs", {"plain": plain, "perturbed": {name: of + 1 for name, of in plain.items()}})
     assert (result.measured, len(result.differences)) == (30, MAX_LISTED)
     assert result.describe()[-1] == f"  … and {30 - MAX_LISTED} more"
 

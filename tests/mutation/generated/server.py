@@ -138,7 +138,7 @@ def main() -> int:
     setattr(isolation, "Child", forked_or_started)  # noqa: B010
     if ranks > 1:
         for module in (plugin_options, starpullm.pytest_plugin):
-            setattr(module, "rank_and_size", lambda options: (0, ranks))  # noqa: B010
+            setattr(module, "rank_and_size", lambda *_: (0, ranks))  # noqa: B010
         setattr(starpullm.pytest_plugin, "RankedRun", OneProcess)  # noqa: B010
     return int(pytest.main(sys.argv[3:], plugins=[Server(connection, ranks)]))
 

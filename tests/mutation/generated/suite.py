@@ -99,7 +99,7 @@ class Suite:
         arguments = ["-q", "--import-mode=importlib", "--capture=no", "-p", "no:cacheprovider", "-p", "no:timeout"]
         arguments += ["-o", "tmp_path_retention_policy=none", "--rootdir", str(folder), "--basetemp", f"{folder}/tmp"]
         arguments += ["-p", "starpullm.pytest_plugin"] if not plugin_is_installed() else []
-        arguments += ["--starpullm-timeout", "300", "--pyargs", "starpullm.suite"]
+        arguments += ["--starpullm-time-limit", "300", "--pyargs", "starpullm.suite"]
         command = [
             sys.executable,
             "-P",

@@ -86,15 +86,15 @@ def _refuse_hold(statements: Statements, place: Place) -> None:
     allocations.start()
     with new_trainer(place, TINY, **_OPTIONS) as trainer:
         observer, batch = Observer(trainer), own_batch(trainer, _SEED, 0)
-        refusals.refuse_call(1)
+        refuse_call(1)
         sentence = f"StarPU refused the task that holds others back (error {_ERROR})"
         statements.refused("a hold", RuntimeFailureError, sentence, observer.hold)
         statements.allowed("a step after a refused hold", partial(trainer.step, *batch))
         observer.hold()
         loss = trainer.submit(*batch)
-        refusals.refuse_call(1)
+        refuse_call(1)
         statements.allowed("a release", observer.release)
-        statements.equal("a release: calls that may be refused", 1, refusals.refuse_call(0))
+        statements.equal("a release: calls that may be refused", 1, refuse_call(0))
         trainer.wait()
         statements.equal("a released step: whether its loss is known after a wait", True, loss.ready)
         del loss

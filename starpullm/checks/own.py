@@ -1,0 +1,128 @@
+"""A user's function as a check: its assert statements are the comparisons, and one that fails shows its values.
+
+It is apart because it uses pytest's assertion rewriting, which other checks don't need.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import linecache
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from starpullm.checks.result import CheckResult, Outcome
+from starpullm.checks.runs import Place
+from starpullm.errors import InvalidArgumentError
+from starpullm.processes.children import find_function
+from starpullm.processes.progress import report_phase
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnResult(CheckResult):
+    """What a function without a result has asserted; ``compared`` counts the assert statements that were reached."""
+
+    lines: tuple[str, ...] = ()
+
+    def detail_lines(self) -> Iterator[str]:
+        """Yield the place and the values of the assertion that failed."""
+        yield from self.lines
+
+
+def run_own(place: Place, *, location: Mapping[str, str], arguments: Mapping[str, Any]) -> CheckResult:
+    """Call a function by its location, and return its result, or that of its assertions if it returns nothing.
+
+    On several ranks a failed assertion is raised: the other ranks may wait for this one, so all of them are ended.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If the function returned nothing and asserted nothing.
+    """
+    _import_rewritten(location["module"], Path(location["file"]))
+    function = find_function(location)
+    report_phase(f"running {function.__name__}")
+    before = _PASSES.count
+    try:
+        result: CheckResult | None = function(place, **arguments)
+    except AssertionError as error:
+        if place.runtime.ranks > 1:
+            raise
+        return _failed(function.__name__, error, _PASSES.count - before + 1)
+    if result is not None:
+        return result
+    count = _PASSES.count - before
+    if count == 0 and any(name.startswith("assert") for name in function.__code__.co_names):
+        count = 1  # a function such as numpy.testing.assert_allclose
+    if count == 0:
+        raise InvalidArgumentError(
+            f"{function.__name__}: returned nothing and asserted nothing, expected a result or an assertion"
+        )
+    return OwnResult(
+        name=function.__name__,
+        outcome=Outcome.PASSED,
+        finding=f"{count} assertion{'s' * (count > 1)} held",
+        compared=count,
+        measured=None,
+    )
+
+
+def _failed(name: str, error: AssertionError, count: int) -> OwnResult:
+    """Return the result of an assertion that failed, with the last lines of code that led to it."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    message = str(error).splitlines() or ["an assertion failed"]
+    places = [f"{frame.filename}:{frame.lineno}: in {frame.name}: {frame.line}" for frame in frames]
+    return OwnResult(
+        name=name,
+        outcome=Outcome.FAILED,
+        finding=message[0],
+        compared=count,
+        measured=None,
+        lines=(*message[1:], *places),
+    )
+
+
+class _Passes:
+    """Counts the assert statements that hold; also what pytest's rewriting takes for the configuration of pytest."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def getini(self, name: str) -> bool:
+        """Return that the rewritten statements report each assertion that holds."""
+        return name == "enable_assertion_pass_hook"
+
+    def __call__(self, *_: object) -> None:
+        self.count += 1
+
+
+_PASSES: Final = _Passes()
+
+
+def _import_rewritten(name: str, path: Path) -> None:
+    """Import a module from its file, with the assert statements that pytest would make of its own."""
+    if name in sys.modules:
+        return
+    rewrite: Any = importlib.import_module("_pytest.assertion.rewrite")
+    importlib.import_module("_pytest.assertion.util")._assertion_pass = _PASSES  # type: ignore[attr-defined]
+    source = path.read_bytes()
+    tree = ast.parse(source, str(path))
+    rewrite.rewrite_asserts(tree, source, str(path), _PASSES)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    linecache.checkcache(str(path))
+    try:
+        exec(compile(tree, str(path), "exec", dont_inherit=True), vars(module))
+    except BaseException:
+        del sys.modules[name]  # as `import` does: otherwise a later call would find a module without its functions
+        raise
+
+
+def is_own(function: Callable[..., object]) -> bool:
+    """Return whether a function is a user's: not one of this package."""
+    return function.__module__.partition(".")[0] != __package__.partition(".")[0]
