@@ -98,7 +98,7 @@ def command(**values: Any) -> None:
     """Measure how fast training is, and where the time goes.
 
     Every combination of the repeated options is measured in processes of its own, one after the other. Nothing else
-    should run on the machine. `starpullm plot` draws the output of --json.
+    should run on the machine.
 
     "limit" is the most operations per second that the same cores do in registers in this arithmetic, "of limit" how
     much of it the matmuls reach. Idle time of workers counts as "StarPU" while the data of a task are there, otherwise

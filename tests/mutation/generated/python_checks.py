@@ -50,7 +50,7 @@ _COPIED = (
     "pyproject.toml",
 )
 
-_PRESENTERS = ("test_plots.py", "test_throughput.py")
+_PRESENTERS = ("test_throughput.py",)
 """They import a name or two of starpullm.checks, to show or compare results."""
 
 # The seed makes a catch by hypothesis repeatable.
