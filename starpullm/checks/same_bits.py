@@ -15,7 +15,7 @@ from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.trace import Trace
 
 MAX_DELAY_US = 200
-"""For disturbed runs: longer than most tasks of the small records, so that delays decide which of them run together."""
+"""For perturbed runs: longer than most tasks of the small records, so that delays decide which of them run together."""
 
 Tensors: TypeAlias = Mapping[str, NDArray[np.float32]]
 

@@ -113,7 +113,7 @@ def test_record_is_refused_on_several_ranks(tmp_path: Path) -> None:
     sizes = "--layers 1 --heads 1 --channels 2 --batch-size 1 --seq-len 1 --steps 1".split()
     out = tmp_path / "mine.json"
     ranks = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
-    result = CliRunner(env=ranks).invoke(main, ["record", "--llmc-lib", "none.so", *sizes, str(out)])
+    result = CliRunner(env=ranks).invoke(main, ["record", "--llmc-library", "none.so", *sizes, str(out)])
     assert result.exit_code == 2
     assert result.stderr == "Error: ranks: found 2, expected one: llm.c trains in one process\n"
     assert not out.exists()
