@@ -50,10 +50,18 @@ static status check_partition(const struct starpullm_runtime_options *options, c
     if (threads > STARPU_MAXCPUS)
         return fail(STARPULLM_INVALID_ARGUMENT, "partition %dx%d: StarPU was built for at most %d cores", W, T,
                     STARPU_MAXCPUS);
-    if (threads > topology->cores)
+    if (threads > topology->cores) {
+        const int is_bound_rank = options->communicator && topology->cores < topology->all_cores;
+        char hint[160] = "";
+        if (is_bound_rank)
+            snprintf(hint, sizeof hint,
+                     ": this rank is bound, for example by mpirun; Open MPI binds less with --bind-to none or --map-by "
+                     "slot:PE=%lld",
+                     (long long)threads);
         return fail(STARPULLM_INVALID_ARGUMENT,
-                    "partition %dx%d: needs %lld cores, found %d%s that this process may use", W, T, (long long)threads,
-                    topology->cores, topology->synthetic ? " (HWLOC_SYNTHETIC)" : "");
+                    "partition %dx%d: needs %lld cores, found %d%s that this process may use%s", W, T,
+                    (long long)threads, topology->cores, topology->synthetic ? " (HWLOC_SYNTHETIC)" : "", hint);
+    }
     if (T == 1)
         return STARPULLM_OK;
     /* OpenMP would bind the threads to other cores than StarPU does, and the workers would wait for each other for
