@@ -128,7 +128,7 @@ def memory_lines(program: Path, tasks: int) -> Iterator[str]:
 def judging_line(program: Path, tasks: int) -> str:
     """Return a sentence about `starpullm probe` itself on as many tasks: its time and its own peak memory."""
     command = [sys.executable, "-P", "-m", "starpullm.commands", "probe", "--runs", "1", "--workers", "1"]
-    command += ["--timeout", str(TIME_LIMIT), "--", str(program), str(tasks), "0", str(SMALL_HANDLE)]
+    command += ["--time-limit", str(TIME_LIMIT), "--", str(program), str(tasks), "0", str(SMALL_HANDLE)]
     start = datetime.datetime.now()
     process = subprocess.Popen(command, env={**os.environ, "STARPU_SILENT": "1", **WINDOW}, stdout=subprocess.PIPE)
     assert process.stdout is not None

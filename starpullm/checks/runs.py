@@ -6,6 +6,7 @@ Over ranks all ranks must call them. The ranks share the record's batch; a numbe
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ from starpullm.checks.result import CheckResult, Outcome
 from starpullm.checks.same_bits import check_same_bits, require_delays
 from starpullm.checks.tree import check_tree
 from starpullm.data.generator import generate_tokens
+from starpullm.errors import FileError
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, layer_name, shipped_record
 from starpullm.processes.clocks import read_clock
 from starpullm.processes.ranks import guarded
@@ -79,12 +81,23 @@ def checkpoint_in(directory: Path, record: GoldenRecord) -> Path:
 def find_record(name: str) -> GoldenRecord:
     """Return the shipped record of this name, or else the record in the file of this name.
 
+    The name of a shipped record may end in ``.json``, if there is no such file.
+
     Raises
     ------
     FormatError, FileError
         If the file doesn't contain a record, or can't be read.
     """
-    return shipped_record(name) if name in SHIPPED_RECORDS else GoldenRecord.load(name)
+    shipped = name.removesuffix(".json")
+    if shipped in SHIPPED_RECORDS and (shipped == name or not Path(name).exists()):
+        return shipped_record(shipped)
+    if not Path(name).suffix and not Path(name).exists():
+        raise FileError(
+            f"{name}: no such file, expected one or the name of a shipped record: {', '.join(SHIPPED_RECORDS)}",
+            errno.ENOENT,
+            name,
+        )
+    return GoldenRecord.load(name)
 
 
 @contextmanager

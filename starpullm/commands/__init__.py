@@ -7,12 +7,10 @@ from starpullm.commands import (
     bench,
     checkpoint,
     convert,
-    debug_state,
     demo,
     doctor,
     generate,
     parity,
-    plot,
     probe,
     record,
     report,
@@ -24,21 +22,13 @@ from starpullm.commands.main import main
 
 __all__ = ["main"]
 
-for _module in (
-    bench,
-    checkpoint,
-    convert,
-    debug_state,
-    demo,
-    doctor,
-    generate,
-    parity,
-    plot,
-    probe,
-    record,
-    report,
-    tokenize,
-    trace,
-    train,
-):
-    main.add_command(_module.command)
+_SECTIONS = {
+    "Check": (doctor, parity, probe, record, report),
+    "Train": (demo, train, generate),
+    "Measure": (bench, trace),
+    "Convert": (checkpoint, tokenize, convert),
+}
+for _modules in _SECTIONS.values():
+    for _module in _modules:
+        main.add_command(_module.command)
+main.sections = {title: [str(module.command.name) for module in modules] for title, modules in _SECTIONS.items()}

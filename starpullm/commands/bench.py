@@ -81,7 +81,7 @@ from starpullm.trainer import REDUCTIONS
     help="Compare with the same training by PyTorch, with matmuls by a BLAS, or with another build of the library",
 )
 @click.option(
-    "--other-library",
+    "--baseline-library",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
     help="The libstarpullm.so for --against library.",
@@ -98,7 +98,7 @@ def command(**values: Any) -> None:
     """Measure how fast training is, and where the time goes.
 
     Every combination of the repeated options is measured in processes of its own, one after the other. Nothing else
-    should run on the machine. `starpullm plot` draws the output of --json.
+    should run on the machine.
 
     "limit" is the most operations per second that the same cores do in registers in this arithmetic, "of limit" how
     much of it the matmuls reach. Idle time of workers counts as "StarPU" while the data of a task are there, otherwise
@@ -116,8 +116,8 @@ def command(**values: Any) -> None:
         raise click.UsageError("expected either --model or --checkpoint")
     if run.batch_sizes and run.total_batch_sizes:
         raise click.UsageError("expected either --batch-size or --total-batch-size")
-    if ("library" in run.peers) != (run.other_library is not None):
-        raise click.UsageError("expected --against library together with --other-library")
+    if ("library" in run.peers) != (run.baseline_library is not None):
+        raise click.UsageError("expected --against library together with --baseline-library")
     if run.history and run.peers:
         raise click.UsageError("--history: expected no --against with it")
     if run.history:
@@ -177,7 +177,7 @@ def _measure_all(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint
                 except StarpullmError as error:
                     failures[workload] = error
                     document.append({"configuration": workload, "failure": str(error)})
-                    ERR.print(f"Error: {error}")
+                    progress.console.print(f"Error: {error}")
                 report.document["throughput"] = json_value(document)
                 report.renew()
                 if workload in failures:
@@ -220,7 +220,7 @@ def _measure(
         checkpoint,
         run.peers,
         blas_library=run.blas_library,
-        other_library=run.other_library and run.other_library.absolute(),
+        other_library=run.baseline_library and run.baseline_library.absolute(),
         time_limit=run.time_limit,
         progress=progress,
     )

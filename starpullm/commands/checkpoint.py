@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from starpullm.commands import options
 from starpullm.commands.render import print_json
 from starpullm.data.generator import initial_checkpoint
 from starpullm.data.models import MODELS
+from starpullm.errors import FileError
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.model import ModelConfig, num_parameters, padded_vocab, parameter_shapes
 
@@ -39,12 +42,15 @@ def command() -> None:
 @click.option("--vocab", "vocab_size", type=int, metavar="V", help="Number of tokens in the vocabulary.")
 @click.option("--max-seq-len", type=int, metavar="maxT", help="Tokens of the longest sequence.")
 @click.option("--seed", type=click.IntRange(min=0), default=42, help="Seed of the random parameters.")
+@click.option("--force", is_flag=True, help="Replace OUT if it exists.")
 @click.argument("out", type=options.PATH)
-def checkpoint_new(name: str | None, seed: int, out: Path, **sizes: int | None) -> None:
+def checkpoint_new(name: str | None, seed: int, force: bool, out: Path, **sizes: int | None) -> None:
     """Write an untrained model, initialised as GPT-2 is, to the file OUT.
 
-    Its sizes are those of --config, or all of them are given.
+    Its sizes are those of --config, or all of them are given. A file of that name is replaced only with --force.
     """
+    if os.path.lexists(out) and not out.is_dir() and not force:
+        raise FileError(f"{out}: exists already, expected a new file, or --force to replace it", errno.EEXIST, str(out))
     config = _config(name, {size: value for size, value in sizes.items() if value is not None})
     initial_checkpoint(out, config, seed)
     click.echo(f"{out}: {num_parameters(config)} parameters")
@@ -64,7 +70,7 @@ def _config(name: str | None, sizes: dict[str, int]) -> ModelConfig:
     return ModelConfig(**sizes)
 
 
-@command.command("show")
+@command.command("show", epilog=options.example("starpullm checkpoint show model.bin"))
 @click.argument("file", type=options.PATH)
 @options.as_json
 def checkpoint_show(file: Path, as_json: bool) -> None:

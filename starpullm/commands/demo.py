@@ -18,7 +18,7 @@ from starpullm.training import demo as demo_run
 from starpullm.training.loop import StepReport
 
 
-@click.command("demo")
+@click.command("demo", epilog=options.example("starpullm demo"))
 @click.option("--output", type=options.PATH, default="starpullm-demo", help="Folder for the results.")
 def command(output: Path) -> None:
     """Train a small GPT-2 on Shakespeare, and sample from it.

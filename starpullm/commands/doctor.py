@@ -13,11 +13,10 @@ from starpullm.checks.result import Outcome
 from starpullm.commands import options
 from starpullm.commands.main import EXIT_DIFFERENT
 from starpullm.commands.render import OUT, print_json, progress_bar
-from starpullm.commands.settings import Settings
 from starpullm.machine import Machine, inspect_machine, vector_libm
 
 
-@click.command("doctor")
+@click.command("doctor", epilog=options.example("starpullm doctor", "starpullm doctor --prove-libm --every 100"))
 @click.option("--prove-libm", is_flag=True, help="Compare the vector versions of libm's functions with libm.")
 @click.option(
     "--every",
@@ -37,11 +36,9 @@ def command(prove_libm: bool, every: int, as_json: bool) -> None:
         _prove_libm(every, as_json)
         return
     machine = inspect_machine()
-    settings = click.get_current_context().find_object(Settings) or Settings()
     if as_json:
-        print_json({**machine.as_json(), "settings": str(settings.file) if settings.file else None})
+        print_json(machine.as_json())
         return
-    OUT.print(f"{'settings':<19}{settings.file or 'no file'}")
     for name, text in _rows(machine):
         OUT.print(f"{name:<19}{text}")
     for finding in machine.findings:

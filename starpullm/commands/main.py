@@ -1,7 +1,7 @@
 """The command group, its exit statuses, and the contexts in which commands run over ranks.
 
 Exit status: 0 success; 1 a comparison found differences; 2 bad usage or bad input; 3 not comparable; 4 a failure of the
-machine (memory, disk, StarPU); 130 interrupted.
+machine (memory, disk, StarPU); 130 interrupted; 141 nobody reads standard output any more.
 """
 
 from __future__ import annotations
@@ -9,18 +9,19 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 import starpullm
 from starpullm.binding.library import ENVIRONMENT_VARIABLE
 from starpullm.commands.render import ERR, OUT
-from starpullm.commands.settings import find_settings
 from starpullm.errors import FileError, FormatError, InvalidArgumentError, MissingDependencyError, StarpullmError
 from starpullm.processes.ranks import (
     check_same_options,
@@ -38,6 +39,7 @@ EXIT_BAD_INPUT = 2
 EXIT_NOT_COMPARABLE = 3
 EXIT_MACHINE_FAILED = 4
 EXIT_INTERRUPTED = 128 + signal.SIGINT  # as in shells; click would use 1
+EXIT_CLOSED_PIPE = 128 + signal.SIGPIPE  # the same
 _INPUT_ERRORS = (InvalidArgumentError, FormatError, MissingDependencyError)
 # These error numbers mean that the path was wrong, not that the disk failed.
 _WRONG_NAME = (errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
@@ -48,6 +50,8 @@ def exit_status(error: BaseException) -> int:
     """Return the exit status of an error; the module's docstring lists them."""
     if isinstance(error, KeyboardInterrupt):
         return EXIT_INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        return EXIT_CLOSED_PIPE
     if isinstance(error, SystemExit | click.ClickException | click.exceptions.Exit):
         return default_exit_status(error)
     missing = isinstance(error, FileError) and error.errno in _PATH_ERRORS
@@ -56,13 +60,34 @@ def exit_status(error: BaseException) -> int:
 
 
 class _Group(click.Group):
-    """Prints the sentence of an error instead of a traceback, and exits with its status."""
+    """Prints the sentence of an error instead of a traceback, and exits with its status.
+
+    ``sections`` are the headings under which --help lists the commands, each with the names of its commands.
+    """
+
+    sections: Mapping[str, Sequence[str]]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = formatter.width - 6 - max(map(len, self.commands))
+        for title, names in self.sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(width)) for name in names])
+
+    def make_context(self, *args: Any, **options: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **options)  # prints --help and --version
+        except BrokenPipeError:
+            _give_up_output()
+            raise click.exceptions.Exit(EXIT_CLOSED_PIPE) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
+        except BrokenPipeError:
+            _give_up_output()
+            ctx.exit(EXIT_CLOSED_PIPE)
         except (Exception, KeyboardInterrupt) as error:
             match error:
                 case StarpullmError():
@@ -74,6 +99,18 @@ class _Group(click.Group):
                 case _:
                     traceback.print_exc()
             ctx.exit(exit_status(error))
+
+
+def _give_up_output() -> None:
+    """Let what Python still writes at its end go nowhere, instead of failing there."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # nothing may be written to it, or it is no file
+            try:
+                stream.flush()
+            except BrokenPipeError:
+                os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 @contextmanager
@@ -121,15 +158,9 @@ def guarded_ranks(comm: Comm | None) -> AbstractContextManager[None]:
 )
 @click.pass_context
 def main(ctx: click.Context, library: str | None) -> None:
-    """Train GPT-2 as one StarPU task graph, and check that its bits are those of llm.c.
-
-    Settings that are typed again and again can be written into starpullm.toml, or into pyproject.toml under
-    [tool.starpullm]: library, llmc-library, records, partitions.
-    """
-    settings = find_settings(Path.cwd())
-    ctx.obj = settings
-    ctx.default_map = settings.default_map(main)
-    library = library or settings.library
+    """Train GPT-2 as one StarPU task graph, and check that its bits are those of llm.c."""
     if library:
+        if ctx.get_parameter_source("library") is ParameterSource.COMMANDLINE and not Path(library).is_file():
+            raise InvalidArgumentError(f"--library: {library}: no such file, expected a libstarpullm.so")
         # Also for the processes that a command starts.
         os.environ[ENVIRONMENT_VARIABLE] = library

@@ -87,9 +87,9 @@ partitions = repeated(
 )
 
 
-def llmc_lib(*, help: str, required: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def llmc_library(*, help: str, required: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return the option that names llm.c's shared object."""
-    return click.option("--llmc-lib", type=PATH, envvar="STARPULLM_LLMC_LIB", required=required, help=help)
+    return click.option("--llmc-library", type=PATH, envvar="STARPULLM_LLMC_LIB", required=required, help=help)
 
 
 def example(*commands: str) -> str:

@@ -19,7 +19,7 @@ from starpullm.checks.result import Outcome
 from starpullm.checks.runs import MAX_RECORDED, MAX_RECORDED_PARAMETERS, Place, find_record, record_steps
 from starpullm.commands import options
 from starpullm.commands.main import EXIT_DIFFERENT, EXIT_NOT_COMPARABLE, all_ranks, guarded_ranks
-from starpullm.commands.render import OUT, print_json, progress_bar
+from starpullm.commands.render import ERR, OUT, print_json, progress_bar
 from starpullm.commands.reporting import CommandReport, command_report
 from starpullm.data.sizes import divisors
 from starpullm.errors import InvalidArgumentError
@@ -51,7 +51,7 @@ MAX_DETAILS = 16
 @click.option("--full", is_flag=True, help="Without RECORD: also use the shipped record of the 124M model.")
 @options.matmul
 @options.blas_library
-@options.llmc_lib(
+@options.llmc_library(
     help="Compare with llm.c itself, built as this shared object, on the models, tokens and settings of the records.",
 )
 @options.as_json
@@ -61,8 +61,8 @@ def command(**values: Any) -> None:
 
     RECORD is a golden record: the name of one of the package (tiny, odd, small, deep, single, ragged, long, wide,
     gpt2-124m), or a file with hashes of all tensors that llm.c computed. By default all records of the package but
-    gpt2-124m are used. Every combination of the repeated options is compared. Under mpirun, the ranks share the batch
-    of a record.
+    gpt2-124m are used; those whose batch can't be cut into --sub-batches are left out. Every combination of the
+    repeated options is compared. Under mpirun, the ranks share the batch of a record.
 
     Exit status: 0 if all bits are equal; 1 if some differ; 2 for bad usage or input, also if the ranks can share no
     record's batch; 3 if nothing can be compared, because this machine's libm is not the record's or a BLAS computes the
@@ -72,8 +72,11 @@ def command(**values: Any) -> None:
     records = [find_record(name) for name in run.record_files]
     results: list[ParityResult] = []
     with all_ranks() as comm, command_report(run.report, "starpullm parity", comm) as report:
-        plan = _plan(records, run.full, run.sub_batches, comm.Get_size() if comm else 1)
-        report.leave_out(_left_out(run, plan, report.document))
+        plan, unfit = _plan(records, run.full, run.sub_batches, comm.Get_size() if comm else 1)
+        report.leave_out([*unfit, *_left_out(run, plan, report.document)])
+        if not OUT.quiet:
+            for entry in unfit:
+                ERR.print(f"note: {entry.what} is left out: {entry.reason}")
         places = list(product(run.partitions, run.schedulers))
         with (
             tempfile.TemporaryDirectory(prefix="starpullm-parity-") as name,
@@ -86,7 +89,9 @@ def command(**values: Any) -> None:
             bar = progress.add_task("parity", total=steps)
             for record, counts in plan:
                 checkpoint = make_inputs(record, directory)
-                reference = run_llmc(run.llmc_lib, record, checkpoint, directory, comm) if run.llmc_lib else None
+                reference = (
+                    run_llmc(run.llmc_library, record, checkpoint, directory, comm) if run.llmc_library else None
+                )
                 for place in places:
                     with (
                         Runtime(*place, comm, matmul=run.matmul, blas_library=run.blas_library) as runtime,
@@ -116,36 +121,53 @@ def command(**values: Any) -> None:
 
 
 def _plan(
-    records: Sequence[GoldenRecord], full: bool, sub_batches: str, ranks: int
-) -> list[tuple[GoldenRecord, list[int]]]:
-    """Return the records to compare with, and for each of them the numbers of sub-batches of a rank.
+    named: Sequence[GoldenRecord], full: bool, sub_batches: str, ranks: int
+) -> tuple[list[tuple[GoldenRecord, list[int]]], list[LeftOut]]:
+    """Return the records to compare with, each with the numbers of sub-batches of a rank, and the records left out.
 
-    Shipped records whose batch these ranks can't share are left out; if that leaves none, or if a record that was named
-    is one of them, the command is refused.
+    Shipped records whose batch can't be cut so are left out. If that leaves none, or if a record that was named is one
+    of them, the command is refused.
     """
-    if not records:
-        shipped = [record for name, record in shipped_records().items() if full or name != "gpt2-124m"]
-        records = [record for record in shipped if record.batch_size % ranks == 0]
-        if not records:
-            batches = ", ".join(f"{record.name} {record.batch_size}" for record in shipped)
-            raise InvalidArgumentError(
-                f"ranks: found {ranks}, expected a divisor of the batch of a shipped record ({batches}); nothing would "
-                "be compared"
-            )
+    count = _count(sub_batches)
+    records = named or [record for name, record in shipped_records().items() if full or name != "gpt2-124m"]
+    plan: list[tuple[GoldenRecord, list[int]]] = []
+    unfit: list[LeftOut] = []
     for record in records:
-        if record.batch_size % ranks:
-            raise InvalidArgumentError(
-                f"{record.name}: its batch of {record.batch_size} can't be spread over {ranks} ranks; nothing would be "
-                "compared"
-            )
+        own, rest = divmod(record.batch_size, ranks)
+        if rest:
+            reason = f"its batch of {record.batch_size} can't be spread over {ranks} ranks"
+        elif count and own % count:
+            reason = f"sub_batches: found {count}, expected a divisor of the batch size {own}"
+            reason += " of each rank" if ranks > 1 else ""
+        else:
+            plan.append((record, [count] if count else divisors(own)))
+            continue
+        if named:
+            raise InvalidArgumentError(f"{record.name}: {reason}; nothing would be compared")
+        unfit.append(LeftOut(f"record {record.name}", reason))
+    if not plan:
+        batches = ", ".join(f"{record.name} {record.batch_size}" for record in records)
+        parts = f"{ranks} ranks" + (f" and {count} sub-batches of each" if count else "")
+        raise InvalidArgumentError(
+            f"ranks: found {parts}, expected a divisor of the batch of a shipped record ({batches}); nothing would be "
+            "compared"
+        )
+    return plan, unfit
+
+
+def _count(sub_batches: str) -> int | None:
+    """Return the number of sub-batches, or None for all that divide the batch."""
     if sub_batches == "all":
-        return [(record, divisors(record.batch_size // ranks)) for record in records]
+        return None
     try:
-        return [(record, [int(sub_batches)]) for record in records]
+        count = int(sub_batches)
     except ValueError:
+        count = 0
+    if count < 1:
         raise click.BadParameter(
-            f'expected a number or "all", found "{sub_batches}"', param_hint="--sub-batches"
-        ) from None
+            f'expected a positive number or "all", found "{sub_batches}"', param_hint="--sub-batches"
+        )
+    return count
 
 
 def _left_out(
@@ -160,8 +182,8 @@ def _left_out(
         "this command compares bits; pytest --pyargs starpullm.suite checks the rest",
     )
     yield LeftOut("speed", "starpullm bench measures it")
-    if not run.llmc_lib:
-        yield LeftOut("llm.c itself as reference", "there is no llm.c: --llmc-lib names one")
+    if not run.llmc_library:
+        yield LeftOut("llm.c itself as reference", "there is no llm.c: --llmc-library names one")
     if document["ranks"] == 1:
         yield LeftOut("several ranks", "one process; mpirun -n R starpullm parity runs over ranks")
     named = [record.name for record, _ in plan]

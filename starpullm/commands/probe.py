@@ -28,10 +28,10 @@ _STATUS = {Outcome.PASSED: 0, Outcome.FAILED: EXIT_DIFFERENT, Outcome.NOT_COMPAR
 )
 @click.argument("program", metavar="PROGRAM", nargs=1)
 @click.argument("arguments", metavar="[ARG]...", nargs=-1, type=click.UNPROCESSED)
-@click.option("--runs", type=int, default=DEFAULT_RUNS, metavar="N", help="Runs in disturbed schedules.")
-@click.option("--seed", type=int, default=1, metavar="S", help="Seed of the first disturbed schedule.")
+@click.option("--runs", type=int, default=DEFAULT_RUNS, metavar="N", help="Runs in perturbed schedules.")
+@click.option("--seed", type=int, default=1, metavar="S", help="Seed of the first perturbed schedule.")
 @click.option("--workers", type=int, default=DEFAULT_WORKERS, metavar="W", help="CPU workers that StarPU is given.")
-@click.option("--timeout", type=float, default=DEFAULT_TIME_LIMIT, metavar="SECONDS", help="Time limit of each run.")
+@click.option("--time-limit", type=float, default=DEFAULT_TIME_LIMIT, metavar="SECONDS", help="Time limit of each run.")
 @click.option(
     "--tolerance", metavar="4ulp|1e-6", help="Bound of contents whose order is free (REDUX, COMMUTE): ULP, or relative."
 )
@@ -43,7 +43,7 @@ def command(
     runs: int,
     seed: int,
     workers: int,
-    timeout: float,
+    time_limit: float,
     tolerance: str | None,
     tolerance_type: str | None,
     as_json: bool,
@@ -52,7 +52,7 @@ def command(
 
     PROGRAM is run with each ARG unchanged, with a scheduling policy that StarPU loads: in the reference schedule (one
     worker, in the order of submission) twice, once more with poison in what tasks declare as written only, and in
-    disturbed schedules. The contents of all handles after all tasks are compared. PROGRAM may be a launcher of ranks on
+    perturbed schedules. The contents of all handles after all tasks are compared. PROGRAM may be a launcher of ranks on
     this machine, such as mpirun.
 
     Exit status: 0 if they are the same and every task does what it declares; 1 if not, or if the program fails, crashes
@@ -65,7 +65,7 @@ def command(
             runs=runs,
             seed=seed,
             workers=workers,
-            time_limit=timeout,
+            time_limit=time_limit,
             tolerance=tolerance,
             tolerance_type=tolerance_type,
             progress=lambda: progress.advance(bar),

@@ -17,12 +17,12 @@ from starpullm.files.model import ModelConfig, padded_vocab
 @click.command(
     "record",
     epilog=options.example(
-        "starpullm record --llmc-lib libllmc.so --layers 2 --heads 2 --channels 48 --batch-size 4 --seq-len 32 "
+        "starpullm record --llmc-library libllmc.so --layers 2 --heads 2 --channels 48 --batch-size 4 --seq-len 32 "
         "--steps 3 mine.json",
         "starpullm parity mine.json",
     ),
 )
-@options.llmc_lib(required=True, help="llm.c, built as a strict shared object.")
+@options.llmc_library(required=True, help="llm.c, built as a strict shared object.")
 @options.model_sizes(required=True)
 @click.option("--vocab", "vocab_size", type=int, default=257, metavar="V", help="Number of tokens in the vocabulary.")
 @click.option(
@@ -40,7 +40,7 @@ from starpullm.files.model import ModelConfig, padded_vocab
 @click.option("--weight-decay", type=float, default=0.01, help="Weight decay of AdamW.")
 @click.argument("out", metavar="OUT.json", type=options.PATH)
 def command(
-    llmc_lib: Path,
+    llmc_library: Path,
     vocab_size: int,
     padded_vocab_size: int | None,
     max_seq_len: int | None,
@@ -77,7 +77,7 @@ def command(
         "weight_decay": weight_decay,
     }
     record = make_record(
-        llmc_lib,
+        llmc_library,
         out,
         model=model,
         seed=seed,

@@ -1,4 +1,4 @@
-"""Runs a program in the reference schedule and in disturbed ones, and judges what was recorded."""
+"""Runs a program in the reference schedule and in perturbed ones, and judges what was recorded."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def probe_program(
         The program and its arguments, or ``mpirun -n N`` and them. It is run 3 + ``runs`` times; again for a finding
         whose first differing element is to be told.
     runs
-        In disturbed schedules, at least 1.
+        In perturbed schedules, at least 1.
     seed
         Of the first of them, at least 1; the others follow.
     workers
@@ -137,7 +137,7 @@ class _Judge:
         others = [
             schedules.REPEATED,
             schedules.POISONED,
-            *schedules.disturbed(runs, seed, self._workers, delay_us),
+            *schedules.perturbed(runs, seed, self._workers, delay_us),
         ]
         for number, schedule in enumerate(others):
             run = self._run(schedule, str(number))

@@ -76,7 +76,7 @@ REPEATED = Schedule("reference schedule, again")
 POISONED = Schedule("reference schedule with poison", poison=True)
 
 
-def disturbed(runs: int, seed: int, num_workers: int, delay_us: int) -> Sequence[Schedule]:
+def perturbed(runs: int, seed: int, num_workers: int, delay_us: int) -> Sequence[Schedule]:
     """Return schedules with consecutive seeds; every third one runs one task at a time, the others up to all."""
     schedules = []
     for number in range(runs):

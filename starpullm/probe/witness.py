@@ -16,7 +16,7 @@ from starpullm.probe.recorded import RecordedRun
 from starpullm.probe.schedules import REFERENCE, Schedule
 
 _ATTEMPTS = 3
-"""Runs of the disturbed schedule: its seed decides the choice among ready tasks, the machine which tasks are ready."""
+"""Runs of the perturbed schedule: its seed decides the choice among ready tasks, the machine which tasks are ready."""
 
 RunAgain = Callable[[Schedule, str], RecordedRun]
 

@@ -63,7 +63,7 @@ def test_blas() -> None:
 
 
 def test_another_build_has_the_same_losses() -> None:
-    library = ("--against", "library", "--other-library", find_library())
+    library = ("--against", "library", "--baseline-library", find_library())
     comparison = against("--model", "tiny", *library, "--iterations", 2)
     assert_consistent(comparison, 2)
     assert [contender["name"] for contender in comparison["contenders"]] == ["strict", "library"]
@@ -73,8 +73,8 @@ def test_another_build_has_the_same_losses() -> None:
 
 def test_another_build_is_named() -> None:
     done = run_cli("bench", "--model", "tiny", "--against", "library").check(2)
-    assert "expected --against library together with --other-library" in done.stderr
-    done = run_cli("bench", "--model", "tiny", "--against", "library", "--other-library", "no.so").check(2)
+    assert "expected --against library together with --baseline-library" in done.stderr
+    done = run_cli("bench", "--model", "tiny", "--against", "library", "--baseline-library", "no.so").check(2)
     assert "no.so" in done.stderr
 
 

@@ -126,26 +126,6 @@ def test_text() -> None:
     assert run.stderr == ""
 
 
-def test_pictures(tmp_path: Path) -> None:
-    """From a bench's JSON to files; what they show is in tests/unit/test_plots.py."""
-    sizes = ("--batch-size", 2, "--batch-size", 4, "--seq-len", 8, "--iterations", 2)
-    partitions = ("--partition", "1x1", "--partition", "2x1")
-    run = run_cli(
-        "bench", "--model", "tiny", *sizes, *partitions, "--json", timeout=TIMEOUT, environment=TWO_CORES
-    ).check()
-    assert [of["configuration"]["batch_size"] for of in json.loads(run.stdout)] == [2, 2, 4, 4]
-    results = tmp_path / "bench.json"
-    results.write_text(run.stdout)
-    for kind in ("strong", "weak", "partitions"):
-        picture = tmp_path / f"{kind}.svg"
-        run = run_cli("plot", kind, results, "--output", picture, environment={"MPLCONFIGDIR": str(tmp_path)}).check()
-        assert run.stdout == f"saved {picture}\n"
-        assert run.stderr == ""
-        assert "</svg>" in picture.read_text()
-    run = run_cli("plot", "weak", tmp_path / "none.json", "--output", tmp_path / "none.svg").check(2)
-    assert run.stderr == f"Error: {tmp_path / 'none.json'}: can't be read: No such file or directory\n"
-
-
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [

@@ -22,9 +22,8 @@ import pytest
 from starpullm.data.loader import TokenLoader
 from starpullm.errors import StarpullmError
 from starpullm.files.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from starpullm.files.debug_state import read_debug_state
 from starpullm.files.header import header_bytes
-from starpullm.files.model import ModelConfig, num_parameters, parameter_shapes
+from starpullm.files.model import ModelConfig, parameter_shapes
 from starpullm.files.tokenizer import read_tokenizer
 from starpullm.files.tokens import write_tokens
 from starpullm.files.training_state import read_training_state
@@ -70,11 +69,6 @@ def checkpoint_by_c(runtime: Runtime, path: Path) -> bytes:
 
 def checkpoint_by_python(path: Path) -> bytes:
     return b"".join(array.tobytes() for array in read_checkpoint(path).parameters.values())
-
-
-def debug_state_by_python(path: Path) -> bytes:
-    state = read_debug_state(path, CONFIG)
-    return b"".join(array.tobytes() for array in (state.inputs, state.logits, *state.gradients.values()))
 
 
 def tokens_by_python(path: Path) -> bytes:
@@ -124,11 +118,8 @@ def make_kinds(directory: Path) -> list[Kind]:
     """Write one small file of each format."""
     shapes = parameter_shapes(CONFIG).items()
     tensors = {name: np.full(shape, number, np.float32) for number, (name, shape) in enumerate(shapes)}
-    paths = {name: directory / f"{name}.bin" for name in ("checkpoint", "debug", "tokens", "tokenizer")}
+    paths = {name: directory / f"{name}.bin" for name in ("checkpoint", "tokens", "tokenizer")}
     write_checkpoint(paths["checkpoint"], Checkpoint(CONFIG, tensors))
-    ids = np.arange(8, dtype=np.int32) % 3
-    values = np.arange(12 + 1 + num_parameters(CONFIG), dtype=np.float32)
-    paths["debug"].write_bytes(header_bytes(20240327, 2, 2, 2) + ids.tobytes() + values.tobytes())
     write_tokens(paths["tokens"], np.arange(9) % 3)
     paths["tokenizer"].write_bytes(header_bytes(20240328, 2, 3, 2) + b"\1a\2bc\1d")
     with Runtime("1x1") as runtime, Trainer(runtime, paths["checkpoint"], batch_size=1, seq_len=2) as trainer:
@@ -139,7 +130,6 @@ def make_kinds(directory: Path) -> list[Kind]:
     state = directory / f"step-{STEP:012}" / "rank-00000-of-00001.state"
     return [
         Kind(paths["checkpoint"], checkpoint_by_c, checkpoint_by_python, 12, 32),
-        Kind(paths["debug"], None, debug_state_by_python, 12, 16),
         Kind(paths["tokens"], None, tokens_by_python, 12, 12),
         Kind(paths["tokenizer"], None, tokenizer_by_python, 6, 16),
         Kind(state, state_by_c, state_by_python, 1, 128),
@@ -251,4 +241,4 @@ def test_mutated_files(tmp_path: Path, request: pytest.FixtureRequest, part: int
     arguments: tuple[Any, ...] = (tmp_path / "files", part * count, count)
     disagreements, accepted = run_function(look_at, *arguments, timeout=60 + count * 5e-3)
     assert not disagreements, "\n".join(disagreements[:20])
-    assert all(accepted[kind] for kind in ("checkpoint", "debug", "tokens", "tokenizer", "rank-00000-of-00001"))
+    assert all(accepted[kind] for kind in ("checkpoint", "tokens", "tokenizer", "rank-00000-of-00001"))

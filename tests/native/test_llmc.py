@@ -22,14 +22,14 @@ StandIn = Callable[..., Path]
 
 def parity(library: Path, *options: object) -> Finished:
     """Compare tiny with it."""
-    return run_cli("parity", shipped_record("tiny").path, "--llmc-lib", library, *options, environment=TWO_CORES)
+    return run_cli("parity", shipped_record("tiny").path, "--llmc-library", library, *options, environment=TWO_CORES)
 
 
 @pytest.mark.parametrize("name", ["tiny", "odd"])
 def test_every_tensor_of_every_step(llmc_stand_in: StandIn, name: str) -> None:
     record = shipped_record(name)
     options = ("--partition", "2x1", "--sub-batches", record.batch_size)
-    run = run_cli("parity", record.path, "--llmc-lib", llmc_stand_in(), *options, environment=TWO_CORES).check()
+    run = run_cli("parity", record.path, "--llmc-library", llmc_stand_in(), *options, environment=TWO_CORES).check()
     tensors = sum(len(group) for step in record.steps for group in step.digests.values())
     line, last = run.stdout.splitlines()
     equal = f"{tensors} tensors over {record.num_steps} steps, 0 differ"
@@ -44,7 +44,7 @@ def test_comparable_on_any_libm(llmc_stand_in: StandIn, tmp_path: Path) -> None:
     path = tmp_path / "elsewhere.json"
     path.write_text(json.dumps(content))
     run_cli("parity", path).check(3)
-    run_cli("parity", path, "--llmc-lib", llmc_stand_in()).check()
+    run_cli("parity", path, "--llmc-library", llmc_stand_in()).check()
 
 
 def test_other_bits_are_found_and_named(llmc_stand_in: StandIn) -> None:

@@ -24,7 +24,7 @@ TINY = (
 
 
 def record(library: Path, out: Path, *options: object) -> Finished:
-    return run_cli("record", "--llmc-lib", library, *options, out)
+    return run_cli("record", "--llmc-library", library, *options, out)
 
 
 def test_own_sizes(llmc_stand_in: StandIn, tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_library_that_ends(llmc_stand_in: StandIn, tmp_path: Path) -> None:
         (("--batch-size", "0"), "batch_size: expected a positive number, found 0"),
         (("--max-seq-len", "6"), "seq_len: found 7, expected at most max_seq_len = 6"),
         (("--heads", "2"), "channels: expected divisible by num_heads = 2, found 15"),
-        (("--llmc-lib", "none.so"), "none.so: no such file"),
+        (("--llmc-library", "none.so"), "none.so: no such file"),
     ],
 )
 def test_bad_options(llmc_stand_in: StandIn, tmp_path: Path, change: tuple[str, str], message: str) -> None:

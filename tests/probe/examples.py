@@ -31,7 +31,7 @@ PAGE = EXAMPLES / "programs.md"
 WORKERS = 4
 TIME_LIMIT = 60.0
 RUNS = 3
-"""In disturbed schedules, the first time that a program is probed; in one schedule the other times."""
+"""In perturbed schedules, the first time that a program is probed; in one schedule the other times."""
 TIMES = 10
 
 Row = dict[str, Any]
@@ -116,7 +116,7 @@ def page(rows: Mapping[str, Row], where: str) -> str:
         "",
         f"{where}, {WORKERS} workers,",
         f"{time.strftime('%Y-%m-%d')}. Each time that a program is probed it runs twice in the reference schedule, "
-        f"once with poison and in disturbed schedules: {RUNS} the first time, then one each. Programs below",
+        f"once with poison and in perturbed schedules: {RUNS} the first time, then one each. Programs below",
         "`mpi/` and `stencil/` run as 2 ranks under mpirun, some as 4. Contents compared are those of all times",
         "together. Times are seconds of one run: bare, and on average under the probe. The machine was shared, so they",
         "show only the order of magnitude. *Times, alarms*: how often it was probed, how often it wasn't *same*.",

@@ -154,7 +154,7 @@ def page(rows: Mapping[str, Row], where: str) -> str:
         "",
         "<!-- made by python -m tests.probe.lies -->",
         "",
-        f"{where}, {WORKERS} workers, {RUNS} disturbed runs,",
+        f"{where}, {WORKERS} workers, {RUNS} perturbed runs,",
         f"{time.strftime('%Y-%m-%d')}. Each lie is one access mode of one codelet, changed in a program on which",
         "the probe says *same*: in the codelet, and in the calls that insert its tasks. Only codelets that run are",
         "changed. The lies are patches in `.cache/starpu-examples/lies`.",

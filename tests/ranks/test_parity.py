@@ -86,7 +86,7 @@ def test_a_difference_names_the_rank_that_wrote_it() -> None:
 
 def test_a_live_llmc(llmc_stand_in: Callable[..., Path]) -> None:
     """Rank 0 runs the command; an error is printed once, and all ranks end."""
-    options = ("parity", "--sub-batches", 1, shipped_record("tiny").path, "--llmc-lib")
+    options = ("parity", "--sub-batches", 1, shipped_record("tiny").path, "--llmc-library")
     run = run_cli(2, *options, llmc_stand_in())
     assert run.reports[0].stdout.splitlines()[-1] == "parity: 570 tensors over 3 steps, 0 differ"
     library = llmc_stand_in("OTHER_CONFIG")

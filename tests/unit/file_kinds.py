@@ -1,4 +1,4 @@
-"""Small files of llm.c's four formats, with functions that read and write them, for the tests of formats."""
+"""Small files of three of llm.c's formats, with functions that read and write them, for the tests of formats."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from starpullm.files.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from starpullm.files.debug_state import DebugState, read_debug_state
 from starpullm.files.header import HEADER_BYTES, StrPath, header_bytes
 from starpullm.files.model import ModelConfig, parameter_shapes
 from starpullm.files.tokenizer import Tokenizer, read_tokenizer
@@ -33,27 +32,6 @@ def some_tensors(config: ModelConfig, seed: int = 0) -> dict[str, NDArray[np.flo
         name: random.integers(0, 2**32, shape, np.uint32).view(np.float32)
         for name, shape in parameter_shapes(config).items()
     }
-
-
-def some_debug_state(config: ModelConfig, batch_size: int, seq_len: int, seed: int = 0) -> DebugState:
-    """Return a debug state of random content."""
-    random = np.random.default_rng(seed)
-    return DebugState(
-        config,
-        inputs=random.integers(0, config.vocab_size, (batch_size, seq_len), np.int32),
-        targets=random.integers(0, config.vocab_size, (batch_size, seq_len), np.int32),
-        logits=random.standard_normal((batch_size, seq_len, config.vocab_size), np.float32),
-        loss=float(np.float32(1.25)),
-        gradients=some_tensors(config, seed),
-    )
-
-
-def write_debug_state(path: StrPath, state: DebugState) -> None:
-    """Write a debug state as docs/formats.md has it."""
-    parts = [state.inputs, state.targets, state.logits, np.float32(state.loss), *state.gradients.values()]
-    Path(path).write_bytes(
-        header_bytes(20240327, 2, *state.inputs.shape) + b"".join(np.asarray(part).tobytes() for part in parts)
-    )
 
 
 def write_tokenizer(path: StrPath, tokenizer: Tokenizer, version: int = 2) -> None:
@@ -92,12 +70,6 @@ def _sections() -> tuple[int, ...]:
     return tuple(HEADER_BYTES + int(end) for end in np.cumsum(sizes))
 
 
-def _debug_sections() -> tuple[int, ...]:
-    before = np.cumsum([4 * 6, 4 * 6, 4 * 6 * CONFIG.vocab_size, 4])
-    ends = [HEADER_BYTES + int(end) for end in before]
-    return (*ends, *(end - HEADER_BYTES + ends[-1] for end in _sections()))
-
-
 TOKENIZER = Tokenizer((b"a", b"bcd", b"\xff", b"<|endoftext|>"), end_of_text=3)
 KINDS = [
     Kind(
@@ -123,14 +95,6 @@ KINDS = [
         lambda path: write_checkpoint(path, Checkpoint(CONFIG, some_tensors(CONFIG))),
         checkpoint_config,
         _sections(),
-    ),
-    Kind(
-        "debug state",
-        20240327,
-        2,
-        lambda path: write_debug_state(path, some_debug_state(CONFIG, 2, 3)),
-        lambda path: read_debug_state(path, CONFIG),
-        _debug_sections(),
     ),
     Kind(
         "tokenizer",
