@@ -5,6 +5,7 @@ All files are little-endian. A header starts with magic number and version.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -45,6 +46,8 @@ def header_bytes(*values: int) -> bytes:
 def reading(path: StrPath) -> Iterator[tuple[BinaryIO, Path]]:
     """Open a file for reading, and convert errors of the operating system to `FileError`."""
     where = Path(path)
+    if "\0" in str(where):
+        raise FileError(f"{str(where)!r}: can't be read: no file's name has a null character", errno.ENOENT, str(where))
     try:
         with where.open("rb") as file:
             yield file, where
@@ -61,7 +64,7 @@ def reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def refusal(where: Path, position: int, expected: str, found: str) -> FormatError:
+def refusal(where: Path | str, position: int, expected: str, found: str) -> FormatError:
     """Return the exception for a wrong byte."""
     return FormatError(f"{where}, byte {position}: expected {expected}, found {found}")
 
