@@ -5,13 +5,13 @@ matplotlib is imported when a plot is drawn.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starpullm.errors import FileError, FormatError, InvalidArgumentError, MissingDependencyError
+from starpullm.files.json_reader import read_json
 from starpullm.report.scaling import KINDS, TITLES, Point, Series, panels
 from starpullm.speed.measure import Throughput
 
@@ -42,15 +42,10 @@ def read_results(paths: Iterable[Path]) -> list[Throughput]:
     """
     results = []
     for path in paths:
-        try:
-            entries = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise FileError(f"{path}: can't be read: {error.strerror}", error.errno, str(path)) from error
-        except ValueError as error:
-            raise FormatError(f"{path}: expected JSON, as starpullm bench --json prints it: {error}") from error
+        entries = read_json(path)
         try:
             results += [Throughput.from_json(entry) for entry in entries if "failure" not in entry]
-        except (TypeError, KeyError, AttributeError) as error:
+        except (TypeError, KeyError, AttributeError, InvalidArgumentError) as error:
             raise FormatError(
                 f"{path}: expected results of starpullm bench --json (without --against): {error}"
             ) from error

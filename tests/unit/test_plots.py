@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -173,6 +173,11 @@ def test_what_cannot_be_drawn(kind: str, results: list[Throughput], sentence: st
         plots.draw(kind, results)
 
 
+def with_entry(**changes: object) -> str:
+    """A file with one result that is changed."""
+    return json.dumps([{**json_value(RESULTS[0]), **changes}])
+
+
 def test_reading(tmp_path: Path) -> None:
     first, second = tmp_path / "a.json", tmp_path / "b.json"
     first.write_text(json.dumps(json_value(RESULTS[:3])))
@@ -183,7 +188,11 @@ def test_reading(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("{", "expected JSON, as starpullm bench --json prints it"),
+        ("{", "expected JSON, found"),
+        ("[" * 100_000, "expected JSON of at most 64 nested lists and objects"),
+        (with_entry(tokens_per_ms="fast"), "tokens_per_ms: found 'fast', expected a number"),
+        (with_entry(configuration={**asdict(RESULTS[0].configuration), "ranks": 0}), "ranks: found 0"),
+        (with_entry(configuration={**asdict(RESULTS[0].configuration), "ranks": "2"}), "not supported between"),
         ('[{"contenders": []}]', r"expected results of starpullm bench --json \(without --against\)"),
         ("[1]", "expected results of starpullm bench --json"),
         ("3", "expected results of starpullm bench --json"),
