@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from starpullm.checks.reference64 import GradientReference, ReadTensor, gradient_references
-from starpullm.checks.result import CheckResult, Outcome, passed_if
+from starpullm.checks.result import CheckResult, Outcome
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.model import ModelConfig
 from starpullm.golden.records import layer_name
@@ -47,9 +47,11 @@ class Multiplicity:
 class TensorError:
     """The error of one tensor at the element where ``ratio`` = error ÷ limit is largest.
 
-    ``ratio`` is infinite for a value that isn't finite. ``num_beyond`` is the number of elements whose ratio is more
-    than 1. ``explained_by`` lists contributions that the sum doesn't contain exactly once, if these numbers explain the
-    error, that is, if with them every element is within its limit.
+    ``ratio`` is infinite for a value or a reference that isn't finite. ``num_beyond`` is the number of elements whose
+    ratio is more than 1, ``num_not_finite`` that of values and ``num_without_reference`` that of references that aren't
+    finite. ``is_bounded`` is false if a sum has so many terms that no limit is known. ``explained_by`` lists
+    contributions that the sum doesn't contain exactly once, if these numbers explain the error, that is, if with them
+    every element is within its limit.
     """
 
     tensor: str
@@ -61,6 +63,9 @@ class TensorError:
     error: float
     limit: float
     ratio: float
+    num_not_finite: int = 0
+    num_without_reference: int = 0
+    is_bounded: bool = True
     explained_by: tuple[Multiplicity, ...] = ()
 
     def __str__(self) -> str:
@@ -94,12 +99,15 @@ def gradient_error(
     values = np.asarray(actual, np.float64)
     if values.shape != reference.value.shape or not values.size:
         raise InvalidArgumentError(f"{tensor}: found shape {values.shape}, expected {reference.value.shape}, not empty")
+    is_finite, has_reference = np.isfinite(values), np.isfinite(reference.value)
     with np.errstate(invalid="ignore"):
         error = np.abs(values - reference.value)
-    limit = np.broadcast_to(reference.limit(), error.shape)
-    # A value that isn't finite is beyond any limit. A sum of one term without a product is exact: its limit is 0.
-    ratio = np.divide(error, limit, out=np.where(error == 0, 0.0, np.inf), where=limit > 0)
-    ratio[~np.isfinite(values)] = np.inf
+        limit = np.broadcast_to(reference.limit(), error.shape)
+        has_bound = np.isfinite(limit)
+        limit = np.where(has_bound, limit, np.inf)
+        # A sum of one term without a product is exact: its limit is 0.
+        ratio = np.divide(error, limit, out=np.where(error == 0, 0.0, np.inf), where=limit > 0)
+    ratio[~(is_finite & has_reference)] = np.inf
     worst = np.unravel_index(int(ratio.argmax()), ratio.shape)
     return TensorError(
         tensor=tensor,
@@ -111,6 +119,9 @@ def gradient_error(
         error=float(error[worst]),
         limit=float(limit[worst]),
         ratio=float(ratio[worst]),
+        num_not_finite=int((~is_finite).sum()),
+        num_without_reference=int((~has_reference).sum()),
+        is_bounded=bool((has_bound | ~has_reference).all()),
         explained_by=explained_by,
     )
 
@@ -123,10 +134,9 @@ def multiplicities(
     The numbers are fitted by least squares over all elements and rounded to integers. They are returned only if the
     sum of the contributions, each taken that many times, differs from the actual sum by at most its limit everywhere.
     """
-    values = np.asarray(actual, np.float64)
-    if not np.isfinite(values).all():
+    values, parts = np.asarray(actual, np.float64), list(contributions.values())
+    if not all(np.isfinite(of).all() for of in (values, *(part.value for part in parts))):
         return None
-    parts = list(contributions.values())
     # Gradients are small; without a scale their squares could underflow.
     scale = max((np.abs(part.value).max(initial=0) for part in parts), default=0) or 1.0
     columns = [part.value.reshape(-1) / scale for part in parts]
@@ -177,21 +187,18 @@ def check_gradients(
     if sub_batches < 1 or batch_size % sub_batches:
         raise InvalidArgumentError(f"sub_batches: found {sub_batches}, expected a divisor of {batch_size}")
     errors = []
-    for name, layer, reference in gradient_references(tensor, config, inputs):
-        label = layer_name(name, layer)
-        actual = tensor("grads", name, layer)
-        error = gradient_error(label, actual, reference)
-        if error.num_beyond and sub_batches > 1:
-            parts = _sub_batch_references(tensor, config, inputs, sub_batches, (name, layer))
-            found = multiplicities(actual, parts) or ()
-            error = gradient_error(label, actual, reference, tuple(entry for entry in found if entry.times != 1))
-        errors.append(error)
+    with np.errstate(invalid="ignore"):
+        for name, layer, reference in gradient_references(tensor, config, inputs):
+            label = layer_name(name, layer)
+            actual = tensor("grads", name, layer)
+            error = gradient_error(label, actual, reference)
+            if error.num_beyond and sub_batches > 1:
+                parts = _sub_batch_references(tensor, config, inputs, sub_batches, (name, layer))
+                found = multiplicities(actual, parts) or ()
+                error = gradient_error(label, actual, reference, tuple(entry for entry in found if entry.times != 1))
+            errors.append(error)
     worst = max(error.ratio for error in errors)
-    beyond = sum(error.num_beyond > 0 for error in errors)
-    outcome = passed_if(not beyond)
-    finding = f"{len(errors)} gradients, {beyond} beyond their limit; the largest error is {worst:.3g} of it"
-    if not all(np.isfinite(error.limit) for error in errors):
-        outcome, finding = Outcome.INCONCLUSIVE, "so many terms that no bound is known"
+    outcome, finding = _judge(errors)
     return GradientErrorResult(
         name="gradient error",
         outcome=outcome,
@@ -201,6 +208,25 @@ def check_gradients(
         limit=1,
         tensors=tuple(errors),
     )
+
+
+def _judge(errors: Sequence[TensorError]) -> tuple[Outcome, str]:
+    """Return the outcome and the finding: what isn't finite is a failure, a sum without a bound isn't."""
+    beyond = sum(error.num_beyond > 0 for error in errors)
+    finding = f"{len(errors)} gradients, {beyond} beyond their limit"
+    if not beyond:
+        if all(error.is_bounded for error in errors):
+            return Outcome.PASSED, f"{finding}; the largest error is {max(error.ratio for error in errors):.3g} of it"
+        return Outcome.INCONCLUSIVE, "so many terms that no bound is known"
+    not_finite = sum(error.num_not_finite > 0 for error in errors)
+    without_reference = sum(error.num_without_reference > 0 for error in errors)
+    if not_finite:
+        finding += f"; {not_finite} have values that aren't finite"
+    if without_reference:
+        finding += f"; {without_reference} have no reference, because the step's activations aren't finite"
+    if not not_finite and not without_reference:
+        finding += f"; the largest error is {max(error.ratio for error in errors):.3g} of it"
+    return Outcome.FAILED, finding
 
 
 def _sub_batch_references(

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -217,10 +218,18 @@ def poison(place: Place, *, record: str, sub_batches: int, reduction: str, seed:
 
 
 def gradients(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> GradientErrorResult:
-    """Compare every gradient of the second step with its sum in float64."""
+    """Compare every gradient of the second step with its sum in float64, or of the first step if one isn't finite.
+
+    Such a gradient would make the parameters, and so the reference of the second step, not finite either.
+    """
     golden = find_record(record)
-    with _two_steps(place, golden, sub_batches, reduction, seed) as trainer:
-        inputs, _ = generate_tokens(seed, 1, golden.batch_size, golden.seq_len, golden.model.vocab_size)
+    with new_trainer(place, golden, sub_batches=sub_batches, reduction=reduction) as trainer:
+        number = 0
+        trainer.step(*own_batch(trainer, seed, number))
+        if _on_rank_0(trainer, partial(_are_gradients_finite, trainer.config.num_layers)):
+            number = 1
+            trainer.step(*own_batch(trainer, seed, number))
+        inputs, _ = generate_tokens(seed, number, golden.batch_size, golden.seq_len, golden.model.vocab_size)
         return _on_rank_0(
             trainer,
             lambda tensor: check_gradients(
@@ -312,6 +321,11 @@ def _two_steps(place: Place, record: GoldenRecord, sub_batches: int, reduction: 
         for number in range(2):
             trainer.step(*own_batch(trainer, seed, number))
         yield trainer
+
+
+def _are_gradients_finite(num_layers: int, tensor: ReadTensor) -> bool:
+    keys = (key for key in execution_order(num_layers) if key[0] == "grads")
+    return all(np.isfinite(tensor(*key)).all() for key in keys)
 
 
 def _on_rank_0(trainer: Trainer, check: Callable[[ReadTensor], R]) -> R:

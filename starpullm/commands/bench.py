@@ -6,7 +6,6 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,11 +21,9 @@ from starpullm.commands.reporting import CommandReport, command_report
 from starpullm.data.generator import generate_checkpoint
 from starpullm.errors import StarpullmError
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
-from starpullm.machine import inspect_machine, machine_fingerprint
 from starpullm.processes.lock import machine_lock
 from starpullm.report.left_out import LeftOut
 from starpullm.runtime import Partition
-from starpullm.speed.history import History
 from starpullm.speed.measure import Throughput, bench
 from starpullm.speed.noise import NoiseMeter
 from starpullm.speed.peers.compare import PEERS, STRICT, Comparison, compare
@@ -86,12 +83,6 @@ from starpullm.trainer import REDUCTIONS
     metavar="FILE",
     help="The libstarpullm.so for --against library.",
 )
-@click.option(
-    "--history",
-    type=options.PATH,
-    metavar="FILE",
-    help="Append the results to this file, and compare them with its earlier ones of this machine.",
-)
 @options.as_json
 @options.report
 def command(**values: Any) -> None:
@@ -104,9 +95,6 @@ def command(**values: Any) -> None:
     much of it the matmuls reach. Idle time of workers counts as "StarPU" while the data of a task are there, otherwise
     as "waiting".
 
-    --history compares the fraction of the limit with the median of earlier runs of the same configuration on a machine
-    with the same fingerprint, and needs six of them for a verdict.
-
     With --against, the contenders take turns in --iterations rounds. "strict is" says how many times as fast the strict
     run is: the median, the least and the most of the ratios within each round. With fewer than six rounds there is no
     median.
@@ -118,10 +106,6 @@ def command(**values: Any) -> None:
         raise click.UsageError("expected either --batch-size or --total-batch-size")
     if ("library" in run.peers) != (run.baseline_library is not None):
         raise click.UsageError("expected --against library together with --baseline-library")
-    if run.history and run.peers:
-        raise click.UsageError("--history: expected no --against with it")
-    if run.history:
-        run.history = History(run.history, machine_fingerprint(asdict(inspect_machine())))
     record = shipped_record(run.model) if run.model else None
     workloads = list(_workloads(run, record))
     signal.signal(signal.SIGTERM, _leave)  # it arrives soon: this process runs no native code for long
@@ -190,22 +174,8 @@ def _measure_all(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint
         elif results:
             sentence = _print_end(results, failures, workloads, noise)
             report.document["notes"].append(sentence)
-        if run.history:
-            measured = [of for of in results if isinstance(of, Throughput)]
-            report.document["history"] = [row for result in measured for row in _history_rows(run.history, result)]
-            _add_to_history(run.history, measured, workloads, run.as_json)
     if failures:
         sys.exit(exit_status(next(iter(failures.values()))))
-
-
-def _history_rows(history: History, result: Throughput) -> Iterator[dict[str, Any]]:
-    """Yield the earlier runs of a result's configuration and this one, as a report has them; nothing if it is alone."""
-    earlier = [(entry.time, entry.result) for entry in history.earlier(result)]
-    names = ("tokens_per_ms", "matmul_limit_gflops", "fraction_of_limit")
-    workload = result.configuration
-    for time, of in [*earlier, ("this run", result)] if earlier else []:
-        speeds = {name: getattr(of, name) for name in names}
-        yield {"name": f"{workload.model}, B = {workload.batch_size}, {workload}", "time": time, "commit": "", **speeds}
 
 
 def _measure(
@@ -298,16 +268,6 @@ def _print_end(
     sentence = noise.sentence(what, ranges)
     OUT.print(sentence)
     return sentence
-
-
-def _add_to_history(
-    history: History, results: Sequence[Throughput], workloads: Sequence[Workload], as_json: bool
-) -> None:
-    """Store the results, and print how they compare with earlier ones."""
-    if not as_json:
-        for result in results:
-            OUT.print(f"{_name(result.configuration, workloads)}: {history.compare(result)}")
-    history.append(results)
 
 
 def _details(result: Throughput) -> str:

@@ -24,8 +24,8 @@ from starpullm.traces.summary import summary_lines
     ),
 )
 @click.argument("run", type=options.PATH)
-@click.option("--format", "name", type=click.Choice(FORMATS), help="Format to write; csv is a folder for StarVZ.")
-@click.option("--output", type=options.PATH, metavar="PATH", help="File, or for csv folder, to write.")
+@click.option("--format", "name", type=click.Choice(FORMATS), help="Format to write.")
+@click.option("--output", type=options.PATH, metavar="FILE", help="File to write.")
 @click.option(
     "--steps",
     metavar="FIRST-LAST",
@@ -36,8 +36,7 @@ def command(run: Path, name: str | None, output: Path | None, steps: str | None)
     """Describe a trace, or write it for another tool.
 
     RUN is a file that `train --trace` has written. perfetto: JSON for ui.perfetto.dev and chrome://tracing. paje: for
-    ViTE and pj_dump. dot and graphml: the task graph, for Graphviz, NetworkX and Gephi. csv: the files that StarVZ
-    reads.
+    ViTE, PajeNG and StarVZ. dot: the task graph, for Graphviz.
     """
     if (name is None) != (output is None):
         raise click.UsageError("expected --format and --output together")

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import lzma
+import struct
+import tokenize
+import zipfile
+import zlib
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar
 
@@ -15,6 +20,11 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 SCAN: Final = 1 << 22  # ids at a time (8 MB), so that a scan of a mapped file needs little memory
 UINT16: Final = np.dtype("<u2")
 FLOAT32: Final = np.dtype("<f4")
+DAMAGED_ARCHIVE: Final = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, tokenize.TokenError, SyntaxError),
+    *(OSError, EOFError, RuntimeError, ValueError, TypeError, LookupError, OverflowError),
+)
+"""What `zipfile` and NumPy raise while they read a damaged archive of arrays."""
 
 
 def bytes_of(array: NDArray[np.generic], dtype: np.dtype[np.generic]) -> memoryview:

@@ -63,6 +63,8 @@ def reading(path: StrPath) -> Iterator[tuple[BinaryIO, Path]]:
 @contextmanager
 def file_errors(where: Path) -> Iterator[None]:
     """Convert errors of the operating system to `FileError`, and a lack of memory to `OutOfMemoryError`."""
+    if "\0" in str(where):
+        raise FileError(f"{str(where)!r}: can't be read: no file's name has a null character", errno.ENOENT, str(where))
     try:
         yield
     except StarpullmError:
@@ -89,7 +91,7 @@ def reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def refusal(where: Path, position: int, expected: str, found: str) -> FormatError:
+def refusal(where: Path | str, position: int, expected: str, found: str) -> FormatError:
     """Return the exception for a wrong byte."""
     return FormatError(f"{where}, byte {position}: expected {expected}, found {found}")
 

@@ -14,8 +14,9 @@ from typing import Any, Final, NamedTuple
 
 from starpullm.errors import FormatError
 from starpullm.files.header import StrPath, reading
+from starpullm.files.json_reader import parse_object
 from starpullm.files.model import UNLAYERED_PARAMETERS, ModelConfig, config_problem
-from starpullm.files.safetensors import StoredTensor, parse_object, stored_tensors
+from starpullm.files.safetensors import StoredTensor, stored_tensors
 
 CONFIG_FILE: Final = "config.json"
 MODEL_FILE: Final = "model.safetensors"

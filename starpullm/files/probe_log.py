@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.errors import FormatError
-from starpullm.files.header import reading
+from starpullm.files.header import file_size, reading
 
 MAGIC: Final = b"STPPROBE"
 FORMAT: Final = 1
@@ -157,11 +158,10 @@ class ProbeLog:
             return None
         offset, size = self._place_of_contents[contents]
         with reading(self.folder / "bytes") as (file, _):
+            if (length := file_size(file)) < offset + size:
+                raise FormatError(f"{self.folder}/bytes: found {length} bytes, expected {offset + size}")
             file.seek(offset)
-            found = file.read(size)
-        if len(found) < size:
-            raise FormatError(f"{self.folder}/bytes: found {offset + len(found)} bytes, expected {offset + size}")
-        return found
+            return file.read(size)
 
     def times(self, kind: int) -> NDArray[np.int64]:
         """Return when each task was ready, started or ended; -1 if it never was."""
@@ -195,8 +195,7 @@ def read_probe_log(folder: Path) -> ProbeLog:
         name: _read_stream(folder / name, RECORDS[name], int(count))
         for name, count in zip(_STREAMS, header["counts"], strict=True)
     }
-    with reading(folder / "stack") as (file, _):
-        stack = file.read().decode(errors="replace")
+    stack = _read_stack(folder / "stack")
     names = tuple(text.decode(errors="replace") for text in arrays.pop("names")["text"].tolist())
     log = ProbeLog(folder=folder, header=header, names=names, stack=stack, **arrays)
     return _checked(log)
@@ -215,12 +214,23 @@ def _read_header(path: Path) -> np.void:
     return header
 
 
+def _read_stack(path: Path) -> str:
+    """Return the stack; nothing if the process was killed before it had written the first line."""
+    with reading(path) as (file, _):
+        stack = file.read().decode(errors="replace")
+    first, end, _ = stack.partition("\n")
+    if end and not re.fullmatch("task (none|[0-9]{1,20})", first):
+        raise FormatError(f"{path}: found the line {first!r:.40}, expected the task that the signal came in")
+    return stack if end else ""
+
+
 def _read_stream(path: Path, dtype: np.dtype[np.void], count: int) -> NDArray[np.void]:
     with reading(path) as (file, _):
-        records = np.fromfile(file, dtype, count)
-    if len(records) < count:
-        raise FormatError(f"{path}: found {len(records)} records, expected the {count} that the header counts")
-    return records
+        # Before NumPy allocates memory for so many: a damaged header counts more than any machine can hold.
+        found = file_size(file) // dtype.itemsize
+        if found < count:
+            raise FormatError(f"{path}: found {found} records, expected the {count} that the header counts")
+        return np.fromfile(file, dtype, count)
 
 
 def _checked(log: ProbeLog) -> ProbeLog:

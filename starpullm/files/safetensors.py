@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NoReturn
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from starpullm.errors import FormatError
 from starpullm.files.arrays import FLOAT32, UINT16, read_array
 from starpullm.files.header import StrPath, file_size, reading, refusal
+from starpullm.files.json_reader import parse_object
 from starpullm.files.model import num_elements
 
 LENGTH_BYTES: Final = 8
@@ -104,35 +105,6 @@ def header_of(shapes: Mapping[str, tuple[int, ...]]) -> bytes:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % LENGTH_BYTES)  # so that the values are aligned
     return len(text).to_bytes(LENGTH_BYTES, "little") + text
-
-
-def parse_object(text: bytes, where: Path, start: int = 0) -> dict[str, Any]:
-    """Parse a JSON object without repeated keys; `start` is the position of its text in the file."""
-
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name, value in items:
-            if name in found:
-                raise ValueError(f"the key {name} twice")
-            found[name] = value
-        return found
-
-    def no_number(name: str) -> NoReturn:
-        raise ValueError(f"the number {name}")
-
-    try:
-        value = json.loads(text.decode("utf-8"), object_pairs_hook=pairs, parse_constant=no_number)
-    except json.JSONDecodeError as error:
-        raise refusal(where, start + error.pos, "JSON", error.msg) from error
-    except UnicodeDecodeError as error:
-        raise refusal(where, start + error.start, "JSON in UTF-8", error.reason) from error
-    except RecursionError as error:
-        raise refusal(where, start, "a JSON object", "one that is nested too deeply") from error
-    except ValueError as error:
-        raise refusal(where, start, "JSON", str(error)) from error
-    if not isinstance(value, dict):
-        raise refusal(where, start, "a JSON object", type(value).__name__)
-    return value
 
 
 def _read_header(file: BinaryIO, where: Path) -> tuple[dict[str, Any], int]:

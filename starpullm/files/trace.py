@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import io
 import json
-import lzma
 import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.errors import FormatError
+from starpullm.files.arrays import DAMAGED_ARCHIVE
 from starpullm.files.atomic import atomic_write
 from starpullm.files.header import StrPath, reading
+from starpullm.files.json_reader import parse_json
 
 FORMAT: Final = "starpullm trace"
 VERSION: Final = 1
@@ -49,10 +49,6 @@ ACCESS: Final = np.dtype([("handle", "<i4"), ("mode", "<i4")])
 _RANK: Final = {"host": str, "partition": str, "clock_uncertainty_ns": int}
 _HANDLE: Final = {"name": str, "bytes": int}
 _MODES = (1, 4)  # the first and the last access mode
-_DAMAGE = (
-    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError, NotImplementedError, RuntimeError),
-    *(ValueError, KeyError),
-)
 
 
 @dataclass(frozen=True)
@@ -115,7 +111,7 @@ def read_trace_file(path: StrPath) -> TraceFile:
         try:
             with zipfile.ZipFile(data) as archive:
                 content = {name: archive.read(name) for name in (ABOUT, TASKS, ACCESSES)}
-        except _DAMAGE as error:
+        except DAMAGED_ARCHIVE as error:
             raise _refusal(where, f"a {FORMAT}, a zip archive with {ABOUT}, {TASKS} and {ACCESSES}", error) from error
         about = _read_about(where, content[ABOUT])
         trace = TraceFile(
@@ -137,10 +133,7 @@ def _refusal(where: Path, expected: str, found: object) -> FormatError:
 
 
 def _read_about(where: Path, text: bytes) -> dict[str, Any]:
-    try:
-        about = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _refusal(where, f"JSON in {ABOUT}", error) from error
+    about = parse_json(text, f"{where}, {ABOUT}")
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         found = about.get("format") if isinstance(about, dict) else type(about).__name__
         raise _refusal(where, f'format "{FORMAT}" in {ABOUT}', repr(found))
@@ -159,7 +152,8 @@ def _objects(where: Path, about: Mapping[str, Any], name: str, members: Mapping[
     objects: list[dict[str, Any]] = _member(where, about, name, list)
     for number, entry in enumerate(objects):
         for member, kind in members.items():
-            if not isinstance(entry, dict) or not isinstance(entry.get(member), kind):
+            value = entry.get(member) if isinstance(entry, dict) else None
+            if type(value) is not kind or (isinstance(value, int) and not 0 <= value < 2**63):
                 raise _refusal(where, f"{member} of type {kind.__name__} in {name}[{number}] of {ABOUT}", repr(entry))
     return objects
 
@@ -169,7 +163,7 @@ def _read_array(where: Path, name: str, content: bytes, expected: np.dtype[np.vo
     try:
         version = np.lib.format.read_magic(stream)
         shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
-    except ValueError as error:
+    except DAMAGED_ARCHIVE as error:
         raise _refusal(where, f"a NumPy array in {name}", error) from error
     if version != (1, 0) or dtype != expected or len(shape) != 1:
         raise _refusal(where, f"a list of {expected.descr} in {name}", f"shape {shape} of {dtype}")

@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import re
-import zipfile
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -19,8 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.errors import FormatError, InvalidArgumentError
-from starpullm.files.header import StrPath, reading
-from starpullm.files.model import UNLAYERED_PARAMETERS, ModelConfig, parameter_shapes
+from starpullm.files.arrays import DAMAGED_ARCHIVE
+from starpullm.files.header import INT32_MAX, StrPath
+from starpullm.files.json_reader import read_json
+from starpullm.files.model import INT64_MAX, UNLAYERED_PARAMETERS, ModelConfig, parameter_shapes
 
 THRESHOLD_RECORDS: Final = ("single", "ragged", "long", "wide")
 """Names of the shipped records whose sizes lie beyond thresholds at which the code takes another path."""
@@ -43,6 +45,7 @@ _UNLAYERED: Final = frozenset(
 """The parameters and activations that don't belong to a layer."""
 
 _GOLDEN: Final = Path(__file__).parent
+_MAX_STEPS: Final = 10**6
 _DIGEST_DIGITS: Final = 32
 _SHA256_DIGITS: Final = 64
 
@@ -103,14 +106,14 @@ class GoldenRecord:
         Without results, the file may be of a record that is still to be made: no step has a loss or digests.
         """
         where = Path(path)
-        root = _Node(where, "", _read_json(where))
+        root = _Node(where, "", read_json(where))
         config = root.child("config")
         sizes = {field.name: config.child(field.name).integer() for field in fields(ModelConfig)}
         try:
             model = ModelConfig(**sizes)
         except InvalidArgumentError as error:
             raise FormatError(f"{where}, key config: {error}") from None
-        num_steps = config.child("steps").integer()
+        num_steps = config.child("steps").integer(maximum=_MAX_STEPS)
         steps = (GoldenStep(math.nan, "", {}),) * num_steps
         if with_results:
             steps = tuple(_step(node, model) for node in root.child("steps").items())
@@ -123,7 +126,7 @@ class GoldenRecord:
         return cls(
             path=where,
             name=config.child("name").text(),
-            seed=config.child("seed").integer(),
+            seed=config.child("seed").integer(maximum=INT64_MAX),
             model=model,
             batch_size=config.child("batch_size").integer(minimum=1),
             seq_len=config.child("seq_len").integer(minimum=1),
@@ -157,7 +160,7 @@ class GoldenRecord:
                     return None
                 array = np.asarray(archive[key], np.float32)
                 return array if layer is None else array[layer]
-        except (OSError, ValueError, IndexError, zipfile.BadZipFile) as error:
+        except (*DAMAGED_ARCHIVE, MemoryError) as error:
             raise FormatError(f"{arrays}, array {key}: expected the values of {tensor}: {error}") from error
 
 
@@ -176,7 +179,7 @@ def shipped_records() -> dict[str, GoldenRecord]:
 def shipped_libm_fingerprint() -> dict[str, str]:
     """Return the fingerprint of the libm with which the shipped records were made."""
     where = _GOLDEN / "libm.json"
-    return _fingerprint(_Node(where, "", _read_json(where)))
+    return _fingerprint(_Node(where, "", read_json(where)))
 
 
 # ---- Tensors ----
@@ -309,29 +312,20 @@ class _Node:
             raise self.refusal("a text")
         return self._value
 
-    def integer(self, minimum: int = 0) -> int:
-        if not isinstance(self._value, int) or isinstance(self._value, bool) or self._value < minimum:
-            raise self.refusal(f"an integer from {minimum} on")
+    def integer(self, minimum: int = 0, maximum: int = INT32_MAX) -> int:
+        if type(self._value) is not int or not minimum <= self._value <= maximum:
+            raise self.refusal(f"an integer from {minimum} to {maximum}")
         return self._value
 
     def number(self) -> float:
-        if not isinstance(self._value, int | float) or isinstance(self._value, bool):
-            raise self.refusal("a number")
+        if type(self._value) not in (int, float) or abs(self._value) > sys.float_info.max:
+            raise self.refusal("a number that fits into binary64")
         return float(self._value)
 
     def hex(self, digits: int) -> str:
         if not isinstance(self._value, str) or not re.fullmatch(f"[0-9a-f]{{{digits}}}", self._value):
             raise self.refusal(f"{digits} lower-case hex digits")
         return self._value
-
-
-def _read_json(path: Path) -> object:
-    try:
-        with reading(path) as (file, _):
-            content: object = json.loads(file.read())
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{path}: expected JSON: {error}") from error
-    return content
 
 
 def _fingerprint(node: _Node) -> dict[str, str]:
@@ -348,19 +342,16 @@ def _step(node: _Node, model: ModelConfig) -> GoldenStep:
     digests = {}
     for group in TENSOR_GROUPS:
         tensors = node.child(group)
-        names = _tensor_names(group, model)
-        unknown = tensors.mapping().keys() - set(names)
+        # The first missing name ends this: the number of layers can be any that the file says.
+        digests[group] = {name: tensors.child(name).hex(_DIGEST_DIGITS) for name in _tensor_names(group, model)}
+        unknown = tensors.mapping().keys() - digests[group].keys()
         if unknown:
             raise tensors.refusal(f"no tensor {min(unknown)}")
-        digests[group] = {name: tensors.child(name).hex(_DIGEST_DIGITS) for name in names}
     return GoldenStep(mean_loss, bits, digests)
 
 
-def _tensor_names(group: str, model: ModelConfig) -> list[str]:
+def _tensor_names(group: str, model: ModelConfig) -> Iterator[str]:
     activations = group in ("activations", "activation_grads")
-    shapes = activation_shapes(model, 1, 1) if activations else parameter_shapes(model)
-    names = []
-    for name in shapes:
+    for name in activation_shapes(model, 1, 1) if activations else parameter_shapes(model):
         layers = [None] if name in _UNLAYERED else range(model.num_layers)
-        names += [layer_name(name, layer) for layer in layers]
-    return names
+        yield from (layer_name(name, layer) for layer in layers)

@@ -1,9 +1,8 @@
-"""Throughput beside the machine's limit, and the stored runs with the points where their speed changed."""
+"""Throughput beside the machine's limit, and the stored runs."""
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,12 +13,7 @@ from starpullm.report.document import Document
 if TYPE_CHECKING:
     from bokeh.plotting import figure
 
-_SPEED, _LIMIT, _CHANGE = "#3b97d3", "#8a939e", "#d55e00"
-_MIN_RUNS = 6
-"""Of fewer stored runs no change point is looked for."""
-
-_MIN_PART = 3
-"""Runs on each side of a change point."""
+_SPEED, _LIMIT = "#3b97d3", "#8a939e"
 
 
 @dataclass(frozen=True)
@@ -37,22 +31,11 @@ class SpeedRow:
 
 
 @dataclass(frozen=True)
-class Change:
-    """A point where the speed of stored runs changed: between two runs, by so much."""
-
-    before: str
-    after: str
-    commits: str
-    ratio: float
-
-
-@dataclass(frozen=True)
 class History:
     """The stored runs of one configuration, the oldest first."""
 
     name: str
     runs: tuple[Mapping[str, Any], ...]
-    changes: tuple[Change, ...]
     draw: Callable[[], figure]
 
 
@@ -147,49 +130,11 @@ def histories_of(document: Document) -> list[History]:
     by_name: dict[str, list[Mapping[str, Any]]] = {}
     for run in document["history"]:
         by_name.setdefault(run["name"], []).append(run)
-    found = []
-    for name, runs in by_name.items():
-        places = change_points([run["fraction_of_limit"] for run in runs])
-        found.append(History(name, tuple(runs), tuple(_changes(runs, places)), partial(_history_plot, runs, places)))
-    return found
+    return [History(name, tuple(runs), partial(_history_plot, runs)) for name, runs in by_name.items()]
 
 
-def change_points(values: Sequence[float]) -> list[int]:
-    """Return where a series of speeds changes its level: the numbers of the first values after each change.
-
-    The logarithms of the speeds are cut so that the squared distances from the means of the parts, and a penalty for
-    each cut (3·σ²·ln n, where σ follows from the median distance of neighbours), are smallest together.
-    """
-    import numpy as np
-    import ruptures
-
-    if len(values) < _MIN_RUNS or min(values) <= 0:
-        return []
-    signal = np.log(np.array(values, np.float64))
-    distance = float(np.median(np.abs(np.diff(signal))))
-    sigma = distance / 0.954  # the median of |x - y| of two normal numbers is 0.954 σ
-    penalty = 3 * max(sigma, 1e-3) ** 2 * math.log(len(values))
-    found = ruptures.Pelt(model="l2", min_size=_MIN_PART, jump=1).fit(signal.reshape(-1, 1)).predict(pen=penalty)
-    return [int(place) for place in found[:-1]]
-
-
-def _changes(runs: Sequence[Mapping[str, Any]], places: Sequence[int]) -> list[Change]:
-    ends = [*places[1:], len(runs)]
-    starts = [0, *places[:-1]]
-    changes = []
-    for start, place, end in zip(starts, places, ends, strict=True):
-        old, new = (
-            statistics.median(run["fraction_of_limit"] for run in part) for part in (runs[start:place], runs[place:end])
-        )
-        before, after = runs[place - 1], runs[place]
-        known = before["commit"] and after["commit"]
-        commits = f"{before['commit'][:10]} to {after['commit'][:10]}" if known else ""
-        changes.append(Change(before["time"], after["time"], commits, new / old))
-    return changes
-
-
-def _history_plot(runs: Sequence[Mapping[str, Any]], places: Sequence[int]) -> figure:
-    from bokeh.models import ColumnDataSource, HoverTool, Span
+def _history_plot(runs: Sequence[Mapping[str, Any]]) -> figure:
+    from bokeh.models import ColumnDataSource, HoverTool
     from bokeh.plotting import figure
 
     numbers = list(range(1, len(runs) + 1))
@@ -211,10 +156,6 @@ def _history_plot(runs: Sequence[Mapping[str, Any]], places: Sequence[int]) -> f
     )
     plot.line(x="number", y="fraction", source=source, color=_SPEED, line_width=1)
     points = plot.scatter(x="number", y="fraction", source=source, size=8, color=_SPEED)
-    for place in places:
-        between = place + 0.5
-        change = Span(location=between, dimension="height", line_color=_CHANGE, line_dash="dashed", line_width=2)
-        plot.add_layout(change)
     plot.y_range.start = 0
     plot.add_tools(HoverTool(renderers=[points], tooltips="@time, @commit: @fraction"))
     return plot

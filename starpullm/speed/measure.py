@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _PEAK_REPETITIONS = 3  # before the steps, and as many after them
 
+_NUMBERS = ("tokens_per_ms", "matmul_flops", "matmul_gflops", "matmul_limit_gflops", "fraction_of_limit")
+
 _REFUSED = 2  # the exit status of a rank: the workload is not possible
 _REFUSALS: dict[str, type[StarpullmError]] = {
     kind.__name__: kind for kind in (InvalidArgumentError, FormatError, MissingDependencyError)
@@ -102,8 +104,20 @@ class Throughput:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Return the object that ``json_value`` was called on."""
-        return cls(**{**values, "configuration": Workload(**values["configuration"])})
+        """Return the object that ``json_value`` was called on.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If the configuration isn't possible.
+        TypeError, KeyError
+            If a field is missing, unknown, or of another type.
+        """
+        made = cls(**{**values, "configuration": Workload(**values["configuration"])})
+        for name in _NUMBERS:
+            if type(getattr(made, name)) not in (int, float):
+                raise TypeError(f"{name}: found {getattr(made, name)!r:.40}, expected a number")
+        return made
 
 
 def bench(workload: Workload, checkpoint: Path, time_limit: float) -> Throughput:

@@ -156,7 +156,6 @@ def test_clocks_are_aligned(recorded: Recorded) -> None:
     [
         ("perfetto", trace_readers.read_perfetto),
         ("paje", trace_readers.read_paje),
-        ("csv", trace_readers.read_starvz),
     ],
 )
 def test_timelines(
@@ -182,10 +181,6 @@ def same_graph(
         assert int(node.get("sub_batch", -1)) == task.sub_batch
         written = [access.handle.name for access in task.accesses if access.mode is AccessMode.WRITE]
         assert node.get("writes", "").split() == written
-
-
-def test_graphml(recorded: Recorded, exported: Callable[[str], Path]) -> None:
-    same_graph(recorded.run, recorded.edges, *trace_readers.read_graphml(exported("graphml")))
 
 
 # pydot calls pyparsing by names that are deprecated.

@@ -1,13 +1,11 @@
 """Readers of the formats of other tools, written from the formats' descriptions; none of them uses starpullm.
 
-NetworkX reads DOT (with pydot) and GraphML. Each reader returns what a tool would see: tasks, and pairs of tasks of
+NetworkX reads DOT, with pydot. Each reader returns what a tool would see: tasks, and pairs of tasks of
 which the second waits for the first.
 """
 
 from __future__ import annotations
 
-import csv
-import gzip
 import json
 import re
 import shlex
@@ -167,56 +165,13 @@ def read_paje(path: Path) -> Contents:
     return paje.tasks, edges
 
 
-def read_graph(graph: Any, text: Any = str) -> tuple[dict[int, dict[str, str]], set[tuple[int, int]]]:
-    """Return the nodes' attributes and the edges of a NetworkX graph, by the numbers of tasks."""
-    numbers = {node: int(str(node).removeprefix("t")) for node in graph.nodes}
-    nodes = {numbers[node]: {name: text(value) for name, value in graph.nodes[node].items()} for node in graph.nodes}
-    return nodes, {(numbers[edge[0]], numbers[edge[1]]) for edge in graph.edges}
-
-
 def read_dot(path: Path) -> tuple[dict[int, dict[str, str]], set[tuple[int, int]]]:
-    """Return nodes and edges of a DOT file; pydot leaves texts in their quotation marks, and lists the defaults."""
+    """Return the nodes' attributes and the edges of a DOT file, by the numbers of tasks."""
     graph = networkx.nx_pydot.read_dot(path)
-    graph.remove_nodes_from([node for node in graph.nodes if not node.startswith("t")])
-    return read_graph(graph, lambda value: value.strip('"'))
-
-
-def read_graphml(path: Path) -> tuple[dict[int, dict[str, str]], set[tuple[int, int]]]:
-    """Return nodes and edges of a GraphML file."""
-    return read_graph(networkx.read_graphml(path))
-
-
-def read_csv(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file by the names of its columns."""
-    content = path.read_bytes()
-    text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
-    rows = list(csv.DictReader(text.splitlines(), strict=True))
-    assert all(None not in row and None not in row.values() for row in rows)
-    return rows
-
-
-def read_starvz(folder: Path) -> Contents:
-    """Return states and the task graph of StarVZ's files; its times are in milliseconds."""
-    resources = {row["Name"] for row in read_csv(folder / "entities.csv") if row["Type"] == "Worker"}
-    tasks = {}
-    for row in read_csv(folder / "paje.worker_state.csv.gz"):
-        assert row["ResourceId"] in resources
-        rank, worker = row["ResourceId"].split("_CPU")
-        assert row["JobId"] == f"{rank}_{row['SubmitOrder']}"
-        start, end = float(row["Start"]) * 1000, float(row["End"]) * 1000
-        assert abs(float(row["Duration"]) * 1000 - (end - start)) < 0.01
-        tasks[int(row["SubmitOrder"])] = Task(row["Value"], int(rank), int(worker), start, end)
-    jobs = {f"{task.rank}_{number}": number for number, task in tasks.items()}
-    edges = {(jobs[row["Dependent"]], jobs[row["JobId"]]) for row in read_csv(folder / "dag.csv.gz")}
-    handles = {row["Handle"] for row in read_csv(folder / "rec.data_handles.csv.gz")}
-    waits = set()
-    for row in read_csv(folder / "rec.tasks.csv.gz"):
-        number = jobs[row["JobId"]]
-        assert row["Name"] == tasks[number].operation
-        assert float(row["SubmitTime"]) * 1000 <= tasks[number].start + 0.01
-        lists = [row[name].split() for name in ("Handles", "Modes", "Sizes")]
-        assert len({len(entries) for entries in lists}) == 1
-        assert set(lists[0]) <= handles
-        waits |= {(jobs[job], number) for job in row["DependsOn"].split()}
-    assert waits == edges
-    return tasks, edges
+    # pydot leaves texts in their quotation marks, and lists the defaults as nodes.
+    numbers = {node: int(node.removeprefix("t")) for node in graph.nodes if node.startswith("t")}
+    nodes = {
+        number: {name: value.strip('"') for name, value in graph.nodes[node].items()}
+        for node, number in numbers.items()
+    }
+    return nodes, {(numbers[edge[0]], numbers[edge[1]]) for edge in graph.edges}

@@ -25,7 +25,7 @@ from starpullm.report.left_out import LeftOut, beyond
 from starpullm.report.page import render
 from starpullm.report.scaling_plots import scaling_plots
 from starpullm.report.task_graph import task_graph_of
-from starpullm.report.throughput import change_points, speeds_of
+from starpullm.report.throughput import speeds_of
 from starpullm.report.verdict import check_rows, not_checked, verdict_of
 from starpullm.report.violations import violations_of
 from starpullm.report.workers import workers_of
@@ -182,12 +182,6 @@ def test_a_hundred_thousand_tasks_take_little_space() -> None:
     document["recordings"] = [recording(layers=12, steps=900)]
     assert len(document["recordings"][0]["tasks"]["step"]) > 100_000
     assert len(render(document)) < 16_000_000
-
-
-def test_change_points() -> None:
-    assert change_points([0.50, 0.51, 0.50, 0.505, 0.40, 0.402, 0.399, 0.401]) == [4]
-    assert change_points([0.50, 0.51, 0.50, 0.505, 0.49, 0.502, 0.499, 0.501]) == []
-    assert change_points([0.5, 0.1, 0.5]) == []  # too few to say
 
 
 def test_limit_in_tokens() -> None:

@@ -70,6 +70,16 @@ def short_header(folder: Path) -> None:
     (folder / "header").write_bytes(b"STPPROBE")
 
 
+def large_count(folder: Path) -> None:
+    header = np.fromfile(folder / "header", probe_log.HEADER)
+    header["counts"][0, STREAMS.index("events")] = 2**63
+    header.tofile(folder / "header")
+
+
+def odd_task(folder: Path) -> None:
+    (folder / "stack").write_text("task ²\n")
+
+
 def dangling(stream: str, member: str) -> Callable[[Path], None]:
     def damage(folder: Path) -> None:
         records = np.fromfile(folder / stream, probe_log.RECORDS[stream])
@@ -86,6 +96,8 @@ def dangling(stream: str, member: str) -> Callable[[Path], None]:
         (other_magic, "not a log of the probe"),
         (other_format, "found format 99, expected 1"),
         (short_header, "found 8 bytes, expected at least"),
+        (large_count, "events: found 4 records, expected the 9223372036854775808 that the header counts"),
+        (odd_task, "stack: found the line 'task ²', expected the task"),
         (dangling("tasks", "codelet"), "tasks: found codelet 99, expected less than 3"),
         (dangling("tasks", "first_access"), "don't follow each other"),
         (dangling("tasks", "num_accesses"), "accesses: found 2 records, expected 100"),
@@ -99,6 +111,27 @@ def test_damage_is_refused(tmp_path: Path, damage: Callable[[Path], None], sente
     damage(folder)
     with pytest.raises(FormatError, match=sentence):
         read_probe_log(folder)
+
+
+@pytest.mark.parametrize(("text", "stack"), [("task 1\nf()\n", "task 1\nf()\n"), ("task 1", ""), ("", "")])
+def test_a_stack_that_is_cut_off(tmp_path: Path, text: str, stack: str) -> None:
+    folder = write_log(tmp_path / "log")
+    (folder / "stack").write_text(text)
+    assert read_probe_log(folder).stack == stack
+
+
+@pytest.mark.parametrize("offset", [1, 2**63])
+def test_bytes_that_are_not_there(tmp_path: Path, offset: int) -> None:
+    folder = write_log(tmp_path / "log")
+    contents = np.zeros(1, probe_log.RECORDS["contents"])
+    contents["hash"], contents["offset"], contents["bytes"] = 7, offset, 4
+    contents.tofile(folder / "contents")
+    header = np.fromfile(folder / "header", probe_log.HEADER)
+    header["counts"][0, STREAMS.index("contents")] = 1
+    header.tofile(folder / "header")
+    (folder / "bytes").write_bytes(b"1234")
+    with pytest.raises(FormatError, match=f"bytes: found 4 bytes, expected {offset + 4}"):
+        read_probe_log(folder).bytes_of(7)
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

@@ -129,6 +129,16 @@ def test_raw_tensors_that_are_damaged(tmp_path: Path, tiny: Path) -> None:
     shutil.copy(tiny.with_suffix(".npz"), arrays)
     with pytest.raises(FormatError, match=r"expected the values of qkvw\[2\]"):
         GoldenRecord.load(path).raw_tensor(0, "grads", "qkvw[2]")
+    np.savez_compressed(arrays, **{"0/grads/wte": np.zeros(1000, np.float32)})
+    content = bytearray(arrays.read_bytes())
+    content[content.index(b"wte.npy") + len(b"wte.npy") + 20] = 0xFF
+    arrays.write_bytes(content)
+    with pytest.raises(FormatError, match="invalid"):
+        GoldenRecord.load(path).raw_tensor(0, "grads", "wte")
+    with arrays.open("wb") as file:
+        np.save(file, np.zeros(3))
+    with pytest.raises(FormatError, match=r"tiny\.npz, array 0/grads/wte"):
+        GoldenRecord.load(path).raw_tensor(0, "grads", "wte")
 
 
 # ---- What is refused ----
@@ -139,7 +149,7 @@ def test_no_json(tmp_path: Path, text: str) -> None:
     """The file is named."""
     path = tmp_path / "record.json"
     path.write_text(text, "latin-1")
-    with pytest.raises(FormatError, match=r"record\.json: expected JSON: "):
+    with pytest.raises(FormatError, match=r"record\.json, byte \d: expected JSON"):
         GoldenRecord.load(path)
 
 
@@ -230,6 +240,30 @@ def test_wrong_value(
     assert len(sentence.partition("key ")[2]) < 200
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("batch_size", 2**31, "an integer from 1 to 2147483647"),
+        ("num_layers", 10**4000, "an integer from 0 to 2147483647"),
+        ("steps", 10**18, "an integer from 0 to 1000000"),
+        ("seed", 2**63, "an integer from 0 to 9223372036854775807"),
+        ("learning_rate", 10**400, "a number that fits into binary64"),
+    ],
+)
+def test_large_number(content: Json, load: Callable[[Json], GoldenRecord], key: str, value: int, expected: str) -> None:
+    """Python's integers have no limit; everything that they are used for has one."""
+    content["config"][key] = value
+    with pytest.raises(FormatError, match=f"key config.{key}: expected {expected}, found 1?[029]"):
+        load(content)
+
+
+def test_layers_without_tensors(content: Json, load: Callable[[Json], GoldenRecord]) -> None:
+    """A large number of layers is refused at the first one without tensors, before names of all are made."""
+    content["config"].update(num_layers=2**31 - 1, num_heads=1, channels=1)
+    with pytest.raises(FormatError, match=r"key steps\[0\]\.activations\.ln1\[2\]: expected a value, found none"):
+        load(content)
+
+
 def test_not_an_object(tmp_path: Path) -> None:
     """The whole file has to be one object."""
     path = tmp_path / "record.json"
@@ -259,7 +293,7 @@ def test_unknown_tensor(content: Json, load: Callable[[Json], GoldenRecord]) -> 
         load(content)
 
 
-@pytest.mark.parametrize("loss", [4.1, 1e300, float("nan"), -0.0])
+@pytest.mark.parametrize("loss", [4.1, 1e300, -0.0])
 def test_loss_and_bits_disagree(content: Json, load: Callable[[Json], GoldenRecord], loss: float) -> None:
     """The loss is there twice, as a number and as bits."""
     content["steps"][1]["mean_loss"] = loss

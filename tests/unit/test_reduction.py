@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from starpullm.checks import reduction
 from starpullm.checks.reduction import (
     PROMISES,
     Multiplicity,
@@ -60,7 +61,7 @@ class Step:
 
     def tensor(self, group: str, name: str, layer: int | None) -> Floats:
         key = name if layer is None else f"{name}[{layer}]"
-        if group == "grads" and key in self.replaced:
+        if group in ("grads", "activations") and key in self.replaced:
             return self.replaced[key]
         groups = {
             "grads": self.model.grads,
@@ -264,6 +265,33 @@ def test_not_a_number_is_not_explained_either(step: Step) -> None:
     result = check_gradients(step.tensor, step.config, step.inputs, sub_batches=2)
     assert result.outcome is Outcome.FAILED
     assert json.loads(json.dumps(result.as_json(), allow_nan=False))["measured"] == "inf"
+
+
+def test_activations_that_are_not_finite_are_a_failure(step: Step) -> None:
+    """Without a reference nothing is known of the gradients; what spoilt the activations is a fault all the same."""
+    step.replaced["fch_gelu[0]"] = np.full_like(step.tensor("activations", "fch_gelu", 0), np.inf)
+    result = check_gradients(step.tensor, step.config, step.inputs, sub_batches=2)
+    assert result.outcome is Outcome.FAILED
+    assert result.finding.endswith("; 1 have no reference, because the step's activations aren't finite")
+
+
+@pytest.mark.parametrize(
+    ("value", "outcome", "finding"),
+    [
+        (1.0, Outcome.INCONCLUSIVE, "so many terms that no bound is known"),
+        (math.nan, Outcome.FAILED, "1 gradients, 1 beyond their limit; 1 have values that aren't finite"),
+    ],
+)
+def test_so_many_terms_that_no_bound_is_known(
+    step: Step, monkeypatch: pytest.MonkeyPatch, value: float, outcome: Outcome, finding: str
+) -> None:
+    """That isn't a failure, unless something isn't finite."""
+    ones = np.ones(step.config.channels)
+    long_sum = GradientReference(ones, ones, 2**24)
+    monkeypatch.setattr(reduction, "gradient_references", lambda *_: [("lnfb", None, long_sum)])
+    step.replaced["lnfb"] = np.full(step.config.channels, value, F32)
+    result = check_gradients(step.tensor, step.config, step.inputs)
+    assert (result.outcome, result.finding) == (outcome, finding)
 
 
 def test_sub_batches_must_divide_the_batch(step: Step) -> None:

@@ -128,6 +128,24 @@ def test_gradients_of_the_second_step_are_compared(place: Place, faulty: Callabl
     assert [tensor.tensor for tensor in failed.tensors if tensor.num_beyond] == ["fcw[0]"]
 
 
+def test_a_sum_that_is_not_finite_fails_in_the_step_in_which_it_is_made(
+    place: Place, faulty: Callable[[Fault], None]
+) -> None:
+    """From the second step on everything is NaN, and so is what it would be compared with."""
+    steps = []
+
+    def spoil(trainer: StrictTrainer) -> None:
+        steps.append(trainer.model.steps)
+        trainer.model.grads["fcw[0]"][1, 2] = np.nan
+
+    faulty(spoil)
+    failed = runs.gradients(place, **OPTIONS)
+    assert failed.outcome is Outcome.FAILED
+    assert failed.finding == "28 gradients, 1 beyond their limit; 1 have values that aren't finite"
+    assert [(of.tensor, of.num_not_finite) for of in failed.tensors if of.num_beyond] == [("fcw[0]", 1)]
+    assert steps == [1]
+
+
 def test_gradients_are_written_by_name(place: Place, faulty: object, tmp_path: Path) -> None:
     path = tmp_path / "gradients.npz"
     runs.write_gradients(place, **OPTIONS, path=str(path))

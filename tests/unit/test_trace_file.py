@@ -22,6 +22,8 @@ from starpullm.traces.content import dependencies_of_run_tasks
 from starpullm.traces.export import FORMATS, export
 from starpullm.traces.run import load_run
 
+RANK = {"host": "n1", "partition": "1x1", "clock_uncertainty_ns": 0}
+
 
 def some_trace() -> TraceFile:
     """Three tasks: one on each of two ranks, and between them a transfer, which no worker has run."""
@@ -37,12 +39,11 @@ def some_trace() -> TraceFile:
     tasks["num_accesses"] = [1, 2, 1]
     tasks["first_access"] = [0, 1, 3]
     accesses = np.array([(0, 2), (1, 2), (0, 1), (1, 3)], ACCESS)
-    rank = {"host": "n1", "partition": "1x1", "clock_uncertainty_ns": 0}
     return TraceFile(
         program="starpullm 1",
         settings={"scheduler": "lws", "model": {"num_layers": 1}},
         clock={"unix_ns": 5},
-        ranks=[rank, {**rank, "host": 'a "b" <c> & d', "clock_uncertainty_ns": 7}],
+        ranks=[RANK, {**RANK, "host": 'a "b" <c> & d', "clock_uncertainty_ns": 7}],
         operations=["adamw_update", "transfer"],
         handles=[("grads/wte", 8), ('odd "<&\\', 16)],
         tasks=tasks,
@@ -99,6 +100,11 @@ def npy(array: np.ndarray[Any, Any]) -> bytes:
     return buffer.getvalue()
 
 
+def unclosed(data: bytes) -> bytes:
+    """Open a bracket in the header of an array that nothing closes; NumPy then parses it as Python 2 wrote it."""
+    return data.replace(b"'shape': (", b"'shape':((", 1)
+
+
 def shorter(data: bytes) -> bytes:
     return data[:-4]
 
@@ -113,17 +119,25 @@ def shorter(data: bytes) -> bytes:
         (lambda path: path.write_bytes(b"%EventDef"), "expected a starpullm trace, a zip archive"),
         (lambda path: path.write_bytes(path.read_bytes()[:-9]), "expected a starpullm trace, a zip archive"),
         (lambda path: rewritten(path, TASKS, lambda data: None), "There is no item named 'tasks.npy'"),
-        (lambda path: rewritten(path, ABOUT, shorter), "expected JSON in about.json"),
-        (lambda path: rewritten(path, ABOUT, lambda data: b"[" * 100_000), "expected JSON in about.json"),
+        (lambda path: rewritten(path, ABOUT, shorter), "expected JSON, found"),
+        (
+            lambda path: rewritten(path, ABOUT, lambda data: b"[" * 100_000),
+            "about.json, byte 0: expected JSON of at most",
+        ),
         (lambda path: rewritten(path, ABOUT, lambda data: b"[]"), 'expected format "starpullm trace"'),
         (lambda path: with_about(path, format="starpullm report"), "found 'starpullm report'"),
         (lambda path: with_about(path, version=2), "expected version 1, found version 2"),
         (lambda path: with_about(path, ranks=[{}]), "expected host of type str in ranks[0] of about.json, found {}"),
+        (
+            lambda path: with_about(path, ranks=[{**RANK, "clock_uncertainty_ns": 2**63}]),
+            "clock_uncertainty_ns of type int",
+        ),
         (lambda path: with_about(path, operations=["a", "b\n"]), "expected names of printable characters"),
         (lambda path: with_about(path, operations=["a"]), "task 1 with operation 0 to 0, found 1"),
         (lambda path: with_about(path, handles=[]), "access 0 with handle 0 to -1, found 0"),
         (lambda path: rewritten(path, TASKS, shorter), "bytes of tasks.npy, found "),
         (lambda path: rewritten(path, TASKS, lambda data: b"x"), "expected a NumPy array in tasks.npy"),
+        (lambda path: rewritten(path, TASKS, unclosed), "expected a NumPy array in tasks.npy"),
         (lambda path: rewritten(path, TASKS, lambda data: npy(np.zeros(3))), "found shape (3,) of float64"),
         (lambda path: rewritten(path, TASKS, lambda data: npy(np.zeros((1, 1), TASK))), "found shape (1, 1)"),
         (lambda path: rewritten(path, ACCESSES, lambda data: npy(np.zeros(4, ACCESS))), "with mode 1 to 4, found 0"),
@@ -138,7 +152,7 @@ def test_damage(damage: Callable[[Path], object], message: str, path: Path) -> N
     damage(path)
     with pytest.raises(FormatError) as caught:
         read_trace_file(path)
-    assert str(caught.value).startswith(f"{path}: expected ")
+    assert str(caught.value).startswith(str(path))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -193,13 +207,7 @@ def test_a_target_that_cannot_be_written(name: str, path: Path, tmp_path: Path) 
 def test_the_same_trace_gives_the_same_bytes(name: str, path: Path, tmp_path: Path) -> None:
     for target in ("one", "two"):
         export(load_run(path), name, tmp_path / target)
-    one, two = tmp_path / "one", tmp_path / "two"
-    if name != "csv":
-        assert one.read_bytes() == two.read_bytes() != b""
-        return
-    files = {file.name: file.read_bytes() for file in one.iterdir()}
-    assert len(files) == 5
-    assert files == {file.name: file.read_bytes() for file in two.iterdir()}
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes() != b""
 
 
 def test_times_on_the_clock_of_rank_0() -> None:

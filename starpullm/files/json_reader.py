@@ -1,0 +1,96 @@
+"""The reader of JSON that all files share.
+
+It refuses repeated keys, numbers that aren't finite, and deep nesting, at which recursive functions would fail later.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from starpullm.errors import FormatError
+from starpullm.files.header import StrPath, reading, refusal
+
+MAX_DEPTH: Final = 64
+"""How many lists and objects may be inside of each other."""
+
+
+def read_json(path: StrPath) -> Any:
+    """Return the JSON value in a file.
+
+    Raises
+    ------
+    FileError
+        If the file can't be read.
+    FormatError
+        As `parse_json`.
+    """
+    with reading(path) as (file, where):
+        return parse_json(file.read(), where)
+
+
+def parse_json(text: bytes, where: Path | str, start: int = 0) -> Any:
+    """Return a JSON value; ``start`` is the position of its text in the file that ``where`` names.
+
+    Raises
+    ------
+    FormatError
+        If the text isn't JSON in UTF-8, repeats a key, has a number that isn't finite, or is nested too deeply.
+    """
+    try:
+        value = json.loads(
+            text.decode("utf-8"), object_pairs_hook=_distinct, parse_constant=_no_number, parse_float=_finite
+        )
+    except json.JSONDecodeError as error:
+        position = start + len(error.doc[: error.pos].encode())
+        raise refusal(where, position, "JSON", error.msg) from error
+    except UnicodeDecodeError as error:
+        raise refusal(where, start + error.start, "JSON in UTF-8", error.reason) from error
+    except ValueError as error:
+        raise refusal(where, start, "JSON", str(error)) from error
+    except RecursionError as error:
+        raise _too_deep(where, start) from error
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [part for container in level for part in _parts(container) if isinstance(part, dict | list)]
+    if level:
+        raise _too_deep(where, start)
+    return value
+
+
+def parse_object(text: bytes, where: Path | str, start: int = 0) -> dict[str, Any]:
+    """Return a JSON object; arguments and errors as `parse_json`."""
+    value = parse_json(text, where, start)
+    if not isinstance(value, dict):
+        raise refusal(where, start, "a JSON object", type(value).__name__)
+    return value
+
+
+def _distinct(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(items)
+    if len(found) < len(items):
+        keys = [name for name, _ in items]
+        raise ValueError(f"the key {next(name for name in found if keys.count(name) > 1)} twice")
+    return found
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"the number {name}")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _no_number(f"{text:.40}")
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _too_deep(where: Path | str, start: int) -> FormatError:
+    return refusal(where, start, f"JSON of at most {MAX_DEPTH} nested lists and objects", "more")
