@@ -99,7 +99,7 @@ class ReportFiles:
         if self._options.benchmark:
             from starpullm.pytest_plugin.throughput import measurements
 
-            document["throughput"], document["history"] = measurements(self._config)
+            document["throughput"] = measurements(self._config)
         self._write_last(path, document, session)
 
     # Implementation

@@ -34,6 +34,7 @@ class ParityResult(PlacedResult):
     libm. If there are any, or if ``matmul`` isn't ``"strict"``, nothing was run and the outcome is ``NOT_COMPARABLE``.
     """
 
+    unit: str = "tensors"
     record: str
     reference: str
     steps: int
@@ -43,9 +44,7 @@ class ParityResult(PlacedResult):
 
     def as_json(self) -> dict[str, Any]:
         """Return the result as JSON values, in the form that ``starpullm parity --json`` prints."""
-        values = super().as_json()
-        values["tensors"] = values.pop("compared")
-        return {name: value for name, value in values.items() if name not in ("name", "finding", "measured", "limit")}
+        return {**super().as_json(), "tensors": self.compared}
 
     def detail_lines(self) -> Iterator[str]:
         """Yield the description of the first tensor that differs, and the names of the others."""
