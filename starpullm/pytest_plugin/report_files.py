@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from starpullm.errors import FileError, StarpullmError
 from starpullm.pytest_plugin.items import is_worker, uses_plugin
 from starpullm.pytest_plugin.options import Options
 from starpullm.pytest_plugin.report import Report
@@ -38,7 +40,6 @@ class ReportFiles:
         self._running: dict[str, None] = {}
         self._document: dict[str, Any] | None = None
         self._folder: ReportFolder | None = None
-        self._failed = False
         self._start = time.time()
 
     def add_deselected(self, items: Sequence[pytest.Item]) -> None:
@@ -65,13 +66,14 @@ class ReportFiles:
         if not self._writes_folder or not self._report.tests or self._stopped(session):
             return
         from starpullm.pytest_plugin.recordings import RecordingError, recordings
+        from starpullm.report.failures import reason_of
 
         document = self._current()
         try:
             for recording in recordings(self._options, pool()):
                 document["recordings"].append(recording)
-        except RecordingError as error:
-            self._report.notes.append(f"no recording for the report: {str(error).strip().splitlines()[0]}")
+        except (RecordingError, OSError, ValueError) as error:
+            self._report.notes.append(f"no recording for the report: {reason_of(str(error))}")
 
     def finish(self, session: pytest.Session, costs: Costs | None) -> None:
         """Write the final state to ``--starpullm-report`` or into pytest's cache, if a test uses the plugin."""
@@ -118,7 +120,7 @@ class ReportFiles:
                 path = folder.page_path
             else:
                 write_document(document, path)
-        except OSError as error:
+        except StarpullmError as error:
             asked = self._options.report_path is not None
             self._report.notes.append(f"{self._options.label('report') if asked else 'report'}: {error}")
             if asked:
@@ -141,12 +143,10 @@ class ReportFiles:
 
     def _renew(self) -> None:
         """Write the state so far into a folder; a failure is reported at the end, when it is tried again."""
-        if self._failed or not self._writes_folder or not (self._collected or self._report.tests):
+        if not self._writes_folder or not (self._collected or self._report.tests):
             return
-        try:
+        with suppress(FileError):
             self._opened_folder().renew(self._current())
-        except OSError:
-            self._failed = True
 
     def _opened_folder(self) -> ReportFolder:
         from starpullm.report import ReportFolder

@@ -49,6 +49,8 @@ _STYLE: Mapping[str, Any] = {
 _LOWEST, _HIGHEST = 1e-4, 1e2
 """The range of errors: an exact gradient is drawn at the lower end, one that isn't finite at the upper end."""
 
+_DECADES = [10.0**power for power in range(-4, 3)]
+
 _BINS_OF_DECADE = 50
 """Errors of one parameter that are closer together are one point."""
 
@@ -112,6 +114,7 @@ def _errors(rows: Sequence[TensorRow]) -> Iterator[tuple[str, Figure]]:
             axes.plot(places, numbers, marker, color=colour, alpha=0.6, markersize=5, label=label)
     axes.axvline(1, color=_RED, linestyle="--")
     axes.set(xscale="log", xlim=(_LOWEST / 2, _HIGHEST * 2), ylim=(len(rows) - 0.5, -0.5), xlabel="error ÷ bound")
+    axes.set_xticks(_DECADES, [f"{place:g}" for place in _DECADES])
     axes.set_yticks(range(len(rows)), [row.tensor for row in rows])
     axes.grid(axis="x")
     figure.legend(loc="outside lower center", ncols=2)

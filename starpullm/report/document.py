@@ -237,7 +237,7 @@ def read_document(path: Path) -> Document:
     FormatError
         If it isn't a report of this version.
     """
-    found = read_json(path, "a report")
+    found = read_json(path, "a report in JSON")
     version = found.get("version") if isinstance(found, dict) else None
     if version != VERSION:
         said = "a file without a version" if version is None else f"version {version}"
@@ -287,11 +287,11 @@ def read_json(path: Path, what: str) -> Any:
     opened, closed = (np.isin(marks, np.frombuffer(of, np.uint8)).astype(np.int64) for of in (b"[{", b"]}"))
     depth = int(np.cumsum(opened - closed).max(initial=0))
     if depth > MAX_DEPTH:
-        raise FormatError(f"{path}: expected {what} in JSON: found {depth} objects in each other, at most {MAX_DEPTH}")
+        raise FormatError(f"{path}: expected {what}: found {depth} objects in each other, at most {MAX_DEPTH}")
     try:
         return json.loads(text, parse_constant=_refuse)
     except ValueError as error:
-        raise FormatError(f"{path}: expected {what} in JSON: {error}") from error
+        raise FormatError(f"{path}: expected {what}: {error}") from error
 
 
 def _refuse(constant: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -42,7 +43,7 @@ def failures(document: Document) -> list[Failure]:
             anchor=failure_anchor(number),
             name=failure_name(test),
             reason=reason_of(test["message"]),
-            test=test["test"].rpartition("/")[2],
+            test=re.sub("^[^:]*/", "", test["test"]),
             family=test["family"],
             run=test.get("run", ""),
             message=test["message"].strip(),

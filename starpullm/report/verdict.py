@@ -94,10 +94,9 @@ def _verdict_on_speeds(document: Document, counts: Mapping[str, int]) -> Verdict
     noisy = sum(bool(speed.noise) for speed in speeds)
     many = f"{len(speeds)} configuration{'s were' if len(speeds) > 1 else ' was'} measured"
     if noisy:
-        where = f"{noisy} of them" if len(speeds) > 1 else "it"
-        sentence = (
-            f"{many}, {where} while the machine was busy with something else; the figures say how much it varied."
-        )
+        which = f"{noisy} of them " if len(speeds) > 1 else ""
+        busy = f"{which}while the machine was busy with something else"
+        sentence = f"{many}, {busy}; the table says how much the figures vary."
         return Verdict("unfinished", "Measured within noise", sentence, counts)
     return Verdict("passed", "Measured", f"{many}.", counts)
 

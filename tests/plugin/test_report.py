@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
-from starpullm.report.document import schema
+from starpullm.report import read_document
 from starpullm.report.verdict import verdict_of
 
 from .conftest import Run
@@ -20,9 +18,8 @@ __all__ = ["tampered"]  # a fixture
 
 
 def read(folder: Path) -> tuple[dict[str, Any], str]:
-    """The document of a report, which is as the schema says, and its page."""
-    document = json.loads((folder / "report.json").read_text())
-    jsonschema.Draft7Validator(schema()).validate(document)
+    """The document of a report and its page."""
+    document = read_document(folder / "report.json")
     assert sorted(path.name for path in folder.iterdir()) == ["index.html", "report.json"]
     return document, (folder / "index.html").read_text()
 
@@ -50,7 +47,7 @@ def test_report_of_a_failure(run: Run, tampered: Path, pytester: pytest.Pytester
         "test_memory.py::test_trainers_leave_nothing",
     ]
     [recording] = document["recordings"]
-    assert (recording["configuration"], recording["layers"]) == ("2x1 lws", 2)
+    assert recording["configuration"] == "2x1 lws"
     assert set(recording["tasks"]["step"]) == {0, 1, 2, 3}
     [anchor] = re.findall(r'<a href="#([^"]+)">step 1, activations/atty\[0\]</a>', page)
     failure = page.partition(f'id="{anchor}"')[2].partition("</article>")[0]

@@ -200,8 +200,8 @@ def failing() -> dict[str, Any]:
     bits = parity("2x1", fails=True)["first"]["bits"]
     difference = {"run": "2x1 lws", "against": "1x1 lws", "tensor": "wte", "difference": {**bits, "ulps": None}}
     same = {
-        "name": "bit stability", "outcome": "failed", "compared": 20, "unit": "tensors", "measured": 1, "runs": ["a", "b"],
-        "differences": [difference],
+        "name": "bit stability", "outcome": "failed", "compared": 20, "unit": "tensors", "measured": 1,
+        "runs": ["a", "b"], "differences": [difference],
     }  # fmt: skip
     different = parity("2x1", 2, "eager", fails=True)
     parity_text = "parity: failed: 570 tensors over 3 steps, 2 differ\n  first: <b>step 1</b>"
