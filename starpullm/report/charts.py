@@ -29,7 +29,7 @@ _OF_PAGE = {"#010203": "currentColor", "#010204": "var(--line)"}
 """Colours that are drawn, and what the page replaces them by: a light and a dark page have others."""
 
 _TEXT, _LINE = _OF_PAGE
-_STYLE: Mapping[str, Any] = {
+_STYLE: Any = {
     "axes.edgecolor": _TEXT,
     "axes.facecolor": "none",
     "axes.labelcolor": _TEXT,
@@ -64,7 +64,7 @@ def charts_of(document: Document) -> dict[str, list[tuple[str, str]]]:
     """Return the charts for which there are data by section, each with its title and as SVG."""
     from matplotlib import rc_context
 
-    with rc_context(dict(_STYLE)):
+    with rc_context(_STYLE):
         return {
             section: [(title, _svg(f"{section}-{number}", figure)) for number, (title, figure) in enumerate(figures)]
             for section, figures in (
@@ -111,7 +111,7 @@ def _errors(rows: Sequence[TensorRow]) -> Iterator[tuple[str, Figure]]:
         ]
         if points:
             places, numbers = zip(*points, strict=True)
-            axes.plot(places, numbers, marker, color=colour, alpha=0.6, markersize=5, label=label)
+            axes.plot(places, numbers, marker, color=colour, alpha=0.8, markersize=5, label=label)
     axes.axvline(1, color=_RED, linestyle="--")
     axes.set(xscale="log", xlim=(_LOWEST / 2, _HIGHEST * 2), ylim=(len(rows) - 0.5, -0.5), xlabel="error ÷ bound")
     axes.set_xticks(_DECADES, [f"{place:g}" for place in _DECADES])
@@ -177,8 +177,8 @@ def _lines(kind: str, series: Series) -> Figure:
     highest = max(point.tokens_per_ms for _, point in every)
     for number, (label, line) in enumerate(series.items()):
         speeds = [point.tokens_per_ms for point in line.values()]
-        look = {"color": _COLOURS[number % len(_COLOURS)], "marker": _MARKERS[number % len(_MARKERS)]}
-        axes.plot(list(line), speeds, label=label, **look)
+        colour, marker = (choices[number % len(choices)] for choices in (_COLOURS, _MARKERS))
+        axes.plot(list(line), speeds, color=colour, marker=marker, label=label)
     if kind != "partitions":
         start = max(point.tokens_per_ms for place, point in every if place == places[0])
         axes.plot(places, [start * place / places[0] for place in places], "--", color=_GREY, label="ideal")

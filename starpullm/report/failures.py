@@ -42,7 +42,7 @@ def failures(document: Document) -> list[Failure]:
         Failure(
             anchor=failure_anchor(number),
             name=failure_name(test),
-            reason=reason_of(test["message"]),
+            reason=_reason(test),
             test=re.sub("^[^:]*/", "", test["test"]),
             family=test["family"],
             run=test.get("run", ""),
@@ -51,6 +51,14 @@ def failures(document: Document) -> list[Failure]:
         for number, test in enumerate(document["tests"])
         if test["outcome"] == "failed"
     ]
+
+
+def _reason(test: Mapping[str, Any]) -> str:
+    """Return why a test failed, without the check and its outcome, which the name says."""
+    reason = reason_of(test["message"])
+    for result in test["results"]:
+        reason = reason.removeprefix(f"{result['name']}: failed: ")
+    return reason
 
 
 def failure_groups(failed: list[Failure]) -> list[FailureGroup]:

@@ -72,7 +72,7 @@ function drawTimeline(figure) {
       paint.fillStyle = run.colours[run.operation[i]]
       paint.fillRect(from, top, wide > 3 ? wide - 0.5 : wide, height)
       paint.fillStyle = "#000000"
-      if (run.critical[i]) paint.fillRect(from, top + height - 5, wide, 5)
+      if (run.critical[i]) paint.fillRect(from, top + height - 8, wide, 4)
       const room = Math.floor((Math.min(to, left + width()) - from - 6) / 7), name = run.operations[run.operation[i]]
       if (room >= 4) paint.fillText(name.length > room ? `${name.slice(0, room - 1)}…` : name, from + 4, top + 11)
     }
