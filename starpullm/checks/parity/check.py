@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,10 +40,6 @@ class ParityResult(PlacedResult):
     differences: tuple[DigestDifference, ...]
     first: FirstDifference | None
     different_functions: tuple[str, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the result as JSON values, in the form that ``starpullm parity --json`` prints."""
-        return {**super().as_json(), "tensors": self.compared}
 
     def detail_lines(self) -> Iterator[str]:
         """Yield the description of the first tensor that differs, and the names of the others."""
