@@ -108,9 +108,9 @@ def remake_page(folder: Path) -> None:
 
 
 def _write_page(document: Document, path: Path, *, charts: bool = True) -> None:
-    from starpullm.report.page import render
-
     try:
+        from starpullm.report.page import render
+
         text = render(document, charts=charts)
     except Exception as error:  # of any kind: a page shows whatever checks and measurements have put into a document
         raise PageError(f"{path}: can't be made of {JSON_NAME}: {type(error).__name__}: {error}") from error

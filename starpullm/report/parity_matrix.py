@@ -65,7 +65,7 @@ def matrices(document: Document) -> list[Matrix]:
     found: dict[str, dict[tuple[Row, Column], Cell]] = {}
     for number, test in enumerate(document["tests"]):
         for result in test["results"]:
-            if result["name"] == "parity":
+            if result["name"] == "parity" and "reference" in result:
                 row = Row(result["partition"], result["ranks"], result["scheduler"])
                 column = Column(result["record"], result["sub_batches"], result["reduction"])
                 cells = found.setdefault(result["reference"], {})

@@ -125,3 +125,43 @@ def test_a_report_that_nothing_can_make(run: Run, pytester: pytest.Pytester) -> 
         ["ERROR: --starpullm-report: a report needs jinja2, *pip install 'starpullm[[]report[]]'"]
     )
     assert not (pytester.path / "out").exists()
+
+
+OWN_CHECKS = """
+import pytest
+
+from starpullm.checks.result import CheckResult, Outcome
+
+
+def energy(place):
+    return CheckResult(name="parity", outcome=Outcome.PASSED, finding="fine", compared=3, unit="atoms", measured=None)
+
+
+@pytest.mark.starpullm_parity
+def test_energy(starpullm_check):
+    starpullm_check(energy)
+"""
+
+
+def test_report_of_an_own_check(run: Run, pytester: pytest.Pytester) -> None:
+    """It has the unit of the check, also if the check is called like one of the package."""
+    pytester.makepyfile(OWN_CHECKS)
+    run("--starpullm-report", "out", "--starpullm-records", "tiny").assert_outcomes(passed=1)
+    _, page = read(pytester.path / "out")
+    assert "<li>parity: 3 atoms; 1 passed, 0 failed</li>" in page
+
+
+def test_a_page_that_cannot_be_made_costs_no_result(run: Run, pytester: pytest.Pytester) -> None:
+    """The run goes on to its end, and its data are written."""
+    pytester.makeconftest("import sys\n\nsys.modules['starpullm.report.verdict'] = None\n")
+    pytester.makepyfile(
+        "def test_it(starpullm_validation):\n    pass\n\n\ndef test_more(starpullm_validation):\n    pass\n"
+    )
+    result = run("--starpullm-report", "out")
+    result.assert_outcomes(passed=2)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stdout.fnmatch_lines(
+        ["--starpullm-report: */out/index.html: can't be made of report.json: ModuleNotFoundError: *"]
+    )
+    document = read_document(pytester.path / "out" / "report.json")
+    assert [test["outcome"] for test in document["tests"]] == ["passed", "passed"]
