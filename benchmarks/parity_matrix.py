@@ -76,7 +76,7 @@ def run_cell(cell: Cell, time_limit: float) -> tuple[int, int, int]:
     if report is None or not report.stdout.lstrip().startswith("["):
         raise click.ClickException(str(outcome))
     results = json.loads(report.stdout)
-    tensors = sum(result["tensors"] for result in results)
+    tensors = sum(result["compared"] for result in results)
     return len(results), tensors, sum(len(result["differences"]) for result in results)
 
 

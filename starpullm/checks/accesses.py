@@ -85,7 +85,12 @@ def check_accesses(trace: Trace, findings: Sequence[InstrumentFinding], counts: 
     least = declared - missed
     overlooked = [f"the audit saw {counts.pages} accesses to pages, expected at least {least}"]
     return _judge(
-        "accesses", trace, findings, _AUDIT, (counts.pages, "pages"), overlooked if counts.pages < least else []
+        "accesses",
+        trace,
+        findings,
+        _AUDIT,
+        (counts.pages, "accesses to pages"),
+        overlooked if counts.pages < least else [],
     )
 
 
@@ -160,6 +165,7 @@ def _judge(
         outcome=passed_if(not named and not overlooked),
         finding="; ".join([*overlooked[:1], found]),
         compared=count,
+        unit=unit,
         measured=len(named),
         overlooked=tuple(overlooked),
         findings=tuple(named[:MAX_LISTED]),

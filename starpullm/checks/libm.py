@@ -28,6 +28,7 @@ class LibmResult(CheckResult):
     ``first_difference`` is the bit pattern of the first input whose results differ, if any.
     """
 
+    unit: str = "inputs"
     function: str
     level: str
     inputs: int

@@ -63,6 +63,7 @@ class Leak:
 class GrowthResult(CheckResult):
     """What repetitions have left; ``compared`` counts the library's allocations, ``measured`` the leaks."""
 
+    unit: str = "allocations"
     repeated: str
     repetitions: int
     leaks: tuple[Leak, ...]

@@ -83,6 +83,7 @@ class GradientErrorResult(CheckResult):
     ``compared`` counts elements. ``tensors`` are in the order in which gradients are completed.
     """
 
+    unit: str = "elements"
     tensors: tuple[TensorError, ...]
 
     def detail_lines(self) -> Iterator[str]:

@@ -30,8 +30,9 @@ class CheckResult:
     """The fields that all results have; the class of each check adds others.
 
     ``name`` is that of the check, and ``finding`` a short description of what it found. ``compared`` counts what the
-    check has compared, such as tensors. ``measured`` and ``limit`` have the same unit: the class of the check says
-    which, or they count faults. ``measured`` is None if nothing was measured.
+    check has compared; ``unit`` says what that is, in the plural, such as ``"tensors"``. ``measured`` and ``limit``
+    have the same unit: the class of the check says which, or they count faults. ``measured`` is None if nothing was
+    measured.
     """
 
     name: str
@@ -40,6 +41,7 @@ class CheckResult:
     compared: int
     measured: float | None
     limit: float | None = 0
+    unit: str = "comparisons"
 
     def __post_init__(self) -> None:
         """Refuse a verdict on nothing: a fault that was found stands, but nothing else does.

@@ -245,7 +245,7 @@ def losses_of_ranks(place: Place, *, record: str, sub_batches: int, reduction: s
         losses = [trainer.step(*own_batch(trainer, seed, number)) for number in range(STEPS)]
         of_ranks = place.runtime.comm.allgather(losses) if place.runtime.comm else [losses]
     runs = {f"rank {rank}": {"mean_loss": np.array(values)} for rank, values in enumerate(of_ranks)}
-    return check_same_bits("losses of ranks", runs)
+    return replace(check_same_bits("losses of ranks", runs), unit="series of losses")
 
 
 def write_gradients(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int, path: str) -> None:
@@ -297,13 +297,11 @@ def record_steps(place: Place, *, record: str, sub_batches: int, reduction: str,
         trace = trace_steps(trainer, seed)
         if runtime.comm is not None:
             trace = of_all_ranks(trace, runtime.comm, began, read_clock(runtime.comm))
-        layers = trainer.config.num_layers
     ranks = f" {runtime.ranks} ranks" if runtime.ranks > 1 else ""
     return recorded_run(
         trace,
         name=f"{find_record(record).name}, sub-batches {sub_batches}, {reduction}, {STEPS} steps",
         configuration=f"{runtime.partition} {runtime.scheduler}{ranks}",
-        layers=layers,
     )
 
 

@@ -40,6 +40,7 @@ class SameBitsResult(CheckResult):
     ``differences`` lists the first ``MAX_LISTED``.
     """
 
+    unit: str = "tensors"
     runs: tuple[str, ...]
     differences: tuple[RunDifference, ...]
 

@@ -33,6 +33,7 @@ class Statement:
 class StatementsResult(CheckResult):
     """How many statements hold; ``compared`` counts all of them, ``measured`` those in ``wrong``."""
 
+    unit: str = "statements"
     wrong: tuple[Statement, ...]
 
     def detail_lines(self) -> Iterator[str]:

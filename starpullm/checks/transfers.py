@@ -58,6 +58,7 @@ class TransferResult(CheckResult):
     ``findings`` lists the first ``MAX_LISTED``.
     """
 
+    unit: str = "messages"
     findings: tuple[str, ...]
 
     def detail_lines(self) -> Iterator[str]:

@@ -23,6 +23,7 @@ class TreeResult(CheckResult):
     ``findings`` lists the first ``MAX_LISTED``.
     """
 
+    unit: str = "sums"
     findings: tuple[str, ...]
 
     def detail_lines(self) -> Iterator[str]:

@@ -38,7 +38,7 @@ def underflow(place: Place, *, record: str, sub_batches: int, reduction: str, se
             trainer.step(inputs, targets)
             result = check_gradients(trainer.tensor, trainer.config, inputs, sub_batches=sub_batches)
             gradients = [trainer.tensor("grads", name) for name in trainer.tensor_names("grads")]
-    return replace(result, compared=count_denormals(gradients))
+    return replace(result, compared=count_denormals(gradients), unit="denormal elements")
 
 
 def count_denormals(tensors: Iterable[NDArray[np.float32]]) -> int:

@@ -214,7 +214,7 @@ def _as_test(result: ParityResult) -> dict[str, Any]:
         "outcome": outcomes.get(result.outcome, "skipped"),
         "seconds": 0.0,
         "message": "" if result.outcome is Outcome.PASSED else "\n".join(result.describe()),
-        "results": [{**result.as_json(), "name": result.name}],
+        "results": [result.as_json()],
         "failure": "",
     }
 

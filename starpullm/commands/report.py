@@ -34,7 +34,7 @@ def command(folder: Path, reports: tuple[Path, ...], jobs: Path | None) -> None:
     """Make a report's page again, or one report of several.
 
     DIR is a folder that pytest --starpullm-report, parity --report or bench --report has written. Its index.html is
-    made from its report.json, which is compared with the published schema first. With --merge or --jobs, DIR is the
+    made from its report.json, which is checked first. With --merge or --jobs, DIR is the
     folder of a new report, which is made of those of other runs and says how each of them ended.
     """
     if not reports and jobs is None:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starpullm.commands.main import exit_status
+from starpullm.commands.render import ERR
+from starpullm.errors import StarpullmError
 from starpullm.machine import inspect_machine
 from starpullm.report import Document, ReportFolder, new_document
 
@@ -27,6 +29,7 @@ class CommandReport:
     def __init__(self, folder: ReportFolder | None, document: Document) -> None:
         self._folder = folder
         self.document = document
+        self.failure: StarpullmError | None = None
 
     def renew(self) -> None:
         """Write what is known so far."""
@@ -34,10 +37,16 @@ class CommandReport:
             self._folder.renew(self.document)
 
     def end(self, status: int, stopped: str | None = None) -> None:
-        """Write the final state; ``stopped`` says why the command ended before its end, if it did."""
+        """Write the final state; ``stopped`` says why the command ended before its end, if it did.
+
+        What can't be written is kept as ``failure``: the command still shows its results.
+        """
         if self._folder is not None:
             self.document.update(state="ended", exit_status=status, stopped=stopped, running=[])
-            self._folder.write(self.document)
+            try:
+                self._folder.write(self.document)
+            except StarpullmError as error:
+                self.failure = error
 
     def leave_out(self, entries: Iterable[LeftOut]) -> None:
         """Add what the command doesn't check."""
@@ -53,23 +62,29 @@ def command_report(path: Path | None, command: str, comm: Comm | None = None) ->
     MissingDependencyError
         If a package that makes the page isn't installed.
     FileError
-        If the folder can't be created or a file not be written.
+        If the folder can't be created or a file not be written; at the end, after the command has shown its results.
+    PageError
+        At the end, if the page can't be made of the results.
     """
     document = new_document(command, sys.argv[2:], ranks=comm.Get_size() if comm else 1)
     folder = None
     if path is not None and not (comm and comm.Get_rank()):
         folder = ReportFolder(path)
         document["environment"] = inspect_machine().as_json()
+        folder.write(document, charts=False)
     report = CommandReport(folder, document)
-    report.renew()
     try:
         yield report
     except BaseException as error:
         status = exit_status(error)
         report.end(status, _why_stopped(error, status))
+        if report.failure is not None:
+            ERR.print(f"Error: {report.failure}")
         raise
     if report.document["state"] == "running":
         report.end(0)
+    if report.failure is not None:
+        raise report.failure
 
 
 def _why_stopped(error: BaseException, status: int) -> str | None:

@@ -20,6 +20,7 @@ class ProbeResult(CheckResult):
     accesses the contents can't be read. ``seconds`` has the time of each run by the name of its schedule.
     """
 
+    unit: str = "contents of handles"
     command: tuple[str, ...]
     starpu_version: str
     num_ranks: int

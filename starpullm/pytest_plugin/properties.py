@@ -25,10 +25,9 @@ def properties_of(item: pytest.Item, entry: Entry) -> Iterator[tuple[str, object
         names.append(name)
         check = f"{PREFIX}{name}" + (f".{names.count(name)}" if names.count(name) > 1 else "")
         yield f"{check}.verdict", result["outcome"]
-        numbers = {**result, "compared": result.get("compared", result.get("tensors"))}
         for number in ("compared", "measured", "limit"):
-            if numbers.get(number) is not None:
-                yield f"{check}.{number}", numbers[number]
+            if result.get(number) is not None:
+                yield f"{check}.{number}", result[number]
         differences = list(_bit_differences(result))
         if differences:
             yield f"{check}.ulps_of_first", "NaN" if differences[0]["ulps"] is None else differences[0]["ulps"]

@@ -76,10 +76,11 @@ class Report:
 
 def _flaky(test: Mapping[str, Any]) -> str:
     """Return the line of a test that has passed only because it was repeated."""
+    from starpullm.report.failures import reason_of
+
     reruns: int = test["reruns"]
-    lines = "\n".join(test["repeated"]).splitlines() or [""]
-    error = next((line.removeprefix("E").strip() for line in lines if line.startswith("E  ")), lines[0])
-    return f"flaky: {test['test']} passed after {reruns} rerun{'s' * (reruns > 1)}; before: {error}"
+    before = reason_of("\n".join(test["repeated"]))
+    return f"flaky: {test['test']} passed after {reruns} rerun{'s' * (reruns > 1)}; before: {before}"
 
 
 def message_of(report: pytest.TestReport) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from starpullm.errors import FileError, StarpullmError
 from starpullm.pytest_plugin.items import is_worker, uses_plugin
 from starpullm.pytest_plugin.options import UnknownMachineError
 from starpullm.pytest_plugin.report import Report
@@ -41,7 +42,6 @@ class ReportFiles:
         self._running: dict[str, None] = {}
         self._document: dict[str, Any] | None = None
         self._folder: ReportFolder | None = None
-        self._failed = False
         self._not_chosen: list[LeftOut] | None = None
         """Doesn't change in a run; to find it, all records are read."""
         self._start = time.time()
@@ -70,13 +70,14 @@ class ReportFiles:
         if not self._writes_folder or not self._report.tests or self._stopped(session):
             return
         from starpullm.pytest_plugin.recordings import RecordingError, recordings
+        from starpullm.report.failures import reason_of
 
         document = self._current()
         try:
             for recording in recordings(self._options, pool()):
                 document["recordings"].append(recording)
-        except (RecordingError, UnknownMachineError) as error:
-            self._report.notes.append(f"no recording for the report: {str(error).strip().splitlines()[0]}")
+        except (RecordingError, UnknownMachineError, OSError, ValueError) as error:
+            self._report.notes.append(f"no recording for the report: {reason_of(str(error))}")
 
     def finish(self, session: pytest.Session, costs: Costs | None) -> None:
         """Write the final state to ``--starpullm-report`` or into pytest's cache, if a test uses the plugin."""
@@ -104,7 +105,7 @@ class ReportFiles:
         if self._options.benchmark:
             from starpullm.pytest_plugin.throughput import measurements
 
-            document["throughput"], document["history"] = measurements(self._config)
+            document["throughput"] = measurements(self._config)
         self._write_last(path, document, session)
 
     # Implementation
@@ -123,7 +124,7 @@ class ReportFiles:
                 path = folder.page_path
             else:
                 write_document(document, path)
-        except OSError as error:
+        except StarpullmError as error:
             asked = self._options.report is not None
             self._report.notes.append(f"{self._options.label('report') if asked else 'report'}: {error}")
             if asked:
@@ -146,12 +147,10 @@ class ReportFiles:
 
     def _renew(self) -> None:
         """Write the state so far into a folder; a failure is reported at the end, when it is tried again."""
-        if self._failed or not self._writes_folder or not (self._collected or self._report.tests):
+        if not self._writes_folder or not (self._collected or self._report.tests):
             return
-        try:
+        with suppress(FileError):
             self._opened_folder().renew(self._current())
-        except OSError:
-            self._failed = True
 
     def _opened_folder(self) -> ReportFolder:
         from starpullm.report import ReportFolder

@@ -64,41 +64,12 @@ def starpullm_gate(request: pytest.FixtureRequest) -> Gate:
     return Gate(request)
 
 
-def measurements(config: pytest.Config) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return what this run has measured, and the stored runs of the same configurations, the oldest first.
-
-    Both are in the form that a report has for them. This run is the last of the stored ones.
-    """
+def measurements(config: pytest.Config) -> list[dict[str, Any]]:
+    """Return what this run has measured, in the form that a report has for it."""
     session = getattr(config, "_benchmarksession", None)
-    if session is None:
-        return [], []
-    infos = [benchmark.extra_info.get("starpullm") for benchmark in session.benchmarks]
-    own = [info for info in infos if info]
-    known = [(info["configuration"], info["fingerprint"]) for info in own]
-    runs = [(run["datetime"], run.get("commit_info", {}).get("id", ""), run) for _, run in session.storage.load()]
-    stored = [
-        _stored_run(info, moment, str(commit))
-        for moment, commit, run in runs
-        for benchmark in run["benchmarks"]
-        if (info := benchmark.get("extra_info", {}).get("starpullm"))
-        and (info["configuration"], info["fingerprint"]) in known
-    ]
+    infos = [benchmark.extra_info.get("starpullm") for benchmark in session.benchmarks] if session else []
     names = ("configuration", "tokens_per_ms", "matmul_limit_gflops", "fraction_of_limit")
-    measured = [{name: info[name] for name in names} for info in own]
-    return measured, [*stored, *(_stored_run(info, "this run", "") for info in own)] if stored else []
-
-
-def _stored_run(info: dict[str, Any], moment: str, commit: str) -> dict[str, Any]:
-    from starpullm.speed.workload import Workload
-
-    workload = Workload(**info["configuration"])
-    speeds = {name: info[name] for name in ("tokens_per_ms", "matmul_limit_gflops", "fraction_of_limit")}
-    return {
-        "name": f"{workload.model}, B = {workload.batch_size}, {workload}",
-        "time": moment,
-        "commit": commit,
-        **speeds,
-    }
+    return [{name: info[name] for name in names} for info in infos if info]
 
 
 class Gate:

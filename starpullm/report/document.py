@@ -1,24 +1,180 @@
-"""The JSON file of a report: what a new one contains, and how one is written and read. ``schema.json`` describes it."""
+"""The JSON file of a report: the types of what it contains, and how it is made, written, read and checked."""
 
 from __future__ import annotations
 
 import json
+import re
 import socket
 import time
 from collections.abc import Sequence
-from functools import cache
-from importlib import resources
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
+
+import numpy as np
 
 from starpullm.errors import FileError, FormatError
 from starpullm.files.atomic import atomic_write
 from starpullm.files.header import reason
 
-VERSION = 3
+VERSION = 4
+
+MAX_DEPTH = 64
+"""Of objects and arrays in each other. The reports of this package have ten."""
 
 Document: TypeAlias = dict[str, Any]
-"""The content of a report's JSON file."""
+"""The content of a report's JSON file, with the keys and values of `ReportFile`."""
+
+
+class Run(TypedDict):
+    """One of the runs that a report is made of. What is None isn't known, because the run has left no report."""
+
+    name: str
+    outcome: Literal["passed", "failed", "nothing compared", "not comparable", "did not end"]
+    ending: str
+    """How the run ended, or why it did not begin."""
+    place: str
+    """The host, or the number and the nodes of a job."""
+    output: list[str]
+    """The last lines of its output, if they are known."""
+    command: str
+    arguments: list[str]
+    ranks: int | None
+    time: float | None
+    seconds: float | None
+    environment: dict[str, Any] | None
+
+
+class Result(TypedDict):
+    """A result of ``starpullm.checks``; each check adds fields of its own."""
+
+    name: str
+    outcome: Literal["passed", "failed", "not comparable", "inconclusive"]
+    compared: int
+    unit: str
+    """What ``compared`` counts, in the plural."""
+
+
+class Test(TypedDict):
+    """A test, or a comparison of a command."""
+
+    test: str
+    run: NotRequired[str]
+    """In a report of several runs, the name of the run."""
+    family: str
+    configuration: str
+    outcome: Literal["passed", "failed", "skipped"]
+    seconds: float
+    message: str
+    """Why the test failed or was skipped."""
+    results: list[Result]
+    failure: str
+    """Why a check had no result; empty if all had one."""
+    reruns: NotRequired[int]
+    """The attempts before the one that is described."""
+    repeated: NotRequired[list[str]]
+    """Why attempts failed that were repeated."""
+
+
+class NotChecked(TypedDict):
+    """What was not checked, why, and the tests of it."""
+
+    what: str
+    reason: str
+    tests: list[str]
+
+
+class Tasks(TypedDict):
+    """The tasks of a recording: columns of equal length, in the order of submission; ns since the first start."""
+
+    operation: list[int]
+    step: list[int]
+    sub_batch: list[int]
+    layer: list[int]
+    rank: list[int]
+    worker: list[int]
+    start: list[int]
+    end: list[int]
+
+
+class Recording(TypedDict):
+    """A recorded run. ``critical_path`` has the numbers of the tasks of the longest chain, by measured durations."""
+
+    name: str
+    configuration: str
+    operations: list[str]
+    tasks: Tasks
+    critical_path: list[int]
+
+
+class Workload(TypedDict):
+    """What was measured; ``starpullm.speed.workload`` has more of it."""
+
+    model: str
+    batch_size: int
+    seq_len: int
+    partition: str
+    ranks: int
+    sub_batches: int
+    reduction: str
+
+
+class Measured(TypedDict):
+    """An entry of ``starpullm bench --json``, or the measurement of a pytest run; what isn't known is left out."""
+
+    configuration: Workload
+    failure: NotRequired[str]
+    tokens_per_ms: NotRequired[float]
+    matmul_flops: NotRequired[int]
+    matmul_gflops: NotRequired[float]
+    matmul_limit_gflops: NotRequired[float]
+    matmul_limit_range: NotRequired[tuple[float, float]]
+    fraction_of_limit: NotRequired[float]
+    processor: NotRequired[str]
+    contenders: NotRequired[list[dict[str, Any]]]
+
+
+class Mutated(TypedDict):
+    """How many mutants of the sources in a folder were caught."""
+
+    folder: str
+    mutants: int
+    caught: int
+    equivalent: int
+    open: int
+
+
+class ReportFile(TypedDict):
+    """A report of one run, or of several: then ``runs`` isn't empty. Times are seconds since 1970-01-01 UTC."""
+
+    version: Literal[4]
+    command: str
+    """pytest, starpullm parity, starpullm bench, or starpullm report for several runs."""
+    arguments: list[str]
+    state: Literal["running", "ended"]
+    """running: the run had not ended when the file was written; it goes on, or it was killed."""
+    exit_status: int | None
+    stopped: str | None
+    """Why the run ended before its end, if it did."""
+    time: float
+    written: float
+    host: str
+    environment: dict[str, Any] | None
+    """The output of ``starpullm doctor --json``."""
+    ranks: int
+    seed: int | None
+    runs: list[Run]
+    selection: dict[str, list[str]]
+    """What was chosen, by the name of the option."""
+    running: list[str]
+    """Tests that had begun and not ended."""
+    tests: list[Test]
+    not_checked: list[NotChecked]
+    notes: list[str]
+    isolation: dict[str, float] | None
+    """Number and cost of the processes of the checks."""
+    recordings: list[Recording]
+    throughput: list[Measured]
+    mutation: list[Mutated] | None
 
 
 def new_document(command: str, arguments: Sequence[str], *, ranks: int = 1, seed: int | None = None) -> Document:
@@ -46,7 +202,6 @@ def new_document(command: str, arguments: Sequence[str], *, ranks: int = 1, seed
         "isolation": None,
         "recordings": [],
         "throughput": [],
-        "history": [],
         "mutation": None,
     }
 
@@ -58,16 +213,22 @@ def write_document(document: Document, path: Path) -> None:
     ------
     FileError
         If it can't be written.
+    FormatError
+        If the document has something that JSON can't represent.
     """
     document["written"] = time.time()
     # Without indentation Python's encoder is many times as fast.
     indent = None if document["state"] == "running" else 1
+    try:
+        text = json.dumps(document, indent=indent, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise FormatError(f"{path}: can't be written: {error}") from error
     with atomic_write(path) as file:
-        file.write(json.dumps(document, indent=indent, allow_nan=False).encode() + b"\n")
+        file.write(text.encode() + b"\n")
 
 
 def read_document(path: Path) -> Document:
-    """Read the file and compare it with the schema.
+    """Read and check the file.
 
     Raises
     ------
@@ -75,69 +236,74 @@ def read_document(path: Path) -> Document:
         If it can't be read.
     FormatError
         If it isn't a report of this version.
-    MissingDependencyError
-        If fastjsonschema isn't installed.
     """
-    try:
-        document = json.loads(path.read_bytes())
-    except OSError as error:
-        raise FileError(f"{path}: can't be read: {reason(error)}", error.errno, str(path)) from error
-    except ValueError as error:
-        raise FormatError(f"{path}: expected a report in JSON: {error}") from error
-    version = document.get("version") if isinstance(document, dict) else None
+    found = read_json(path, "a report in JSON")
+    version = found.get("version") if isinstance(found, dict) else None
     if version != VERSION:
-        raise FormatError(f"{path}: found {_said(version)}, expected a report of version {VERSION}")
-    checked: Document = document
-    check_document(checked, str(path))
-    return checked
+        said = "a file without a version" if version is None else f"version {version}"
+        raise FormatError(f"{path}: found {said}, expected a report of version {VERSION}")
+    document: Document = found
+    check_document(document, str(path))
+    return document
 
 
 def check_document(document: Document, name: str) -> None:
-    """Raise a ``FormatError`` unless a document is as ``schema.json`` says; columns have equal lengths."""
-    import fastjsonschema
+    """Raise a ``FormatError`` unless a document has the types of `ReportFile` and its recordings are whole."""
+    check_type(document, ReportFile, name)
+    for recording in document["recordings"]:
+        tasks = recording["tasks"]
+        lengths = {column: len(values) for column, values in tasks.items()}
+        if len(set(lengths.values())) > 1:
+            raise FormatError(f"{name}: tasks of a recording: found columns of lengths {lengths}, expected equal ones")
+        for what, numbers, count in (
+            ("operation", tasks["operation"], len(recording["operations"])),
+            ("critical_path", recording["critical_path"], len(tasks["operation"])),
+        ):
+            wrong = next((number for number in numbers if not 0 <= number < count), None)
+            if wrong is not None:
+                raise FormatError(f"{name}: {what} of a recording: found {wrong}, expected numbers below {count}")
+
+
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+
+
+def read_json(path: Path, what: str) -> Any:
+    """Return the content of a JSON file; ``what`` says what was expected.
+
+    Raises
+    ------
+    FileError
+        If the file can't be read.
+    FormatError
+        If it isn't JSON, or if more than ``MAX_DEPTH`` objects and arrays are in each other.
+    """
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise FileError(f"{path}: can't be read: {reason(error)}", error.errno, str(path)) from error
+    except ValueError as error:  # a NUL in the path
+        raise FileError(f"{str(path)!r}: can't be read: {error}") from error
+    marks = np.frombuffer(_STRING.sub(b"", text), np.uint8)
+    opened, closed = (np.isin(marks, np.frombuffer(of, np.uint8)).astype(np.int64) for of in (b"[{", b"]}"))
+    depth = int(np.cumsum(opened - closed).max(initial=0))
+    if depth > MAX_DEPTH:
+        raise FormatError(f"{path}: expected {what}: found {depth} objects in each other, at most {MAX_DEPTH}")
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except ValueError as error:
+        raise FormatError(f"{path}: expected {what}: {error}") from error
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"found {constant}, expected a finite number")
+
+
+def check_type(value: object, expected: type, name: str) -> None:
+    """Raise a ``FormatError`` unless the JSON value of the file ``name`` has a type of this module."""
+    import msgspec
 
     try:
-        _validator()(document)
-    except fastjsonschema.JsonSchemaValueException as error:
-        raise FormatError(f"{name}: {error.message.replace('data.', '', 1)}") from error
-    for recording in document["recordings"]:
-        for part in ("tasks", "edges"):
-            lengths = {column: len(values) for column, values in recording[part].items()}
-            if len(set(lengths.values())) > 1:
-                raise FormatError(
-                    f"{name}: recordings, {part}: found columns of lengths {lengths}, expected equal ones"
-                )
-        _check_numbers(recording, name)
-
-
-def _check_numbers(recording: dict[str, Any], name: str) -> None:
-    """Raise a ``FormatError`` if a number of a task, an operation or a handle stands for nothing."""
-    tasks, edges = recording["tasks"], recording["edges"]
-    num_tasks = len(tasks["operation"])
-    for what, numbers, count in (
-        ("operation", tasks["operation"], len(recording["operations"])),
-        ("before", edges["before"], num_tasks),
-        ("after", edges["after"], num_tasks),
-        ("handle", edges["handle"], len(recording["handles"])),
-        ("kind", edges["kind"], 3),
-        ("critical_path", recording["critical_path"], num_tasks),
-    ):
-        if numbers and not 0 <= min(numbers) <= max(numbers) < count:
-            raise FormatError(f"{name}: recordings, {what}: found {max(numbers)}, expected numbers below {count}")
-
-
-def schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 7) of the file."""
-    found: dict[str, Any] = json.loads((resources.files("starpullm.report") / "schema.json").read_text("utf-8"))
-    return found
-
-
-@cache
-def _validator() -> Any:
-    import fastjsonschema
-
-    return fastjsonschema.compile(schema())
-
-
-def _said(version: object) -> str:
-    return "a file without a version" if version is None else f"version {version}"
+        msgspec.convert(value, expected)
+    except msgspec.ValidationError as error:
+        sentence = re.sub(" - at `([^`]*)`$", lambda place: f", in {place[1].removeprefix('$.')}", str(error))
+        raise FormatError(f"{name}: {sentence}") from error

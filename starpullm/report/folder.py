@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 import time
+from contextlib import suppress
 from pathlib import Path
 
-from starpullm.errors import FileError, MissingDependencyError
+from starpullm.errors import FileError, MissingDependencyError, StarpullmError
 from starpullm.files.atomic import atomic_write
 from starpullm.files.header import reason
 from starpullm.report.document import Document, read_document, write_document
@@ -20,7 +21,11 @@ _SHARE = 0.05
 _LONGEST_SECONDS = 2.0
 """An unfinished report is renewed at the next occasion after this time, however long that takes."""
 
-_PACKAGES = ("bokeh", "fastjsonschema", "jinja2", "numpy")
+_PACKAGES = ("jinja2", "matplotlib", "msgspec")
+
+
+class PageError(StarpullmError):
+    """Raised when the page can't be made of a document; the JSON file has been written."""
 
 
 def require_packages() -> None:
@@ -63,19 +68,27 @@ class ReportFolder:
 
         Raises
         ------
-        FileError
+        FileError, FormatError
             If one can't be written.
+        PageError
+            If the page can't be made. The JSON file has been written then.
         """
         start = time.monotonic()
-        write_document(document, self.path / JSON_NAME)
-        _write_page(document, self.page_path, charts=charts)
-        end = time.monotonic()
-        self._earliest = end + min((end - start) / _SHARE, _LONGEST_SECONDS)
+        try:
+            write_document(document, self.path / JSON_NAME)
+            _write_page(document, self.page_path, charts=charts)
+        finally:
+            end = time.monotonic()
+            self._earliest = end + min((end - start) / _SHARE, _LONGEST_SECONDS)
 
     def renew(self, document: Document) -> None:
-        """Write both files unless that was done so recently that it would slow the run down."""
+        """Write both files unless that was done so recently that it would slow the run down.
+
+        What can't be written now may not end a run of hours; ``write`` tries it again at the run's end.
+        """
         if time.monotonic() >= self._earliest:
-            self.write(document, charts=False)
+            with suppress(StarpullmError):
+                self.write(document, charts=False)
 
 
 def remake_page(folder: Path) -> None:
@@ -87,14 +100,19 @@ def remake_page(folder: Path) -> None:
         If a package that makes the page isn't installed.
     FileError, FormatError
         If the JSON file can't be read or isn't a report, or if the page can't be written.
+    PageError
+        If the page can't be made.
     """
     require_packages()
     _write_page(read_document(folder / JSON_NAME), folder / PAGE_NAME)
 
 
 def _write_page(document: Document, path: Path, *, charts: bool = True) -> None:
-    from starpullm.report.page import render
+    try:
+        from starpullm.report.page import render
 
-    text = render(document, charts=charts)
+        text = render(document, charts=charts)
+    except Exception as error:  # of any kind: a page shows whatever checks and measurements have put into a document
+        raise PageError(f"{path}: can't be made of {JSON_NAME}: {type(error).__name__}: {error}") from error
     with atomic_write(path) as file:
         file.write(text.encode())

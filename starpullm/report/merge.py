@@ -1,14 +1,14 @@
-"""One report of several runs, such as those of a night: their tests, how each run ended, and what was not checked."""
+"""One report of several runs, such as those of a night or of a scheduler's jobs, and how each of them ended."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NotRequired, TypedDict
 
-from starpullm.errors import FormatError, InvalidArgumentError
-from starpullm.report.document import Document, new_document, read_document
+from starpullm.errors import FileError, FormatError, InvalidArgumentError
+from starpullm.report.document import Document, check_type, new_document, read_document, read_json
 from starpullm.report.folder import JSON_NAME
 from starpullm.report.left_out import NOT_REACHED, LeftOut
 from starpullm.report.verdict import verdict_of
@@ -100,7 +100,6 @@ def merge(runs: Sequence[Run], arguments: Sequence[str], exit_status: int | None
         merged["notes"] += [f"{name}: {note}" for note in document["notes"]]
         merged["recordings"] += [{**found, "name": f"{found['name']} ({name})"} for found in document["recordings"]]
         merged["throughput"] += document["throughput"]
-        merged["history"] += document["history"]
     return merged
 
 
@@ -139,3 +138,80 @@ def _not_checked(runs: Sequence[Run]) -> Iterator[LeftOut]:
                 # The verdict counts the tests of the entry that is called so.
                 text = (what, f"{reason}{names}") if what == NOT_REACHED else (f"{what}{names}", reason)
                 yield LeftOut(*text, [test for part in tests.values() for test in part])
+
+
+class Part(TypedDict):
+    """A part of a job: ``outcome`` is a number of `_OUTCOMES`, ``report`` the folder that it has left."""
+
+    name: str
+    outcome: Literal[0, 1, 2, 3, 4]
+    ending: str
+    report: NotRequired[str]
+    log_end: NotRequired[list[str]]
+
+
+class Job(TypedDict):
+    """A job of the scheduler."""
+
+    name: str
+    id: str
+    nodes: str
+    restarts: int
+    outcome: Literal[0, 1, 2, 3, 4]
+    meaning: str
+    parts: list[Part]
+
+
+class Summary(TypedDict):
+    """What ``ci/slurm/summary.py`` writes."""
+
+    version: Literal[1]
+    status: Literal[0, 1, 2, 3, 4]
+    jobs: list[Job]
+
+
+_OUTCOMES = (PASSED, FAILED, NOTHING, NOT_COMPARABLE, NOT_ENDED)
+"""By the exit status that a summary has for each part."""
+
+
+def read_jobs(path: Path) -> tuple[list[Run], int]:
+    """Return the runs of all jobs of a summary, and the exit status of the whole.
+
+    A part of a job is a run. A job that left no part, or that did not end although its parts did, is a run too. A
+    report that can't be read is named in the ending of its run.
+
+    Raises
+    ------
+    FileError, FormatError
+        If the summary can't be read or isn't one.
+    """
+    what = "the summary.json of ci/slurm"
+    summary: Summary = read_json(path, what)
+    check_type(summary, Summary, f"{path}: expected {what}")
+    return [run for job in summary["jobs"] for run in _runs(job, path.parent)], summary["status"]
+
+
+def _runs(job: Job, folder: Path) -> Iterator[Run]:
+    nodes = f" on {job['nodes']}" if job["nodes"] else ""
+    again = f", run again {job['restarts']} times" if job["restarts"] else ""
+    place = f"job {job['id']}{nodes}{again}"
+    outcomes = []
+    for part in job["parts"]:
+        outcomes.append(_OUTCOMES[part["outcome"]])
+        document, trouble = _report(folder, part.get("report"))
+        name, output = f"{job['name']}/{part['name']}", tuple(part.get("log_end", ()))
+        yield Run(name, outcomes[-1], part["ending"] + trouble, place, document, output)
+    if not outcomes or (_OUTCOMES[job["outcome"]] == NOT_ENDED and NOT_ENDED not in outcomes):
+        yield Run(job["name"], _OUTCOMES[job["outcome"]], job["meaning"], place, None)
+
+
+def _report(folder: Path, name: str | None) -> tuple[Document | None, str]:
+    """Return the report of a part, and what to say if there is none."""
+    if name is None:
+        return None, "; it has left no report"
+    try:
+        document = read_document(folder / name / JSON_NAME)
+        check_mergeable(document, name)
+    except (FileError, FormatError) as error:
+        return None, f"; its report can't be used: {error}"
+    return document, ""

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from starpullm.report.block_graph import block_graph_of
 from starpullm.report.charts import charts_of
+from starpullm.report.claims import claim_rows
 from starpullm.report.document import Document
-from starpullm.report.failures import MAX_FAILURES, failure_groups, failures
+from starpullm.report.failures import MAX_FAILURES, failure_groups, failures, reason_of
 from starpullm.report.parity_matrix import matrices
-from starpullm.report.reductions import Reductions, reductions_of
+from starpullm.report.reductions import reductions_of
 from starpullm.report.runs import environments, run_rows
-from starpullm.report.scaling_plots import ScalingPlot, scaling_plots
-from starpullm.report.task_graph import task_graph_of
-from starpullm.report.throughput import History, SpeedRow, histories_of, speed_plot, speeds_of
-from starpullm.report.verdict import CLAIMS, check_rows, not_checked, verdict_of
-from starpullm.report.violations import violations_of
-from starpullm.report.workers import Workers, workers_of
+from starpullm.report.throughput import speeds_of
+from starpullm.report.verdict import not_checked, verdict_of
+from starpullm.report.workers import COLOURS, workers_of
 
 if TYPE_CHECKING:
-    from bokeh.plotting import figure
     from jinja2 import Environment
 
 _MAX_TESTS_NAMED = 30
@@ -31,14 +27,7 @@ _MAX_TESTS_NAMED = 30
 def render(document: Document, *, charts: bool = True) -> str:
     """Return the page as HTML; it needs no other file and no network. Without charts it has their tables only."""
     failed = failures(document)
-    unchecked = list(not_checked(document))
     runs = run_rows(document)
-    workers = [chart for recording in document["recordings"] if (chart := workers_of(recording))]
-    reductions, speeds, histories = reductions_of(document), speeds_of(document), histories_of(document)
-    violations = violations_of(document)
-    graphs = [graph for recording in document["recordings"] if (graph := task_graph_of(recording, violations))]
-    scaling = scaling_plots(document)
-    drawn = charts_of(dict(_figures(workers, reductions, speeds, scaling, histories)) if charts else {})
     return (
         _environment()
         .get_template("page.html.j2")
@@ -48,28 +37,22 @@ def render(document: Document, *, charts: bool = True) -> str:
             runs=runs,
             failed_runs=[run for run in runs if run.needs_a_look],
             num_failed_measurements=sum("failure" in entry for entry in document["throughput"]),
-            checks=check_rows(document),
-            not_checked=unchecked,
+            claims=claim_rows(document),
+            not_checked=list(not_checked(document)),
             failures=failed,
-            failure_groups=failure_groups(document, {name: claim.fault for name, claim in CLAIMS.items()}),
-            num_failures=sum(test["outcome"] == "failed" for test in document["tests"]),
             max_failures=MAX_FAILURES,
+            failure_groups=failure_groups(failed),
             matrices=matrices(document),
             families=_families(document),
             environments=[
                 (found.names, list(_environment_rows(found.machine)), found.machine.get("findings", []))
                 for found in environments(document)
             ],
-            graphs=graphs[:1],  # the others differ in nothing that is drawn
-            block=block_graph_of(document["recordings"][0], violations) if graphs else None,
-            violations=violations,
-            workers=workers,
-            reductions=reductions,
-            speeds=speeds,
-            scaling=scaling,
-            histories=histories,
-            charts=drawn.elements,
-            chart_scripts=drawn.scripts,
+            workers=[timeline for recording in document["recordings"] if (timeline := workers_of(recording))],
+            colours=COLOURS,
+            reductions=reductions_of(document),
+            speeds=speeds_of(document),
+            charts=charts_of(document) if charts else {},
             selection=[
                 (name.replace("sub_batches", "sub-batches"), ", ".join(values))
                 for name, values in document["selection"].items()
@@ -77,24 +60,6 @@ def render(document: Document, *, charts: bool = True) -> str:
             max_tests_named=_MAX_TESTS_NAMED,
         )
     )
-
-
-def _figures(
-    workers: Sequence[Workers],
-    reductions: Reductions | None,
-    speeds: Sequence[SpeedRow],
-    scaling: Sequence[ScalingPlot],
-    histories: Sequence[History],
-) -> Iterator[tuple[str, figure]]:
-    """Yield the charts by the names that the templates have for them."""
-    yield from ((f"workers-{number}", chart.draw()) for number, chart in enumerate(workers))
-    if reductions is not None:
-        yield "reductions", reductions.draw()
-    plot = speed_plot(speeds)
-    if plot is not None:
-        yield "speed", plot
-    yield from ((f"scaling-{number}", chart.draw()) for number, chart in enumerate(scaling))
-    yield from ((f"history-{number}", history.draw()) for number, history in enumerate(histories))
 
 
 @cache
@@ -108,9 +73,10 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     environment.filters["moment"] = _moment
     environment.filters["duration"] = _duration
-    environment.filters["finding"] = _finding
+    environment.filters["reason"] = reason_of
     return environment
 
 
@@ -124,13 +90,6 @@ def _duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def _finding(result: Mapping[str, Any]) -> str:
-    """Return what a result says in a few words."""
-    if result["name"] == "parity":
-        return f"parity: {result['tensors']:,} tensors, {len(result['differences'])} differ"
-    return f"{result['name']}: {result.get('finding') or result['outcome']}"
 
 
 def _families(document: Document) -> list[tuple[str, list[Mapping[str, Any]]]]:

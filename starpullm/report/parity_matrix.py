@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from starpullm.report.document import Document
-from starpullm.report.failures import result_anchor
+from starpullm.report.failures import failure_anchor
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ def matrices(document: Document) -> list[Matrix]:
     """Return a matrix for each reference that runs were compared with."""
     found: dict[str, dict[tuple[Row, Column], Cell]] = {}
     for number, test in enumerate(document["tests"]):
-        for index, result in enumerate(test["results"]):
-            if result["name"] == "parity":
+        for result in test["results"]:
+            if result["name"] == "parity" and "reference" in result:
                 row = Row(result["partition"], result["ranks"], result["scheduler"])
                 column = Column(result["record"], result["sub_batches"], result["reduction"])
                 cells = found.setdefault(result["reference"], {})
-                cells[row, column] = _worse(cells.get((row, column)), _cell(result, number, index))
+                cells[row, column] = _worse(cells.get((row, column)), _cell(result, number))
     return [_matrix(reference, cells) for reference, cells in found.items()]
 
 
@@ -82,10 +82,10 @@ def _matrix(reference: str, cells: Mapping[tuple[Row, Column], Cell]) -> Matrix:
     return Matrix(reference, tuple(dict.fromkeys(row for row, _ in cells)), tuple(columns), cells)
 
 
-def _cell(result: Mapping[str, Any], test: int, index: int) -> Cell:
+def _cell(result: Mapping[str, Any], test: int) -> Cell:
     if result["outcome"] == "passed":
-        return Cell("passed", f"{result['tensors']:,} equal", "")
-    anchor = result_anchor(test, index)
+        return Cell("passed", f"{result['compared']:,} equal", "")
+    anchor = failure_anchor(test)
     if result["outcome"] == "failed":
         first = result["first"]
         if first is None:

@@ -1,66 +1,16 @@
-"""What the first screen says: whether the run passed, what it compared, and what it gave no verdict on."""
+"""What the first screen says: whether the run passed, and what it gave no verdict on."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from starpullm.report.document import Document
+from starpullm.report.failures import reason_of
 from starpullm.report.left_out import NOT_REACHED
-
-
-class Claim(NamedTuple):
-    """What a check is about: what must hold, what is wrong if it doesn't, and what the check counts."""
-
-    holds: str
-    fault: str
-    unit: str
-
-
-CLAIMS: Mapping[str, Claim] = {
-    "parity": Claim(
-        "every tensor of every step has the bits of llm.c", "tensors have other bits than llm.c's", "tensors"
-    ),
-    "shared buffers": Claim(
-        "blocks that share buffers give the same bits", "blocks that share buffers give other bits", "tensors"
-    ),
-    "resumed run": Claim(
-        "a resumed run has the bits of an uninterrupted one", "a resumed run has other bits", "tensors"
-    ),
-    "accesses": Claim(
-        "tasks access what they declare and nothing else", "tasks don't access what they declare", "tasks"
-    ),
-    "poison": Claim("nothing is read before it is written", "memory is read before it is written", "tasks"),
-    "runtime graph": Claim(
-        "StarPU's graph is the one that the accesses require", "StarPU's graph lacks or adds edges", "required edges"
-    ),
-    "observed order": Claim(
-        "tasks ran in the order that the accesses require", "tasks ran too early", "required edges"
-    ),
-    "handle reuse": Claim(
-        "reused buffers don't lengthen the critical path", "reused buffers lengthen the critical path", "added edges"
-    ),
-    "perturbation": Claim("delays and schedulers change no bit", "a delay or a scheduler changes bits", "tensors"),
-    "gradient error": Claim(
-        "every gradient is within the error bound of its sum", "gradients are beyond their error bounds", "elements"
-    ),
-    "bit stability": Claim(
-        "reductions have the same bits on all placements", "a reduction has other bits on another placement", "tensors"
-    ),
-    "losses of ranks": Claim("all ranks report the same losses", "ranks report different losses", "series"),
-    "memory growth": Claim(
-        "memory doesn't grow, whatever is repeated", "memory grows with what is repeated", "allocations"
-    ),
-    "scarce memory": Claim(
-        "an allocation that fails is told and leaves nothing",
-        "an allocation that fails is told wrongly, or leaves something",
-        "failed allocations",
-    ),
-    "graph cost": Claim("the task graph is no more expensive", "the task graph is more expensive", "numbers"),
-}
-"""By the name of a check's result."""
+from starpullm.report.throughput import speeds_of
 
 
 @dataclass(frozen=True)
@@ -72,19 +22,6 @@ class Verdict:
     sentence: str
     counts: Mapping[str, int]
     """Tests by outcome: passed, failed, skipped, not reached."""
-
-
-@dataclass(frozen=True)
-class CheckRow:
-    """A row of the table of what was checked: one check over all its runs."""
-
-    claim: str
-    name: str
-    passed: int
-    failed: int
-    undecided: int
-    compared: int
-    unit: str
 
 
 def verdict_of(document: Document) -> Verdict:
@@ -127,7 +64,7 @@ def verdict_of(document: Document) -> Verdict:
             counts,
         )
     if not passed:
-        return Verdict("passed", "Measured", f"{len(document['throughput'])} configurations were measured.", counts)
+        return _verdict_on_speeds(document, counts)
     return Verdict("passed", "Passed", f"All {_tests(passed)} passed.", counts)
 
 
@@ -152,6 +89,18 @@ def _verdict_on_mutants(rows: list[dict[str, Any]], counts: Mapping[str, int]) -
     return Verdict("passed", "No open mutant", sentence, counts)
 
 
+def _verdict_on_speeds(document: Document, counts: Mapping[str, int]) -> Verdict:
+    speeds = speeds_of(document)
+    noisy = sum(bool(speed.noise) for speed in speeds)
+    many = f"{len(speeds)} configuration{'s were' if len(speeds) > 1 else ' was'} measured"
+    if noisy:
+        which = f"{noisy} of them " if len(speeds) > 1 else ""
+        busy = f"{which}while the machine was busy with something else"
+        sentence = f"{many}, {busy}; the table says how much the figures vary."
+        return Verdict("unfinished", "Measured within noise", sentence, counts)
+    return Verdict("passed", "Measured", f"{many}.", counts)
+
+
 _NOTHING_COLLECTED = 5  # pytest's exit status
 _NOT_COMPARABLE = 3  # that of starpullm parity
 
@@ -169,31 +118,6 @@ def _tests(count: int) -> str:
     return f"{count:,} test{'' if count == 1 else 's'}"
 
 
-def check_rows(document: Document) -> list[CheckRow]:
-    """Return a row for each check that gave a result, in the order of the documentation."""
-    results: dict[str, list[dict[str, Any]]] = {}
-    for test in document["tests"]:
-        for result in test["results"]:
-            results.setdefault(result["name"], []).append(result)
-    order = {name: number for number, name in enumerate(CLAIMS)}
-    rows = []
-    for name in sorted(results, key=lambda name: (order.get(name, len(order)), name)):
-        claim = CLAIMS.get(name, Claim(name, name, "comparisons"))
-        outcomes = Counter(result["outcome"] for result in results[name])
-        rows.append(
-            CheckRow(
-                claim=claim.holds,
-                name=name,
-                passed=outcomes["passed"],
-                failed=outcomes["failed"],
-                undecided=sum(outcomes.values()) - outcomes["passed"] - outcomes["failed"],
-                compared=sum(_compared(result) for result in results[name]),
-                unit=claim.unit,
-            )
-        )
-    return rows
-
-
 def not_checked(document: Document) -> Iterator[tuple[str, str, list[str]]]:
     """Yield what was not checked, why, and the tests that this is about.
 
@@ -208,18 +132,9 @@ def not_checked(document: Document) -> Iterator[tuple[str, str, list[str]]]:
         if test["outcome"] == "skipped":
             words = {result["outcome"] for result in test["results"]} & {"not comparable", "inconclusive"}
             word = ", ".join(sorted(words)) or "skipped"
-            skipped.setdefault((f"{word} ({test['family']})", _first_line(test["message"])), []).append(test["test"])
+            skipped.setdefault((f"{word} ({test['family']})", reason_of(test["message"])), []).append(test["test"])
     for (what, reason), tests in skipped.items():
         yield what, reason, tests
     for entry in document["not_checked"]:
         if entry["what"] not in runs:
             yield entry["what"], entry["reason"], entry["tests"]
-
-
-def _compared(result: Mapping[str, Any]) -> int:
-    found: int = result["tensors"] if result["name"] == "parity" else result.get("compared", 0)
-    return found
-
-
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0]

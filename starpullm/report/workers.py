@@ -1,32 +1,18 @@
-"""The Gantt chart: what each worker of each rank did when, its idle time, and the critical path."""
+"""What each worker of each rank did when, its idle time, and the critical path; ``workers.js`` draws it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from importlib import resources
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.report.phases import PHASES, phase_of
+from starpullm.traces.content import KIND_COLORS, kind_of
 
-if TYPE_CHECKING:
-    from bokeh.plotting import figure
-
-_ROW_PIXELS = 34
-_MARGIN_PIXELS = 130
-_MAX_LABELS = 120
-"""Names that are written into tasks, at most."""
-
-_MAX_TEXTS = 3000
-"""If more boxes are in view, the pointer shows their operations only."""
-
-
-_Bars: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]
-"""For each task its row, start, end, and whether it is on the critical path."""
+COLOURS = {kind: "#" + "".join(f"{round(255 * part):02x}" for part in rgb) for kind, rgb in KIND_COLORS.items()}
+"""The colour of each kind of operation."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +29,7 @@ class WorkerRow:
 
 @dataclass(frozen=True)
 class Workers:
-    """The chart of a recording, and the table behind it; times in milliseconds."""
+    """The timeline of a recording, and the table behind it; times in milliseconds."""
 
     name: str
     configuration: str
@@ -55,23 +41,32 @@ class Workers:
     longest: tuple[tuple[str, int, float], ...]
     """The operations that took the most time: name, number of tasks, time."""
 
-    draw: Callable[[], figure]
+    kinds: tuple[str, ...]
+    """The kinds of the operations, for the legend."""
+
+    drawn: Mapping[str, Any]
+    """What ``workers.js`` draws: names and colours, and columns of the tasks in the order of their start, in ns."""
 
 
 def workers_of(recording: Mapping[str, Any]) -> Workers | None:
-    """Return the chart of a recording, or None if no worker ran a task."""
+    """Return the timeline of a recording, or None if no worker ran a task."""
     tasks = {name: np.array(values, np.int64) for name, values in recording["tasks"].items()}
     ran = np.flatnonzero(tasks["worker"] >= 0)
     if not len(ran):
         return None
-    places = sorted(set(zip(tasks["rank"][ran].tolist(), tasks["worker"][ran].tolist(), strict=True)))
+    ran = ran[np.argsort(tasks["start"][ran], kind="stable")]
+    tasks = {name: values[ran] for name, values in tasks.items()}
+    places = sorted(set(zip(tasks["rank"].tolist(), tasks["worker"].tolist(), strict=True)))
     several_ranks = len({rank for rank, _ in places}) > 1
     names = [f"rank {rank}, worker {worker}" if several_ranks else f"worker {worker}" for rank, worker in places]
     row_of = {place: row for row, place in enumerate(places)}
-    rows = np.array([row_of[at] for at in zip(tasks["rank"][ran], tasks["worker"][ran], strict=True)], np.int64)
-    start, end = (tasks[name][ran].astype(np.float64) * 1e-6 for name in ("start", "end"))
+    rows = np.array([row_of[at] for at in zip(tasks["rank"].tolist(), tasks["worker"].tolist(), strict=True)], np.int64)
+    start, end = (tasks[name].astype(np.float64) * 1e-6 for name in ("start", "end"))
     critical = np.isin(ran, recording["critical_path"])
     duration = float(end.max())
+    operations: list[str] = recording["operations"]
+    kinds = [kind_of(operation) for operation in operations]
+    columns = {name: tasks[name] for name in ("start", "end", "operation", "step", "sub_batch", "layer")}
     return Workers(
         name=recording["name"],
         configuration=recording["configuration"],
@@ -80,8 +75,16 @@ def workers_of(recording: Mapping[str, Any]) -> Workers | None:
         critical_tasks=int(critical.sum()),
         critical_time=float((end - start)[critical].sum()),
         rows=tuple(_row(name, start[rows == row], end[rows == row], duration) for row, name in enumerate(names)),
-        longest=_longest(recording["operations"], tasks["operation"][ran], end - start),
-        draw=partial(_plot, recording, tasks, ran, (rows, start, end, critical), names, duration),
+        longest=_longest(operations, tasks["operation"], end - start),
+        kinds=tuple(kind for kind in KIND_COLORS if kind in {kinds[number] for number in tasks["operation"].tolist()}),
+        drawn={
+            "rows": names,
+            "operations": operations,
+            "colours": [COLOURS[kind] for kind in kinds],
+            **{name: column.tolist() for name, column in columns.items()},
+            "row": rows.tolist(),
+            "critical": critical.astype(np.int64).tolist(),
+        },
     )
 
 
@@ -101,98 +104,3 @@ def _longest(
     counts = np.bincount(numbers, minlength=len(operations))
     times = np.bincount(numbers, weights=durations, minlength=len(operations))
     return tuple((operations[i], int(counts[i]), float(times[i])) for i in np.argsort(-times)[:8] if counts[i])
-
-
-def _plot(
-    recording: Mapping[str, Any],
-    tasks: Mapping[str, NDArray[np.int64]],
-    ran: NDArray[np.intp],
-    bars: _Bars,
-    names: list[str],
-    duration: float,
-) -> figure:
-    """Prepare the chart of all tasks; a task's colour is its phase, and those of the critical path are black below."""
-    from bokeh.models import ColumnDataSource, HoverTool
-
-    rows, start, end, critical = bars
-    plot = _rows_of_workers(names, duration)
-    operations = np.array(recording["operations"])[tasks["operation"][ran]]
-    phases = np.array([phase_of(name) for name in recording["operations"]])[tasks["operation"][ran]]
-    order = np.argsort(start, kind="stable")
-    renderers, parts = [], []
-    for phase, color in PHASES.items():
-        chosen = order[phases[order] == phase]
-        if not len(chosen):
-            continue
-        every = ColumnDataSource(
-            {
-                "left": start[chosen],
-                "right": end[chosen],
-                "row": rows[chosen].astype(np.int32),
-                "operation": operations[chosen].tolist(),
-                "critical": critical[chosen].astype(np.uint8),
-                **{name: tasks[name][ran][chosen].astype(np.int32) for name in ("step", "sub_batch", "layer")},
-            }
-        )
-        drawn = ColumnDataSource({name: [] for name in ("left", "right", "top", "bottom", "text")})
-        edges = {name: name for name in ("left", "right", "top", "bottom")}
-        look = {"fill_color": color, "line_color": "#000000", "line_alpha": 0.25, "line_width": 0.5}
-        renderers.append(plot.quad(**edges, **look, source=drawn, legend_label=phase))
-        parts.append({"every": every, "drawn": drawn})
-    path = ColumnDataSource({name: [] for name in ("left", "right", "top", "bottom")})
-    look = {"fill_color": "#000000", "line_color": "#8a939e", "line_width": 0.5, "legend_label": "critical path"}
-    plot.quad(left="left", right="right", top="top", bottom="bottom", source=path, **look)
-    plot.add_tools(HoverTool(renderers=renderers, tooltips="@text"))
-    _draw_what_is_in_view(plot, parts, path)
-    plot.legend.ncols = 3
-    plot.legend.click_policy = "hide"
-    plot.add_layout(plot.legend[0], "below")
-    return plot
-
-
-def _rows_of_workers(names: list[str], duration: float) -> figure:
-    """Return an empty chart with a grey row for each worker."""
-    from bokeh.models import FixedTicker, Range1d
-    from bokeh.plotting import figure
-
-    plot = figure(
-        height=_MARGIN_PIXELS + _ROW_PIXELS * len(names),
-        sizing_mode="stretch_width",
-        x_range=Range1d(0, duration, bounds=(-0.02 * duration, 1.02 * duration)),
-        y_range=Range1d(len(names) - 0.5, -0.5),
-        x_axis_label="milliseconds",
-        tools="xpan,xwheel_zoom,xbox_zoom,xzoom_in,xzoom_out,reset,save",
-        active_scroll=None,
-        toolbar_location="above",
-    )
-    plot.yaxis.ticker = FixedTicker(ticks=list(range(len(names))))
-    plot.yaxis.major_label_overrides = dict(enumerate(names))
-    plot.ygrid.visible = False
-    rows = np.arange(len(names))
-    edges = {"left": np.zeros(len(names)), "right": np.full(len(names), duration)}
-    look = {"fill_color": "#8a939e", "fill_alpha": 0.25, "line_color": None}
-    plot.quad(**edges, top=rows - 0.42, bottom=rows + 0.42, **look, legend_label="idle")
-    return plot
-
-
-def _draw_what_is_in_view(plot: figure, parts: list[dict[str, Any]], path: Any) -> None:
-    """Let the page draw the tasks in view, as often as the view changes; ``templates/workers.js`` says how."""
-    from bokeh.models import ColumnDataSource, CustomJS
-
-    labels = ColumnDataSource({"x": [], "y": [], "text": []})
-    plot.text(
-        x="x", y="y", text="text", source=labels, text_font_size="11px", text_baseline="middle", text_color="#000000"
-    )
-    code = (resources.files("starpullm.report") / "templates" / "workers.js").read_text("utf-8")
-    arguments = {
-        "plot": plot,
-        "parts": parts,
-        "path": path,
-        "labels": labels,
-        "most_names": _MAX_LABELS,
-        "most_texts": _MAX_TEXTS,
-    }
-    callback = CustomJS(args=arguments, code=code)
-    plot.x_range.js_on_change("end", callback)
-    plot.x_range.js_on_change("start", callback)
-    plot.js_on_change("inner_width", callback)

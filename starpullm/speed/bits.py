@@ -23,6 +23,7 @@ class BuildBitsResult(CheckResult):
     ``differing`` names the first ``MAX_LISTED`` of them, in the order of execution.
     """
 
+    unit: str = "tensors"
     differing: tuple[str, ...]
 
     def detail_lines(self) -> Iterator[str]:

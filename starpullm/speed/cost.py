@@ -60,6 +60,7 @@ def graph_cost(trace: Trace) -> GraphCost:
 class CostResult(CheckResult):
     """The costs of two builds; ``measured`` is how many of the numbers have grown, ``limit`` is 0."""
 
+    unit: str = "numbers"
     now: GraphCost
     baseline: GraphCost
 

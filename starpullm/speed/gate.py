@@ -122,6 +122,7 @@ class BuildsResult(ThroughputResult):
     ``blocks`` is the number of rounds. ``changes`` has the step first, then the operations, longest first.
     """
 
+    unit: str = "rounds"
     baseline_tokens_per_ms: float
     blocks: int
     changes: tuple[Change, ...]
@@ -204,6 +205,7 @@ class StoredResult(ThroughputResult):
     change and its interval are None if there are too few stored runs.
     """
 
+    unit: str = "stored runs"
     stored: tuple[float, ...]
     low: float | None
     high: float | None

@@ -610,7 +610,12 @@ def test_parity_json() -> None:
             "matmul": "strict",
             "outcome": "passed",
             "steps": 3,
-            "tensors": 570,
+            "name": "parity",
+            "finding": "570 tensors over 3 steps, 0 differ",
+            "compared": 570,
+            "unit": "tensors",
+            "measured": 0,
+            "limit": 0,
             "differences": [],
             "first": None,
             "different_functions": [],
@@ -716,7 +721,7 @@ def test_parity_names_the_first_in_order_of_execution(tmp_path: Path) -> None:
     run = run_cli("parity", record, "--json").check(1)
     [result] = json.loads(run.stdout)
     assert result["outcome"] == "failed"
-    assert result["tensors"] == 570
+    assert result["compared"] == 570
     found = [(entry["step"], entry["group"], entry["tensor"]) for entry in result["differences"]]
     assert found == order
     assert {entry["expected_digest"] for entry in result["differences"]} == {OTHER_DIGEST}
@@ -751,7 +756,7 @@ def test_parity_on_another_libm(tmp_path: Path) -> None:
     [result] = json.loads(run_cli("parity", record, "--json").check(3).stdout)
     assert result["outcome"] == "not comparable"
     assert result["different_functions"] == ["expf", "powf"]
-    assert result["tensors"] == 0
+    assert result["compared"] == 0
     assert result["differences"] == []
 
 

@@ -123,7 +123,7 @@ def test_report(run: Run, tampered: Path, pytester: pytest.Pytester) -> None:
     assert (report["isolation"]["processes"], report["isolation"]["served"]) == (1, 2)
     passed, failed = report["tests"]
     assert (passed["family"], passed["configuration"], passed["outcome"]) == ("parity", "1x1 lws", "passed")
-    assert passed["results"][0]["tensors"] == 570
+    assert passed["results"][0]["compared"] == 570
     assert failed["outcome"] == "failed"
     assert [entry["tensor"] for entry in failed["results"][0]["differences"]] == ["atty[0]", "fcw[1]"]
     assert failed["message"].startswith("parity: failed: 570 tensors over 3 steps, 2 differ")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
-from starpullm.report.document import schema
+from starpullm.report import read_document
 from starpullm.report.verdict import verdict_of
 
 from .conftest import Run
@@ -20,9 +18,8 @@ __all__ = ["tampered"]  # a fixture
 
 
 def read(folder: Path) -> tuple[dict[str, Any], str]:
-    """The document of a report, which is as the schema says, and its page."""
-    document = json.loads((folder / "report.json").read_text())
-    jsonschema.Draft7Validator(schema()).validate(document)
+    """The document of a report and its page."""
+    document = read_document(folder / "report.json")
     assert sorted(path.name for path in folder.iterdir()) == ["index.html", "report.json"]
     return document, (folder / "index.html").read_text()
 
@@ -50,7 +47,7 @@ def test_report_of_a_failure(run: Run, tampered: Path, pytester: pytest.Pytester
         "test_memory.py::test_trainers_leave_nothing",
     ]
     [recording] = document["recordings"]
-    assert (recording["configuration"], recording["layers"]) == ("2x1 lws", 2)
+    assert recording["configuration"] == "2x1 lws"
     assert set(recording["tasks"]["step"]) == {0, 1, 2, 3}
     [anchor] = re.findall(r'<a href="#([^"]+)">step 1, activations/atty\[0\]</a>', page)
     failure = page.partition(f'id="{anchor}"')[2].partition("</article>")[0]
@@ -154,3 +151,43 @@ def test_records_are_not_read_at_each_test(run: Run, pytester: pytest.Pytester) 
     counts = [int(line.split()[1]) for line in result.outlines if line.startswith("opened ")]
     assert len(counts) == 4
     assert len(set(counts[1:])) == 1
+
+
+OWN_CHECKS = """
+import pytest
+
+from starpullm.checks.result import CheckResult, Outcome
+
+
+def energy(place):
+    return CheckResult(name="parity", outcome=Outcome.PASSED, finding="fine", compared=3, unit="atoms", measured=None)
+
+
+@pytest.mark.starpullm_parity
+def test_energy(starpullm_check):
+    starpullm_check(energy)
+"""
+
+
+def test_report_of_an_own_check(run: Run, pytester: pytest.Pytester) -> None:
+    """It has the unit of the check, also if the check is called like one of the package."""
+    pytester.makepyfile(OWN_CHECKS)
+    run("--starpullm-report", "out", "--starpullm-records", "tiny").assert_outcomes(passed=1)
+    _, page = read(pytester.path / "out")
+    assert "<li>parity: 3 atoms; 1 passed, 0 failed</li>" in page
+
+
+def test_a_page_that_cannot_be_made_costs_no_result(run: Run, pytester: pytest.Pytester) -> None:
+    """The run goes on to its end, and its data are written."""
+    pytester.makeconftest("import sys\n\nsys.modules['starpullm.report.verdict'] = None\n")
+    pytester.makepyfile(
+        "def test_it(starpullm_validation):\n    pass\n\n\ndef test_more(starpullm_validation):\n    pass\n"
+    )
+    result = run("--starpullm-report", "out")
+    result.assert_outcomes(passed=2)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stdout.fnmatch_lines(
+        ["--starpullm-report: */out/index.html: can't be made of report.json: ModuleNotFoundError: *"]
+    )
+    document = read_document(pytester.path / "out" / "report.json")
+    assert [test["outcome"] for test in document["tests"]] == ["passed", "passed"]

@@ -18,8 +18,6 @@ OPERATIONS = [
     "encoder_backward",
     "adamw_update",
 ]
-HANDLES = ["activations/residual3[0]#0", "grads/fcw[0]", "params/fcw[0]", "activation_grads/residual3[0]#0"]
-
 MACHINE = {
     "version": "0.1.0",
     "library": "/opt/starpullm/lib/libstarpullm.so",
@@ -66,7 +64,8 @@ def parity(partition: str, sub_batches: int = 1, scheduler: str = "lws", *, fail
         "reduction": "ordered",
         "matmul": "strict",
         "steps": 3,
-        "tensors": 570,
+        "compared": 570,
+        "unit": "tensors",
         "differences": [difference, other] if fails else [],
         "first": first if fails else None,
         "different_functions": [],
@@ -81,7 +80,13 @@ def gradients(*ratios: float | str) -> dict[str, Any]:
     ]  # fmt: skip
     beyond = any(float(ratio) > 1 for ratio in ratios)
     outcome = "failed" if beyond else "passed"
-    return {"name": "gradient error", "outcome": outcome, "compared": 9 * len(ratios), "tensors": tensors}
+    return {
+        "name": "gradient error",
+        "outcome": outcome,
+        "compared": 9 * len(ratios),
+        "unit": "elements",
+        "tensors": tensors,
+    }
 
 
 def entry(name: str, family: str, outcome: str, *results: dict[str, Any], message: str = "") -> dict[str, Any]:
@@ -124,21 +129,11 @@ def recording(layers: int = 2, sub_batches: int = 2, steps: int = 2, workers: in
             add("encoder_backward", step, sub_batch, -1)
         for layer in (*range(layers), -1):
             add("adamw_update", step, -1, layer)
-    second = [number for number, step in enumerate(tasks["step"]) if step == min(1, steps - 1) and number]
-    edges = {
-        "before": [number - 1 for number in second],
-        "after": second,
-        "handle": [number % len(HANDLES) for number in second],
-        "kind": [number % 3 for number in second],
-    }
     return {
         "name": f"{layers} layers",
         "configuration": "2x1 lws",
-        "layers": layers,
         "operations": OPERATIONS,
-        "handles": HANDLES,
         "tasks": tasks,
-        "edges": edges,
         "critical_path": list(range(0, len(tasks["step"]), 3)),
     }
 
@@ -155,14 +150,6 @@ def throughput(tokens_per_ms: float, partition: str = "2x1", batch_size: int = 8
         "matmul_limit_gflops": 100.0,
         "fraction_of_limit": 0.5,
     }
-
-
-def stored(*fractions: float) -> list[dict[str, Any]]:
-    return [
-        {"name": "small 2x1", "time": f"2026-11-{number + 1:02}T10:00:00", "commit": f"{number:040x}",
-         "tokens_per_ms": 10 * fraction, "matmul_limit_gflops": 100.0, "fraction_of_limit": fraction}
-        for number, fraction in enumerate(fractions)
-    ]  # fmt: skip
 
 
 def passing() -> dict[str, Any]:
@@ -188,7 +175,6 @@ def passing() -> dict[str, Any]:
         ],
         recordings=[recording(layers=12)],
         throughput=[throughput(12.0), throughput(6.5, "1x1"), throughput(13.0, "2x1", 16), throughput(6.8, "1x1", 16)],
-        history=stored(0.50, 0.51, 0.50, 0.505, 0.40, 0.402, 0.399, 0.401),
         mutation=[{"folder": "native/src/graph", "mutants": 10, "caught": 8, "equivalent": 1, "open": 1}],
     )
     return document
@@ -203,12 +189,19 @@ def failing() -> dict[str, Any]:
         "handle": "activation_grads/qkv#0",
         "kind": "read after write",
     }
-    graph = {"name": "runtime graph", "outcome": "failed", "compared": 40, "missing": [missing], "superfluous": []}
+    graph = {
+        "name": "runtime graph",
+        "outcome": "failed",
+        "compared": 40,
+        "unit": "required edges",
+        "missing": [missing],
+        "superfluous": [],
+    }
     bits = parity("2x1", fails=True)["first"]["bits"]
     difference = {"run": "2x1 lws", "against": "1x1 lws", "tensor": "wte", "difference": {**bits, "ulps": None}}
     same = {
-        "name": "bit stability", "outcome": "failed", "compared": 20, "measured": 1, "runs": ["a", "b"],
-        "differences": [difference],
+        "name": "bit stability", "outcome": "failed", "compared": 20, "unit": "tensors", "measured": 1,
+        "runs": ["a", "b"], "differences": [difference],
     }  # fmt: skip
     different = parity("2x1", 2, "eager", fails=True)
     parity_text = "parity: failed: 570 tensors over 3 steps, 2 differ\n  first: <b>step 1</b>"

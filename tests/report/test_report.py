@@ -1,4 +1,4 @@
-"""The report's JSON file and page, without a browser: the schema, the verdict, links, and what is refused."""
+"""The report's JSON file and page, without a browser: the verdict, claims, links, and what is refused."""
 
 from __future__ import annotations
 
@@ -11,31 +11,28 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from click.testing import CliRunner
 
 from starpullm.commands import main
 from starpullm.commands.main import EXIT_BAD_INPUT
 from starpullm.errors import FormatError, MissingDependencyError
-from starpullm.report import ReportFolder, new_document, read_document, require_packages, write_document
-from starpullm.report.block_graph import block_graph_of
-from starpullm.report.document import schema
+from starpullm.pytest_plugin.items import FAMILIES
+from starpullm.report import PageError, ReportFolder, new_document, read_document, require_packages, write_document
+from starpullm.report.charts import charts_of
+from starpullm.report.claims import CLAIMS, claim_rows
+from starpullm.report.document import MAX_DEPTH
+from starpullm.report.failures import failure_groups, failures, reason_of
 from starpullm.report.left_out import LeftOut, beyond
 from starpullm.report.page import render
-from starpullm.report.scaling_plots import scaling_plots
-from starpullm.report.task_graph import task_graph_of
 from starpullm.report.throughput import speeds_of
-from starpullm.report.verdict import check_rows, not_checked, verdict_of
-from starpullm.report.violations import violations_of
+from starpullm.report.verdict import not_checked, verdict_of
 from starpullm.report.workers import workers_of
 
 from .reports import entry, failing, gradients, killed, merged, parity, passing, recording, throughput
 
 Document = dict[str, Any]
-SECTIONS = (
-    "runs checked not-checked parity failures graph workers reductions throughput mutation tests environment".split()
-)
+SECTIONS = "runs chosen not-checked parity failures workers errors throughput mutation tests environment".split()
 
 
 class Page(HTMLParser):
@@ -63,11 +60,8 @@ class Page(HTMLParser):
 
 
 @pytest.mark.parametrize("make", [passing, failing, killed, merged])
-def test_documents_are_as_the_schema_says(make: Callable[[], Document], tmp_path: Path) -> None:
-    """jsonschema and the package's own validator agree."""
-    jsonschema.Draft7Validator.check_schema(schema())
+def test_what_is_written_can_be_read(make: Callable[[], Document], tmp_path: Path) -> None:
     document = make()
-    jsonschema.Draft7Validator(schema()).validate(document)
     write_document(document, tmp_path / "report.json")
     assert read_document(tmp_path / "report.json") == document
 
@@ -88,7 +82,7 @@ def test_page(make: Callable[[], Document]) -> None:
     absent = {
         passing: ["runs", "failures"],
         failing: ["runs"],
-        killed: ["runs", "failures", "graph", "workers"],
+        killed: ["runs", "failures", "workers"],
         merged: ["mutation"],
     }[make]
     assert [name for name in page.ids if name in SECTIONS] == [name for name in SECTIONS if name not in absent]
@@ -116,56 +110,107 @@ def test_verdicts() -> None:
     assert verdict(tests=[], throughput=[{**throughput(1.0), "failure": "died"}])[0] == "failed"
 
 
+@pytest.mark.parametrize(
+    ("entry", "verdict", "sentence", "noise"),
+    [
+        ({}, "passed", "1 configuration was measured.", ""),
+        ({"matmul_limit_range": [80.0, 99.0]}, "passed", "1 configuration was measured.", ""),
+        (
+            {"matmul_limit_range": [40.0, 121.0]},
+            "unfinished",
+            "1 configuration was measured, while the machine was busy with something else; the table says how much "
+            "the figures vary.",
+            "noise: the limit was measured as 40 to 121 GFLOP/s",
+        ),
+    ],
+)
+def test_a_measurement_within_noise_is_none(entry: Document, verdict: str, sentence: str, noise: str) -> None:
+    document = new_document("starpullm bench", [])
+    document.update(state="ended", exit_status=0, throughput=[{**throughput(12.0), "matmul_gflops": 40.0, **entry}])
+    found = verdict_of(document)
+    assert (found.kind, found.sentence) == (verdict, sentence)
+    assert [row.noise for row in speeds_of(document)] == [noise]
+    assert noise in render(document, charts=False)
+
+
+def result(name: str, compared: int, unit: str, outcome: str = "passed") -> Document:
+    return {"name": name, "outcome": outcome, "compared": compared, "unit": unit}
+
+
 def test_what_was_compared_is_counted() -> None:
-    rows = {row.name: row for row in check_rows(failing())}
-    assert (rows["parity"].compared, rows["parity"].unit) == (6 * 570, "tensors")
-    assert (rows["parity"].passed, rows["parity"].failed, rows["parity"].undecided) == (4, 1, 1)
-    assert (rows["gradient error"].compared, rows["gradient error"].failed) == (9 * 5, 1)
+    rows = {row.name: row for row in claim_rows(failing())}
+    bits = rows["every tensor of every step has the bits of llm.c"]
+    assert (bits.compared, bits.passed, bits.failed, bits.undecided) == ("3,420 tensors", 4, 1, 1)
+    bounds = rows["every gradient is within the error bound of its sum"]
+    assert (bounds.compared, bounds.failed) == ("45 elements", 1)
     left_out = [(what, reason) for what, reason, _ in not_checked(failing())]
     assert left_out[0] == ("not comparable (parity)", "parity: not comparable: this libm has another expf")
     assert ("throughput", "only with --starpullm-benchmark") in left_out
+
+
+def test_a_claim_opens_to_its_checks() -> None:
+    """However many checks there are, there is a claim for each family; a user's own check is its own claim."""
+    assert {claim.family for claim in CLAIMS} - {""} == set(FAMILIES)
+    document = passing()
+    kernels = [result(f"bits of kernel {number}", 10, "elements") for number in range(30)]
+    own = result("energy", 3, "atoms", "failed")
+    document["tests"] = [
+        entry("test_bits", "kernels", "passed", *kernels, result("expf of avx2", 5, "inputs")),
+        entry("test_mine", "other", "failed", own),
+        entry("test_accesses", "dependencies", "passed", result("accesses", 7, "accesses to pages")),
+        entry("test_poison", "dependencies", "passed", result("poison", 8, "elements")),
+    ]
+    rows = claim_rows(document)
+    assert [(row.name, row.compared, len(row.parts)) for row in rows] == [
+        ("tasks access what they declare and nothing else", "7 accesses to pages", 1),
+        ("nothing is read before it is written", "8 elements", 1),
+        ("kernels of every SIMD level have the bits of the plain ones", "300 elements, 5 inputs", 31),
+        ("energy", "3 atoms", 1),
+    ]
+    assert (rows[3].failed, rows[3].parts[0].name) == (1, "energy")
+
+
+PYTEST_MESSAGE = """request = <FixtureRequest for <Function test_mine>>
+
+    def test_mine(request):
+>       assert 1 == 2
+E       assert 1 == 2
+
+test_mine.py:4: AssertionError
+"""
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (PYTEST_MESSAGE, "assert 1 == 2"),
+        ('Traceback (most recent call last):\n  File "x", line 1\nValueError: bad', "ValueError: bad"),
+        ("parity: failed: 2 differ\n  first: step 1", "parity: failed: 2 differ"),
+        ("", ""),
+    ],
+)
+def test_a_failure_is_named_by_check_and_configuration(message: str, reason: str) -> None:
+    assert reason_of(message) == reason
+    document = passing()
+    failed = result("runtime graph", 1, "required edges", "failed")
+    document["tests"] = [
+        entry("test_a[tiny]", "dependencies", "failed", failed, message=message),
+        entry("test_b[odd]", "dependencies", "failed", failed, message=message),
+        entry("test_mine[1]", "other", "failed", message=message),
+        {**entry("test_mine[2]", "other", "failed", message=message), "configuration": "-"},
+    ]
+    found = failures(document)
+    names = ["runtime graph on 2x1 lws", "runtime graph on 2x1 lws", "test_mine on 2x1 lws", "test_mine"]
+    assert [(failure.name, failure.reason) for failure in found] == [(name, reason) for name in names]
+    assert [(group.name, group.count) for group in failure_groups(found)[:1]] == [(names[0], 2)]
 
 
 def test_a_cell_leads_to_its_failure() -> None:
     text = render(failing())
     [anchor] = re.findall(r'<a href="#([^"]+)">step 1, grads/qkvw\[1\]</a>', text)
     failure = text.partition(f'id="{anchor}"')[2].partition("</article>")[0]
-    for words in ("[1, 1], number 17", "1 (0x3f800000)", "1.0000004 (0x3f800003)", "3 ULP", "3 of 768"):
-        assert words in failure
-    assert "matmul_backward_weight (step 1, sub-batch 0, layer 1) on worker 1 of rank 0" in failure
-
-
-def test_task_graph() -> None:
-    """Twelve blocks are twelve rows; every edge is drawn or counted; a violation joins the boxes of its tasks."""
-    document = failing()
-    picture = task_graph_of(document["recordings"][0], violations_of(document))
-    assert picture is not None
-    assert [name for name, _ in picture.rows][:2] == ["embedding", "block 0"]
-    assert len(picture.rows) == 14
-    assert [name for name, _ in picture.columns] == ["forward 0", "forward 1", "backward 0", "backward 1", "update"]
-    between = sum(count for before, _, _, count in picture.table if before != "the step before")
-    assert between == sum(line.count for line in picture.lines)
-    assert {line.kind for line in picture.lines} <= {"activation", "gradient", "parameter", "reuse"}
-    [violation] = picture.violations
-    assert "attention_backward (step 1, sub-batch 0, layer 1) → matmul_backward_weight" in violation.title
-    crowded = task_graph_of(recording(sub_batches=8), [])
-    assert crowded is not None
-    assert [name for name, _ in crowded.columns] == ["forward", "backward", "update"]
-
-
-def test_unfolded_block() -> None:
-    """It is the block of the violation, with the violation; without one it is the middle block."""
-    document = failing()
-    picture = block_graph_of(document["recordings"][0], violations_of(document))
-    assert picture is not None
-    assert (picture.layer, picture.sub_batch) == (1, 0)
-    assert [name for name, _ in picture.columns] == ["forward", "backward", "update"]
-    assert len(picture.boxes) == 5
-    assert len(picture.table) == len(picture.lines) > 0
-    assert len(picture.violations) == 1
-    quiet = block_graph_of(document["recordings"][0], [])
-    assert quiet is not None
-    assert (quiet.layer, quiet.violations) == (6, ())
+    assert "parity on 2x1 lws</h3>" in failure
+    assert "first: &lt;b&gt;step 1&lt;/b&gt;" in failure
 
 
 def test_workers() -> None:
@@ -193,26 +238,23 @@ def test_limit_in_tokens() -> None:
     assert speeds_of({**passing(), "throughput": [noisy]})[0].fraction == "40.0 to 50.0 %"
 
 
-def test_charts_of_scaling() -> None:
-    """They are the paper's figures, as far as there are several points on a line."""
-    document = passing()
-    assert [plot.title for plot in scaling_plots(document)] == [
+def test_charts() -> None:
+    """Those of scaling are drawn as far as there are several points on a line; no two elements have the same id."""
+    document = failing()
+    charts = charts_of(document)
+    assert [title for title, _ in charts["scaling"]] == [
         "Strong scaling: small, B = 8",
         "Strong scaling: small, B = 16",
         "Weak scaling: small, B = 8 per core",
         "Partitions by batch size: small, 1 core",
         "Partitions by batch size: small, 2 cores",
     ]
-    for plot in scaling_plots(document):
-        assert len(plot.draw().renderers) >= 3  # a line, its points and the limit
-    assert scaling_plots({**document, "throughput": document["throughput"][:1]}) == []
-
-
-def test_a_transfer_has_no_worker() -> None:
-    document = failing()
-    [writer] = document["tests"][5]["results"][0]["first"]["writers"]
-    writer.update(operation="transfer", worker=-1)
-    assert "transfer (step 1, sub-batch 0, layer 1) on rank 0" in render(document, charts=False)
+    for _, drawing in charts["scaling"]:
+        assert ">limit" in drawing
+    assert ">beyond its bound<" in charts["errors"][0][1]
+    assert all("currentColor" in drawing for of in charts.values() for _, drawing in of)
+    assert charts_of({**document, "throughput": document["throughput"][:1]})["scaling"] == []
+    assert not any(charts_of(new_document("pytest", [])).values())
 
 
 def test_cores_of_a_rank() -> None:
@@ -234,15 +276,55 @@ def test_other_content_is_refused(tmp_path: Path) -> None:
     def of(change: Callable[[Document], object]) -> str:
         return refused(change, tmp_path).removeprefix(f"{tmp_path}/report.json: ")
 
-    assert of(lambda document: document.update(version=1)) == "found version 1, expected a report of version 3"
-    assert "tests[0].outcome must be one of" in of(lambda document: document["tests"][0].update(outcome="good"))
-    assert "must contain" in of(lambda document: document.pop("seed"))
+    assert of(lambda document: document.update(version=1)) == "found version 1, expected a report of version 4"
+    assert of(lambda document: document["tests"][0].update(outcome="good")) == (
+        "Invalid enum value 'good', in tests[0].outcome"
+    )
+    assert of(lambda document: document.pop("seed")) == "Object missing required field `seed`"
     assert of(lambda document: document["recordings"][0]["tasks"]["step"].pop()).startswith(
-        "recordings, tasks: found columns of l"
+        "tasks of a recording: found columns of lengths"
     )
-    assert of(lambda document: document["recordings"][0]["edges"]["before"].__setitem__(0, 10**6)) == (
-        "recordings, before: found 1000000, expected numbers below 234"
+    assert of(lambda document: document["recordings"][0]["critical_path"].append(-1)) == (
+        "critical_path of a recording: found -1, expected numbers below 234"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (b"[" * 100_000, "found 100000 objects in each other, at most 64"),
+        (b'{"a":' * 65 + b"1" + b"}" * 65, "found 65 objects in each other, at most 64"),
+        (b'{"version": 4, "ranks": ' + b"9" * 5000 + b"}", "Exceeds the limit"),
+        (b'{"version": NaN}', "found NaN, expected a finite number"),
+        (b"\xff\xfe\x00", "decode"),
+        (b"", "Expecting value"),
+    ],
+)
+def test_damaged_files_are_refused(text: bytes, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    path.write_bytes(text)
+    with pytest.raises(FormatError, match="expected a report in JSON: ") as error:
+        read_document(path)
+    assert sentence in str(error.value)
+
+
+def test_brackets_in_texts_are_no_depth(tmp_path: Path) -> None:
+    document = passing()
+    document["notes"] = ["[{" * MAX_DEPTH, '\\"[' * MAX_DEPTH]
+    write_document(document, tmp_path / "report.json")
+    assert read_document(tmp_path / "report.json") == document
+
+
+def test_a_page_that_cannot_be_made_ends_nothing(tmp_path: Path) -> None:
+    """During the run nothing is said; at its end the data are there, and one sentence."""
+    document = passing()
+    document["recordings"] = [{"tasks": {}}]
+    folder = ReportFolder(tmp_path / "out")
+    folder.renew(document)
+    (tmp_path / "out" / "report.json").unlink()
+    with pytest.raises(PageError, match=r"index.html: can't be made of report.json: KeyError: 'worker'"):
+        folder.write(document)
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["tests"] == document["tests"]
 
 
 def test_report_command(tmp_path: Path) -> None:

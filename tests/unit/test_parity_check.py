@@ -67,7 +67,9 @@ def test_a_right_run_passes_and_every_tensor_is_counted(run: Run) -> None:
     assert result.describe() == [f"parity: passed: {TENSORS} tensors over 2 steps, 0 differ"]
     assert len(done) == 2
     assert result.as_json() == {
-        **{"outcome": "passed", "tensors": TENSORS, "differences": [], "first": None, "different_functions": []},
+        **{"name": "parity", "outcome": "passed", "finding": f"{TENSORS} tensors over 2 steps, 0 differ"},
+        **{"compared": TENSORS, "unit": "tensors", "measured": 0, "limit": 0},
+        **{"differences": [], "first": None, "different_functions": []},
         **{"record": "strict", "reference": "golden record", "steps": 2},
         **{"partition": "1x1", "scheduler": "lws", "ranks": 1, "sub_batches": 2, "reduction": "tree"},
         "matmul": "strict",

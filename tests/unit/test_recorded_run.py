@@ -1,4 +1,4 @@
-"""What a report gets of a recorded run: tasks with times from the first start on, a step's edges, the longest path."""
+"""What a report gets of a recorded run: tasks with times from the first start on, and the longest path."""
 
 from __future__ import annotations
 
@@ -24,41 +24,31 @@ def two_steps(starts: Sequence[int] | None = None) -> Trace:
     )
 
 
-def test_a_recording_has_the_tasks_and_the_edges_of_the_second_step() -> None:
+def test_a_recording_has_the_tasks_and_the_longest_path() -> None:
     trace = two_steps(starts=[1000, 1010, 1005, 1020, 1035])
-    found = recorded_run(trace, name="tiny", configuration="2x1 lws", layers=3)
+    found = recorded_run(trace, name="tiny", configuration="2x1 lws")
     assert json.loads(json.dumps(found)) == found
-    assert (found["name"], found["configuration"], found["layers"]) == ("tiny", "2x1 lws", 3)
-    assert (found["operations"], found["handles"]) == (["work"], ["h0", "h1", "h2"])
+    assert (found["name"], found["configuration"], found["operations"]) == ("tiny", "2x1 lws", ["work"])
     tasks = found["tasks"]
     assert set(tasks) == {"operation", "step", "sub_batch", "layer", "rank", "worker", "start", "end"}
     assert (tasks["start"], tasks["end"]) == ([0, 10, 5, 20, 35], [10, 20, 15, 30, 45])
     assert (tasks["step"], tasks["layer"]) == ([0, 0, 0, 1, 1], [-1] * 5)
-    edges = found["edges"]
-    pairs = sorted(zip(edges["before"], edges["after"], edges["handle"], edges["kind"], strict=True))
-    assert pairs == [(0, 3, 0, 0), (1, 3, 0, 1), (1, 4, 1, 0), (3, 4, 0, 0)]
     assert found["critical_path"] == [0, 1, 3, 4]
 
 
 def test_tasks_that_did_not_run_have_no_time() -> None:
     trace = two_steps(starts=[1000, 1010, 1005, 7, 1035])
     trace.tasks["worker"][3] = -1
-    found = recorded_run(trace, name="tiny", configuration="", layers=1)
+    found = recorded_run(trace, name="tiny", configuration="")
     assert (found["tasks"]["start"], found["tasks"]["end"]) == ([0, 10, 5, 0, 35], [10, 20, 15, 0, 45])
-
-
-def test_of_a_single_step_the_edges_are_its_own() -> None:
-    trace = make_trace([[(0, W)], [(0, R)]], steps=[4, 4])
-    edges = recorded_run(trace, name="", configuration="", layers=1)["edges"]
-    assert (edges["before"], edges["after"]) == ([0], [1])
 
 
 def test_no_task_is_an_empty_recording() -> None:
     for trace in (make_trace([]), make_trace([[(0, W)]])):
         trace.tasks["worker"] = -1
-        found = recorded_run(trace, name="", configuration="", layers=1)
+        found = recorded_run(trace, name="", configuration="")
         assert found["tasks"]["start"] == [0] * len(trace)
-        assert found["edges"]["before"] == []
+        assert found["critical_path"] == list(range(len(trace)))
 
 
 def test_times_of_ranks_are_on_one_clock() -> None:

@@ -40,6 +40,7 @@ class ObservedResult(CheckResult):
     ``violations`` lists the first ``MAX_LISTED``.
     """
 
+    unit: str = "required edges"
     num_tasks: int
     num_required: int
     num_free: int

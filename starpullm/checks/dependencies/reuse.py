@@ -37,6 +37,7 @@ class ReuseResult(CheckResult):
     are the reason. ``implied_example`` is an added edge that is implied, and ``implied_path`` the path that implies it.
     """
 
+    unit: str = "added edges"
     num_not_implied: int
     critical_path: float
     critical_path_without_reuse: float

@@ -37,6 +37,7 @@ class RuntimeGraphResult(CheckResult):
     runtime's graph) and ``superfluous`` list the first ``MAX_LISTED``, in the order of submission of the later task.
     """
 
+    unit: str = "required edges"
     num_runtime: int
     num_missing: int
     num_superfluous: int

@@ -73,6 +73,7 @@ class KernelResult(CheckResult):
     floating-point environment differed from the default one, if it did.
     """
 
+    unit: str = "elements"
     kernel: str
     levels: tuple[str, ...]
     cases: int

@@ -36,6 +36,7 @@ class VectorLibmResult(CheckResult):
     ``differences`` has a line for each function and level that differs.
     """
 
+    unit: str = "inputs"
     differences: tuple[str, ...]
 
     def detail_lines(self) -> Iterator[str]:
@@ -47,6 +48,7 @@ class VectorLibmResult(CheckResult):
 class UsersResult(CheckResult):
     """How the kernels compare; ``compared`` counts elements of outputs, ``measured`` findings."""
 
+    unit: str = "elements"
     kernels: tuple[KernelResult, ...]
 
     def detail_lines(self) -> Iterator[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,18 +33,13 @@ class ParityResult(PlacedResult):
     libm. If there are any, or if ``matmul`` isn't ``"strict"``, nothing was run and the outcome is ``NOT_COMPARABLE``.
     """
 
+    unit: str = "tensors"
     record: str
     reference: str
     steps: int
     differences: tuple[DigestDifference, ...]
     first: FirstDifference | None
     different_functions: tuple[str, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the result as JSON values, in the form that ``starpullm parity --json`` prints."""
-        values = super().as_json()
-        values["tensors"] = values.pop("compared")
-        return {name: value for name, value in values.items() if name not in ("name", "finding", "measured", "limit")}
 
     def detail_lines(self) -> Iterator[str]:
         """Yield the description of the first tensor that differs, and the names of the others."""

@@ -1,66 +1,128 @@
-// Draws the tasks that are in view. Of 100,000 tasks most are narrower than a pixel: neighbours on one worker that lie
-// within the same pixel and a half become one box, so a view has at most a box for each pixel of each worker and phase.
-// Start and end of the view change one after the other; both are drawn at once.
-if (labels.tags.length) return
-labels.tags = ["drawing"]
-requestAnimationFrame(() => { labels.tags = []; draw() })
+// Draws the timeline of each recorded run on a canvas, as often as its view or its size changes.
+for (const figure of document.querySelectorAll("figure.workers")) drawTimeline(figure)
 
-function draw() {
-  const low = plot.x_range.start, high = plot.x_range.end
-  const pixel = 1.5 * (high - low) / Math.max(plot.inner_width, 1)
-  const words = (part, i) => {
-    const {operation, step, sub_batch, layer, left, right, critical} = part
-    const sub = sub_batch[i] < 0 ? '' : `, sub-batch ${sub_batch[i]}`, at = layer[i] < 0 ? '' : `, layer ${layer[i]}`
-    return `${operation[i]}: step ${step[i]}${sub}${at}; ${left[i].toFixed(3)} to ${right[i].toFixed(3)} ms`
-      + (critical[i] ? '; on the critical path' : '')
+function drawTimeline(figure) {
+  const run = JSON.parse(figure.querySelector("script").textContent)
+  const canvas = figure.querySelector("canvas"), told = figure.querySelector(".told"), paint = canvas.getContext("2d")
+  const left = 120, right = 12, pitch = 34, height = 26, axis = 34
+  const whole = run.end.reduce((latest, end) => Math.max(latest, end), 1)
+  let low = 0, high = whole, drag = null
+  const width = () => Math.max(canvas.clientWidth - left - right, 1)
+  const place = (time) => left + (time - low) / (high - low) * width()
+  const time = (x) => low + (x - left) / width() * (high - low)
+  const milliseconds = (time) => (time * 1e-6).toFixed(3)
+
+  function draw() {
+    const ratio = window.devicePixelRatio || 1, style = getComputedStyle(document.documentElement)
+    const colour = (name) => style.getPropertyValue(name).trim()
+    canvas.style.height = `${run.rows.length * pitch + axis}px`
+    canvas.width = canvas.clientWidth * ratio
+    canvas.height = canvas.clientHeight * ratio
+    paint.setTransform(ratio, 0, 0, ratio, 0, 0)
+    paint.font = "12px system-ui, sans-serif"
+    paint.textBaseline = "middle"
+    // A dark page is printed on white paper, but the canvas stays as it is: so it has the page's background.
+    paint.fillStyle = colour("--page")
+    paint.fillRect(0, 0, canvas.clientWidth, canvas.clientHeight)
+    drawRows(colour)
+    paint.save()
+    paint.beginPath()
+    paint.rect(left, 0, width(), run.rows.length * pitch)
+    paint.clip()
+    const inView = drawTasks()
+    paint.restore()
+    if (drag) {
+      paint.fillStyle = "rgba(138, 147, 158, .5)"
+      paint.fillRect(drag.from, 0, drag.to - drag.from, run.rows.length * pitch)
+    }
+    told.textContent = `${milliseconds(low)} to ${milliseconds(high)} ms: ${inView.toLocaleString("en")} tasks`
   }
-  const onPath = {left: [], right: [], top: [], bottom: []}, names = {x: [], y: [], text: []}
-  for (const {every, drawn} of parts) {
-    const part = every.data, {left, right, row, critical, operation} = part
-    const boxes = {left: [], right: [], top: [], bottom: [], text: []}
-    const last = new Map()  // for each worker its box that the next task may join, and the number of tasks in it
-    for (let i = 0; i < left.length; i++) {
-      if (left[i] > high) break  // tasks are in the order of their start
-      if (right[i] < low) continue
-      const open = last.get(row[i])
-      if (open && right[i] - boxes.left[open.box] < pixel) {
-        boxes.right[open.box] = Math.max(boxes.right[open.box], right[i])
-        boxes.text[open.box] = `${++open.count} tasks: zoom in`
-      } else {
-        last.set(row[i], {box: boxes.left.length, count: 1})
-        boxes.left.push(left[i])
-        boxes.right.push(right[i])
-        boxes.top.push(row[i] - 0.4)
-        boxes.bottom.push(row[i] + 0.4)
-        boxes.text.push(i)
-      }
-      if (critical[i]) {
-        const end = onPath.right.length - 1
-        if (end >= 0 && onPath.bottom[end] === row[i] + 0.4 && right[i] - onPath.left[end] < pixel) {
-          onPath.right[end] = Math.max(onPath.right[end], right[i])
-        } else {
-          onPath.left.push(left[i])
-          onPath.right.push(right[i])
-          onPath.top.push(row[i] + 0.2)
-          onPath.bottom.push(row[i] + 0.4)
-        }
-      }
-      const begin = Math.max(left[i], low), room = Math.floor((Math.min(right[i], high) - begin) / pixel / 5) - 1
-      if (room >= 4 && names.x.length <= most_names) {
-        names.x.push(begin + 4 * pixel)
-        names.y.push(row[i])
-        names.text.push(operation[i].length > room ? operation[i].slice(0, room - 1) + '…' : operation[i])
-      }
-    }
-    if (!boxes.left.length) {  // the legend shows the colour of a phase only if it has a box
-      for (const edge of ['left', 'right', 'top', 'bottom', 'text']) boxes[edge].push(NaN)
-    }
-    const few = boxes.text.length <= most_texts
-    boxes.text = boxes.text.map((text) => {
-      return typeof text === 'string' || isNaN(text) ? `${text}` : few ? words(part, text) : operation[text]
+
+  function drawRows(colour) {
+    run.rows.forEach((name, row) => {
+      paint.fillStyle = colour("--text")
+      paint.textAlign = "right"
+      paint.fillText(name, left - 8, row * pitch + pitch / 2)
+      paint.fillStyle = colour("--panel")
+      paint.fillRect(left, row * pitch + (pitch - height) / 2, width(), height)
     })
-    drawn.data = boxes
+    const about = (high - low) / 8, power = 10 ** Math.floor(Math.log10(about))
+    const step = [1, 2, 5, 10].map((of) => of * power).find((of) => of >= about)
+    paint.fillStyle = colour("--text")
+    paint.textAlign = "center"
+    for (let at = Math.ceil(low / step) * step; at <= high; at += step) {
+      const bottom = run.rows.length * pitch
+      paint.fillRect(place(at), bottom, 1, 5)
+      paint.fillText(`${+(at * 1e-6).toPrecision(6)} ms`, place(at), bottom + 16)
+    }
   }
-  path.data = onPath
-  labels.data = names
+
+  // Tasks are in the order of their start. One that ends within the last pixel of its worker isn't seen.
+  function drawTasks() {
+    const until = run.rows.map(() => -1)
+    let inView = 0
+    paint.textAlign = "left"
+    for (let i = 0; i < run.start.length && run.start[i] <= high; i++) {
+      if (run.end[i] < low) continue
+      inView++
+      const row = run.row[i], from = Math.max(place(run.start[i]), left), to = place(run.end[i])
+      if (to < until[row] + 0.5) continue
+      until[row] = to
+      const top = row * pitch + (pitch - height) / 2, wide = Math.max(to - from, 0.75)
+      paint.fillStyle = run.colours[run.operation[i]]
+      paint.fillRect(from, top, wide > 3 ? wide - 0.5 : wide, height)
+      paint.fillStyle = "#000000"
+      if (run.critical[i]) paint.fillRect(from, top + height - 8, wide, 4)
+      const room = Math.floor((Math.min(to, left + width()) - from - 6) / 7), name = run.operations[run.operation[i]]
+      if (room >= 4) paint.fillText(name.length > room ? `${name.slice(0, room - 1)}…` : name, from + 4, top + 11)
+    }
+    return inView
+  }
+
+  function words(i) {
+    const sub = run.sub_batch[i] < 0 ? "" : `, sub-batch ${run.sub_batch[i]}`
+    const layer = run.layer[i] < 0 ? "" : `, layer ${run.layer[i]}`
+    return `${run.operations[run.operation[i]]}: step ${run.step[i]}${sub}${layer}; ${milliseconds(run.start[i])} to `
+      + `${milliseconds(run.end[i])} ms${run.critical[i] ? "; on the critical path" : ""}`
+  }
+
+  function show(from, to) {
+    const span = Math.min(Math.max(to - from, 100), whole)
+    low = Math.min(Math.max(from, 0), whole - span)
+    high = low + span
+    draw()
+  }
+
+  for (const button of figure.querySelectorAll("button")) {
+    button.addEventListener("click", () => {
+      const span = high - low, {zoom, move} = button.dataset
+      if (zoom === "all") show(0, whole)
+      else if (zoom) show(low + span / 2 - span * zoom / 2, low + span / 2 + span * zoom / 2)
+      else show(low + span * move, high + span * move)
+    })
+  }
+  canvas.addEventListener("pointerdown", (event) => {
+    drag = {from: event.offsetX, to: event.offsetX}
+    canvas.setPointerCapture(event.pointerId)
+  })
+  canvas.addEventListener("pointermove", (event) => {
+    if (drag) {
+      drag.to = event.offsetX
+      draw()
+      return
+    }
+    const at = time(event.offsetX), row = Math.floor(event.offsetY / pitch)
+    const found = run.start.findIndex((start, i) => run.row[i] === row && start <= at && at <= run.end[i])
+    if (found >= 0) told.textContent = words(found)
+  })
+  canvas.addEventListener("pointerup", () => {
+    const [from, to] = [drag.from, drag.to].sort((a, b) => a - b)
+    drag = null
+    if (to - from > 3) show(time(from), time(to))
+    else draw()
+  })
+  canvas.addEventListener("pointercancel", () => { drag = null; draw() })
+  new ResizeObserver(draw).observe(canvas)
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw)
+  draw()
 }

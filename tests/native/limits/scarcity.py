@@ -31,6 +31,7 @@ MOST_WRONG = 3
 class ScarcityResult(CheckResult):
     """How failing allocations ended; ``compared`` counts those that failed, ``measured`` those in ``wrong``."""
 
+    unit: str = "failed allocations"
     wrong: tuple[str, ...]
 
     def detail_lines(self) -> Iterator[str]:
