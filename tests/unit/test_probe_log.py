@@ -84,7 +84,7 @@ def dangling(stream: str, member: str) -> Callable[[Path], None]:
     [
         (shorten, "tasks: found 1 records, expected the 2 that the header counts"),
         (other_magic, "not a log of the probe"),
-        (other_format, "found format 99, expected 1"),
+        (other_format, "found format 99, expected 2"),
         (short_header, "found 8 bytes, expected at least"),
         (dangling("tasks", "codelet"), "tasks: found codelet 99, expected less than 3"),
         (dangling("tasks", "first_access"), "don't follow each other"),
