@@ -2,16 +2,13 @@
 #include "content.h"
 
 #include "crash.h"
+#include "poison.h"
 
 #define XXH_INLINE_ALL
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
 #include <xxhash.h>
-
-static const uint64_t poison64 = 0x7ff41eaf1eaf1eaf; // a signalling NaN in binary64
-static const uint32_t poison32 = 0x7fb1eaf5;         // one in binary32
-static const unsigned char poison8 = 0xf5;
 
 static void set_layout(struct layout *layout, uintptr_t address, size_t bytes, const uint64_t sizes[4],
                        const uint64_t pitches[4])
@@ -74,10 +71,7 @@ bool content_layout(int interface_id, void *interface, struct layout *layout)
     }
 }
 
-typedef void visit(void *state, char *row, size_t bytes);
-
-// Calls a function for each contiguous run of elements. Rows without a gap between them are one run.
-static void for_each_run(const struct layout *layout, visit *function, void *state)
+void content_for_each_run(const struct layout *layout, content_visit *function, void *state)
 {
     uint64_t sizes[4];
     memcpy(sizes, layout->sizes, sizeof sizes);
@@ -99,28 +93,50 @@ static void for_each_run(const struct layout *layout, visit *function, void *sta
     }
 }
 
-static void hash_run(void *state, char *row, size_t bytes)
+struct hashing {
+    XXH3_state_t *state;
+    size_t element_bytes;
+};
+
+// Hashes elements, with poison that stays as the poison of every such run.
+static void hash_run(void *pointer, char *row, size_t bytes)
 {
-    XXH3_64bits_update(state, row, bytes);
+    const struct hashing *hashing = pointer;
+    char buffer[1 << 12];
+    if (!poison_is_translated(hashing->element_bytes)) {
+        XXH3_64bits_update(hashing->state, row, bytes);
+        return;
+    }
+    for (size_t i = 0; i < bytes; i += sizeof buffer) {
+        size_t count = bytes - i < sizeof buffer ? bytes - i : sizeof buffer;
+        memcpy(buffer, row + i, count);
+        poison_translate(buffer, count, hashing->element_bytes);
+        XXH3_64bits_update(hashing->state, buffer, count);
+    }
+}
+
+static void hash_values(XXH3_state_t *state, uintptr_t values, size_t count, size_t element_bytes)
+{
+    hash_run(&(struct hashing){state, element_bytes}, (char *)values, count * element_bytes);
 }
 
 static void hash_csr(XXH3_state_t *state, const struct starpu_csr_interface *csr)
 {
-    XXH3_64bits_update(state, (void *)csr->nzval, csr->nnz * csr->elemsize);
+    hash_values(state, csr->nzval, csr->nnz, csr->elemsize);
     XXH3_64bits_update(state, csr->colind, csr->nnz * sizeof *csr->colind);
     XXH3_64bits_update(state, csr->rowptr, (csr->nrow + 1) * sizeof *csr->rowptr);
 }
 
 static void hash_bcsr(XXH3_state_t *state, const struct starpu_bcsr_interface *bcsr)
 {
-    XXH3_64bits_update(state, (void *)bcsr->nzval, (size_t)bcsr->nnz * bcsr->r * bcsr->c * bcsr->elemsize);
+    hash_values(state, bcsr->nzval, (size_t)bcsr->nnz * bcsr->r * bcsr->c, bcsr->elemsize);
     XXH3_64bits_update(state, bcsr->colind, bcsr->nnz * sizeof *bcsr->colind);
     XXH3_64bits_update(state, bcsr->rowptr, (bcsr->nrow + 1) * sizeof *bcsr->rowptr);
 }
 
 static void hash_coo(XXH3_state_t *state, const struct starpu_coo_interface *coo)
 {
-    XXH3_64bits_update(state, (void *)coo->values, coo->n_values * coo->elemsize);
+    hash_values(state, coo->values, coo->n_values, coo->elemsize);
     XXH3_64bits_update(state, coo->columns, coo->n_values * sizeof *coo->columns);
     XXH3_64bits_update(state, coo->rows, coo->n_values * sizeof *coo->rows);
 }
@@ -166,7 +182,7 @@ bool content_hash(starpu_data_handle_t handle, void *interface, unsigned node, u
     if (content_layout(id, interface, &layout)) {
         if (layout.address == 0)
             return false;
-        for_each_run(&layout, hash_run, &state);
+        content_for_each_run(&layout, hash_run, &(struct hashing){&state, layout.element_bytes});
     } else if (id == STARPU_CSR_INTERFACE_ID) {
         hash_csr(&state, interface);
     } else if (id == STARPU_BCSR_INTERFACE_ID) {
@@ -236,7 +252,7 @@ int content_write(starpu_data_handle_t handle, void *interface, int file, uint64
     struct writing writing = {.file = file, .offset = offset};
     if (!content_layout(starpu_data_get_interface_id(handle), interface, &layout) || layout.address == 0)
         return EINVAL;
-    for_each_run(&layout, write_run, &writing);
+    content_for_each_run(&layout, write_run, &writing);
     flush(&writing);
     return writing.error;
 }
@@ -269,86 +285,4 @@ bool content_overlaps(starpu_data_handle_t one, void *its_interface, starpu_data
     if (end_of(&a) <= b.address || end_of(&b) <= a.address)
         return false;
     return !(a.address <= b.address ? in_other_columns(&a, &b) : in_other_columns(&b, &a));
-}
-
-// A poison, repeated. Its lowest bits say which access it is for, so that poison that a task has copied is told from
-// poison that it has left in place.
-struct poisoning {
-    unsigned char poison[sizeof poison64];
-    size_t bytes;
-    uint64_t found;
-};
-
-static struct poisoning poisoning_of(size_t element_bytes, unsigned access)
-{
-    struct poisoning poisoning = {0};
-    uint64_t wide = poison64 ^ (access & 0xff);
-    uint32_t narrow = poison32 ^ (access & 0xff);
-    unsigned char byte = (unsigned char)(poison8 ^ access);
-    if (element_bytes % sizeof wide == 0)
-        memcpy(poisoning.poison, &wide, poisoning.bytes = sizeof wide);
-    else if (element_bytes % sizeof narrow == 0)
-        memcpy(poisoning.poison, &narrow, poisoning.bytes = sizeof narrow);
-    else
-        memcpy(poisoning.poison, &byte, poisoning.bytes = sizeof byte);
-    return poisoning;
-}
-
-static void poison_run(void *state, char *row, size_t bytes)
-{
-    const struct poisoning *poisoning = state;
-    for (size_t i = 0; i + poisoning->bytes <= bytes; i += poisoning->bytes)
-        memcpy(row + i, poisoning->poison, poisoning->bytes);
-}
-
-static void count_run(void *state, char *row, size_t bytes)
-{
-    struct poisoning *poisoning = state;
-    for (size_t i = 0; i + poisoning->bytes <= bytes; i += poisoning->bytes)
-        poisoning->found += memcmp(row + i, poisoning->poison, poisoning->bytes) == 0;
-}
-
-static void set_values(struct layout *layout, uintptr_t address, uint64_t count, size_t bytes)
-{
-    set_layout(layout, address, bytes, (uint64_t[4]){count, 1, 1, 1}, (uint64_t[4]){1});
-}
-
-// What can be poisoned: elements, of sparse interfaces the values alone, because a task may have to follow the indices.
-// False if there is nothing like that.
-static bool poisoned_layout(starpu_data_handle_t handle, void *interface, struct layout *layout)
-{
-    int id = starpu_data_get_interface_id(handle);
-    if (id == STARPU_CSR_INTERFACE_ID) {
-        const struct starpu_csr_interface *csr = interface;
-        set_values(layout, csr->nzval, csr->nnz, csr->elemsize);
-    } else if (id == STARPU_BCSR_INTERFACE_ID) {
-        const struct starpu_bcsr_interface *bcsr = interface;
-        set_values(layout, bcsr->nzval, (uint64_t)bcsr->nnz * bcsr->r * bcsr->c, bcsr->elemsize);
-    } else if (id == STARPU_COO_INTERFACE_ID) {
-        const struct starpu_coo_interface *coo = interface;
-        set_values(layout, coo->values, coo->n_values, coo->elemsize);
-    } else if (!content_layout(id, interface, layout)) {
-        return false;
-    }
-    return layout->address != 0;
-}
-
-bool content_poison(starpu_data_handle_t handle, void *interface, unsigned access)
-{
-    struct layout layout;
-    if (!poisoned_layout(handle, interface, &layout))
-        return false;
-    struct poisoning state = poisoning_of(layout.element_bytes, access);
-    for_each_run(&layout, poison_run, &state);
-    return true;
-}
-
-uint64_t content_count_poison(starpu_data_handle_t handle, void *interface, unsigned access)
-{
-    struct layout layout;
-    if (!poisoned_layout(handle, interface, &layout))
-        return 0;
-    struct poisoning state = poisoning_of(layout.element_bytes, access);
-    for_each_run(&layout, count_run, &state);
-    return state.found;
 }

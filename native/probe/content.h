@@ -1,4 +1,4 @@
-// What is in a handle: its layout in memory, a hash of its elements, and poison in them.
+// What is in a handle: its layout in memory, and a hash of its elements.
 #pragma once
 
 #include <starpu.h>
@@ -16,6 +16,10 @@ struct layout {
 // The layout of one of StarPU's dense interfaces; false if the interface has another structure.
 bool content_layout(int interface_id, void *interface, struct layout *layout);
 
+// Calls a function for each contiguous run of elements. Rows without a gap between them are one run.
+typedef void content_visit(void *state, char *row, size_t bytes);
+void content_for_each_run(const struct layout *layout, content_visit *function, void *state);
+
 // Hashes what an interface on a CPU's memory node describes: dense and sparse ones as they lie, others packed.
 // False if the contents can't be read that way.
 bool content_hash(starpu_data_handle_t handle, void *interface, unsigned node, uint64_t *hash);
@@ -26,12 +30,5 @@ uint64_t content_bytes(starpu_data_handle_t handle, void *interface);
 // Writes these bytes, in the order in which they are hashed, to a file from an offset on; 0 or an errno.
 int content_write(starpu_data_handle_t handle, void *interface, int file, uint64_t offset);
 
-// Fills a dense interface, or the values of a sparse one, with signalling NaNs that fit the size of its elements and
-// are a task's access's own. False for other interfaces.
-bool content_poison(starpu_data_handle_t handle, void *interface, unsigned access);
-
 // Whether two dense interfaces share bytes; of others, only whether they are the same handle's.
 bool content_overlaps(starpu_data_handle_t one, void *its_interface, starpu_data_handle_t other, void *other_interface);
-
-// How many times that poison is there.
-uint64_t content_count_poison(starpu_data_handle_t handle, void *interface, unsigned access);

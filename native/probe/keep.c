@@ -34,6 +34,11 @@ bool keep_task(const struct settings *settings, struct starpu_task *task)
     return saw_free;
 }
 
+bool keep_last(const struct settings *settings)
+{
+    return settings->keep == KEEP_FROM_FREE && saw_free;
+}
+
 bool keep_reserve(const struct settings *settings, struct log *log, struct probe_contents *record)
 {
     size_t slot = record->hash % SLOTS;

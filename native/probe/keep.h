@@ -11,6 +11,9 @@
 // the order of submission. Calls are serialised.
 bool keep_task(const struct settings *settings, struct starpu_task *task);
 
+// Whether contents that the application unregisters are to be recorded.
+bool keep_last(const struct settings *settings);
+
 // Whether sequential consistency is off for an access.
 bool has_no_order(struct starpu_task *task, unsigned access);
 

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #define PROBE_MAGIC "STPPROBE"
-#define PROBE_FORMAT 1
+#define PROBE_FORMAT 2
 
 enum probe_stream {
     PROBE_NAMES,
@@ -62,6 +62,7 @@ enum probe_task_flag {
     PROBE_INTERNAL = 4,   // StarPU's own
     PROBE_ACQUIRE = 8,    // the application's acquisition of data
     PROBE_LATE = 16,      // never seen at submission: recorded when it started
+    PROBE_LAST = 32,      // no task: the application unregisters a handle, with what is in it then
 };
 
 struct probe_task {
@@ -103,7 +104,8 @@ struct probe_event {
 
 enum probe_hash_time { PROBE_BEFORE = 1, PROBE_AFTER };
 
-// The contents of a handle before or after a task; `poison_left` counts elements that still have the poison in them.
+// The contents of a handle before or after a task; `poison_left` counts the bytes that are poison, after a task only
+// those that it has left as they were.
 struct probe_hash {
     uint64_t task;
     uint32_t access; // which of the task's

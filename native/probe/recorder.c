@@ -6,9 +6,12 @@
 #include "keep.h"
 #include "log.h"
 #include "names.h"
+#include "poison.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -24,6 +27,7 @@ static bool is_started;
 static struct log *record_to; // NULL: nothing is recorded
 static uint64_t num_tasks;
 static const uintptr_t kept = ~(UINTPTR_MAX >> 1); // in a task's number: its contents are recorded
+static const uintptr_t used = ~(UINTPTR_MAX >> 1); // in a handle's number: a task has started with it
 static _Atomic uint64_t last_submitted;
 
 uint64_t now_ns(void)
@@ -101,6 +105,7 @@ const struct settings *recorder_start(void)
     if (!is_started) {
         is_started = true;
         settings = read_settings();
+        poison_start(settings.poison);
         if (settings.directory != NULL)
             open_log();
     }
@@ -152,13 +157,88 @@ static uint32_t flags_of(const struct starpu_task *task)
     return flags;
 }
 
+static uint32_t number_of(starpu_data_handle_t handle)
+{
+    return (uint32_t)((uintptr_t)starpu_data_get_sched_data(handle) & ~used) - 1;
+}
+
+static void keep_contents(starpu_data_handle_t handle, void *interface, uint64_t hash)
+{
+    struct probe_contents record = {.hash = hash, .bytes = content_bytes(handle, interface)};
+    pthread_mutex_lock(&lock);
+    bool is_new = record_to != NULL && record.bytes > 0 && keep_reserve(&settings, record_to, &record);
+    int file = is_new ? log_bytes_file(record_to) : -1;
+    pthread_mutex_unlock(&lock);
+    if (!is_new)
+        return;
+    int error = content_write(handle, interface, file, record.offset);
+    pthread_mutex_lock(&lock);
+    if (record_to != NULL && error == 0)
+        log_append(record_to, PROBE_CONTENTS, &record);
+    else if (record_to != NULL)
+        log_fail(record_to, error);
+    pthread_mutex_unlock(&lock);
+}
+
+// What is in a handle when the application unregisters it, and so may use it. It is recorded as a task that reads it,
+// because so much of a log is about tasks.
+static void look_at_the_last(starpu_data_handle_t handle)
+{
+    void *interface = starpu_data_get_interface_on_node(handle, STARPU_MAIN_RAM);
+    struct probe_hash hash = {.time = PROBE_BEFORE};
+    bool is_kept = false;
+    if (starpu_data_get_home_node(handle) != STARPU_MAIN_RAM || starpu_data_get_sched_data(handle) == NULL ||
+        !content_hash(handle, interface, STARPU_MAIN_RAM, &hash.hash))
+        return;
+    pthread_mutex_lock(&lock);
+    if (record_to != NULL) {
+        struct probe_access access = {.handle = number_of(handle), .mode = STARPU_R};
+        struct probe_task task = {
+            .submit_ns = now_ns(),
+            .first_access = log_header(record_to)->counts[PROBE_ACCESSES],
+            .num_accesses = 1,
+            .flags = PROBE_LAST | PROBE_NOWHERE,
+        };
+        hash.task = num_tasks++;
+        is_kept = keep_last(&settings);
+        log_append(record_to, PROBE_ACCESSES, &access);
+        log_append(record_to, PROBE_TASKS, &task);
+        log_append(record_to, PROBE_HASHES, &hash);
+    }
+    pthread_mutex_unlock(&lock);
+    if (is_kept)
+        keep_contents(handle, interface, hash.hash);
+}
+
+// Of StarPU's own interfaces: the methods, and what they did to unregister a handle.
+static struct starpu_data_interface_ops *watched[STARPU_MAX_INTERFACE_ID];
+static void (*unregister[STARPU_MAX_INTERFACE_ID])(starpu_data_handle_t handle);
+
+static void unregistered(starpu_data_handle_t handle)
+{
+    int id = starpu_data_get_interface_id(handle);
+    if (settings.hash)
+        look_at_the_last(handle);
+    if (unregister[id] != NULL)
+        unregister[id](handle);
+}
+
+static void watch_unregistration(starpu_data_handle_t handle)
+{
+    int id = starpu_data_get_interface_id(handle);
+    if (id < 0 || id >= STARPU_MAX_INTERFACE_ID || watched[id] != NULL)
+        return;
+    watched[id] = starpu_data_get_interface_ops(handle);
+    unregister[id] = watched[id]->unregister_data_handle;
+    watched[id]->unregister_data_handle = unregistered;
+}
+
 // A handle's number is in the field that StarPU keeps in it for schedulers. It is 0 in a new handle, also in one at the
 // address of another that was unregistered.
 static uint32_t handle_number(starpu_data_handle_t handle)
 {
-    uintptr_t number = (uintptr_t)starpu_data_get_sched_data(handle);
-    if (number != 0)
-        return (uint32_t)(number - 1);
+    if (starpu_data_get_sched_data(handle) != NULL)
+        return number_of(handle);
     struct probe_handle record = {
         .bytes = starpu_data_get_size(handle),
         .interface = starpu_data_get_interface_id(handle),
@@ -172,7 +252,32 @@ static uint32_t handle_number(starpu_data_handle_t handle)
     }
     uint64_t index = log_append(record_to, PROBE_HANDLES, &record);
     starpu_data_set_sched_data(handle, (void *)(uintptr_t)(index + 1));
+    watch_unregistration(handle);
     return (uint32_t)index;
+}
+
+// Codelets need no name. Then a performance model has one, or the function: by the program, or by the dynamic linker,
+// which knows exported functions alone, and of others where they lie in their file.
+static uint32_t codelet_name(const struct starpu_task *task)
+{
+    const struct starpu_codelet *codelet = task->cl;
+    const char *model = codelet == NULL ? NULL : starpu_task_get_model_name((struct starpu_task *)task);
+    char place[128];
+    Dl_info found;
+    if (codelet == NULL)
+        return name_index(record_to, NULL);
+    if (codelet->name != NULL || model != NULL)
+        return name_index(record_to, codelet->name != NULL ? codelet->name : model);
+    if (codelet->cpu_funcs_name[0] != NULL)
+        return name_index(record_to, codelet->cpu_funcs_name[0]);
+    if (codelet->cpu_funcs[0] == NULL || dladdr((void *)codelet->cpu_funcs[0], &found) == 0)
+        return name_index(record_to, NULL);
+    if (found.dli_saddr == (void *)codelet->cpu_funcs[0])
+        return name_index(record_to, found.dli_sname);
+    const char *file = strrchr(found.dli_fname, '/');
+    snprintf(place, sizeof place, "%s+0x%tx", file == NULL ? found.dli_fname : file + 1,
+             (char *)codelet->cpu_funcs[0] - (char *)found.dli_fbase);
+    return name_index(record_to, place);
 }
 
 static void append_task(struct starpu_task *task, uint32_t flags)
@@ -182,7 +287,7 @@ static void append_task(struct starpu_task *task, uint32_t flags)
         .submit_ns = now_ns(),
         .first_access = log_header(record_to)->counts[PROBE_ACCESSES],
         .num_accesses = num_accesses,
-        .codelet = name_index(record_to, task->cl == NULL ? NULL : starpu_task_get_model_name(task)),
+        .codelet = codelet_name(task),
         .name = name_index(record_to, starpu_task_get_name(task)),
         .flags = flags,
         .priority = task->priority,
@@ -190,8 +295,6 @@ static void append_task(struct starpu_task *task, uint32_t flags)
         .context = task->sched_ctx,
         .arguments = task->cl_arg == NULL || task->cl_arg_size == 0 ? 0 : XXH3_64bits(task->cl_arg, task->cl_arg_size),
     };
-    if (task->cl != NULL && task->cl->name != NULL)
-        record.codelet = name_index(record_to, task->cl->name);
     for (unsigned i = 0; i < num_accesses; i++) {
         struct probe_access access = {
             .handle = handle_number(STARPU_TASK_GET_HANDLE(task, i)),
@@ -259,22 +362,12 @@ static bool only_writes(enum starpu_data_access_mode mode)
     return (mode & STARPU_RW) == STARPU_W;
 }
 
-static void keep_contents(starpu_data_handle_t handle, void *interface, uint64_t hash)
+static bool is_poisoned(const struct starpu_task *task, unsigned access)
 {
-    struct probe_contents record = {.hash = hash, .bytes = content_bytes(handle, interface)};
-    pthread_mutex_lock(&lock);
-    bool is_new = record_to != NULL && record.bytes > 0 && keep_reserve(&settings, record_to, &record);
-    int file = is_new ? log_bytes_file(record_to) : -1;
-    pthread_mutex_unlock(&lock);
-    if (!is_new)
-        return;
-    int error = content_write(handle, interface, file, record.offset);
-    pthread_mutex_lock(&lock);
-    if (record_to != NULL && error == 0)
-        log_append(record_to, PROBE_CONTENTS, &record);
-    else if (record_to != NULL)
-        log_fail(record_to, error);
-    pthread_mutex_unlock(&lock);
+    enum starpu_data_access_mode mode = STARPU_TASK_GET_MODE(task, access);
+    // Tasks that commute may each write a part: poison that stays would be in the others' parts.
+    bool stays = settings.poison == POISON_NAN || settings.poison == POISON_LARGE;
+    return settings.poison != POISON_NONE && only_writes(mode) && !(stays && (mode & STARPU_COMMUTE) != 0);
 }
 
 static void hash_access(struct starpu_task *task, unsigned access, enum probe_hash_time when, unsigned node)
@@ -282,10 +375,12 @@ static void hash_access(struct starpu_task *task, unsigned access, enum probe_ha
     starpu_data_handle_t handle = STARPU_TASK_GET_HANDLE(task, access);
     void *interface = interface_of(task, access);
     struct probe_hash record = {.task = task_number(task), .access = access, .time = when};
+    if (interface != NULL && when == PROBE_AFTER && is_poisoned(task, access))
+        record.poison_left = poison_take(task, access, handle, interface);
     if (interface == NULL || !content_hash(handle, interface, node, &record.hash))
         return;
-    if (settings.poison && when == PROBE_AFTER && only_writes(STARPU_TASK_GET_MODE(task, access)))
-        record.poison_left = content_count_poison(handle, interface, access);
+    if (when == PROBE_BEFORE)
+        record.poison_left = poison_count(handle, interface);
     pthread_mutex_lock(&lock);
     if (record_to != NULL)
         log_append(record_to, PROBE_HASHES, &record);
@@ -308,6 +403,17 @@ static bool is_alone(struct starpu_task *task, unsigned access)
     return true;
 }
 
+// Memory that StarPU has allocated for a handle contains what other handles left there, until a task writes it.
+static void clear_new(starpu_data_handle_t handle, void *interface, enum starpu_data_access_mode mode)
+{
+    uintptr_t number = (uintptr_t)starpu_data_get_sched_data(handle);
+    if (number == 0 || (number & used) != 0)
+        return;
+    starpu_data_set_sched_data(handle, (void *)(number | used));
+    if (only_writes(mode) && starpu_data_get_home_node(handle) < 0 && interface != NULL)
+        poison_clear(handle, interface);
+}
+
 static void look_before(struct starpu_task *task, unsigned node)
 {
     unsigned num_accesses = STARPU_TASK_GET_NBUFFERS(task);
@@ -315,10 +421,11 @@ static void look_before(struct starpu_task *task, unsigned node)
         enum starpu_data_access_mode mode = STARPU_TASK_GET_MODE(task, i);
         if (!can_read(mode, node))
             continue;
+        clear_new(STARPU_TASK_GET_HANDLE(task, i), interface_of(task, i), mode);
         if (settings.hash && (mode & STARPU_R) != 0)
             hash_access(task, i, PROBE_BEFORE, node);
-        if (settings.poison && only_writes(mode) && is_alone(task, i))
-            content_poison(STARPU_TASK_GET_HANDLE(task, i), interface_of(task, i), i);
+        if (is_poisoned(task, i) && is_alone(task, i))
+            poison_put(task, i, STARPU_TASK_GET_HANDLE(task, i), interface_of(task, i));
     }
 }
 
@@ -339,15 +446,15 @@ void recorder_started(struct starpu_task *task)
 }
 
 // An access whose order is free has been released before this hook, so another task may be changing its data. Where
-// sequential consistency is off, the program may have ordered its tasks otherwise; they are looked at when one runs at
-// a time.
+// sequential consistency is off, the program may have ordered its tasks otherwise. Both are looked at when one task
+// runs at a time.
 static void look_after(struct starpu_task *task, unsigned node)
 {
     unsigned num_accesses = STARPU_TASK_GET_NBUFFERS(task);
     for (unsigned i = 0; i < num_accesses; i++) {
         enum starpu_data_access_mode mode = STARPU_TASK_GET_MODE(task, i);
-        bool is_its_own = settings.max_workers == 1 || !has_no_order(task, i);
-        if (can_read(mode, node) && (mode & STARPU_COMMUTE) == 0 && is_its_own)
+        bool is_its_own = settings.max_workers == 1 || ((mode & STARPU_COMMUTE) == 0 && !has_no_order(task, i));
+        if (can_read(mode, node) && is_its_own)
             hash_access(task, i, PROBE_AFTER, node);
     }
 }

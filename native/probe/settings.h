@@ -4,6 +4,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+// What becomes of poison that a task has left in place: it gets the contents from before, or it stays. What uses poison
+// that stays shows in two runs, in one of which it is NaN, and in the other a large number.
+enum poison_mode { POISON_NONE, POISON_RESTORED, POISON_NAN, POISON_LARGE };
+
 struct settings {
     const char *directory; // where the log's folder is made; NULL: nothing is recorded
     uint64_t seed;         // 0: tasks in the order of submission
@@ -12,7 +16,7 @@ struct settings {
     unsigned settle_us;    // tasks wait until nothing has been submitted for so long
     unsigned settle_ms;    // all these waits together
     bool hash;
-    bool poison;
+    enum poison_mode poison;                                   // of what tasks declare as written only
     enum { KEEP_NOTHING, KEEP_ONE_TASK, KEEP_FROM_FREE } keep; // whose contents are recorded
     uint64_t kept_task;                                        // among the program's own tasks, for KEEP_ONE_TASK
     uint64_t kept_bytes;                                       // of contents, at most

@@ -11,9 +11,11 @@ from starpullm.commands import options
 from starpullm.commands.main import EXIT_DIFFERENT, EXIT_NOT_COMPARABLE
 from starpullm.commands.render import OUT, print_json, progress_bar
 from starpullm.probe import probe_program
-from starpullm.probe.check import DEFAULT_RUNS, DEFAULT_TIME_LIMIT, DEFAULT_WORKERS, NUM_STANDARD_RUNS
+from starpullm.probe.check import DEFAULT_RUNS, DEFAULT_WORKERS, NUM_STANDARD_RUNS
 from starpullm.probe.elements import TYPES
 
+EXIT_UNTRUE = 5
+"""Tasks do something else than they declare, and no run has shown another result."""
 _STATUS = {Outcome.PASSED: 0, Outcome.FAILED: EXIT_DIFFERENT, Outcome.NOT_COMPARABLE: EXIT_NOT_COMPARABLE}
 
 
@@ -31,7 +33,13 @@ _STATUS = {Outcome.PASSED: 0, Outcome.FAILED: EXIT_DIFFERENT, Outcome.NOT_COMPAR
 @click.option("--runs", type=int, default=DEFAULT_RUNS, metavar="N", help="Runs in perturbed schedules.")
 @click.option("--seed", type=int, default=1, metavar="S", help="Seed of the first perturbed schedule.")
 @click.option("--workers", type=int, default=DEFAULT_WORKERS, metavar="W", help="CPU workers that StarPU is given.")
-@click.option("--time-limit", type=float, default=DEFAULT_TIME_LIMIT, metavar="SECONDS", help="Time limit of each run.")
+@click.option(
+    "--time-limit",
+    type=float,
+    metavar="SECONDS",
+    help="Time limit of each run; default: 300 for the first, then 10 times as long as that took, at least 10.",
+)
+@click.option("--no-poison", is_flag=True, help="Leave out the runs with poison.")
 @click.option(
     "--tolerance", metavar="4ulp|1e-6", help="Bound of contents whose order is free (REDUX, COMMUTE): ULP, or relative."
 )
@@ -43,7 +51,8 @@ def command(
     runs: int,
     seed: int,
     workers: int,
-    time_limit: float,
+    time_limit: float | None,
+    no_poison: bool,
     tolerance: str | None,
     tolerance_type: str | None,
     as_json: bool,
@@ -53,13 +62,14 @@ def command(
     PROGRAM is run with each ARG unchanged, with a scheduling policy that StarPU loads: in the reference schedule (one
     worker, in the order of submission) twice, once more with poison in what tasks declare as written only, and in
     perturbed schedules. The contents of all handles after all tasks are compared. PROGRAM may be a launcher of ranks on
-    this machine, such as mpirun.
+    this machine, such as mpirun. Each run writes the files that PROGRAM writes, in the folder where it writes them.
 
     Exit status: 0 if they are the same and every task does what it declares; 1 if not, or if the program fails, crashes
-    or hangs; 2 for bad usage or a program that can't be judged; 3 if its results change from run to run by themselves.
+    or hangs; 2 for bad usage or a program that can't be judged; 3 if its results change from run to run by themselves;
+    5 if they are the same, and a task does something else than it declares.
     """
     with progress_bar(hidden=as_json) as progress:
-        bar = progress.add_task("probe", total=runs + NUM_STANDARD_RUNS)
+        bar = progress.add_task("probe", total=runs + NUM_STANDARD_RUNS - no_poison)
         result = probe_program(
             (program, *arguments),
             runs=runs,
@@ -68,6 +78,7 @@ def command(
             time_limit=time_limit,
             tolerance=tolerance,
             tolerance_type=tolerance_type,
+            poison=not no_poison,
             progress=lambda: progress.advance(bar),
         )
     if as_json:
@@ -75,4 +86,4 @@ def command(
     else:
         for line in result.describe():
             OUT.print(line)
-    sys.exit(_STATUS[result.outcome])
+    sys.exit(EXIT_UNTRUE if result.is_only_untrue else _STATUS[result.outcome])

@@ -15,7 +15,7 @@ from starpullm.errors import FormatError
 from starpullm.files.header import file_size, reading
 
 MAGIC: Final = b"STPPROBE"
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 _STREAMS: Final = ("names", "handles", "tasks", "accesses", "events", "hashes", "contents")
 HEADER: Final = np.dtype(
@@ -81,7 +81,7 @@ RECORDS: Final = {
     "contents": np.dtype([("hash", "<u8"), ("offset", "<u8"), ("bytes", "<u8"), ("unused", "<u8")]),
 }
 
-NO_CODELET, NOWHERE, INTERNAL, ACQUIRE, LATE = 1, 2, 4, 8, 16
+NO_CODELET, NOWHERE, INTERNAL, ACQUIRE, LATE, LAST = 1, 2, 4, 8, 16, 32
 NO_ORDER = 1
 READY, START, END = 1, 2, 3
 BEFORE, AFTER = 1, 2
@@ -131,11 +131,10 @@ class ProbeLog:
         values[index], known[index] = mine["hash"], True
         return values, known
 
-    @cached_property
-    def poison_left(self) -> NDArray[np.uint64]:
-        """How many elements of each access were still poisoned after its task."""
+    def poison_left(self, time: int) -> NDArray[np.uint64]:
+        """Return how many bytes of each access were poison, `BEFORE` or `AFTER` its task."""
         left = np.zeros(len(self.accesses), np.uint64)
-        mine = self.hashes[self.hashes["time"] == AFTER]
+        mine = self.hashes[self.hashes["time"] == time]
         left[(self.tasks["first_access"][mine["task"]] + mine["access"]).astype(np.int64)] = mine["poison_left"]
         return left
 

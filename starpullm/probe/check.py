@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,18 +25,20 @@ from starpullm.probe.findings import Finding, Kind, first_of_each
 from starpullm.probe.flow import Flow
 from starpullm.probe.linkage import program_of
 from starpullm.probe.order import broken_order
-from starpullm.probe.poison import explain_poison
+from starpullm.probe.poison import explain_poison, left_unwritten, notes_of_unwritten, used_unwritten
 from starpullm.probe.recorded import RecordedRun, last_moments, record
-from starpullm.probe.result import ProbeResult
+from starpullm.probe.result import ProbeResult, verdict
 from starpullm.probe.schedules import Schedule
-from starpullm.probe.witness import with_first_element
+from starpullm.probe.witness import has_read_poison, with_first_element
 
 DEFAULT_RUNS = 5
 DEFAULT_WORKERS = 4
-DEFAULT_TIME_LIMIT = 300.0
+FIRST_TIME_LIMIT = 300.0
+"""Seconds for the reference schedule, if none are given; another schedule then has `_LIMIT_FACTOR` times as long."""
 NUM_STANDARD_RUNS = 3
 """The reference schedule, the same again, and with poison."""
 
+_LIMIT_FACTOR, _LEAST_TIME_LIMIT = 10, 10.0
 _LONGEST_DELAY_US = 5000
 _DELAYS_US = 2_000_000
 """The delays of all tasks of a run together, about, if they came one after the other."""
@@ -49,9 +52,10 @@ def probe_program(
     runs: int = DEFAULT_RUNS,
     seed: int = 1,
     workers: int = DEFAULT_WORKERS,
-    time_limit: float = DEFAULT_TIME_LIMIT,
+    time_limit: float | None = None,
     tolerance: str | None = None,
     tolerance_type: str | None = None,
+    poison: bool = True,
     progress: Callable[[], None] = lambda: None,
 ) -> ProbeResult:
     """Judge a StarPU program: whether its results depend on the schedule, and its tasks do what they declare.
@@ -59,8 +63,9 @@ def probe_program(
     Parameters
     ----------
     command
-        The program and its arguments, or ``mpirun -n N`` and them. It is run 3 + ``runs`` times; again for a finding
-        whose first differing element is to be told.
+        The program and its arguments, or ``mpirun -n N`` and them. It is run 3 + ``runs`` times; twice more if a task
+        leaves something as it was that it declares to write, and again for findings whose first differing element is to
+        be told. Each run writes the files that the program writes.
     runs
         In perturbed schedules, at least 1.
     seed
@@ -68,11 +73,14 @@ def probe_program(
     workers
         The CPU workers that StarPU is given in every run, also in the reference schedule, which uses one of them.
     time_limit
-        Seconds for one run.
+        Seconds for one run. Without it, 300 for the reference schedule, and for each other run 10 times as long as that
+        took, at least 10.
     tolerance, tolerance_type
         How far contents may be off that come from accesses whose order is free: ``"4ulp"``, or ``"1e-6"`` relative to
         the larger of two magnitudes; and what their elements are, which StarPU doesn't know: ``"float"``,
         ``"double"``, or ``"by-size"``: float of 4 bytes and double of 8. Without them, such contents may be anything.
+    poison
+        Whether to run with poison in what tasks declare as written only.
     progress
         Is called after each run.
 
@@ -87,12 +95,12 @@ def probe_program(
     for name, value in (("runs", runs), ("seed", seed), ("workers", workers)):
         if value < 1:
             raise InvalidArgumentError(f"{name}: found {value}, expected at least 1")
-    if not time_limit > 0:
+    if time_limit is not None and not time_limit > 0:
         raise InvalidArgumentError(f"time_limit: found {time_limit:g}, expected more than 0 seconds")
     bound = parse_tolerance(tolerance, tolerance_type)
     with tempfile.TemporaryDirectory(prefix="starpullm-probe-", ignore_cleanup_errors=True) as directory:
         judge = _Judge(tuple(command), Path(directory), workers, time_limit, bound, progress)
-        return judge.verdict(runs, seed)
+        return judge.verdict(runs, seed, poison)
 
 
 class _Judge:
@@ -103,12 +111,13 @@ class _Judge:
         command: tuple[str, ...],
         directory: Path,
         workers: int,
-        time_limit: float,
+        time_limit: float | None,
         tolerance: Tolerance | None,
         progress: Callable[[], None],
     ) -> None:
         self._command, self._directory, self._workers = command, directory, workers
-        self._time_limit, self._tolerance, self._progress = time_limit, tolerance, progress
+        self._asked_limit, self._time_limit = time_limit, time_limit or FIRST_TIME_LIMIT
+        self._tolerance, self._progress = tolerance, progress
         self._findings: list[Finding] = []
         self._moments: list[str] = []
         self._seconds: dict[str, float] = {}
@@ -118,9 +127,11 @@ class _Judge:
         self._unsteady: dict[int, NDArray[np.bool_]] = {}
         self._again = 0
 
-    def verdict(self, runs: int, seed: int) -> ProbeResult:
-        """Return the result of all runs; the first run that doesn't end by itself is the last."""
+    def verdict(self, runs: int, seed: int, poison: bool) -> ProbeResult:
+        """Return the result of all runs; the first run without poison that doesn't end by itself is the last."""
         reference = self._run(schedules.REFERENCE, "reference")
+        if self._asked_limit is None:
+            self._time_limit = max(_LEAST_TIME_LIMIT, _LIMIT_FACTOR * reference.ending.seconds)
         if reference.num_tasks == 0 and reference.is_complete:
             raise InvalidArgumentError(
                 f"{program_of(self._command)}: submitted no task to StarPU (it {reference.ending}), expected at least "
@@ -129,24 +140,70 @@ class _Judge:
         has_ended_well = self._has_ended_well(reference, reference)
         self._claims(reference)
         if has_ended_well:
-            self._other_runs(reference, runs, seed)
+            self._other_runs(reference, runs, seed, poison)
         return self._result(reference)
 
-    def _other_runs(self, reference: RecordedRun, runs: int, seed: int) -> None:
+    def _other_runs(self, reference: RecordedRun, runs: int, seed: int, poison: bool) -> None:
         delay_us = min(_LONGEST_DELAY_US, 8 * _DELAYS_US // reference.num_tasks)
-        others = [
-            schedules.REPEATED,
-            schedules.POISONED,
-            *schedules.perturbed(runs, seed, self._workers, delay_us),
-        ]
-        for number, schedule in enumerate(others):
-            run = self._run(schedule, str(number))
+        if not self._follows(schedules.REPEATED, reference):
+            return
+        if poison:
+            self._poisoned_runs(reference)
+        for schedule in schedules.perturbed(runs, seed, self._workers, delay_us):
+            if not self._follows(schedule, reference):
+                return
+
+    def _follows(self, schedule: Schedule, reference: RecordedRun) -> bool:
+        """Run a schedule and compare it; return whether others can be compared too."""
+        with self._another_run(schedule) as run:
+            if self._has_ended_well(run, reference):
+                return self._compare(run, reference)
+            self._compare_remains(run, reference)
+        return False
+
+    def _poisoned_runs(self, reference: RecordedRun) -> None:
+        """Run with poison: once, and if a task has left some of it, twice with poison that stays, to see who uses it.
+
+        They end by themselves or not; other schedules are compared all the same.
+        """
+        with self._another_run(schedules.POISONED) as run:
             if not self._has_ended_well(run, reference):
                 self._compare_remains(run, reference)
                 return
-            if not self._compare(run, reference):
+            self._compare_remains(run, reference)
+            if run.flows.keys() != reference.flows.keys() or not any(
+                len(left_unwritten(flow)) for flow in run.flows.values()
+            ):
                 return
-            shutil.rmtree(self._directory / str(number), ignore_errors=True)
+            used = self._used_unwritten(run, reference)
+            self._findings += used
+            for rank, flow in run.flows.items():
+                self._add(rank, notes_of_unwritten(run.schedule.name, flow))
+
+    def _used_unwritten(self, poisoned: RecordedRun, reference: RecordedRun) -> list[Finding]:
+        """Return what a later task used of what tasks had left as it was."""
+        first, second = schedules.POISON_STAYS
+        found: list[Finding] = []
+        readers = {finding.codelet for finding in self._findings if finding.kind is Kind.WRITTEN_READ}
+        with self._another_run(first) as one, self._another_run(second) as two:
+            for run in (one, two):
+                if not self._has_ended_well(run, reference):
+                    break
+            if not reference.flows.keys() == one.flows.keys() == two.flows.keys():
+                return found
+            for rank, comparison in compare_ranks(one.flows, two.flows, first.name).items():
+                flows = poisoned.flows[rank], one.flows[rank], two.flows[rank]
+                found += used_unwritten(*flows, comparison.findings, readers)
+        return found
+
+    @contextmanager
+    def _another_run(self, schedule: Schedule) -> Iterator[RecordedRun]:
+        """Run a schedule; its records are removed afterwards."""
+        folder = str(len(self._seconds))
+        try:
+            yield self._run(schedule, folder)
+        finally:
+            shutil.rmtree(self._directory / folder, ignore_errors=True)
 
     def _compare_remains(self, run: RecordedRun, reference: RecordedRun) -> None:
         """Compare what a run left that ended otherwise: a task that did something else may be why.
@@ -162,7 +219,8 @@ class _Judge:
         run = record(self._command, schedule, self._directory / folder, self._workers, self._time_limit, keep)
         self._seconds[schedule.name] = run.ending.seconds
         self._schedules[schedule.name] = schedule
-        self._progress()
+        if schedule not in schedules.POISON_STAYS:
+            self._progress()
         return run
 
     def _run_again(self, schedule: Schedule, keep: str) -> RecordedRun:
@@ -181,7 +239,8 @@ class _Judge:
         sentence = run.describe_ending()
         if run is not reference:
             sentence += f"; in the reference schedule it {reference.ending}"
-        self._findings.append(Finding(Kind.ENDING, run.schedule.name, sentence))
+        kind = Kind.POISONED_ENDING if run.schedule.poison else Kind.ENDING
+        self._findings.append(Finding(kind, run.schedule.name, sentence))
         if run is reference and run.is_complete:
             return True  # its own idea of failure, but it ran to its end
         for rank, flow in run.flows.items():
@@ -229,16 +288,25 @@ class _Judge:
         return not any(finding.kind.forbids_comparison for finding in self._findings)
 
     def _with_witnesses(self, findings: Iterable[Finding]) -> list[Finding]:
-        """Tell the first differing element of the first findings about other outputs."""
-        result, left = [], _WITNESSES
+        """Tell the first differing element of the first findings about other outputs.
+
+        Of those about poison, drop the ones of which a look at the bytes shows that the task has only left poison.
+        """
+        result, left = [], Counter(dict.fromkeys((Kind.OUTPUT_DIFFERS, Kind.WRITTEN_READ), _WITNESSES))
         for finding in findings:
-            if finding.kind is Kind.OUTPUT_DIFFERS and left > 0:
-                left -= 1
-                result.append(with_first_element(finding, self._schedules[finding.schedule], self._run_again))
-                for folder in self._directory.glob("again-*"):
-                    shutil.rmtree(folder, ignore_errors=True)
-            else:
+            if left[finding.kind] == 0:
                 result.append(finding)
+                continue
+            schedule = self._schedules[finding.schedule]
+            if finding.kind is Kind.OUTPUT_DIFFERS:
+                result.append(with_first_element(finding, schedule, self._run_again))
+            elif has_read_poison(finding, schedule, self._run_again):
+                result.append(finding)
+            else:
+                left[finding.kind] += 1
+            left[finding.kind] -= 1
+            for folder in self._directory.glob("again-*"):
+                shutil.rmtree(folder, ignore_errors=True)
         return result
 
     def _count(self, comparison: Comparison) -> None:
@@ -249,7 +317,9 @@ class _Judge:
     def _result(self, reference: RecordedRun) -> ProbeResult:
         found = first_of_each([finding for finding in self._findings if not finding.kind.is_note])
         found = self._with_witnesses(found)
-        notes = first_of_each([finding for finding in self._findings if finding.kind.is_note])
+        faulty = {finding.codelet for finding in found if finding.kind.is_declaration}
+        notes = [finding for finding in self._findings if finding.kind.is_note and finding.codelet not in faulty]
+        notes = first_of_each(notes)
         notes += never_changed(self._flows)
         forbidden = [finding for finding in found if finding.kind.forbids_comparison]
         totals = self._totals
@@ -261,16 +331,11 @@ class _Judge:
                 f"{program_of(self._command)}: no task left contents that can be read (see the modes of its accesses), "
                 "expected at least one; nothing would be compared"
             )
-        words = {Outcome.PASSED: "same", Outcome.FAILED: "differs", Outcome.NOT_COMPARABLE: "not comparable"}
         first = next(iter(reference.flows.values()))
-        runs = len(self._seconds) - 1
-        ranks = f" of {len(reference.flows)} ranks" if min(reference.flows) >= 0 else ""
         return ProbeResult(
             name="probe",
             outcome=outcome,
-            finding=f"{words[outcome]}: {reference.num_tasks} tasks{ranks}, {runs} runs beside the reference schedule, "
-            f"{totals['outputs']} contents of {totals['handles']} handles compared, {totals['different']} differ, "
-            f"{len(found)} findings",
+            finding=verdict(found),
             compared=totals["outputs"],
             measured=len(found),
             command=self._command,
@@ -278,7 +343,8 @@ class _Judge:
             num_ranks=len(reference.flows) if min(reference.flows) >= 0 else 0,
             num_tasks=reference.num_tasks,
             num_handles=sum(len(flow.handle_of_log) for flow in reference.flows.values()),
-            runs=runs,
+            num_compared_handles=totals["handles"],
+            runs=len(self._seconds) - 1,
             different=totals["different"],
             tolerated=totals["tolerated"],
             tolerance="" if self._tolerance is None else str(self._tolerance),

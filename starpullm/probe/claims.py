@@ -60,10 +60,8 @@ def changed_between(schedule: str, flow: Flow) -> Iterator[Finding]:
 
 
 def _name_in_log(flow: Flow, task: int) -> str:
-    position = int(np.searchsorted(flow.tasks, task))
-    if position < flow.num_tasks and flow.tasks[position] == task:
-        return flow.name(position)
-    return "a task of StarPU's own"
+    position = flow.position(task)
+    return "a task of StarPU's own" if position is None else flow.name(position)
 
 
 def ran_between(flow: Flow, earlier_in_log: int, later: int) -> NDArray[np.int64]:
@@ -98,6 +96,6 @@ def never_changed(flows: Sequence[Flow]) -> Iterator[Finding]:
                 "all runs",
                 flow,
                 access,
-                f"{{task}} declares to update {{handle}}, its access {key[1]}; no task of “{key[0]}” changed a byte of "
-                "its own in any run, so R would do, and these tasks could run at the same time",
+                f"{{task}} declares to update {{handle}}, its access {key[1]}, and no task of “{key[0]}” changed a "
+                "byte of it in any run; if no input makes one change it, tasks with R could run at the same time",
             )

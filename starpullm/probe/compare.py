@@ -173,7 +173,8 @@ class _Pairs:
         before, after = ([(flow.before, flow.after)[which] for flow in (reference, other)] for which in (0, 1))
         self.inputs = reference.reads & before[0][1] & before[1][1]
         self.input_differs = self.inputs & (before[0][0] != before[1][0])
-        self.outputs = reference.writes & after[0][1] & after[1][1]
+        # Several tasks that write parts of a handle in any order leave what the others have written, too.
+        self.outputs = reference.writes & after[0][1] & after[1][1] & ~(self._commutes(reference) & ~reference.reads)
         self.output_differs = self.outputs & (after[0][0] != after[1][0])
         self.unknown_input = reference.reads & ~(before[0][1] & before[1][1])
         arguments = [flow.log.tasks["arguments"][flow.tasks] for flow in (reference, other)]
@@ -185,16 +186,24 @@ class _Pairs:
         """Return the result."""
         allowed = self.output_differs & np.isin(self.reference.task, list(explanation.tolerated))
         return Comparison(
-            outputs=int(self.outputs.sum()),
+            outputs=int(self.outputs.sum()) + int(self.inputs[self._at_the_end].sum()),
             inputs=int(self.inputs.sum()),
             handles=len(np.unique(self.reference.handle[self.outputs])),
-            different=int(self.output_differs.sum()),
-            tolerated=int(allowed.sum()),
+            different=int(self.output_differs.sum()) + int(self.input_differs[self._at_the_end].sum()),
+            tolerated=int(allowed.sum()) + len(set(explanation.received_freely) & set(self._at_the_end.tolist())),
             findings=explanation.findings,
             allowed_before=explanation.received_freely,
-            allowed_after=tuple(np.flatnonzero(allowed).tolist()),
+            allowed_after=tuple(np.flatnonzero(allowed & ~self._free()).tolist()),
             other_arguments=self.other_arguments,
         )
+
+    @property
+    def _at_the_end(self) -> NDArray[np.int64]:
+        return np.flatnonzero(self.reference.is_last[self.reference.task])
+
+    @staticmethod
+    def _commutes(flow: Flow) -> NDArray[np.bool_]:
+        return flow.commutes[flow.accesses]
 
     def differing_outputs(self) -> Iterator[tuple[tuple[int, int], int]]:
         """Yield the contents in both runs, and the task, of each output that differs."""
@@ -218,12 +227,12 @@ class _Pairs:
             if self.input_differs[access]:
                 origin = self._origin(access)
                 if origin is _Origin.HANDED_ON:
-                    writer = int(np.searchsorted(self.reference.tasks, self._writers(access)[0]))
-                    is_free = writer in tolerated
+                    is_free = self.reference.position(self._writers(access)[0]) in tolerated
                 else:
                     is_free, finding = self._received(schedule, access, origin, cause, elsewhere)
-                    if is_free and not free[access]:  # one in the middle of a sum has no value of its own
-                        received.append(access)
+                is_new = origin is not _Origin.HANDED_ON or self.reference.is_last[task]
+                if is_free and is_new and not free[access]:  # one in the middle of a sum has no value of its own
+                    received.append(access)
                 if is_free:
                     tolerated.add(task)
             elif self.output_differs[access] and not has_other_input[task]:
@@ -241,6 +250,8 @@ class _Pairs:
         """Return whether an input that no task handed on differs because of a free order, and else what to report."""
         if origin is _Origin.FREE:
             return True, None
+        if self.reference.is_last[self.reference.task[access]]:
+            return False, None  # the application may have changed its own data
         if origin is not _Origin.NOBODY:
             contents = int(self.reference.before[0][access]), int(self.other.before[0][access])
             if contents in elsewhere.received:
@@ -263,7 +274,7 @@ class _Pairs:
         """Return what to report of an output that differs although no input is seen to differ."""
         task = int(self.other.task[access])
         unknown = bool(self.unknown_input[self.reference.first[task] : self.reference.first[task + 1]].any())
-        has_meaning = self.other_arguments[task] and not (self.unsteady[task] and cause is None)
+        has_meaning = self.other_arguments[task] and not self.unsteady[task]
         if not unknown and not has_meaning:
             return finding_of(
                 Kind.OUTPUT_DIFFERS,
@@ -302,6 +313,9 @@ class _Pairs:
         """Return where the difference of an input comes from."""
         sources = [int(flow.source[access]) for flow in (self.reference, self.other)]
         if self.reference.has_no_order[access]:
+            return _Origin.FREE
+        flows = (self.reference, self.other)
+        if any(source >= 0 and flow.commutes[source] for flow, source in zip(flows, sources, strict=True)):
             return _Origin.FREE
         if min(sources) < 0:
             return _Origin.OUTSIDE

@@ -19,21 +19,30 @@ class Kind(Enum):
     READ_WRITTEN = "declared read, but written"
     WRITTEN_READ = "declared written, but read"
     NOT_WRITTEN = "declared written, but nothing was"
+    PARTLY_WRITTEN = "declared written, but not all of it was"
     NOT_DETERMINISTIC = "not deterministic"
     CHANGING_INPUT = "input changes from run to run"
     INPUT_FROM_OUTSIDE = "input from outside"
     OTHER_TASKS = "other tasks"
     ORDER = "order"
     ENDING = "ending"
+    POISONED_ENDING = "ending with poison"
     BEYOND_TOLERANCE = "beyond the tolerance"
     NOT_BOUNDED = "not bounded"
-    LEFT_UNWRITTEN = "declared written, but not all of it was"
+    LEFT_UNWRITTEN = "declared written, left as it was, and not used"
     NEVER_CHANGED = "declared updated, never changed"
+    NOT_CHECKED = "not checked"
 
     @property
     def is_note(self) -> bool:
         """Whether it is only worth knowing: no result of this program depends on it here."""
-        return self in (Kind.LEFT_UNWRITTEN, Kind.NEVER_CHANGED)
+        return self in (Kind.LEFT_UNWRITTEN, Kind.NEVER_CHANGED, Kind.NOT_CHECKED)
+
+    @property
+    def is_declaration(self) -> bool:
+        """Whether a task does something else than it declares, which alone changes no result of this program here."""
+        declared = (Kind.READ_WRITTEN, Kind.WRITTEN_READ, Kind.NOT_WRITTEN, Kind.PARTLY_WRITTEN)
+        return self in (*declared, Kind.CHANGED_BETWEEN, Kind.POISONED_ENDING)
 
     @property
     def forbids_comparison(self) -> bool:
@@ -78,7 +87,7 @@ class Finding:
 def finding_of(kind: Kind, schedule: str, flow: Flow, access: int, text: str, **members: object) -> Finding:
     """Return a finding about an access; ``{task}`` and ``{handle}`` in the text are replaced by names."""
     task, handle = int(flow.task[access]), int(flow.handle[access])
-    sentence = text.format(task=flow.name(task), handle=flow.handle_name(handle))
+    sentence = text.replace("{task}", flow.name(task)).replace("{handle}", flow.handle_name(handle))
     codelet = flow.log.names[int(flow.codelet[task])]
     rank = int(flow.log.header["rank"])
     return Finding(kind, schedule, sentence, task, codelet, handle, rank=rank, **members)  # type: ignore[arg-type]

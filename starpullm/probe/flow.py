@@ -11,15 +11,17 @@ from numpy.typing import NDArray
 from starpullm.files import probe_log
 from starpullm.files.probe_log import ProbeLog
 
-_NOT_THE_PROGRAMS = probe_log.NO_CODELET | probe_log.INTERNAL | probe_log.ACQUIRE
+_NOT_THE_PROGRAMS = probe_log.NO_CODELET | probe_log.INTERNAL | probe_log.ACQUIRE | probe_log.LAST
+_WITHOUT_VALUE = probe_log.MODE_REDUX | probe_log.MODE_COMMUTE
 
 
 @dataclass(frozen=True, eq=False)
 class Flow:
     """The tasks that the program itself submitted, in the order of submission; StarPU's own are left out.
 
-    StarPU's own tasks come and go with the timing, so only without them are numbers the same in every run. Arrays have
-    one entry for each access of these tasks.
+    StarPU's own tasks come and go with the timing, so only without them are numbers the same in every run. Behind them
+    come, as if they were tasks, the application's last looks at handles of which no task shows the last contents: those
+    that are unregistered after accesses whose order is free. Arrays have one entry for each access of all of these.
     """
 
     log: ProbeLog
@@ -36,8 +38,19 @@ class Flow:
 
     @property
     def num_tasks(self) -> int:
-        """The number of tasks."""
+        """The number of tasks, with the application's last looks."""
         return len(self.tasks)
+
+    @cached_property
+    def is_last(self) -> NDArray[np.bool_]:
+        """Whether this is no task, but the application's last look at a handle."""
+        result: NDArray[np.bool_] = (self.log.tasks["flags"][self.tasks] & probe_log.LAST) != 0
+        return result
+
+    @property
+    def num_submitted(self) -> int:
+        """The number of tasks that the program submitted."""
+        return int((~self.is_last).sum())
 
     def truncated(self, num_tasks: int) -> Flow:
         """Return the flow of the first tasks."""
@@ -138,9 +151,22 @@ class Flow:
         result: NDArray[np.bool_] = (self.log.tasks["flags"][self.tasks] & probe_log.NOWHERE) == 0
         return result
 
+    def position(self, task_of_log: int) -> int | None:
+        """Return the number of a task of the log; None if the program didn't submit it."""
+        position = int(self._positions[task_of_log])
+        return position if position >= 0 else None
+
+    @cached_property
+    def _positions(self) -> NDArray[np.int64]:
+        positions = np.full(len(self.log.tasks), -1)
+        positions[self.tasks] = np.arange(self.num_tasks)
+        return positions
+
     def name(self, task: int) -> str:
         """Return what findings call a task: its codelet, its own name if that is another, and its number."""
         record = self.log.tasks[self.tasks[task]]
+        if self.is_last[task]:
+            return "the application at the end"
         codelet, own = (self.log.names[int(record[member])] for member in ("codelet", "name"))
         text = codelet or own or "a task without a name"
         if own and own != codelet and codelet:
@@ -148,21 +174,21 @@ class Flow:
         return f"{text} (task {task})"
 
     def handle_name(self, handle: int) -> str:
-        """Return what findings call a handle: its number, shape and size."""
+        """Return what findings call a handle: its number, and its elements, or the bytes of a single one."""
         record = self.log.handles[self.handle_of_log[handle]]
         sizes = [int(size) for size in record["sizes"]]
         while len(sizes) > 1 and sizes[-1] <= 1:
             sizes.pop()
-        if int(record["element_bytes"]) == 0:
+        if int(record["element_bytes"]) == 0 or sizes == [1]:
             return f"handle {handle} ({int(record['bytes'])} bytes)"
         shape = "×".join(map(str, sizes))
-        return f"handle {handle} ({shape} of {int(record['element_bytes'])} bytes)"
+        return f"handle {handle} ({shape} elements of {int(record['element_bytes'])} bytes)"
 
     @cached_property
     def source(self) -> NDArray[np.int64]:
-        """The last access before each access, in the order of submission, that wrote its handle: an access of the log.
+        """The last access before each access that wrote its handle: an access of the log. -1: nobody wrote it before.
 
-        -1: nobody wrote it before.
+        Before means in the order of submission, among accesses that commute in the order in which they ran.
         """
         return self._previous(_writes_anyhow(self.log))[self.accesses]
 
@@ -171,13 +197,37 @@ class Flow:
         """As `source`, but the last access of any kind, so that a change is found between two looks at the handle."""
         return self._previous(np.ones(len(self.log.accesses), bool))[self.accesses]
 
+    @cached_property
+    def commutes(self) -> NDArray[np.bool_]:
+        """Whether each access of the log is one of several in a row that commute."""
+        order, group = self._groups
+        result = np.zeros(len(order), bool)
+        result[order] = np.bincount(group)[group] > 1 if len(group) else False
+        return result
+
+    @cached_property
+    def _groups(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The accesses of the log by handle and in the order of submission, and the number of the group of each.
+
+        Accesses of a handle that commute and follow each other are one group; each other access is one by itself.
+        """
+        handle, mode = self.log.accesses["handle"], self.log.accesses["mode"]
+        order = np.argsort(handle, kind="stable")
+        commutes = (mode[order] & probe_log.MODE_COMMUTE) != 0
+        begins = np.ones(len(order), bool)
+        begins[1:] = ~(commutes[1:] & commutes[:-1] & (handle[order][1:] == handle[order][:-1]))
+        return order, np.cumsum(begins) - 1
+
     def _previous(self, counts: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Return for each access of the log the last one before, of another task and the same handle, that counts."""
-        task, handle = self.log.task_of_access, self.log.accesses["handle"]
+        order, group = self._groups
+        starts = self.log.times(probe_log.START)[self.log.task_of_access][order]
+        order = order[np.lexsort((np.where(starts < 0, np.iinfo(np.int64).max, starts), group))]
+        task, handle = self.log.task_of_access[order], self.log.accesses["handle"][order]
         previous = np.full(len(handle), -1, np.int64)
         last: dict[int, tuple[int, int, int]] = {}  # by handle: last access that counts, its task, the one before that
-        for access, (of_task, of_handle, does) in enumerate(
-            zip(task.tolist(), handle.tolist(), counts.tolist(), strict=True)
+        for access, of_task, of_handle, does in zip(
+            order.tolist(), task.tolist(), handle.tolist(), counts[order].tolist(), strict=True
         ):
             latest, its_task, earlier = last.get(of_handle, (-1, -1, -1))
             previous[access] = earlier if its_task == of_task else latest
@@ -194,6 +244,7 @@ def _writes_anyhow(log: ProbeLog) -> NDArray[np.bool_]:
 def flow_of(log: ProbeLog) -> Flow:
     """Return the task flow of a log."""
     tasks = np.flatnonzero((log.tasks["flags"] & _NOT_THE_PROGRAMS) == 0)
+    tasks = np.concatenate([tasks, _last_looks(log, tasks)])
     counts = log.tasks["num_accesses"][tasks].astype(np.int64)
     first = np.concatenate([[0], np.cumsum(counts)])
     starts = log.tasks["first_access"][tasks].astype(np.int64)
@@ -204,3 +255,21 @@ def flow_of(log: ProbeLog) -> Flow:
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     return Flow(log, tasks, first, accesses, rank[inverse.reshape(-1)], of_log[order])
+
+
+def _last_looks(log: ProbeLog, tasks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the application's last looks at handles that these tasks used, the last time in a free order.
+
+    They are in the order in which the tasks first used the handles; the application's own order may be any.
+    """
+    last: dict[int, bool] = {}  # by handle, in the order of first use: whether its last writer's order was free
+    is_free = ((log.accesses["mode"] & _WITHOUT_VALUE) != 0) | ((log.accesses["flags"] & probe_log.NO_ORDER) != 0)
+    columns = (log.accesses["handle"].tolist(), _writes_anyhow(log).tolist(), is_free.tolist())
+    is_own = np.isin(log.task_of_access, tasks)
+    for (handle, writes, free), own in zip(zip(*columns, strict=True), is_own.tolist(), strict=True):
+        if own and (writes or handle not in last):
+            last[handle] = writes and free
+    looks = np.flatnonzero((log.tasks["flags"] & probe_log.LAST) != 0)
+    handles = log.accesses["handle"][log.tasks["first_access"][looks].astype(np.int64)].tolist()
+    by_handle = dict(zip(handles, looks.tolist(), strict=True))
+    return np.array([by_handle[handle] for handle, free in last.items() if free and handle in by_handle], np.int64)

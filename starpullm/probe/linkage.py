@@ -12,6 +12,8 @@ from pathlib import Path
 from starpullm.probe.program import ProgramEnding, find_program
 
 _LOADER_SECONDS = 20.0
+_SAID = 300
+"""Characters of what a program said, the last ones."""
 _ELF = b"\x7fELF"
 _LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "mpiexec.hydra", "srun")
 
@@ -23,7 +25,7 @@ def explain_missing_log(command: Sequence[str], ending: ProgramEnding, folder: P
         found, expected = (folder / "refused").read_text("ascii").split()
         return f"{name}: found StarPU {found}, expected {expected}, for which this package's probe was compiled"
     kind = _kind(Path(find_program(name)))
-    said = _last_line(ending.stderr)
+    said = _what_it_said(ending.stderr)
     if kind == "static":
         return f"{name}: is statically linked, so it can't load the probe, expected a program that uses libstarpu"
     libraries = _libraries(name) if kind == "dynamic" else []
@@ -41,10 +43,11 @@ def explain_missing_log(command: Sequence[str], ending: ProgramEnding, folder: P
 
 
 def program_of(command: Sequence[str]) -> str:
-    """Return the program itself: behind a launcher of ranks, its first argument that is a program."""
+    """Return the program itself: behind a launcher of ranks, its first argument that is a program, or a path."""
     if Path(command[0]).name in _LAUNCHERS:
         for argument in command[1:]:
-            if not argument.startswith("-") and shutil.which(argument) is not None:
+            is_path = argument.startswith(("/", "./", "../")) and not Path(argument).exists()
+            if not argument.startswith("-") and (is_path or shutil.which(argument) is not None):
                 return argument
     return command[0]
 
@@ -70,9 +73,11 @@ def _libraries(name: str) -> list[str]:
     return []
 
 
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return f"; it said: {lines[-1][:300]}" if lines else ""
+def _what_it_said(text: str) -> str:
+    """Return the end of what a program said, without lines that only separate others."""
+    lines = [line.strip() for line in text.splitlines()]
+    words = [line for line in lines if any(letter.isalnum() for letter in line)]
+    return f"; it said: {' '.join(words)[-_SAID:]}" if words else ""
 
 
 def _line_with(text: str, part: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from starpullm.files import probe_log
 from starpullm.probe.compare import compare
@@ -18,43 +19,40 @@ _TRANSACTION = "starpu_transaction_"
 def explain_poison(reference: Flow, poisoned: Flow, findings: Iterable[Finding]) -> Iterator[Finding]:
     """Replace findings about other outputs by what they mean: the task used what it declares to overwrite.
 
-    The runs differ in the poison alone. Where poison has stayed in place and nothing else differs, the task hasn't
-    written all that it declares to write, which is worth a note only. A program that has submitted other tasks, because
-    its results were others, is judged by the tasks before.
+    Poison that a task has left got back what was there before, so the runs differ only where a task has read poison. A
+    program that has submitted other tasks, because its results were others, is judged by the tasks before.
     """
-    findings = list(findings)
-    others = next((finding for finding in findings if finding.kind is Kind.OTHER_TASKS), None)
-    if others is not None and others.task > 0:
-        reference, poisoned = reference.truncated(others.task), poisoned.truncated(others.task)
-        findings = [*compare(reference, poisoned, others.schedule).findings, *findings]
-    for finding in findings:
+    for found in _with_earlier_tasks(reference, poisoned, findings):
+        finding = found
         if finding.codelet.startswith(_TRANSACTION):
             continue
         if finding.kind is Kind.OUTPUT_DIFFERS:
-            yield _explain(reference, poisoned, finding)
-        else:
-            yield finding
+            accesses = np.arange(poisoned.first[finding.task], poisoned.first[finding.task + 1])
+            if _only_writes(poisoned)[accesses].any():
+                finding = _read(poisoned, finding, accesses)
+        yield finding
 
 
-def _explain(reference: Flow, poisoned: Flow, finding: Finding) -> Finding:
-    accesses = np.arange(poisoned.first[finding.task], poisoned.first[finding.task + 1])
-    left = poisoned.log.poison_left[poisoned.accesses[accesses]]
-    only_written = (poisoned.mode[accesses] & (probe_log.MODE_READ | probe_log.MODE_WRITE)) == probe_log.MODE_WRITE
-    (before, known), (after, also_known) = reference.after, poisoned.after
-    differs = (known & also_known & (before != after))[accesses] & poisoned.writes[accesses]
-    stayed = only_written & (left > 0)
-    if not (differs & ~stayed).any():
-        access = int(accesses[differs][0])
-        kept = int(left[differs][0])
-        if kept == _poisons(poisoned, access):
-            text = "{task} declares to write {handle}, and wrote nothing there: it contains whatever was in the memory"
-            return finding_of(Kind.NOT_WRITTEN, finding.schedule, poisoned, access, text)
-        text = f"{{task}} declares to write {{handle}}, and left {kept} elements of it as they were"
-        return finding_of(Kind.LEFT_UNWRITTEN, finding.schedule, poisoned, access, text)
-    # Memory of which much was left in place was likely only read.
-    suspects = np.flatnonzero(only_written)
-    access = int(accesses[suspects[np.argmax(left[suspects])]]) if len(suspects) else int(accesses[0])
-    output = poisoned.handle_name(int(poisoned.handle[accesses[differs & ~stayed][0]]))
+def _with_earlier_tasks(one: Flow, two: Flow, findings: Iterable[Finding]) -> list[Finding]:
+    """Return findings, with those about the tasks before the first one that the runs don't have in common."""
+    findings = list(findings)
+    others = next((finding for finding in findings if finding.kind is Kind.OTHER_TASKS), None)
+    if others is None or others.task <= 0:
+        return findings
+    return [*compare(one.truncated(others.task), two.truncated(others.task), others.schedule).findings, *findings]
+
+
+def _only_writes(flow: Flow) -> NDArray[np.bool_]:
+    result: NDArray[np.bool_] = (flow.mode & (probe_log.MODE_READ | probe_log.MODE_WRITE)) == probe_log.MODE_WRITE
+    return result
+
+
+def _read(poisoned: Flow, finding: Finding, accesses: NDArray[np.int64]) -> Finding:
+    """Return the finding about a task that has read poison; memory of which it left much was likely only read."""
+    left = poisoned.log.poison_left(probe_log.AFTER)[poisoned.accesses[accesses]]
+    suspects = np.flatnonzero(_only_writes(poisoned)[accesses])
+    access = int(accesses[suspects[np.argmax(left[suspects])]])
+    output = poisoned.handle_name(finding.handle)
     text = (
         "{task} declares to write {handle} without reading it; after that memory had been filled with signalling NaNs, "
         f"it left other contents in {output}: it reads what it declares to overwrite"
@@ -62,9 +60,69 @@ def _explain(reference: Flow, poisoned: Flow, finding: Finding) -> Finding:
     return finding_of(Kind.WRITTEN_READ, finding.schedule, poisoned, access, text)
 
 
-def _poisons(flow: Flow, access: int) -> int:
-    """Return how many poisons fill the handle of an access; each has 8, 4 or 1 bytes, as the elements allow."""
-    record = flow.log.handles[flow.handle_of_log[flow.handle[access]]]
-    element_bytes = int(record["element_bytes"])
-    poison_bytes = next(size for size in (8, 4, 1) if element_bytes % size == 0)
-    return int(np.prod(record["sizes"].astype(np.int64))) * element_bytes // poison_bytes
+def left_unwritten(flow: Flow) -> NDArray[np.int64]:
+    """Return the accesses that declare to write, and left at least a part as it was."""
+    left = flow.log.poison_left(probe_log.AFTER)[flow.accesses]
+    of_starpu = np.array([name.startswith(_TRANSACTION) for name in flow.log.names], bool)[flow.codelet[flow.task]]
+    return np.flatnonzero(_only_writes(flow) & (left > 0) & ~of_starpu)
+
+
+def notes_of_unwritten(schedule: str, flow: Flow) -> Iterator[Finding]:
+    """Yield what tasks have left as it was."""
+    for access in left_unwritten(flow).tolist():
+        text = f"{_left(flow, access)}; no task was seen to use it"
+        yield finding_of(Kind.LEFT_UNWRITTEN, schedule, flow, access, text)
+
+
+def used_unwritten(
+    poisoned: Flow, one: Flow, two: Flow, findings: Iterable[Finding], readers: Container[str]
+) -> Iterator[Finding]:
+    """Yield tasks that left as it was what they declare to write, and of which a later task used it.
+
+    The two runs have poison that stays, and differ in the poison alone; ``findings`` are those of their comparison.
+    Tasks of codelets in ``readers`` have another reason for other outputs: they read what they declare to overwrite.
+    ``poisoned`` is the run of which the poison that was left got back what was there before.
+    """
+    poison_before = one.log.poison_left(probe_log.BEFORE)[one.accesses] > 0
+    writers = frozenset(left_unwritten(poisoned).tolist())
+    for finding in _with_earlier_tasks(one, two, findings):
+        if finding.kind is not Kind.OUTPUT_DIFFERS or finding.codelet in readers:
+            continue
+        writer = _writer(one, finding.task, poison_before, writers)
+        if writer is None:
+            continue
+        is_whole = _left_bytes(poisoned, writer) == _bytes(poisoned, writer)
+        kind = Kind.NOT_WRITTEN if is_whole else Kind.PARTLY_WRITTEN
+        text = f"{_left(poisoned, writer)}; {one.name(finding.task)} uses that: other values there change its result"
+        yield finding_of(kind, finding.schedule, poisoned, writer, text)
+
+
+def _writer(flow: Flow, task: int, poison_before: NDArray[np.bool_], writers: Container[int]) -> int | None:
+    """Return the access that left the poison which a task finds, also through tasks that have handed it on."""
+    position: int | None = task
+    while position is not None:
+        inputs = np.arange(flow.first[position], flow.first[position + 1])
+        inputs = inputs[poison_before[inputs] & (flow.source[inputs] >= 0)]
+        if len(inputs) == 0:
+            return None
+        source = int(flow.source[inputs[0]])
+        (found,) = np.nonzero(flow.accesses == source)
+        if len(found) and int(found[0]) in writers:
+            return int(found[0])
+        position = flow.position(int(flow.log.task_of_access[source]))
+    return None
+
+
+def _left_bytes(flow: Flow, access: int) -> int:
+    return int(flow.log.poison_left(probe_log.AFTER)[flow.accesses[access]])
+
+
+def _bytes(flow: Flow, access: int) -> int:
+    return int(flow.log.handles[flow.handle_of_log[flow.handle[access]]]["bytes"])
+
+
+def _left(flow: Flow, access: int) -> str:
+    left, total = _left_bytes(flow, access), _bytes(flow, access)
+    if left == total:
+        return "{task} declares to write {handle}, and wrote nothing there"
+    return f"{{task}} declares to write {{handle}}, and left {left} of its {total} bytes as they were"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
@@ -28,6 +29,8 @@ _CHUNK = 1 << 16
 _KILL_SOON = "OMPI_MCA_odls_base_sigkill_timeout", "1"
 """Ranks whose job has failed need no time to say where they were: it is in their logs."""
 _STACK_SECONDS = 10.0
+_ADDR_NO_RANDOMIZE = 0x0040000
+_ASK_FOR_PERSONALITY = 0xFFFFFFFF
 _DRAIN_SECONDS = 5.0
 
 
@@ -139,6 +142,24 @@ def run_program(
 
 
 @contextmanager
+def _without_random_addresses() -> Iterator[None]:
+    """Have processes that this thread starts get the same addresses each time: they are arguments of tasks, and data.
+
+    Where a container forbids it, addresses stay random.
+    """
+    personality = ctypes.CDLL(None).personality
+    personality.argtypes = [ctypes.c_ulong]
+    before = personality(_ASK_FOR_PERSONALITY)
+    if before < 0 or personality(before | _ADDR_NO_RANDOMIZE) < 0:
+        yield
+        return
+    try:
+        yield
+    finally:
+        personality(before)
+
+
+@contextmanager
 def _started(
     command: Sequence[str], variables: Mapping[str, str], name: str, places: Sequence[Path]
 ) -> Iterator[subprocess.Popen[bytes]]:
@@ -149,14 +170,15 @@ def _started(
         ended_with_this_process(JOB_VARIABLE, name, (*places, directory, memory)),
     ):
         try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env={**variables, **mpi_parameters(directory, memory), _KILL_SOON[0]: _KILL_SOON[1]},
-                start_new_session=True,
-            )
+            with _without_random_addresses():
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env={**variables, **mpi_parameters(directory, memory), _KILL_SOON[0]: _KILL_SOON[1]},
+                    start_new_session=True,
+                )
         except OSError as error:
             raise InvalidArgumentError(f"{command[0]}: can't be started: {error.strerror}") from error
         try:

@@ -35,7 +35,7 @@ class RecordedRun:
     @property
     def num_tasks(self) -> int:
         """The tasks of all ranks."""
-        return sum(flow.num_tasks for flow in self.flows.values())
+        return sum(flow.num_submitted for flow in self.flows.values())
 
     @property
     def missing_ranks(self) -> list[int]:
@@ -157,15 +157,15 @@ def last_moments(flow: Flow) -> list[str]:
     """Return lines about a process that didn't end by itself: tasks that had run, were running or ready, its stack."""
     ready = np.flatnonzero((flow.ready_ns >= 0) & (flow.start_ns < 0))
     lines = [
-        f"{int((flow.end_ns >= 0).sum())} of {flow.num_tasks} submitted tasks had ended",
+        f"{int((flow.end_ns >= 0).sum())} of {flow.num_submitted} submitted tasks had ended",
         f"running: {_names(flow, _running_tasks(flow))}",
         f"ready: {_names(flow, ready)}",
     ]
     stack = flow.log.stack.splitlines()
     if stack:
         number = stack[0].removeprefix("task ")
-        position = np.flatnonzero(flow.tasks == int(number)) if number.isdigit() else np.array([], np.int64)
-        where = f"in {flow.name(int(position[0]))}" if len(position) else "not in a task"
+        position = flow.position(int(number)) if number.isdigit() else None
+        where = "not in a task" if position is None else f"in {flow.name(position)}"
         lines += [f"the signal came {where}; the stack:", *(f"  {frame}" for frame in stack[1:])]
     return lines
 

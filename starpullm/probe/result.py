@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from starpullm.checks.result import CheckResult, listed
@@ -13,11 +13,12 @@ from starpullm.probe.findings import Finding, Kind
 class ProbeResult(CheckResult):
     """Whether a program's results depend on the schedule, and whether its tasks do what they declare.
 
-    ``compared`` counts contents of handles after a task that were compared with those of the reference schedule;
-    ``measured`` counts findings that aren't notes. ``runs`` counts runs besides the reference. ``tolerated`` contents
-    differ because of accesses that StarPU may reorder (REDUX, COMMUTE, no sequential consistency); ``tolerance`` says
-    what they were bounded by, if they were. ``num_ranks`` is 0 for a program that isn't started as ranks. Of ``unseen``
-    accesses the contents can't be read. ``seconds`` has the time of each run by the name of its schedule.
+    ``compared`` counts contents of handles that were compared with those of the reference schedule: after tasks, and of
+    handles that the application unregisters after accesses whose order is free. ``measured`` counts findings that
+    aren't notes. ``runs`` counts runs besides the reference. ``tolerated`` contents differ because of accesses that
+    StarPU may reorder (REDUX, COMMUTE, no sequential consistency); ``tolerance`` says what they were bounded by, if
+    they were. ``num_ranks`` is 0 for a program that isn't started as ranks. Of ``unseen`` accesses the contents can't
+    be read. ``seconds`` has the time of each run by the name of its schedule.
     """
 
     unit: str = "contents of handles"
@@ -26,6 +27,7 @@ class ProbeResult(CheckResult):
     num_ranks: int
     num_tasks: int
     num_handles: int
+    num_compared_handles: int
     runs: int
     different: int
     tolerated: int
@@ -36,6 +38,24 @@ class ProbeResult(CheckResult):
     last_moments: tuple[str, ...]
     seconds: dict[str, float]
 
+    @property
+    def is_only_untrue(self) -> bool:
+        """Whether declarations are untrue, and no run has shown another result."""
+        return bool(self.findings) and all(finding.kind.is_declaration for finding in self.findings)
+
+    def describe(self) -> list[str]:
+        """Return the verdict, what was run, then the findings."""
+        return [f"{self.name}: {self.finding}", *(f"  {line}" for line in self.detail_lines())]
+
+    def _run_line(self) -> str:
+        ranks = f" of {self.num_ranks} ranks" if self.num_ranks else ""
+        compared = "nothing was compared"
+        if self.compared:
+            handles = _counted(self.num_compared_handles, "handle")
+            compared = f"{_counted(self.compared, 'content')} of {handles} compared, {self.different} different"
+        others = _counted(self.runs, "other run")
+        return f"run: {_counted(self.num_tasks, 'task')}{ranks}, the reference schedule and {others}, {compared}"
+
     def _bound(self) -> str:
         if not self.tolerance:
             return "; by how much wasn't looked at (--tolerance)"
@@ -45,8 +65,10 @@ class ProbeResult(CheckResult):
         return f"; all of them are within {self.tolerance}"
 
     def detail_lines(self) -> Iterator[str]:
-        """Yield the findings, then the notes, then what is known of a process that was ended."""
-        yield from listed(self.findings, len(self.findings))
+        """Yield what was run, findings about results, then about declarations, notes, and an ended process's state."""
+        yield self._run_line()
+        by_cause = sorted(self.findings, key=lambda finding: finding.kind.is_declaration)
+        yield from listed(by_cause, len(by_cause))
         yield from self.last_moments
         if self.tolerated:
             yield (
@@ -54,5 +76,30 @@ class ProbeResult(CheckResult):
                 f"COMMUTE, or without sequential consistency){self._bound()}"
             )
         if self.unseen:
-            yield f"not seen: the contents of {self.unseen} accesses can't be read"
+            yield f"not seen: the contents of {_counted(self.unseen, 'access')} can't be read"
         yield from listed(self.notes, len(self.notes), "note: ")
+
+
+def verdict(findings: Sequence[Finding]) -> str:
+    """Return one sentence: a word, and what it means for this program."""
+    kinds = {finding.kind for finding in findings}
+    if not findings:
+        return "same: no schedule gave another result, and every task did what it declares"
+    ending = next((finding for finding in findings if finding.kind is Kind.ENDING), None)
+    if ending is not None:
+        return f"failed: {ending.sentence} [{ending.schedule}]"
+    if all(kind.forbids_comparison for kind in kinds):
+        if kinds <= {Kind.NOT_DETERMINISTIC, Kind.CHANGING_INPUT}:
+            return "not comparable: results change from run to run in one and the same schedule"
+        if kinds == {Kind.NOT_BOUNDED}:
+            return "not comparable: contents that a free order has changed can't be bounded"
+        return "not comparable: the program submits other tasks in another schedule"
+    if all(kind.is_declaration for kind in kinds):
+        untrue = _counted(len({finding.codelet for finding in findings}), "codelet")
+        return f"differs: tasks of {untrue} do something else than they declare; no schedule gave another result"
+    return f"differs: results depend on the schedule ({_counted(len(findings), 'finding')})"
+
+
+def _counted(number: int, name: str) -> str:
+    plural = f"{name}es" if name.endswith("s") else f"{name}s"
+    return f"{number} {name if number == 1 else plural}"

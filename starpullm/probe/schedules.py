@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 
 from starpullm.binding.library import find_probe
@@ -19,40 +20,61 @@ KEEP_FROM_FREE = "free"
 """Contents of all tasks from the first one with an access whose order is free."""
 
 
+class Poison(IntEnum):
+    """What is written where a task declares to overwrite; as `enum poison_mode` of native/probe/settings.h."""
+
+    NONE = 0
+    RESTORED = 1  # NaN; where a task has left it, the contents from before come back
+    NAN = 2  # it stays
+    LARGE = 3  # large numbers, which stay
+
+
+def poison_of(access: int) -> bytes:
+    """Return the poison, which is repeated, of the access of a task by its number; as in native/probe/poison.c."""
+    return (0x7FF41EAF ^ (access & 0xFF)).to_bytes(4, "little")
+
+
 @dataclass(frozen=True)
 class Schedule:
     """How one run chooses among ready tasks.
 
     ``seed`` 0 takes them in the order of submission, any other number in an order that follows from it. At most
-    ``max_workers`` tasks run at a time. Every fourth task is delayed, by up to ``delay_us`` microseconds. With
-    ``poison``, what a task declares as written only is filled with signalling NaNs before.
+    ``max_workers`` tasks run at a time. Every fourth task is delayed, by up to ``delay_us`` microseconds. What a task
+    declares as written only is filled with ``poison`` before.
     """
 
     name: str
     seed: int = 0
     max_workers: int = 1
     delay_us: int = 0
-    poison: bool = False
+    poison: Poison = Poison.NONE
 
     def environment(self, folder: Path, num_workers: int, *, hash_contents: bool, keep: str = "") -> dict[str, str]:
         """Return the variables for a run that records into a folder, on a StarPU with so many workers.
 
         ``keep`` says whose contents are recorded, not only hashed: `KEEP_FROM_FREE`, or the number of one task.
         """
-        return machine_variables(num_workers) | {
-            "STARPU_SCHED": "probe",
-            "STARPU_SCHED_LIB": str(find_probe()),
-            "STARPULLM_PROBE_DIRECTORY": str(folder),
-            "STARPULLM_PROBE_SEED": str(self.seed),
-            "STARPULLM_PROBE_MAX_WORKERS": str(self.max_workers),
-            "STARPULLM_PROBE_DELAY_US": str(self.delay_us),
-            "STARPULLM_PROBE_SETTLE_US": str(_SETTLE_US),
-            "STARPULLM_PROBE_SETTLE_MS": str(_SETTLE_MS),
-            "STARPULLM_PROBE_HASH": str(int(hash_contents)),
-            "STARPULLM_PROBE_POISON": str(int(self.poison)),
-            "STARPULLM_PROBE_CONTENTS": keep,
-            "STARPULLM_PROBE_CONTENTS_BYTES": str(_KEPT_BYTES),
-        }
+        return (
+            machine_variables(num_workers)
+            | _memory_variables()
+            | {
+                # StarPU calibrates the workers that it is told to have, which aren't those of the user's machine.
+                "STARPU_HOME": str(folder.parent),
+                "STARPU_PERF_MODEL_DIR": str(folder.parent / "models"),
+                "STARPU_SCHED": "probe",
+                "STARPU_SCHED_LIB": str(find_probe()),
+                "STARPULLM_PROBE_DIRECTORY": str(folder),
+                "STARPULLM_PROBE_SEED": str(self.seed),
+                "STARPULLM_PROBE_MAX_WORKERS": str(self.max_workers),
+                "STARPULLM_PROBE_DELAY_US": str(self.delay_us),
+                "STARPULLM_PROBE_SETTLE_US": str(_SETTLE_US),
+                "STARPULLM_PROBE_SETTLE_MS": str(_SETTLE_MS),
+                "STARPULLM_PROBE_HASH": str(int(hash_contents)),
+                "STARPULLM_PROBE_POISON": str(int(self.poison)),
+                "STARPULLM_PROBE_CONTENTS": keep,
+                "STARPULLM_PROBE_CONTENTS_BYTES": str(_KEPT_BYTES),
+            }
+        )
 
 
 def machine_variables(num_workers: int) -> dict[str, str]:
@@ -71,9 +93,25 @@ def machine_variables(num_workers: int) -> dict[str, str]:
     return variables
 
 
+def _memory_variables() -> dict[str, str]:
+    """Return the variables with which glibc clears what it allocates: memory that nobody wrote is then always the same.
+
+    It does so only without the lists of each thread, in which it keeps freed memory.
+    """
+    if "MALLOC_PERTURB_" in os.environ:
+        return {}
+    tunables = [os.environ.get("GLIBC_TUNABLES", ""), "glibc.malloc.perturb=255", "glibc.malloc.tcache_count=0"]
+    return {"GLIBC_TUNABLES": ":".join(filter(None, tunables))}
+
+
 REFERENCE = Schedule("reference schedule")
 REPEATED = Schedule("reference schedule, again")
-POISONED = Schedule("reference schedule with poison", poison=True)
+POISONED = Schedule("reference schedule with poison", poison=Poison.RESTORED)
+POISON_STAYS = (
+    Schedule("reference schedule with poison that stays", poison=Poison.NAN),
+    Schedule("reference schedule with other poison that stays", poison=Poison.LARGE),
+)
+"""They differ where a task uses what another one has left as it was."""
 
 
 def perturbed(runs: int, seed: int, num_workers: int, delay_us: int) -> Sequence[Schedule]:

@@ -1,4 +1,4 @@
-"""The first element that differs, for a finding about other outputs: both schedules are run again for it."""
+"""What differs in a finding's contents, byte by byte: both schedules are run again for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starpullm.probe.elements import first_difference
 from starpullm.probe.findings import Finding
 from starpullm.probe.flow import Flow
 from starpullm.probe.recorded import RecordedRun
-from starpullm.probe.schedules import REFERENCE, Schedule
+from starpullm.probe.schedules import REFERENCE, Schedule, poison_of
 
 _ATTEMPTS = 3
 """Runs of the perturbed schedule: its seed decides the choice among ready tasks, the machine which tasks are ready."""
@@ -31,6 +31,33 @@ def with_first_element(finding: Finding, schedule: Schedule, run_again: RunAgain
         return _looked_at(finding, schedule, run_again)
     except InvalidArgumentError as error:  # a run that recorded nothing, or couldn't
         return _not_shown(finding, str(error))
+
+
+def has_read_poison(finding: Finding, schedule: Schedule, run_again: RunAgain) -> bool:
+    """Return whether a task left anything else than in the reference schedule, apart from bytes of poison.
+
+    Poison that stays in less than four bytes, as between the members of a struct, isn't told from data while the
+    program runs. True also if no second run tells it.
+    """
+    try:
+        flows = [_flow(run_again(chosen, str(finding.task)), finding) for chosen in (REFERENCE, schedule)]
+    except InvalidArgumentError:
+        return True
+    reference, other = flows
+    if reference is None or other is None:
+        return True
+    writes = np.arange(reference.first[finding.task], reference.first[finding.task + 1])
+    for number, access in enumerate(writes.tolist()):
+        contents = [flow.log.bytes_of(int(flow.after[0][access])) for flow in (reference, other)]
+        if not reference.writes[access] or reference.after[0][access] == other.after[0][access]:
+            continue
+        expected, found = contents
+        if expected is None or found is None or len(expected) != len(found):
+            return True
+        one, two = (np.frombuffer(content, np.uint8) for content in (expected, found))
+        if not np.isin(two[one != two], np.frombuffer(poison_of(number), np.uint8)).all():
+            return True
+    return False
 
 
 def _looked_at(finding: Finding, schedule: Schedule, run_again: RunAgain) -> Finding:

@@ -23,7 +23,7 @@ class Program:
         runs: int = 5,
         seed: int = 1,
         workers: int = 4,
-        time_limit: float = 300.0,
+        time_limit: float | None = None,
         tolerance: str | None = None,
         tolerance_type: str | None = None,
         same: bool = True,

@@ -104,7 +104,8 @@ def test_an_undeclared_write_is_found_between_two_tasks(scenarios: Path) -> None
     # On a busy machine the first tasks may end before smooth (task 7) is submitted. Then the application may have
     # changed the data in between, and the change isn't judged; a later one is.
     assert re.match(
-        r"handle 1 \(64 of 8 bytes\) had other contents when smooth \(task (7|9|11|13)\) started", first.sentence
+        r"handle 1 \(64 elements of 8 bytes\) had other contents when smooth \(task (7|9|11|13)\) started",
+        first.sentence,
     )
     assert any(suspect.startswith("write_neighbour (task ") for suspect in first.suspects)
 
@@ -113,7 +114,7 @@ def test_notes(scenarios: Path) -> None:
     """What no result depends on here is said, and isn't a fault."""
     left = probe(scenarios, "leaves_what_it_writes")
     assert [(note.kind, note.codelet) for note in left.notes] == [(Kind.LEFT_UNWRITTEN, "copy_half")]
-    assert "left 32 elements of it as they were" in left.notes[0].sentence
+    assert "left 256 of its 512 bytes as they were" in left.notes[0].sentence
     needless = probe(scenarios, "needless_update")
     assert needless.outcome is Outcome.PASSED
     assert {(note.kind, note.codelet) for note in needless.notes} == {(Kind.NEVER_CHANGED, "touch")}

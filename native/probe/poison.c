@@ -1,0 +1,191 @@
+// Poison that stays is told from data by as many bytes as fit: eight where elements allow it, else four.
+#include "poison.h"
+
+#include "content.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { WORD = 4 };
+
+// Twice the same word: a signalling NaN in binary64, a quiet one in binary32; and a large number in both. The lowest
+// byte of poison that is restored says which access it is for, so that poison that a task has copied isn't taken for
+// poison that it has left in place.
+static const uint32_t nan_word = 0x7ff41eaf, large_word = 0x4b1eaf5e;
+
+static enum poison_mode mode;
+
+// Contents from before the task that this thread runs.
+struct kept {
+    struct kept *next;
+    const struct starpu_task *task;
+    unsigned access;
+    char contents[];
+};
+static _Thread_local struct kept *all_kept;
+
+struct state {
+    uint32_t word;
+    size_t group;
+    char *kept; // of the next run; NULL: nothing is kept
+    uint64_t found;
+};
+
+void poison_start(enum poison_mode chosen)
+{
+    mode = chosen;
+}
+
+static size_t group_of(size_t element_bytes)
+{
+    return element_bytes % (2 * WORD) == 0 ? 2 * WORD : element_bytes % WORD == 0 ? WORD : 0;
+}
+
+static struct state state_of(size_t element_bytes, unsigned access)
+{
+    if (mode == POISON_RESTORED)
+        return (struct state){.word = nan_word ^ (access & 0xff), .group = WORD};
+    return (struct state){.word = mode == POISON_LARGE ? large_word : nan_word, .group = group_of(element_bytes)};
+}
+
+static bool is_poison(const char *bytes, size_t count, uint32_t word)
+{
+    return memcmp(bytes, &word, count < WORD ? count : WORD) == 0 &&
+           (count <= WORD || memcmp(bytes + WORD, &word, WORD) == 0);
+}
+
+static void set_values(struct layout *layout, uintptr_t address, uint64_t count, size_t bytes)
+{
+    *layout = (struct layout){.address = address, .element_bytes = bytes, .sizes = {count, 1, 1, 1}};
+}
+
+// What can be poisoned: elements, of sparse interfaces the values alone, because a task may have to follow the indices.
+// False if there is nothing like that.
+static bool poisoned_layout(starpu_data_handle_t handle, void *interface, struct layout *layout)
+{
+    int id = starpu_data_get_interface_id(handle);
+    if (id == STARPU_CSR_INTERFACE_ID) {
+        const struct starpu_csr_interface *csr = interface;
+        set_values(layout, csr->nzval, csr->nnz, csr->elemsize);
+    } else if (id == STARPU_BCSR_INTERFACE_ID) {
+        const struct starpu_bcsr_interface *bcsr = interface;
+        set_values(layout, bcsr->nzval, (uint64_t)bcsr->nnz * bcsr->r * bcsr->c, bcsr->elemsize);
+    } else if (id == STARPU_COO_INTERFACE_ID) {
+        const struct starpu_coo_interface *coo = interface;
+        set_values(layout, coo->values, coo->n_values, coo->elemsize);
+    } else if (!content_layout(id, interface, layout)) {
+        return false;
+    }
+    return layout->address != 0;
+}
+
+static void put_run(void *pointer, char *row, size_t bytes)
+{
+    struct state *state = pointer;
+    if (state->kept != NULL) {
+        memcpy(state->kept, row, bytes);
+        state->kept += bytes;
+    }
+    for (size_t i = 0; i < bytes; i += WORD)
+        memcpy(row + i, &state->word, bytes - i < WORD ? bytes - i : WORD);
+}
+
+static void take_run(void *pointer, char *row, size_t bytes)
+{
+    struct state *state = pointer;
+    for (size_t i = 0; i < bytes; i += state->group) {
+        size_t count = bytes - i < state->group ? bytes - i : state->group;
+        if (!is_poison(row + i, count, state->word))
+            continue;
+        state->found += count;
+        if (state->kept != NULL)
+            memcpy(row + i, state->kept + i, count);
+    }
+    if (state->kept != NULL)
+        state->kept += bytes;
+}
+
+static uint64_t bytes_of(const struct layout *layout)
+{
+    return layout->sizes[0] * layout->sizes[1] * layout->sizes[2] * layout->sizes[3] * layout->element_bytes;
+}
+
+void poison_put(const struct starpu_task *task, unsigned access, starpu_data_handle_t handle, void *interface)
+{
+    struct layout layout;
+    if (!poisoned_layout(handle, interface, &layout))
+        return;
+    struct state state = state_of(layout.element_bytes, access);
+    if (state.group == 0)
+        return;
+    if (mode == POISON_RESTORED) {
+        struct kept *kept = malloc(sizeof *kept + bytes_of(&layout));
+        if (kept == NULL)
+            return;
+        kept->next = all_kept;
+        kept->task = task;
+        kept->access = access;
+        state.kept = kept->contents;
+        all_kept = kept;
+    }
+    content_for_each_run(&layout, put_run, &state);
+}
+
+uint64_t poison_take(const struct starpu_task *task, unsigned access, starpu_data_handle_t handle, void *interface)
+{
+    struct layout layout;
+    struct kept **link = &all_kept;
+    if (mode != POISON_RESTORED)
+        return poison_count(handle, interface);
+    while (*link != NULL && ((*link)->task != task || (*link)->access != access))
+        link = &(*link)->next;
+    struct kept *kept = *link;
+    if (kept == NULL || !poisoned_layout(handle, interface, &layout))
+        return 0;
+    struct state state = state_of(layout.element_bytes, access);
+    state.kept = kept->contents;
+    content_for_each_run(&layout, take_run, &state);
+    *link = kept->next;
+    free(kept);
+    return state.found;
+}
+
+uint64_t poison_count(starpu_data_handle_t handle, void *interface)
+{
+    struct layout layout;
+    if ((mode != POISON_NAN && mode != POISON_LARGE) || !poisoned_layout(handle, interface, &layout))
+        return 0;
+    struct state state = state_of(layout.element_bytes, 0);
+    if (state.group != 0)
+        content_for_each_run(&layout, take_run, &state);
+    return state.found;
+}
+
+bool poison_is_translated(size_t element_bytes)
+{
+    return mode == POISON_LARGE && group_of(element_bytes) != 0;
+}
+
+void poison_translate(char *bytes, size_t count, size_t element_bytes)
+{
+    size_t group = group_of(element_bytes);
+    for (size_t i = 0; i + group <= count; i += group) {
+        if (!is_poison(bytes + i, group, large_word))
+            continue;
+        for (size_t word = 0; word < group; word += WORD)
+            memcpy(bytes + i + word, &nan_word, WORD);
+    }
+}
+
+static void clear_run(void *unused, char *row, size_t bytes)
+{
+    (void)unused;
+    memset(row, 0, bytes);
+}
+
+void poison_clear(starpu_data_handle_t handle, void *interface)
+{
+    struct layout layout;
+    if (content_layout(starpu_data_get_interface_id(handle), interface, &layout) && layout.address != 0)
+        content_for_each_run(&layout, clear_run, NULL);
+}

@@ -1,0 +1,294 @@
+// Programs of a few tasks on which a verdict is easily wrong: ./verdicts NAME runs one of them.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "smooth.h"
+
+static double blocks[BLOCKS][N], total;
+static starpu_data_handle_t handles[BLOCKS], total_handle;
+
+static void fill(void *buffers[], void *argument)
+{
+    (void)argument;
+    for (int i = 0; i < N; i++)
+        elements(buffers, 0)[i] = i + 1;
+}
+
+static void add(void *buffers[], void *argument)
+{
+    double number;
+    starpu_codelet_unpack_args(argument, &number);
+    *(double *)STARPU_VARIABLE_GET_PTR(buffers[0]) += number + elements(buffers, 1)[2];
+}
+
+static void set(void *buffers[], void *argument)
+{
+    (void)argument;
+    *(double *)STARPU_VARIABLE_GET_PTR(buffers[0]) = 1;
+}
+
+static void update_half(void *buffers[], void *argument)
+{
+    (void)argument;
+    for (int i = 0; i < N / 2; i++)
+        elements(buffers, 0)[i] += 2;
+}
+
+static void fill_half(void *buffers[], void *argument)
+{
+    double number;
+    starpu_codelet_unpack_args(argument, &number);
+    work();
+    for (int i = 0; i < N / 2; i++)
+        elements(buffers, 0)[i] = number;
+}
+
+static void double_half(void *buffers[], void *argument)
+{
+    (void)argument;
+    for (int i = 0; i < N / 2; i++)
+        elements(buffers, 0)[i] *= 2;
+}
+
+static void copy(void *buffers[], void *argument)
+{
+    (void)argument;
+    memcpy(elements(buffers, 0), elements(buffers, 1), N * sizeof(double));
+}
+
+static void sum(void *buffers[], void *argument)
+{
+    (void)argument;
+    for (int i = 0; i < N; i++)
+        elements(buffers, 0)[0] += elements(buffers, 1)[i];
+}
+
+static void touch(void *buffers[], void *argument)
+{
+    (void)buffers;
+    (void)argument;
+}
+
+static void read_neighbour(void *buffers[], void *argument)
+{
+    const double *neighbour;
+    starpu_codelet_unpack_args(argument, &neighbour);
+    work();
+    elements(buffers, 0)[0] += neighbour[0];
+}
+
+struct record {
+    double value;
+    char kind; // and seven bytes that nobody writes
+};
+
+static void set_records(void *buffers[], void *argument)
+{
+    (void)argument;
+    struct record *records = (struct record *)STARPU_VECTOR_GET_PTR(buffers[0]);
+    for (int i = 0; i < N; i++) {
+        records[i].value = i;
+        records[i].kind = 'a';
+    }
+}
+
+#define CODELET(function)                               \
+    static struct starpu_codelet function##_codelet = { \
+        .cpu_funcs = {function}, .nbuffers = STARPU_VARIABLE_NBUFFERS, .name = #function}
+
+CODELET(fill);
+CODELET(add);
+CODELET(set);
+CODELET(smooth);
+CODELET(update_half);
+CODELET(fill_half);
+CODELET(double_half);
+CODELET(copy);
+CODELET(sum);
+CODELET(touch);
+CODELET(read_neighbour);
+CODELET(set_records);
+static struct starpu_codelet named_function = {
+    .cpu_funcs = {double_half}, .cpu_funcs_name = {"double_half"}, .nbuffers = STARPU_VARIABLE_NBUFFERS};
+static struct starpu_codelet unnamed = {.cpu_funcs = {update_half}, .nbuffers = STARPU_VARIABLE_NBUFFERS};
+
+#define SUBMIT(...) STARPU_CHECK_RETURN_VALUE(starpu_task_insert(__VA_ARGS__, 0), "starpu_task_insert")
+#define VALUE(name) STARPU_VALUE, &(name), sizeof(name)
+
+static void start(void)
+{
+    for (int b = 0; b < BLOCKS; b++)
+        SUBMIT(&fill_codelet, STARPU_W, handles[b]);
+}
+
+static void add_all(const double numbers[BLOCKS])
+{
+    for (int b = 0; b < BLOCKS; b++)
+        SUBMIT(&add_codelet, STARPU_RW | STARPU_COMMUTE, total_handle, STARPU_R, handles[b], VALUE(numbers[b]));
+}
+
+static void written_then_commutes(void)
+{
+    SUBMIT(&set_codelet, STARPU_W, total_handle);
+    start();
+    add_all((double[]){1, 2, 3, 4, 5, 6});
+}
+
+static void every_write_commutes(void)
+{
+    add_all((double[]){1, 2, 3, 4, 5, 6});
+}
+
+static void sum_that_the_application_reads(void)
+{
+    start();
+    add_all((double[]){1e16, 0.1, 0.2, -1e16, 0.3, 0.4});
+}
+
+static void updates_what_it_writes(void)
+{
+    start();
+    SUBMIT(&update_half_codelet, STARPU_W, handles[0]);
+}
+
+static void leavings_are_used(void)
+{
+    double number = 3;
+    start();
+    SUBMIT(&fill_half_codelet, STARPU_W, handles[0], VALUE(number));
+    SUBMIT(&double_half_codelet, STARPU_RW, handles[0]);
+    SUBMIT(&sum_codelet, STARPU_RW, handles[1], STARPU_R, handles[0]);
+}
+
+// A copy of all, of which nobody uses the half that nobody wrote.
+static void leavings_are_copied(void)
+{
+    double number = 3;
+    start();
+    SUBMIT(&fill_half_codelet, STARPU_W, handles[0], VALUE(number));
+    SUBMIT(&double_half_codelet, STARPU_RW, handles[0]);
+    SUBMIT(&copy_codelet, STARPU_W, handles[1], STARPU_R, handles[0]);
+    SUBMIT(&double_half_codelet, STARPU_RW, handles[1]);
+}
+
+static void nothing_written_nobody_reads(void)
+{
+    start();
+    SUBMIT(&touch_codelet, STARPU_W, total_handle);
+}
+
+static void pads(void)
+{
+    static struct record records[N];
+    starpu_data_handle_t handle;
+    starpu_vector_data_register(&handle, STARPU_MAIN_RAM, (uintptr_t)records, N, sizeof records[0]);
+    SUBMIT(&set_records_codelet, STARPU_W, handle);
+    starpu_data_unregister(handle);
+}
+
+static void undeclared_beside_a_sum(void)
+{
+    const double *neighbour = blocks[1];
+    start();
+    add_all((double[]){1, 2, 3, 4, 5, 6});
+    for (int step = 0; step < 4; step++) {
+        SUBMIT(&smooth_codelet, STARPU_RW, handles[1], STARPU_R, handles[3]);
+        SUBMIT(&read_neighbour_codelet, STARPU_RW, handles[2], VALUE(neighbour));
+    }
+}
+
+static void without_names(void)
+{
+    start();
+    SUBMIT(&named_function, STARPU_R, handles[0]);
+    SUBMIT(&unnamed, STARPU_R, handles[1]);
+}
+
+// It notices a wrong result by itself, and fails.
+static void fails_with_poison(void)
+{
+    const double *neighbour = blocks[1];
+    start();
+    SUBMIT(&update_half_codelet, STARPU_W, handles[0]);
+    for (int step = 0; step < 4; step++) {
+        SUBMIT(&smooth_codelet, STARPU_RW, handles[1], STARPU_R, handles[3]);
+        SUBMIT(&read_neighbour_codelet, STARPU_RW, handles[2], VALUE(neighbour));
+    }
+    starpu_task_wait_for_all();
+    if (!(blocks[0][0] == 3))
+        exit(1);
+}
+
+// Which temporary gets whose memory depends on the schedule; what is in its other half too.
+static void temporaries(void)
+{
+    start();
+    for (int step = 0; step < 4; step++) {
+        for (int b = 0; b < BLOCKS; b++) {
+            starpu_data_handle_t temporary;
+            double number = step + b;
+            starpu_vector_data_register(&temporary, -1, 0, N, sizeof(double));
+            SUBMIT(&fill_half_codelet, STARPU_W, temporary, VALUE(number));
+            SUBMIT(&smooth_codelet, STARPU_RW, temporary, STARPU_R, handles[b]);
+            SUBMIT(&update_half_codelet, STARPU_RW, handles[b]);
+            starpu_data_unregister_submit(temporary);
+        }
+    }
+}
+
+// The application's memory has been used before, and contained a number of this process.
+static void used_memory(void)
+{
+    starpu_data_handle_t handle;
+    double number = 3, *before = malloc(N * sizeof *before);
+    for (int i = 0; i < N; i++)
+        before[i] = getpid();
+    free(before);
+    double *memory = malloc(N * sizeof *memory);
+    starpu_vector_data_register(&handle, STARPU_MAIN_RAM, (uintptr_t)memory, N, sizeof *memory);
+    SUBMIT(&fill_half_codelet, STARPU_W, handle, VALUE(number));
+    starpu_data_unregister(handle);
+    free(memory);
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} programs[] = {
+    {"written_then_commutes", written_then_commutes},
+    {"every_write_commutes", every_write_commutes},
+    {"sum_that_the_application_reads", sum_that_the_application_reads},
+    {"updates_what_it_writes", updates_what_it_writes},
+    {"leavings_are_used", leavings_are_used},
+    {"leavings_are_copied", leavings_are_copied},
+    {"nothing_written_nobody_reads", nothing_written_nobody_reads},
+    {"pads", pads},
+    {"undeclared_beside_a_sum", undeclared_beside_a_sum},
+    {"without_names", without_names},
+    {"fails_with_poison", fails_with_poison},
+    {"temporaries", temporaries},
+    {"used_memory", used_memory},
+};
+
+int main(int argc, char **argv)
+{
+    for (size_t i = 0; argc == 2 && i < sizeof programs / sizeof *programs; i++) {
+        if (strcmp(argv[1], programs[i].name) != 0)
+            continue;
+        STARPU_CHECK_RETURN_VALUE(starpu_init(NULL), "starpu_init");
+        for (int b = 0; b < BLOCKS; b++)
+            starpu_vector_data_register(&handles[b], STARPU_MAIN_RAM, (uintptr_t)blocks[b], N, sizeof(double));
+        starpu_variable_data_register(&total_handle, STARPU_MAIN_RAM, (uintptr_t)&total, sizeof total);
+        programs[i].run();
+        starpu_task_wait_for_all();
+        for (int b = 0; b < BLOCKS; b++)
+            starpu_data_unregister(handles[b]);
+        starpu_data_unregister(total_handle);
+        starpu_shutdown();
+        return 0;
+    }
+    fprintf(stderr, "verdicts: found %s, expected the name of a program\n", argc == 2 ? argv[1] : "no name");
+    return 2;
+}

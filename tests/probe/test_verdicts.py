@@ -1,0 +1,120 @@
+"""Programs of a few tasks on which a verdict is easily wrong: each must be called same or not for what it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from starpullm.checks.result import Outcome
+from starpullm.commands.main import main
+from starpullm.errors import InvalidArgumentError
+from starpullm.probe import ProbeResult, probe_program
+from starpullm.probe.findings import Kind
+
+from .conftest import Compile
+
+
+@pytest.fixture(scope="module")
+def verdicts(compiled: Compile) -> Path:
+    return compiled("verdicts")
+
+
+def probe(program: Path, name: str, *, runs: int = 3, poison: bool = True, tolerance: str | None = None) -> ProbeResult:
+    numbers = None if tolerance is None else "double"
+    return probe_program(
+        [str(program), name], runs=runs, time_limit=60, poison=poison, tolerance=tolerance, tolerance_type=numbers
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "noted"),
+    [
+        ("written_then_commutes", ""),  # the first of the group to run isn't the first that was submitted
+        ("every_write_commutes", ""),
+        ("leavings_are_copied", "fill_half"),
+        ("nothing_written_nobody_reads", "touch"),
+        ("pads", "set_records"),
+        ("used_memory", "fill_half"),
+    ],
+)
+def test_no_false_alarm(verdicts: Path, name: str, noted: str) -> None:
+    result = probe(verdicts, name)
+    assert result.outcome is Outcome.PASSED, result.describe()
+    assert result.compared > 0
+    left = [note.codelet for note in result.notes if note.kind is Kind.LEFT_UNWRITTEN]
+    assert left == ([noted] if noted else []), result.describe()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "codelets"),
+    [
+        ("updates_what_it_writes", Kind.WRITTEN_READ, ["update_half"]),
+        ("leavings_are_used", Kind.PARTLY_WRITTEN, ["fill_half"]),
+        ("temporaries", Kind.PARTLY_WRITTEN, ["fill_half"]),
+        ("undeclared_beside_a_sum", Kind.OUTPUT_DIFFERS, ["read_neighbour"]),
+    ],
+)
+def test_no_wrong_same(verdicts: Path, name: str, kind: Kind, codelets: list[str]) -> None:
+    result = probe(verdicts, name)
+    assert result.outcome is Outcome.FAILED, result.describe()
+    assert [(finding.kind, finding.codelet) for finding in result.findings] == [(kind, name) for name in codelets]
+    assert result.is_only_untrue is (kind is not Kind.OUTPUT_DIFFERS)
+
+
+def test_the_user_of_what_was_left_is_named(verdicts: Path) -> None:
+    (finding,) = probe(verdicts, "leavings_are_used", runs=1).findings
+    assert "fill_half (task 6) declares to write handle 0 (64 elements of 8 bytes), and left 256" in finding.sentence
+    assert "sum (task 8) uses that" in finding.sentence
+
+
+def test_what_the_application_reads_at_the_end_is_bounded(verdicts: Path) -> None:
+    result = probe(verdicts, "sum_that_the_application_reads", tolerance="8ulp")
+    assert [finding.kind for finding in result.findings] == [Kind.BEYOND_TOLERANCE], result.describe()
+    assert "the application at the end found" in result.findings[0].sentence
+
+
+def test_codelets_without_names_are_told_apart(verdicts: Path) -> None:
+    """By the name that the program gives to the function, or by where a function lies that the linker doesn't know."""
+    first, second = (finding.codelet for finding in probe(verdicts, "without_names", runs=1).findings)
+    assert (first, second.partition("+")[0]) == ("double_half", "verdicts")
+
+
+def test_disturbed_schedules_run_also_if_poison_makes_the_program_fail(verdicts: Path) -> None:
+    result = probe(verdicts, "fails_with_poison")
+    kinds = [(finding.kind, finding.codelet) for finding in result.findings]
+    assert (Kind.POISONED_ENDING, "") in kinds
+    assert (Kind.WRITTEN_READ, "update_half") in kinds
+    assert (Kind.OUTPUT_DIFFERS, "read_neighbour") in kinds
+    without = probe(verdicts, "fails_with_poison", poison=False)
+    assert [finding.kind for finding in without.findings] == [Kind.OUTPUT_DIFFERS]
+    assert without.runs == result.runs - 1
+
+
+def test_nothing_is_written_into_the_users_folder_of_starpu(
+    verdicts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("STARPU_HOME", "STARPU_PERF_MODEL_DIR"):
+        monkeypatch.setenv(variable, str(tmp_path))
+    probe(verdicts, "every_write_commutes", runs=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_program_of_ranks_is_named() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"\./no-such-program: there is no such file"):
+        probe_program(["mpirun", "-n", "2", "./no-such-program"], runs=1, time_limit=60)
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "words"),
+    [
+        ("every_write_commutes", 0, "same: no schedule gave another result"),
+        ("undeclared_beside_a_sum", 1, "differs: results depend on the schedule"),
+        ("updates_what_it_writes", 5, "differs: tasks of 1 codelet do something else than they declare"),
+    ],
+)
+def test_exit_status_and_verdict(verdicts: Path, name: str, status: int, words: str) -> None:
+    run = CliRunner().invoke(main, ["probe", "--runs", "2", "--", str(verdicts), name])
+    assert (run.exit_code, run.output.splitlines()[0].startswith(f"probe: {words}")) == (status, True), run.output
+    assert run.output.splitlines()[1].startswith("  run: ")
