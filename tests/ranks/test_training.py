@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from starpullm.binding import refusals
+from starpullm.binding import allocations, refusals
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.header import HEADER_BYTES
@@ -152,17 +152,21 @@ def test_one_rank_fails_in_a_native_call(tmp_path: Path) -> None:
     A runtime is closed also after a step that was submitted half way.
     """
     huge, path = huge_model(tmp_path), model(tmp_path)
-    environment = {"LD_PRELOAD": str(refusals.find_library()), "MALLOC_PERTURB_": "165"}
+    environment = {**allocations.preloading(refusals.find_library()), "MALLOC_PERTURB_": "165"}
     outcome = run(programs.one_rank_fails, path, huge, environment=environment)
     assert isinstance(outcome, Completed), outcome
-    scheduler, checkpoint, message, half = outcome.reports[1].stdout.splitlines()
+    running, scheduler, blas, memory, checkpoint, message, half = outcome.reports[1].stdout.splitlines()
     assert message == (
         "params/wte: found 536870912 elements, expected at most 536870911 on 2 ranks: MPI has no larger messages"
     )
+    assert running == "a runtime is running already in this process, expected none: close it"
+    assert f"{path} of no BLAS" in blas
+    assert memory == "a session could not be allocated"
     assert scheduler.startswith('scheduler: "no_such" is unknown to StarPU ')
     assert f"{path} which is missing" in checkpoint
     *others, half_of_first = outcome.reports[0].stdout.splitlines()
-    assert others == [f"rank 1: {scheduler}", f"rank 1: {checkpoint}", message]
+    of_one_rank = (running, scheduler, blas, memory, checkpoint)
+    assert others == [*(f"rank 1: {sentence}" for sentence in of_one_rank), message]
     for sentence in (half, half_of_first):
         assert re.fullmatch(r"StarPU refused a task of [a-z_]+_backward[a-z_]* in step 0 \(error -19\)", sentence)
 
