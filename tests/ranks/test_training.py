@@ -106,6 +106,19 @@ def test_raises_without_a_guard(tmp_path: Path, where: str) -> None:
     assert_ended_soon(outcome)
 
 
+def test_the_example_of_the_page(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "usage.md").read_text("utf-8")
+    [example] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    code = f"import os; os.chdir({str(model(tmp_path).rename(tmp_path / 'model.bin').parent)!r})\n{example}"
+    outcome = run_job(Job([sys.executable, "-c", code], TIME_LIMIT, 2))
+    assert isinstance(outcome, Completed), outcome
+    first, second = (re.fullmatch(r"rank [01]: (\d\.\d{6})\n", report.stdout) for report in outcome.reports.values())
+    assert first is not None
+    assert second is not None
+    assert first[1] == second[1]
+    assert [report.phase and report.phase.step for report in outcome.reports.values()] == [10, 10]
+
+
 def test_hangs(tmp_path: Path) -> None:
     outcome = run(programs.hang, model(tmp_path), time_limit=15)
     assert isinstance(outcome, TimedOut), outcome
