@@ -14,7 +14,7 @@ from starpullm.binding import prototypes, structs
 from starpullm.binding.library import find_blas
 from starpullm.binding.resource import Resource
 from starpullm.errors import InvalidArgumentError
-from starpullm.processes.ranks import CommonBlocks
+from starpullm.processes.ranks import CommonBlocks, failing_together
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
@@ -108,27 +108,22 @@ class Runtime(Resource):
         matmul: str = MATMULS[0],
         blas_library: str | os.PathLike[str] | None = None,
     ) -> None:
-        if matmul not in MATMULS:
-            raise InvalidArgumentError(f'matmul: found "{matmul}", expected one of {", ".join(MATMULS)}')
-        if matmul != "blas" and blas_library is not None:
-            raise InvalidArgumentError(
-                f'blas_library: found "{os.fspath(blas_library)}" with matmul "{matmul}", expected "blas"'
-            )
-        library = find_blas(blas_library) if matmul == "blas" else None
-        self.partition = Partition.parse(partition) if isinstance(partition, str) else partition
-        self.scheduler = scheduler
         self.comm = comm if comm is not None and comm.Get_size() > 1 else None
         self.rank = self.comm.Get_rank() if self.comm else 0
         self.ranks = self.comm.Get_size() if self.comm else 1
+        self.scheduler = scheduler
         self._handle = structs.RuntimeHandle()
-        options = structs.new(
-            "runtime_options",
-            workers=prototypes.integer("partition, workers", self.partition.workers, 32),
-            threads_per_worker=prototypes.integer("partition, threads per worker", self.partition.threads, 32),
-            scheduler=prototypes.c_string("scheduler", scheduler),
-            communicator=prototypes.communicator(self.comm.py2f() if self.comm else None),
-            blas_library=None if library is None else prototypes.c_string("blas_library", library),
-        )
+        with failing_together(self.comm):
+            library = _blas_to_open(matmul, blas_library)
+            self.partition = Partition.parse(partition) if isinstance(partition, str) else partition
+            options = structs.new(
+                "runtime_options",
+                workers=prototypes.integer("partition, workers", self.partition.workers, 32),
+                threads_per_worker=prototypes.integer("partition, threads per worker", self.partition.threads, 32),
+                scheduler=prototypes.c_string("scheduler", scheduler),
+                communicator=prototypes.communicator(self.comm.py2f() if self.comm else None),
+                blas_library=None if library is None else prototypes.c_string("blas_library", library),
+            )
         prototypes.call("runtime_create", options, self._handle.address)
         self._blocks = CommonBlocks(self.comm) if self.comm else None
         blas = prototypes.text(prototypes.call("blas"))
@@ -172,3 +167,16 @@ class Runtime(Resource):
         rank = f", rank {self.rank} of {self.ranks}" if self.comm else ""
         matmul = "" if self.matmul == "strict" else f", matmuls by {self.matmul}"
         return f"<Runtime {self.partition} {self.scheduler}{rank}{matmul}, {state}>"
+
+
+def _blas_to_open(matmul: str, blas_library: str | os.PathLike[str] | None) -> str | None:
+    """Return the path or name of the BLAS's library; None: no BLAS is asked for."""
+    if matmul not in MATMULS:
+        raise InvalidArgumentError(f'matmul: found "{matmul}", expected one of {", ".join(MATMULS)}')
+    if matmul == "blas":
+        return find_blas(blas_library)
+    if blas_library is None:
+        return None
+    raise InvalidArgumentError(
+        f'blas_library: found "{os.fspath(blas_library)}" with matmul "{matmul}", expected "blas"'
+    )

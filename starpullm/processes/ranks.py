@@ -38,6 +38,7 @@ __all__ = [
     "check_same_options",
     "common_call",
     "default_exit_status",
+    "failing_together",
     "guarded",
     "meet",
     "option_differences",
@@ -205,6 +206,25 @@ def common_call(comm: Comm | None) -> Iterator[None]:
         _Calls.are_whole = False
         raise
     _Calls.done += 1
+
+
+@contextmanager
+def failing_together(comm: Comm | None) -> Iterator[None]:
+    """Make a `StarpullmError` on some ranks one on all of them; the others name the first of these ranks."""
+    if comm is None:
+        yield
+        return
+    own: StarpullmError | None = None
+    try:
+        yield
+    except StarpullmError as error:
+        own = error
+    first = next(((rank, error) for rank, error in enumerate(comm.allgather(own)) if error is not None), None)
+    if own is not None:
+        raise own
+    if first is not None:
+        rank, error = first
+        raise type(error)(f"rank {rank}: {error}")
 
 
 def check_same_options(comm: Comm, options: Mapping[str, object]) -> None:

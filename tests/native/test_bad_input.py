@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -44,7 +45,7 @@ from starpullm.golden.records import activation_shapes, shipped_record
 from starpullm.runtime import Partition, Runtime, schedulers
 from starpullm.trainer import Trainer
 
-from .children import TWO_CORES, Reply, attempt, names_in, run_function
+from .children import TWO_CORES, Reply, attempt, names_in, run_function, run_python
 from .conftest import SmallDisk
 
 TINY = shipped_record("tiny")
@@ -292,6 +293,22 @@ def open_beyond_memory(checkpoint: str) -> list[Reply]:
         refused = attempt(partial(open_and_close, runtime, checkpoint, batch_size=2**22))
         resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
         return [refused, attempt(open_and_close, runtime, checkpoint)]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a process can't be bound to fewer cores than one")
+def test_a_partition_for_more_cores_than_the_process_is_bound_to() -> None:
+    """As mpirun binds each rank to one core."""
+    code = (
+        "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"
+        "from starpullm import Runtime; from starpullm.errors import InvalidArgumentError\n"
+        "try: Runtime('1x2')\n"
+        "except InvalidArgumentError as error: print(error)"
+    )
+    assert re.fullmatch(
+        r"partition 1x2: needs 2 cores, found this process bound to 1 of the machine's \d+, expected no binding or "
+        r"enough cores \(under Open MPI's mpirun: --bind-to none, or --map-by slot:PE=2\)\n",
+        run_python(code).stdout,
+    )
 
 
 def test_a_batch_that_no_memory_holds(tiny_checkpoint: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from starpullm.binding import allocations
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.header import HEADER_BYTES
@@ -105,6 +106,19 @@ def test_raises_without_a_guard(tmp_path: Path, where: str) -> None:
     assert_ended_soon(outcome)
 
 
+def test_the_example_of_the_page(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "usage.md").read_text("utf-8")
+    [example] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    code = f"import os; os.chdir({str(model(tmp_path).rename(tmp_path / 'model.bin').parent)!r})\n{example}"
+    outcome = run_job(Job([sys.executable, "-c", code], TIME_LIMIT, 2))
+    assert isinstance(outcome, Completed), outcome
+    first, second = (re.fullmatch(r"rank [01]: (\d\.\d{6})\n", report.stdout) for report in outcome.reports.values())
+    assert first is not None
+    assert second is not None
+    assert first[1] == second[1]
+    assert [report.phase and report.phase.step for report in outcome.reports.values()] == [10, 10]
+
+
 def test_hangs(tmp_path: Path) -> None:
     outcome = run(programs.hang, model(tmp_path), time_limit=15)
     assert isinstance(outcome, TimedOut), outcome
@@ -185,17 +199,21 @@ def test_one_rank_fails_in_a_native_call(tmp_path: Path, refusing_library: Path)
     A runtime is closed also after a step that was submitted half way.
     """
     huge, path = huge_model(tmp_path), model(tmp_path)
-    environment = {"LD_PRELOAD": str(refusing_library), "MALLOC_PERTURB_": "165"}
+    environment = {**allocations.preloading(refusing_library), "MALLOC_PERTURB_": "165"}
     outcome = run(programs.one_rank_fails, path, huge, environment=environment)
     assert isinstance(outcome, Completed), outcome
-    scheduler, checkpoint, message, half = outcome.reports[1].stdout.splitlines()
+    running, scheduler, blas, memory, checkpoint, message, half = outcome.reports[1].stdout.splitlines()
     assert message == (
         "params/wte: found 536870912 elements, expected at most 536870911 on 2 ranks: MPI has no larger messages"
     )
+    assert running == "a runtime is running already in this process, expected none: close it"
+    assert f"{path} of no BLAS" in blas
+    assert memory == "a session could not be allocated"
     assert scheduler.startswith('scheduler: "no_such" is unknown to StarPU ')
     assert f"{path} which is missing" in checkpoint
     *others, half_of_first = outcome.reports[0].stdout.splitlines()
-    assert others == [f"rank 1: {scheduler}", f"rank 1: {checkpoint}", message]
+    of_one_rank = (running, scheduler, blas, memory, checkpoint)
+    assert others == [*(f"rank 1: {sentence}" for sentence in of_one_rank), message]
     for sentence in (half, half_of_first):
         assert re.fullmatch(r"StarPU refused a task of [a-z_]+_backward[a-z_]* in step 0 \(error -19\)", sentence)
 

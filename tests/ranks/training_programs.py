@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from starpullm import Runtime, Trainer
 from starpullm import trainer as trainer_module
+from starpullm.binding import allocations
 from starpullm.data.generator import generate_tokens
 from starpullm.data.loader import TokenLoader
 from starpullm.errors import StarpullmError
@@ -138,30 +139,38 @@ def several_trainers(comm: Comm, checkpoint: str) -> None:
 def one_rank_fails(comm: Comm, checkpoint: str, huge: str) -> None:
     """Print the errors of calls that fail on one rank, or on all; afterwards the same calls succeed."""
     fails = comm.Get_rank() == FAILING_RANK
-    try:
-        Runtime(scheduler="no_such" if fails else "lws", comm=comm)
-    except StarpullmError as error:
-        print(error)
+    with Runtime() if fails else nullcontext():
+        _print_error(lambda: Runtime(comm=comm))
+    _print_error(lambda: Runtime(scheduler="no_such" if fails else "lws", comm=comm))
+    _print_error(lambda: Runtime(matmul="blas", blas_library=f"{checkpoint} of no BLAS" if fails else None, comm=comm))
     with Runtime(comm=comm) as runtime, ranks.guarded(comm):
+        allocations.start()
+        with Trainer(runtime, checkpoint, batch_size=B, seq_len=T):
+            allocations.stop()
+        sites = [site for site in allocations.sites() if site.function == "starpullm_session_create"]
+        if fails:
+            allocations.refuse(min(sites, key=lambda site: site.offset).caller, 1)
+        _print_error(lambda: Trainer(runtime, checkpoint, batch_size=B, seq_len=T))
         try:
             # In Python the options are compared before the native call is made.
             with mock.patch.object(trainer_module, "_options_of_all_ranks", return_value={}):
                 Trainer(runtime, f"{checkpoint} which is missing" if fails else checkpoint, batch_size=B, seq_len=T)
         except StarpullmError as error:
             print(error)
-        try:
-            Trainer(runtime, huge, batch_size=B, seq_len=T)
-        except StarpullmError as error:
-            print(error)
+        _print_error(lambda: Trainer(runtime, huge, batch_size=B, seq_len=T))
         with Trainer(runtime, checkpoint, batch_size=B, seq_len=T, reduction="redux") as half_submitted:
             # In the backward pass: there are contributions that nothing adds.
             ctypes.CDLL(None).starpullm_refusals_call(40)
-            try:
-                half_submitted.submit(*_batch(False))
-            except StarpullmError as error:
-                print(error)
+            _print_error(lambda: half_submitted.submit(*_batch(False)))
         with Trainer(runtime, checkpoint, batch_size=B, seq_len=T) as succeeds:
             float(succeeds.submit(*generate_tokens(comm.Get_rank() + 1, 1, B, T, 61)))
+
+
+def _print_error(call: Callable[[], object]) -> None:
+    try:
+        call()
+    except StarpullmError as error:
+        print(error)
 
 
 CALLS: dict[str, Callable[[Trainer, bool], object]] = {
