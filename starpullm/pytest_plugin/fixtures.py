@@ -148,7 +148,9 @@ class Checker:
         assert self.configuration is not None
         report = self.run(self.configuration, function, **arguments)
         if report is None:
-            self.give_up(f"{function.__name__} returned nothing, expected a result")
+            self.give_up(
+                f"{function.__name__} returned nothing and asserted nothing, expected a result or an assertion"
+            )
         self.judge(report)
 
     def run(
