@@ -137,7 +137,7 @@ def test_parity_that_is_not_comparable_is_a_failure_unless_told_otherwise(run: R
     content["libm_fingerprint"] = dict.fromkeys(("expf", "tanhf", "coshf", "logf", "powf"), OTHER_LIBM)
     path = tmp_path / "elsewhere.json"
     path.write_text(json.dumps(content))
-    arguments = (*PARITY, "-rs", "--starpullm-sub-batches", "1", "--starpullm-records", str(path))
+    arguments: tuple[str, ...] = (*PARITY, "-rs", "--starpullm-sub-batches=1", "--starpullm-records", str(path))
     usual = run(*arguments)
     usual.assert_outcomes(failed=1)
     usual.stdout.fnmatch_lines(["parity: not comparable: this libm has another *", "expected the records' libm, *"])
