@@ -38,13 +38,13 @@ def pytest_load_initial_conftests(
     """Give each rank a coverage file of its own before pytest-cov chooses one; translate the suite's short options.
 
     They aren't defined, because any other plugin or conftest.py may define an option of such a name. So a short name is
-    the plugin's only in a run of the suite, and only if nobody else has defined it.
+    the plugin's only in a run of the suite or over ranks, and only if nobody else has defined it.
     """
-    rank, _ = rank_and_size(early_config, args)
+    rank, size = rank_and_size(early_config, args)
     if rank > 0:
         keep_coverage_apart(early_config, rank)
     yield
-    if names_suite(early_config):
+    if names_suite(early_config) or size > 1:
         _, unknown = parser.parse_known_and_unknown_args(args)
         args[:] = [SHORT_OPTIONS.get(word, word) if word in unknown else word for word in args]
 

@@ -51,8 +51,9 @@ def starpullm_check(
 ) -> Checker:
     """Run a check in a process of its own: ``starpullm_check(function, **arguments)``.
 
-    The function is called with a ``starpullm.checks.runs.Place`` and the arguments, and returns a result. The test
-    passes, fails or is skipped as the result says. A crash or a hang fails this test only.
+    The function is called with a ``starpullm.checks.runs.Place`` and the arguments, and returns a result, or nothing if
+    its assert statements are what it compares. The test passes, fails or is skipped as the result says. A crash or a
+    hang fails this test only.
     """
     return Checker(starpullm_validation, request.node, starpullm_configuration)
 
@@ -143,12 +144,14 @@ class Checker:
         self._is_parity = family_of(node) == "parity" and not validation.skip_unknown_libm
         self._entry.configuration = str(configuration) if configuration else "all"
 
-    def __call__(self, function: Callable[..., CheckResult], **arguments: object) -> None:
+    def __call__(self, function: Callable[..., CheckResult | None], **arguments: object) -> None:
         """Run a check on the test's configuration; fail or skip the test unless the check passed."""
         assert self.configuration is not None
         report = self.run(self.configuration, function, **arguments)
         if report is None:
-            self.give_up(f"{function.__name__} returned nothing, expected a result")
+            self.give_up(
+                f"{function.__name__} returned nothing and asserted nothing, expected a result or an assertion"
+            )
         self.judge(report)
 
     def run(

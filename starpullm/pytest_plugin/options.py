@@ -467,8 +467,8 @@ class Options:
             )
         if not any(self.sub_batches(record, self.ranks) for record in self.records):
             raise pytest.UsageError(
-                f"found {self.ranks} ranks, which with these sub-batches divide the batch of none of the records: "
-                f"{', '.join(self.records)}"
+                f"starpullm: found {self.ranks} ranks, which with these sub-batches divide the batch of none of the "
+                f"records: {', '.join(self.records)}"
             )
 
     def _check_throughput(self) -> None:

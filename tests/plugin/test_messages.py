@@ -132,12 +132,16 @@ def test_report(run: Run, tampered: Path, pytester: pytest.Pytester) -> None:
 OTHER_LIBM = "0" * 64
 
 
-def test_strict_makes_a_failure_of_what_is_not_comparable(run: Run, tmp_path: Path) -> None:
+def test_parity_that_is_not_comparable_is_a_failure_unless_told_otherwise(run: Run, tmp_path: Path) -> None:
     content: dict[str, Any] = json.loads(shipped_record("tiny").path.read_text())
     content["libm_fingerprint"] = dict.fromkeys(("expf", "tanhf", "coshf", "logf", "powf"), OTHER_LIBM)
     path = tmp_path / "elsewhere.json"
     path.write_text(json.dumps(content))
-    arguments = (*PARITY, "-rs", "--starpullm-sub-batches", "1", "--starpullm-records", str(path))
+    arguments: tuple[str, ...] = (*PARITY, "-rs", "--starpullm-sub-batches=1", "--starpullm-records", str(path))
+    usual = run(*arguments)
+    usual.assert_outcomes(failed=1)
+    usual.stdout.fnmatch_lines(["parity: not comparable: this libm has another *", "expected the records' libm, *"])
+    arguments += ("--starpullm-skip-unknown-libm",)
     lenient = run(*arguments)
     lenient.assert_outcomes(skipped=1)
     lenient.stdout.fnmatch_lines(["*parity: not comparable: this libm has another expf, tanhf, coshf, logf, powf*"])
@@ -455,6 +459,7 @@ import pytest
 
 def alone(place, directory):
     file = Path(directory, "here")
+    assert not file.exists()
     os.close(os.open(file, os.O_CREAT | os.O_EXCL))
     time.sleep(0.5)
     file.unlink()
@@ -462,7 +467,7 @@ def alone(place, directory):
 
 @pytest.mark.parametrize("number", range(4))
 def test_turns(starpullm_check, request, number):
-    starpullm_check.run(starpullm_check.configuration, alone, directory=str(request.config.rootpath))
+    starpullm_check(alone, directory=str(request.config.rootpath))
 """
 
 

@@ -75,6 +75,17 @@ def test_a_bad_value_in_the_ini_file_is_named(run: Run, pytester: pytest.Pyteste
         result.stderr.fnmatch_lines([f"ERROR: {sentence}"])
 
 
+def test_values_are_checked_without_assert_statements_too(
+    run: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with `python -O`."""
+    pytester.makepyfile("def test_it(starpullm_validation):\n    pass\n")
+    monkeypatch.setenv("PYTHONOPTIMIZE", "1")
+    result = run("-W", "ignore::pytest.PytestConfigWarning", "--starpullm-reductions", "magic")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(['ERROR: --starpullm-reductions: found "magic", expected one of *'])
+
+
 def test_a_usage_error_under_xdist(run: Run, pytester: pytest.Pytester) -> None:
     """The workers find it, and the controller tells it once."""
     pytester.makepyfile(PARAMETRISED)

@@ -289,7 +289,7 @@ def test_a_usage_error_is_said_once(run_ranks: Run) -> None:
 def test_records_that_ranks_cannot_share(run_ranks: Run) -> None:
     result = run_ranks("--pyargs", "starpullm.suite", "--starpullm-records", "odd")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --with-mpi: found 2 ranks, which * divide the batch of none *: odd"])
+    result.stderr.fnmatch_lines(["ERROR: starpullm: found 2 ranks, which * divide the batch of none *: odd"])
 
 
 def test_checks_have_ranks_of_their_own(run_ranks: Run, pytester: pytest.Pytester) -> None:

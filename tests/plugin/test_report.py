@@ -62,17 +62,14 @@ import time
 import pytest
 
 
-@pytest.mark.starpullm_memory
 def test_before(starpullm_validation):
     time.sleep(3)  # longer than a report stays as it is
 
 
-@pytest.mark.starpullm_memory
 def test_that_kills(starpullm_validation):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.starpullm_memory
 def test_after(starpullm_validation):
     pass
 """
