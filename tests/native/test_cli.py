@@ -619,6 +619,23 @@ def test_parity_json() -> None:
     assert run.stderr == ""
 
 
+def test_parity_says_which_records_are_left_out() -> None:
+    """Those of a batch that the sub-batches don't divide; the last line counts the others."""
+    run = run_cli("parity", "--sub-batches", 12).check()
+    assert run.stdout.splitlines()[-1] == "parity: 4240 tensors over 8 steps, 0 differ"
+    names = [line.split()[2] for line in run.stderr.splitlines()]
+    assert names == ["tiny", "odd", "small", "single", "long", "wide"]
+    assert run.stderr.startswith(
+        "note: record tiny is left out: sub_batches: found 12, expected a divisor of the batch size 2\n"
+    )
+
+
+def test_parity_finds_shipped_records() -> None:
+    run = run_cli("parity", "tiny.json").check()
+    assert run.stdout.splitlines()[-1] == "parity: 570 tensors over 3 steps, 0 differ"
+    assert_refused(run_cli("parity", "tinny"), "tinny: no such file", "shipped record: tiny, odd, small")
+
+
 def changed_record(path: Path, change: Callable[[dict[str, Any]], None]) -> Path:
     """A copy of tiny's record with something changed."""
     content = json.loads(TINY.path.read_text())
@@ -781,7 +798,7 @@ def test_parity_of_broken_records(tmp_path: Path) -> None:
     [
         (("--scheduler", "nope"), ("scheduler", '"nope"', "lws")),
         (("--sub-batches", "3"), ("sub_batches", "3", "divisor", "2")),
-        (("--sub-batches", "0"), ("sub_batches", "0", "divisor", "2")),
+        (("--sub-batches", "0"), ('"all"', '"0"')),
         (("--sub-batches", "some"), ('"all"', '"some"')),
         (("--partition", "two"), ("partition", '"two"', "WxT")),
         (("--partition", "2x2"), ("partition 2x2", "4 cores", "found 2")),

@@ -61,16 +61,6 @@ def test_nothing_to_compare_is_refused() -> None:
     )
 
 
-def test_records_that_cannot_be_cut_are_left_out() -> None:
-    """As it is shown; the last line counts the others."""
-    run = run_cli(2, "parity", "--sub-batches", 2)
-    assert run.reports[0].stdout.splitlines()[-1] == "parity: 6190 tensors over 17 steps, 0 differ"
-    notes = run.reports[0].stderr.splitlines()
-    assert [note.split()[:6] for note in notes] == [
-        ["note:", "record", name, "is", "left", "out:"] for name in ("tiny", "odd", "long")
-    ]
-
-
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="mpirun binds to no core where there is one")
 def test_a_bound_rank_is_told_how_to_get_more_cores() -> None:
     """Open MPI binds each of two ranks to one core."""
