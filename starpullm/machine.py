@@ -252,7 +252,7 @@ def _limitations(
     if loaded == "1.4.10":
         yield Limitation(
             False,
-            "StarPU 1.4.10 has two known deadlocks with parallel workers (T > 1), which its branch starpu-1.4 "
-            "corrects: run such jobs under a time limit. It may also prefetch a handle wrongly if a task names it "
-            "twice, which no task here does",
+            "StarPU 1.4.10 has two known deadlocks with parallel workers (T > 1), corrected on its branch starpu-1.4: "
+            "run such jobs under a time limit. It may also prefetch a handle wrongly if a task names it twice, which "
+            "no task here does",
         )

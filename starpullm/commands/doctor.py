@@ -16,7 +16,7 @@ from starpullm.commands.render import OUT, print_json, progress_bar
 from starpullm.machine import Machine, inspect_machine, vector_libm
 
 
-@click.command("doctor", epilog=options.example("starpullm doctor", "starpullm doctor --prove-libm --every 100"))
+@click.command("doctor", epilog=options.example("starpullm doctor", "starpullm doctor --prove-libm --every 1000"))
 @click.option("--prove-libm", is_flag=True, help="Compare the vector versions of libm's functions with libm.")
 @click.option(
     "--every",

@@ -37,7 +37,7 @@ MAX_DETAILS = 16
 @click.command(
     "parity",
     epilog=options.example(
-        "starpullm parity --partition 1x1 --partition 2x1 --sub-batches all",
+        "starpullm parity tiny odd --partition 1x1 --partition 2x1 --sub-batches all",
         "mpirun -n 2 starpullm parity --sub-batches 2",
     ),
 )
@@ -147,10 +147,10 @@ def _plan(
         unfit.append(LeftOut(f"record {record.name}", reason))
     if not plan:
         batches = ", ".join(f"{record.name} {record.batch_size}" for record in records)
-        parts = f"{ranks} ranks" + (f" and {count} sub-batches of each" if count else "")
+        cuts = f" and sub_batches {count}" if count not in (None, 1) else ""
         raise InvalidArgumentError(
-            f"ranks: found {parts}, expected a divisor of the batch of a shipped record ({batches}); nothing would be "
-            "compared"
+            f"ranks: found {ranks}{cuts}, expected a divisor of the batch of a shipped record ({batches}); nothing "
+            "would be compared"
         )
     return plan, unfit
 

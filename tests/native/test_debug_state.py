@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -143,7 +144,7 @@ def write_state(checkpoint: str, path: str) -> list[float]:
     """Write the state of a step of 4 x 8 tokens, in a child; return the losses of ten steps."""
     config = checkpoint_config(Path(checkpoint))
     inputs, targets = generate_tokens(3, 0, 4, 8, config.vocab_size)
-    settings = {"batch_size": 4, "seq_len": 8, "learning_rate": 1e-4, "weight_decay": 0.01}
+    settings: dict[str, Any] = {"batch_size": 4, "seq_len": 8, "learning_rate": 1e-4, "weight_decay": 0.01}
     with Runtime() as runtime, Trainer(runtime, checkpoint, **settings) as trainer:
         losses = [float(trainer.step(inputs, targets))]
         logits = np.ascontiguousarray(trainer.tensor("activations", "logits")[..., : config.vocab_size])

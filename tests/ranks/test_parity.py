@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -57,6 +59,26 @@ def test_nothing_to_compare_is_refused() -> None:
         "ranks 0-4: ranks: found 5, expected a divisor of the batch of a shipped record (tiny 2, odd 3, small 8, "
         "deep 12, single 8, ragged 12, long 2, wide 4); nothing would be compared"
     )
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="mpirun binds to no core where there is one")
+def test_a_bound_rank_is_told_how_to_get_more_cores() -> None:
+    """Open MPI binds each of two ranks to one core."""
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    command = ["mpirun", "-n", "2", "--bind-to", "core", sys.executable, "-m", "starpullm.commands", "parity", "tiny"]
+    done = subprocess.run(
+        [*command, "--partition", "1x2"],
+        env={**os.environ, **root},
+        capture_output=True,
+        text=True,
+        timeout=TIME_LIMIT,
+        check=False,
+    )
+    assert done.returncode == 2, done
+    assert (
+        "partition 1x2: needs 2 cores, found 1 that this process may use: this rank is bound, for example by mpirun; "
+        "Open MPI binds less with --bind-to none or --map-by slot:PE=2"
+    ) in done.stderr
 
 
 def test_a_difference_names_the_rank_that_wrote_it() -> None:

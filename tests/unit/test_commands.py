@@ -45,6 +45,48 @@ def test_all_commands_are_there() -> None:
     assert ("checkpoint", "new") in COMMANDS
 
 
+def test_help_lists_the_commands_in_groups() -> None:
+    """Each command is under one heading."""
+    text = CliRunner().invoke(main, ["--help"]).output
+    sections = re.findall(r"^(\w+):\n((?:  \S.*\n|    .*\n)+)", text, re.MULTILINE)
+    listed = {title: re.findall(r"^  (\w+)  ", lines, re.MULTILINE) for title, lines in sections[1:]}
+    assert list(listed) == ["Check", "Train", "Measure", "Convert"]
+    assert sorted(name for names in listed.values() for name in names) == sorted(main.commands)
+
+
+VARIABLES = {
+    "STARPULLM_LIB": "/env/lib.so",
+    "STARPULLM_LLMC_LIB": "env.so",
+    "STARPULLM_RECORDS": "odd small",
+    "STARPULLM_PARTITION": "3x1 1x3",
+}
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_the_command_line_comes_before_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: bool
+) -> None:
+    library = tmp_path / "lib.so"
+    library.touch()
+    for name, value in VARIABLES.items():
+        monkeypatch.setenv(name, value)
+    seen: dict[str, object] = {}
+    monkeypatch.setattr(main.commands["parity"], "callback", lambda **values: seen.update(values))
+    options = ["small", "--partition", "1x1", "--llmc-library", "given.so"] if given else []
+    result = CliRunner().invoke(main, [*(["--library", str(library)] if given else []), "parity", *options])
+    assert result.exit_code == 0, result.output
+    expected = (("1x1",), ("small",), Path("given.so")) if given else (("3x1", "1x3"), ("odd", "small"), Path("env.so"))
+    assert (seen["partitions"], seen["record_files"], seen["llmc_library"]) == expected
+    assert os.environ["STARPULLM_LIB"] == (str(library) if given else "/env/lib.so")
+
+
+def test_a_library_that_is_not_there(tmp_path: Path) -> None:
+    """The sentence names what was typed."""
+    result = CliRunner().invoke(main, ["--library", str(tmp_path / "none.so"), "doctor"])
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"Error: --library: {tmp_path}/none.so: no such file, expected a libstarpullm.so")
+
+
 @pytest.mark.parametrize("names", COMMANDS, ids=" ".join)
 def test_help(names: tuple[str, ...]) -> None:
     """Every command has a summary that its group's --help doesn't cut; every option and argument is explained."""
@@ -95,17 +137,58 @@ def test_batch_sizes_of_bench(
 
 def test_parity_is_checked_with_all_shipped_records_but_the_largest() -> None:
     """Unless records are given."""
-    assert [record.name for record, _ in parity._plan([], False, "1", 1)] == list(SHIPPED_RECORDS[:-1])
-    assert [record.name for record, _ in parity._plan([], True, "1", 1)] == list(SHIPPED_RECORDS)
+    assert [record.name for record, _ in parity._plan([], False, "1", 1)[0]] == list(SHIPPED_RECORDS[:-1])
+    assert [record.name for record, _ in parity._plan([], True, "1", 1)[0]] == list(SHIPPED_RECORDS)
+
+
+@pytest.mark.parametrize(
+    ("sub_batches", "ranks", "left_out"),
+    [
+        ("all", 1, {}),
+        ("2", 1, {"odd": "sub_batches: found 2, expected a divisor of the batch size 3"}),
+        ("all", 3, dict.fromkeys(("tiny", "small", "single", "long", "wide"), "")),
+        (
+            "2",
+            2,
+            {
+                "tiny": "sub_batches: found 2, expected a divisor of the batch size 1 of each rank",
+                "odd": "its batch of 3 can't be spread over 2 ranks",
+                "long": "sub_batches: found 2, expected a divisor of the batch size 1 of each rank",
+            },
+        ),
+    ],
+)
+def test_parity_leaves_out_records_whose_batch_cannot_be_cut(
+    sub_batches: str, ranks: int, left_out: dict[str, str]
+) -> None:
+    plan, unfit = parity._plan([], False, sub_batches, ranks)
+    assert [entry.what for entry in unfit] == [f"record {name}" for name in left_out]
+    assert all(entry.reason == reason for entry, reason in zip(unfit, left_out.values(), strict=True) if reason)
+    assert {record.name for record, _ in plan} == set(SHIPPED_RECORDS[:-1]) - set(left_out)
+    assert all(record.batch_size % (ranks * count) == 0 for record, counts in plan for count in counts)
+
+
+@pytest.mark.parametrize("sub_batches", ["0", "-1", "2.5", "some"])
+def test_parity_refuses_other_numbers_of_sub_batches(sub_batches: str) -> None:
+    with pytest.raises(click.BadParameter, match=f'expected a positive number or "all", found "{sub_batches}"'):
+        parity._plan([], False, sub_batches, 1)
 
 
 @pytest.mark.parametrize("sub_batches", ["1", "all"])
 def test_parity_refuses_a_record_that_ranks_cannot_share(sub_batches: str) -> None:
     """With `all` there would be no number of sub-batches left, and no difference found."""
     odd = shipped_record("odd")
-    assert parity._plan([odd], False, sub_batches, 3) == [(odd, [1])]
+    assert parity._plan([odd], False, sub_batches, 3) == ([(odd, [1])], [])
     with pytest.raises(InvalidArgumentError, match=r"odd: its batch of 3 can't be spread over 4 ranks; nothing would"):
         parity._plan([odd], False, sub_batches, 4)
+    with pytest.raises(
+        InvalidArgumentError, match=r"^odd: sub_batches: found 2, expected a divisor of the batch size 3"
+    ):
+        parity._plan([odd], False, "2", 1)
+    with pytest.raises(
+        InvalidArgumentError, match=r"^ranks: found 8 and sub_batches 7, expected a divisor of the batch"
+    ):
+        parity._plan([], False, "7", 8)
 
 
 def test_record_is_refused_on_several_ranks(tmp_path: Path) -> None:
@@ -289,6 +372,18 @@ def test_sizes_of_new_checkpoints(tmp_path: Path, options: str, expected: tuple[
     result = CliRunner().invoke(main, ["checkpoint", "new", *options.split(), str(path)])
     assert result.exit_code == 0, result.output
     assert astuple(checkpoint_config(path)) == expected
+
+
+def test_a_new_checkpoint_replaces_a_file_only_by_force(tmp_path: Path) -> None:
+    path = tmp_path / "model.bin"
+    path.write_bytes(b"trained for weeks")
+    command = ["checkpoint", "new", "--config", "tiny", str(path)]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 2
+    assert result.stderr == f"Error: {path}: exists already, expected a new file, or --force to replace it\n"
+    assert path.read_bytes() == b"trained for weeks"
+    assert CliRunner().invoke(main, [*command, "--force"]).exit_code == 0
+    assert checkpoint_config(path).num_layers == 2
 
 
 def test_new_checkpoints_need_sizes(tmp_path: Path) -> None:

@@ -82,6 +82,8 @@ def test_every_block_of_commands_says_what_runs_it(page: Path) -> None:
         if run is None:
             assert re.fullmatch(r"<!-- not run: \S.* -->", block.mark), where
             assert block.language != "python", where
+            for path in re.findall(r"tests/[\w/.]+", block.mark):
+                assert (ROOT / path.rstrip(".")).exists(), where
         else:
             assert page.name in (ROOT / run[1]).read_text("utf-8"), where
 
