@@ -7,7 +7,7 @@
 
 enum { MAX_DELAY_US = 1000000, MAX_STEPS_IN_FLIGHT = 1024 };
 
-status session_check_rate(const char *name, float value)
+status session_check_number(const char *name, float value)
 {
     if (isfinite(value) && value >= 0.0f)
         return STARPULLM_OK;
@@ -106,9 +106,9 @@ status session_check_options(const struct starpullm_session_options *o, const mo
         return fail(STARPULLM_INVALID_ARGUMENT, "steps_in_flight: found %d, expected 1 to %d", o->steps_in_flight,
                     MAX_STEPS_IN_FLIGHT);
     TRY(check_instruments(o));
-    TRY(session_check_rate("learning_rate", o->learning_rate));
+    TRY(session_check_number("learning_rate", o->learning_rate));
     TRY(check_beta("beta1", o->beta1));
     TRY(check_beta("beta2", o->beta2));
-    TRY(session_check_rate("eps", o->eps));
-    return session_check_rate("weight_decay", o->weight_decay);
+    TRY(session_check_number("eps", o->eps));
+    return session_check_number("weight_decay", o->weight_decay);
 }

@@ -36,7 +36,8 @@ struct starpullm_session {
 
 /* options.c: refuses options that this model and the running runtime can't serve. */
 status session_check_options(const struct starpullm_session_options *options, const model_config *config);
-status session_check_rate(const char *name, float value);
+/* A setting of AdamW other than the betas. */
+status session_check_number(const char *name, float value);
 
 /* submit.c */
 status session_check_usable(const struct starpullm_session *session);

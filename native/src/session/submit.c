@@ -129,7 +129,7 @@ status starpullm_session_submit_step(starpullm_session *session, const int32_t *
     CHECK_POINTER(loss);
     struct update update = {session->updates + 1, session->adamw};
     if (learning_rate) {
-        TRY(session_check_rate("learning_rate", *learning_rate));
+        TRY(session_check_number("learning_rate", *learning_rate));
         update.adamw.learning_rate = *learning_rate;
     }
     return submit_with_loss(session, inputs, targets, &update, loss);

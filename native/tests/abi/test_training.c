@@ -249,6 +249,11 @@ static void test_session_misuse(const char *checkpoint)
     targets[0] = -1;
     EXPECT_ERROR(starpullm_session_submit_evaluation(session, inputs, targets, &loss), STARPULLM_INVALID_TOKEN,
                  "targets[0, 0]: token -1");
+    make_tokens(0, inputs, targets);
+    const float rates[] = {NAN, INFINITY, -1.0f};
+    for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++)
+        EXPECT_ERROR(starpullm_session_submit_step(session, inputs, targets, &rates[i], &loss),
+                     STARPULLM_INVALID_ARGUMENT, "learning_rate: found ");
     EXPECT(loss == NULL);
     float value;
     EXPECT_ERROR(starpullm_session_read_tensor(session, 6, 0, 0, 0, 1, &value), STARPULLM_INVALID_ARGUMENT, "group");
