@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from starpullm.processes.keeper import process_end
 from starpullm.processes.stacks import native_stacks
 
 _POLL_MS = 50
@@ -64,7 +65,7 @@ class ProcessWatch:
                     continue
                 self._seen.add(pid)
                 try:
-                    descriptor = os.pidfd_open(pid)
+                    descriptor = process_end(pid)
                 except OSError:
                     gone.append(pid)
                     continue

@@ -19,6 +19,8 @@ from pathlib import Path
 
 _KILL_SECONDS = 10.0
 _PAUSE_SECONDS = 0.01
+_OWNER_SECONDS = 0.2
+"""The guard is a child of the process that runs the job, so that another parent tells the end of that process."""
 
 
 @contextmanager
@@ -48,9 +50,9 @@ def ended_with_this_process(variable: str, name: str, places: Sequence[Path] = (
 
 def _is_dismissed(owner: int) -> bool:
     """Wait for the word that the job is over, or for the end of the process that runs it."""
-    with suppress(ProcessLookupError):  # it has ended already
-        # A child of the owner's may have inherited its end of the pipe, so the end of the pipe isn't enough.
-        select.select([sys.stdin, os.pidfd_open(owner)], [], [])
+    # A child of the owner's may have inherited its end of the pipe, so the end of the pipe isn't enough.
+    while os.getppid() == owner and not select.select([sys.stdin], [], [], _OWNER_SECONDS)[0]:
+        pass
     return bool(select.select([sys.stdin], [], [], 0)[0]) and os.read(sys.stdin.fileno(), 1) != b""
 
 

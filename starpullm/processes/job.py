@@ -215,7 +215,7 @@ def _wait(process: subprocess.Popen[bytes], ranks: Path, limit: float, stop: thr
 def _poll_of(process: subprocess.Popen[bytes]) -> Iterator[select.poll]:
     """Provide what becomes readable when the process has ended."""
     poll = select.poll()
-    descriptor = os.pidfd_open(process.pid)
+    descriptor = keeper.process_end(process.pid)
     try:
         poll.register(descriptor, select.POLLIN)
         yield poll

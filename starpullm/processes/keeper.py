@@ -5,6 +5,7 @@ It is started by path and imports nothing of the package, so that it starts quic
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import select
@@ -12,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -29,6 +31,9 @@ EXIT_CANNOT_START = 127  # as shells have it
 EXIT_LAUNCHER_GONE = 1  # only mpirun sees it
 MPIRUN_SECONDS = 5.0
 """In which mpirun has to end when the launcher has ended and all ranks are killed."""
+_LOOK_SECONDS = 0.05
+_START = 18
+"""Position of the start time in /proc/PID/stat, after the state."""
 _MPIRUN = ("mpirun", "mpiexec", "orterun", "prterun", "mpiexec.hydra")
 
 
@@ -46,6 +51,46 @@ def write_whole(path: Path, text: str) -> None:
     unfinished = path.with_name(f"{path.name}.unfinished")
     unfinished.write_text(text, "utf-8")
     unfinished.rename(path)
+
+
+def process_end(pid: int) -> int:
+    """Return a descriptor that is readable once a process has ended, though not yet waited for; the caller closes it.
+
+    Before Linux 5.3, or with a Python that was built for an older one, a thread looks for the process.
+
+    Raises
+    ------
+    ProcessLookupError
+        If there is no such process.
+    """
+    try:
+        return os.pidfd_open(pid)
+    except AttributeError:
+        pass
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+    began = _start_of(pid)
+    if began is None:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+    reader, writer = os.pipe()
+    threading.Thread(target=_look_for, args=(pid, began, writer), daemon=True).start()
+    return reader
+
+
+def _look_for(pid: int, began: str, writer: int) -> None:
+    while began and _start_of(pid) == began:
+        time.sleep(_LOOK_SECONDS)
+    os.close(writer)
+
+
+def _start_of(pid: int) -> str | None:
+    """Return when a process was started, "" if it has ended and was not waited for yet, or None if there is none."""
+    try:
+        state, *others = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return "" if state in "ZX" else others[_START]
 
 
 def main(directory: Path, launcher: int, places: list[str], command: list[str]) -> int:
@@ -80,7 +125,7 @@ def main(directory: Path, launcher: int, places: list[str], command: list[str]) 
 def _end_with(launcher: int, process: subprocess.Popen[bytes], places: list[str]) -> None:
     """Wait until the process has ended; if the launcher ends first, kill the process and end this one."""
     with suppress(ProcessLookupError):  # one of them has ended already
-        select.select([os.pidfd_open(launcher), os.pidfd_open(process.pid)], [], [])
+        select.select([process_end(launcher), process_end(process.pid)], [], [])
     if process.poll() is None:
         process.kill()
         process.wait()
@@ -97,7 +142,6 @@ def _end_mpirun(parent: int) -> None:
     """Leave a process that kills mpirun unless it ends by itself, which it mostly does when its ranks have ended."""
     try:
         name = Path(f"/proc/{parent}/comm").read_text("ascii").strip()
-        mpirun = os.pidfd_open(parent)
     except (OSError, ValueError):
         return
     if name not in _MPIRUN:
@@ -111,11 +155,10 @@ def _end_mpirun(parent: int) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):  # mpirun waits for the end of what its ranks write
         os.dup2(nothing, descriptor)
-    os.closerange(3, mpirun)
-    os.closerange(mpirun + 1, os.sysconf("SC_OPEN_MAX"))
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     with suppress(OSError):
-        if not select.select([mpirun], [], [], MPIRUN_SECONDS)[0]:
-            signal.pidfd_send_signal(mpirun, signal.SIGKILL)
+        if not select.select([process_end(parent)], [], [], MPIRUN_SECONDS)[0]:
+            os.kill(parent, signal.SIGKILL)
     os._exit(0)
 
 
