@@ -21,7 +21,7 @@ from .generated.candidates import (
     shuffled,
     strata,
 )
-from .generated.page import EXPLANATIONS, PYTHON_EXPLANATIONS, confidence_interval, folders, page, read_explanations
+from .generated.page import EXPLANATIONS, PYTHON_EXPLANATIONS, confidence_interval, page, read_explanations
 from .generated.python_checks import (
     NOT_TRIED,
     FileCounts,
@@ -183,7 +183,6 @@ def test_results_are_continued_and_not_mixed(tmp_path: Path) -> None:
 def test_the_page_credits_the_suite_only_and_lists_survivors(tmp_path: Path) -> None:
     results = filled(tmp_path / "results.jsonl")
     text = page(results, {})
-    assert folders(results, {}) == [{"folder": "graph", "mutants": 3, "caught": 1, "equivalent": 0, "open": 2}]
     assert "| graph | 3 | 1 | 0 | 1 | 1 | 33.3% (0.8% to 90.6%) | 2.0 |" in text
     assert "1 of the survivors are caught by these own tests of the project" in text
     assert "1 of them were not caught so far" in text

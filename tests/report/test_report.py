@@ -32,7 +32,7 @@ from starpullm.report.workers import workers_of
 from .reports import entry, failing, gradients, killed, merged, parity, passing, recording, throughput
 
 Document = dict[str, Any]
-SECTIONS = "runs chosen not-checked parity failures workers errors throughput mutation tests environment".split()
+SECTIONS = "runs chosen not-checked parity failures workers errors throughput tests environment".split()
 
 
 class Page(HTMLParser):
@@ -83,7 +83,7 @@ def test_page(make: Callable[[], Document]) -> None:
         passing: ["runs", "failures"],
         failing: ["runs"],
         killed: ["runs", "failures", "workers"],
-        merged: ["mutation"],
+        merged: [],
     }[make]
     assert [name for name in page.ids if name in SECTIONS] == [name for name in SECTIONS if name not in absent]
 
@@ -103,10 +103,9 @@ def test_verdicts() -> None:
     assert verdict(stopped="it was interrupted", exit_status=2) == ("unfinished", "Stopped early")
     assert verdict(state="running", exit_status=None) == ("unfinished", "Not finished")
     assert verdict(exit_status=1) == ("failed", "Failed")  # something else in the run has failed
-    assert verdict(tests=[skipped], throughput=[], mutation=None) == ("nothing", "Nothing was checked")
-    assert verdict(tests=[], throughput=[], mutation=None, exit_status=5) == ("nothing", "Nothing was checked")
-    assert verdict(tests=[]) == ("unfinished", "Open mutants")
-    assert verdict(tests=[], mutation=None) == ("passed", "Measured")
+    assert verdict(tests=[skipped], throughput=[]) == ("nothing", "Nothing was checked")
+    assert verdict(tests=[], throughput=[], exit_status=5) == ("nothing", "Nothing was checked")
+    assert verdict(tests=[]) == ("passed", "Measured")
     assert verdict(tests=[], throughput=[{**throughput(1.0), "failure": "died"}])[0] == "failed"
 
 

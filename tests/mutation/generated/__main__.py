@@ -20,12 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from starpullm.processes.lock import machine_lock
-from starpullm.report import ReportFolder, new_document
 
 from ..mutants import Builder
 from ..patches import CHECKOUT, PatchError
 from .candidates import VECTOR_FOLDER, Candidate, Stratum, candidates_of, shuffled, strata, tool
-from .page import folders, page, read_explanations, reason_of
+from .page import page, read_explanations, reason_of
 from .python_checks import read_run, results_of
 from .results import SUITE, Mutant, Results, Run, checked_out, in_suite
 from .stages import STAGES, Baseline, Stage, Workplace, inspect, limit_this_process
@@ -254,16 +253,11 @@ def work(
 
 
 def write_pages(options: argparse.Namespace, results: Results) -> None:
-    """Write the page of the documentation and, if there is a folder for it, the report."""
+    """Write the page of the documentation."""
     fresh = [Results(path) for path in FRESH if path.exists()]
     python, python_fresh = (read_run(results_of(seed)) for seed in (1, 2))
     text = page(results, python=python, fresh=fresh, python_fresh=python_fresh)
     options.page.write_text(text, "utf-8")
-    if options.report:
-        document = new_document("python -m tests.mutation.generated", sys.argv[1:], seed=options.seed)
-        ReportFolder(options.report).write(
-            {**document, "state": "ended", "exit_status": 0, "mutation": folders(results)}
-        )
 
 
 def main() -> None:
@@ -275,7 +269,6 @@ def main() -> None:
     parser.add_argument("--resume", type=Path, metavar="FILE", help="the results to continue, as lines of JSON")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after this time")
     parser.add_argument("--page", type=Path, default=PAGE, help="what to write; default docs/mutants.md")
-    parser.add_argument("--report", type=Path, metavar="DIR", help="folder for a report like those of starpullm")
     parser.add_argument("--page-only", action="store_true", help="try nothing, write the page from --resume FILE")
     once_more = "forget that these mutants have survived, and try them once more with the checks of this checkout"
     parser.add_argument("--again", action="append", default=[], metavar="MUTANT", help=once_more)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol
+from typing import Protocol
 
 from .candidates import LEFT_OUT
 from .python_checks import NOT_TRIED, FileCounts, PythonMutant, PythonRun
@@ -18,7 +18,6 @@ __all__ = [
     "EXPLANATIONS",
     "PYTHON_EXPLANATIONS",
     "confidence_interval",
-    "folders",
     "page",
     "read_explanations",
     "reason_of",
@@ -158,20 +157,6 @@ def _row(name: str, tried: Sequence[Mutant], results: Results, explanations: dic
         rate = f"{len(caught) / counted:.1%} ({low:.1%} to {high:.1%})"
     counts = f"{len(tried)} | {len(caught)} | {equivalent} | {len(rest) - unfinished} | {unfinished}"
     return f"| {name} | {counts} | {rate} | {f'{median(seconds):.1f}' if seconds else '—'} |"
-
-
-def folders(results: Results, explanations: dict[Key, str] | None = None) -> list[dict[str, Any]]:
-    """Return the counts of each folder as a report of starpullm has them; open ones include those not finished."""
-    explanations = read_explanations() if explanations is None else explanations
-    rows = []
-    for stratum in dict.fromkeys(mutant.stratum for mutant in results.mutants.values()):
-        tried = [mutant for mutant in results.of_stratum(stratum) if mutant.name in results.outcomes]
-        caught = sum(is_caught(results, mutant) for mutant in tried)
-        survivors = [mutant for mutant in tried if not is_caught(results, mutant)]
-        equivalent = sum(reason_of(mutant.candidate, explanations) is not None for mutant in survivors)
-        counts = {"mutants": len(tried), "caught": caught, "equivalent": equivalent}
-        rows.append({"folder": stratum, **counts, "open": len(tried) - caught - equivalent})
-    return rows
 
 
 def _describe(run: Run) -> str:
