@@ -63,6 +63,7 @@ class DebugStateResult(PlacedResult):
     ``tensors`` has logits, loss and all gradients, then the losses of further steps if they are known.
     """
 
+    unit: str = "tensors"
     tensors: tuple[Nearness, ...]
 
     def detail_lines(self) -> Iterator[str]:
