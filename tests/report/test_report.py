@@ -344,6 +344,10 @@ def test_report_command(tmp_path: Path) -> None:
     refusal = CliRunner().invoke(main, ["report", str(empty)])
     assert refusal.exit_code == EXIT_BAD_INPUT
     assert refusal.output.startswith(f"Error: {empty}/report.json: expected a report in JSON: ")
+    (empty / "report.json").write_text(json.dumps({**passing(), "isolation": {}}))
+    refusal = CliRunner().invoke(main, ["report", str(empty)])
+    assert refusal.exit_code == EXIT_BAD_INPUT
+    assert refusal.output.startswith(f"Error: {empty}/index.html: can't be made of report.json: UndefinedError: ")
     assert [path.name for path in empty.iterdir()] == ["report.json"]
 
 
