@@ -344,7 +344,7 @@ def test_report_command(tmp_path: Path) -> None:
     refusal = CliRunner().invoke(main, ["report", str(empty)])
     assert refusal.exit_code == EXIT_BAD_INPUT
     assert refusal.output.startswith(f"Error: {empty}/report.json: expected a report in JSON: ")
-    (empty / "report.json").write_text(json.dumps({**passing(), "isolation": {}}))
+    (empty / "report.json").write_text(json.dumps({**passing(), "isolation": {"processes": 1}}))
     refusal = CliRunner().invoke(main, ["report", str(empty)])
     assert refusal.exit_code == EXIT_BAD_INPUT
     assert refusal.output.startswith(f"Error: {empty}/index.html: can't be made of report.json: UndefinedError: ")
