@@ -133,16 +133,6 @@ class Measured(TypedDict):
     contenders: NotRequired[list[dict[str, Any]]]
 
 
-class Mutated(TypedDict):
-    """How many mutants of the sources in a folder were caught."""
-
-    folder: str
-    mutants: int
-    caught: int
-    equivalent: int
-    open: int
-
-
 class ReportFile(TypedDict):
     """A report of one run, or of several: then ``runs`` isn't empty. Times are seconds since 1970-01-01 UTC."""
 
@@ -174,7 +164,6 @@ class ReportFile(TypedDict):
     """Number and cost of the processes of the checks."""
     recordings: list[Recording]
     throughput: list[Measured]
-    mutation: list[Mutated] | None
 
 
 def new_document(command: str, arguments: Sequence[str], *, ranks: int = 1, seed: int | None = None) -> Document:
@@ -202,7 +191,6 @@ def new_document(command: str, arguments: Sequence[str], *, ranks: int = 1, seed
         "isolation": None,
         "recordings": [],
         "throughput": [],
-        "mutation": None,
     }
 
 

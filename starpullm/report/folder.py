@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from starpullm.errors import FileError, MissingDependencyError, StarpullmError
+from starpullm.errors import FileError, FormatError, MissingDependencyError, StarpullmError
 from starpullm.files.atomic import atomic_write
 from starpullm.files.header import reason
 from starpullm.report.document import Document, read_document, write_document
@@ -99,12 +99,14 @@ def remake_page(folder: Path) -> None:
     MissingDependencyError
         If a package that makes the page isn't installed.
     FileError, FormatError
-        If the JSON file can't be read or isn't a report, or if the page can't be written.
-    PageError
-        If the page can't be made.
+        If the JSON file can't be read or has something that no page can be made of, or if the page can't be written.
     """
     require_packages()
-    _write_page(read_document(folder / JSON_NAME), folder / PAGE_NAME)
+    document = read_document(folder / JSON_NAME)
+    try:
+        _write_page(document, folder / PAGE_NAME)
+    except PageError as error:
+        raise FormatError(str(error)) from error
 
 
 def _write_page(document: Document, path: Path, *, charts: bool = True) -> None:

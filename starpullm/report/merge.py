@@ -60,10 +60,9 @@ def read_run(path: Path) -> Run:
 
 
 def check_mergeable(document: Document, name: str) -> None:
-    """Raise a ``FormatError`` unless a document is that of one run of checks or measurements."""
-    for field, what in (("runs", "several runs"), ("mutation", "mutants")):
-        if document[field]:
-            raise FormatError(f"{name}: found a report of {what}, expected one of a run of checks or measurements")
+    """Raise a ``FormatError`` unless a document is that of one run."""
+    if document["runs"]:
+        raise FormatError(f"{name}: found a report of several runs, expected one of a run of checks or measurements")
 
 
 def merge(runs: Sequence[Run], arguments: Sequence[str], exit_status: int | None = None) -> Document:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from starpullm.report.document import Document
 from starpullm.report.failures import reason_of
@@ -51,8 +50,6 @@ def verdict_of(document: Document) -> Verdict:
     if document["exit_status"] not in (0, None, _NOTHING_COLLECTED, _NOT_COMPARABLE):
         sentence = f"No test failed, but the exit status is {document['exit_status']}; the notes may say why."
         return Verdict("failed", "Failed", sentence, counts)
-    if not document["tests"] and document["mutation"]:
-        return _verdict_on_mutants(document["mutation"], counts)
     if not passed and not any("failure" not in entry for entry in document["throughput"]):
         sentence = f"{_tests(skipped)} gave no verdict." if skipped else "No test ran."
         return Verdict("nothing", "Nothing was checked", sentence, counts)
@@ -79,14 +76,6 @@ def _verdict_on_runs(document: Document, counts: Mapping[str, int], so_far: str)
         measurements = [_measurements_failed(document)] if _measurements_failed(document) else []
         return Verdict("failed", "Failed", " ".join([*tests, *measurements, *said]), counts)
     return Verdict("unfinished", "Incomplete", " ".join([*said, so_far]), counts) if said else None
-
-
-def _verdict_on_mutants(rows: list[dict[str, Any]], counts: Mapping[str, int]) -> Verdict:
-    mutants, caught, still_open = (sum(row[name] for row in rows) for name in ("mutants", "caught", "open"))
-    sentence = f"{caught:,} of {mutants:,} mutants were caught; {still_open:,} are open."
-    if still_open or not mutants:
-        return Verdict("unfinished", "Open mutants" if still_open else "No mutant was tried", sentence, counts)
-    return Verdict("passed", "No open mutant", sentence, counts)
 
 
 def _verdict_on_speeds(document: Document, counts: Mapping[str, int]) -> Verdict:

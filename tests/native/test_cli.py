@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from starpullm.commands.reporting import command_report
 from starpullm.data.loader import TokenLoader
 from starpullm.data.text import byte_encoding
 from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.model import ModelConfig, num_parameters, parameter_shapes
 from starpullm.files.tokens import read_tokens, write_tokens
 from starpullm.golden.records import shipped_record, tensor_digest
-from starpullm.report import read_document
+from starpullm.report import PageError, read_document
 from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
 from starpullm.training.generate import generate
@@ -639,7 +640,23 @@ def test_parity(tmp_path: Path) -> None:
     assert (report["state"], report["exit_status"], len(report["tests"])) == ("ended", 0, 4)
     assert [of["configuration"] for of in report["recordings"]] == ["1x1 eager", "2x1 eager"]
     assert "partition 1x2" in [entry["what"] for entry in report["not_checked"]]
-    assert (tmp_path / "out" / "index.html").is_file()
+
+
+def test_a_page_that_cannot_be_made_costs_no_result(tmp_path: Path) -> None:
+    """The command shows its results first; then one sentence says what was wrong."""
+    shown = []
+
+    def run_command() -> None:
+        with command_report(tmp_path / "out", "starpullm parity") as report:
+            report.document["recordings"].append({"tasks": {}})
+            report.renew()
+            report.end(0)
+            shown.append("results")
+
+    with pytest.raises(PageError, match=r"out/index.html: can't be made of report.json: KeyError: 'worker'$"):
+        run_command()
+    assert shown == ["results"]
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["state"] == "ended"
 
 
 def test_parity_last_line() -> None:

@@ -175,7 +175,6 @@ def passing() -> dict[str, Any]:
         ],
         recordings=[recording(layers=12)],
         throughput=[throughput(12.0), throughput(6.5, "1x1"), throughput(13.0, "2x1", 16), throughput(6.8, "1x1", 16)],
-        mutation=[{"folder": "native/src/graph", "mutants": 10, "caught": 8, "equivalent": 1, "open": 1}],
     )
     return document
 
@@ -249,9 +248,8 @@ def merged() -> dict[str, Any]:
     """Of the jobs of a night: one whose checks fail, one that ends at its time limit, and one that never started."""
     output = ("rank 1: in the forward pass of step 2", "rank 0: waits for rank 1")
     ended_late = {**over_ranks(4), "state": "running", "exit_status": None, "running": ["small, 1x1 lws 4 ranks"]}
-    suite = {**failing(), "mutation": None}
     runs = [
-        Run("one-node/suite", FAILED, "exit status 1", "job 7 on n1, run again 1 times", suite),
+        Run("one-node/suite", FAILED, "exit status 1", "job 7 on n1, run again 1 times", failing()),
         Run("ranks/ranks-2", PASSED, "exit status 0", "job 8 on n[1-2]", over_ranks(2)),
         Run("ranks/ranks-4", NOT_ENDED, "ended at the time limit", "job 8 on n[1-2]", ended_late, output),
         Run("ranks/ranks-8", NOT_ENDED, "not begun, because the job had ended", "job 8 on n[1-2]", None),

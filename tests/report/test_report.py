@@ -17,10 +17,9 @@ from click.testing import CliRunner
 from starpullm.commands import main
 from starpullm.commands.main import EXIT_BAD_INPUT
 from starpullm.errors import FormatError, MissingDependencyError
-from starpullm.pytest_plugin.items import FAMILIES
 from starpullm.report import PageError, ReportFolder, new_document, read_document, require_packages, write_document
 from starpullm.report.charts import charts_of
-from starpullm.report.claims import CLAIMS, claim_rows
+from starpullm.report.claims import claim_rows
 from starpullm.report.document import MAX_DEPTH
 from starpullm.report.failures import failure_groups, failures, reason_of
 from starpullm.report.left_out import LeftOut, beyond
@@ -32,7 +31,7 @@ from starpullm.report.workers import workers_of
 from .reports import entry, failing, gradients, killed, merged, parity, passing, recording, throughput
 
 Document = dict[str, Any]
-SECTIONS = "runs chosen not-checked parity failures workers errors throughput mutation tests environment".split()
+SECTIONS = "runs chosen not-checked parity failures workers errors throughput tests environment".split()
 
 
 class Page(HTMLParser):
@@ -83,7 +82,7 @@ def test_page(make: Callable[[], Document]) -> None:
         passing: ["runs", "failures"],
         failing: ["runs"],
         killed: ["runs", "failures", "workers"],
-        merged: ["mutation"],
+        merged: [],
     }[make]
     assert [name for name in page.ids if name in SECTIONS] == [name for name in SECTIONS if name not in absent]
 
@@ -103,10 +102,9 @@ def test_verdicts() -> None:
     assert verdict(stopped="it was interrupted", exit_status=2) == ("unfinished", "Stopped early")
     assert verdict(state="running", exit_status=None) == ("unfinished", "Not finished")
     assert verdict(exit_status=1) == ("failed", "Failed")  # something else in the run has failed
-    assert verdict(tests=[skipped], throughput=[], mutation=None) == ("nothing", "Nothing was checked")
-    assert verdict(tests=[], throughput=[], mutation=None, exit_status=5) == ("nothing", "Nothing was checked")
-    assert verdict(tests=[]) == ("unfinished", "Open mutants")
-    assert verdict(tests=[], mutation=None) == ("passed", "Measured")
+    assert verdict(tests=[skipped], throughput=[]) == ("nothing", "Nothing was checked")
+    assert verdict(tests=[], throughput=[], exit_status=5) == ("nothing", "Nothing was checked")
+    assert verdict(tests=[]) == ("passed", "Measured")
     assert verdict(tests=[], throughput=[{**throughput(1.0), "failure": "died"}])[0] == "failed"
 
 
@@ -149,14 +147,13 @@ def test_what_was_compared_is_counted() -> None:
 
 
 def test_a_claim_opens_to_its_checks() -> None:
-    """However many checks there are, there is a claim for each family; a user's own check is its own claim."""
-    assert {claim.family for claim in CLAIMS} - {""} == set(FAMILIES)
+    """However many kernels there are, they are one claim; a user's own check is its own claim."""
     document = passing()
     kernels = [result(f"bits of kernel {number}", 10, "elements") for number in range(30)]
     own = result("energy", 3, "atoms", "failed")
     document["tests"] = [
         entry("test_bits", "kernels", "passed", *kernels, result("expf of avx2", 5, "inputs")),
-        entry("test_mine", "other", "failed", own),
+        entry("test_mine", "dependencies", "failed", own),
         entry("test_accesses", "dependencies", "passed", result("accesses", 7, "accesses to pages")),
         entry("test_poison", "dependencies", "passed", result("poison", 8, "elements")),
     ]
@@ -347,6 +344,10 @@ def test_report_command(tmp_path: Path) -> None:
     refusal = CliRunner().invoke(main, ["report", str(empty)])
     assert refusal.exit_code == EXIT_BAD_INPUT
     assert refusal.output.startswith(f"Error: {empty}/report.json: expected a report in JSON: ")
+    (empty / "report.json").write_text(json.dumps({**passing(), "isolation": {"processes": 1}}))
+    refusal = CliRunner().invoke(main, ["report", str(empty)])
+    assert refusal.exit_code == EXIT_BAD_INPUT
+    assert refusal.output.startswith(f"Error: {empty}/index.html: can't be made of report.json: UndefinedError: ")
     assert [path.name for path in empty.iterdir()] == ["report.json"]
 
 

@@ -25,7 +25,7 @@ Document = dict[str, Any]
 
 def plain(document: Document) -> Document:
     """A document that can be merged."""
-    return {**document, "mutation": None, "throughput": []}
+    return {**document, "throughput": []}
 
 
 def run(name: str, outcome: str = PASSED, document: Document | None = None) -> Run:
