@@ -274,7 +274,7 @@ def test_ratios_within_noise_or_of_few_rounds_are_not_printed(monkeypatch: pytes
         steps_per_turn={},
         loss_difference=0.0,
     )
-    bench._print_comparison(comparison)
+    bench.print_comparison(comparison)
     assert [" ".join(line.split()[4:]) for line in lines[2:4]] == ["", "within noise 0.90 1.20"]
     assert lines[4].split()[5:7] == ["1.10", "x"]
     assert lines[5].split()[4:] == ["few", "rounds", "0.90", "1.20"]
