@@ -6,6 +6,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,9 +25,9 @@ from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_reco
 from starpullm.processes.lock import machine_lock
 from starpullm.report.left_out import LeftOut
 from starpullm.runtime import Partition
+from starpullm.speed.against import BLAS, LIBRARY, STRICT, Comparison, Peer, compare
 from starpullm.speed.measure import Throughput, bench
 from starpullm.speed.noise import NoiseMeter
-from starpullm.speed.peers.compare import PEERS, STRICT, Comparison, compare
 from starpullm.speed.workload import Workload
 from starpullm.trainer import REDUCTIONS
 
@@ -36,7 +37,7 @@ from starpullm.trainer import REDUCTIONS
     epilog=options.example(
         "starpullm bench --model gpt2-124m --batch-size 12 --partition 1x1 --partition 2x1",
         "starpullm bench --model small --total-batch-size 8 --ranks 1 --ranks 2 --json",
-        "starpullm bench --model gpt2-124m --batch-size 12 --partition 2x1 --against torch",
+        "starpullm bench --model gpt2-124m --batch-size 12 --partition 2x1 --against blas",
     ),
 )
 @click.option("--model", type=click.Choice(SHIPPED_RECORDS), help="Generated model with the sizes of a shipped record.")
@@ -74,8 +75,8 @@ from starpullm.trainer import REDUCTIONS
 @options.repeated(
     "--against",
     "peers",
-    type=click.Choice(PEERS),
-    help="Compare with the same training by PyTorch, with matmuls by a BLAS, or with another build of the library",
+    type=click.Choice((LIBRARY, BLAS)),
+    help="Compare with the same training by another build of the library, or with matmuls by a BLAS",
 )
 @click.option(
     "--baseline-library",
@@ -104,7 +105,7 @@ def command(**values: Any) -> None:
         raise click.UsageError("expected either --model or --checkpoint")
     if run.batch_sizes and run.total_batch_sizes:
         raise click.UsageError("expected either --batch-size or --total-batch-size")
-    if ("library" in run.peers) != (run.baseline_library is not None):
+    if (LIBRARY in run.peers) != (run.baseline_library is not None):
         raise click.UsageError("expected --against library together with --baseline-library")
     record = shipped_record(run.model) if run.model else None
     workloads = list(_workloads(run, record))
@@ -188,12 +189,16 @@ def _measure(
     return compare(
         workload,
         checkpoint,
-        run.peers,
-        blas_library=run.blas_library,
-        other_library=run.baseline_library and run.baseline_library.absolute(),
+        [_peer(run, workload, name) for name in dict.fromkeys(run.peers)],
         time_limit=run.time_limit,
         progress=progress,
     )
+
+
+def _peer(run: SimpleNamespace, workload: Workload, name: str) -> Peer:
+    if name == BLAS:
+        return Peer(name, replace(workload, matmul="blas", blas_library=run.blas_library))
+    return Peer(name, workload, run.baseline_library.absolute())
 
 
 def _leave(number: int, frame: object) -> NoReturn:
@@ -217,7 +222,7 @@ def _print_result(results: Sequence[Throughput | Comparison], workloads: Sequenc
     """Print the last result: a comparison, or a row of a table, after the first one's heading."""
     result, first = results[-1], results[-1].configuration
     if isinstance(result, Comparison):
-        _print_comparison(result)
+        print_comparison(result)
         return
     name = _name(first, workloads)
     if len(results) == 1:
@@ -286,7 +291,8 @@ def _details(result: Throughput) -> str:
     return text
 
 
-def _print_comparison(comparison: Comparison) -> None:
+def print_comparison(comparison: Comparison) -> None:
+    """Print a row for each contender, what it computes with, and how far the losses differ."""
     workload = comparison.configuration
     OUT.print(
         f"{workload.model}, B = {workload.batch_size}, T = {workload.seq_len}, {workload}, {workload.iterations} rounds"
@@ -303,6 +309,4 @@ def _print_comparison(comparison: Comparison) -> None:
         _print_line(contender.name.ljust(length), cells, width)
     for contender in comparison.contenders[1:]:
         OUT.print(f"{contender.name}: {contender.description}")
-    for name, reason in comparison.left_out.items():
-        OUT.print(f"{name}: left out: {reason}")
     OUT.print(f"losses of the first steps differ by at most {comparison.loss_difference:.2g}")

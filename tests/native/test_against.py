@@ -8,7 +8,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ import pytest
 
 from starpullm.binding.library import find_library
 
-from .children import TWO_CORES, cli_command, finish, run_cli, started
+from .children import TWO_CORES, cli_command, finish, run_cli, run_command, started
 
 pytestmark = pytest.mark.usefixtures("own_lock")
 
@@ -93,19 +95,6 @@ def test_text() -> None:
     assert run.stderr == ""
 
 
-def test_no_torch(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text("raise ImportError('there is none')")
-    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
-    run = run_cli(
-        "bench", "--model", "tiny", "--against", "torch", environment={**TWO_CORES, "PYTHONPATH": path}
-    ).check(2)
-    assert run.stderr == (
-        "Error: torch eager: torch: can't be imported (there is none), expected it for a comparison: pip install "
-        "'starpullm[torch]'\n"
-    )
-    assert run.stdout == ""
-
-
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
@@ -141,10 +130,10 @@ def test_sigterm_leaves_nothing_behind(tmp_path: Path, args: tuple[object, ...])
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch isn't installed")
 def test_torch() -> None:
-    """Both kinds have the strict run's losses after an update."""
-    comparison = against("--model", "tiny", "--against", "torch", "--iterations", 2, "--partition", "1x2")
-    assert_consistent(comparison, 2)
-    names = [contender["name"] for contender in comparison["contenders"]]
-    assert [*names, *comparison["left_out"]] == ["strict", "torch eager", "torch compiled"]
-    assert all(contender["description"].startswith("PyTorch 2") for contender in comparison["contenders"][1:])
-    assert comparison["loss_difference"] < 1e-4
+    """The benchmark with PyTorch: both kinds have the strict run's losses after an update."""
+    benchmarks = Path(__file__).parents[2] / "benchmarks"
+    command = [sys.executable, benchmarks / "peers.py", "--model", "tiny", "--partition", "1x2", "--rounds", "2"]
+    environment = {**TWO_CORES, "PYTHONPATH": f"{benchmarks}:{os.environ.get('PYTHONPATH', '')}"}
+    output = run_command(list(map(str, command)), timeout=TIMEOUT, environment=environment).check().stdout
+    assert re.search("^torch eager: PyTorch 2", output, re.MULTILINE)
+    assert float(re.findall("losses of the first steps differ by at most (.*)", output)[0]) < 1e-4

@@ -20,8 +20,8 @@ from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.golden.records import SHIPPED_RECORDS, shipped_record
 from starpullm.processes.lock import LOCK_VARIABLE
+from starpullm.speed.against import Comparison, ContenderSpeed, Spread
 from starpullm.speed.measure import Throughput
-from starpullm.speed.peers.compare import Comparison, ContenderSpeed, Spread
 from starpullm.speed.workload import Workload
 
 from .workloads import workload
@@ -349,9 +349,8 @@ def test_ratios_within_noise_or_of_few_rounds_are_not_printed(monkeypatch: pytes
         contenders=contenders,
         steps_per_turn={},
         loss_difference=0.0,
-        left_out={},
     )
-    bench._print_comparison(comparison)
+    bench.print_comparison(comparison)
     assert [" ".join(line.split()[4:]) for line in lines[2:4]] == ["", "within noise 0.90 1.20"]
     assert lines[4].split()[5:7] == ["1.10", "x"]
     assert lines[5].split()[4:] == ["few", "rounds", "0.90", "1.20"]

@@ -1,4 +1,4 @@
-"""The library's strict training and peers that train the same model, in turn: ratios of their speeds with their spread.
+"""The strict training and others of the same model, in turn: ratios of their speeds with their spread.
 
 The machine's speed changes from minute to minute. Contenders that take turns see the same changes, so each ratio is
 taken within a round, and the median over the rounds comes last.
@@ -7,13 +7,11 @@ taken within a round, and the median over the rounds comes last.
 from __future__ import annotations
 
 import math
-import os
-import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.data.generator import generate_tokens
-from starpullm.errors import InvalidArgumentError, MissingDependencyError, RuntimeFailureError
+from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.processes.children import Child
 from starpullm.processes.progress import report_phase
@@ -29,9 +27,8 @@ from starpullm.speed.measure import result_of
 from starpullm.speed.noise import ENOUGH_VALUES, median_interval
 from starpullm.speed.workload import SEED, Workload, open_runtime, open_trainer
 
-PEERS = ("library", "blas", "torch")
-STRICT, LIBRARY, BLAS, EAGER, COMPILED = "strict", "library", "blas", "torch eager", "torch compiled"
-"""Names of contenders: the library itself; another build of it; the library with the matmuls of a BLAS; PyTorch."""
+STRICT, LIBRARY, BLAS = "strict", "library", "blas"
+"""Names of contenders: the library itself; another build of it; the library with the matmuls of a BLAS."""
 
 LOSS_TOLERANCE = 1e-3
 """The largest difference between the losses of two contenders that train the same model.
@@ -46,7 +43,7 @@ _MIN_TURN_STEPS = 5  # so that the first step, with cold caches, and the last, w
 _MAX_TURN_STEPS = 1000
 
 _Batch: TypeAlias = tuple[NDArray[np.int32], NDArray[np.int32]]
-_Steps: TypeAlias = Callable[[Sequence[_Batch]], list[float]]
+Steps: TypeAlias = Callable[[Sequence[_Batch]], list[float]]
 """Run a step on each batch and return the losses."""
 
 
@@ -88,51 +85,91 @@ class Comparison:
 
     ``configuration`` is the strict workload; its ``iterations`` is the number of rounds. A turn of each contender has
     as many steps as take a quarter of a second, at least five. ``loss_difference`` is the largest one between a
-    contender's losses and the strict run's, over the first steps. ``left_out`` says why contenders can't run here.
+    contender's losses and the strict run's, over the first steps.
     """
 
     configuration: Workload
     contenders: tuple[ContenderSpeed, ...]
     steps_per_turn: dict[str, int]
     loss_difference: float
-    left_out: dict[str, str]
+
+
+@contextmanager
+def _serve_training(
+    comm: None, name: str, workload: Mapping[str, Any], checkpoint: str
+) -> Iterator[tuple[str, Callable[[int], dict[str, Any]]]]:
+    """Load the model and yield what computes the matmuls; a request is a number of steps."""
+    report_phase("loading the model")
+    own, model = Workload(**workload), Path(checkpoint)
+    with open_runtime(own) as runtime, open_trainer(own, model, runtime, trace=False) as trainer:
+
+        def steps(batches: Sequence[_Batch]) -> list[float]:
+            losses = [trainer.submit(*batch) for batch in batches]
+            trainer.wait()
+            return [float(loss) for loss in losses]
+
+        yield runtime.matmul, timed_steps(own, model, steps)
+
+
+def timed_steps(workload: Workload, checkpoint: Path, steps: Steps) -> Callable[[int], dict[str, Any]]:
+    """Return a function that runs the next so many steps of the workload, and returns their seconds and losses."""
+    sizes = (workload.batch_size, workload.seq_len, checkpoint_config(checkpoint).vocab_size)
+    done = 0
+
+    def answer(number: int) -> dict[str, Any]:
+        nonlocal done
+        batches = [generate_tokens(SEED, step, *sizes) for step in range(done, done + number)]
+        report_phase(f"running steps from {done} on")
+        begin = time.monotonic()
+        losses = steps(batches)
+        seconds = time.monotonic() - begin
+        done += number
+        return {"seconds": seconds, "losses": losses}
+
+    return answer
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A contender beside the strict run.
+
+    ``library`` is the native library that its process opens, if it is another one. ``service`` runs in its process, as
+    ``children.Child`` describes: it yields what the contender computes with, and the result of `timed_steps`.
+    """
+
+    name: str
+    workload: Workload
+    library: Path | None = None
+    service: Callable[..., AbstractContextManager[tuple[str, Callable[[int], dict[str, Any]]]]] = _serve_training
 
 
 def compare(
     workload: Workload,
     checkpoint: Path,
-    peers: Sequence[str],
+    peers: Sequence[Peer],
     *,
-    blas_library: str | None,
-    other_library: Path | None = None,
     time_limit: float,
     progress: Callable[[], None],
 ) -> Comparison:
     """Let the strict run and its peers take turns, each in a process of its own.
 
     All start from the same model and train on the same batches. Before turns are measured, the losses of the first
-    steps are compared: a contender that computes something else can't be compared. Peers have as many threads as the
-    strict run's partition; ``blas`` has its task graph too. ``library`` is the build `other_library`. ``torch`` stands
-    for two contenders: eager PyTorch and, if there is a C++ compiler, compiled. `time_limit` is for each reply; the
-    first one of ``torch.compile`` takes a minute or more. `progress` is called after each round.
+    steps are compared: a contender that computes something else can't be compared. `time_limit` is for each reply.
+    `progress` is called after each round.
 
     Raises
     ------
     InvalidArgumentError
         If a workload isn't possible.
     MissingDependencyError
-        If there is no BLAS or no PyTorch.
+        If there is no BLAS.
     RuntimeFailureError
         If a contender fails, doesn't reply in time, or has other losses than the strict run.
     """
     if workload.ranks != 1 or workload.matmul != STRICT:
         raise InvalidArgumentError("against: expected a strict configuration of one rank")
-    workloads, left_out = _workloads(workload, peers, blas_library)
     with ExitStack() as stack:
-        contenders = [
-            _Contender(name, own, checkpoint, time_limit, stack, other_library if name == LIBRARY else None)
-            for name, own in workloads.items()
-        ]
+        contenders = [_Contender(of, checkpoint, time_limit, stack) for of in (Peer(STRICT, workload), *peers)]
         _run_lead_steps(contenders, max(workload.warm_up, _LEAD_STEPS))
         difference = check_losses({contender.name: contender.losses for contender in contenders})
         for round_number in range(workload.iterations):
@@ -144,7 +181,6 @@ def compare(
         contenders=tuple(contender.speed(contenders[0].speeds) for contender in contenders),
         steps_per_turn={contender.name: contender.steps for contender in contenders},
         loss_difference=difference,
-        left_out=left_out,
     )
 
 
@@ -169,26 +205,6 @@ def check_losses(losses: Mapping[str, Sequence[float]]) -> float:
 # ---- The contenders ----
 
 
-def _workloads(
-    workload: Workload, peers: Sequence[str], blas_library: str | None
-) -> tuple[dict[str, Workload], dict[str, str]]:
-    """Return each contender's workload, and the contenders that can't run on this machine with the reason."""
-    found = {STRICT: workload}
-    left_out = {}
-    if LIBRARY in peers:
-        found[LIBRARY] = workload
-    if BLAS in peers:
-        found[BLAS] = replace(workload, matmul="blas", blas_library=blas_library)
-    if "torch" in peers:
-        found[EAGER] = workload
-        compiler = os.environ.get("CXX", "g++")
-        if shutil.which(compiler):
-            found[COMPILED] = workload
-        else:
-            left_out[COMPILED] = f"found no C++ compiler {compiler}, which torch.compile calls"
-    return found, left_out
-
-
 def _run_lead_steps(contenders: Sequence[_Contender], lead: int) -> None:
     """Run each contender's first `lead` steps, at least two, and set the number of steps of its turns."""
     # The first step compiles, calibrates and touches memory: its time says nothing about later steps.
@@ -204,31 +220,23 @@ def _run_lead_steps(contenders: Sequence[_Contender], lead: int) -> None:
 class _Contender:
     """A contender's process, which the stack ends, and what was measured of it."""
 
-    def __init__(
-        self,
-        name: str,
-        workload: Workload,
-        checkpoint: Path,
-        time_limit: float,
-        stack: ExitStack,
-        library: Path | None = None,
-    ) -> None:
-        self.name = name
+    def __init__(self, peer: Peer, checkpoint: Path, time_limit: float, stack: ExitStack) -> None:
+        self.name = peer.name
         self.losses: list[float] = []
         self.speeds: list[float] = []
         """Tokens per millisecond, by round."""
         self.steps = 1
         """Of a turn."""
-        self._tokens = workload.tokens
+        self._tokens = peer.workload.tokens
         self._time_limit = time_limit
-        arguments = {"name": name, "workload": asdict(workload), "checkpoint": str(checkpoint)}
-        environment = {} if library is None else {"STARPULLM_LIB": str(library)}
+        arguments = {"name": peer.name, "workload": asdict(peer.workload), "checkpoint": str(checkpoint)}
+        environment = {} if peer.library is None else {"STARPULLM_LIB": str(peer.library)}
         self._child = stack.enter_context(
-            Child(name, _serve_steps, arguments, request_name="the turn", environment=environment)
+            Child(peer.name, peer.service, arguments, request_name="the turn", environment=environment)
         )
         self.description = result_of(self._child, self._child.start(time_limit))
-        if library is not None:
-            self.description += f", {library}"
+        if peer.library is not None:
+            self.description += f", {peer.library}"
 
     def run(self, steps: int) -> tuple[float, list[float]]:
         """Run so many steps; return their seconds and losses."""
@@ -250,60 +258,3 @@ class _Contender:
             is_within_noise=low <= 1 <= high if len(ratios) >= ENOUGH_VALUES else None,
             losses=tuple(self.losses),
         )
-
-
-# ---- In their processes ----
-
-
-@contextmanager
-def _own(workload: Workload, checkpoint: Path) -> Iterator[tuple[str, _Steps]]:
-    with (
-        open_runtime(workload) as runtime,
-        open_trainer(workload, checkpoint, runtime, trace=False) as trainer,
-    ):
-
-        def steps(batches: Sequence[_Batch]) -> list[float]:
-            losses = [trainer.submit(*batch) for batch in batches]
-            trainer.wait()
-            return [float(loss) for loss in losses]
-
-        yield runtime.matmul, steps
-
-
-@contextmanager
-def _torch(workload: Workload, checkpoint: Path, *, compiled: bool) -> Iterator[tuple[str, _Steps]]:
-    # Processes that compile in parallel would run on while this process is stopped.
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-    try:
-        from starpullm.speed.peers import torch_gpt2
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"torch: can't be imported ({error}), expected it for a comparison: pip install 'starpullm[torch]'"
-        ) from error
-    trainer = torch_gpt2.TorchTrainer(checkpoint, workload.cores, compiled=compiled)
-    yield torch_gpt2.describe(), lambda batches: [trainer.step(*batch) for batch in batches]
-
-
-@contextmanager
-def _serve_steps(
-    comm: None, name: str, workload: Mapping[str, Any], checkpoint: str
-) -> Iterator[tuple[str, Callable[[int], dict[str, Any]]]]:
-    """Load the model and yield the contender's description; a request is a number of steps."""
-    report_phase("loading the model")
-    own, model = Workload(**workload), Path(checkpoint)
-    contender = _torch(own, model, compiled=name == COMPILED) if name in (EAGER, COMPILED) else _own(own, model)
-    with contender as (description, steps):
-        sizes = (own.batch_size, own.seq_len, checkpoint_config(model).vocab_size)
-        done = 0
-
-        def answer(number: int) -> dict[str, Any]:
-            nonlocal done
-            batches = [generate_tokens(SEED, step, *sizes) for step in range(done, done + number)]
-            report_phase(f"running steps from {done} on")
-            begin = time.monotonic()
-            losses = steps(batches)
-            seconds = time.monotonic() - begin
-            done += number
-            return {"seconds": seconds, "losses": losses}
-
-        yield description, answer

@@ -1,4 +1,4 @@
-"""GPT-2's training step in PyTorch, on the same model files: what ``starpullm bench --against torch`` measures.
+"""GPT-2's training step in PyTorch, on the same model files: what ``peers.py`` measures.
 
 Nothing else imports PyTorch. The code is idiomatic PyTorch: fused attention, fused AdamW, binary32 throughout.
 
@@ -7,7 +7,9 @@ Size letters: B batch, T sequence length, C channels, NH heads, L layers, V voca
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,11 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from starpullm.files.checkpoint import Checkpoint, read_checkpoint
+from starpullm.processes.progress import report_phase
+from starpullm.speed.against import timed_steps
+from starpullm.speed.workload import Workload
+
+EAGER, COMPILED = "torch eager", "torch compiled"
 
 LEARNING_RATE, BETAS, EPS, WEIGHT_DECAY = 3e-4, (0.9, 0.999), 1e-8, 0.0
 """``Trainer``'s defaults."""
@@ -91,3 +98,16 @@ def describe() -> str:
     """Return PyTorch's version, its level of CPU instructions and its number of threads."""
     capability = torch.backends.cpu.get_cpu_capability()
     return f"PyTorch {torch.__version__}, {capability}, {torch.get_num_threads()} threads"
+
+
+@contextmanager
+def serve(
+    comm: None, name: str, workload: Mapping[str, Any], checkpoint: str
+) -> Iterator[tuple[str, Callable[[int], dict[str, Any]]]]:
+    """Load the model and yield PyTorch's description; a request is a number of steps."""
+    # Processes that compile in parallel would run on while this process is stopped.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    report_phase("loading the model")
+    own, model = Workload(**workload), Path(checkpoint)
+    trainer = TorchTrainer(model, own.cores, compiled=name == COMPILED)
+    yield describe(), timed_steps(own, model, lambda batches: [trainer.step(*batch) for batch in batches])
