@@ -68,11 +68,17 @@ def left_unwritten(flow: Flow) -> NDArray[np.int64]:
 
 
 def of_unwritten(schedule: str, flow: Flow) -> Iterator[Finding]:
-    """Yield what tasks have left as it was: a note, unless the application had filled it, and so gets it back."""
-    filled = flow.log.poison_left(probe_log.AFTER)[flow.accesses] >= probe_log.WAS_FILLED
+    """Yield what tasks have left as it was: a note, unless nothing was written where something is expected.
+
+    The application gets its own data back, and a task that reads elements too small for poison that stays may use them.
+    """
+    is_expected = flow.log.poison_left(probe_log.AFTER)[flow.accesses] >= probe_log.WAS_FILLED
+    is_expected &= flow.source < 0
+    is_small = (flow.log.handles["element_bytes"] % 4 != 0)[flow.handle_of_log[flow.handle]]
+    is_expected |= is_small & np.isin(flow.accesses, flow.source[flow.reads])
     for access in left_unwritten(flow).tolist():
-        if filled[access] and flow.source[access] < 0 and _left_bytes(flow, access) == _bytes(flow, access):
-            text = f"{_left(flow, access)}: what the application had put there isn't defined any more"
+        if is_expected[access] and _left_bytes(flow, access) == _bytes(flow, access):
+            text = f"{_left(flow, access)}: what was there before isn't defined any more"
             yield finding_of(Kind.NOT_WRITTEN, schedule, flow, access, text)
         else:
             text = f"{_left(flow, access)}; no task was seen to use it"
