@@ -2,6 +2,7 @@
 #include "poison.h"
 
 #include "content.h"
+#include "log_format.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +28,8 @@ static _Thread_local struct kept *all_kept;
 struct state {
     uint32_t word;
     size_t group;
-    char *kept; // of the next run; NULL: nothing is kept
+    char *kept;      // of the next run; NULL: nothing is kept
+    bool was_filled; // some of what was restored isn't zero
     uint64_t found;
 };
 
@@ -98,8 +100,11 @@ static void take_run(void *pointer, char *row, size_t bytes)
         if (!is_poison(row + i, count, state->word))
             continue;
         state->found += count;
-        if (state->kept != NULL)
-            memcpy(row + i, state->kept + i, count);
+        if (state->kept == NULL)
+            continue;
+        memcpy(row + i, state->kept + i, count);
+        for (size_t byte = 0; byte < count; byte++)
+            state->was_filled |= row[i + byte] != 0;
     }
     if (state->kept != NULL)
         state->kept += bytes;
@@ -147,7 +152,7 @@ uint64_t poison_take(const struct starpu_task *task, unsigned access, starpu_dat
     content_for_each_run(&layout, take_run, &state);
     *link = kept->next;
     free(kept);
-    return state.found;
+    return state.found | (state.was_filled ? PROBE_WAS_FILLED : 0);
 }
 
 uint64_t poison_count(starpu_data_handle_t handle, void *interface)

@@ -15,7 +15,8 @@ void poison_start(enum poison_mode mode);
 void poison_put(const struct starpu_task *task, unsigned access, starpu_data_handle_t handle, void *interface);
 
 // After the task's function: returns the bytes that it has left as they were. With POISON_RESTORED they get the
-// contents back that they had before poison_put, so that all the rest of memory is what it would be without poison.
+// contents back that they had before poison_put, so that all the rest of memory is what it would be without poison; and
+// PROBE_WAS_FILLED is added if these aren't all zeros.
 uint64_t poison_take(const struct starpu_task *task, unsigned access, starpu_data_handle_t handle, void *interface);
 
 // The bytes of a handle that are poison which has stayed.

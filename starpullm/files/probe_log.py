@@ -84,6 +84,8 @@ RECORDS: Final = {
 NO_CODELET, NOWHERE, INTERNAL, ACQUIRE, LATE, LAST = 1, 2, 4, 8, 16, 32
 NO_ORDER = 1
 READY, START, END = 1, 2, 3
+WAS_FILLED = 1 << 63
+"""Of a hash's ``poison_left``: there was something else than zeros where a task has left poison."""
 BEFORE, AFTER = 1, 2
 
 ENDED_BY_ITSELF, ENDED_BY_SIGNAL = 1, 2
@@ -132,7 +134,7 @@ class ProbeLog:
         return values, known
 
     def poison_left(self, time: int) -> NDArray[np.uint64]:
-        """Return how many bytes of each access were poison, `BEFORE` or `AFTER` its task."""
+        """Return how many bytes of each access were poison, `BEFORE` or `AFTER` its task; with `WAS_FILLED`."""
         left = np.zeros(len(self.accesses), np.uint64)
         mine = self.hashes[self.hashes["time"] == time]
         left[(self.tasks["first_access"][mine["task"]] + mine["access"]).astype(np.int64)] = mine["poison_left"]

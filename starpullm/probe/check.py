@@ -25,7 +25,7 @@ from starpullm.probe.findings import Finding, Kind, first_of_each
 from starpullm.probe.flow import Flow
 from starpullm.probe.linkage import program_of
 from starpullm.probe.order import broken_order
-from starpullm.probe.poison import explain_poison, left_unwritten, notes_of_unwritten, used_unwritten
+from starpullm.probe.poison import explain_poison, left_unwritten, of_unwritten, used_unwritten
 from starpullm.probe.recorded import RecordedRun, last_moments, record
 from starpullm.probe.result import ProbeResult, verdict
 from starpullm.probe.schedules import Schedule
@@ -178,7 +178,7 @@ class _Judge:
             used = self._used_unwritten(run, reference)
             self._findings += used
             for rank, flow in run.flows.items():
-                self._add(rank, notes_of_unwritten(run.schedule.name, flow))
+                self._add(rank, of_unwritten(run.schedule.name, flow))
 
     def _used_unwritten(self, poisoned: RecordedRun, reference: RecordedRun) -> list[Finding]:
         """Return what a later task used of what tasks had left as it was."""

@@ -186,11 +186,12 @@ class _Pairs:
         """Return the result."""
         allowed = self.output_differs & np.isin(self.reference.task, list(explanation.tolerated))
         return Comparison(
-            outputs=int(self.outputs.sum()) + int(self.inputs[self._at_the_end].sum()),
+            outputs=int(self.outputs.sum()) + int(self.inputs[self._is_at_the_end].sum()),
             inputs=int(self.inputs.sum()),
-            handles=len(np.unique(self.reference.handle[self.outputs])),
-            different=int(self.output_differs.sum()) + int(self.input_differs[self._at_the_end].sum()),
-            tolerated=int(allowed.sum()) + len(set(explanation.received_freely) & set(self._at_the_end.tolist())),
+            handles=len(np.unique(self.reference.handle[self.outputs | (self.inputs & self._is_at_the_end)])),
+            different=int(self.output_differs.sum()) + int(self.input_differs[self._is_at_the_end].sum()),
+            tolerated=int(allowed.sum())
+            + len(set(explanation.received_freely) & set(np.flatnonzero(self._is_at_the_end).tolist())),
             findings=explanation.findings,
             allowed_before=explanation.received_freely,
             allowed_after=tuple(np.flatnonzero(allowed & ~self._free()).tolist()),
@@ -198,8 +199,8 @@ class _Pairs:
         )
 
     @property
-    def _at_the_end(self) -> NDArray[np.int64]:
-        return np.flatnonzero(self.reference.is_last[self.reference.task])
+    def _is_at_the_end(self) -> NDArray[np.bool_]:
+        return self.reference.is_last[self.reference.task]
 
     @staticmethod
     def _commutes(flow: Flow) -> NDArray[np.bool_]:

@@ -180,9 +180,9 @@ class Flow:
         while len(sizes) > 1 and sizes[-1] <= 1:
             sizes.pop()
         if int(record["element_bytes"]) == 0 or sizes == [1]:
-            return f"handle {handle} ({int(record['bytes'])} bytes)"
+            return f"handle {handle} ({_bytes(int(record['bytes']))})"
         shape = "×".join(map(str, sizes))
-        return f"handle {handle} ({shape} elements of {int(record['element_bytes'])} bytes)"
+        return f"handle {handle} ({shape} elements of {_bytes(int(record['element_bytes']))})"
 
     @cached_property
     def source(self) -> NDArray[np.int64]:
@@ -234,6 +234,10 @@ class Flow:
             if does:
                 last[of_handle] = access, of_task, earlier if its_task == of_task else latest
         return previous
+
+
+def _bytes(number: int) -> str:
+    return f"{number} byte" if number == 1 else f"{number} bytes"
 
 
 def _writes_anyhow(log: ProbeLog) -> NDArray[np.bool_]:

@@ -49,7 +49,7 @@ def _only_writes(flow: Flow) -> NDArray[np.bool_]:
 
 def _read(poisoned: Flow, finding: Finding, accesses: NDArray[np.int64]) -> Finding:
     """Return the finding about a task that has read poison; memory of which it left much was likely only read."""
-    left = poisoned.log.poison_left(probe_log.AFTER)[poisoned.accesses[accesses]]
+    left = poisoned.log.poison_left(probe_log.AFTER)[poisoned.accesses[accesses]] % probe_log.WAS_FILLED
     suspects = np.flatnonzero(_only_writes(poisoned)[accesses])
     access = int(accesses[suspects[np.argmax(left[suspects])]])
     output = poisoned.handle_name(finding.handle)
@@ -67,11 +67,22 @@ def left_unwritten(flow: Flow) -> NDArray[np.int64]:
     return np.flatnonzero(_only_writes(flow) & (left > 0) & ~of_starpu)
 
 
-def notes_of_unwritten(schedule: str, flow: Flow) -> Iterator[Finding]:
-    """Yield what tasks have left as it was."""
+def of_unwritten(schedule: str, flow: Flow) -> Iterator[Finding]:
+    """Yield what tasks have left as it was: a note, unless nothing was written where something is expected.
+
+    The application gets its own data back, and a task that reads elements too small for poison that stays may use them.
+    """
+    is_expected = flow.log.poison_left(probe_log.AFTER)[flow.accesses] >= probe_log.WAS_FILLED
+    is_expected &= flow.source < 0
+    is_small = (flow.log.handles["element_bytes"] % 4 != 0)[flow.handle_of_log[flow.handle]]
+    is_expected |= is_small & np.isin(flow.accesses, flow.source[flow.reads])
     for access in left_unwritten(flow).tolist():
-        text = f"{_left(flow, access)}; no task was seen to use it"
-        yield finding_of(Kind.LEFT_UNWRITTEN, schedule, flow, access, text)
+        if is_expected[access] and _left_bytes(flow, access) == _bytes(flow, access):
+            text = f"{_left(flow, access)}: what was there before isn't defined any more"
+            yield finding_of(Kind.NOT_WRITTEN, schedule, flow, access, text)
+        else:
+            text = f"{_left(flow, access)}; no task was seen to use it"
+            yield finding_of(Kind.LEFT_UNWRITTEN, schedule, flow, access, text)
 
 
 def used_unwritten(
@@ -114,7 +125,7 @@ def _writer(flow: Flow, task: int, poison_before: NDArray[np.bool_], writers: Co
 
 
 def _left_bytes(flow: Flow, access: int) -> int:
-    return int(flow.log.poison_left(probe_log.AFTER)[flow.accesses[access]])
+    return int(flow.log.poison_left(probe_log.AFTER)[flow.accesses[access]]) % probe_log.WAS_FILLED
 
 
 def _bytes(flow: Flow, access: int) -> int:

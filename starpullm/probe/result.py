@@ -64,11 +64,19 @@ class ProbeResult(CheckResult):
             return ""
         return f"; all of them are within {self.tolerance}"
 
+    def _finding_lines(self) -> Iterator[str]:
+        """Yield findings by cause: those about tasks of one codelet together, the first of them before the others."""
+        by_codelet: dict[str, list[Finding]] = {}
+        for finding in sorted(self.findings, key=lambda finding: finding.kind.is_declaration):
+            by_codelet.setdefault(finding.codelet, []).append(finding)
+        for first, *others in by_codelet.values():
+            yield str(first)
+            yield from (f"  also {finding}" for finding in others)
+
     def detail_lines(self) -> Iterator[str]:
         """Yield what was run, findings about results, then about declarations, notes, and an ended process's state."""
         yield self._run_line()
-        by_cause = sorted(self.findings, key=lambda finding: finding.kind.is_declaration)
-        yield from listed(by_cause, len(by_cause))
+        yield from self._finding_lines()
         yield from self.last_moments
         if self.tolerated:
             yield (

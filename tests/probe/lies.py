@@ -106,7 +106,7 @@ def judge(lie: Lie, command: list[str]) -> Row:
     if result.outcome is Outcome.PASSED:
         verdict = "a note only" if result.notes else "not found"
         return {"verdict": verdict, "named": "", "details": list(map(str, result.notes))}
-    findings = [finding for finding in result.findings if finding.kind is not Kind.ENDING]
+    findings = [finding for finding in result.findings if finding.kind not in (Kind.ENDING, Kind.POISONED_ENDING)]
     if not findings:
         named = "as the one that ran" if _ran_at_the_end(lie, result) else ""
         if any(note.codelet == lie.name for note in result.notes):

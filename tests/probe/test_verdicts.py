@@ -52,6 +52,7 @@ def test_no_false_alarm(verdicts: Path, name: str, noted: str) -> None:
     [
         ("updates_what_it_writes", Kind.WRITTEN_READ, ["update_half"]),
         ("leavings_are_used", Kind.PARTLY_WRITTEN, ["fill_half"]),
+        ("what_the_application_wrote_is_left", Kind.NOT_WRITTEN, ["touch"]),
         ("temporaries", Kind.PARTLY_WRITTEN, ["fill_half"]),
         ("undeclared_beside_a_sum", Kind.OUTPUT_DIFFERS, ["read_neighbour"]),
     ],

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from starpullm.files import probe_log
 from starpullm.probe.bounds import beyond_tolerance
 from starpullm.probe.claims import changed_between, never_changed, written_though_read
 from starpullm.probe.compare import compare, compare_ranks
 from starpullm.probe.elements import parse_tolerance
-from starpullm.probe.findings import Kind
+from starpullm.probe.findings import Finding, Kind
 from starpullm.probe.order import broken_order
+from starpullm.probe.result import verdict
 
 from .probe_logs import COMMUTE, REDUX, RW, R, Task, W, flow
 
@@ -178,3 +181,40 @@ def test_a_tolerance_bounds_what_a_free_order_may_change(tmp_path: Path) -> None
     unrecorded = flow(tmp_path / "c", FILL, add, replace(READ, before={0: 7}, after={0: 7, 1: 10}))
     kinds = [finding.kind for finding in beyond_tolerance(relative, one, unrecorded, result, "seed 1")]
     assert kinds == [Kind.NOT_BOUNDED, Kind.NOT_BOUNDED]
+
+
+def test_an_order_that_is_not_checked_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("starpullm.probe.order._MOST_TASKS", 1)
+    (note,) = broken_order("seed 1", flow(tmp_path / "a", FILL, ADD))
+    assert (note.kind, note.kind.is_note) == (Kind.NOT_CHECKED, True)
+    assert note.sentence.endswith("there are 2 tasks, and pairs of tasks are compared up to 1")
+    monkeypatch.undo()
+    (note,) = broken_order("seed 1", flow(tmp_path / "b", FILL, replace(ADD, modes={0: 0})))
+    assert (note.kind, "found mode 0" in note.sentence) == (Kind.NOT_CHECKED, True)
+
+
+def test_a_group_that_commutes_runs_in_any_order(tmp_path: Path) -> None:
+    """The second that was submitted ran first: it found what the writer left, and the first what the second left."""
+    first = Task("add", {0: RW | COMMUTE}, (2, 50, 60), before={0: 7})
+    second = Task("add", {0: RW | COMMUTE}, (3, 30, 40), before={0: 5}, after={0: 7})
+    run = flow(tmp_path / "a", FILL, first, second)
+    assert list(changed_between("seed 1", run)) == []
+    assert run.source.tolist() == [-1, 2, 0]
+    wrong = flow(tmp_path / "b", FILL, replace(first, before={0: 8}), second, replace(ADD, times=(4, 70, 80)))
+    assert [finding.task for finding in changed_between("seed 1", wrong)] == [1]
+    in_order = flow(tmp_path / "c", FILL, replace(first, times=(2, 30, 40), before={0: 5}), second)
+    assert compare(in_order, run, "seed 1").findings == ()
+
+
+@pytest.mark.parametrize(
+    ("findings", "sentence"),
+    [
+        ([Finding(Kind.ENDING, "seed 1", "the program was ended by SIGSEGV")], "failed: the program was ended by SIG"),
+        ([Finding(Kind.NOT_DETERMINISTIC, "again", "")], "not comparable: results change from run to run"),
+        ([Finding(Kind.OTHER_TASKS, "seed 1", "")], "not comparable: the program submits other tasks"),
+        ([Finding(Kind.READ_WRITTEN, "reference", "", codelet="add")], "differs: tasks of 1 codelet do something else"),
+        ([Finding(Kind.OUTPUT_DIFFERS, "seed 1", "")] * 2, "differs: results depend on the schedule (2 findings)"),
+    ],
+)
+def test_a_verdict_is_one_sentence(findings: list[Finding], sentence: str) -> None:
+    assert verdict(findings).startswith(sentence)

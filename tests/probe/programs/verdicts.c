@@ -179,6 +179,13 @@ static void nothing_written_nobody_reads(void)
     SUBMIT(&touch_codelet, STARPU_W, total_handle);
 }
 
+// The application had put numbers there, and finds them again only because there is one memory.
+static void what_the_application_wrote_is_left(void)
+{
+    blocks[0][3] = 1;
+    SUBMIT(&touch_codelet, STARPU_W, handles[0]);
+}
+
 static void pads(void)
 {
     static struct record records[N];
@@ -264,6 +271,7 @@ static const struct {
     {"leavings_are_used", leavings_are_used},
     {"leavings_are_copied", leavings_are_copied},
     {"nothing_written_nobody_reads", nothing_written_nobody_reads},
+    {"what_the_application_wrote_is_left", what_the_application_wrote_is_left},
     {"pads", pads},
     {"undeclared_beside_a_sum", undeclared_beside_a_sum},
     {"without_names", without_names},
