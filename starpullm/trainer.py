@@ -31,7 +31,7 @@ REDUCTIONS = ("ordered", "tree", "redux")
 
 @dataclass(frozen=True)
 class Instruments:
-    """What observes or disturbs the tasks of a trainer, for checks. Instruments cost time and never change a result.
+    """What observes or perturbs the tasks of a trainer, for checks. Instruments cost time and never change a result.
 
     They are chosen when the trainer is created, because its buffers are allocated for them. ``Observer`` in
     ``starpullm.checks.observer`` returns what they found.
@@ -92,7 +92,7 @@ class Trainer(Resource, HasTensors):
     trace
         Whether every task is recorded, for ``trace()``.
     instruments
-        What observes or disturbs the tasks; needs ``trace``.
+        What observes or perturbs the tasks; needs ``trace``.
 
     Raises
     ------

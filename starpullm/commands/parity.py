@@ -74,9 +74,7 @@ def command(**values: Any) -> None:
     with all_ranks() as comm, command_report(run.report, "starpullm parity", comm) as report:
         plan, unfit = _plan(records, run.full, run.sub_batches, comm.Get_size() if comm else 1)
         report.leave_out([*unfit, *_left_out(run, plan, report.document)])
-        if not OUT.quiet:
-            for entry in unfit:
-                ERR.print(f"note: {entry.what} is left out: {entry.reason}")
+        _print_left_out(unfit)
         places = list(product(run.partitions, run.schedulers))
         with (
             tempfile.TemporaryDirectory(prefix="starpullm-parity-") as name,
@@ -153,6 +151,11 @@ def _plan(
             "would be compared"
         )
     return plan, unfit
+
+
+def _print_left_out(unfit: Sequence[LeftOut]) -> None:
+    for entry in unfit if not OUT.quiet else []:
+        ERR.print(f"note: {entry.what} is left out: {entry.reason}")
 
 
 def _count(sub_batches: str) -> int | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ from starpullm.files.conversion import to_hugging_face
 from starpullm.files.model import ModelConfig
 from starpullm.files.tokens import write_tokens
 
-from .children import TWO_CORES, Finished, run_command
+from .children import TWO_CORES, Finished, run_cli, run_command
 
 ROOT = Path(__file__).parents[2]
 MARK = f"<!-- run by {Path(__file__).relative_to(ROOT)} -->"
@@ -65,7 +66,9 @@ def commands(page: str) -> Iterator[str]:
 
 
 def run(line: str, directory: Path) -> Finished:
-    """Run a command line in a shell, as a reader does."""
+    """Run a command line in a shell, as a reader does; without one, which is quicker, if it asks nothing of a shell."""
+    if re.fullmatch(r"starpullm [^$|<>&;]*", line):
+        return run_cli(*shlex.split(line, comments=True)[1:], cwd=directory, environment=TWO_CORES).check()
     over_ranks = line.startswith("mpirun")
     environment = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -94,7 +97,7 @@ EXPECTED = {
     "starpullm parity": r"parity: \d+ tensors over \d+ steps, 0 differ\n\Z",
     "mpirun -n 2 starpullm parity": r"parity: \d+ tensors over \d+ steps, 0 differ\n\Z",
     "starpullm train": r"\A(?s:.*)step (\d+)/\1: loss ",
-    "mpirun -n 2 --bind-to none starpullm train": r"step 100/100: loss ",
+    "mpirun -n 2 --bind-to none starpullm train": r"step 20/20: loss ",
     "starpullm tokenize": r"\Atrain\.bin: \d+ tokens, bytes, vocabulary 257\n",
     "starpullm generate": r"\AShall I",
     "starpullm report": r"\Asaved .*/index\.html\n",
