@@ -1,6 +1,6 @@
 """What is saved is what was trained, and a save that fails leaves what was there before.
 
-Training states are compared with the trainer by the package's own reader, which shares no code with the library.
+Training states are compared with the trainer by the tests' own reader, which shares no code with the library.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from starpullm.data.generator import generate_checkpoint
 from starpullm.errors import FileError, FormatError, InvalidArgumentError
 from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.model import num_parameters
-from starpullm.files.training_state import read_training_state
 from starpullm.resume import training_state
 from starpullm.trainer import Instruments, Trainer
 
+from ..readers.training_state import read_training_state
 from .checkpoints import HEADER, opening
 from .options import MODEL, TINY, B, T
 from .processes import NO_FORMAT, limited_files, working_folder
