@@ -26,12 +26,12 @@ from starpullm.files.header import header_bytes
 from starpullm.files.model import ModelConfig, parameter_shapes
 from starpullm.files.tokenizer import read_tokenizer
 from starpullm.files.tokens import write_tokens
-from starpullm.files.training_state import read_training_state
 from starpullm.resume import training_state
 from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
 
 from .children import run_function
+from .readers.training_state import read_training_state
 
 CONFIG = ModelConfig(max_seq_len=2, vocab_size=3, num_layers=1, num_heads=1, channels=1, padded_vocab_size=4)
 BLOCK = 4096

@@ -26,7 +26,6 @@ from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.data.loader import TokenLoader
 from starpullm.errors import FileError, FormatError
 from starpullm.files.tokens import read_tokens, write_tokens
-from starpullm.files.training_state import read_training_state
 from starpullm.golden.records import shipped_record
 
 from .children import (
@@ -41,6 +40,7 @@ from .children import (
     started,
 )
 from .conftest import SmallDisk
+from .readers.training_state import read_training_state
 
 TINY = shipped_record("tiny")
 TIME_LIMIT = 100.0

@@ -16,11 +16,11 @@ import pytest
 from starpullm import Runtime, Trainer
 from starpullm.checks.observer import Observer
 from starpullm.data.generator import generate_tokens
-from starpullm.files.training_state import read_training_state
 from starpullm.golden.records import THRESHOLD_RECORDS, shipped_record
 from starpullm.trainer import Instruments
 
 from .children import TWO_CORES, names_in, run_cli, run_function, run_python
+from .readers.training_state import read_training_state
 
 TINY = shipped_record("tiny")
 TIME_LIMIT = 100.0

@@ -13,7 +13,7 @@ import sys
 opened = []
 sys.addaudithook(lambda event, arguments: event == "ctypes.dlopen" and opened.append(str(arguments[0])))
 import starpullm
-import starpullm.data, starpullm.errors, starpullm.files.training_state, starpullm.golden.records
+import starpullm.data, starpullm.errors, starpullm.files.checkpoint, starpullm.golden.records
 print([name for name in opened if "starpu" in name])
 """
 

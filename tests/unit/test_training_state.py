@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from starpullm.errors import FileError, FormatError
 from starpullm.files.model import ModelConfig, parameter_shapes
-from starpullm.files.training_state import TrainingStateContents, read_training_state
+
+from ..native.readers.training_state import TrainingStateContents, read_training_state
 
 BLOCK = 4096
 CONFIG = ModelConfig(max_seq_len=4, vocab_size=85, num_layers=2, num_heads=2, channels=16, padded_vocab_size=90)

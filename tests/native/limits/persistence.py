@@ -1,6 +1,6 @@
 """What is saved is what was trained, and a save that fails leaves what was there before.
 
-Training states are compared with the trainer by the package's own reader, which shares no code with the library.
+Training states are compared with the trainer by the tests' own reader, which shares no code with the library.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from starpullm.data.generator import generate_checkpoint
 from starpullm.errors import FileError, FormatError, InvalidArgumentError
 from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.model import num_parameters
-from starpullm.files.training_state import read_training_state
 from starpullm.resume import training_state
 from starpullm.trainer import Instruments, Trainer
 
+from ..readers.training_state import read_training_state
 from .checkpoints import HEADER, opening
 from .options import MODEL, TINY, B, T
 from .processes import NO_FORMAT, limited_files, working_folder
@@ -53,7 +53,10 @@ def saved_and_read(place: Place, *, seed: int) -> CheckResult:
         _check_description(statements, states)
         with Trainer(place.runtime, resume=states, batch_size=B, seq_len=T, **_RATES) as trainer:
             _check_state(statements, "after resuming", trainer, states)
-            sentence = f"{states / _step(4)}: holds the state of another run (run 0x* of 1 ranks), expected *"
+            sentence = (
+                f"{states / _step(4)}: holds the state of another run (run {read_training_state(states).run:#x} of 1 "
+                "ranks), expected a folder without one, or with one of this run (run 0x* of 1 ranks)"
+            )
             call = partial(trainer.save_state, states)
             statements.refused("a step that another run has saved", InvalidArgumentError, sentence, call)
             trainer.submit(*own_batch(trainer, seed, 4))
@@ -195,7 +198,9 @@ def _check_description(statements: Statements, states: Path) -> None:
 
 def _check_newer_states(statements: Statements, place: Place, states: Path) -> None:
     """Claim and save into a folder with a newer state, as a run would that began before the other one saved it."""
-    sentence = f"{states}: holds the state after step 5, newer than step 0 of this run, expected a folder without *"
+    sentence = (
+        f"{states}: holds the state after step 5, newer than step 0 of this run, expected a folder without newer states"
+    )
     with new_trainer(place, TINY, keep_activations=False) as trainer:
         for what, call in (("claiming", trainer.claim_directory), ("saving into", trainer.save_state)):
             refusal = partial(call, states)

@@ -6,7 +6,6 @@ import errno
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from starpullm.binding import prototypes
 from starpullm.checks.observer import Observer
@@ -15,15 +14,12 @@ from starpullm.checks.runs import Place, find_record, new_trainer, own_batch
 from starpullm.checks.statements import Statements
 from starpullm.errors import FileError, InvalidArgumentError, StateError
 from starpullm.files.checkpoint import read_checkpoint
-from starpullm.files.training_state import read_training_state
 from starpullm.resume import training_state
 
+from ..readers.training_state import read_training_state
 from .checkpoints import large_checkpoint
 from .options import MODEL, TINY, create_as_is
 from .processes import NO_FORMAT
-
-if TYPE_CHECKING:
-    pass
 
 _INT32_MAX = 2**31 - 1
 
