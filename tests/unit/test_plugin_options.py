@@ -1,0 +1,27 @@
+"""The defaults of the plugin's options, which it states without importing what they belong to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from starpullm.checks.isolation import DEFAULT_TIME_LIMIT, MAX_TIME_LIMIT
+from starpullm.pytest_plugin.options import OPTIONS
+from starpullm.speed.gate import BUDGET
+from starpullm.speed.rounds import ROUNDS
+
+
+def test_defaults_are_those_of_the_package() -> None:
+    defaults = {name: OPTIONS[name].default for name in ("blocks", "budget", "time_limit")}
+    assert defaults == {"blocks": ROUNDS, "budget": BUDGET, "time_limit": DEFAULT_TIME_LIMIT}
+
+
+@pytest.mark.parametrize("name", ["time_limit", "wait_limit"])
+@pytest.mark.parametrize("text", ["0", "-1", "inf", "nan", "1e9", "x"])
+def test_a_limit_is_a_number_of_seconds_that_a_child_can_have(name: str, text: str) -> None:
+    read = OPTIONS[name].read
+    assert read("0.5", Path()) == 0.5
+    assert read(f"{MAX_TIME_LIMIT:.0f}", Path()) == MAX_TIME_LIMIT
+    with pytest.raises(ValueError, match=f'found "?{text}"?, expected a positive number of seconds, at most 604800'):
+        read(text, Path())
