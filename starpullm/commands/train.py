@@ -20,7 +20,6 @@ from starpullm.data.loader import TokenLoader
 from starpullm.errors import FileError, FormatError, InvalidArgumentError
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.model import ModelConfig
-from starpullm.processes.ranks import check_same_options
 from starpullm.resume import TrainingState, training_state
 from starpullm.runtime import Runtime
 from starpullm.traces.run import Recording, save_run
@@ -165,8 +164,6 @@ def _train(
     say: Callable[[str], None] = (lambda line: None) if run.as_json else OUT.print
     if runtime.matmul != "strict":
         say(f"matmuls by {runtime.matmul}: not strict")
-    if runtime.comm:
-        check_same_options(runtime.comm, {"schedule": run.schedule})
     loader = _open_tokens(run.tokens, run, config, runtime)
     data_id = loader.fingerprint if state or run.save_every else 0
     if state:
