@@ -20,7 +20,7 @@ from starpullm.data.loader import TokenLoader
 from starpullm.errors import FileError, FormatError, InvalidArgumentError
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.model import ModelConfig
-from starpullm.processes.ranks import check_same_options
+from starpullm.processes.keeper import rank_and_size_from_environment
 from starpullm.resume import TrainingState, training_state
 from starpullm.runtime import Runtime
 from starpullm.traces.run import Recording, save_run
@@ -119,9 +119,9 @@ def _start_of(run: SimpleNamespace) -> tuple[ModelConfig, TrainingState | None]:
         return checkpoint_config(run.checkpoint), None
     state = training_state(run.resume)
     if state.passed_over:
-        ERR.print(f"note: {state.passed_over}")
+        _note(state.passed_over)
     if not state.strict:
-        ERR.print(f"note: {state.path}: a BLAS computed matmuls of its steps: not strict")
+        _note(f"{state.path}: a BLAS computed matmuls of its steps: not strict")
     if state.step > run.steps:
         raise InvalidArgumentError(
             f"{state.path}: {state.step} steps have been done, expected at most --steps {run.steps}"
@@ -142,7 +142,14 @@ def _say_other_settings(run: SimpleNamespace, state: TrainingState) -> None:
     )
     for name, found, given in settings:
         if np.float32(found) != np.float32(given):
-            ERR.print(f"note: {state.path}: step {state.step} had {name} {found:g}, by these options it is {given:g}")
+            _note(f"{state.path}: step {state.step} had {name} {found:g}, by these options it is {given:g}")
+
+
+def _note(sentence: str) -> None:
+    """Print a note, over ranks once."""
+    rank, _ = rank_and_size_from_environment()
+    if rank == 0:
+        ERR.print(f"note: {sentence}")
 
 
 def _folder_of_states(run: SimpleNamespace, state: TrainingState | None) -> Path | None:
@@ -165,8 +172,6 @@ def _train(
     say: Callable[[str], None] = (lambda line: None) if run.as_json else OUT.print
     if runtime.matmul != "strict":
         say(f"matmuls by {runtime.matmul}: not strict")
-    if runtime.comm:
-        check_same_options(runtime.comm, {"schedule": run.schedule})
     loader = _open_tokens(run.tokens, run, config, runtime)
     data_id = loader.fingerprint if state or run.save_every else 0
     if state:

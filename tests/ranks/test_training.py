@@ -132,26 +132,19 @@ def test_hangs(tmp_path: Path) -> None:
     assert re.search(r'training_programs\.py", line \d+ in hang', outcome.reports[1].stderr)
 
 
-@pytest.mark.parametrize(
-    ("option", "values"),
-    [
-        ("--sub-batches", "sub_batches is 1 on rank 0 and 2 on rank 1"),
-        ("--warm-up-steps", "schedule is Schedule(.*, warm_up_steps=1, .*) on rank 0 and .* on rank 1"),
-    ],
-)
-def test_different_options_are_refused(tmp_path: Path, option: str, values: str) -> None:
+def test_different_options_are_refused(tmp_path: Path) -> None:
     code = (
         "import sys; from starpullm.commands import main\n"
         "from starpullm.processes.ranks import rank_and_size_from_environment\n"
         "rank, _ = rank_and_size_from_environment()\n"
-        f"main([*sys.argv[1:], '{option}', str(rank + 1)])"
+        "main([*sys.argv[1:], '--sub-batches', str(rank + 1)])"
     )
     options = ("--checkpoint", model(tmp_path), "--tokens", token_file(tmp_path, 400), "--seq-len", 8)
     command = [sys.executable, "-c", code, "train", *map(str, options)]
     outcome = run_job(Job(command, TIME_LIMIT, ranks=2))
     assert isinstance(outcome, ExitedWith), outcome
     assert outcome.status == 2
-    assert re.search(f"different options on ranks: {values}", outcome.stderr)
+    assert "different options on ranks: sub_batches is 1 on rank 0 and 2 on rank 1" in outcome.stderr
     assert "Traceback" not in outcome.stderr
 
 

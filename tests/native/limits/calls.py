@@ -14,6 +14,8 @@ from starpullm.loss import Loss
 from starpullm.trainer import Trainer
 
 _ROOM = 4096
+_MAY_BE_NULL = ("session_submit_step", "learning_rate")
+"""The one pointer that stands for a default."""
 
 
 def check_pointers(statements: Statements, trainer: Trainer, loss: Loss) -> None:
@@ -25,7 +27,7 @@ def check_pointers(statements: Statements, trainer: Trainer, loss: Loss) -> None
         if result.type != "status":
             continue
         for position, parameter in enumerate(parameters):
-            if not parameter.pointers:
+            if not parameter.pointers or (name, parameter.name) == _MAY_BE_NULL:
                 continue
             with_null = list(_arguments(parameters, trainer, loss))
             with_null[position] = None
