@@ -155,7 +155,7 @@ class Trainer(Resource):
             check_same_options(
                 runtime.comm, {**_options_of_all_ranks(options, checkpoint, resume), "matmul": runtime.matmul}
             )
-        report_phase("loading the model")
+        report_phase("loading the model", 0)
         prototypes.call("session_create", runtime._handle, options, self._handle.address)
         self.runtime = runtime
         self.batch_size, self.seq_len, self.sub_batches = batch_size, seq_len, sub_batches
