@@ -168,6 +168,7 @@ class Trainer(Resource):
         prototypes.call("session_config", self._handle, config)
         self.config = model_config(config)
         self._last_step = 0 if resume is None else training_state(resume).step
+        report_phase("after loading the model", self._last_step)
         self._tensors = {group: self._read_tensor_table(number) for number, group in enumerate(GROUPS)}
 
     def submit(self, inputs: ArrayLike, targets: ArrayLike) -> Loss:
