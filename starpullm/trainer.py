@@ -152,7 +152,7 @@ class Trainer(Resource, HasTensors):
             check_same_options(
                 runtime.comm, {**_options_of_all_ranks(options, checkpoint, resume), "matmul": runtime.matmul}
             )
-        report_phase("loading the model")
+        report_phase("loading the model", 0)
         self.runtime = runtime
         self.batch_size, self.seq_len, self.sub_batches = batch_size, seq_len, sub_batches
         self.reduction = reduction
@@ -167,6 +167,7 @@ class Trainer(Resource, HasTensors):
         self.config = model_config(config)
         self._last_step = 0 if resume is None else training_state(resume).step
         self._tensors = TensorTable(self._handle)
+        report_phase("after loading the model", self._last_step)
 
     def submit(self, inputs: ArrayLike, targets: ArrayLike, *, learning_rate: float | None = None) -> Loss:
         """Submit one step (forward, backward, update) and return without waiting for it.

@@ -37,7 +37,7 @@ class Phase:
 
     def __str__(self) -> str:
         """Return the rank's step and phase in words, as messages have them at their end."""
-        finished = "before the first step" if self.step is None else f"last finished step {self.step}"
+        finished = f"last finished step {self.step}" if self.step else "before the first step"
         return f"{finished}, phase {self.phase}"
 
 
@@ -67,7 +67,7 @@ def report_phase(phase: str, step: int | None = None) -> None:
     phase
         The phase; its first 48 characters are kept.
     step
-        The last step that this process has finished, from 1; None: the same as before.
+        The last step that this process has finished, from 1; 0: none; None: the same as before.
     """
     _Own.phase = phase[:_PHASE_CHARACTERS]
     _Own.step = _Own.step if step is None else step

@@ -219,12 +219,12 @@ def failing_together(comm: Comm | None) -> Iterator[None]:
         yield
     except StarpullmError as error:
         own = error
-    first = next(((rank, error) for rank, error in enumerate(comm.allgather(own)) if error is not None), None)
+    failures: list[StarpullmError | None] = comm.allgather(own)
     if own is not None:
         raise own
-    if first is not None:
-        rank, error = first
-        raise type(error)(f"rank {rank}: {error}")
+    for rank, failure in enumerate(failures):
+        if failure is not None:
+            raise type(failure)(f"rank {rank}: {failure}")
 
 
 def check_same_options(comm: Comm, options: Mapping[str, object]) -> None:

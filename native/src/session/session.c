@@ -104,14 +104,16 @@ static status open_model(struct starpullm_session *session, const struct starpul
     return create_instrument(session, options);
 }
 
+/* Enters the runtime first, also if there is no session: all ranks have to take the same tags. */
 static status open_session(struct starpullm_session *session, struct starpullm_runtime *runtime,
                            const struct starpullm_session_options *options)
 {
-    if (!session)
-        return fail(STARPULLM_OUT_OF_MEMORY, "a session could not be allocated");
-    failure_init(&session->failure);
     int64_t first_tag;
     TRY(runtime_enter_session(runtime, &first_tag));
+    if (!session) {
+        runtime_leave_session(runtime);
+        return fail(STARPULLM_OUT_OF_MEMORY, "a session could not be allocated");
+    }
     session->runtime = runtime;
     if (!options->checkpoint == !options->resume)
         return fail(STARPULLM_INVALID_ARGUMENT, "checkpoint, resume: found %s, expected one of them",
@@ -131,6 +133,8 @@ status starpullm_session_create(starpullm_runtime *runtime, const struct starpul
     CHECK_STRUCT(options);
     CHECK_POINTER(session);
     struct starpullm_session *created = calloc(1, sizeof *created);
+    if (created)
+        failure_init(&created->failure);
     const status code = ranks_agree(open_session(created, runtime, options));
     if (code == STARPULLM_OK)
         *session = created;
