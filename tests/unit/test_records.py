@@ -249,6 +249,7 @@ def test_wrong_value(
         ("seed", 2**63, "an integer from 0 to 9223372036854775807"),
         ("learning_rate", 10**400, "a number that fits into binary64"),
     ],
+    ids=["batch_size", "num_layers", "steps", "seed", "learning_rate"],
 )
 def test_large_number(content: Json, load: Callable[[Json], GoldenRecord], key: str, value: int, expected: str) -> None:
     """Python's integers have no limit; everything that they are used for has one."""
