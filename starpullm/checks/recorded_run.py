@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from starpullm.checks.dependencies import required_edges
-from starpullm.processes.clocks import ClockReading, on_rank_0
 from starpullm.trace import Trace
-
-if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
 
 _COLUMNS = ("operation", "step", "sub_batch", "layer", "rank", "worker")
 
@@ -43,19 +39,3 @@ def recorded_run(trace: Trace, *, name: str, configuration: str) -> dict[str, An
         "tasks": columns,
         "critical_path": path,
     }
-
-
-def of_all_ranks(trace: Trace, comm: Comm, began: ClockReading, ended: ClockReading) -> Trace:
-    """Return a trace in which each task has the worker and times that the rank has recorded which ran it.
-
-    Times are on the clock of rank 0. All ranks must call this, with their own readings from before and after the tasks.
-    """
-    own = trace.tasks.copy()
-    for name in ("submit_ns", "start_ns", "end_ns"):
-        known = own[name] != 0
-        own[name][known] = on_rank_0(own[name][known], began, ended)
-    tasks = own.copy()
-    for rank, recorded in enumerate(comm.allgather(own)):
-        mine = tasks["rank"] == rank
-        tasks[mine] = recorded[mine]
-    return Trace(tasks, trace.accesses, trace.operations, trace.handles)

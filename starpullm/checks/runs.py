@@ -26,7 +26,7 @@ from starpullm.checks.llmc import run_llmc
 from starpullm.checks.observer import Observer
 from starpullm.checks.parity import check_parity, execution_order, make_inputs
 from starpullm.checks.placement import own_sequences
-from starpullm.checks.recorded_run import of_all_ranks, recorded_run
+from starpullm.checks.recorded_run import recorded_run
 from starpullm.checks.reduction import GradientErrorResult, check_gradients
 from starpullm.checks.reference64 import ReadTensor
 from starpullm.checks.references import record_trainer
@@ -40,6 +40,7 @@ from starpullm.processes.clocks import read_clock
 from starpullm.processes.ranks import guarded
 from starpullm.runtime import Runtime
 from starpullm.trace import Trace
+from starpullm.traces.merge import on_one_clock
 from starpullm.trainer import Instruments, Trainer
 
 R = TypeVar("R")
@@ -294,9 +295,7 @@ def record_steps(place: Place, *, record: str, sub_batches: int, reduction: str,
     runtime = place.runtime
     with _traced_trainer(place, record, sub_batches, reduction) as trainer:
         began = read_clock(runtime.comm)
-        trace = trace_steps(trainer, seed)
-        if runtime.comm is not None:
-            trace = of_all_ranks(trace, runtime.comm, began, read_clock(runtime.comm))
+        trace = on_one_clock(trace_steps(trainer, seed), runtime.comm, began, read_clock(runtime.comm))
     ranks = f" {runtime.ranks} ranks" if runtime.ranks > 1 else ""
     return recorded_run(
         trace,

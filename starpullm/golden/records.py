@@ -318,9 +318,10 @@ class _Node:
         return self._value
 
     def number(self) -> float:
-        if type(self._value) not in (int, float) or abs(self._value) > sys.float_info.max:
+        value = self._value
+        if not isinstance(value, int | float) or isinstance(value, bool) or abs(value) > sys.float_info.max:
             raise self.refusal("a number that fits into binary64")
-        return float(self._value)
+        return float(value)
 
     def hex(self, digits: int) -> str:
         if not isinstance(self._value, str) or not re.fullmatch(f"[0-9a-f]{{{digits}}}", self._value):

@@ -10,7 +10,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.files.checkpoint import checkpoint_config
-from starpullm.processes.children import Child
+from starpullm.processes.children import Child, Service
 from starpullm.processes.progress import report_phase
 from starpullm.speed.measure import result_of
 from starpullm.speed.noise import ENOUGH_VALUES, median_interval
@@ -140,7 +140,7 @@ class Peer:
     name: str
     workload: Workload
     library: Path | None = None
-    service: Callable[..., AbstractContextManager[tuple[str, Callable[[int], dict[str, Any]]]]] = _serve_training
+    service: Callable[..., Service] = _serve_training
 
 
 def compare(

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from starpullm.checks.dependencies import required_edges
 from starpullm.trace import Trace
-
-TRANSFER = "transfer"
-"""The operation that is a message between ranks; it runs on no worker."""
+from starpullm.traces.merge import is_kernel
 
 
 class WorkerTime(NamedTuple):
@@ -61,26 +57,3 @@ def attribute_time(trace: Trace, begin_ns: int, end_ns: int, *, workers: int, ra
         runtime_time += int((spans * unused).sum())
     waiting_time = capacity - busy_time - runtime_time
     return WorkerTime(busy_time / capacity, runtime_time / capacity, waiting_time / capacity, tuple(idle))
-
-
-def merge_ranks(trace: Trace, tasks_of_ranks: Sequence[NDArray[np.void]]) -> Trace:
-    """Return a rank's trace with the worker and times of each task taken from the rank that ran it.
-
-    Both ranks of a message have recorded it; the later of the two ends counts.
-    """
-    tasks = trace.tasks.copy()
-    kernel = is_kernel(trace)
-    for rank, recorded in enumerate(tasks_of_ranks):
-        own = kernel & (tasks["rank"] == rank)
-        for name in ("worker", "submit_ns", "start_ns", "end_ns"):
-            tasks[name][own] = recorded[name][own]
-        ends = tasks["end_ns"]
-        ends[~kernel] = np.maximum(ends[~kernel], recorded["end_ns"][~kernel])
-    return Trace(tasks, trace.accesses, trace.operations, trace.handles)
-
-
-def is_kernel(trace: Trace) -> NDArray[np.bool_]:
-    """Return, for each task, whether a worker ran it: all tasks but messages, shape (tasks,)."""
-    names = np.array([name != TRANSFER for name in trace.operations], bool)
-    kernels: NDArray[np.bool_] = names[trace.tasks["operation"]]
-    return kernels

@@ -12,8 +12,8 @@ import numpy as np
 
 from starpullm.checks.dependencies import required_edges
 from starpullm.checks.result import CheckResult, Outcome
-from starpullm.speed.attribution import is_kernel
 from starpullm.trace import AccessMode, Trace
+from starpullm.traces.merge import is_kernel
 
 
 @dataclass(frozen=True, kw_only=True)

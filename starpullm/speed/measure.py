@@ -19,9 +19,10 @@ from starpullm.processes.job import ExitedWith
 from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import default_exit_status, guarded
 from starpullm.runtime import Partition, Runtime
-from starpullm.speed.attribution import TRANSFER, attribute_time, is_kernel
+from starpullm.speed.attribution import attribute_time
 from starpullm.speed.limit import matmul_flops, measure_peaks
 from starpullm.speed.workload import Run, Workload, all_values, make_batches, open_runtime, open_trainer, run_steps
+from starpullm.traces.merge import TRANSFER, is_kernel
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm

@@ -24,12 +24,12 @@ from starpullm.processes.children import Child
 from starpullm.processes.lock import machine_lock
 from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import guarded
-from starpullm.speed.attribution import is_kernel
 from starpullm.speed.bits import digest_tensors, has_fixed_bits
 from starpullm.speed.cost import GraphCost, graph_cost
 from starpullm.speed.gate import STEP
 from starpullm.speed.limit import matmul_flops, measure_peaks
 from starpullm.speed.workload import Workload, make_batches, open_runtime, open_trainer, run_steps
+from starpullm.traces.merge import is_kernel
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError
+from starpullm.processes.clocks import on_rank_0, read_clock
 from starpullm.runtime import Partition, Runtime
-from starpullm.speed.attribution import merge_ranks
 from starpullm.trace import Trace
+from starpullm.traces.merge import on_one_clock
 from starpullm.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def make_batches(workload: Workload, trainer: Trainer, number: int) -> list[list
 
 
 class Run(NamedTuple):
-    """Steps that all ranks have run: the first begin, the last end, and the merged trace if there is one."""
+    """Steps that all ranks have run, by the clock of rank 0: the first begin, the last end, and the trace if any."""
 
     begin_ns: int
     end_ns: int
@@ -127,6 +128,7 @@ def run_steps(trainer: Trainer, batches: Sequence[Sequence[NDArray[np.int32]]], 
     comm = trainer.runtime.comm
     if trace:
         trainer.clear_trace()
+    clock = read_clock(comm)
     if comm:
         comm.Barrier()
     begin = time.monotonic_ns()
@@ -134,13 +136,10 @@ def run_steps(trainer: Trainer, batches: Sequence[Sequence[NDArray[np.int32]]], 
         trainer.submit(inputs, targets)
     trainer.wait()
     end = time.monotonic_ns()
-    # All ranks are on this machine and read the same clock.
-    begins, ends = zip(*all_values(comm, (begin, end)), strict=True)
-    recorded = None
-    if trace:
-        own_trace = trainer.trace()
-        recorded = merge_ranks(own_trace, all_values(comm, own_trace.tasks))
-    return Run(min(begins), max(ends), recorded)
+    ended = read_clock(comm)
+    own = on_rank_0(np.array([begin, end]), clock, ended).tolist()
+    begins, ends = zip(*all_values(comm, own), strict=True)
+    return Run(min(begins), max(ends), on_one_clock(trainer.trace(), comm, clock, ended) if trace else None)
 
 
 def all_values(comm: Comm | None, value: _Value) -> list[_Value]:

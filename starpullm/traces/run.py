@@ -13,15 +13,14 @@ from numpy.typing import NDArray
 
 import starpullm
 from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK
-from starpullm.errors import InvalidArgumentError, RuntimeFailureError
+from starpullm.errors import InvalidArgumentError
 from starpullm.files.header import StrPath
 from starpullm.files.trace import ACCESS, TASK, TraceFile, read_trace_file, write_trace_file
-from starpullm.processes.clocks import ClockReading, on_rank_0, read_clock
+from starpullm.processes.clocks import read_clock
 from starpullm.processes.hosts import host_name
 from starpullm.trace import HandleInfo, Trace
+from starpullm.traces.merge import on_one_clock
 from starpullm.trainer import Trainer
-
-_TIMES = ("submit_ns", "start_ns", "end_ns")
 
 
 @dataclass(frozen=True)
@@ -99,25 +98,15 @@ class Recording:
         RuntimeFailureError
             If the ranks have submitted different tasks.
         """
-        trainer, runtime = self._trainer, self._trainer.runtime
-        trace = trainer.trace()
-        ended = read_clock(runtime.comm)
+        trainer, comm = self._trainer, self._trainer.runtime.comm
+        own = trainer.trace()
+        ended = read_clock(comm)
+        trace = on_one_clock(own, comm, self._began, ended)
         uncertainty = max(self._began.uncertainty_ns, ended.uncertainty_ns)
-        info = RankInfo(host_name(), str(runtime.partition), uncertainty)
-        ranks = [info]
-        if runtime.comm is not None:
-            own = _own_tasks(trace, runtime.rank, self._began, ended)
-            parts = runtime.comm.gather((info, trace.handles, len(trace), own))
-            if parts is None:
-                return None
-            ranks = [part[0] for part in parts]
-            for rank, (_, handles, length, own) in enumerate(parts):
-                if (handles, length) != (trace.handles, len(trace)):
-                    raise RuntimeFailureError(
-                        f"trace: rank {rank} has {length} tasks on {len(handles)} handles, expected those of rank 0: "
-                        f"{len(trace)} on {len(trace.handles)}"
-                    )
-                trace.tasks[trace.tasks["rank"] == rank] = own
+        info = RankInfo(host_name(), str(trainer.runtime.partition), uncertainty)
+        ranks = [info] if comm is None else comm.gather(info)
+        if ranks is None:
+            return None
         return TracedRun(trace, tuple(ranks), _settings(trainer), self._unix_ns, f"starpullm {starpullm.__version__}")
 
 
@@ -164,15 +153,6 @@ def load_run(path: StrPath) -> TracedRun:
         unix_ns=unix_ns if isinstance(unix_ns, int) else 0,
         program=stored.program,
     )
-
-
-def _own_tasks(trace: Trace, rank: int, began: ClockReading, ended: ClockReading) -> NDArray[np.void]:
-    """Return the tasks of this rank, with times on the clock of rank 0."""
-    own: NDArray[np.void] = trace.tasks[trace.tasks["rank"] == rank]
-    for name in _TIMES:
-        known = own[name] != 0
-        own[name][known] = on_rank_0(own[name][known], began, ended)
-    return own
 
 
 def _settings(trainer: Trainer) -> dict[str, Any]:

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
-from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK
-from starpullm.checks.recorded_run import of_all_ranks, recorded_run
-from starpullm.processes.clocks import ClockReading
+from starpullm.checks.recorded_run import recorded_run
 from starpullm.trace import Trace
 
 from .test_dependencies import RW, R, W, make_trace
@@ -49,31 +43,3 @@ def test_no_task_is_an_empty_recording() -> None:
         found = recorded_run(trace, name="", configuration="")
         assert found["tasks"]["start"] == [0] * len(trace)
         assert found["critical_path"] == list(range(len(trace)))
-
-
-def test_times_of_ranks_are_on_one_clock() -> None:
-    """The clock of rank 1 is 1000 ns ahead; each rank knows the times of its own tasks only."""
-    tables = []
-    for rank in range(2):
-        tasks = np.zeros(2, TRACE_TASK)
-        tasks["rank"] = [0, 1]
-        tasks["worker"] = [5 if rank == 0 else -1, 7 if rank == 1 else -1]
-        tasks["start_ns"][rank], tasks["end_ns"][rank] = 2000 + 1000 * rank, 2500 + 1000 * rank
-        tables.append(tasks)
-    aligned = [tables[0].copy(), tables[1].copy()]
-    for name in ("start_ns", "end_ns"):
-        aligned[1][name][1] -= 1000
-
-    class Ranks:
-        """What of_all_ranks asks of a communicator."""
-
-        def allgather(self, own: NDArray[np.void]) -> list[NDArray[np.void]]:
-            assert (own == aligned[1]).all()
-            return aligned
-
-    reading = ClockReading(at_ns=0, ahead_ns=1000)
-    trace = Trace(tables[1], np.zeros(0, TRACE_ACCESS), ("work",), ())
-    merged = of_all_ranks(trace, cast(Any, Ranks()), reading, reading).tasks
-    assert merged["worker"].tolist() == [5, 7]
-    assert (merged["start_ns"].tolist(), merged["end_ns"].tolist()) == ([2000, 2000], [2500, 2500])
-    assert merged["submit_ns"].tolist() == [0, 0]  # unknown

@@ -129,7 +129,8 @@ def test_raw_tensors_that_are_damaged(tmp_path: Path, tiny: Path) -> None:
     shutil.copy(tiny.with_suffix(".npz"), arrays)
     with pytest.raises(FormatError, match=r"expected the values of qkvw\[2\]"):
         GoldenRecord.load(path).raw_tensor(0, "grads", "qkvw[2]")
-    np.savez_compressed(arrays, **{"0/grads/wte": np.zeros(1000, np.float32)})
+    values: dict[str, Any] = {"0/grads/wte": np.zeros(1000, np.float32)}
+    np.savez_compressed(arrays, **values)
     content = bytearray(arrays.read_bytes())
     content[content.index(b"wte.npy") + len(b"wte.npy") + 20] = 0xFF
     arrays.write_bytes(content)
@@ -249,6 +250,7 @@ def test_wrong_value(
         ("seed", 2**63, "an integer from 0 to 9223372036854775807"),
         ("learning_rate", 10**400, "a number that fits into binary64"),
     ],
+    ids=["batch_size", "num_layers", "steps", "seed", "learning_rate"],
 )
 def test_large_number(content: Json, load: Callable[[Json], GoldenRecord], key: str, value: int, expected: str) -> None:
     """Python's integers have no limit; everything that they are used for has one."""

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK
 from starpullm.checks.result import json_value
 from starpullm.errors import InvalidArgumentError
 from starpullm.golden.records import shipped_record
-from starpullm.speed.attribution import attribute_time, merge_ranks
+from starpullm.speed.attribution import attribute_time
 from starpullm.speed.limit import matmul_flops
 from starpullm.speed.measure import Throughput
 from starpullm.trace import AccessMode, HandleInfo, Trace
@@ -163,17 +162,3 @@ def test_a_message_is_no_kernel_but_what_follows_waits_for_it() -> None:
     assert time.kernels == pytest.approx(70 / 200)
     assert time.runtime == pytest.approx(10 / 200)
     assert time.waiting == pytest.approx(120 / 200)
-
-
-def times_of(trace: Trace) -> list[tuple[int, int, int]]:
-    return [(int(task["worker"]), int(task["start_ns"]), int(task["end_ns"])) for task in trace.tasks]
-
-
-def test_ranks_are_merged() -> None:
-    """Each task from the rank that ran it; a message from whoever saw it last."""
-    operations = (0, 0, TRANSFER)
-    own = trace_of((0, 1, 5, 9, "", "a"), (1, -1, 0, 0, "a", "b"), (0, -1, 10, 20, "b", "c"), operations=operations)
-    other = trace_of((0, -1, 0, 0, "", "a"), (1, 2, 10, 30, "a", "b"), (0, -1, 12, 25, "b", "c"), operations=operations)
-    tables: list[NDArray[np.void]] = [own.tasks, other.tasks]
-    assert times_of(merge_ranks(own, tables)) == [(1, 5, 9), (2, 10, 30), (-1, 10, 25)]
-    assert times_of(own)[1] == (-1, 0, 0)
