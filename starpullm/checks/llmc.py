@@ -100,7 +100,7 @@ def run_llmc(
     Parameters
     ----------
     library
-        Shared object with llm.c's functions; docs/validating.md says how to build it.
+        Shared object with llm.c's functions; docs/suite.md says how to build it.
     record
         Model, tokens and settings.
     checkpoint

@@ -1,6 +1,6 @@
 """The throughput gate's decision: whether a build is slower than another one, or than stored runs of the same machine.
 
-docs/throughput.md describes it. A quantity's change is the average of two comparisons, one with each of the baseline's
+docs/performance.md describes it. A quantity's change is the average of two comparisons, one with each of the baseline's
 two processes. A comparison with the mean of the baseline's two turns would make a build on a busy machine look faster
 than itself: disturbances only slow down, and one of two turns is disturbed more often than one turn.
 """

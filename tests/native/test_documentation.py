@@ -28,15 +28,7 @@ from .children import TWO_CORES, Finished, run_cli, run_command
 
 ROOT = Path(__file__).parents[2]
 MARK = f"<!-- run by {Path(__file__).relative_to(ROOT)} -->"
-PAGES = (
-    "get-started.md",
-    "own-machine.md",
-    "report.md",
-    "traces.md",
-    "train-and-sample.md",
-    "usage.md",
-    "validating.md",
-)
+PAGES = ("reference.md", "results.md", "start.md", "suite.md")
 MODEL = ModelConfig(
     max_seq_len=128,
     vocab_size=byte_encoding().vocab_size,

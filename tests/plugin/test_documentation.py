@@ -1,4 +1,4 @@
-"""docs/validating.md: its example runs as it stands, and it names every option and fixture."""
+"""docs/suite.md: its example runs as it stands, and it names every option and fixture."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starpullm.pytest_plugin import FIXTURES
 
 from .conftest import Run
 
-PAGE = Path(__file__).parents[2] / "docs" / "validating.md"
+PAGE = Path(__file__).parents[2] / "docs" / "suite.md"
 
 
 def test_example(run: Run, pytester: pytest.Pytester) -> None:

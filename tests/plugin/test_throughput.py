@@ -202,7 +202,7 @@ KERNELS = set(
 
 
 def verdict_of(low: float, high: float) -> str:
-    """The rule of docs/throughput.md, for the default budget."""
+    """The rule of docs/performance.md, for the default budget."""
     if low > 0.02:
         return "slower"
     if high < 0:

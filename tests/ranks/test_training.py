@@ -107,7 +107,7 @@ def test_raises_without_a_guard(tmp_path: Path, where: str) -> None:
 
 
 def test_the_example_of_the_page(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "usage.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference.md").read_text("utf-8")
     [example] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     code = f"import os; os.chdir({str(model(tmp_path).rename(tmp_path / 'model.bin').parent)!r})\n{example}"
     outcome = run_job(Job([sys.executable, "-c", code], TIME_LIMIT, 2))
