@@ -53,11 +53,18 @@ def make_record(
         path = directory / "record.json"
         path.write_text(json.dumps(content))
         content["steps"] = train_llmc(library, GoldenRecord.load(path, with_results=False), checkpoint)
-        path.write_text(json.dumps(content, indent=0) + "\n")
+        path.write_text(_text(content), "utf-8")
         GoldenRecord.load(path)
         with atomic_write(out) as file:
             file.write(path.read_bytes())
     return GoldenRecord.load(out)
+
+
+def _text(content: Mapping[str, Any]) -> str:
+    """Return a record as JSON with a line for each step."""
+    head = json.dumps({name: value for name, value in content.items() if name != "steps"})
+    steps = ",\n".join(json.dumps(step) for step in content["steps"])
+    return f'{head.removesuffix("}")}, "steps": [\n{steps}\n]}}\n'
 
 
 def _check_bits(library: Path, record: GoldenRecord, directory: Path) -> None:
