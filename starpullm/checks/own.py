@@ -25,6 +25,7 @@ from starpullm.processes.progress import report_phase
 class OwnResult(CheckResult):
     """What a function without a result has asserted; ``compared`` counts the assert statements that were reached."""
 
+    unit: str = "assertions"
     lines: tuple[str, ...] = ()
 
     def detail_lines(self) -> Iterator[str]:

@@ -1,22 +1,29 @@
-"""How a job can end: one type for each way, with a text that says what is known of the cause."""
+"""A job, and how it can end: one type for each way, with a text that says what is known of the cause."""
 
 from __future__ import annotations
 
 import re
 import signal
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from starpullm.errors import RuntimeFailureError
 from starpullm.processes.progress import Failure, Phase
 
-if TYPE_CHECKING:
-    from starpullm.processes.job import Job
-
 _STARPU_ABORT = re.compile(r"^\[starpu\].*\[(?:abort|assert failure)\].*$", re.MULTILINE)
 _TAIL_LINES = 40  # of a rank's output, in an ending's text; Python's stacks of a few threads fit
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run, for how long at most, and with which environment variables in addition to those of this process."""
+
+    command: Sequence[str]
+    time_limit: float
+    ranks: int | None = None
+    """How many under mpirun, all on this machine; None: one process without mpirun."""
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -25,7 +25,7 @@ import psutil
 
 from starpullm.errors import RuntimeFailureError
 from starpullm.processes import keeper
-from starpullm.processes.endings import Completed, Crashed, ExitedWith, JobEnding, RankReport, Stopped, TimedOut
+from starpullm.processes.endings import Completed, Crashed, ExitedWith, Job, JobEnding, RankReport, Stopped, TimedOut
 from starpullm.processes.mpirun import mpi_parameters, mpirun_here, outer_job_variables
 from starpullm.processes.progress import DIRECTORY_VARIABLE, read_failures, read_phases
 from starpullm.processes.stacks import native_stacks
@@ -63,17 +63,6 @@ _STACK_SECONDS = 10.0  # for the native stacks of all ranks together
 _ABORT_SECONDS = 2.0  # for Python's stacks, which faulthandler writes at SIGABRT
 _DYING_SECONDS = 0.5  # mpirun may end before the kernel has removed a rank that mpirun killed
 _KILL_SECONDS = 10.0
-
-
-@dataclass(frozen=True)
-class Job:
-    """What to run, for how long at most, and with which environment variables in addition to those of this process."""
-
-    command: Sequence[str]
-    time_limit: float
-    ranks: int | None = None
-    """How many under mpirun, all on this machine; None: one process without mpirun."""
-    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def run_job(job: Job, stop: threading.Event | None = None) -> JobEnding:

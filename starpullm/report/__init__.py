@@ -4,8 +4,8 @@ Nothing here runs a check or knows who ran them: the page is made from the JSON 
 msgspec, the packages of the extra ``report``, are imported when a page is made or a file is read.
 """
 
-from starpullm.report.document import VERSION, Document, new_document, read_document, write_document
-from starpullm.report.folder import JSON_NAME, PAGE_NAME, PageError, ReportFolder, remake_page, require_packages
+from starpullm.report.document import JSON_NAME, VERSION, Document, new_document, read_document, write_document
+from starpullm.report.folder import PAGE_NAME, PageError, ReportFolder, remake_page, require_packages
 from starpullm.report.merge import Run, merge, read_jobs, read_run
 
 __all__ = [

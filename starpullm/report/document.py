@@ -10,16 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
 
-import numpy as np
-
-from starpullm.errors import FileError, FormatError
+from starpullm.errors import FormatError
 from starpullm.files.atomic import atomic_write
-from starpullm.files.header import reason
+from starpullm.files.json_reader import read_json
 
 VERSION = 4
 
-MAX_DEPTH = 64
-"""Of objects and arrays in each other. The reports of this package have ten."""
+JSON_NAME = "report.json"
+"""Of the file in a report's folder."""
 
 Document: TypeAlias = dict[str, Any]
 """The content of a report's JSON file, with the keys and values of `ReportFile`."""
@@ -225,7 +223,7 @@ def read_document(path: Path) -> Document:
     FormatError
         If it isn't a report of this version.
     """
-    found = read_json(path, "a report in JSON")
+    found = read_json(path)
     version = found.get("version") if isinstance(found, dict) else None
     if version != VERSION:
         said = "a file without a version" if version is None else f"version {version}"
@@ -250,40 +248,6 @@ def check_document(document: Document, name: str) -> None:
             wrong = next((number for number in numbers if not 0 <= number < count), None)
             if wrong is not None:
                 raise FormatError(f"{name}: {what} of a recording: found {wrong}, expected numbers below {count}")
-
-
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-
-
-def read_json(path: Path, what: str) -> Any:
-    """Return the content of a JSON file; ``what`` says what was expected.
-
-    Raises
-    ------
-    FileError
-        If the file can't be read.
-    FormatError
-        If it isn't JSON, or if more than ``MAX_DEPTH`` objects and arrays are in each other.
-    """
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise FileError(f"{path}: can't be read: {reason(error)}", error.errno, str(path)) from error
-    except ValueError as error:  # a NUL in the path
-        raise FileError(f"{str(path)!r}: can't be read: {error}") from error
-    marks = np.frombuffer(_STRING.sub(b"", text), np.uint8)
-    opened, closed = (np.isin(marks, np.frombuffer(of, np.uint8)).astype(np.int64) for of in (b"[{", b"]}"))
-    depth = int(np.cumsum(opened - closed).max(initial=0))
-    if depth > MAX_DEPTH:
-        raise FormatError(f"{path}: expected {what}: found {depth} objects in each other, at most {MAX_DEPTH}")
-    try:
-        return json.loads(text, parse_constant=_refuse)
-    except ValueError as error:
-        raise FormatError(f"{path}: expected {what}: {error}") from error
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"found {constant}, expected a finite number")
 
 
 def check_type(value: object, expected: type, name: str) -> None:

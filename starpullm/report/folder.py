@@ -10,9 +10,8 @@ from pathlib import Path
 from starpullm.errors import FileError, FormatError, MissingDependencyError, StarpullmError
 from starpullm.files.atomic import atomic_write
 from starpullm.files.header import reason
-from starpullm.report.document import Document, read_document, write_document
+from starpullm.report.document import JSON_NAME, Document, read_document, write_document
 
-JSON_NAME = "report.json"
 PAGE_NAME = "index.html"
 
 _SHARE = 0.05

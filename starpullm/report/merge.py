@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
 
 from starpullm.errors import FileError, FormatError, InvalidArgumentError
-from starpullm.report.document import Document, check_type, new_document, read_document, read_json
-from starpullm.report.folder import JSON_NAME
+from starpullm.files.json_reader import read_json
+from starpullm.report.document import JSON_NAME, Document, check_type, new_document, read_document
 from starpullm.report.left_out import NOT_REACHED, LeftOut
 from starpullm.report.verdict import verdict_of
 
@@ -185,7 +185,7 @@ def read_jobs(path: Path) -> tuple[list[Run], int]:
         If the summary can't be read or isn't one.
     """
     what = "the summary.json of ci/slurm"
-    summary: Summary = read_json(path, what)
+    summary: Summary = read_json(path)
     check_type(summary, Summary, f"{path}: expected {what}")
     return [run for job in summary["jobs"] for run in _runs(job, path.parent)], summary["status"]
 
