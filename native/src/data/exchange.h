@@ -3,7 +3,9 @@
 #ifndef STARPULLM_EXCHANGE_H
 #define STARPULLM_EXCHANGE_H
 
-#include "data/data.h"
+#include "status.h"
+
+struct data;
 
 /* Tells StarPU-MPI the data's tag and owner. */
 void exchange_register(struct data *data);

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "data/data.h"
 #include "runtime/ranks_mpi.h"
 #include "runtime/runtime.h"
 
