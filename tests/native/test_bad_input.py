@@ -409,6 +409,7 @@ TRAINER_CALLS: dict[str, Callable[[Trainer, str], object]] = {
     "wait": lambda trainer, path: trainer.wait(),
     "tensor": lambda trainer, path: trainer.tensor("params", "wte"),
     "save_checkpoint": lambda trainer, path: trainer.save_checkpoint(path),
+    "claim_directory": lambda trainer, path: trainer.claim_directory(path),
     "save_state": lambda trainer, path: trainer.save_state(path),
     "wait_saved": lambda trainer, path: trainer.wait_saved(),
     "gather": lambda trainer, path: trainer.gather(),

@@ -309,7 +309,7 @@ def test_an_abort_inside_starpu_shows_its_assertion(run: Run, pytester: pytest.P
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "1x1 lws: the process was ended by SIGABRT (*, phase running call_from_outside_a_worker)",
+            "1x1 lws: the process was ended by SIGABRT (*, phase running call_from_outside_a_worker): StarPU *",
             "[[]starpu[]]*assert failure[]]*Cannot be called from outside a worker*",
             "*in call_from_outside_a_worker",
         ]

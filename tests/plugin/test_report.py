@@ -39,10 +39,7 @@ def test_report_of_a_failure(run: Run, tampered: Path, pytester: pytest.Pytester
     assert document["selection"]["partitions"] == ["2x1"]
     assert {"several ranks", "partitions of more than 2 cores", "partition 1x2"} <= set(left_out(document))
     assert sorted(left_out(document)["tests of memory"]) == [
-        "test_memory.py::test_memory_that_runs_out_is_told",
         "test_memory.py::test_nothing_grows[2x1-lws]",
-        "test_memory.py::test_operations_leave_nothing",
-        "test_memory.py::test_refused_tasks_leave_nothing",
         "test_memory.py::test_runtimes_leave_nothing",
         "test_memory.py::test_trainers_leave_nothing",
     ]

@@ -67,17 +67,18 @@ static status list_tensors(struct saving *saving, const struct graph_options *g)
     return STARPULLM_OK;
 }
 
-static status saving_create(const struct graph_options *graph, struct saving **created)
+static status saving_create(struct starpullm_session *session)
 {
     struct saving *saving = calloc(1, sizeof *saving);
     if (!saving)
         return fail(STARPULLM_OUT_OF_MEMORY, "the saving of training states could not be allocated");
+    saving->of_tasks = &session->failure;
     saving->last = &saving->first;
     pthread_mutex_init(&saving->mutex, NULL);
     pthread_cond_init(&saving->changed, NULL);
-    const status code = list_tensors(saving, graph);
+    const status code = list_tensors(saving, &session->graph);
     if (code == STARPULLM_OK)
-        *created = saving;
+        session->saving = saving;
     else
         saving_destroy(saving);
     return code;
@@ -224,7 +225,7 @@ static status claim_in(struct starpullm_session *session, const char *directory,
 {
     const struct state_root *root;
     if (!session->saving)
-        TRY(saving_create(&session->graph, &session->saving));
+        TRY(saving_create(session));
     return claim(session->saving, directory, run, session->updates, &root);
 }
 
@@ -248,10 +249,8 @@ status starpullm_session_save_state(starpullm_session *session, const struct sta
     if (session->instrument && instrument_audit(session->instrument))
         return fail(STARPULLM_INVALID_STATE, "the session is audited, expected one that isn't: a state is written "
                                              "while tasks run, from memory that the audit closes outside of tasks");
-    if (!session->saving) {
-        TRY(saving_create(&session->graph, &session->saving));
-        session->saving->of_tasks = &session->failure;
-    }
+    if (!session->saving)
+        TRY(saving_create(session));
     const struct adamw_options *adamw = &session->adamw;
     const struct training_state_meta meta = {
         .config = session->graph.config,

@@ -95,7 +95,7 @@ def _operations(
         Observer(trainer).release()
 
     def save(trainer: Trainer) -> None:
-        trainer.save_state(states)
+        trainer.save_state(tempfile.mkdtemp(dir=states))  # a folder with another run's state is refused
         trainer.wait_saved()
 
     yield Operation("a trainer", nullcontext, open_and_close)
