@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -128,7 +129,7 @@ def _check_cores_of_two_units(statements: Statements) -> None:
     statements.equal("units of threads on cores of two units", [(unit, 1) for unit in units], sorted(places))
 
 
-def _check_guest(statements: Statements, signals: str) -> None:
+def _check_guest(statements: Statements, signals: list[int]) -> None:
     """State that a runtime writes nothing, catches no signal and leaves the variables of the environment alone.
 
     The process is bound to one unit, of which StarPU would warn; it does so if the user asks for it. `signals` are
@@ -154,9 +155,11 @@ def _check_guest(statements: Statements, signals: str) -> None:
             statements.equal("StarPU's warning, which the user has asked for", True, "only one CPU" in text)
 
 
-def _caught_signals() -> str:
+def _caught_signals() -> list[int]:
+    """Return the signals that this process catches, without those that the C library keeps for its own threads."""
     status = Path("/proc/self/status").read_text("ascii", "replace")
-    return next(line for line in status.splitlines() if line.startswith("SigCgt"))
+    caught = int(next(line for line in status.splitlines() if line.startswith("SigCgt")).split()[1], 16)
+    return [number for number in sorted(signal.valid_signals()) if caught >> (number - 1) & 1]
 
 
 def _variables() -> dict[str, bytes | None]:
