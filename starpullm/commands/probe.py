@@ -1,4 +1,4 @@
-"""``starpullm probe``: asks of any StarPU program whether its results depend on the schedule."""
+"""``starpullm probe``: asks of a StarPU program whether its results depend on the schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schedule and data questions asked of any StarPU program, through a scheduling policy that it loads unchanged."""
+"""The schedule and data questions asked of a StarPU program, through a scheduling policy that it loads unchanged."""
 
 from starpullm.probe.check import probe_program
 from starpullm.probe.result import ProbeResult

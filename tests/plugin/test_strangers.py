@@ -203,7 +203,7 @@ def test_values_of_an_assertion_on_ranks(run_ranks: Run, pytester: pytest.Pytest
 
 
 def test_one_placement_has_nothing_to_compare_with(run: Run) -> None:
-    """The last command of docs/start.md."""
+    """A run on one partition, as docs/start.md has it, compares no two placements."""
     options = ("--starpullm-records", "tiny", "-k", "same_everywhere", "--starpullm-report", "report.json")
     result = run("--pyargs", "starpullm.suite", *options, "--starpullm-strict")
     result.assert_outcomes(passed=1, deselected=result.parseoutcomes()["deselected"])
