@@ -124,11 +124,6 @@ def call(name: str, *arguments: Any) -> Any:
     return function(*converted)
 
 
-def call_as_is(name: str, *arguments: Any) -> Any:
-    """Call ``starpullm_<name>`` with pointers as ctypes has them, None for NULL; a status raises as in `call`."""
-    return _function(name)[0](*arguments)
-
-
 def _exception(code: int) -> StarpullmError:
     sentence = call("last_error").decode(errors="replace")
     kind = _EXCEPTIONS[code]

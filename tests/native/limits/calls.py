@@ -18,6 +18,11 @@ _MAY_BE_NULL = ("session_submit_step", "learning_rate")
 """The one pointer that stands for a default."""
 
 
+def call_as_is(name: str, *arguments: Any) -> Any:
+    """Call ``starpullm_<name>`` with pointers as ctypes has them, None for NULL; a status raises as elsewhere."""
+    return prototypes._function(name)[0](*arguments)
+
+
 def check_pointers(statements: Statements, trainer: Trainer, loss: Loss) -> None:
     """State that each pointer is missed if it is NULL, and that each struct's size is looked at.
 
@@ -35,7 +40,7 @@ def check_pointers(statements: Statements, trainer: Trainer, loss: Loss) -> None
                 f"{name} without {parameter.name}",
                 InvalidArgumentError,
                 f"starpullm_{name}: {parameter.name} is NULL",
-                partial(prototypes.call_as_is, name, *with_null),
+                partial(call_as_is, name, *with_null),
             )
             if parameter.type not in header.structs() or not hasattr(structs.new(parameter.type), "size"):
                 continue
@@ -49,7 +54,7 @@ def check_pointers(statements: Statements, trainer: Trainer, loss: Loss) -> None
                     f"{name} with {parameter.name} of {other} bytes",
                     InvalidArgumentError,
                     f"starpullm_{name}: {parameter.name}->size is {other}, expected {size}",
-                    partial(prototypes.call_as_is, name, *changed),
+                    partial(call_as_is, name, *changed),
                 )
 
 
@@ -61,7 +66,7 @@ def check_no_objects(statements: Statements) -> None:
         ("loss_destroy", None),
         ("session_destroy", None),
     ):
-        statements.equal(f"{name} of NULL", expected, prototypes.call_as_is(name, None))
+        statements.equal(f"{name} of NULL", expected, call_as_is(name, None))
 
 
 def _arguments(parameters: list[header.Declaration], trainer: Trainer, loss: Loss) -> Iterator[Any]:
