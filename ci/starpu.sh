@@ -6,9 +6,11 @@ STARPU_NEEDED="StarPU 1.4.10 or newer, older than 1.5, configured with --enable-
 STARPU_CACHE=$CACHE/starpu
 STARPU_WORK=$CACHE/starpu-build
 
-# Each parallel worker takes a scheduling context and StarPU's default of 10 leaves room for 8 of them, hence 64.
+# Each parallel worker takes a scheduling context and StarPU's default of 10 leaves room for 8 of them, hence 64. Each data
+# handle has a table with an entry for each pair of memory nodes: it takes 2.7 KiB with 8 nodes, which are enough for NUMA
+# nodes and a disk, and 73 KiB with 64. The number of processors takes nothing of a handle, and 0.5 MiB of a process.
 STARPU_OPTIONS=(
-    --enable-parallel-worker --enable-max-sched-ctxs=64 --enable-maxcpus=256 --enable-maxnodes=64
+    --enable-parallel-worker --enable-max-sched-ctxs=64 --enable-maxcpus=256 --enable-maxnodes=8
     --disable-build-doc --disable-build-tests --disable-build-examples --disable-starpufft --disable-fortran
     --disable-starpupy --disable-fxt --disable-papi --disable-glpk --disable-opencl --disable-cuda --disable-hip
     --disable-static --disable-dependency-tracking
@@ -16,10 +18,11 @@ STARPU_OPTIONS=(
 
 STARPU_ADVICE="What you can do:
   - Set STARPU_PREFIX to an installed $STARPU_NEEDED.
-      Guix:  guix shell --with-configure-flag=starpu=--enable-parallel-worker starpu gcc-toolchain make cmake \\
-                 ninja pkg-config hwloc zlib openmpi python    and there: STARPU_PREFIX=\$GUIX_ENVIRONMENT ci/bootstrap.sh ...
-      Spack: spack install starpu    with --enable-parallel-worker added to the configure_args of 'spack edit starpu',
-                 then: STARPU_PREFIX=\$(spack location -i starpu) ci/bootstrap.sh ...
+      Guix:  guix shell --with-configure-flag=starpu=--enable-parallel-worker \\
+                 --with-configure-flag=starpu=--enable-maxnodes=8 starpu gcc-toolchain make cmake ninja pkg-config \\
+                 hwloc zlib openmpi python    and there: STARPU_PREFIX=\$GUIX_ENVIRONMENT ci/bootstrap.sh ...
+      Spack: spack install starpu    with --enable-parallel-worker and --enable-maxnodes=8 added to the configure_args
+                 of 'spack edit starpu', then: STARPU_PREFIX=\$(spack location -i starpu) ci/bootstrap.sh ...
   - Or set STARPU_SOURCE to StarPU's source, a directory or a tarball, and run this again to have it built."
 
 # Set by starpu_find: the prefix found (empty: none), its version, and one line for each place that was refused.

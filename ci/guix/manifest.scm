@@ -18,7 +18,7 @@
                    '("--enable-parallel-worker"
                      "--enable-max-sched-ctxs=64"
                      "--enable-maxcpus=256"
-                     "--enable-maxnodes=64"
+                     "--enable-maxnodes=8"
                      "--disable-fxt"))))))))
 
 (concatenate-manifests

@@ -55,7 +55,8 @@ def _rows(machine: Machine) -> Iterator[tuple[str, str]]:
     yield (
         "StarPU's features",
         f"parallel workers {'yes' if machine.starpu_parallel_workers else 'no'}, at most "
-        f"{machine.starpu_max_workers} workers, {machine.starpu_max_contexts} scheduling contexts",
+        f"{machine.starpu_max_workers} workers, {machine.starpu_max_contexts} scheduling contexts, "
+        f"{machine.starpu_max_nodes} memory nodes: {machine.starpu_handle_bytes / 1024:.1f} KiB a data handle",
     )
     yield "schedulers", ", ".join(machine.schedulers)
     yield "processor", machine.processor or "unknown"

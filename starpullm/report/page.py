@@ -129,6 +129,8 @@ _WORDS = {
     "starpu_prefix": "StarPU's folder",
     "starpu_max_workers": "StarPU's largest number of workers",
     "starpu_max_contexts": "StarPU's largest number of scheduling contexts",
+    "starpu_max_nodes": "StarPU's largest number of memory nodes",
+    "starpu_handle_bytes": "memory of a handle, bytes",
     "numa_nodes": "NUMA nodes",
     "l1_cache": "L1 cache, bytes",
     "l2_cache": "L2 cache, bytes",

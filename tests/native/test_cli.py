@@ -5,8 +5,10 @@ Every command is a child process. Parity on many configurations is in test_parit
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
+import mmap
 import os
 import re
 import signal
@@ -17,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from starpullm.binding.library import find_library
 from starpullm.commands.reporting import command_report
 from starpullm.data.loader import TokenLoader
 from starpullm.data.text import byte_encoding
@@ -80,6 +83,31 @@ def test_doctor_json() -> None:
     assert any("deadlocks with parallel workers" in finding["sentence"] for finding in machine["findings"])
     assert any("synthetic" in finding["sentence"] for finding in machine["findings"])
     assert run.stderr == ""
+
+
+def measure_a_handle() -> float:
+    """Return the resident bytes that registering a vector takes in the StarPU that the library is linked with."""
+    starpu = ctypes.CDLL(str(find_library()))
+    handles = (ctypes.c_void_p * 2000)()
+    assert starpu.starpu_init(None) == 0
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * mmap.PAGESIZE
+
+    before = resident()
+    for i in range(len(handles)):
+        starpu.starpu_vector_data_register(ctypes.byref(handles, 8 * i), -1, 0, 4, ctypes.c_size_t(4))
+    return (resident() - before) / len(handles)
+
+
+def test_doctor_knows_what_a_handle_takes() -> None:
+    """What it says of this StarPU's handles is what they take, and a note says so if that is much."""
+    machine = json.loads(run_cli("doctor", "--json").check().stdout)
+    measured = run_function(measure_a_handle, environment={"STARPU_NCPU": "1", "STARPU_SILENT": "1"})
+    assert 0.9 * measured < machine["starpu_handle_bytes"] < 1.1 * measured
+    notes = [finding["sentence"] for finding in machine["findings"] if "each data handle" in finding["sentence"]]
+    assert bool(notes) == (measured > 8192), notes
+    assert all("--enable-maxnodes=8 --enable-maxcpus=256" in note for note in notes)
 
 
 def test_doctor_without_a_library(tmp_path: Path) -> None:

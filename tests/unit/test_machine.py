@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from starpullm.machine import full_partitions
+from starpullm.machine import full_partitions, handle_bytes
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,9 @@ def test_partitions_that_starpu_can_take(
     cores: int, workers: int, contexts: int, parallel: bool, expected: tuple[str, ...]
 ) -> None:
     assert full_partitions(cores, workers, contexts, parallel_workers=parallel) == expected
+
+
+@pytest.mark.parametrize(("max_nodes", "measured"), [(4, 1400), (8, 2775), (64, 74901)])
+def test_memory_of_a_handle(max_nodes: int, measured: int) -> None:
+    """As measured with StarPU 1.4.10: the resident memory of 10,000 vectors."""
+    assert handle_bytes(max_nodes) == pytest.approx(measured, rel=0.05)

@@ -60,6 +60,7 @@ struct runtime_features runtime_features(void)
     return (struct runtime_features){
         .max_workers = STARPU_MAXCPUS,
         .max_contexts = STARPU_NMAX_SCHED_CTXS,
+        .max_nodes = STARPU_MAXNODES,
         .parallel_workers = HAS_PARALLEL_WORKERS,
     };
 }

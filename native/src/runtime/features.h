@@ -12,7 +12,7 @@ const char *runtime_starpu_version(void);
 
 /* What the StarPU that this was built against can do. */
 struct runtime_features {
-    int max_workers, max_contexts, parallel_workers;
+    int max_workers, max_contexts, max_nodes, parallel_workers;
 };
 struct runtime_features runtime_features(void);
 
