@@ -14,8 +14,8 @@ from starpullm.checks.task_name import TaskName
 from starpullm.trace import AccessMode, Trace
 
 _OF_SUB_BATCH = re.compile(r"(?:activations|activation_grads|inputs|targets)\b[^#]*#(\d+)$")
-_SHARED = "activation_grads/losses#"
-"""The sub-batches of a rank share this constant; its number is that of the first of them."""
+_OF_RANK = re.compile(r"activation_grads/losses/rank(\d+)$")
+"""The sub-batches of a rank share this constant."""
 _OF_LAYER = re.compile(r"(?:params|m|v)/\w+(?:\[(\d+)\])?$")
 _NO_LAYER = -1
 _NO_WORKER = -1
@@ -35,10 +35,8 @@ def wrong_labels(trace: Trace, ranks: int = 1) -> Iterator[str]:
     task_of = np.repeat(np.arange(len(tasks)), tasks["num_accesses"])
     handles = trace.accesses["handle"]
     per_rank = max((max(sub_batches) + 1) // ranks, 1)
-    homes = [
-        int(name.removeprefix(_SHARED)) // per_rank if name.startswith(_SHARED) else _UNKNOWN
-        for name in (handle.name for handle in trace.handles)
-    ]
+    of_rank = [_OF_RANK.match(handle.name) for handle in trace.handles]
+    homes = [int(match[1]) if match else _UNKNOWN for match in of_rank]
     for field, of_handle in (("sub_batch", sub_batches), ("layer", layers), ("rank", homes)):
         expected = np.array(of_handle)[handles]
         wrong = (expected != _UNKNOWN) & (tasks[field][task_of] != expected)
@@ -68,6 +66,6 @@ def _labels_of_handle(name: str) -> tuple[int, int]:
     """Return the sub-batch and the layer of the tasks that access a handle; `_UNKNOWN`: any."""
     sub_batch, layer = _OF_SUB_BATCH.match(name), _OF_LAYER.match(name)
     return (
-        int(sub_batch[1]) if sub_batch and not name.startswith(_SHARED) else _UNKNOWN,
+        int(sub_batch[1]) if sub_batch else _UNKNOWN,
         (_NO_LAYER if layer[1] is None else int(layer[1])) if layer else _UNKNOWN,
     )

@@ -26,7 +26,8 @@ status data_create(struct data *data, const struct data_options *options)
     *data = (struct data){.bytes = options->count * options->element_size,
                           .id = options->id,
                           .tag = options->tag,
-                          .owner = options->owner};
+                          .owner = options->owner,
+                          .transient = options->transient};
     snprintf(data->name, sizeof data->name, "%s", options->name);
     if (options->on_this_rank)
         TRY(allocate(data));

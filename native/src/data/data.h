@@ -29,6 +29,7 @@ struct data_options {
     int64_t tag;
     int owner;
     bool on_this_rank; /* with a buffer, at first +0 */
+    bool transient;
     size_t count, element_size;
 };
 

@@ -1,4 +1,4 @@
-/* Which buffers a session has, and which tensors share them.
+/* Which buffers a session has, and which tensors share them: one table of rows, from which all handles are made.
  *
  * Without keep_activations, a tensor that is needed inside one block only has one buffer for all blocks: in the forward
  * pass preatt, attproj and fcproj, which the backward pass doesn't read; in the backward pass every gradient inside a
@@ -8,18 +8,36 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+enum {
+    ROW_PARAMETERS, /* parameters, gradients, m and v by group and parameter */
+    ROW_ACTIVATIONS = (STARPULLM_V + 1) * NUM_PARAMETERS,
+    ROW_ACTIVATION_GRADS = ROW_ACTIVATIONS + NUM_ACTIVATIONS,
+    ROW_INPUTS = ROW_ACTIVATION_GRADS + NUM_ACTIVATIONS,
+    ROW_TARGETS,
+    ROW_MEAN_LOSSES,
+    NUM_ROWS
+};
+
+enum owner { OWNED_BY_UPDATER, OWNED_BY_HOME_OF_PART, OWNED_BY_RANK_OF_PART, OWNED_BY_RANK_0 };
+
+/* A tensor's handles: one for each instance, a layer or a slot, and part, a sub-batch or a rank. */
+struct row {
+    const char *group, *tensor;                /* the name: group, tensor, instance, part */
+    const char *instance_format, *part_format; /* NULL: the name has no such number */
+    int instances, parts;
+    enum owner owner;
+    bool on_all_ranks; /* every rank has a buffer */
+    bool transient;
+    int64_t elements;
+    size_t element_size;
+    int first; /* id; that of instance i and part k is first + i * parts + k */
+};
+
 struct handles {
     struct handles_options options;
-    int sub_batches; /* S, of all ranks */
-    int gradients;   /* of a parameter, over all ranks */
+    struct row rows[NUM_ROWS];
     struct data *all;
     int count;
-    /* Tables of pointers into `all`, NULL where there are none. They are parts of one array, `entries`. */
-    struct data **entries, **next_table;
-    struct data **parameters[4][NUM_PARAMETERS]; /* [group][p][layer], and of gradients [layer][index] */
-    struct data **activations[NUM_ACTIVATIONS], **activation_grads[NUM_ACTIVATIONS]; /* [a][layer][s] */
-    struct data **inputs, **targets;                                                 /* [slot][s] */
-    struct data **mean_losses;                                                       /* [slot] */
 };
 
 static bool activation_shared(enum activation a)
@@ -45,201 +63,196 @@ bool handles_activation_grad_kept(const struct handles *handles, enum activation
     return handles->options.keep_activations || !activation_layered(a);
 }
 
-/* Allocates an entry per tensor, layer and sub-batch (or slot), more than there are handles. */
-static status allocate_tables(struct handles *handles)
+/* ---- The table ---- */
+
+static struct row parameter_row(const struct handles_options *o, enum starpullm_group group, enum parameter p)
 {
-    const struct handles_options *o = &handles->options;
-    const int64_t S = handles->sub_batches;
-    int64_t count = o->slots * (2 * S + 1);
-    for (int p = 0; p < NUM_PARAMETERS; p++)
-        count += (3 + (int64_t)handles->gradients) * parameter_instances(&o->config, p);
-    for (int a = 0; a < NUM_ACTIVATIONS; a++)
-        count += 2 * S * activation_instances(&o->config, a);
-    if (count <= INT32_MAX) {
-        handles->all = calloc((size_t)count, sizeof *handles->all);
-        handles->entries = calloc((size_t)count, sizeof *handles->entries);
+    static const char *const groups[] = {"params/", "grads/", "m/", "v/"};
+    return (struct row){
+        .group = groups[group],
+        .tensor = parameter_name(p),
+        .instance_format = parameter_layered(p) ? "[%d]" : NULL,
+        .instances = parameter_instances(&o->config, p),
+        .parts = 1,
+        .owner = OWNED_BY_UPDATER,
+        .on_all_ranks = group == STARPULLM_PARAMS,
+        .elements = tensor_elements(parameter_shape(&o->config, p)),
+        .element_size = sizeof(float),
+    };
+}
+
+static struct row gradient_row(const struct handles_options *o, enum parameter p)
+{
+    struct row row = parameter_row(o, STARPULLM_GRADS, p);
+    row.transient = true;
+    if (o->reduction == STARPULLM_REDUCTION_ORDERED) {
+        row.parts = o->placement->ranks;
+        row.owner = OWNED_BY_RANK_OF_PART;
+        row.part_format = row.parts > 1 ? "/rank%d" : NULL;
+    } else if (o->reduction == STARPULLM_REDUCTION_TREE) {
+        row.parts = o->placement->sub_batches;
+        row.owner = OWNED_BY_HOME_OF_PART;
+        row.part_format = row.parts > 1 ? "#%d" : NULL;
     }
-    if (!handles->all || !handles->entries)
-        return fail(STARPULLM_OUT_OF_MEMORY, "a table of %lld handles", (long long)count);
-    handles->next_table = handles->entries;
-    return STARPULLM_OK;
+    return row;
 }
 
-static struct data **new_table(struct handles *handles, int count)
+static struct row activation_row(const struct handles_options *o, const char *group, enum activation a, bool kept)
 {
-    struct data **table = handles->next_table;
-    handles->next_table += count;
-    return table;
-}
-
-/* group/tensor[layer]suffix; layer -1: without layers. */
-static void format_name(char name[DATA_NAME_BYTES], const char *group, const char *tensor, int layer,
-                        const char *suffix)
-{
-    char index[16] = "";
-    if (layer >= 0)
-        snprintf(index, sizeof index, "[%d]", layer);
-    snprintf(name, DATA_NAME_BYTES, "%s/%s%s%s", group, tensor, index, suffix);
-}
-
-static status add(struct handles *handles, struct data **entry, const char *name, int owner, bool on_this_rank,
-                  int64_t count, size_t element_size)
-{
-    struct data *data = &handles->all[handles->count];
-    const struct data_options options = {.name = name,
-                                         .id = handles->count,
-                                         .tag = handles->options.first_tag + handles->count,
-                                         .owner = owner,
-                                         .on_this_rank = on_this_rank,
-                                         .count = (size_t)count,
-                                         .element_size = element_size};
-    TRY(data_create(data, &options));
-    handles->count++;
-    *entry = data;
-    return STARPULLM_OK;
-}
-
-/* With a buffer on the owner alone. */
-static status add_owned(struct handles *handles, struct data **entry, const char *name, int owner, int64_t count,
-                        size_t element_size)
-{
-    return add(handles, entry, name, owner, owner == handles->options.placement->rank, count, element_size);
-}
-
-static int gradients_per_parameter(const struct handles_options *o)
-{
-    switch (o->reduction) {
-    case STARPULLM_REDUCTION_ORDERED:
-        return o->placement->ranks;
-    case STARPULLM_REDUCTION_TREE:
-        return o->placement->sub_batches;
-    default:
-        return 1;
-    }
-}
-
-static int gradient_owner(const struct handles_options *o, enum parameter p, int layer, int index)
-{
-    switch (o->reduction) {
-    case STARPULLM_REDUCTION_ORDERED:
-        return index;
-    case STARPULLM_REDUCTION_TREE:
-        return home_of(o->placement, index);
-    default:
-        return owner_of(o->placement, p, layer);
-    }
-}
-
-/* Parameters, their gradients, m or v. */
-static status create_parameters(struct handles *handles, enum starpullm_group group)
-{
-    static const char *const group_names[] = {"params", "grads", "m", "v"};
-    const struct handles_options *o = &handles->options;
-    const bool gradients = group == STARPULLM_GRADS;
-    const char *format = o->reduction == STARPULLM_REDUCTION_TREE ? "#%d" : "/rank%d";
-    const int number = gradients ? handles->gradients : 1;
-    char name[DATA_NAME_BYTES], suffix[24] = "";
-    for (int p = 0; p < NUM_PARAMETERS; p++) {
-        const int instances = parameter_instances(&o->config, p);
-        const int64_t elements = tensor_elements(parameter_shape(&o->config, p));
-        struct data **table = handles->parameters[group][p] = new_table(handles, instances * number);
-        for (int i = 0; i < instances * number; i++) {
-            const int l = i / number, index = i % number;
-            const int owner = gradients ? gradient_owner(o, p, l, index) : owner_of(o->placement, p, l);
-            if (number > 1)
-                snprintf(suffix, sizeof suffix, format, index);
-            format_name(name, group_names[group], parameter_name(p), parameter_layered(p) ? l : -1, suffix);
-            const bool on_this_rank = group == STARPULLM_PARAMS || owner == o->placement->rank;
-            TRY(add(handles, &table[i], name, owner, on_this_rank, elements, sizeof(float)));
-            table[i]->transient = gradients;
-        }
-    }
-    return STARPULLM_OK;
-}
-
-static status create_activation(struct handles *handles, struct data ***created, const char *group, enum activation a,
-                                bool kept)
-{
-    const struct handles_options *o = &handles->options;
-    const int instances = activation_instances(&o->config, a), S = handles->sub_batches;
-    const int64_t elements = tensor_elements(activation_shape(&o->config, a, o->sub_batch_size, o->seq_len));
-    struct data **table = *created = new_table(handles, instances * S);
-    char name[DATA_NAME_BYTES], suffix[16];
-    for (int i = 0; i < instances * S; i++) {
-        const int l = i / S, s = i % S;
-        if (l > 0 && !kept) {
-            table[i] = table[s];
-            continue;
-        }
-        snprintf(suffix, sizeof suffix, "#%d", s);
-        format_name(name, group, activation_name(a), kept && activation_layered(a) ? l : -1, suffix);
-        TRY(add_owned(handles, &table[i], name, home_of(o->placement, s), elements, sizeof(float)));
-        table[i]->transient = true;
-    }
-    return STARPULLM_OK;
+    return (struct row){
+        .group = group,
+        .tensor = activation_name(a),
+        .instance_format = kept && activation_layered(a) ? "[%d]" : NULL,
+        .part_format = "#%d",
+        .instances = kept ? activation_instances(&o->config, a) : 1,
+        .parts = o->placement->sub_batches,
+        .owner = OWNED_BY_HOME_OF_PART,
+        .transient = true,
+        .elements = tensor_elements(activation_shape(&o->config, a, o->sub_batch_size, o->seq_len)),
+        .element_size = sizeof(float),
+    };
 }
 
 /* One buffer of 1/(B*T), B being the whole batch, for all sub-batches of a rank. */
-static status create_loss_gradient(struct handles *handles)
+static struct row loss_gradient_row(const struct handles_options *o)
+{
+    struct row row = activation_row(o, "activation_grads/", ACT_LOSSES, true);
+    row.parts = o->placement->ranks;
+    row.owner = OWNED_BY_RANK_OF_PART;
+    row.part_format = "/rank%d";
+    row.transient = false;
+    return row;
+}
+
+static struct row tokens_row(const struct handles_options *o, const char *name)
+{
+    return (struct row){
+        .group = "",
+        .tensor = name,
+        .instance_format = "@%d",
+        .part_format = "#%d",
+        .instances = o->slots,
+        .parts = o->placement->sub_batches,
+        .owner = OWNED_BY_HOME_OF_PART,
+        .elements = o->sub_batch_size * o->seq_len,
+        .element_size = sizeof(int32_t),
+    };
+}
+
+static struct row mean_loss_row(const struct handles_options *o)
+{
+    return (struct row){
+        .group = "",
+        .tensor = "mean_loss",
+        .instance_format = "@%d",
+        .instances = o->slots,
+        .parts = 1,
+        .owner = OWNED_BY_RANK_0,
+        .transient = true,
+        .elements = 1,
+        .element_size = sizeof(float),
+    };
+}
+
+static status make_table(struct handles *handles)
 {
     const struct handles_options *o = &handles->options;
-    const int64_t rows = o->sub_batch_size * o->seq_len;
-    const int S = handles->sub_batches;
-    struct data **table = handles->activation_grads[ACT_LOSSES] = new_table(handles, S);
-    char name[DATA_NAME_BYTES];
-    for (int s = 0; s < S; s++) {
-        const int home = home_of(o->placement, s);
-        if (s > 0 && home == home_of(o->placement, s - 1)) {
-            table[s] = table[s - 1];
-            continue;
-        }
-        snprintf(name, sizeof name, "activation_grads/losses#%d", s);
-        TRY(add_owned(handles, &table[s], name, home, rows, sizeof(float)));
-        float *values = table[s]->buffer;
-        for (int64_t n = 0; values && n < rows; n++)
-            values[n] = 1.0f / (float)(rows * S);
+    struct row *rows = handles->rows;
+    for (int group = STARPULLM_PARAMS; group <= STARPULLM_V; group++)
+        for (int p = 0; p < NUM_PARAMETERS; p++)
+            rows[ROW_PARAMETERS + group * NUM_PARAMETERS + p] =
+                group == STARPULLM_GRADS ? gradient_row(o, p) : parameter_row(o, group, p);
+    for (int a = 0; a < NUM_ACTIVATIONS; a++) {
+        rows[ROW_ACTIVATIONS + a] = activation_row(o, "activations/", a, handles_activation_kept(handles, a));
+        if (has_gradient(a))
+            rows[ROW_ACTIVATION_GRADS + a] =
+                activation_row(o, "activation_grads/", a, handles_activation_grad_kept(handles, a));
     }
+    rows[ROW_ACTIVATION_GRADS + ACT_LOSSES] = loss_gradient_row(o);
+    rows[ROW_INPUTS] = tokens_row(o, "inputs");
+    rows[ROW_TARGETS] = tokens_row(o, "targets");
+    rows[ROW_MEAN_LOSSES] = mean_loss_row(o);
+
+    int64_t count = 0;
+    for (int r = 0; r < NUM_ROWS && count <= INT32_MAX; r++) {
+        rows[r].first = (int)count;
+        count += (int64_t)rows[r].instances * rows[r].parts;
+    }
+    if (count <= INT32_MAX)
+        handles->all = calloc((size_t)count, sizeof *handles->all);
+    return handles->all ? STARPULLM_OK : fail(STARPULLM_OUT_OF_MEMORY, "a table of %lld handles", (long long)count);
+}
+
+/* ---- The handles ---- */
+
+static int owner_in(const struct handles *handles, int r, int instance, int part)
+{
+    const struct placement *placement = handles->options.placement;
+    switch (handles->rows[r].owner) {
+    case OWNED_BY_UPDATER:
+        return owner_of(placement, r % NUM_PARAMETERS, instance);
+    case OWNED_BY_HOME_OF_PART:
+        return home_of(placement, part);
+    case OWNED_BY_RANK_OF_PART:
+        return part;
+    default:
+        return 0;
+    }
+}
+
+static void format_name(char name[DATA_NAME_BYTES], const struct row *row, int instance, int part)
+{
+    char in_instance[16] = "", of_part[16] = "";
+    if (row->instance_format)
+        snprintf(in_instance, sizeof in_instance, row->instance_format, instance);
+    if (row->part_format)
+        snprintf(of_part, sizeof of_part, row->part_format, part);
+    snprintf(name, DATA_NAME_BYTES, "%s%s%s%s", row->group, row->tensor, in_instance, of_part);
+}
+
+static status create(struct handles *handles, int r, int instance, int part)
+{
+    const struct row *row = &handles->rows[r];
+    const int owner = owner_in(handles, r, instance, part), id = row->first + instance * row->parts + part;
+    char name[DATA_NAME_BYTES];
+    format_name(name, row, instance, part);
+    const struct data_options options = {.name = name,
+                                         .id = id,
+                                         .tag = handles->options.first_tag + id,
+                                         .owner = owner,
+                                         .on_this_rank = row->on_all_ranks || owner == handles->options.placement->rank,
+                                         .transient = row->transient,
+                                         .count = (size_t)row->elements,
+                                         .element_size = row->element_size};
+    TRY(data_create(&handles->all[handles->count], &options));
+    handles->count++;
     return STARPULLM_OK;
 }
 
-static status create_slots(struct handles *handles)
+static struct data *find(const struct handles *handles, int r, int instance, int part)
 {
-    const struct handles_options *o = &handles->options;
-    const int S = handles->sub_batches;
-    const int64_t tokens = o->sub_batch_size * o->seq_len;
-    handles->inputs = new_table(handles, o->slots * S);
-    handles->targets = new_table(handles, o->slots * S);
-    handles->mean_losses = new_table(handles, o->slots);
-    char name[DATA_NAME_BYTES];
-    for (int slot = 0; slot < o->slots; slot++) {
-        for (int s = 0; s < S; s++) {
-            const int i = slot * S + s, home = home_of(o->placement, s);
-            snprintf(name, sizeof name, "inputs@%d#%d", slot, s);
-            TRY(add_owned(handles, &handles->inputs[i], name, home, tokens, sizeof(int32_t)));
-            snprintf(name, sizeof name, "targets@%d#%d", slot, s);
-            TRY(add_owned(handles, &handles->targets[i], name, home, tokens, sizeof(int32_t)));
-        }
-        snprintf(name, sizeof name, "mean_loss@%d", slot);
-        TRY(add_owned(handles, &handles->mean_losses[slot], name, 0, 1, sizeof(float)));
-        handles->mean_losses[slot]->transient = true;
-    }
-    return STARPULLM_OK;
+    const struct row *row = &handles->rows[r];
+    return &handles->all[row->first + (row->instances > 1 ? instance : 0) * row->parts + part];
+}
+
+static void fill_loss_gradient(struct handles *handles)
+{
+    const struct placement *placement = handles->options.placement;
+    const int64_t rows = handles->rows[ROW_ACTIVATION_GRADS + ACT_LOSSES].elements;
+    float *values = find(handles, ROW_ACTIVATION_GRADS + ACT_LOSSES, 0, placement->rank)->buffer;
+    for (int64_t n = 0; n < rows; n++)
+        values[n] = 1.0f / (float)(rows * placement->sub_batches);
 }
 
 static status create_all(struct handles *handles)
 {
-    TRY(allocate_tables(handles));
-    for (int group = STARPULLM_PARAMS; group <= STARPULLM_V; group++)
-        TRY(create_parameters(handles, group));
-    for (int a = 0; a < NUM_ACTIVATIONS; a++) {
-        TRY(create_activation(handles, &handles->activations[a], "activations", a,
-                              handles_activation_kept(handles, a)));
-        if (a != ACT_LOSSES && has_gradient(a))
-            TRY(create_activation(handles, &handles->activation_grads[a], "activation_grads", a,
-                                  handles_activation_grad_kept(handles, a)));
-    }
-    TRY(create_loss_gradient(handles));
-    return create_slots(handles);
+    TRY(make_table(handles));
+    for (int r = 0; r < NUM_ROWS; r++)
+        for (int i = 0; i < handles->rows[r].instances; i++)
+            for (int part = 0; part < handles->rows[r].parts; part++)
+                TRY(create(handles, r, i, part));
+    fill_loss_gradient(handles);
+    return STARPULLM_OK;
 }
 
 status handles_create(const struct handles_options *options, struct handles **handles)
@@ -248,9 +261,7 @@ status handles_create(const struct handles_options *options, struct handles **ha
     if (!created)
         return fail(STARPULLM_OUT_OF_MEMORY, "the session's handles");
     created->options = *options;
-    created->sub_batches = options->placement->sub_batches;
-    created->gradients = gradients_per_parameter(options);
-    status code = create_all(created);
+    const status code = create_all(created);
     if (code != STARPULLM_OK) {
         handles_destroy(created);
         return code;
@@ -266,43 +277,45 @@ void handles_destroy(struct handles *handles)
     for (int i = 0; i < handles->count; i++)
         data_destroy(&handles->all[i]);
     free(handles->all);
-    free(handles->entries);
     free(handles);
 }
 
 struct data *handles_parameter(const struct handles *handles, enum starpullm_group group, enum parameter p, int layer)
 {
-    return handles->parameters[group][p][layer];
+    return find(handles, ROW_PARAMETERS + (int)group * NUM_PARAMETERS + (int)p, layer, 0);
 }
 
 struct data *handles_gradient(const struct handles *handles, enum parameter p, int layer, int index)
 {
-    return handles->parameters[STARPULLM_GRADS][p][layer * handles->gradients + index];
+    return find(handles, ROW_PARAMETERS + STARPULLM_GRADS * NUM_PARAMETERS + (int)p, layer, index);
 }
 
 struct data *handles_activation(const struct handles *handles, enum activation a, int layer, int sub_batch)
 {
-    return handles->activations[a][layer * handles->sub_batches + sub_batch];
+    return find(handles, ROW_ACTIVATIONS + (int)a, layer, sub_batch);
 }
 
 struct data *handles_activation_grad(const struct handles *handles, enum activation a, int layer, int sub_batch)
 {
-    return has_gradient(a) ? handles->activation_grads[a][layer * handles->sub_batches + sub_batch] : NULL;
+    if (!has_gradient(a))
+        return NULL;
+    const int part = a == ACT_LOSSES ? home_of(handles->options.placement, sub_batch) : sub_batch;
+    return find(handles, ROW_ACTIVATION_GRADS + (int)a, layer, part);
 }
 
 struct data *handles_inputs(const struct handles *handles, int slot, int sub_batch)
 {
-    return handles->inputs[slot * handles->sub_batches + sub_batch];
+    return find(handles, ROW_INPUTS, slot, sub_batch);
 }
 
 struct data *handles_targets(const struct handles *handles, int slot, int sub_batch)
 {
-    return handles->targets[slot * handles->sub_batches + sub_batch];
+    return find(handles, ROW_TARGETS, slot, sub_batch);
 }
 
 struct data *handles_mean_loss(const struct handles *handles, int slot)
 {
-    return handles->mean_losses[slot];
+    return find(handles, ROW_MEAN_LOSSES, slot, 0);
 }
 
 int handles_count(const struct handles *handles)
