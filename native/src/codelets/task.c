@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "codelets/loss_future.h"
 #include "runtime/runtime.h"
 #include "runtime/team.h"
 
