@@ -9,7 +9,7 @@
 
 #include "arguments.h"
 #include "build_info.h"
-#include "codelets/codelets.h"
+#include "codelets/submit.h"
 #include "kernels/kernels.h"
 #include "kernels/libm.h"
 #include "kernels/peak.h"

@@ -1,5 +1,6 @@
 /* A build without MPI links this file instead of the *_mpi.c files: it refuses a communicator, so that there is one
  * rank, which has everything and sends nothing. */
+#include "codelets/submit.h"
 #include "codelets/task.h"
 #include "data/exchange.h"
 #include "runtime/ranks.h"

@@ -1,20 +1,10 @@
-/* Codelets that combine contributions to a parameter's gradient: the sum of two, and StarPU's own reduction. */
-#include "codelets/operation.h"
-#include "data/exchange.h"
+/* StarPU's own reduction of a parameter's gradient. StarPU calls its two codelets without an argument, and they aren't
+ * in the trace. */
+#include <starpu.h>
+
+#include "codelets/submit.h"
 #include "runtime/runtime.h"
 #include "runtime/team.h"
-
-DEFINE_KERNEL_OPERATION(gradient_add, buffers[0], buffers[1], a->count);
-
-status submit_gradient_add(struct task_place place, struct data *sum, struct data *term, size_t count)
-{
-    const struct access accesses[] = {{sum, STARPU_RW}, {term, STARPU_R}};
-    TRY(INSERT_TASK(operation_gradient_add, place, accesses, .count = count));
-    exchange_drop(term);
-    return STARPULLM_OK;
-}
-
-/* ---- StarPU's reduction. It calls the next two codelets itself: without an argument, and not in the trace. ---- */
 
 struct reduction {
     float *sum;

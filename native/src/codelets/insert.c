@@ -53,9 +53,19 @@ static status submit(struct starpu_task *starpu_task, struct task *task)
     return code;
 }
 
-status insert_task(struct operation *operation, struct task_place place, const struct access *accesses,
-                   size_t num_accesses, const struct task_arguments *arguments)
+static size_t remove_absent(struct access *accesses, size_t num_accesses)
 {
+    size_t present = 0;
+    for (size_t i = 0; i < num_accesses; i++)
+        if (accesses[i].data || !accesses[i].may_be_absent)
+            accesses[present++] = accesses[i];
+    return present;
+}
+
+status insert_task(struct operation *operation, struct task_place place, struct access *accesses, size_t num_accesses,
+                   const union arguments *arguments)
+{
+    num_accesses = remove_absent(accesses, num_accesses);
     const bool one_rank = runtime_layout()->ranks == 1;
     struct task *task;
     TRY(task_create(&task, operation, place, accesses, num_accesses, arguments));

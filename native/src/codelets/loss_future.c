@@ -27,17 +27,20 @@ struct starpullm_loss *loss_future_create(void)
     return loss;
 }
 
-void loss_future_set(struct starpullm_loss *loss, float value, struct failure *failure)
+void report_loss(const float *mean, struct starpullm_loss *loss, struct failure *failure, struct team team)
 {
+    if (team.index > 0)
+        return;
     pthread_mutex_lock(&failure->mutex);
     pthread_mutex_lock(&loss->mutex);
-    loss->value = value;
+    loss->value = *mean;
     loss->code = failure->code;
     memcpy(loss->sentence, failure->sentence, sizeof loss->sentence);
     loss->ready = true;
     pthread_cond_broadcast(&loss->ready_changed);
     pthread_mutex_unlock(&loss->mutex);
     pthread_mutex_unlock(&failure->mutex);
+    loss_future_release(loss);
 }
 
 status loss_future_wait(struct starpullm_loss *loss, float *value)

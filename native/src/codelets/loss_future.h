@@ -5,6 +5,7 @@
 #include <stdbool.h>
 
 #include "codelets/iteration.h"
+#include "kernels/team.h"
 
 /* With one reference, the creator's; NULL if there is no memory. */
 struct starpullm_loss *loss_future_create(void);
@@ -12,8 +13,9 @@ void loss_future_retain(struct starpullm_loss *loss);
 /* Frees it with its last reference. NULL is allowed. */
 void loss_future_release(struct starpullm_loss *loss);
 
-/* Makes it ready: with the value, or with a failure of a task if there was one so far. */
-void loss_future_set(struct starpullm_loss *loss, float value, struct failure *failure);
+/* The operation report_loss: makes `loss` ready, with the value or with a failure of a task if there was one so far,
+ * and releases it. */
+void report_loss(const float *mean, struct starpullm_loss *loss, struct failure *failure, struct team team);
 status loss_future_wait(struct starpullm_loss *loss, float *value);
 bool loss_future_ready(const struct starpullm_loss *loss);
 

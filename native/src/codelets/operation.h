@@ -1,101 +1,44 @@
-/* What the codelet files share: what an operation is, the modes of its accesses, and the call that inserts a task. */
+/* What is submitted: the arguments of each operation of operations.def, and a task's place in the algorithm. */
 #ifndef STARPULLM_OPERATION_H
 #define STARPULLM_OPERATION_H
 
-#include <starpu.h>
+#include "codelets/loss_future.h"
+#include "data/data.h"
+#include "kernels/kernels.h"
 
-#include "codelets/codelets.h"
+/* A scheduler with priorities takes, of the tasks that are ready, one of the highest priority. */
+enum { PRIORITY_LATER = -1, PRIORITY_DEFAULT, PRIORITY_AT_ONCE };
 
-/* What a task brings along besides its buffers; each operation uses a part of it. Letters as in kernels/kernels.def. */
-struct task_arguments {
-    size_t B, T, N, C, OC, NH, V, Vp, maxT, count;
-    enum sum_start start;
-    float divisor;
-    struct adamw_options adamw;
-    int64_t step;
-    struct starpullm_loss *loss;
-    struct failure *failure;
+/* A task's place in the algorithm (-1 where there is no sub-batch or layer), the rank that runs it, its priority. */
+struct task_place {
+    struct iteration *iteration;
+    int sub_batch, layer, rank, priority;
 };
 
-/* Makes the operation's one kernel call, in each thread of the team. The buffers are in the order of the accesses. */
-typedef void operation_run(void *const buffers[], const struct task_arguments *a, struct team team);
-
-/* What StarPU measures of an operation is kept by the name of its model, for later runs and other programs. Tasks that
- * instruments watch or delay have none. */
-enum model { MODEL_STRICT, MODEL_BLAS, NUM_MODELS, NO_MODEL = NUM_MODELS };
-
-struct operation {
-    int number; /* in operations.def */
-    const char *name;
-    operation_run *run;
-    char model_names[NUM_MODELS][96];
-    struct starpu_perfmodel models[NUM_MODELS];
-    struct starpu_codelet codelets[NUM_MODELS + 1]; /* [enum model]; made when the first task needs them */
-};
-
-/* The codelet of the tasks that an iteration adds (task.c). */
-struct starpu_codelet *operation_codelet(struct operation *operation, const struct iteration *iteration);
-
-enum {
-#define OPERATION(name) OPERATION_##name,
-#include "codelets/operations.def"
-#undef OPERATION
-    NUM_OPERATIONS
-};
-
-/* Defines operation_<name>. */
-#define DEFINE_OPERATION(name_, run_) \
-    static struct operation operation_##name_ = {.number = OPERATION_##name_, .name = #name_, .run = (run_)}
-
-/* The same for an operation that is a call of its kernel with these arguments, which come from `buffers` and `a`. */
-#define DEFINE_KERNEL_OPERATION(name_, ...)                                                          \
-    static void run_##name_(void *const buffers[], const struct task_arguments *a, struct team team) \
-    {                                                                                                \
-        kernels()->name_(__VA_ARGS__, team);                                                         \
-    }                                                                                                \
-    DEFINE_OPERATION(name_, run_##name_)
-
-struct access {
+/* A sum that a task starts, continues, or contributes to by StarPU's reduction, which adds the contributions in any
+ * order. */
+enum accumulation { ACCUMULATION_STARTS, ACCUMULATION_CONTINUES, ACCUMULATION_REDUCES };
+struct sum {
     struct data *data;
-    enum starpu_data_access_mode mode;
+    enum accumulation accumulation;
 };
 
-_Static_assert(TASK_MAX_ACCESSES <= STARPU_NMAXBUFS,
-               "an operation has more accesses than this StarPU allows: configure it with --enable-maxbuffers");
-
-/* The length of an array of accesses, checked when it is compiled. */
-#define NUM_ACCESSES(accesses)                                                                   \
-    (sizeof(accesses) / sizeof *(accesses) +                                                     \
-     0 * sizeof(struct {                                                                         \
-         _Static_assert(sizeof(accesses) / sizeof *(accesses) <= TASK_MAX_ACCESSES, "too many"); \
-         char member;                                                                            \
-     }))
-
-/* The mode of an output that is a sum. */
-static inline enum starpu_data_access_mode sum_access(enum sum_start start)
-{
-    return start == SUM_FROM_ZERO ? STARPU_W : STARPU_RW;
-}
-
-/* The mode of a parameter gradient's access, and where the kernel's sum starts. */
-static inline enum starpu_data_access_mode accumulation_access(enum accumulation accumulation)
-{
-    return accumulation == ACCUMULATION_STARTS      ? STARPU_W
-           : accumulation == ACCUMULATION_CONTINUES ? STARPU_RW
-                                                    : STARPU_REDUX;
-}
-
-static inline enum sum_start accumulation_start(enum accumulation accumulation)
-{
-    return accumulation == ACCUMULATION_STARTS ? SUM_FROM_ZERO : SUM_CONTINUES;
-}
-
-/* Inserts a task with at most TASK_MAX_ACCESSES accesses, on the rank of its place. Arguments are copied. */
-status insert_task(struct operation *operation, struct task_place place, const struct access *accesses,
-                   size_t num_accesses, const struct task_arguments *arguments);
-
-/* The same for an array of accesses and the members of its arguments, such as .count = count. */
-#define INSERT_TASK(operation, place, accesses, ...) \
-    insert_task(&(operation), (place), (accesses), NUM_ACCESSES(accesses), &(const struct task_arguments){__VA_ARGS__})
+/* struct <operation>: the operands, then the values that the task brings along. */
+#define W(x) struct data *x;
+#define R(x) struct data *x;
+#define RW(x) struct data *x;
+#define S(x) struct sum x;
+#define R_OR_NULL(x) struct data *x;
+#define S_OR_NULL(x) struct sum x;
+#define SIZE(x) size_t x;
+#define VALUE(type, x) type x;
+#define ADDRESS(type, x) type x;
+#define START(x)
+#define FROM_ZERO
+#define OPERATION(name, operands, values) \
+    struct name {                         \
+        operands values                   \
+    };
+#include "codelets/operations.def"
 
 #endif

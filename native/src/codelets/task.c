@@ -17,7 +17,15 @@ struct call {
 static void run_thread(void *argument, struct team team)
 {
     const struct call *call = argument;
-    call->task->operation->run(call->buffers, &call->task->arguments, team);
+    call->task->operation->run(call->task, call->buffers, team);
+}
+
+void *task_buffer(const struct task *task, const struct data *data, void *const buffers[])
+{
+    for (int i = 0; i < task->num_buffers; i++)
+        if (task->data[i] == data)
+            return buffers[i];
+    return NULL;
 }
 
 static void operation_cpu(void *interfaces[], void *argument)
@@ -113,8 +121,14 @@ static void fill_watch(struct task *task, const struct access *accesses)
             (struct watched_access){accesses[i].data->id, trace_mode(accesses[i].mode), accesses[i].data->bytes};
 }
 
+/* NULL: it has none. */
+static struct starpullm_loss *loss_of(const struct task *task)
+{
+    return task->operation->number == OPERATION_report_loss ? task->arguments.report_loss.loss : NULL;
+}
+
 status task_create(struct task **created, const struct operation *operation, struct task_place place,
-                   const struct access *accesses, size_t num_accesses, const struct task_arguments *arguments)
+                   const struct access *accesses, size_t num_accesses, const union arguments *arguments)
 {
     struct task *task = malloc(sizeof *task);
     if (!task)
@@ -130,24 +144,16 @@ status task_create(struct task **created, const struct operation *operation, str
     }
     if (place.iteration->instrument)
         fill_watch(task, accesses);
-    if (task->arguments.loss)
-        loss_future_retain(task->arguments.loss);
+    for (size_t i = 0; i < num_accesses; i++)
+        task->data[i] = accesses[i].data;
+    if (loss_of(task))
+        loss_future_retain(loss_of(task));
     *created = task;
     return STARPULLM_OK;
 }
 
 void task_destroy(struct task *task)
 {
-    loss_future_release(task->arguments.loss);
+    loss_future_release(loss_of(task));
     free(task);
-}
-
-const char *operation_name(int index)
-{
-    static const char *const names[NUM_OPERATIONS] = {
-#define OPERATION(name) #name,
-#include "codelets/operations.def"
-#undef OPERATION
-    };
-    return index >= 0 && index < NUM_OPERATIONS ? names[index] : NULL;
 }

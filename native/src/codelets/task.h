@@ -3,8 +3,48 @@
 #ifndef STARPULLM_TASK_H
 #define STARPULLM_TASK_H
 
+#include <starpu.h>
+
 #include "codelets/operation.h"
 #include "instrument/instrument.h"
+
+enum {
+#define OPERATION(name, operands, values) OPERATION_##name,
+#define MESSAGE(name) OPERATION_##name,
+#include "codelets/operations.def"
+    NUM_OPERATIONS
+};
+
+union arguments {
+#define OPERATION(name, operands, values) struct name name;
+#include "codelets/operations.def"
+};
+
+/* What StarPU measures of an operation is kept by the name of its model, for later runs and other programs. Tasks that
+ * instruments watch or delay have none. */
+enum model { MODEL_STRICT, MODEL_BLAS, NUM_MODELS, NO_MODEL = NUM_MODELS };
+
+struct task;
+struct operation {
+    int number; /* in operations.def */
+    const char *name;
+    void (*run)(const struct task *task, void *const buffers[], struct team team); /* in each thread of the team */
+    char model_names[NUM_MODELS][96];
+    struct starpu_perfmodel models[NUM_MODELS];
+    struct starpu_codelet codelets[NUM_MODELS + 1]; /* [enum model]; made when the first task needs them */
+};
+
+/* The codelet of the tasks that an iteration adds. */
+struct starpu_codelet *operation_codelet(struct operation *operation, const struct iteration *iteration);
+
+struct access {
+    struct data *data;
+    enum starpu_data_access_mode mode;
+    bool may_be_absent; /* its data may be NULL */
+};
+
+_Static_assert(TASK_MAX_ACCESSES <= STARPU_NMAXBUFS,
+               "an operation has more accesses than this StarPU allows: configure it with --enable-maxbuffers");
 
 /* The argument of a StarPU task, which frees it. */
 struct task {
@@ -13,13 +53,21 @@ struct task {
     struct starpullm_trace_task *record; /* NULL: not traced */
     struct watch watch;                  /* its instrument is NULL: none */
     int num_buffers;
-    struct task_arguments arguments;
+    const struct data *data[TASK_MAX_ACCESSES];
+    union arguments arguments;
 };
+
+/* Inserts a task on the rank of its place, without the accesses that are absent. Arguments are copied. */
+status insert_task(struct operation *operation, struct task_place place, struct access *accesses, size_t num_accesses,
+                   const union arguments *arguments);
 
 /* Copies the arguments, and tells the recorder and the instruments of the task, if there are any. The task keeps a
  * reference to the loss among them, if there is one, which its kernel releases. */
 status task_create(struct task **task, const struct operation *operation, struct task_place place,
-                   const struct access *accesses, size_t num_accesses, const struct task_arguments *arguments);
+                   const struct access *accesses, size_t num_accesses, const union arguments *arguments);
+
+/* The buffer of one of the task's data; NULL of NULL. */
+void *task_buffer(const struct task *task, const struct data *data, void *const buffers[]);
 
 /* Adds a task or a transfer to the trace; *record is NULL if nothing is traced. */
 status task_record(struct starpullm_trace_task **record, int operation_number, struct task_place place,

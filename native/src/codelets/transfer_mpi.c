@@ -1,4 +1,5 @@
 /* Messages between ranks, through StarPU-MPI. */
+#include "codelets/submit.h"
 #include "codelets/task.h"
 
 #include <stdlib.h>
@@ -62,7 +63,7 @@ static void transfer_done(void *argument)
 status submit_transfer(struct task_place place, struct data *destination, struct data *source)
 {
     const int rank = runtime_layout()->rank;
-    const struct access accesses[] = {{destination, STARPU_W}, {source, STARPU_R}};
+    const struct access accesses[] = {{destination, STARPU_W, false}, {source, STARPU_R, false}};
     struct starpullm_trace_task *record;
     TRY(task_record(&record, OPERATION_transfer, place, accesses, 2));
     if (rank != source->owner && rank != destination->owner)

@@ -12,30 +12,30 @@ static status matmul_backward(const struct layer *at, const struct matmul_tensor
     const struct matmul_sizes m = matmul_sizes_of(at->context, t->weight);
     struct task_place place = place_of(at);
     struct data *dout = act_grad(at, t->out);
-    struct contribution dweight, dbias;
+    struct sum dweight, dbias;
     TRY(prepare_contribution(at, t->weight, FIRST_SWEEP, &dweight));
     TRY(prepare_contribution(at, t->bias, FIRST_SWEEP, &dbias));
-    TRY(submit_matmul_backward_input(place, act_grad(at, t->inp), dout, param(at, t->weight), N, m.C, m.OC,
-                                     SUM_FROM_ZERO));
+    TRY(SUBMIT(matmul_backward_input, place, .dinp = act_grad(at, t->inp), .dout = dout, .weight = param(at, t->weight),
+               .N = N, .C = m.C, .OC = m.OC));
     if (at->l == 0) /* the other workers compute these while one updates wte, before the next forward pass begins */
         place.priority = PRIORITY_LATER;
-    return submit_matmul_backward_weight(place, dweight.data, dbias.data, dout, act(at, t->inp), N, m.C, m.OC,
-                                         dweight.accumulation);
+    return SUBMIT(matmul_backward_weight, place, .dweight = dweight, .dbias = dbias, .dout = dout,
+                  .inp = act(at, t->inp), .N = N, .C = m.C, .OC = m.OC);
 }
 
-static status layernorm_backward(const struct layer *at, const struct layernorm_tensors *t, struct data *dinp,
-                                 struct data *inp, enum sum_start dinp_start)
+static status layernorm_backward(const struct layer *at, const struct layernorm_tensors *t, struct sum dinp,
+                                 struct data *inp)
 {
     const struct sizes n = sizes_of(at->context);
     const struct task_place place = place_of(at);
     struct data *dout = act_grad(at, t->out), *mean = act(at, t->mean), *rstd = act(at, t->rstd);
-    struct contribution dweight, dbias;
+    struct sum dweight, dbias;
     TRY(prepare_contribution(at, t->weight, FIRST_SWEEP, &dweight));
     TRY(prepare_contribution(at, t->bias, FIRST_SWEEP, &dbias));
-    TRY(submit_layernorm_backward_input(place, dinp, dout, inp, mean, rstd, param(at, t->weight), n.N, n.C,
-                                        dinp_start));
-    return submit_layernorm_backward_weight(place, dweight.data, dbias.data, dout, inp, mean, rstd, n.N, n.C,
-                                            dweight.accumulation);
+    TRY(SUBMIT(layernorm_backward_input, place, .dinp = dinp, .dout = dout, .inp = inp, .mean = mean, .rstd = rstd,
+               .weight = param(at, t->weight), .N = n.N, .C = n.C));
+    return SUBMIT(layernorm_backward_weight, place, .dweight = dweight, .dbias = dbias, .dout = dout, .inp = inp,
+                  .mean = mean, .rstd = rstd, .N = n.N, .C = n.C);
 }
 
 static status block_backward(const struct layer *at)
@@ -44,19 +44,21 @@ static status block_backward(const struct layer *at)
     const struct task_place place = place_of(at);
     struct data *dresidual = block_input_grad(at), *dresidual2 = act_grad(at, ACT_RESIDUAL2);
 
-    TRY(submit_residual_backward(place, dresidual2, act_grad(at, ACT_FCPROJ), act_grad(at, ACT_RESIDUAL3), n.N * n.C,
-                                 SUM_FROM_ZERO));
+    TRY(SUBMIT(residual_backward, place, .da = dresidual2, .db = act_grad(at, ACT_FCPROJ),
+               .dout = act_grad(at, ACT_RESIDUAL3), .count = n.N * n.C));
     TRY(matmul_backward(at, &matmul_fcproj));
-    TRY(submit_gelu_backward(place, act_grad(at, ACT_FCH), act_grad(at, ACT_FCH_GELU), act(at, ACT_FCH), n.N * 4 * n.C,
-                             SUM_FROM_ZERO));
+    TRY(SUBMIT(gelu_backward, place, .dinp = act_grad(at, ACT_FCH), .dout = act_grad(at, ACT_FCH_GELU),
+               .inp = act(at, ACT_FCH), .count = n.N * 4 * n.C));
     TRY(matmul_backward(at, &matmul_fc));
-    TRY(layernorm_backward(at, &layernorm_2, dresidual2, act(at, ACT_RESIDUAL2), SUM_CONTINUES));
-    TRY(submit_residual_backward(place, dresidual, act_grad(at, ACT_ATTPROJ), dresidual2, n.N * n.C, SUM_FROM_ZERO));
+    TRY(layernorm_backward(at, &layernorm_2, (struct sum){dresidual2, ACCUMULATION_CONTINUES}, act(at, ACT_RESIDUAL2)));
+    TRY(SUBMIT(residual_backward, place, .da = dresidual, .db = act_grad(at, ACT_ATTPROJ), .dout = dresidual2,
+               .count = n.N * n.C));
     TRY(matmul_backward(at, &matmul_attproj));
-    TRY(submit_attention_backward(place, act_grad(at, ACT_QKV), act_grad(at, ACT_PREATT), act_grad(at, ACT_ATT),
-                                  act_grad(at, ACT_ATTY), act(at, ACT_QKV), act(at, ACT_ATT), n.B, n.T, n.C, n.NH));
+    TRY(SUBMIT(attention_backward, place, .dqkv = act_grad(at, ACT_QKV), .dpreatt = act_grad(at, ACT_PREATT),
+               .datt = act_grad(at, ACT_ATT), .dout = act_grad(at, ACT_ATTY), .qkv = act(at, ACT_QKV),
+               .att = act(at, ACT_ATT), .B = n.B, .T = n.T, .C = n.C, .NH = n.NH));
     TRY(matmul_backward(at, &matmul_qkv));
-    return layernorm_backward(at, &layernorm_1, dresidual, block_input(at), SUM_CONTINUES);
+    return layernorm_backward(at, &layernorm_1, (struct sum){dresidual, ACCUMULATION_CONTINUES}, block_input(at));
 }
 
 status backward_pass(const struct graph_context *context, int s)
@@ -67,18 +69,18 @@ status backward_pass(const struct graph_context *context, int s)
     const struct layer at = {context, s, NO_LAYER}, last = {context, s, L - 1};
     const struct task_place place = place_of(&at);
     struct data *dlogits = act_grad(&at, ACT_LOGITS);
-    struct contribution dwte;
+    struct sum dwte;
 
     TRY(prepare_contribution(&at, PARAM_WTE, FIRST_SWEEP, &dwte));
-    TRY(submit_crossentropy_softmax_backward(place, dlogits, act_grad(&at, ACT_LOSSES), act(&at, ACT_PROBS),
-                                             handles_targets(g->handles, context->slot, s), n.N, n.V, n.Vp,
-                                             SUM_FROM_ZERO));
-    TRY(submit_matmul_backward_input(place, act_grad(&at, ACT_LNF), dlogits, param(&at, PARAM_WTE), n.N, n.C, n.Vp,
-                                     SUM_FROM_ZERO));
-    TRY(submit_matmul_backward_weight(place, dwte.data, NULL, dlogits, act(&at, ACT_LNF), n.N, n.C, n.Vp,
-                                      dwte.accumulation));
-    TRY(layernorm_backward(&at, &layernorm_final, act_grad(&last, ACT_RESIDUAL3), act(&last, ACT_RESIDUAL3),
-                           SUM_FROM_ZERO));
+    TRY(SUBMIT(crossentropy_softmax_backward, place, .dlogits = dlogits, .dlosses = act_grad(&at, ACT_LOSSES),
+               .probs = act(&at, ACT_PROBS), .targets = handles_targets(g->handles, context->slot, s), .N = n.N,
+               .V = n.V, .Vp = n.Vp));
+    TRY(SUBMIT(matmul_backward_input, place, .dinp = act_grad(&at, ACT_LNF), .dout = dlogits,
+               .weight = param(&at, PARAM_WTE), .N = n.N, .C = n.C, .OC = n.Vp));
+    TRY(SUBMIT(matmul_backward_weight, place, .dweight = dwte, .dout = dlogits, .inp = act(&at, ACT_LNF), .N = n.N,
+               .C = n.C, .OC = n.Vp));
+    TRY(layernorm_backward(&at, &layernorm_final, (struct sum){act_grad(&last, ACT_RESIDUAL3), ACCUMULATION_STARTS},
+                           act(&last, ACT_RESIDUAL3)));
     for (int l = L - 1; l >= 0; l--)
         TRY(block_backward(&(struct layer){context, s, l}));
     return STARPULLM_OK;
@@ -88,10 +90,10 @@ status encoder_backward_pass(const struct graph_context *context, int s)
 {
     const struct sizes n = sizes_of(context);
     const struct layer at = {context, s, NO_LAYER};
-    struct contribution dwte, dwpe;
+    struct sum dwte, dwpe;
     TRY(prepare_contribution(&at, PARAM_WTE, SECOND_SWEEP, &dwte));
     TRY(prepare_contribution(&at, PARAM_WPE, FIRST_SWEEP, &dwpe));
-    return submit_encoder_backward(place_of(&at), dwte.data, dwpe.data, act_grad(&at, ACT_ENCODED),
-                                   handles_inputs(context->options->handles, context->slot, s), n.B, n.T, n.C, n.maxT,
-                                   dwte.accumulation, dwpe.accumulation);
+    return SUBMIT(encoder_backward, place_of(&at), .dwte = dwte, .dwpe = dwpe, .dout = act_grad(&at, ACT_ENCODED),
+                  .tokens = handles_inputs(context->options->handles, context->slot, s), .B = n.B, .T = n.T, .C = n.C,
+                  .maxT = n.maxT);
 }

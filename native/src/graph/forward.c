@@ -4,15 +4,17 @@
 static status layernorm_forward(const struct layer *at, const struct layernorm_tensors *t, struct data *inp)
 {
     const struct sizes n = sizes_of(at->context);
-    return submit_layernorm_forward(place_of(at), act(at, t->out), act(at, t->mean), act(at, t->rstd), inp,
-                                    param(at, t->weight), param(at, t->bias), n.N, n.C);
+    return SUBMIT(layernorm_forward, place_of(at), .out = act(at, t->out), .mean = act(at, t->mean),
+                  .rstd = act(at, t->rstd), .inp = inp, .weight = param(at, t->weight), .bias = param(at, t->bias),
+                  .N = n.N, .C = n.C);
 }
 
 static status matmul_forward(const struct layer *at, const struct matmul_tensors *t)
 {
     const struct matmul_sizes m = matmul_sizes_of(at->context, t->weight);
-    return submit_matmul_forward(place_of(at), act(at, t->out), act(at, t->inp), param(at, t->weight),
-                                 param(at, t->bias), sizes_of(at->context).N, m.C, m.OC);
+    return SUBMIT(matmul_forward, place_of(at), .out = act(at, t->out), .inp = act(at, t->inp),
+                  .weight = param(at, t->weight), .bias = param(at, t->bias), .N = sizes_of(at->context).N, .C = m.C,
+                  .OC = m.OC);
 }
 
 static status block_forward(const struct layer *at)
@@ -23,15 +25,17 @@ static status block_forward(const struct layer *at)
 
     TRY(layernorm_forward(at, &layernorm_1, residual));
     TRY(matmul_forward(at, &matmul_qkv));
-    TRY(submit_attention_forward(place, act(at, ACT_ATTY), act(at, ACT_PREATT), act(at, ACT_ATT), act(at, ACT_QKV), n.B,
-                                 n.T, n.C, n.NH));
+    TRY(SUBMIT(attention_forward, place, .out = act(at, ACT_ATTY), .preatt = act(at, ACT_PREATT),
+               .att = act(at, ACT_ATT), .qkv = act(at, ACT_QKV), .B = n.B, .T = n.T, .C = n.C, .NH = n.NH));
     TRY(matmul_forward(at, &matmul_attproj));
-    TRY(submit_residual_forward(place, residual2, residual, act(at, ACT_ATTPROJ), n.N * n.C));
+    TRY(SUBMIT(residual_forward, place, .out = residual2, .a = residual, .b = act(at, ACT_ATTPROJ),
+               .count = n.N * n.C));
     TRY(layernorm_forward(at, &layernorm_2, residual2));
     TRY(matmul_forward(at, &matmul_fc));
-    TRY(submit_gelu_forward(place, act(at, ACT_FCH_GELU), act(at, ACT_FCH), n.N * 4 * n.C));
+    TRY(SUBMIT(gelu_forward, place, .out = act(at, ACT_FCH_GELU), .inp = act(at, ACT_FCH), .count = n.N * 4 * n.C));
     TRY(matmul_forward(at, &matmul_fcproj));
-    return submit_residual_forward(place, act(at, ACT_RESIDUAL3), residual2, act(at, ACT_FCPROJ), n.N * n.C);
+    return SUBMIT(residual_forward, place, .out = act(at, ACT_RESIDUAL3), .a = residual2, .b = act(at, ACT_FCPROJ),
+                  .count = n.N * n.C);
 }
 
 status forward_pass(const struct graph_context *context, int s)
@@ -43,13 +47,16 @@ status forward_pass(const struct graph_context *context, int s)
     const struct task_place place = place_of(&at);
     struct data *wte = param(&at, PARAM_WTE), *logits = act(&at, ACT_LOGITS);
 
-    TRY(submit_encoder_forward(place, act(&at, ACT_ENCODED), handles_inputs(g->handles, context->slot, s), wte,
-                               param(&at, PARAM_WPE), n.B, n.T, n.C));
+    TRY(SUBMIT(encoder_forward, place, .out = act(&at, ACT_ENCODED),
+               .tokens = handles_inputs(g->handles, context->slot, s), .wte = wte, .wpe = param(&at, PARAM_WPE),
+               .B = n.B, .T = n.T, .C = n.C));
     for (int l = 0; l < L; l++)
         TRY(block_forward(&(struct layer){context, s, l}));
     TRY(layernorm_forward(&at, &layernorm_final, act(&last, ACT_RESIDUAL3)));
-    TRY(submit_matmul_forward(place, logits, act(&at, ACT_LNF), wte, NULL, n.N, n.C, n.Vp));
-    return submit_softmax_forward(place, act(&at, ACT_PROBS), logits, n.N, n.V, n.Vp);
+    TRY(SUBMIT(matmul_forward, place, .out = logits, .inp = act(&at, ACT_LNF), .weight = wte, .N = n.N, .C = n.C,
+               .OC = n.Vp));
+    return SUBMIT(softmax_forward, place, .probs = act(&at, ACT_PROBS), .logits = logits, .N = n.N, .V = n.V,
+                  .Vp = n.Vp);
 }
 
 /* The mean loss is one ordered sum over the whole batch: each sub-batch continues it, the last divides it. */
@@ -59,10 +66,11 @@ status loss_pass(const struct graph_context *context, int s)
     const struct sizes n = sizes_of(context);
     const struct layer at = {context, s, NO_LAYER};
     struct data *losses = act(&at, ACT_LOSSES);
+    const struct sum mean = {handles_mean_loss(g->handles, context->slot),
+                             s == 0 ? ACCUMULATION_STARTS : ACCUMULATION_CONTINUES};
     const float divisor = s == g->sub_batches - 1 ? (float)(n.N * (size_t)g->sub_batches) : 0.0f;
 
-    TRY(submit_crossentropy_forward(place_of(&at), losses, act(&at, ACT_PROBS),
-                                    handles_targets(g->handles, context->slot, s), n.N, n.Vp));
-    return submit_mean_loss(place_of(&at), handles_mean_loss(g->handles, context->slot), losses, n.N, divisor,
-                            s == 0 ? SUM_FROM_ZERO : SUM_CONTINUES);
+    TRY(SUBMIT(crossentropy_forward, place_of(&at), .losses = losses, .probs = act(&at, ACT_PROBS),
+               .targets = handles_targets(g->handles, context->slot, s), .N = n.N, .Vp = n.Vp));
+    return SUBMIT(mean_loss, place_of(&at), .mean = mean, .losses = losses, .N = n.N, .divisor = divisor);
 }

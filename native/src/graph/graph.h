@@ -3,7 +3,7 @@
 #ifndef STARPULLM_GRAPH_H
 #define STARPULLM_GRAPH_H
 
-#include "codelets/codelets.h"
+#include "codelets/submit.h"
 #include "data/handles.h"
 
 /* What all iterations of a session have in common. */
@@ -103,14 +103,9 @@ struct matmul_sizes matmul_sizes_of(const struct graph_context *context, enum pa
  * sweep: the logits' contributions, then the encoder's. */
 enum sweep { FIRST_SWEEP, SECOND_SWEEP };
 
-/* Where a contribution goes, and how it is added. */
-struct contribution {
-    struct data *data;
-    enum accumulation accumulation;
-};
-/* Makes the gradient ready for the contribution of at's sub-batch, which has to be submitted next. */
-status prepare_contribution(const struct layer *at, enum parameter p, enum sweep sweep,
-                            struct contribution *contribution);
+/* Makes the gradient ready for the contribution of at's sub-batch, which has to be submitted next: where the
+ * contribution goes, and how it is added. */
+status prepare_contribution(const struct layer *at, enum parameter p, enum sweep sweep, struct sum *contribution);
 /* Makes one gradient of all contributions. */
 status reduce_gradient(const struct graph_context *context, enum parameter p, int l);
 /* Where the gradient of the whole batch then is. */

@@ -17,31 +17,29 @@ static status move_sum(const struct graph_context *context, enum parameter p, in
     return submit_transfer(place_on_rank(context, to, l), gradient(context, p, l, to), gradient(context, p, l, from));
 }
 
-static status continue_sum(const struct layer *at, enum parameter p, enum sweep sweep,
-                           struct contribution *contribution)
+static status continue_sum(const struct layer *at, enum parameter p, enum sweep sweep, struct sum *contribution)
 {
     const struct placement *placement = at->context->options->placement;
     const int S = at->context->options->sub_batches, home = home_of(placement, at->s);
     const bool first = sweep == FIRST_SWEEP && at->s == 0;
     if (!first)
         TRY(move_sum(at->context, p, at->l, home_of(placement, (at->s + S - 1) % S), home));
-    *contribution = (struct contribution){gradient(at->context, p, at->l, home),
-                                          first ? ACCUMULATION_STARTS : ACCUMULATION_CONTINUES};
+    *contribution =
+        (struct sum){gradient(at->context, p, at->l, home), first ? ACCUMULATION_STARTS : ACCUMULATION_CONTINUES};
     return STARPULLM_OK;
 }
 
-status prepare_contribution(const struct layer *at, enum parameter p, enum sweep sweep,
-                            struct contribution *contribution)
+status prepare_contribution(const struct layer *at, enum parameter p, enum sweep sweep, struct sum *contribution)
 {
     switch (at->context->options->reduction) {
     case STARPULLM_REDUCTION_ORDERED:
         return continue_sum(at, p, sweep, contribution);
     case STARPULLM_REDUCTION_TREE:
-        *contribution = (struct contribution){gradient(at->context, p, at->l, at->s),
-                                              sweep == FIRST_SWEEP ? ACCUMULATION_STARTS : ACCUMULATION_CONTINUES};
+        *contribution = (struct sum){gradient(at->context, p, at->l, at->s),
+                                     sweep == FIRST_SWEEP ? ACCUMULATION_STARTS : ACCUMULATION_CONTINUES};
         return STARPULLM_OK;
     default:
-        *contribution = (struct contribution){gradient(at->context, p, at->l, 0), ACCUMULATION_REDUCES};
+        *contribution = (struct sum){gradient(at->context, p, at->l, 0), ACCUMULATION_REDUCES};
         /* The last step's value is no contribution to this step's. */
         if (sweep == FIRST_SWEEP && at->s == 0)
             submit_gradient_clear(contribution->data);
@@ -54,9 +52,12 @@ static status add_tree(const struct graph_context *context, enum parameter p, in
     const struct graph_options *g = context->options;
     const size_t count = (size_t)tensor_elements(parameter_shape(&g->config, p));
     for (int stride = 1; stride < g->sub_batches; stride *= 2)
-        for (int s = 0; s + stride < g->sub_batches; s += 2 * stride)
-            TRY(submit_gradient_add(place_of(&(struct layer){context, s, l}), gradient(context, p, l, s),
-                                    gradient(context, p, l, s + stride), count));
+        for (int s = 0; s + stride < g->sub_batches; s += 2 * stride) {
+            struct data *term = gradient(context, p, l, s + stride);
+            TRY(SUBMIT(gradient_add, place_of(&(struct layer){context, s, l}), .sum = gradient(context, p, l, s),
+                       .term = term, .count = count));
+            exchange_drop(term);
+        }
     return STARPULLM_OK;
 }
 

@@ -10,12 +10,13 @@ status graph_add_forward(const struct graph_context *context)
 }
 
 /* Every rank gets the mean loss; this one through `loss`. */
-static status report_loss(const struct graph_context *context, struct starpullm_loss *loss)
+static status report_mean_loss(const struct graph_context *context, struct starpullm_loss *loss)
 {
     const struct placement *placement = context->options->placement;
     struct data *mean = handles_mean_loss(context->options->handles, context->slot);
     for (int rank = 0; rank < placement->ranks; rank++)
-        TRY(submit_report_loss(place_on_rank(context, rank, NO_LAYER), mean, rank == placement->rank ? loss : NULL));
+        TRY(SUBMIT(report_loss, place_on_rank(context, rank, NO_LAYER), .mean = mean,
+                   .loss = rank == placement->rank ? loss : NULL, .failure = context->iteration->failure));
     return STARPULLM_OK;
 }
 
@@ -25,7 +26,7 @@ status graph_add_evaluation(const struct graph_context *context, struct starpull
         TRY(forward_pass(context, s));
         TRY(loss_pass(context, s));
     }
-    return report_loss(context, loss);
+    return report_mean_loss(context, loss);
 }
 
 status graph_add_step(const struct graph_context *context, struct starpullm_loss *loss, const struct update *update)

@@ -2,6 +2,7 @@
  *
  * An update takes as long as the memory takes to bring its operands. Directly after the gradient's last contribution,
  * the gradient and the weight, which the gradient of the input has just been computed with, are still in a cache. */
+#include "data/exchange.h"
 #include "graph/graph.h"
 
 static status reduce_and_update_tensor(const struct graph_context *context, enum parameter p, int l,
@@ -11,10 +12,14 @@ static status reduce_and_update_tensor(const struct graph_context *context, enum
     const struct graph_options *g = context->options;
     struct task_place place = place_on_rank(context, owner_of(g->placement, p, instance(l)), l);
     place.priority = PRIORITY_AT_ONCE;
-    return submit_adamw_update(place, handles_parameter(g->handles, STARPULLM_PARAMS, p, instance(l)),
-                               handles_parameter(g->handles, STARPULLM_M, p, instance(l)),
-                               handles_parameter(g->handles, STARPULLM_V, p, instance(l)), gradient_of_batch(g, p, l),
-                               (size_t)tensor_elements(parameter_shape(&g->config, p)), &update->adamw, update->number);
+    struct data *grads = gradient_of_batch(g, p, l);
+    TRY(SUBMIT(adamw_update, place, .params = handles_parameter(g->handles, STARPULLM_PARAMS, p, instance(l)),
+               .m = handles_parameter(g->handles, STARPULLM_M, p, instance(l)),
+               .v = handles_parameter(g->handles, STARPULLM_V, p, instance(l)), .grads = grads,
+               .count = (size_t)tensor_elements(parameter_shape(&g->config, p)), .adamw = update->adamw,
+               .step = update->number));
+    exchange_drop(grads);
+    return STARPULLM_OK;
 }
 
 status reduce_and_update(const struct graph_context *context, const struct update *update)
