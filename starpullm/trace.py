@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.binding import prototypes, structs
+from starpullm.errors import RuntimeFailureError
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Comm
 
 
 class AccessMode(IntEnum):
@@ -142,12 +147,55 @@ class Trace:
         return np.where(self.tasks["worker"] >= 0, durations, 0)
 
 
-def read_trace(session: structs.Handle) -> Trace:
-    """Wait for all submitted tasks of a session and return what was recorded since the trace was cleared."""
+def read_trace(session: structs.Handle, comm: Comm | None = None) -> Trace:
+    """Wait for all submitted tasks of a session and return what was recorded since the trace was cleared.
+
+    Over ranks every rank calls it, and gets the tasks of all ranks; of other ranks' tasks it doesn't get the times.
+
+    Raises
+    ------
+    RuntimeFailureError
+        If the ranks have submitted different tasks.
+    """
     num_tasks, num_accesses = prototypes.trace_size(session)
     tasks, accesses = np.empty(num_tasks, structs.TRACE_TASK), np.empty(num_accesses, structs.TRACE_ACCESS)
     prototypes.call("session_trace_read", session, tasks, len(tasks), accesses, len(accesses))
-    return Trace(tasks, accesses, tuple(prototypes.names("operation_name")), read_handles(session))
+    own = Trace(tasks, accesses, tuple(prototypes.names("operation_name")), read_handles(session))
+    return own if comm is None else with_other_ranks(own, comm)
+
+
+def with_other_ranks(own: Trace, comm: Comm) -> Trace:
+    """Return the tasks of all ranks in the order of submission; arguments and errors as ``read_trace``.
+
+    A rank has recorded the tasks that it runs, and the messages that it sends or receives, under numbers that count
+    all ranks' tasks.
+    """
+    parts = comm.allgather((own.tasks, own.accesses))
+    parts = [(own.tasks, own.accesses), *(part for rank, part in enumerate(parts) if rank != comm.Get_rank())]
+    tasks = np.concatenate([part for part, _ in parts])
+    accesses = np.concatenate([part for _, part in parts])
+    starts = np.repeat(np.cumsum([0, *(len(part) for _, part in parts[:-1])]), [len(part) for part, _ in parts])
+    tasks["first_access"] += starts
+    for name, nothing in (("worker", -1), ("submit_ns", 0), ("start_ns", 0), ("end_ns", 0)):
+        tasks[name][len(own) :] = nothing
+    ids, first = np.unique(tasks["id"], return_index=True)  # of two records of a message, this rank's
+    missing = np.flatnonzero(ids != np.arange(len(ids)))
+    if len(missing):
+        raise RuntimeFailureError(f"trace: no rank has recorded task {missing[0]}, expected all below {ids[-1]}")
+    for name in ("step", "operation", "sub_batch", "layer", "rank", "num_accesses"):
+        other = np.flatnonzero(tasks[name] != tasks[name][first][tasks["id"]])
+        if len(other):
+            raise RuntimeFailureError(f"trace: the ranks have recorded different tasks as task {tasks['id'][other[0]]}")
+    tasks = tasks[first]
+    counts = tasks["num_accesses"].astype(np.int64)
+    ends = np.cumsum(counts)
+    accesses = accesses[np.repeat(tasks["first_access"] - (ends - counts), counts) + np.arange(counts.sum())]
+    tasks["first_access"] = ends - counts
+    known = np.flatnonzero(tasks["submit_ns"])
+    if len(known):  # others were submitted after the one of this rank before them
+        tasks["submit_ns"][: known[0]] = tasks["submit_ns"][known[0]]
+        tasks["submit_ns"] = np.maximum.accumulate(tasks["submit_ns"])
+    return replace(own, tasks=tasks, accesses=accesses)
 
 
 def read_handles(session: structs.Handle) -> tuple[HandleInfo, ...]:

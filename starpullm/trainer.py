@@ -254,13 +254,6 @@ class Trainer(Resource, HasTensors):
         tensor = self._tensors.named(group, name)
         return tensor.instances if tensor.layered else None
 
-    def gather(self) -> None:
-        """Over ranks, start the transfer of all tensors to this rank, so that ``tensor`` doesn't wait for each of them.
-
-        Either all ranks call it or none does. It takes the memory of all tensors until they have been read.
-        """
-        self._call("session_gather")
-
     def tensor(self, group: str, name: str, layer: int | None = None) -> NDArray[np.float32]:
         """Wait for the tasks that write a tensor and return a copy of it.
 
@@ -397,12 +390,16 @@ class Trainer(Resource, HasTensors):
     def trace(self) -> Trace:
         """Wait for all submitted tasks and return those that were recorded since the last ``clear_trace``.
 
+        Over ranks every rank has to call this, and gets the tasks of all ranks, but times and workers of its own only.
+
         Raises
         ------
+        RuntimeFailureError
+            If the ranks have submitted different tasks.
         StateError
             If the trainer was created without ``trace=True``.
         """
-        return read_trace(self._handle)
+        return read_trace(self._handle, self.runtime.comm)
 
     def clear_trace(self) -> None:
         """Discard the recorded tasks, and what instruments found in them; errors as ``trace``."""

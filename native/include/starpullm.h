@@ -286,10 +286,6 @@ struct starpullm_tensor_info {
 STARPULLM_API enum starpullm_status starpullm_session_tensor_info(const starpullm_session *session, int32_t group,
                                                                   int32_t index, struct starpullm_tensor_info *info);
 
-/* Over ranks: starts copying every tensor that can be read to every rank, so that the reads that follow don't wait for
- * one transfer after the other. Not required before reading. */
-STARPULLM_API enum starpullm_status starpullm_session_gather(starpullm_session *session);
-
 /* Waits for the tasks that write the tensor, and copies count elements from offset on. Over ranks every rank gets them.
  * Fails if a task of the session has failed on this rank by then.
  * STARPULLM_INVALID_STATE for activations and their gradients that the session doesn't keep. What no task has written
@@ -397,9 +393,21 @@ STARPULLM_API enum starpullm_status starpullm_session_trace_read(starpullm_sessi
 /* Removes all recorded tasks and findings. */
 STARPULLM_API enum starpullm_status starpullm_session_trace_clear(starpullm_session *session);
 
+/* All ranks' handles: the same on every rank. */
 STARPULLM_API int32_t starpullm_session_handle_count(const starpullm_session *session);
 STARPULLM_API enum starpullm_status starpullm_session_handle_info(const starpullm_session *session, int32_t index,
                                                                   struct starpullm_handle_info *info);
+
+/* This rank's share of the session. */
+struct starpullm_session_share {
+    size_t size;
+    int64_t handles;   /* that are registered with StarPU */
+    int64_t submitted; /* tasks so far that run here */
+    int64_t exchanged; /* messages of gradients so far, and tasks of other ranks whose data this rank sent, received or
+                        * discarded */
+};
+STARPULLM_API enum starpullm_status starpullm_session_share(const starpullm_session *session,
+                                                            struct starpullm_session_share *share);
 
 /* ---- StarPU's task graph ---- */
 

@@ -72,6 +72,11 @@ void exchange_drop(struct data *data)
     (void)data;
 }
 
+void exchange_values(float *values, int64_t count, int owner)
+{
+    (void)values, (void)count, (void)owner;
+}
+
 status exchange_reduce(struct data *data)
 {
     (void)data;

@@ -55,6 +55,15 @@ class InstrumentCounts:
     searched: int
 
 
+@dataclass(frozen=True, slots=True)
+class SessionShare:
+    """What a rank has of a session, and what it has done so far; see ``starpullm_session_share``."""
+
+    handles: int
+    submitted: int
+    exchanged: int
+
+
 class Observer:
     """Observes a trainer that was created with ``trace``; ``Trainer.clear_trace`` also discards its findings."""
 
@@ -101,6 +110,12 @@ class Observer:
         counts = structs.new("instrument_counts")
         prototypes.call("session_instrument_counts", self._trainer._handle, counts)
         return InstrumentCounts(counts.pages, counts.poisoned, counts.poisoned_between, counts.searched)
+
+    def share(self) -> SessionShare:
+        """Return this rank's handles, the tasks that it has submitted, and those of others that it had to do with."""
+        share = structs.new("session_share")
+        prototypes.call("session_share", self._trainer._handle, share)
+        return SessionShare(share.handles, share.submitted, share.exchanged)
 
     def findings(self) -> list[InstrumentFinding]:
         """Wait for all submitted tasks and return what the instruments found since the last ``clear_trace``.

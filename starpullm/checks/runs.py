@@ -330,7 +330,6 @@ def _on_rank_0(trainer: Trainer, check: Callable[[ReadTensor], R]) -> R:
     comm = trainer.runtime.comm
     if comm is None:
         return check(trainer.tensor)
-    trainer.gather()
     if comm.Get_rank() > 0:
         while True:
             what, content = comm.bcast(None)

@@ -38,7 +38,6 @@ def has_fixed_bits(workload: Workload) -> bool:
 
 def digest_tensors(trainer: Trainer) -> dict[str, str]:
     """Return the digests of gradients, m, v and parameters, in the order of execution; all ranks have to call it."""
-    trainer.gather()
     return {
         f"{group}/{layer_name(name, layer)}": tensor_digest(trainer.tensor(group, name, layer))
         for group, name, layer in execution_order(trainer.config.num_layers)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from starpullm.checks import runs
+from starpullm.checks import pruning, runs
 from starpullm.checks.result import CheckResult
 from starpullm.checks.transfers import transfers_of_ordered, transfers_of_tree
 from starpullm.checks.workplace import Workplace
@@ -26,6 +26,12 @@ def test_losses_are_the_same_on_all_ranks(
 ) -> None:
     """Each rank computes the mean loss of every step from the losses of all ranks."""
     starpullm_check(runs.losses_of_ranks, **case._asdict(), seed=starpullm_validation.seed)
+
+
+@pytest.mark.starpullm_dependencies
+def test_each_rank_has_its_share_only(starpullm_check: Checker, case: Case, starpullm_validation: Validation) -> None:
+    """Handles and tasks follow from a rank's own sub-batches and what it exchanges, not from the number of ranks."""
+    starpullm_check(pruning.share_of_ranks, **case._asdict(), seed=starpullm_validation.seed)
 
 
 @pytest.mark.starpullm_dependencies

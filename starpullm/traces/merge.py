@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.errors import RuntimeFailureError
 from starpullm.processes.clocks import ClockReading, on_rank_0
 from starpullm.trace import Trace
 
@@ -32,11 +31,6 @@ def on_one_clock(trace: Trace, comm: Comm | None, began: ClockReading, ended: Cl
     """Return the trace of all ranks; each rank has to call this, with readings of before and after the tasks.
 
     Both ranks of a message have recorded it; the later of the two ends counts.
-
-    Raises
-    ------
-    RuntimeFailureError
-        If the ranks have submitted different tasks.
     """
     if comm is None:
         return trace
@@ -46,15 +40,9 @@ def on_one_clock(trace: Trace, comm: Comm | None, began: ClockReading, ended: Cl
         own[name][known] = on_rank_0(own[name][known], began, ended)
     messages = ~is_kernel(trace)
     mine = np.flatnonzero((own["rank"] == comm.Get_rank()) | (messages & (own["end_ns"] != 0)))
-    tasks, length = own.copy(), len(own)
-    ends = np.zeros(length, np.int64)
-    parts = comm.allgather((trace.handles, length, mine, own[mine]))
-    for rank, (handles, found, places, recorded) in enumerate(parts):
-        if (handles, found) != (parts[0][0], parts[0][1]):
-            raise RuntimeFailureError(
-                f"trace: rank {rank} has {found} tasks on {len(handles)} handles, expected those of rank 0: "
-                f"{parts[0][1]} on {len(parts[0][0])}"
-            )
+    tasks = own.copy()
+    ends = np.zeros(len(own), np.int64)
+    for rank, (places, recorded) in enumerate(comm.allgather((mine, own[mine]))):
         ran = recorded["rank"] == rank
         tasks[places[ran]] = recorded[ran]
         ends[places] = np.maximum(ends[places], recorded["end_ns"])

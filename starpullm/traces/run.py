@@ -93,10 +93,7 @@ class Recording:
     def finish(self) -> TracedRun | None:
         """Wait for all submitted tasks, and return the trace of all ranks on rank 0, None on the others.
 
-        Raises
-        ------
-        RuntimeFailureError
-            If the ranks have submitted different tasks.
+        Errors as ``Trainer.trace``.
         """
         trainer, comm = self._trainer, self._trainer.runtime.comm
         own = trainer.trace()

@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.checks import lifetimes, runs
+from starpullm.checks import lifetimes, pruning, runs
 from starpullm.checks.isolation import CheckReport, Pool, RuntimeConfiguration
 from starpullm.checks.result import CheckResult, Outcome
 from starpullm.checks.same_bits import MAX_DELAY_US, check_same_bits
@@ -263,6 +263,14 @@ def gradients_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         )
 
 
+def share_of_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
+    """Compare what each of two ranks registers and submits with what it must, for each reduction."""
+    for reduction in ALL:
+        yield from laboratory.call(
+            name, RANKS, pruning.share_of_ranks, record="tiny", sub_batches=1, reduction=reduction, seed=SEED
+        )
+
+
 def training_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     """Compare the losses and the trained model of two ranks with those of one process."""
     record = shipped_record("tiny")
@@ -350,6 +358,7 @@ CHECKS: dict[str, Check] = {
     "parity over ranks": parity_over_ranks,
     "gradient error over ranks": gradients_over_ranks,
     "training over ranks": training_over_ranks,
+    "share of ranks": share_of_ranks,
     "memory growth": each_reduction(lifetimes.step_growth, ("ordered",), counts_allocations=True),
     "memory growth, trainers": each_reduction(lifetimes.trainer_growth, ("ordered",), counts_allocations=True),
     "memory growth, operations": each_reduction(operation_growth, ("ordered",), counts_allocations=True),

@@ -412,7 +412,6 @@ TRAINER_CALLS: dict[str, Callable[[Trainer, str], object]] = {
     "claim_directory": lambda trainer, path: trainer.claim_directory(path),
     "save_state": lambda trainer, path: trainer.save_state(path),
     "wait_saved": lambda trainer, path: trainer.wait_saved(),
-    "gather": lambda trainer, path: trainer.gather(),
     "trace": lambda trainer, path: trainer.trace(),
     "clear_trace": lambda trainer, path: trainer.clear_trace(),
     "findings": lambda trainer, path: Observer(trainer).findings(),

@@ -92,7 +92,6 @@ def runtime_graphs(directory: str, partition: str, sub_batches: int, reduction: 
         assert not any(loss.ready for loss in losses)
         refused = [
             attempt(observer.hold),
-            attempt(trainer.gather),
             attempt(trainer.tensor, "params", "wte"),
             attempt(trainer.trace),
             attempt(trainer.clear_trace),

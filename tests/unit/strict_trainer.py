@@ -107,9 +107,6 @@ class StrictTrainer:
     def wait(self) -> None:
         """Nothing is in flight."""
 
-    def gather(self) -> None:
-        """This rank has all parameters."""
-
     def tensor_names(self, group: str) -> list[str]:
         return list(dict.fromkeys(split_layer(name)[0] for name in getattr(self.model, group)))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK
 from starpullm.errors import RuntimeFailureError
 from starpullm.processes.clocks import ClockReading
-from starpullm.trace import HandleInfo, Trace
+from starpullm.trace import HandleInfo, Trace, with_other_ranks
 from starpullm.traces.merge import on_one_clock
 
 AHEAD = 1000
@@ -77,8 +76,63 @@ def test_one_rank_is_its_own_clock() -> None:
     assert on_one_clock(trace, None, ClockReading(0), ClockReading(0)) is trace
 
 
-@pytest.mark.parametrize("handles", [(), (HandleInfo(0, "y", 4),)])
-def test_ranks_with_other_tasks_are_refused(handles: tuple[HandleInfo, ...]) -> None:
-    first, second = traces_of_ranks()
-    with pytest.raises(RuntimeFailureError, match=f"rank 1 has 3 tasks on {len(handles)} handles, expected those of"):
-        merged([first, replace(second, handles=handles)])
+class Ranks:
+    """What the joining of traces asks of a communicator."""
+
+    def __init__(self, rank: int, traces: list[Trace]) -> None:
+        self._rank, self._traces = rank, traces
+
+    def Get_rank(self) -> int:  # noqa: N802
+        return self._rank
+
+    def allgather(self, own: Any) -> list[Any]:
+        assert own[0] is self._traces[self._rank].tasks
+        return [(trace.tasks, trace.accesses) for trace in self._traces]
+
+
+def recorded(rank: int, ids: list[int], operations: list[int], accessed: list[list[int]]) -> Trace:
+    tasks = np.zeros(len(ids), TRACE_TASK)
+    tasks["id"], tasks["operation"], tasks["rank"] = ids, operations, rank
+    tasks["worker"] = 5 + rank
+    for place, name in enumerate(("submit_ns", "start_ns", "end_ns")):
+        tasks[name] = 100 * np.arange(1, len(ids) + 1) + 10 * place + rank
+    tasks["num_accesses"] = list(map(len, accessed))
+    tasks["first_access"] = np.cumsum([0, *map(len, accessed)])[:-1]
+    tasks["rank"][tasks["operation"] == 1] = 1  # a message's is the receiver
+    accesses = np.array([(handle, 1) for handles in accessed for handle in handles], TRACE_ACCESS)
+    return Trace(tasks, accesses, ("work", "transfer"), tuple(HandleInfo(number, "x", 4) for number in range(9)))
+
+
+def pruned() -> list[Trace]:
+    """Rank 0 runs tasks 1 and 4, rank 1 tasks 0 and 3; task 2 is a message from rank 0 to 1."""
+    return [
+        recorded(0, [1, 2, 4], [0, 1, 0], [[1], [2, 3], []]),
+        recorded(1, [0, 2, 3], [0, 1, 0], [[4, 5], [2, 3], [6]]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rank", "workers", "submitted", "ended"),
+    [(0, [-1, 5, 5, -1, 5], [100, 100, 200, 200, 300], [0, 120, 220, 0, 320]),
+     (1, [6, -1, 6, 6, -1], [101, 101, 201, 301, 301], [121, 0, 221, 321, 0])],
+)  # fmt: skip
+def test_each_rank_has_the_tasks_of_all(rank: int, workers: list[int], submitted: list[int], ended: list[int]) -> None:
+    traces = pruned()
+    trace = with_other_ranks(traces[rank], cast(Any, Ranks(rank, traces)))
+    assert trace.tasks["id"].tolist() == [0, 1, 2, 3, 4]
+    assert trace.tasks["rank"].tolist() == [1, 0, 1, 1, 0]
+    assert trace.tasks["worker"].tolist() == workers
+    assert trace.tasks["submit_ns"].tolist() == submitted
+    assert trace.tasks["end_ns"].tolist() == ended
+    assert [[access.handle.id for access in task.accesses] for task in trace] == [[4, 5], [1], [2, 3], [6], []]
+
+
+def test_traces_that_do_not_fit_are_refused() -> None:
+    first, second = pruned()
+    lost = recorded(1, [0, 2], [0, 1], [[4, 5], [2, 3]])
+    with pytest.raises(RuntimeFailureError, match="no rank has recorded task 3, expected all below 4"):
+        with_other_ranks(first, cast(Any, Ranks(0, [first, lost])))
+    other = recorded(1, [0, 2, 3, 4], [0, 1, 0, 0], [[4, 5], [2, 3], [6], []])
+    with pytest.raises(RuntimeFailureError, match="recorded different tasks as task 4"):
+        with_other_ranks(first, cast(Any, Ranks(0, [first, other])))
+    assert len(with_other_ranks(second, cast(Any, Ranks(1, [first, second])))) == 5

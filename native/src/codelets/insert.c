@@ -1,5 +1,5 @@
-/* The one place that submits a task to StarPU, on one rank and on several. Over ranks, every rank inserts every task in
- * the same order; the task runs on the rank of its place. */
+/* The one place that submits a task to StarPU, on one rank and on several. Over ranks, every rank calls it for every
+ * task in the same order. The task's place says where it runs; other ranks only exchange its data, or do nothing. */
 #include <stdlib.h>
 
 #include "codelets/hold.h"
@@ -62,10 +62,50 @@ static size_t remove_absent(struct access *accesses, size_t num_accesses)
     return present;
 }
 
+/* Of a task of another rank: whether this rank sends what it reads, receives what it writes, or has a copy that then is
+ * no longer valid. Contributions to a reduction are exchanged with their sum. */
+static bool takes_part(const struct access *accesses, size_t num_accesses)
+{
+    for (size_t i = 0; i < num_accesses; i++) {
+        const struct data *data = accesses[i].data;
+        if (!data || !data->handle || accesses[i].mode == STARPU_REDUX)
+            continue;
+        const bool owned = data->owner == runtime_layout()->rank, written = accesses[i].mode != STARPU_R;
+        if (data->on_all_ranks ? written : owned)
+            return true;
+    }
+    return false;
+}
+
+static status exchange_data(struct operation *operation, struct task_place place, const struct access *accesses,
+                            size_t num_accesses)
+{
+    struct starpu_task *none;
+    recorder_skip(place.iteration->recorder);
+    if (!takes_part(accesses, num_accesses))
+        return STARPULLM_OK;
+    place.iteration->exchanged++;
+    TRY(transfers_before_task(&none, operation, place, accesses, num_accesses));
+    return transfers_after_task(operation, place, accesses, num_accesses);
+}
+
+static status check_registered(const struct operation *operation, const struct access *accesses, size_t num_accesses)
+{
+    for (size_t i = 0; i < num_accesses; i++)
+        if (!accesses[i].data || !accesses[i].data->handle)
+            return fail(STARPULLM_RUNTIME_FAILURE, "%s: found no handle for its operand %zu on rank %d, expected one",
+                        operation->name, i, runtime_layout()->rank);
+    return STARPULLM_OK;
+}
+
 status insert_task(struct operation *operation, struct task_place place, struct access *accesses, size_t num_accesses,
                    const union arguments *arguments)
 {
+    if (place.rank != runtime_layout()->rank)
+        return exchange_data(operation, place, accesses, num_accesses);
     num_accesses = remove_absent(accesses, num_accesses);
+    TRY(check_registered(operation, accesses, num_accesses));
+    place.iteration->submitted++;
     const bool one_rank = runtime_layout()->ranks == 1;
     struct task *task;
     TRY(task_create(&task, operation, place, accesses, num_accesses, arguments));
@@ -77,7 +117,7 @@ status insert_task(struct operation *operation, struct task_place place, struct 
         code = transfers_before_task(&starpu_task, operation, place, accesses, num_accesses);
     if (starpu_task)
         code = submit(starpu_task, task);
-    else /* it runs on another rank */
+    else
         task_destroy(task);
     if (code == STARPULLM_OK && !one_rank)
         code = transfers_after_task(operation, place, accesses, num_accesses);

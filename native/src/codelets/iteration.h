@@ -27,7 +27,8 @@ struct iteration {
     struct instrument *instrument; /* NULL: no instruments; needs the recorder */
     struct hold *hold;             /* NULL: tasks may run; needs the recorder */
     struct failure *failure;
-    atomic_int unfinished; /* tasks, and 1 more while tasks are being submitted */
+    int64_t submitted, exchanged; /* tasks of this rank; of others, of which it has sent or received data; so far */
+    atomic_int unfinished;        /* tasks, and 1 more while tasks are being submitted */
     pthread_mutex_t mutex;
     pthread_cond_t finished;
 };

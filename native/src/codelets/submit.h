@@ -11,8 +11,8 @@
 /* Submits a task of an operation with the members of its struct, such as .count = count. They are copied. */
 #define SUBMIT(name, place, ...) submit_##name((place), &(const struct name){__VA_ARGS__})
 
-/* Sends the value of `source` from its owner to the owner of `destination`, another rank; both have the same size. It
- * is a message and no task, but ordered among the tasks by its accesses. */
+/* Sends the value of `source` from its owner to the owner of `destination`; this rank is one of these two. Both have
+ * the same size. It is a message and no task, but ordered among the tasks by its accesses. */
 status submit_transfer(struct task_place place, struct data *destination, struct data *source);
 
 /* ---- ACCUMULATION_REDUCES: once for each gradient, and before a step's first contribution ---- */

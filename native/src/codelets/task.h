@@ -81,12 +81,12 @@ void task_done(void *task);
 
 /* Over ranks, a task's rank gets what the task reads and the rank doesn't own. transfer_mpi.c is for builds with MPI.
  *
- * Before a task is submitted, on every rank: submits the transfers. *created is a StarPU task with codelet, accesses
- * and priority on the rank of the place, and NULL on the others. */
+ * Before a task is submitted, on every rank that has to do with it: submits the transfers. *created is a StarPU task
+ * with codelet, accesses and priority on the rank of the place, and NULL on the others. */
 status transfers_before_task(struct starpu_task **created, struct operation *operation, struct task_place place,
                              const struct access *accesses, size_t num_accesses);
 
-/* After it, on every rank: what was received before is no longer valid where the task has changed it. */
+/* After it, on the same ranks: what was received before is no longer valid where the task has changed it. */
 status transfers_after_task(struct operation *operation, struct task_place place, const struct access *accesses,
                             size_t num_accesses);
 

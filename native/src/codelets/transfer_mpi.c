@@ -8,23 +8,27 @@
 #include "runtime/runtime.h"
 
 /* A task's accesses, rank and priority in StarPU-MPI's form, the same for the calls before and after the submission. */
-#define TASK_AS_LIST(place, descriptors, number)                                                                 \
-    STARPU_DATA_MODE_ARRAY, (descriptors), (int)(number), STARPU_EXECUTE_ON_NODE, (place).rank, STARPU_PRIORITY, \
+#define TASK_AS_LIST(place, descriptors, number)                                                            \
+    STARPU_DATA_MODE_ARRAY, (descriptors), (number), STARPU_EXECUTE_ON_NODE, (place).rank, STARPU_PRIORITY, \
         (place).priority, 0
 
-static void describe(struct starpu_data_descr *descriptors, const struct access *accesses, size_t num_accesses)
+/* Without data that this rank doesn't have, as the task runs on another. */
+static int describe(struct starpu_data_descr *descriptors, const struct access *accesses, size_t num_accesses)
 {
+    int number = 0;
     for (size_t i = 0; i < num_accesses; i++)
-        descriptors[i] = (struct starpu_data_descr){accesses[i].data->handle, accesses[i].mode};
+        if (accesses[i].data && accesses[i].data->handle)
+            descriptors[number++] = (struct starpu_data_descr){accesses[i].data->handle, accesses[i].mode};
+    return number;
 }
 
 status transfers_before_task(struct starpu_task **created, struct operation *operation, struct task_place place,
                              const struct access *accesses, size_t num_accesses)
 {
     struct starpu_data_descr descriptors[TASK_MAX_ACCESSES];
-    describe(descriptors, accesses, num_accesses);
+    const int number = describe(descriptors, accesses, num_accesses);
     *created = starpu_mpi_task_build(ranks_communicator(), operation_codelet(operation, place.iteration),
-                                     TASK_AS_LIST(place, descriptors, num_accesses));
+                                     TASK_AS_LIST(place, descriptors, number));
     if (!*created && place.rank == runtime_layout()->rank)
         return fail(STARPULLM_RUNTIME_FAILURE, "StarPU refused the transfers for a task of %s in step %lld",
                     operation->name, (long long)place.iteration->number);
@@ -35,9 +39,9 @@ status transfers_after_task(struct operation *operation, struct task_place place
                             size_t num_accesses)
 {
     struct starpu_data_descr descriptors[TASK_MAX_ACCESSES];
-    describe(descriptors, accesses, num_accesses);
+    const int number = describe(descriptors, accesses, num_accesses);
     const int error = starpu_mpi_task_post_build(ranks_communicator(), operation_codelet(operation, place.iteration),
-                                                 TASK_AS_LIST(place, descriptors, num_accesses));
+                                                 TASK_AS_LIST(place, descriptors, number));
     if (error)
         return fail(STARPULLM_RUNTIME_FAILURE,
                     "StarPU refused the transfers of a task of %s on rank %d in step %lld (error %d)", operation->name,
@@ -66,14 +70,13 @@ status submit_transfer(struct task_place place, struct data *destination, struct
     const struct access accesses[] = {{destination, STARPU_W, false}, {source, STARPU_R, false}};
     struct starpullm_trace_task *record;
     TRY(task_record(&record, OPERATION_transfer, place, accesses, 2));
-    if (rank != source->owner && rank != destination->owner)
-        return STARPULLM_OK;
     struct transfer *transfer = malloc(sizeof *transfer);
     if (!transfer)
         return fail(STARPULLM_OUT_OF_MEMORY, "a transfer from %s to %s", source->name, destination->name);
     *transfer = (struct transfer){place.iteration, record};
     if (record)
         record->start_ns = recorder_now();
+    place.iteration->exchanged++;
     iteration_add_task(place.iteration);
     const int error = rank == source->owner
                           ? starpu_mpi_isend_detached(source->handle, destination->owner, destination->tag,

@@ -27,8 +27,11 @@ status data_create(struct data *data, const struct data_options *options)
                           .id = options->id,
                           .tag = options->tag,
                           .owner = options->owner,
+                          .on_all_ranks = options->on_all_ranks,
                           .transient = options->transient};
     snprintf(data->name, sizeof data->name, "%s", options->name);
+    if (!options->registered)
+        return STARPULLM_OK;
     if (options->on_this_rank)
         TRY(allocate(data));
     starpu_data_handle_t handle;

@@ -11,12 +11,14 @@
 enum { DATA_NAME_BYTES = 64 };
 
 struct data {
-    void *handle; /* starpu_data_handle_t; void so that graph/ and session/ need no StarPU header */
+    void *handle; /* starpu_data_handle_t; void so that graph/ and session/ need no StarPU header. NULL: no task of this
+                   * rank uses the data, which are only named, as the other end of a message */
     void *buffer; /* NULL: this rank keeps no copy; StarPU makes one while a task here reads the data */
     size_t bytes;
     int32_t id;                 /* index among the session's handles, the same on every rank */
     int64_t tag;                /* of its transfers; no other session has it */
     int owner;                  /* the rank that keeps the value */
+    bool on_all_ranks;          /* every rank has a copy, which is sent to it before an iteration reads it */
     bool transient;             /* the next iteration doesn't need the value that this one leaves */
     char name[DATA_NAME_BYTES]; /* group/tensor[layer]#sub-batch */
     struct audit *audit;        /* NULL: accesses aren't audited */
@@ -28,8 +30,9 @@ struct data_options {
     int32_t id;
     int64_t tag;
     int owner;
+    bool registered;   /* with a handle */
     bool on_this_rank; /* with a buffer, at first +0 */
-    bool transient;
+    bool on_all_ranks, transient;
     size_t count, element_size;
 };
 

@@ -1,7 +1,9 @@
-/* Bringing data to ranks that no task brings it to, in builds with MPI. Every rank makes the same calls in the same
- * order among its tasks. */
+/* Bringing data to ranks that no task brings it to, in builds with MPI. The ranks that have the data make the
+ * same calls in the same order among their tasks. */
 #ifndef STARPULLM_EXCHANGE_H
 #define STARPULLM_EXCHANGE_H
+
+#include <stdint.h>
 
 #include "status.h"
 
@@ -12,11 +14,14 @@ void exchange_register(struct data *data);
 /* Comes before the handle is unregistered. Contributions that haven't been added up are lost. */
 void exchange_unregister(struct data *data);
 
-/* Copies the value to a rank, or to all, as for a task there that reads it. */
+/* Copies the value to a rank, or to all, as for a task there that reads it. The data are registered on every rank. */
 status exchange_to(struct data *data, int rank);
 status exchange_to_all(struct data *data);
-/* Frees the copies on ranks that aren't the owner. */
+/* Frees the copies on ranks that aren't the owner. Nothing for data that this rank doesn't have, which may be NULL. */
 void exchange_drop(struct data *data);
+
+/* Copies values of the owner, which are no data, to all ranks; collective. */
+void exchange_values(float *values, int64_t count, int owner);
 
 /* Adds up the ranks' contributions to a reducible value in a binary tree; the sum is on the owner. */
 status exchange_reduce(struct data *data);

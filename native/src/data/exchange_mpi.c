@@ -1,6 +1,7 @@
 /* Data over ranks, through StarPU-MPI. */
 #include "data/exchange.h"
 
+#include <stdint.h>
 #include <string.h>
 
 #include "data/data.h"
@@ -46,21 +47,36 @@ status exchange_to(struct data *data, int rank)
 
 status exchange_to_all(struct data *data)
 {
-    for (int rank = 0; rank < runtime_layout()->ranks; rank++)
+    const struct runtime_layout *layout = runtime_layout();
+    if (data->owner != layout->rank)
+        return exchange_to(data, layout->rank);
+    for (int rank = 0; rank < layout->ranks; rank++)
         TRY(exchange_to(data, rank));
     return STARPULLM_OK;
 }
 
 void exchange_drop(struct data *data)
 {
-    if (!one_rank())
+    if (!one_rank() && data && data->handle)
         starpu_mpi_cache_flush(ranks_communicator(), data->handle);
 }
 
+void exchange_values(float *values, int64_t count, int owner)
+{
+    if (one_rank())
+        return;
+    for (int64_t done = 0; done < count; done += INT32_MAX) {
+        const int64_t left = count - done;
+        MPI_Bcast(values + done, left < INT32_MAX ? (int)left : INT32_MAX, MPI_FLOAT, owner, ranks_communicator());
+    }
+}
+
+/* StarPU-MPI knows of this rank's contributions only, and every rank has made some. */
 status exchange_reduce(struct data *data)
 {
     if (one_rank())
         return STARPULLM_OK;
+    memset(starpu_mpi_data_get_redux_map(data->handle), 1, (size_t)runtime_layout()->ranks);
     const int error = starpu_mpi_redux_data_tree(ranks_communicator(), data->handle, 2);
     if (error)
         return fail(STARPULLM_RUNTIME_FAILURE, "%s: StarPU refused its reduction over ranks (error %d)", data->name,

@@ -26,7 +26,8 @@ struct row {
     const char *instance_format, *part_format; /* NULL: the name has no such number */
     int instances, parts;
     enum owner owner;
-    bool on_all_ranks; /* every rank has a buffer */
+    bool on_all_ranks;      /* every rank has a buffer */
+    bool used_on_all_ranks; /* every rank has a handle */
     bool transient;
     int64_t elements;
     size_t element_size;
@@ -36,16 +37,19 @@ struct row {
 struct handles {
     struct handles_options options;
     struct row rows[NUM_ROWS];
-    struct data *all;
-    int count;
+    int count;         /* of all ranks */
+    struct data *here; /* those that this rank has, in the order of their ids */
+    int num_here;
 };
+
+enum presence { ABSENT, NAMED, REGISTERED };
 
 static bool activation_shared(enum activation a)
 {
     return a == ACT_PREATT || a == ACT_ATTPROJ || a == ACT_FCPROJ;
 }
 
-static bool has_gradient(enum activation a)
+bool handles_has_activation_grad(enum activation a)
 {
     static const bool none[NUM_ACTIVATIONS] = {[ACT_LN1_MEAN] = true, [ACT_LN1_RSTD] = true, [ACT_LN2_MEAN] = true,
                                                [ACT_LN2_RSTD] = true, [ACT_LNF_MEAN] = true, [ACT_LNF_RSTD] = true,
@@ -93,7 +97,8 @@ static struct row gradient_row(const struct handles_options *o, enum parameter p
         row.parts = o->placement->sub_batches;
         row.owner = OWNED_BY_HOME_OF_PART;
         row.part_format = row.parts > 1 ? "#%d" : NULL;
-    }
+    } else
+        row.used_on_all_ranks = true;
     return row;
 }
 
@@ -148,6 +153,7 @@ static struct row mean_loss_row(const struct handles_options *o)
         .instances = o->slots,
         .parts = 1,
         .owner = OWNED_BY_RANK_0,
+        .used_on_all_ranks = true,
         .transient = true,
         .elements = 1,
         .element_size = sizeof(float),
@@ -164,7 +170,7 @@ static status make_table(struct handles *handles)
                 group == STARPULLM_GRADS ? gradient_row(o, p) : parameter_row(o, group, p);
     for (int a = 0; a < NUM_ACTIVATIONS; a++) {
         rows[ROW_ACTIVATIONS + a] = activation_row(o, "activations/", a, handles_activation_kept(handles, a));
-        if (has_gradient(a))
+        if (handles_has_activation_grad(a))
             rows[ROW_ACTIVATION_GRADS + a] =
                 activation_row(o, "activation_grads/", a, handles_activation_grad_kept(handles, a));
     }
@@ -178,9 +184,9 @@ static status make_table(struct handles *handles)
         rows[r].first = (int)count;
         count += (int64_t)rows[r].instances * rows[r].parts;
     }
-    if (count <= INT32_MAX)
-        handles->all = calloc((size_t)count, sizeof *handles->all);
-    return handles->all ? STARPULLM_OK : fail(STARPULLM_OUT_OF_MEMORY, "a table of %lld handles", (long long)count);
+    handles->count = (int)count;
+    return count <= INT32_MAX ? STARPULLM_OK
+                              : fail(STARPULLM_OUT_OF_MEMORY, "a table of %lld handles", (long long)count);
 }
 
 /* ---- The handles ---- */
@@ -200,6 +206,38 @@ static int owner_in(const struct handles *handles, int r, int instance, int part
     }
 }
 
+/* `ordered`: whether this rank sends or receives a sum of the gradient to or from rank `other`. */
+static bool moves_sum(const struct placement *placement, int r, int instance, int other)
+{
+    const int rank = placement->rank, last = placement->ranks - 1, distance = abs(other - rank);
+    const int updater = owner_of(placement, r % NUM_PARAMETERS, instance);
+    return distance == 1 || (r % NUM_PARAMETERS == PARAM_WTE && distance == last) ||
+           (rank == updater && other == last) || (rank == last && other == updater);
+}
+
+/* `tree`: whether this rank adds the sub-batch's gradient to another, or its update reads it. */
+static bool reads_gradient(const struct placement *placement, int r, int instance, int sub_batch)
+{
+    const int reader = sub_batch > 0 ? home_of(placement, sub_batch & (sub_batch - 1))
+                                     : owner_of(placement, r % NUM_PARAMETERS, instance);
+    return reader == placement->rank;
+}
+
+/* What this rank has: what it owns, what its tasks read of others, and the names of what it exchanges with. */
+static enum presence presence_of(const struct handles *handles, int r, int instance, int part)
+{
+    const struct row *row = &handles->rows[r];
+    const struct placement *placement = handles->options.placement;
+    const bool gradient = r / NUM_PARAMETERS == STARPULLM_GRADS;
+    if (row->on_all_ranks || row->used_on_all_ranks || owner_in(handles, r, instance, part) == placement->rank)
+        return REGISTERED;
+    if (gradient && row->owner == OWNED_BY_HOME_OF_PART && reads_gradient(placement, r, instance, part))
+        return REGISTERED;
+    if (gradient && row->owner == OWNED_BY_RANK_OF_PART && moves_sum(placement, r, instance, part))
+        return NAMED;
+    return ABSENT;
+}
+
 static void format_name(char name[DATA_NAME_BYTES], const struct row *row, int instance, int part)
 {
     char in_instance[16] = "", of_part[16] = "";
@@ -210,7 +248,7 @@ static void format_name(char name[DATA_NAME_BYTES], const struct row *row, int i
     snprintf(name, DATA_NAME_BYTES, "%s%s%s%s", row->group, row->tensor, in_instance, of_part);
 }
 
-static status create(struct handles *handles, int r, int instance, int part)
+static status create(struct handles *handles, int r, int instance, int part, enum presence presence)
 {
     const struct row *row = &handles->rows[r];
     const int owner = owner_in(handles, r, instance, part), id = row->first + instance * row->parts + part;
@@ -220,19 +258,46 @@ static status create(struct handles *handles, int r, int instance, int part)
                                          .id = id,
                                          .tag = handles->options.first_tag + id,
                                          .owner = owner,
+                                         .registered = presence == REGISTERED,
                                          .on_this_rank = row->on_all_ranks || owner == handles->options.placement->rank,
+                                         .on_all_ranks = row->on_all_ranks,
                                          .transient = row->transient,
                                          .count = (size_t)row->elements,
                                          .element_size = row->element_size};
-    TRY(data_create(&handles->all[handles->count], &options));
-    handles->count++;
+    TRY(data_create(&handles->here[handles->num_here], &options));
+    handles->num_here++;
     return STARPULLM_OK;
 }
 
+/* Creates what this rank has; `here` NULL: only counts it. */
+static status create_here(struct handles *handles, int64_t *count)
+{
+    for (int r = 0; r < NUM_ROWS; r++)
+        for (int i = 0; i < handles->rows[r].instances; i++)
+            for (int part = 0; part < handles->rows[r].parts; part++) {
+                const enum presence presence = presence_of(handles, r, i, part);
+                if (presence == ABSENT)
+                    continue;
+                ++*count;
+                if (handles->here)
+                    TRY(create(handles, r, i, part, presence));
+            }
+    return STARPULLM_OK;
+}
+
+static int compare_ids(const void *id, const void *data)
+{
+    return *(const int32_t *)id - ((const struct data *)data)->id;
+}
+
+/* NULL: this rank doesn't have it. */
 static struct data *find(const struct handles *handles, int r, int instance, int part)
 {
     const struct row *row = &handles->rows[r];
-    return &handles->all[row->first + (row->instances > 1 ? instance : 0) * row->parts + part];
+    const int32_t id = row->first + (row->instances > 1 ? instance : 0) * row->parts + part;
+    if (handles->num_here == handles->count)
+        return &handles->here[id];
+    return bsearch(&id, handles->here, (size_t)handles->num_here, sizeof *handles->here, compare_ids);
 }
 
 static void fill_loss_gradient(struct handles *handles)
@@ -246,11 +311,13 @@ static void fill_loss_gradient(struct handles *handles)
 
 static status create_all(struct handles *handles)
 {
+    int64_t count = 0;
     TRY(make_table(handles));
-    for (int r = 0; r < NUM_ROWS; r++)
-        for (int i = 0; i < handles->rows[r].instances; i++)
-            for (int part = 0; part < handles->rows[r].parts; part++)
-                TRY(create(handles, r, i, part));
+    TRY(create_here(handles, &count));
+    handles->here = calloc((size_t)count, sizeof *handles->here);
+    if (!handles->here)
+        return fail(STARPULLM_OUT_OF_MEMORY, "a table of %lld handles", (long long)count);
+    TRY(create_here(handles, &count));
     fill_loss_gradient(handles);
     return STARPULLM_OK;
 }
@@ -274,9 +341,9 @@ void handles_destroy(struct handles *handles)
 {
     if (!handles)
         return;
-    for (int i = 0; i < handles->count; i++)
-        data_destroy(&handles->all[i]);
-    free(handles->all);
+    for (int i = 0; i < handles->num_here; i++)
+        data_destroy(&handles->here[i]);
+    free(handles->here);
     free(handles);
 }
 
@@ -297,7 +364,7 @@ struct data *handles_activation(const struct handles *handles, enum activation a
 
 struct data *handles_activation_grad(const struct handles *handles, enum activation a, int layer, int sub_batch)
 {
-    if (!has_gradient(a))
+    if (!handles_has_activation_grad(a))
         return NULL;
     const int part = a == ACT_LOSSES ? home_of(handles->options.placement, sub_batch) : sub_batch;
     return find(handles, ROW_ACTIVATION_GRADS + (int)a, layer, part);
@@ -323,7 +390,22 @@ int handles_count(const struct handles *handles)
     return handles->count;
 }
 
+void handles_describe(const struct handles *handles, int id, char name[DATA_NAME_BYTES], size_t *bytes)
+{
+    int r = 0;
+    while (id >= handles->rows[r].first + handles->rows[r].instances * handles->rows[r].parts)
+        r++;
+    const struct row *row = &handles->rows[r];
+    format_name(name, row, (id - row->first) / row->parts, (id - row->first) % row->parts);
+    *bytes = (size_t)row->elements * row->element_size;
+}
+
+int handles_here(const struct handles *handles)
+{
+    return handles->num_here;
+}
+
 struct data *handles_at(const struct handles *handles, int index)
 {
-    return &handles->all[index];
+    return &handles->here[index];
 }

@@ -1,5 +1,6 @@
-/* All handles of a session: which tensors have one, and which share one. They are created once and used by every
- * iteration. */
+/* The handles of a session: which tensors have one, and which share one. They are created once and used by every
+ * iteration. A handle has the same id and the same tag on every rank, but a rank has only those that it owns and those
+ * that its tasks use; the functions that look for another one return NULL. */
 #ifndef STARPULLM_HANDLES_H
 #define STARPULLM_HANDLES_H
 
@@ -40,6 +41,9 @@ struct data *handles_activation(const struct handles *handles, enum activation a
  * the constant 1/(B*T), with one handle for all sub-batches of a rank. */
 struct data *handles_activation_grad(const struct handles *handles, enum activation a, int layer, int sub_batch);
 
+/* Whether there is one. */
+bool handles_has_activation_grad(enum activation a);
+
 /* Whether each layer has a buffer of its own, which holds its value until the next iteration. */
 bool handles_activation_kept(const struct handles *handles, enum activation a);
 bool handles_activation_grad_kept(const struct handles *handles, enum activation a);
@@ -51,7 +55,12 @@ struct data *handles_targets(const struct handles *handles, int slot, int sub_ba
 /* float (1), on rank 0: the sum of losses, and after the last sub-batch their mean. */
 struct data *handles_mean_loss(const struct handles *handles, int slot);
 
+/* All ranks' handles, by id. */
 int handles_count(const struct handles *handles);
+void handles_describe(const struct handles *handles, int id, char name[DATA_NAME_BYTES], size_t *bytes);
+
+/* Those that this rank has, by index. */
+int handles_here(const struct handles *handles);
 struct data *handles_at(const struct handles *handles, int index);
 
 #endif

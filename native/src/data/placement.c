@@ -62,6 +62,11 @@ int home_of(const struct placement *placement, int sub_batch)
     return sub_batch / (placement->sub_batches / placement->ranks);
 }
 
+int first_of_rank(const struct placement *placement)
+{
+    return placement->rank * (placement->sub_batches / placement->ranks);
+}
+
 int owner_of(const struct placement *placement, enum parameter p, int layer)
 {
     return *owner_at(placement, p, layer);

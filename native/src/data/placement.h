@@ -17,6 +17,9 @@ void placement_destroy(struct placement *placement);
 /* The rank that computes a sub-batch: rank 0 the first ones, rank 1 the next ones, and so on. */
 int home_of(const struct placement *placement, int sub_batch);
 
+/* This rank's first sub-batch. */
+int first_of_rank(const struct placement *placement);
+
 /* The rank that holds a parameter's m and v, and updates it. Each parameter, the largest first, goes to the rank with
  * the fewest elements so far. */
 int owner_of(const struct placement *placement, enum parameter p, int layer);

@@ -68,6 +68,12 @@ struct data *param(const struct layer *at, enum parameter p);
 struct data *act(const struct layer *at, enum activation a);
 struct data *act_grad(const struct layer *at, enum activation a);
 
+/* Calls `visit` for each parameter, in the order in which a forward pass needs them; l is NO_LAYER for one without. */
+status for_each_parameter(const struct graph_context *context,
+                          status (*visit)(const struct graph_context *context, enum parameter p, int l,
+                                          const void *argument),
+                          const void *argument);
+
 /* The residual stream that enters a block, and its gradient. */
 struct data *block_input(const struct layer *block);
 struct data *block_input_grad(const struct layer *block);

@@ -15,6 +15,21 @@ int instance(int l)
     return l == NO_LAYER ? 0 : l;
 }
 
+status for_each_parameter(const struct graph_context *context,
+                          status (*visit)(const struct graph_context *context, enum parameter p, int l,
+                                          const void *argument),
+                          const void *argument)
+{
+    TRY(visit(context, PARAM_WTE, NO_LAYER, argument));
+    TRY(visit(context, PARAM_WPE, NO_LAYER, argument));
+    for (int l = 0; l < context->options->config.num_layers; l++)
+        for (int p = 0; p < NUM_PARAMETERS; p++)
+            if (parameter_layered(p))
+                TRY(visit(context, p, l, argument));
+    TRY(visit(context, PARAM_LNFW, NO_LAYER, argument));
+    return visit(context, PARAM_LNFB, NO_LAYER, argument);
+}
+
 struct data *param(const struct layer *at, enum parameter p)
 {
     return handles_parameter(at->context->options->handles, STARPULLM_PARAMS, p, instance(at->l));

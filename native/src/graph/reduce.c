@@ -9,11 +9,16 @@ static struct data *gradient(const struct graph_context *context, enum parameter
     return handles_gradient(context->options->handles, p, instance(l), index);
 }
 
-/* `ordered`: the running sum moves from one rank to another, unless they are the same. */
+/* `ordered`: the running sum moves from one rank to another, unless they are the same. Only these two know of it. */
 static status move_sum(const struct graph_context *context, enum parameter p, int l, int from, int to)
 {
+    const int rank = context->options->placement->rank;
     if (from == to)
         return STARPULLM_OK;
+    if (rank != from && rank != to) {
+        recorder_skip(context->iteration->recorder);
+        return STARPULLM_OK;
+    }
     return submit_transfer(place_on_rank(context, to, l), gradient(context, p, l, to), gradient(context, p, l, from));
 }
 
@@ -41,7 +46,7 @@ status prepare_contribution(const struct layer *at, enum parameter p, enum sweep
     default:
         *contribution = (struct sum){gradient(at->context, p, at->l, 0), ACCUMULATION_REDUCES};
         /* The last step's value is no contribution to this step's. */
-        if (sweep == FIRST_SWEEP && at->s == 0)
+        if (sweep == FIRST_SWEEP && at->s == first_of_rank(at->context->options->placement))
             submit_gradient_clear(contribution->data);
         return STARPULLM_OK;
     }

@@ -6,8 +6,9 @@
 #include "graph/graph.h"
 
 static status reduce_and_update_tensor(const struct graph_context *context, enum parameter p, int l,
-                                       const struct update *update)
+                                       const void *argument)
 {
+    const struct update *update = argument;
     TRY(reduce_gradient(context, p, l));
     const struct graph_options *g = context->options;
     struct task_place place = place_on_rank(context, owner_of(g->placement, p, instance(l)), l);
@@ -24,12 +25,5 @@ static status reduce_and_update_tensor(const struct graph_context *context, enum
 
 status reduce_and_update(const struct graph_context *context, const struct update *update)
 {
-    TRY(reduce_and_update_tensor(context, PARAM_WTE, NO_LAYER, update));
-    TRY(reduce_and_update_tensor(context, PARAM_WPE, NO_LAYER, update));
-    for (int l = 0; l < context->options->config.num_layers; l++)
-        for (int p = 0; p < NUM_PARAMETERS; p++)
-            if (parameter_layered(p))
-                TRY(reduce_and_update_tensor(context, p, l, update));
-    TRY(reduce_and_update_tensor(context, PARAM_LNFW, NO_LAYER, update));
-    return reduce_and_update_tensor(context, PARAM_LNFB, NO_LAYER, update);
+    return for_each_parameter(context, reduce_and_update_tensor, update);
 }

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "data/exchange.h"
+#include "runtime/ranks.h"
 #include "session/session.h"
 
 static bool is_parameter_group(int32_t group)
@@ -45,15 +46,21 @@ status starpullm_session_tensor_info(const starpullm_session *session, int32_t g
     return STARPULLM_OK;
 }
 
-/* Collective: every rank gets the values. */
-static status copy_out(struct data *data, int64_t offset, int64_t count, float *values)
+/* Collective: every rank gets the owner's values. Only the owner need have the data. */
+static status copy_out(const struct starpullm_session *session, struct data *data, int owner, int64_t offset,
+                       int64_t count, float *values)
 {
-    const void *memory;
-    TRY(exchange_to_all(data));
-    TRY(data_acquire_read(data, &memory));
-    memcpy(values, (const float *)memory + offset, (size_t)count * sizeof *values);
-    data_release(data);
-    exchange_drop(data);
+    status code = STARPULLM_OK;
+    if (owner == session->placement.rank) {
+        const void *memory;
+        code = data_acquire_read(data, &memory);
+        if (code == STARPULLM_OK) {
+            memcpy(values, (const float *)memory + offset, (size_t)count * sizeof *values);
+            data_release(data);
+        }
+    }
+    TRY(ranks_agree(code));
+    exchange_values(values, count, owner);
     return STARPULLM_OK;
 }
 
@@ -82,8 +89,8 @@ static status read_activation(struct starpullm_session *session, int32_t group, 
         const int64_t now = count < piece - from ? count : piece - from;
         struct data *data = group == STARPULLM_ACTIVATIONS ? handles_activation(session->handles, index, layer, s)
                                                            : handles_activation_grad(session->handles, index, layer, s);
-        if (data)
-            TRY(copy_out(data, from, now, values));
+        if (group == STARPULLM_ACTIVATIONS || handles_has_activation_grad(index))
+            TRY(copy_out(session, data, home_of(&session->placement, s), from, now, values));
         else /* no task adds to this gradient: +0 */
             memset(values, 0, (size_t)now * sizeof *values);
         offset += now;
@@ -97,6 +104,14 @@ static struct data *parameter_data(struct starpullm_session *session, int32_t gr
 {
     return group == STARPULLM_GRADS ? gradient_of_batch(&session->graph, index, layer)
                                     : handles_parameter(session->handles, group, index, layer);
+}
+
+/* The rank that has it: a tree's sum is in the gradient of the first sub-batch. */
+static int parameter_home(const struct starpullm_session *session, int32_t group, int32_t index, int32_t layer)
+{
+    const bool tree = session->graph.reduction == STARPULLM_REDUCTION_TREE;
+    return group == STARPULLM_GRADS && tree ? home_of(&session->placement, 0)
+                                            : owner_of(&session->placement, index, layer);
 }
 
 status starpullm_session_read_tensor(starpullm_session *session, int32_t group, int32_t index, int32_t layer,
@@ -118,45 +133,9 @@ status starpullm_session_read_tensor(starpullm_session *session, int32_t group, 
         return fail(STARPULLM_INVALID_ARGUMENT, "%s: found %lld elements from %lld on, expected a part of %lld",
                     info.name, (long long)count, (long long)offset, (long long)elements);
     if (is_parameter_group(group))
-        TRY(copy_out(parameter_data(session, group, index, layer), offset, count, values));
+        TRY(copy_out(session, parameter_data(session, group, index, layer),
+                     parameter_home(session, group, index, layer), offset, count, values));
     else
         TRY(read_activation(session, group, index, layer, offset, count, values));
     return failure_check(&session->failure);
-}
-
-static status gather_parameters(struct starpullm_session *session)
-{
-    for (int p = 0; p < NUM_PARAMETERS; p++)
-        for (int l = 0; l < parameter_instances(&session->graph.config, p); l++) {
-            TRY(exchange_to_all(gradient_of_batch(&session->graph, p, l)));
-            TRY(exchange_to_all(handles_parameter(session->handles, STARPULLM_PARAMS, p, l)));
-            TRY(exchange_to_all(handles_parameter(session->handles, STARPULLM_M, p, l)));
-            TRY(exchange_to_all(handles_parameter(session->handles, STARPULLM_V, p, l)));
-        }
-    return STARPULLM_OK;
-}
-
-static status gather_activation(struct starpullm_session *session, enum activation a, int s)
-{
-    for (int l = 0; l < activation_instances(&session->graph.config, a); l++) {
-        struct data *gradient = handles_activation_grad(session->handles, a, l, s);
-        if (handles_activation_kept(session->handles, a))
-            TRY(exchange_to_all(handles_activation(session->handles, a, l, s)));
-        if (gradient && handles_activation_grad_kept(session->handles, a))
-            TRY(exchange_to_all(gradient));
-    }
-    return STARPULLM_OK;
-}
-
-status starpullm_session_gather(starpullm_session *session)
-{
-    CHECK_POINTER(session);
-    TRY(session_check_not_held(session));
-    if (session->placement.ranks == 1)
-        return STARPULLM_OK;
-    TRY(gather_parameters(session));
-    for (int a = 0; a < NUM_ACTIVATIONS; a++)
-        for (int s = 0; s < session->graph.sub_batches; s++)
-            TRY(gather_activation(session, a, s));
-    return STARPULLM_OK;
 }

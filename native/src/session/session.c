@@ -58,16 +58,16 @@ static status create_instrument(struct starpullm_session *session, const struct 
     struct audit_buffer *buffers = calloc((size_t)count, sizeof *buffers);
     if (!buffers)
         return fail(STARPULLM_OUT_OF_MEMORY, "a table of %d buffers could not be allocated", count);
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < handles_here(session->handles); i++) {
         const struct data *data = handles_at(session->handles, i);
-        buffers[i] = (struct audit_buffer){data->buffer, data->bytes};
+        buffers[data->id] = (struct audit_buffer){data->buffer, data->bytes};
     }
     const struct instrument_options instrument_options = {options->instruments, options->max_delay_us,
                                                           options->delay_seed};
     const status code = instrument_create(&instrument_options, buffers, (size_t)count, &session->instrument);
     free(buffers);
     TRY(code);
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < handles_here(session->handles); i++)
         handles_at(session->handles, i)->audit = instrument_audit(session->instrument);
     for (int slot = 0; slot < session->slots; slot++)
         session->iterations[slot].instrument = session->instrument;

@@ -38,14 +38,14 @@ static status copy_tokens(const struct starpullm_session *session, int slot, con
     return STARPULLM_OK;
 }
 
-/* Fills what earlier submissions have left and no later one needs. */
+/* Fills what earlier submissions have left on this rank and no later one needs. */
 static status poison_transient(struct starpullm_session *session)
 {
     session_wait_all(session);
-    for (int i = 0; i < handles_count(session->handles); i++) {
+    for (int i = 0; i < handles_here(session->handles); i++) {
         struct data *data = handles_at(session->handles, i);
         void *memory;
-        if (!data->transient)
+        if (!data->transient || !data->buffer)
             continue;
         TRY(data_acquire_write(data, &memory));
         instrument_poison_between(session->instrument, memory, data->bytes);

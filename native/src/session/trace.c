@@ -62,9 +62,23 @@ status starpullm_session_handle_info(const starpullm_session *session, int32_t i
     if (index < 0 || index >= handles_count(session->handles))
         return fail(STARPULLM_INVALID_ARGUMENT, "handle: found number %d, expected 0 to %d", index,
                     handles_count(session->handles) - 1);
-    const struct data *data = handles_at(session->handles, index);
-    snprintf(info->name, sizeof info->name, "%s", data->name);
-    info->bytes = (int64_t)data->bytes;
+    size_t bytes;
+    handles_describe(session->handles, index, info->name, &bytes);
+    info->bytes = (int64_t)bytes;
+    return STARPULLM_OK;
+}
+
+status starpullm_session_share(const starpullm_session *session, struct starpullm_session_share *share)
+{
+    CHECK_POINTER(session);
+    CHECK_STRUCT(share);
+    *share = (struct starpullm_session_share){.size = sizeof *share};
+    for (int i = 0; i < handles_here(session->handles); i++)
+        share->handles += handles_at(session->handles, i)->handle != NULL;
+    for (int slot = 0; slot < session->slots; slot++) {
+        share->submitted += session->iterations[slot].submitted;
+        share->exchanged += session->iterations[slot].exchanged;
+    }
     return STARPULLM_OK;
 }
 

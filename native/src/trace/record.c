@@ -17,6 +17,7 @@ struct block {
 struct recorder {
     struct block *first, *last;
     size_t tasks, accesses;
+    int64_t next_id;
 };
 
 status recorder_create(struct recorder **recorder)
@@ -52,7 +53,8 @@ status recorder_append(struct recorder *recorder, const struct starpullm_trace_t
     }
     struct starpullm_trace_task *entry = &block->task[block->tasks++];
     *entry = *task;
-    entry->id = (int64_t)recorder->tasks++;
+    entry->id = recorder->next_id++;
+    recorder->tasks++;
     entry->first_access = (int64_t)recorder->accesses;
     entry->num_accesses = (int32_t)num_accesses;
     entry->submit_ns = recorder_now();
@@ -61,6 +63,12 @@ status recorder_append(struct recorder *recorder, const struct starpullm_trace_t
     recorder->accesses += num_accesses;
     *record = entry;
     return STARPULLM_OK;
+}
+
+void recorder_skip(struct recorder *recorder)
+{
+    if (recorder)
+        recorder->next_id++;
 }
 
 size_t recorder_tasks(const struct recorder *recorder)

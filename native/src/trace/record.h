@@ -1,4 +1,4 @@
-/* The recorder: every submitted task with its accesses, in submission order, and when and where it ran. The
+/* The recorder: this rank's tasks with their accesses, in submission order, and when and where it ran. The
  * application's thread appends; meanwhile each worker completes the record of the task that it runs. */
 #ifndef STARPULLM_RECORD_H
 #define STARPULLM_RECORD_H
@@ -18,6 +18,9 @@ void recorder_destroy(struct recorder *recorder);
 status recorder_append(struct recorder *recorder, const struct starpullm_trace_task *task,
                        const struct starpullm_trace_access *accesses, size_t num_accesses,
                        struct starpullm_trace_task **record);
+
+/* Counts a task that another rank records: ids are those of all ranks' tasks. NULL is allowed. */
+void recorder_skip(struct recorder *recorder);
 
 size_t recorder_tasks(const struct recorder *recorder);
 size_t recorder_accesses(const struct recorder *recorder);

@@ -137,7 +137,6 @@ def _run(record: GoldenRecord, trainer: Trainer, progress: Callable[[], None] | 
         )
         trainer.clear_trace()
         loss = trainer.step(inputs[own], targets[own])
-        trainer.gather()
         known = len(found.differences)
         for difference, values in _differences(record, number, trainer, loss, found):
             if not found.differences:

@@ -99,7 +99,6 @@ def _of_a_model(trainer: Trainer, seed: int) -> Operations:
 
     def read_a_gradient() -> None:
         trainer.submit(*batch)
-        trainer.gather()
         trainer.tensor("grads", "qkvw")
 
     return {

@@ -241,7 +241,6 @@ def _check_hold(statements: Statements, trainer: Trainer, seed: int, directory: 
         "a tensor": partial(trainer.tensor, "params", "wte"),
         "the trace": trainer.trace,
         "clearing the trace": trainer.clear_trace,
-        "gathering": trainer.gather,
         "the findings": observer.findings,
         "a checkpoint": partial(trainer.save_checkpoint, directory / "held.bin"),
         "a state": partial(trainer.save_state, directory / "held"),

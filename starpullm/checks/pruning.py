@@ -1,0 +1,119 @@
+"""A rank's share of a session: the handles it registers, and the tasks it submits, compared with what it must have.
+
+A rank runs the tasks of its own sub-batches and updates its own parameters. Of other ranks it knows what it exchanges
+with them; how much that is follows from the reduction, and here from no count of the library.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from starpullm.checks.observer import Observer, SessionShare
+from starpullm.checks.result import CheckResult
+from starpullm.checks.runs import Place, find_record, new_trainer, own_batch
+from starpullm.checks.statements import Statements
+
+_SLOTS = 2
+"""Steps in flight."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What a rank's share depends on; ``owned``: the parameters that each rank updates."""
+
+    layers: int
+    sub_batches: int
+    """Of each rank."""
+    reduction: str
+    owned: tuple[int, ...]
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+        return len(self.owned)
+
+    @property
+    def parameters(self) -> int:
+        """The number of parameter tensors."""
+        return 12 * self.layers + 4
+
+    def additions(self) -> Counter[tuple[int, int]]:
+        """Return how often, for a tensor, a rank adds a gradient of another rank or its own: of (adding, added)."""
+        pairs: Counter[tuple[int, int]] = Counter()
+        for added in range(1, self.ranks * self.sub_batches):
+            adding = added & (added - 1)  # a tree of neighbours, then of neighbours' sums, and so on
+            pairs[adding // self.sub_batches, added // self.sub_batches] += 1
+        return pairs
+
+
+def expected_handles(shape: Shape, rank: int) -> int:
+    """Return the handles that a rank registers, without ``keep_activations``."""
+    tensors, own = shape.parameters, shape.owned[rank]
+    activations = 13 * shape.layers + 10
+    activation_gradients = 12 + 3  # one for all blocks
+    tokens_and_losses = 2 * _SLOTS * shape.sub_batches + _SLOTS
+    gradients = tensors
+    if shape.reduction == "tree":
+        from_others = sum(n for (adding, added), n in shape.additions().items() if adding == rank != added)
+        gradients = tensors * (shape.sub_batches + from_others) + (own if rank > 0 else 0)
+    of_losses = 1
+    per_sub_batch = shape.sub_batches * (activations + activation_gradients)
+    return tensors + 2 * own + gradients + per_sub_batch + of_losses + tokens_and_losses
+
+
+def expected_submitted(shape: Shape, rank: int) -> int:
+    """Return the tasks of a step that a rank runs."""
+    forward, loss, backward = 10 * shape.layers + 4, 2, 16 * shape.layers + 6
+    tasks = shape.sub_batches * (forward + loss + backward) + 1 + shape.owned[rank]
+    if shape.reduction == "tree":
+        tasks += shape.parameters * sum(n for (adding, _), n in shape.additions().items() if adding == rank)
+    return tasks
+
+
+def expected_exchanged(shape: Shape, rank: int) -> int:
+    """Return the messages of gradients of a step, and the tasks of other ranks that a rank has to do with."""
+    tensors, last = shape.parameters, shape.ranks - 1
+    if last == 0:
+        return 0
+    exchanged = tensors - shape.owned[rank]  # each update makes its copies invalid
+    if rank == 0:  # it has the sum of the losses, which passes through all sub-batches, and sends the mean
+        exchanged += last * shape.sub_batches + last
+    if shape.reduction == "tree":
+        exchanged += tensors * sum(n for (adding, added), n in shape.additions().items() if adding != rank == added)
+    elif shape.reduction == "ordered":
+        from_before, to_next, of_wte = tensors * (rank > 0), tensors * (rank < last), 2
+        to_owners = tensors - shape.owned[last] if rank == last else shape.owned[rank]
+        exchanged += from_before + to_next + of_wte + to_owners
+    return exchanged
+
+
+def share_of_ranks(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> CheckResult:
+    """Compare what this rank registers, submits and exchanges with what a rank must, whatever the number of ranks."""
+    statements = Statements("share of ranks")
+    golden = find_record(record)
+    options = {"sub_batches": sub_batches, "reduction": reduction, "steps_in_flight": _SLOTS}
+    with new_trainer(place, golden, keep_activations=False, trace=True, **options) as trainer:
+        shares: list[SessionShare] = []
+        for number in range(2):
+            trainer.submit(*own_batch(trainer, seed, number))
+            shares.append(Observer(trainer).share())
+        trace = trainer.trace()
+    updates = Counter(task.rank for task in trace if task.operation == "adamw_update" and task.step == 0)
+    shape = Shape(
+        layers=golden.model.num_layers,
+        sub_batches=sub_batches,
+        reduction=reduction,
+        owned=tuple(updates[rank] for rank in range(place.runtime.ranks)),
+    )
+    rank = place.runtime.rank
+    first, second = shares
+    statements.equal("handles", expected_handles(shape, rank), first.handles)
+    statements.equal("handles after another step", first.handles, second.handles)
+    expected = expected_submitted(shape, rank), expected_exchanged(shape, rank)
+    statements.equal("tasks of step 0, and exchanges", expected, (first.submitted, first.exchanged))
+    two_steps = (2 * expected[0], 2 * expected[1])
+    statements.equal("tasks of two steps, and exchanges", two_steps, (second.submitted, second.exchanged))
+    ran = sum(task.rank == rank and task.worker >= 0 for task in trace)
+    statements.equal("tasks that workers of this rank have run", two_steps[0], ran)
+    return statements.result()

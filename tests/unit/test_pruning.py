@@ -1,0 +1,39 @@
+"""What a rank must have doesn't grow with the number of ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from starpullm.checks.pruning import Shape, expected_exchanged, expected_handles, expected_submitted
+
+OWNED = 10
+
+
+def share(ranks: int, rank: int, reduction: str) -> tuple[int, int, int]:
+    shape = Shape(layers=2, sub_batches=4, reduction=reduction, owned=(OWNED,) * ranks)
+    return expected_handles(shape, rank), expected_submitted(shape, rank), expected_exchanged(shape, rank)
+
+
+@pytest.mark.parametrize("reduction", ["ordered", "tree", "redux"])
+@pytest.mark.parametrize(("ranks", "more"), [(3, 4), (4, 8), (8, 16)])
+def test_ranks_between_others_have_the_same_share(ranks: int, more: int, reduction: str) -> None:
+    assert share(ranks, 1, reduction) == share(more, 1, reduction)
+
+
+@pytest.mark.parametrize("reduction", ["ordered", "tree", "redux"])
+def test_the_first_rank_adds_a_level_of_the_tree_only(reduction: str) -> None:
+    (handles, submitted, _), (more_handles, more_submitted, _) = share(4, 0, reduction), share(8, 0, reduction)
+    level = 28 if reduction == "tree" else 0
+    assert (more_handles - handles, more_submitted - submitted) == (level, level)
+
+
+def test_one_rank_exchanges_nothing() -> None:
+    assert share(1, 0, "ordered")[2] == 0
+    assert share(1, 0, "redux")[:2] == share(1, 0, "ordered")[:2]
+
+
+def test_numbers_of_a_case() -> None:
+    """Two layers, four sub-batches, 28 parameters: counted by hand."""
+    assert share(1, 0, "ordered") == (28 + 20 + 28 + 4 * (36 + 15) + 1 + 18, 4 * 64 + 1 + OWNED, 0)
+    assert share(4, 1, "ordered")[2] == (28 - OWNED) + 28 + 28 + 2 + OWNED
+    assert share(4, 3, "ordered")[2] == (28 - OWNED) + 28 + 2 + (28 - OWNED)
