@@ -1,5 +1,5 @@
-/* The one place that submits a task to StarPU, on one rank and on several. Over ranks, every rank calls it for every
- * task in the same order. The task's place says where it runs; other ranks only exchange its data, or do nothing. */
+/* The one place that submits a task to StarPU, on one rank and on several. The ranks that a task concerns call it in
+ * the same order. The task's place says where it runs; the others only exchange its data, or do nothing. */
 #include <stdlib.h>
 
 #include "codelets/hold.h"

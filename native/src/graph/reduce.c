@@ -58,6 +58,11 @@ static status add_tree(const struct graph_context *context, enum parameter p, in
     const size_t count = (size_t)tensor_elements(parameter_shape(&g->config, p));
     for (int stride = 1; stride < g->sub_batches; stride *= 2)
         for (int s = 0; s + stride < g->sub_batches; s += 2 * stride) {
+            const int rank = g->placement->rank;
+            if (home_of(g->placement, s) != rank && home_of(g->placement, s + stride) != rank) {
+                recorder_skip(context->iteration->recorder);
+                continue;
+            }
             struct data *term = gradient(context, p, l, s + stride);
             TRY(SUBMIT(gradient_add, place_of(&(struct layer){context, s, l}), .sum = gradient(context, p, l, s),
                        .term = term, .count = count));

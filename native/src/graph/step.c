@@ -15,11 +15,23 @@ static status send_parameters(const struct graph_context *context)
     return for_each_parameter(context, send_parameter, NULL);
 }
 
+typedef status sub_batch_pass(const struct graph_context *context, int s);
+
+/* A pass of another rank concerns this one if it takes over this rank's sums, or if this rank records: it then counts
+ * all ranks' tasks. */
+static status add_pass(const struct graph_context *context, sub_batch_pass *pass, int s)
+{
+    const struct placement *placement = context->options->placement;
+    const int before = s > 0 ? s - 1 : placement->sub_batches - 1;
+    const bool concerned = home_of(placement, s) == placement->rank || home_of(placement, before) == placement->rank;
+    return concerned || context->iteration->recorder ? pass(context, s) : STARPULLM_OK;
+}
+
 status graph_add_forward(const struct graph_context *context)
 {
     TRY(send_parameters(context));
     for (int s = 0; s < context->options->sub_batches; s++)
-        TRY(forward_pass(context, s));
+        TRY(add_pass(context, forward_pass, s));
     return STARPULLM_OK;
 }
 
@@ -38,9 +50,10 @@ static status report_mean_loss(const struct graph_context *context, struct starp
 status graph_add_evaluation(const struct graph_context *context, struct starpullm_loss *loss)
 {
     TRY(send_parameters(context));
+    const bool keeps_sum = context->options->placement->rank == 0; /* of the losses */
     for (int s = 0; s < context->options->sub_batches; s++) {
-        TRY(forward_pass(context, s));
-        TRY(loss_pass(context, s));
+        TRY(add_pass(context, forward_pass, s));
+        TRY(keeps_sum ? loss_pass(context, s) : add_pass(context, loss_pass, s));
     }
     return report_mean_loss(context, loss);
 }
@@ -50,8 +63,8 @@ status graph_add_step(const struct graph_context *context, struct starpullm_loss
     const int S = context->options->sub_batches;
     TRY(graph_add_evaluation(context, loss));
     for (int s = 0; s < S; s++)
-        TRY(backward_pass(context, s));
+        TRY(add_pass(context, backward_pass, s));
     for (int s = 0; s < S; s++)
-        TRY(encoder_backward_pass(context, s));
+        TRY(add_pass(context, encoder_backward_pass, s));
     return reduce_and_update(context, update);
 }
