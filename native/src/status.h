@@ -6,6 +6,8 @@
 
 typedef enum starpullm_status status;
 
+enum { SENTENCE_BYTES = 8192 }; /* the longest path (4096 on Linux) twice: a sentence may name a file and its folder */
+
 /* Sets the calling thread's last error to the formatted sentence and returns `code`. */
 status fail(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -183,6 +183,14 @@ int activation_instances(const model_config *config, enum activation a)
     return instances_of(&activations[a], config);
 }
 
+int64_t parameter_number(const model_config *config, enum parameter p, int layer)
+{
+    int64_t number = layer;
+    for (enum parameter before = 0; before < p; before++)
+        number += parameter_instances(config, before);
+    return number;
+}
+
 int64_t parameter_offset(const model_config *config, enum parameter p, int layer)
 {
     int64_t offset = 0;

@@ -91,6 +91,11 @@ int64_t tensor_elements(struct tensor_shape shape);
 int parameter_instances(const model_config *config, enum parameter p);
 int activation_instances(const model_config *config, enum activation a);
 
+/* Number of the instance (p, layer) of all of them, in the checkpoint's order; how many there are for NUM_PARAMETERS,
+ * 0.
+ */
+int64_t parameter_number(const model_config *config, enum parameter p, int layer);
+
 /* Elements of the parameters before (p, layer) in the checkpoint's body; of all of them for NUM_PARAMETERS, 0. */
 int64_t parameter_offset(const model_config *config, enum parameter p, int layer);
 

@@ -19,7 +19,7 @@ int32_t starpullm_tensor_count(int32_t group)
 status starpullm_session_tensor_info(const starpullm_session *session, int32_t group, int32_t index,
                                      struct starpullm_tensor_info *info)
 {
-    CHECK_POINTER(session);
+    CHECK_POINTERS(session);
     CHECK_STRUCT(info);
     const int32_t count = starpullm_tensor_count(group);
     if (count == 0)
@@ -102,8 +102,7 @@ static struct data *parameter_data(struct starpullm_session *session, int32_t gr
 status starpullm_session_read_tensor(starpullm_session *session, int32_t group, int32_t index, int32_t layer,
                                      int64_t offset, int64_t count, float *values)
 {
-    CHECK_POINTER(session);
-    CHECK_POINTER(values);
+    CHECK_POINTERS(session, values);
     TRY(session_check_not_held(session));
     session_wait_if_audited(session);
     struct starpullm_tensor_info info = {.size = sizeof info};
@@ -150,7 +149,7 @@ static status gather_activation(struct starpullm_session *session, enum activati
 
 status starpullm_session_gather(starpullm_session *session)
 {
-    CHECK_POINTER(session);
+    CHECK_POINTERS(session);
     TRY(session_check_not_held(session));
     if (session->placement.ranks == 1)
         return STARPULLM_OK;
