@@ -4,9 +4,6 @@
 
 #include "status.h"
 
-/* Refuses a pointer that is NULL. `names` has the names of all, as the macro's caller wrote them: "session, inputs". */
-status check_pointers(const char *function, const char *names, const void *const *pointers, size_t count);
-
 #define CHECK_POINTERS(...)                                                        \
     TRY(check_pointers(__func__, #__VA_ARGS__, (const void *const[]){__VA_ARGS__}, \
                        sizeof((const void *const[]){__VA_ARGS__}) / sizeof(const void *)))

@@ -1,5 +1,5 @@
 /* The calling thread's last failure: its sentence and its errno value. */
-#include "arguments.h"
+#include "status.h"
 
 #include <locale.h>
 #include <stdarg.h>

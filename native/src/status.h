@@ -17,6 +17,9 @@ status fail_errno(status code, int error_number, const char *format, ...) __attr
 /* Reports another thread's failure as the calling thread's: its code, errno value (0 if none) and sentence. */
 status fail_again(status code, int error_number, const char *sentence);
 
+/* Refuses a pointer that is NULL. `names` has the names of all, as in "session, inputs". */
+status check_pointers(const char *function, const char *names, const void *const *pointers, size_t count);
+
 /* Passes a failure on to the caller. */
 #define TRY(call)                       \
     do {                                \
