@@ -14,6 +14,10 @@
 
 typedef struct starpullm_model_config model_config;
 
+/* The names of its sizes, in their order. */
+enum { MODEL_SIZES = sizeof(model_config) / sizeof(int32_t) };
+extern const char *const model_size_names[MODEL_SIZES];
+
 /* Refuses sizes that are not positive, C not divisible by NH, Vp < V, and sizes whose byte counts leave 64 bits
  * (a model's checkpoint must fit into INT64_MAX bytes). `where` names the file or argument in the sentence. */
 status model_config_check(const model_config *config, const char *where);
