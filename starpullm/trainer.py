@@ -324,7 +324,8 @@ class Trainer(Resource, HasTensors):
         FileError
             If the directory can't be created or locked. With ``errno.EBUSY``: another open run saves into it.
         InvalidArgumentError
-            If it has a complete state of a later step than this trainer's; a run would resume from that one.
+            If it has a complete state of a later step than this trainer's; a run would resume from that one. If it is
+            a state's own folder.
         """
         self._call("session_claim_directory", prototypes.c_string("directory", directory), self._run)
 
@@ -360,7 +361,7 @@ class Trainer(Resource, HasTensors):
             the directory.
         InvalidArgumentError
             If ``keep`` isn't positive, or a number has more than 64 bits. If the directory has a complete state of a
-            later step, or another run's of this step.
+            later step, or another run's of this step, or is a state's own folder.
         RuntimeFailureError, StateError
             If a task has failed, or a step was submitted only in part. Nothing is saved then.
         """

@@ -330,9 +330,10 @@ struct starpullm_save_options {
 };
 
 /* Makes the directory unless it is there, and keeps other runs from saving into it until the session is destroyed: that
- * fails with STARPULLM_FILE_ERROR and EBUSY. STARPULLM_INVALID_ARGUMENT if the directory has a complete state of a
- * later step than this session's, from which a run would resume instead of from this session's. Each save does the
- * same; before the first step, a run learns it before it computes. If it fails on some ranks, it fails on all of them.
+ * fails with STARPULLM_FILE_ERROR and EBUSY. STARPULLM_INVALID_ARGUMENT if the directory is itself a state, or has a
+ * complete state of a later step than this session's, from which a run would resume instead of from this session's.
+ * Each save does the same; before the first step, a run learns it before it computes. If it fails on some ranks, it
+ * fails on all of them.
  */
 STARPULLM_API enum starpullm_status starpullm_session_claim_directory(starpullm_session *session, const char *directory,
                                                                       uint64_t run);

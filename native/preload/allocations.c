@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -263,6 +264,29 @@ EXPORTED void free(void *address)
         return;
     forget(address);
     next.free(address);
+}
+
+/* These two allocate for their caller, in the C library. */
+EXPORTED char *strdup(const char *text)
+{
+    const size_t bytes = strlen(text) + 1;
+    char *copy = !resolve() || refuses(CALLER) ? NULL : count(next.malloc(bytes), bytes, CALLER);
+    return copy ? memcpy(copy, text, bytes) : NULL;
+}
+
+EXPORTED int asprintf(char **text, const char *format, ...)
+{
+    va_list arguments, again;
+    va_start(arguments, format);
+    va_copy(again, arguments);
+    int length = vsnprintf(NULL, 0, format, arguments);
+    *text = length < 0 || !resolve() || refuses(CALLER)
+                ? NULL
+                : count(next.malloc((size_t)length + 1), (size_t)length + 1, CALLER);
+    length = *text ? vsnprintf(*text, (size_t)length + 1, format, again) : -1;
+    va_end(again);
+    va_end(arguments);
+    return length;
 }
 
 EXPORTED void *mmap(void *wanted, size_t bytes, int protection, int flags, int file, off_t offset)

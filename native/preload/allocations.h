@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 /* A place that allocates, and a thread: a call of malloc, calloc, realloc, aligned_alloc, memalign, posix_memalign,
- * mmap or mremap. */
+ * strdup, asprintf, mmap or mremap. */
 struct starpullm_allocation_site {
     const char *module;   /* path of the library or program; NULL: unknown. Valid while that is loaded */
     const char *function; /* the exported function before the place; NULL: none */

@@ -71,6 +71,32 @@ bool content_layout(int interface_id, void *interface, struct layout *layout)
     }
 }
 
+bool content_values(int interface_id, void *interface, struct layout *layout)
+{
+    const struct starpu_csr_interface *csr = interface;
+    const struct starpu_bcsr_interface *bcsr = interface;
+    const struct starpu_coo_interface *coo = interface;
+    switch (interface_id) {
+    case STARPU_CSR_INTERFACE_ID:
+        set_layout(layout, csr->nzval, csr->elemsize, (uint64_t[4]){csr->nnz, 1, 1, 1}, (uint64_t[4]){1});
+        return true;
+    case STARPU_BCSR_INTERFACE_ID:
+        set_layout(layout, bcsr->nzval, bcsr->elemsize, (uint64_t[4]){(uint64_t)bcsr->nnz * bcsr->r * bcsr->c, 1, 1, 1},
+                   (uint64_t[4]){1});
+        return true;
+    case STARPU_COO_INTERFACE_ID:
+        set_layout(layout, coo->values, coo->elemsize, (uint64_t[4]){coo->n_values, 1, 1, 1}, (uint64_t[4]){1});
+        return true;
+    default:
+        return content_layout(interface_id, interface, layout);
+    }
+}
+
+uint64_t layout_bytes(const struct layout *layout)
+{
+    return layout->sizes[0] * layout->sizes[1] * layout->sizes[2] * layout->sizes[3] * layout->element_bytes;
+}
+
 void content_for_each_run(const struct layout *layout, content_visit *function, void *state)
 {
     uint64_t sizes[4];
@@ -115,30 +141,22 @@ static void hash_run(void *pointer, char *row, size_t bytes)
     }
 }
 
-static void hash_values(XXH3_state_t *state, uintptr_t values, size_t count, size_t element_bytes)
+// The indices of a sparse interface's values; other interfaces have none.
+static void hash_indices(XXH3_state_t *state, int interface_id, const void *interface)
 {
-    hash_run(&(struct hashing){state, element_bytes}, (char *)values, count * element_bytes);
-}
-
-static void hash_csr(XXH3_state_t *state, const struct starpu_csr_interface *csr)
-{
-    hash_values(state, csr->nzval, csr->nnz, csr->elemsize);
-    XXH3_64bits_update(state, csr->colind, csr->nnz * sizeof *csr->colind);
-    XXH3_64bits_update(state, csr->rowptr, (csr->nrow + 1) * sizeof *csr->rowptr);
-}
-
-static void hash_bcsr(XXH3_state_t *state, const struct starpu_bcsr_interface *bcsr)
-{
-    hash_values(state, bcsr->nzval, (size_t)bcsr->nnz * bcsr->r * bcsr->c, bcsr->elemsize);
-    XXH3_64bits_update(state, bcsr->colind, bcsr->nnz * sizeof *bcsr->colind);
-    XXH3_64bits_update(state, bcsr->rowptr, (bcsr->nrow + 1) * sizeof *bcsr->rowptr);
-}
-
-static void hash_coo(XXH3_state_t *state, const struct starpu_coo_interface *coo)
-{
-    hash_values(state, coo->values, coo->n_values, coo->elemsize);
-    XXH3_64bits_update(state, coo->columns, coo->n_values * sizeof *coo->columns);
-    XXH3_64bits_update(state, coo->rows, coo->n_values * sizeof *coo->rows);
+    const struct starpu_csr_interface *csr = interface;
+    const struct starpu_bcsr_interface *bcsr = interface;
+    const struct starpu_coo_interface *coo = interface;
+    if (interface_id == STARPU_CSR_INTERFACE_ID) {
+        XXH3_64bits_update(state, csr->colind, csr->nnz * sizeof *csr->colind);
+        XXH3_64bits_update(state, csr->rowptr, (csr->nrow + 1) * sizeof *csr->rowptr);
+    } else if (interface_id == STARPU_BCSR_INTERFACE_ID) {
+        XXH3_64bits_update(state, bcsr->colind, bcsr->nnz * sizeof *bcsr->colind);
+        XXH3_64bits_update(state, bcsr->rowptr, (bcsr->nrow + 1) * sizeof *bcsr->rowptr);
+    } else if (interface_id == STARPU_COO_INTERFACE_ID) {
+        XXH3_64bits_update(state, coo->columns, coo->n_values * sizeof *coo->columns);
+        XXH3_64bits_update(state, coo->rows, coo->n_values * sizeof *coo->rows);
+    }
 }
 
 struct packing {
@@ -179,16 +197,11 @@ bool content_hash(starpu_data_handle_t handle, void *interface, unsigned node, u
     struct layout layout;
     int id = starpu_data_get_interface_id(handle);
     XXH3_64bits_reset(&state);
-    if (content_layout(id, interface, &layout)) {
-        if (layout.address == 0)
+    if (content_values(id, interface, &layout)) {
+        if (layout.address == 0 && content_layout(id, interface, &layout))
             return false;
         content_for_each_run(&layout, hash_run, &(struct hashing){&state, layout.element_bytes});
-    } else if (id == STARPU_CSR_INTERFACE_ID) {
-        hash_csr(&state, interface);
-    } else if (id == STARPU_BCSR_INTERFACE_ID) {
-        hash_bcsr(&state, interface);
-    } else if (id == STARPU_COO_INTERFACE_ID) {
-        hash_coo(&state, interface);
+        hash_indices(&state, id, interface);
     } else if (id == STARPU_VOID_INTERFACE_ID || !hash_packed(&state, handle, node)) {
         return false;
     }
@@ -201,7 +214,7 @@ uint64_t content_bytes(starpu_data_handle_t handle, void *interface)
     struct layout layout;
     if (!content_layout(starpu_data_get_interface_id(handle), interface, &layout) || layout.address == 0)
         return 0;
-    return layout.sizes[0] * layout.sizes[1] * layout.sizes[2] * layout.sizes[3] * layout.element_bytes;
+    return layout_bytes(&layout);
 }
 
 // Short runs are gathered in a buffer.

@@ -16,6 +16,12 @@ struct layout {
 // The layout of one of StarPU's dense interfaces; false if the interface has another structure.
 bool content_layout(int interface_id, void *interface, struct layout *layout);
 
+// The same, and of sparse interfaces the values, without their indices.
+bool content_values(int interface_id, void *interface, struct layout *layout);
+
+// The bytes of all elements.
+uint64_t layout_bytes(const struct layout *layout);
+
 // Calls a function for each contiguous run of elements. Rows without a gap between them are one run.
 typedef void content_visit(void *state, char *row, size_t bytes);
 void content_for_each_run(const struct layout *layout, content_visit *function, void *state);

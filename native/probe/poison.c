@@ -56,29 +56,11 @@ static bool is_poison(const char *bytes, size_t count, uint32_t word)
            (count <= WORD || memcmp(bytes + WORD, &word, WORD) == 0);
 }
 
-static void set_values(struct layout *layout, uintptr_t address, uint64_t count, size_t bytes)
-{
-    *layout = (struct layout){.address = address, .element_bytes = bytes, .sizes = {count, 1, 1, 1}};
-}
-
 // What can be poisoned: elements, of sparse interfaces the values alone, because a task may have to follow the indices.
 // False if there is nothing like that.
 static bool poisoned_layout(starpu_data_handle_t handle, void *interface, struct layout *layout)
 {
-    int id = starpu_data_get_interface_id(handle);
-    if (id == STARPU_CSR_INTERFACE_ID) {
-        const struct starpu_csr_interface *csr = interface;
-        set_values(layout, csr->nzval, csr->nnz, csr->elemsize);
-    } else if (id == STARPU_BCSR_INTERFACE_ID) {
-        const struct starpu_bcsr_interface *bcsr = interface;
-        set_values(layout, bcsr->nzval, (uint64_t)bcsr->nnz * bcsr->r * bcsr->c, bcsr->elemsize);
-    } else if (id == STARPU_COO_INTERFACE_ID) {
-        const struct starpu_coo_interface *coo = interface;
-        set_values(layout, coo->values, coo->n_values, coo->elemsize);
-    } else if (!content_layout(id, interface, layout)) {
-        return false;
-    }
-    return layout->address != 0;
+    return content_values(starpu_data_get_interface_id(handle), interface, layout) && layout->address != 0;
 }
 
 static void put_run(void *pointer, char *row, size_t bytes)
@@ -110,11 +92,6 @@ static void take_run(void *pointer, char *row, size_t bytes)
         state->kept += bytes;
 }
 
-static uint64_t bytes_of(const struct layout *layout)
-{
-    return layout->sizes[0] * layout->sizes[1] * layout->sizes[2] * layout->sizes[3] * layout->element_bytes;
-}
-
 void poison_put(const struct starpu_task *task, unsigned access, starpu_data_handle_t handle, void *interface)
 {
     struct layout layout;
@@ -124,7 +101,7 @@ void poison_put(const struct starpu_task *task, unsigned access, starpu_data_han
     if (state.group == 0)
         return;
     if (mode == POISON_RESTORED) {
-        struct kept *kept = malloc(sizeof *kept + bytes_of(&layout));
+        struct kept *kept = malloc(sizeof *kept + layout_bytes(&layout));
         if (kept == NULL)
             return;
         kept->next = all_kept;

@@ -1,5 +1,5 @@
-/* The exported functions that belong to no model: what was built and what it runs on, libm, and thin covers of
- * functions of other folders. Those of sessions and training states are in session/ and io/. */
+/* The exported functions about the build, the machine, libm and the kernels, and thin covers of codelets/. Those of the
+ * runtime, of sessions and of training states are in runtime/, session/ and io/. */
 #include <fenv.h>
 #include <float.h>
 #include <inttypes.h>
@@ -15,7 +15,6 @@
 #include "kernels/peak.h"
 #include "runtime/features.h"
 #include "runtime/ranks.h"
-#include "runtime/runtime.h"
 #include "runtime/topology.h"
 
 enum { MAX_PEAK_SECONDS = 60 };
@@ -66,20 +65,13 @@ status starpullm_machine_info(struct starpullm_machine_info *info)
     return STARPULLM_OK;
 }
 
-const char *starpullm_scheduler_name(size_t index)
-{
-    return runtime_scheduler_name(index);
-}
-
 status starpullm_libm(const char *function, float *out, const float *in, size_t count)
 {
     static const struct {
         const char *name;
         float (*function)(float);
     } functions[] = {{"expf", expf}, {"tanhf", tanhf}, {"coshf", coshf}, {"logf", logf}};
-    CHECK_POINTER(function);
-    CHECK_POINTER(out);
-    CHECK_POINTER(in);
+    CHECK_POINTERS(function, out, in);
     for (size_t f = 0; f < sizeof functions / sizeof *functions; f++)
         if (strcmp(functions[f].name, function) == 0) {
             for (size_t i = 0; i < count; i++)
@@ -91,9 +83,7 @@ status starpullm_libm(const char *function, float *out, const float *in, size_t 
 
 status starpullm_libm_powf(float *out, const float *base, const float *exponent, size_t count)
 {
-    CHECK_POINTER(out);
-    CHECK_POINTER(base);
-    CHECK_POINTER(exponent);
+    CHECK_POINTERS(out, base, exponent);
     for (size_t i = 0; i < count; i++)
         out[i] = powf(base[i], exponent[i]);
     return STARPULLM_OK;
@@ -121,9 +111,7 @@ static status find_vector_libm(enum libm_function *function, const char *name)
 
 status starpullm_vector_libm(int32_t *used, uint64_t *fingerprint, const char *function)
 {
-    CHECK_POINTER(used);
-    CHECK_POINTER(fingerprint);
-    CHECK_POINTER(function);
+    CHECK_POINTERS(used, fingerprint, function);
     enum libm_function f;
     TRY(find_vector_libm(&f, function));
     *used = libm_is_proven(f);
@@ -134,10 +122,7 @@ status starpullm_vector_libm(int32_t *used, uint64_t *fingerprint, const char *f
 status starpullm_prove_libm(uint64_t *differences, uint32_t *first_difference, const char *level, const char *function,
                             uint64_t begin, uint64_t end)
 {
-    CHECK_POINTER(differences);
-    CHECK_POINTER(first_difference);
-    CHECK_POINTER(level);
-    CHECK_POINTER(function);
+    CHECK_POINTERS(differences, first_difference, level, function);
     enum libm_function f;
     TRY(find_vector_libm(&f, function));
     libm_map *vector = libm_of_level(level, f);
@@ -161,8 +146,7 @@ const char *starpullm_kernel_name(size_t index)
 
 status starpullm_kernel(const char *level, const char *name, struct starpullm_kernel_info *info)
 {
-    CHECK_POINTER(level);
-    CHECK_POINTER(name);
+    CHECK_POINTERS(level, name);
     CHECK_STRUCT(info);
     const struct kernels *kernels = kernels_of_level(level);
     if (!kernels)
@@ -193,7 +177,7 @@ status starpullm_fit_caches(size_t l1_cache, size_t l2_cache)
 
 status starpullm_peak_gflops(double *gflops, int32_t fused, double seconds)
 {
-    CHECK_POINTER(gflops);
+    CHECK_POINTERS(gflops);
     if (!(seconds > 0 && seconds <= MAX_PEAK_SECONDS))
         return fail(STARPULLM_INVALID_ARGUMENT, "seconds: found %g, expected more than 0 and at most %d", seconds,
                     MAX_PEAK_SECONDS);
@@ -221,40 +205,14 @@ const char *starpullm_float_environment(void)
     return "";
 }
 
-status starpullm_runtime_create(const struct starpullm_runtime_options *options, starpullm_runtime **runtime)
-{
-    CHECK_STRUCT(options);
-    CHECK_POINTER(runtime);
-    return runtime_create(options, runtime);
-}
-
 const char *starpullm_blas(void)
 {
     return kernels_blas();
 }
 
-status starpullm_runtime_destroy(starpullm_runtime *runtime)
-{
-    CHECK_POINTER(runtime);
-    return runtime_destroy(runtime);
-}
-
-status starpullm_runtime_threads(starpullm_runtime *runtime, struct starpullm_thread_info *threads, size_t count)
-{
-    CHECK_POINTER(runtime);
-    CHECK_POINTER(threads);
-    const struct runtime_layout *layout = runtime_layout();
-    const size_t expected = (size_t)layout->workers * (size_t)layout->threads_per_worker;
-    if (count != expected)
-        return fail(STARPULLM_INVALID_ARGUMENT, "threads: room for %zu, expected %zu (%d workers of %d)", count,
-                    expected, layout->workers, layout->threads_per_worker);
-    return runtime_threads(runtime, threads);
-}
-
 status starpullm_loss_wait(starpullm_loss *loss, float *value)
 {
-    CHECK_POINTER(loss);
-    CHECK_POINTER(value);
+    CHECK_POINTERS(loss, value);
     return loss_future_wait(loss, value);
 }
 

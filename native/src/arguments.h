@@ -4,16 +4,14 @@
 
 #include "status.h"
 
-#define CHECK_POINTER(pointer)                                                             \
-    do {                                                                                   \
-        if (!(pointer))                                                                    \
-            return fail(STARPULLM_INVALID_ARGUMENT, "%s: " #pointer " is NULL", __func__); \
-    } while (0)
+#define CHECK_POINTERS(...)                                                        \
+    TRY(check_pointers(__func__, #__VA_ARGS__, (const void *const[]){__VA_ARGS__}, \
+                       sizeof((const void *const[]){__VA_ARGS__}) / sizeof(const void *)))
 
 /* A caller built against another header has a struct of another size. */
 #define CHECK_STRUCT(pointer)                                                                                \
     do {                                                                                                     \
-        CHECK_POINTER(pointer);                                                                              \
+        CHECK_POINTERS(pointer);                                                                             \
         if ((pointer)->size != sizeof *(pointer))                                                            \
             return fail(STARPULLM_INVALID_ARGUMENT, "%s: " #pointer "->size is %zu, expected %zu", __func__, \
                         (pointer)->size, sizeof *(pointer));                                                 \

@@ -6,10 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum {
-    SENTENCE_BYTES = 8192,  /* the longest path (4096 on Linux) twice: a sentence may name a file and its folder */
-    ERROR_TEXT_BYTES = 256, /* kept free for the system's text, so that a long sentence doesn't cut it off */
-};
+enum { ERROR_TEXT_BYTES = 256 }; /* kept free for the system's text, so that a long sentence doesn't cut it off */
 
 static _Thread_local char last_sentence[SENTENCE_BYTES];
 static _Thread_local int last_number;
@@ -76,6 +73,17 @@ status fail_again(status code, int error_number, const char *sentence)
     fail(code, "%s", sentence);
     last_number = error_number;
     return code;
+}
+
+status check_pointers(const char *function, const char *names, const void *const *pointers, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const size_t length = strcspn(names, ",");
+        if (!pointers[i])
+            return fail(STARPULLM_INVALID_ARGUMENT, "%s: %.*s is NULL", function, (int)length, names);
+        names += names[length] ? length + strlen(", ") : length;
+    }
+    return STARPULLM_OK;
 }
 
 const char *starpullm_last_error(void)

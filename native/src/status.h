@@ -6,6 +6,8 @@
 
 typedef enum starpullm_status status;
 
+enum { SENTENCE_BYTES = 8192 }; /* the longest path (4096 on Linux) twice: a sentence may name a file and its folder */
+
 /* Sets the calling thread's last error to the formatted sentence and returns `code`. */
 status fail(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -14,6 +16,9 @@ status fail_errno(status code, int error_number, const char *format, ...) __attr
 
 /* Reports another thread's failure as the calling thread's: its code, errno value (0 if none) and sentence. */
 status fail_again(status code, int error_number, const char *sentence);
+
+/* Refuses a pointer that is NULL. `names` has the names of all, as in "session, inputs". */
+status check_pointers(const char *function, const char *names, const void *const *pointers, size_t count);
 
 /* Passes a failure on to the caller. */
 #define TRY(call)                       \

@@ -35,11 +35,11 @@ def test_neon_kernels_have_the_references_bits(tmp_path: Path) -> None:
     once = [KERNELS / "simd" / name for name in ("attention_unpacked.c", "scratch.c")]
     once_per_level = [path for path in (KERNELS / "simd").glob("*.c") if path not in once]
     others = [*once, *(path for folder in (".", "ref", "blas") for path in (KERNELS / folder).glob("*.c"))]
-    test = NATIVE / "tests" / "kernels" / "test_kernels.c"
+    tests = [NATIVE / "tests" / "kernels" / name for name in ("cases.c", "test_kernels.c")]
     include = [f"-I{NATIVE / folder}" for folder in ("src", "include")]
     run(COMPILER, *FLAGS, *NEON, *include, "-c", *once_per_level, directory=tmp_path)
     program = tmp_path / "test_kernels"
-    sources = [*others, NATIVE / "src" / "status.c", test]
+    sources = [*others, NATIVE / "src" / "status.c", *tests]
     libraries = ["-static", "-lm", "-lpthread", "-ldl"]
     objects = sorted(tmp_path.glob("*.o"))
     options = [*FLAGS, "-DSTARPULLM_BASELINE=neon", *include]

@@ -9,6 +9,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "native" / "src"
 
 
 def modules() -> dict[str, Path]:
@@ -41,10 +42,38 @@ def known_as(name: str, known: dict[str, Path]) -> str:
 
 def test_c_files() -> None:
     """A source file and its header are one."""
-    sources = ROOT / "native" / "src"
     needs: dict[str, set[str]] = {}
-    for path in sources.rglob("*.[ch]"):
+    for path in SOURCES.rglob("*.[ch]"):
         found = re.findall(r'^#include "([^"]+)\.\w+"', path.read_text("utf-8"), re.MULTILINE)
-        needs.setdefault(str(path.relative_to(sources).with_suffix("")), set()).update(found)
+        needs.setdefault(str(path.relative_to(SOURCES).with_suffix("")), set()).update(found)
     assert sum(map(len, needs.values())) > 200
     list(TopologicalSorter({name: of - {name} for name, of in needs.items()}).static_order())
+
+
+def test_c_calls() -> None:
+    """One header may declare the functions of several files; whose files call each other is found by their names.
+
+    Functions whose names a macro makes (kernels/simd) are left out, and the stand-ins of a build without MPI.
+    """
+    code = {
+        str(path.relative_to(SOURCES)): re.sub(
+            r'/\*.*?\*/|"(?:\\.|[^"\\\n])*"', "", path.read_text("utf-8"), flags=re.DOTALL
+        )
+        for path in SOURCES.rglob("*.c")
+        if path.name != "without_mpi.c"
+    }
+    definition = re.compile(r"^(?!static\b)\w[\w *]*?[ *](\w+)\([^;{}]*\)\n\{", re.MULTILINE)
+    defined: dict[str, set[str]] = {}
+    for file, text in code.items():
+        for name in definition.findall(text):
+            defined.setdefault(name, set()).add(file)
+    del defined["SIMD_NAME"]
+    needs = {
+        file: set().union(
+            *(of for name in set(re.findall(r"\b(\w+)\(", text)) if file not in (of := defined.get(name, set())))
+        )
+        for file, text in code.items()
+    }
+    assert len(defined) > 200
+    assert sum(map(len, needs.values())) > 100
+    list(TopologicalSorter(needs).static_order())

@@ -7,12 +7,7 @@
 
 #include "io/file.h"
 
-enum { HEADER_CONFIG = 2 /* position of the first size in the header */, NUM_SIZES = 6 };
-
-/* The header's sizes, in its order, which is that of model_config. */
-static const char *const size_names[NUM_SIZES] = {"max_seq_len", "vocab_size", "num_layers",
-                                                  "num_heads",   "channels",   "padded_vocab_size"};
-_Static_assert(sizeof(model_config) == NUM_SIZES * sizeof(int32_t), "model_config has the header's sizes");
+enum { HEADER_CONFIG = 2 }; /* position of the first size in the header, which has them in model_config's order */
 
 static int64_t parameter_position(const model_config *config, enum parameter p, int layer)
 {
@@ -61,13 +56,13 @@ status checkpoint_config(const char *path, model_config *config)
 
 status check_same_model(const char *path, const model_config *found, const model_config *expected, const char *whose)
 {
-    int32_t sizes[2][NUM_SIZES];
+    int32_t sizes[2][MODEL_SIZES];
     memcpy(sizes[0], found, sizeof *found);
     memcpy(sizes[1], expected, sizeof *expected);
-    for (int i = 0; i < NUM_SIZES; i++)
+    for (int i = 0; i < MODEL_SIZES; i++)
         if (sizes[0][i] != sizes[1][i])
             return fail(STARPULLM_INVALID_FILE, "%s: byte %d: %s is %" PRId32 ", expected %" PRId32 " (%s)", path,
-                        4 * (HEADER_CONFIG + i), size_names[i], sizes[0][i], sizes[1][i], whose);
+                        4 * (HEADER_CONFIG + i), model_size_names[i], sizes[0][i], sizes[1][i], whose);
     return STARPULLM_OK;
 }
 

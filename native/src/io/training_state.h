@@ -44,7 +44,8 @@ struct training_state_tensor {
 
 struct training_state_writer;
 
-/* Makes the folder, whose parent must exist, unless it is there. */
+/* Makes the folder, whose parent must exist, unless it is there. STARPULLM_INVALID_ARGUMENT if it is the folder of a
+ * state itself. */
 status training_state_make_folder(const char *root);
 
 /* Makes the step's folder in `root`, and in it the temporary file, with all its space reserved: a full disk is found
@@ -96,6 +97,12 @@ struct training_state {
  * end, and together hold each tensor once. Nothing complete is STARPULLM_INVALID_FILE, with what is wrong with the
  * newest. On failure *state is NULL. */
 status training_state_open(const char *path, struct training_state **state);
+
+/* The same of the one state in `folder`, which stays the caller's. */
+status training_state_load(int folder, const char *path, struct training_state **state);
+
+/* Whether that failed because the state isn't complete, or is gone: then an older one may do. */
+bool is_incomplete_state(status code);
 
 /* NULL is allowed. */
 void training_state_close(struct training_state *state);

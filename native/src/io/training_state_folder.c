@@ -1,7 +1,8 @@
 /* Which folders are those of training states, and which of the files there are those of ranks. */
-#include "io/training_state_format.h"
+#include "io/training_state_folder.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +12,43 @@
 struct file_name {
     int32_t rank, num_ranks;
 };
+
+/* ---- Opening ---- */
+
+static status cannot_open(const char *path)
+{
+    return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: open the folder", path);
+}
+
+status state_open_folder(int in, const char *name, const char *path, int flags, int *folder)
+{
+    *folder = TEMP_FAILURE_RETRY(openat(in, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | flags));
+    return *folder < 0 ? cannot_open(path) : STARPULLM_OK;
+}
+
+status step_name(struct step_folder *step, const struct state_root *root, const char *name)
+{
+    *step = (struct step_folder){.root = root, .descriptor = -1};
+    snprintf(step->name, sizeof step->name, "%s", name);
+    if (asprintf(&step->path, "%s/%s", root->path, name) < 0) {
+        step->path = NULL;
+        return fail(STARPULLM_OUT_OF_MEMORY, "%s: the path of a training state could not be allocated", root->path);
+    }
+    return STARPULLM_OK;
+}
+
+status step_open(struct step_folder *step, const struct state_root *root, const char *name, int flags)
+{
+    TRY(step_name(step, root, name));
+    return state_open_folder(root->descriptor, name, step->path, flags, &step->descriptor);
+}
+
+void step_close(struct step_folder *step)
+{
+    if (step->descriptor >= 0)
+        close(step->descriptor);
+    free(step->path);
+}
 
 /* ---- Listing: only names that are exactly as they are generated ---- */
 
@@ -72,15 +110,16 @@ void state_free_list(struct dirent **entries, int count)
     free(entries);
 }
 
-status state_cannot_open(const char *path)
+static status list(int folder, const char *path, int (*is_listed)(const struct dirent *),
+                   int (*order)(const struct dirent **, const struct dirent **), struct dirent ***entries, int *count)
 {
-    return fail_errno(STARPULLM_FILE_ERROR, errno, "%s: open the folder", path);
+    *count = scandirat(folder, ".", entries, is_listed, order);
+    return *count < 0 ? cannot_open(path) : STARPULLM_OK;
 }
 
-status state_list(int root, const char *path, struct dirent ***folders, int *count)
+status state_list(const struct state_root *root, struct dirent ***folders, int *count)
 {
-    *count = scandirat(root, ".", folders, is_state, newest_first);
-    return *count < 0 ? state_cannot_open(path) : STARPULLM_OK;
+    return list(root->descriptor, root->path, is_state, newest_first, folders, count);
 }
 
 static status find_complete(const char *path, struct dirent **entries, int count, int32_t *num_ranks)
@@ -111,9 +150,7 @@ static status find_complete(const char *path, struct dirent **entries, int count
 status state_complete_ranks(int folder, const char *path, int32_t *num_ranks, int *num_files)
 {
     struct dirent **entries;
-    *num_files = scandirat(folder, ".", &entries, is_file, by_ranks);
-    if (*num_files < 0)
-        return state_cannot_open(path);
+    TRY(list(folder, path, is_file, by_ranks, &entries, num_files));
     const status code = find_complete(path, entries, *num_files, num_ranks);
     state_free_list(entries, *num_files);
     return code;
@@ -130,9 +167,8 @@ static int32_t ranks_of(const struct dirent *entry)
 status state_remove_files(int folder, const char *path, int32_t kept_ranks)
 {
     struct dirent **entries;
-    const int count = scandirat(folder, ".", &entries, is_file_or_temporary, NULL);
-    if (count < 0)
-        return state_cannot_open(path);
+    int count;
+    TRY(list(folder, path, is_file_or_temporary, NULL, &entries, &count));
     status code = STARPULLM_OK;
     for (int i = 0; i < count && code == STARPULLM_OK; i++)
         if (ranks_of(entries[i]) != kept_ranks && unlinkat(folder, entries[i]->d_name, 0) != 0 && errno != ENOENT)

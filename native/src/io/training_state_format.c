@@ -14,7 +14,8 @@ _Static_assert(offsetof(struct state_head, meta.step) == 48 && offsetof(struct s
 
 const enum starpullm_group state_groups[STATE_PARTS] = {STARPULLM_PARAMS, STARPULLM_M, STARPULLM_V};
 
-int64_t state_blocks(int64_t bytes)
+/* The smallest multiple of STATE_BLOCK that has room for them. */
+static int64_t blocks(int64_t bytes)
 {
     return (bytes + STATE_BLOCK - 1) / STATE_BLOCK * STATE_BLOCK;
 }
@@ -22,7 +23,7 @@ int64_t state_blocks(int64_t bytes)
 int64_t state_head_bytes(int32_t num_tensors)
 {
     const int64_t checksum_bytes = STATE_PARTS * (int64_t)sizeof(uint32_t);
-    return state_blocks(FILE_HEADER_BYTES + num_tensors * ((int64_t)sizeof(struct state_entry) + checksum_bytes));
+    return blocks(FILE_HEADER_BYTES + num_tensors * ((int64_t)sizeof(struct state_entry) + checksum_bytes));
 }
 
 uint32_t *state_checksums(struct state_head *head)
@@ -53,7 +54,7 @@ status state_lay_out(struct state_head *head, int64_t *file_bytes, status code, 
         const int64_t bytes = entry->elements * (int64_t)sizeof(float);
         for (int part = 0; part < STATE_PARTS && fits; part++) {
             entry->positions[part] = end;
-            fits = bytes <= INT64_MAX - STATE_BLOCK && !__builtin_add_overflow(end, state_blocks(bytes), &end);
+            fits = bytes <= INT64_MAX - STATE_BLOCK && !__builtin_add_overflow(end, blocks(bytes), &end);
         }
     }
     if (!fits || end > INT64_MAX - STATE_BLOCK)
@@ -179,12 +180,4 @@ status state_compare(const char *path, const struct training_state_meta *found,
                         field_text(found_text, field, found), field_text(expected_text, field, expected), whose);
     }
     return STARPULLM_OK;
-}
-
-int64_t state_instance(const model_config *config, enum parameter p, int layer)
-{
-    int64_t index = layer;
-    for (enum parameter before = 0; before < p; before++)
-        index += parameter_instances(config, before);
-    return index;
 }

@@ -1,4 +1,4 @@
-/* The layout of a training state's file and what its folder holds, which writing, reading and pruning share.
+/* The layout of a training state's file, which writing and reading share.
  *
  * A file is a header of 256 int32, a table with an entry for each of its tensors, their checksums, the tensors' values,
  * and an end. Header, values and end begin on multiples of STATE_BLOCK bytes. The structs here have the bytes of the
@@ -6,21 +6,12 @@
 #ifndef STARPULLM_TRAINING_STATE_FORMAT_H
 #define STARPULLM_TRAINING_STATE_FORMAT_H
 
-#include <dirent.h>
 #include <inttypes.h>
 
 #include "io/file.h"
 #include "io/training_state.h"
 
-enum {
-    STATE_BLOCK = 4096,   /* bytes; a multiple of every disk's sectors, as writes past the page cache need */
-    STATE_NAME_BYTES = 48 /* any of the names */
-};
-
-/* The names of folders and files, with their numbers: step; rank and number of ranks. */
-#define STATE_FOLDER "step-%012" PRId64
-#define STATE_FILE "rank-%05" PRId32 "-of-%05" PRId32 ".state"
-#define STATE_TEMPORARY ".rank-%05" PRId32 "-of-%05" PRId32 ".tmp"
+enum { STATE_BLOCK = 4096 }; /* bytes; a multiple of every disk's sectors, as writes past the page cache need */
 
 struct state_entry {
     int32_t parameter, layer;
@@ -48,8 +39,7 @@ struct state_end {
     char zeros[STATE_BLOCK - 48];
 };
 
-/* The smallest multiple of STATE_BLOCK that has room for them. */
-int64_t state_blocks(int64_t bytes);
+/* Of header, table and checksums: a multiple of STATE_BLOCK. */
 int64_t state_head_bytes(int32_t num_tensors);
 
 /* (num_tensors, STATE_PARTS) */
@@ -74,33 +64,7 @@ status state_meta_check(const struct training_state_meta *meta, status code, con
 status state_compare(const char *path, const struct training_state_meta *found,
                      const struct training_state_meta *expected, const char *whose);
 
-/* Position of a tensor among all of the model's, in the checkpoint's order; their number for NUM_PARAMETERS, 0. */
-int64_t state_instance(const model_config *config, enum parameter p, int layer);
-
 /* The step that a folder's name has; -1 if it isn't exactly such a name. */
 int64_t state_step_of(const char *name);
-
-/* ---- What is in a folder; `path` is its name in sentences ---- */
-
-/* The folders of states in `root`, newest first. */
-status state_list(int root, const char *path, struct dirent ***folders, int *count);
-void state_free_list(struct dirent **entries, int count);
-
-/* The number of ranks whose files are all in the folder of a state, and the number of files of any ranks there.
- * STARPULLM_INVALID_FILE, with what is missing, if no number of ranks is complete, or if several are. */
-status state_complete_ranks(int folder, const char *path, int32_t *num_ranks, int *num_files);
-
-/* Removes the files and temporary files of states, but those of `kept_ranks` ranks; 0: all. Whatever else is there
- * stays. */
-status state_remove_files(int folder, const char *path, int32_t kept_ranks);
-
-/* With the errno value of a failed open(). */
-status state_cannot_open(const char *path);
-
-/* As training_state_open(), but of the one state in `folder`, which stays the caller's. */
-status training_state_load(int folder, const char *path, struct training_state **state);
-
-/* Whether that failed because the state isn't complete, or is gone: then an older one may do. */
-bool is_incomplete_state(status code);
 
 #endif

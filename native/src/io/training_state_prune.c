@@ -1,40 +1,20 @@
 /* What a run does to the states that are there already: it refuses newer ones, and removes those that its own replace.
  */
-#include "io/training_state_format.h"
+#include "io/training_state_folder.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
-/* A folder in the root. */
-struct step_folder {
-    const struct state_root *root;
-    const char *name;
-    char *path;
-    int descriptor; /* -1: it is gone, or no folder but a symbolic link or a file, which isn't ours */
-};
+#include "io/file.h"
 
-static status open_step(struct step_folder *step, const struct state_root *root, const char *name)
+/* Leaves it closed if it is gone, or no folder but a symbolic link or a file, which isn't ours. */
+static status open_own_step(struct step_folder *step, const struct state_root *root, const char *name)
 {
-    *step = (struct step_folder){.root = root, .name = name, .descriptor = -1};
-    if (asprintf(&step->path, "%s/%s", root->path, name) < 0) {
-        step->path = NULL;
-        return fail(STARPULLM_OUT_OF_MEMORY, "%s: the path of a training state could not be allocated", root->path);
-    }
-    step->descriptor =
-        TEMP_FAILURE_RETRY(openat(root->descriptor, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (step->descriptor < 0 && errno != ENOENT && errno != ENOTDIR && errno != ELOOP)
-        return state_cannot_open(step->path);
-    return STARPULLM_OK;
-}
-
-static void close_step(struct step_folder *step)
-{
-    if (step->descriptor >= 0)
-        close(step->descriptor);
-    free(step->path);
+    const status code = step_open(step, root, name, O_NOFOLLOW);
+    const int error = starpullm_last_error_number();
+    const bool is_not_ours = error == ENOENT || error == ENOTDIR || error == ELOOP;
+    return code == STARPULLM_FILE_ERROR && is_not_ours ? STARPULLM_OK : code;
 }
 
 static status load(const struct step_folder *step, bool *complete)
@@ -53,7 +33,7 @@ static status check_older(const struct state_root *root, const char *name, int64
 {
     struct step_folder newer;
     bool complete = false;
-    status code = open_step(&newer, root, name);
+    status code = open_own_step(&newer, root, name);
     if (code == STARPULLM_OK && newer.descriptor >= 0)
         code = load(&newer, &complete);
     if (complete)
@@ -61,7 +41,7 @@ static status check_older(const struct state_root *root, const char *name, int64
                     "%s: holds the state after step %" PRId64 ", newer than step %" PRId64
                     " of this run, expected a folder without newer states",
                     root->path, state_step_of(name), step);
-    close_step(&newer);
+    step_close(&newer);
     return code;
 }
 
@@ -69,7 +49,7 @@ status training_state_check_newest(const struct state_root *root, int64_t step)
 {
     struct dirent **folders;
     int count;
-    TRY(state_list(root->descriptor, root->path, &folders, &count));
+    TRY(state_list(root, &folders, &count));
     status code = STARPULLM_OK;
     for (int i = 0; i < count && code == STARPULLM_OK && state_step_of(folders[i]->d_name) > step; i++)
         code = check_older(root, folders[i]->d_name, step);
@@ -124,12 +104,12 @@ static status prune_folder(const struct state_root *root, const char *name, int6
                            bool *has_saved)
 {
     struct step_folder step;
-    status code = open_step(&step, root, name);
+    status code = open_own_step(&step, root, name);
     if (code == STARPULLM_OK && step.descriptor >= 0 && state_step_of(name) == saved)
         code = has_all_files(&step, has_saved);
     if (code == STARPULLM_OK && step.descriptor >= 0 && *has_saved)
         code = prune_step(&step, keep, num_complete);
-    close_step(&step);
+    step_close(&step);
     return code;
 }
 
@@ -138,7 +118,7 @@ status training_state_prune(const struct state_root *root, int64_t step, int kee
     struct dirent **folders;
     int count, num_complete = 0;
     bool has_saved = false;
-    TRY(state_list(root->descriptor, root->path, &folders, &count));
+    TRY(state_list(root, &folders, &count));
     status code = STARPULLM_OK;
     for (int i = 0; i < count && code == STARPULLM_OK; i++)
         if (state_step_of(folders[i]->d_name) <= step)

@@ -1,6 +1,7 @@
 /* Finds, checks and reads training states. */
 #include "arguments.h"
 #include "io/checkpoint.h"
+#include "io/training_state_folder.h"
 #include "io/training_state_format.h"
 
 #include <errno.h>
@@ -162,7 +163,7 @@ static status check_each_once(const struct training_state *state, int32_t *owner
         for (int i = 0; i < head->meta.num_tensors; i++) {
             const enum parameter p = (enum parameter)head->entries[i].parameter;
             const int layer = head->entries[i].layer;
-            int32_t *owned_by = &owner[state_instance(&state->meta.config, p, layer)];
+            int32_t *owned_by = &owner[parameter_number(&state->meta.config, p, layer)];
             if (*owned_by != 0)
                 return fail(STARPULLM_INVALID_FILE,
                             "%s: %s[%d] is in the files of rank %" PRId32 " and of rank %" PRId32
@@ -176,7 +177,7 @@ static status check_each_once(const struct training_state *state, int32_t *owner
 
 static status check_all_tensors(const struct training_state *state)
 {
-    const int64_t expected = state_instance(&state->meta.config, NUM_PARAMETERS, 0);
+    const int64_t expected = parameter_number(&state->meta.config, NUM_PARAMETERS, 0);
     int64_t found = 0;
     for (int32_t rank = 0; rank < state->meta.num_ranks; rank++)
         found += state->files[rank].head->meta.num_tensors;
@@ -219,10 +220,9 @@ status training_state_load(int folder, const char *path, struct training_state *
     if (!loaded)
         return no_memory(path);
     loaded->path = strdup(path);
-    loaded->folder = fcntl(folder, F_DUPFD_CLOEXEC, 0);
-    status code = loaded->path ? STARPULLM_OK : no_memory(path);
-    if (code == STARPULLM_OK && loaded->folder < 0)
-        code = state_cannot_open(path);
+    status code = state_open_folder(folder, ".", path, 0, &loaded->folder);
+    if (!loaded->path)
+        code = no_memory(path);
     if (code == STARPULLM_OK)
         code = load_files(loaded);
     if (code == STARPULLM_OK)
@@ -240,81 +240,62 @@ bool is_incomplete_state(status code)
 
 /* ---- Opening ---- */
 
-static status open_folder(int root, const char *name, const char *path, int *folder)
+static status load_in(const struct state_root *root, const char *name, struct training_state **state)
 {
-    *folder = TEMP_FAILURE_RETRY(openat(root, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    return *folder < 0 ? state_cannot_open(path) : STARPULLM_OK;
-}
-
-static status load_in(int root, const char *root_path, const char *name, struct training_state **state)
-{
-    char *path;
-    int folder;
-    if (asprintf(&path, "%s/%s", root_path, name) < 0)
-        return no_memory(root_path);
-    status code = open_folder(root, name, path, &folder);
-    if (code == STARPULLM_OK) {
-        code = training_state_load(folder, path, state);
-        close(folder);
-    }
-    free(path);
+    struct step_folder step;
+    status code = step_open(&step, root, name, 0);
+    if (code == STARPULLM_OK)
+        code = training_state_load(step.descriptor, step.path, state);
+    step_close(&step);
     return code;
 }
 
-/* Tries the states from the newest on. *problem: what is wrong with the newest that isn't complete; NULL if there is
- * none. */
-static status load_first_complete(int root, const char *path, struct dirent **folders, int count, char **problem,
-                                  struct training_state **state)
+/* Tries the states from the newest on. */
+static status load_newest(const struct state_root *root, struct dirent **folders, int count,
+                          struct training_state **state)
 {
+    char problem[SENTENCE_BYTES] = ""; /* of the newest that isn't complete */
     for (int i = 0; i < count; i++) {
-        const status code = load_in(root, path, folders[i]->d_name, state);
+        const status code = load_in(root, folders[i]->d_name, state);
+        if (code == STARPULLM_OK && problem[0])
+            (*state)->passed_over = strdup(problem);
         if (code == STARPULLM_OK || !is_incomplete_state(code))
             return code;
-        if (!*problem && code == STARPULLM_INVALID_FILE)
-            *problem = strdup(starpullm_last_error());
+        if (!problem[0] && code == STARPULLM_INVALID_FILE)
+            strcpy(problem, starpullm_last_error());
     }
-    if (*problem)
-        return fail(STARPULLM_INVALID_FILE, "%s: no training state in it is complete (the newest: %s)", path, *problem);
+    if (problem[0])
+        return fail(STARPULLM_INVALID_FILE, "%s: no training state in it is complete (the newest: %s)", root->path,
+                    problem);
     return fail(STARPULLM_INVALID_FILE,
                 "%s: has no training state, expected a folder named like step-000000000000 with files named like "
                 "rank-00000-of-00001.state",
-                path);
+                root->path);
 }
 
-static status load_newest(int root, const char *path, struct dirent **folders, int count, struct training_state **state)
-{
-    char *problem = NULL;
-    const status code = load_first_complete(root, path, folders, count, &problem, state);
-    if (code == STARPULLM_OK)
-        (*state)->passed_over = problem;
-    else
-        free(problem);
-    return code;
-}
-
-/* `folder` is the root, or a state's own. */
-static status open_state(int folder, const char *path, struct training_state **state)
+/* `folder` is a root, or a state's own. */
+static status open_state(const struct state_root *folder, struct training_state **state)
 {
     struct dirent **folders;
     int count, num_files;
     int32_t num_ranks;
-    TRY(state_list(folder, path, &folders, &count));
-    status code = state_complete_ranks(folder, path, &num_ranks, &num_files);
-    if (num_files > 0 || (step_of_path(path) >= 0 && count == 0))
-        code = training_state_load(folder, path, state);
+    TRY(state_list(folder, &folders, &count));
+    status code = state_complete_ranks(folder->descriptor, folder->path, &num_ranks, &num_files);
+    if (num_files > 0 || (step_of_path(folder->path) >= 0 && count == 0))
+        code = training_state_load(folder->descriptor, folder->path, state);
     else if (code == STARPULLM_INVALID_FILE)
-        code = load_newest(folder, path, folders, count, state);
+        code = load_newest(folder, folders, count, state);
     state_free_list(folders, count);
     return code;
 }
 
 status training_state_open(const char *path, struct training_state **state)
 {
-    int folder;
+    struct state_root folder = {(char *)path, -1};
     *state = NULL;
-    TRY(open_folder(AT_FDCWD, path, path, &folder));
-    const status code = open_state(folder, path, state);
-    close(folder);
+    TRY(state_open_folder(AT_FDCWD, path, path, 0, &folder.descriptor));
+    const status code = open_state(&folder, state);
+    close(folder.descriptor);
     return code;
 }
 
@@ -343,7 +324,7 @@ status training_state_read(struct training_state *state, const model_config *exp
 
 status starpullm_training_state_info(const char *path, struct starpullm_training_state_info *info)
 {
-    CHECK_POINTER(path);
+    CHECK_POINTERS(path);
     CHECK_STRUCT(info);
     struct training_state *state;
     TRY(training_state_open(path, &state));

@@ -2,6 +2,10 @@
 #include "model/tensors.h"
 
 #include <inttypes.h>
+#include <string.h>
+
+const char *const model_size_names[MODEL_SIZES] = {"max_seq_len", "vocab_size", "num_layers",
+                                                   "num_heads",   "channels",   "padded_vocab_size"};
 
 /* The sizes that shapes are made of. */
 enum letter { END, B, T, C, C_3, C_4, NH, VP, MAX_T };
@@ -103,18 +107,12 @@ static bool bytes_of_all(const struct tensor *table, int count, const model_conf
 
 status model_config_check(const model_config *config, const char *where)
 {
-    const struct {
-        const char *name;
-        int32_t value;
-    } sizes[] = {
-        {"max_seq_len", config->max_seq_len}, {"vocab_size", config->vocab_size},
-        {"num_layers", config->num_layers},   {"num_heads", config->num_heads},
-        {"channels", config->channels},       {"padded_vocab_size", config->padded_vocab_size},
-    };
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
-        if (sizes[i].value < 1)
-            return fail(STARPULLM_INVALID_ARGUMENT, "%s: %s is %" PRId32 ", expected at least 1", where, sizes[i].name,
-                        sizes[i].value);
+    int32_t sizes[MODEL_SIZES];
+    memcpy(sizes, config, sizeof sizes);
+    for (int i = 0; i < MODEL_SIZES; i++)
+        if (sizes[i] < 1)
+            return fail(STARPULLM_INVALID_ARGUMENT, "%s: %s is %" PRId32 ", expected at least 1", where,
+                        model_size_names[i], sizes[i]);
     if (config->channels % config->num_heads != 0)
         return fail(STARPULLM_INVALID_ARGUMENT,
                     "%s: channels is %" PRId32 ", expected a multiple of num_heads (%" PRId32 ")", where,
@@ -181,6 +179,14 @@ int parameter_instances(const model_config *config, enum parameter p)
 int activation_instances(const model_config *config, enum activation a)
 {
     return instances_of(&activations[a], config);
+}
+
+int64_t parameter_number(const model_config *config, enum parameter p, int layer)
+{
+    int64_t number = layer;
+    for (enum parameter before = 0; before < p; before++)
+        number += parameter_instances(config, before);
+    return number;
 }
 
 int64_t parameter_offset(const model_config *config, enum parameter p, int layer)

@@ -14,6 +14,10 @@
 
 typedef struct starpullm_model_config model_config;
 
+/* The names of its sizes, in their order. */
+enum { MODEL_SIZES = sizeof(model_config) / sizeof(int32_t) };
+extern const char *const model_size_names[MODEL_SIZES];
+
 /* Refuses sizes that are not positive, C not divisible by NH, Vp < V, and sizes whose byte counts leave 64 bits
  * (a model's checkpoint must fit into INT64_MAX bytes). `where` names the file or argument in the sentence. */
 status model_config_check(const model_config *config, const char *where);
@@ -90,6 +94,11 @@ int64_t tensor_elements(struct tensor_shape shape);
 /* Number of instances: L for a layered tensor, else 1. */
 int parameter_instances(const model_config *config, enum parameter p);
 int activation_instances(const model_config *config, enum activation a);
+
+/* Number of the instance (p, layer) of all of them, in the checkpoint's order; how many there are for NUM_PARAMETERS,
+ * 0.
+ */
+int64_t parameter_number(const model_config *config, enum parameter p, int layer);
 
 /* Elements of the parameters before (p, layer) in the checkpoint's body; of all of them for NUM_PARAMETERS, 0. */
 int64_t parameter_offset(const model_config *config, enum parameter p, int layer);

@@ -32,10 +32,10 @@ static status check_scheduler(const char *scheduler)
 {
     if (!scheduler)
         return fail(STARPULLM_INVALID_ARGUMENT, "scheduler: none was given, expected one of StarPU's names");
-    if (is_among(scheduler, runtime_scheduler_name))
+    if (is_among(scheduler, starpullm_scheduler_name))
         return STARPULLM_OK;
     char names[1024];
-    join_names(names, sizeof names, runtime_scheduler_name);
+    join_names(names, sizeof names, starpullm_scheduler_name);
     return fail(STARPULLM_INVALID_ARGUMENT, "scheduler: \"%s\" is unknown to StarPU %s, expected one of %s", scheduler,
                 runtime_starpu_version(), names);
 }

@@ -4,7 +4,7 @@
 #include <starpu.h>
 #include <stdio.h>
 
-const char *runtime_scheduler_name(size_t index)
+const char *starpullm_scheduler_name(size_t index)
 {
     struct starpu_sched_policy **policies = starpu_sched_get_predefined_policies();
     for (size_t i = 0; policies[i]; i++)

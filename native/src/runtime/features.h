@@ -1,11 +1,8 @@
-/* What the StarPU at hand has: its version, its schedulers, and what it was built for. */
+/* What the StarPU at hand has: its version, and what it was built for. */
 #ifndef STARPULLM_FEATURES_H
 #define STARPULLM_FEATURES_H
 
-#include <stddef.h>
-
-/* The name of StarPU's index-th scheduler; NULL past the last. */
-const char *runtime_scheduler_name(size_t index);
+#include "status.h"
 
 /* The version of the StarPU that is loaded. */
 const char *runtime_starpu_version(void);

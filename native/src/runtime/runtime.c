@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
+#include "arguments.h"
 #include "kernels/kernels.h"
 #include "runtime/check.h"
 #include "runtime/environment.h"
@@ -169,8 +170,10 @@ const struct runtime_layout *runtime_layout(void)
     return &the_runtime.layout;
 }
 
-status runtime_create(const struct starpullm_runtime_options *options, struct starpullm_runtime **runtime)
+status starpullm_runtime_create(const struct starpullm_runtime_options *options, starpullm_runtime **runtime)
 {
+    CHECK_STRUCT(options);
+    CHECK_POINTERS(runtime);
     pthread_mutex_lock(&mutex);
     status code = create_locked(options);
     pthread_mutex_unlock(&mutex);
@@ -200,8 +203,9 @@ static status destroy_locked(struct starpullm_runtime *runtime)
     return STARPULLM_OK;
 }
 
-status runtime_destroy(struct starpullm_runtime *runtime)
+status starpullm_runtime_destroy(starpullm_runtime *runtime)
 {
+    CHECK_POINTERS(runtime);
     pthread_mutex_lock(&mutex);
     status code = destroy_locked(runtime);
     pthread_mutex_unlock(&mutex);

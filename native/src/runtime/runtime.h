@@ -6,9 +6,6 @@
 
 #include "status.h"
 
-status runtime_create(const struct starpullm_runtime_options *options, struct starpullm_runtime **runtime);
-status runtime_destroy(struct starpullm_runtime *runtime);
-
 /* STARPULLM_INVALID_STATE if the runtime isn't the one that is running. */
 status runtime_check_running(const struct starpullm_runtime *runtime);
 
@@ -25,9 +22,5 @@ struct runtime_layout {
     bool blas;        /* matmuls aren't strict */
 };
 const struct runtime_layout *runtime_layout(void);
-
-/* Where each thread of each worker runs; `threads` has room for workers times threads_per_worker. No other task may be
- * running. */
-status runtime_threads(struct starpullm_runtime *runtime, struct starpullm_thread_info *threads);
 
 #endif

@@ -2,6 +2,7 @@
 #include <starpu.h>
 #include <stdlib.h>
 
+#include "arguments.h"
 #include "runtime/runtime.h"
 #include "runtime/team.h"
 #include "runtime/topology.h"
@@ -50,10 +51,15 @@ static struct starpu_task *probe_task(int index)
     return task;
 }
 
-status runtime_threads(struct starpullm_runtime *runtime, struct starpullm_thread_info *threads)
+/* No other task may be running. */
+status starpullm_runtime_threads(starpullm_runtime *runtime, struct starpullm_thread_info *threads, size_t count)
 {
-    TRY(runtime_check_running(runtime));
+    CHECK_POINTERS(runtime, threads);
     const int W = runtime_layout()->workers, T = runtime_layout()->threads_per_worker;
+    if (count != (size_t)W * (size_t)T)
+        return fail(STARPULLM_INVALID_ARGUMENT, "threads: room for %zu, expected %zu (%d workers of %d)", count,
+                    (size_t)W * (size_t)T, W, T);
+    TRY(runtime_check_running(runtime));
     for (int w = 0; w < W; w++) {
         struct starpullm_thread_info *info = threads + w * T;
         for (int t = 0; t < T; t++)

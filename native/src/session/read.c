@@ -20,7 +20,7 @@ int32_t starpullm_tensor_count(int32_t group)
 status starpullm_session_tensor_info(const starpullm_session *session, int32_t group, int32_t index,
                                      struct starpullm_tensor_info *info)
 {
-    CHECK_POINTER(session);
+    CHECK_POINTERS(session);
     CHECK_STRUCT(info);
     const int32_t count = starpullm_tensor_count(group);
     if (count == 0)
@@ -117,8 +117,7 @@ static int parameter_home(const struct starpullm_session *session, int32_t group
 status starpullm_session_read_tensor(starpullm_session *session, int32_t group, int32_t index, int32_t layer,
                                      int64_t offset, int64_t count, float *values)
 {
-    CHECK_POINTER(session);
-    CHECK_POINTER(values);
+    CHECK_POINTERS(session, values);
     TRY(session_check_not_held(session));
     session_wait_if_audited(session);
     struct starpullm_tensor_info info = {.size = sizeof info};

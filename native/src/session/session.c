@@ -129,9 +129,9 @@ static status open_session(struct starpullm_session *session, struct starpullm_r
 status starpullm_session_create(starpullm_runtime *runtime, const struct starpullm_session_options *options,
                                 starpullm_session **session)
 {
-    CHECK_POINTER(runtime);
+    CHECK_POINTERS(runtime);
     CHECK_STRUCT(options);
-    CHECK_POINTER(session);
+    CHECK_POINTERS(session);
     struct starpullm_session *created = calloc(1, sizeof *created);
     if (created)
         failure_init(&created->failure);
@@ -165,8 +165,7 @@ void starpullm_session_destroy(starpullm_session *session)
 
 status starpullm_session_config(const starpullm_session *session, struct starpullm_model_config *config)
 {
-    CHECK_POINTER(session);
-    CHECK_POINTER(config);
+    CHECK_POINTERS(session, config);
     *config = session->graph.config;
     return STARPULLM_OK;
 }

@@ -41,20 +41,17 @@ status session_check_number(const char *name, float value);
 
 /* submit.c */
 status session_check_usable(const struct starpullm_session *session);
-
-/* wait.c */
-void session_let_go(struct starpullm_session *session);   /* lets held tasks run */
-void session_wait_all(struct starpullm_session *session); /* the same, and waits for all tasks */
+/* Lets held tasks run, and waits for all tasks. */
+void session_wait_all(struct starpullm_session *session);
 /* Comes before an access to a buffer from outside of tasks: the audit doesn't see what a task does to an open buffer,
  * so none of the session may be running. */
 void session_wait_if_audited(struct starpullm_session *session);
 /* Refuses to wait for tasks that are held: the wait would never end. */
 status session_check_not_held(const struct starpullm_session *session);
 
-/* checkpoint.c: `state` is what the session resumes from; NULL: it starts from the checkpoint at `path`. */
+/* save.c: `state` is what the session resumes from; NULL: it starts from the checkpoint at `path`. */
 status session_load(struct starpullm_session *session, const char *path, struct training_state *state);
-
-/* saving.c: waits for the last save; NULL is allowed. */
+/* Waits for the last save; NULL is allowed. */
 void saving_destroy(struct saving *saving);
 
 #endif

@@ -1,7 +1,49 @@
-/* Submits batches: checks and copies the tokens, opens an iteration in a free slot, and has graph/ add the tasks. */
+/* Submits batches and waits for them: checks and copies the tokens, opens an iteration in a free slot, and has graph/
+ * add the tasks. Tasks can be held back, so that StarPU can be asked which of them wait for which. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "session/session.h"
+
+/* ---- Waiting: tasks that are held back are let go first, or the wait would never end ---- */
+
+static void let_go(struct starpullm_session *session)
+{
+    struct hold *hold = session->hold;
+    session->hold = NULL;
+    for (int slot = 0; slot < session->slots_ready; slot++)
+        session->iterations[slot].hold = NULL;
+    hold_release(hold);
+}
+
+void session_wait_all(struct starpullm_session *session)
+{
+    let_go(session);
+    for (int slot = 0; slot < session->slots_ready; slot++)
+        iteration_wait(&session->iterations[slot]);
+}
+
+void session_wait_if_audited(struct starpullm_session *session)
+{
+    if (session->instrument && instrument_audit(session->instrument))
+        session_wait_all(session);
+}
+
+status session_check_not_held(const struct starpullm_session *session)
+{
+    if (!session->hold)
+        return STARPULLM_OK;
+    return fail(STARPULLM_INVALID_STATE, "the session holds its tasks, expected a release first");
+}
+
+status starpullm_session_wait(starpullm_session *session)
+{
+    CHECK_POINTERS(session);
+    session_wait_all(session);
+    return failure_check(&session->failure);
+}
+
+/* ---- Submitting ---- */
 
 status session_check_usable(const struct starpullm_session *session)
 {
@@ -123,10 +165,7 @@ static status submit_with_loss(struct starpullm_session *session, const int32_t 
 status starpullm_session_submit_step(starpullm_session *session, const int32_t *inputs, const int32_t *targets,
                                      const float *learning_rate, starpullm_loss **loss)
 {
-    CHECK_POINTER(session);
-    CHECK_POINTER(inputs);
-    CHECK_POINTER(targets);
-    CHECK_POINTER(loss);
+    CHECK_POINTERS(session, inputs, targets, loss);
     struct update update = {session->updates + 1, session->adamw};
     if (learning_rate) {
         TRY(session_check_number("learning_rate", *learning_rate));
@@ -138,18 +177,67 @@ status starpullm_session_submit_step(starpullm_session *session, const int32_t *
 status starpullm_session_submit_evaluation(starpullm_session *session, const int32_t *inputs, const int32_t *targets,
                                            starpullm_loss **loss)
 {
-    CHECK_POINTER(session);
-    CHECK_POINTER(inputs);
-    CHECK_POINTER(targets);
-    CHECK_POINTER(loss);
+    CHECK_POINTERS(session, inputs, targets, loss);
     return submit_with_loss(session, inputs, targets, NULL, loss);
 }
 
 status starpullm_session_submit_forward(starpullm_session *session, const int32_t *inputs)
 {
-    CHECK_POINTER(session);
-    CHECK_POINTER(inputs);
+    CHECK_POINTERS(session, inputs);
     struct graph_context context;
     TRY(begin(session, inputs, NULL, &context));
     return end(session, &context, graph_add_forward(&context));
+}
+
+/* ---- Holding back ---- */
+
+status starpullm_session_hold(starpullm_session *session)
+{
+    CHECK_POINTERS(session);
+    if (!session->recorder)
+        return fail(STARPULLM_INVALID_STATE, "hold: the session isn't traced, expected one created with trace");
+    if (session->placement.ranks > 1)
+        return fail(STARPULLM_INVALID_STATE, "hold: found %d ranks, expected one: transfers aren't tasks",
+                    session->placement.ranks);
+    if (session->instrument && (instrument_audit(session->instrument) || instrument_poisons(session->instrument)))
+        return fail(STARPULLM_INVALID_STATE, "hold: the session is audited or poisoned, expected neither: both wait "
+                                             "for all tasks before a submission");
+    if (session->hold)
+        return fail(STARPULLM_INVALID_STATE, "hold: the session holds its tasks already, expected a release");
+    TRY(starpullm_session_wait(session));
+    TRY(hold_create(&session->hold));
+    session->first_held = session->submitted;
+    for (int slot = 0; slot < session->slots; slot++)
+        session->iterations[slot].hold = session->hold;
+    return STARPULLM_OK;
+}
+
+status starpullm_session_release(starpullm_session *session, size_t *num_edges)
+{
+    CHECK_POINTERS(session, num_edges);
+    if (!session->hold)
+        return fail(STARPULLM_INVALID_STATE, "release: the session holds no tasks, expected a hold before");
+    free(session->edges);
+    session->edges = NULL;
+    session->num_edges = 0;
+    const status asked = hold_edges(session->hold, &session->edges, &session->num_edges);
+    if (asked != STARPULLM_OK) {
+        session_wait_all(session);
+        return asked;
+    }
+    *num_edges = session->num_edges;
+    let_go(session);
+    return STARPULLM_OK;
+}
+
+status starpullm_session_runtime_edges(starpullm_session *session, int64_t *edges, size_t num_edges)
+{
+    CHECK_POINTERS(session, edges);
+    if (num_edges != session->num_edges)
+        return fail(STARPULLM_INVALID_ARGUMENT, "edges: room for %zu, expected %zu", num_edges, session->num_edges);
+    for (size_t i = 0; i < num_edges; i++) {
+        edges[2 * i] = session->edges[i].before;
+        edges[2 * i + 1] = session->edges[i].after;
+    }
+    return STARPULLM_OK;
 }

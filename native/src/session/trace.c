@@ -16,9 +16,7 @@ static status finish_trace(struct starpullm_session *session)
 
 status starpullm_session_trace_size(starpullm_session *session, size_t *tasks, size_t *accesses)
 {
-    CHECK_POINTER(session);
-    CHECK_POINTER(tasks);
-    CHECK_POINTER(accesses);
+    CHECK_POINTERS(session, tasks, accesses);
     TRY(finish_trace(session));
     *tasks = recorder_tasks(session->recorder);
     *accesses = recorder_accesses(session->recorder);
@@ -28,9 +26,7 @@ status starpullm_session_trace_size(starpullm_session *session, size_t *tasks, s
 status starpullm_session_trace_read(starpullm_session *session, struct starpullm_trace_task *tasks, size_t num_tasks,
                                     struct starpullm_trace_access *accesses, size_t num_accesses)
 {
-    CHECK_POINTER(session);
-    CHECK_POINTER(tasks);
-    CHECK_POINTER(accesses);
+    CHECK_POINTERS(session, tasks, accesses);
     TRY(finish_trace(session));
     if (num_tasks != recorder_tasks(session->recorder) || num_accesses != recorder_accesses(session->recorder))
         return fail(STARPULLM_INVALID_ARGUMENT, "trace: room for %zu tasks and %zu accesses, expected %zu and %zu",
@@ -41,7 +37,7 @@ status starpullm_session_trace_read(starpullm_session *session, struct starpullm
 
 status starpullm_session_trace_clear(starpullm_session *session)
 {
-    CHECK_POINTER(session);
+    CHECK_POINTERS(session);
     TRY(finish_trace(session));
     recorder_clear(session->recorder);
     if (session->instrument)
@@ -57,7 +53,7 @@ int32_t starpullm_session_handle_count(const starpullm_session *session)
 status starpullm_session_handle_info(const starpullm_session *session, int32_t index,
                                      struct starpullm_handle_info *info)
 {
-    CHECK_POINTER(session);
+    CHECK_POINTERS(session);
     CHECK_STRUCT(info);
     if (index < 0 || index >= handles_count(session->handles))
         return fail(STARPULLM_INVALID_ARGUMENT, "handle: found number %d, expected 0 to %d", index,
@@ -92,15 +88,14 @@ static status wait_for_instruments(starpullm_session *session)
 
 status starpullm_session_findings_size(starpullm_session *session, size_t *count)
 {
-    CHECK_POINTER(session);
-    CHECK_POINTER(count);
+    CHECK_POINTERS(session, count);
     TRY(wait_for_instruments(session));
     return instrument_findings(session->instrument, count);
 }
 
 status starpullm_session_instrument_counts(starpullm_session *session, struct starpullm_instrument_counts *counts)
 {
-    CHECK_POINTER(session);
+    CHECK_POINTERS(session);
     CHECK_STRUCT(counts);
     TRY(wait_for_instruments(session));
     *counts = instrument_counts(session->instrument);
@@ -109,8 +104,7 @@ status starpullm_session_instrument_counts(starpullm_session *session, struct st
 
 status starpullm_session_findings_read(starpullm_session *session, struct starpullm_finding *findings, size_t count)
 {
-    CHECK_POINTER(session);
-    CHECK_POINTER(findings);
+    CHECK_POINTERS(session, findings);
     size_t found;
     TRY(starpullm_session_findings_size(session, &found));
     if (count != found)

@@ -12,23 +12,30 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "allocations.h"
+#include "../../preload/allocations.h"
 #include "starpullm.h"
 
 enum { MAX_T = 4, V = 7, L = 1, NH = 1, C = 4, VP = 8, B = 2, T = 4, STEPS = 2, TIME_LIMIT = 100 };
 enum { NUM_PARAMETERS = VP * C + MAX_T * C + L * (12 * C * C + 13 * C) + 2 * C };
 
+/* Which allocation fails: the number-th of a place in the library. */
+static struct {
+    const char *function;
+    uint64_t offset;
+    size_t number; /* 0: none fails */
+} failing;
+
 static int failures;
 static const char *phase;
 
-#define EXPECT(condition)                                                                                        \
-    do {                                                                                                         \
-        if (!(condition)) {                                                                                      \
-            printf("%s:%d: %s, allocation %ld, by %s: expected %s; last error: %s\n", __FILE__, __LINE__, phase, \
-                   allocations_failing(), allocations_failed_in(), #condition, starpullm_last_error());          \
-            failures++;                                                                                          \
-        }                                                                                                        \
-    } while (0)
+static void failed(int line, const char *what)
+{
+    printf("test_allocation.c:%d: %s, allocation %zu of %s+0x%llx: %s; last error: %s\n", line, phase, failing.number,
+           failing.function ? failing.function : "", (unsigned long long)failing.offset, what, starpullm_last_error());
+    failures++;
+}
+
+#define EXPECT(condition) ((condition) ? (void)0 : failed(__LINE__, "expected " #condition))
 
 /* What a scenario has computed, as far as it came. */
 struct results {
@@ -42,16 +49,19 @@ struct files {
     char checkpoint[4096], saved[4096], states[4096], later_states[4200];
 };
 
+/* Whether the allocation has failed; if not, it won't any more. */
+static bool has_failed(void)
+{
+    return failing.number > 0 && starpullm_allocations_not_reached() == 0;
+}
+
 /* False if the call has failed, which only an allocation may be the reason for. */
 static bool succeeded(int code, const char *call)
 {
     if (code == STARPULLM_OK)
         return true;
-    if (code != STARPULLM_OUT_OF_MEMORY || !allocations_have_failed() || !starpullm_last_error()[0]) {
-        printf("%s, allocation %ld, by %s: %s returned %d: %s\n", phase, allocations_failing(), allocations_failed_in(),
-               call, code, starpullm_last_error());
-        failures++;
-    }
+    if (code != STARPULLM_OUT_OF_MEMORY || !has_failed() || !starpullm_last_error()[0])
+        failed(__LINE__, call);
     return false;
 }
 
@@ -205,10 +215,8 @@ static void check_states(const char *path)
 {
     DIR *folder = opendir(path);
     for (struct dirent *entry; folder && (entry = readdir(folder));)
-        if (entry->d_name[0] != '.' && strncmp(entry->d_name, "step-", 5) != 0) {
-            printf("%s, allocation %ld: %s was left\n", phase, allocations_failing(), entry->d_name);
-            failures++;
-        }
+        if (entry->d_name[0] != '.' && strncmp(entry->d_name, "step-", 5) != 0)
+            failed(__LINE__, entry->d_name);
     if (folder)
         closedir(folder);
 }
@@ -223,57 +231,123 @@ static void check_files(const struct files *files)
     check_states(files->later_states);
 }
 
-/* StarPU frees a task's argument a moment after the task has counted as done. */
-static bool comes_down_to(size_t live)
+/* ---- The library's allocations, by the place of the call ---- */
+
+enum { MAX_PLACES = 1000 };
+
+/* The places in the library that have allocated since the start, whichever thread it was. */
+static size_t list_places(struct starpullm_allocation_site places[MAX_PLACES])
 {
-    for (int i = 0; i < 2000 && allocations_live() != live; i++)
-        usleep(1000);
-    return allocations_live() == live;
+    static struct starpullm_allocation_site sites[1 << 14];
+    const size_t number = starpullm_allocations_sites(sites, sizeof sites / sizeof *sites);
+    size_t found = 0;
+    for (size_t i = 0; i < number && found < MAX_PLACES; i++) {
+        if (!sites[i].module || !strstr(sites[i].module, "/libstarpullm."))
+            continue;
+        size_t place = 0;
+        while (place < found && places[place].caller != sites[i].caller)
+            place++;
+        if (place == found)
+            places[found++] = sites[i];
+        else
+            places[place].live += sites[i].live;
+    }
+    return found;
+}
+
+/* StarPU frees a task's argument a moment after the task has counted as done. */
+static bool is_all_freed(void)
+{
+    static struct starpullm_allocation_site places[MAX_PLACES];
+    uint64_t live = 1;
+    for (int i = 0; i < 2000 && live > 0; i++) {
+        const size_t number = list_places(places);
+        live = 0;
+        for (size_t p = 0; p < number; p++)
+            live += places[p].live;
+        if (live > 0)
+            usleep(1000);
+    }
+    return live == 0;
+}
+
+typedef void (*attempt)(const void *argument);
+
+/* Calls the attempt, which checks its outcome, once for each allocation that it makes in the library: that one fails.
+ */
+static void fail_each(const char *name, attempt attempt, const void *argument)
+{
+    static struct starpullm_allocation_site places[MAX_PLACES];
+    size_t allocations = 0;
+    phase = name;
+    starpullm_allocations_start();
+    attempt(argument);
+    starpullm_allocations_stop();
+    const size_t number = list_places(places);
+    for (size_t p = 0; p < number && failures < 20; p++) {
+        bool reached = true;
+        failing.function = places[p].function;
+        failing.offset = places[p].offset;
+        for (failing.number = 1; reached && failures < 20; failing.number++) {
+            starpullm_allocations_start();
+            starpullm_allocations_refuse(places[p].caller, failing.number);
+            attempt(argument);
+            reached = has_failed();
+            starpullm_allocations_stop();
+            allocations += reached;
+        }
+        EXPECT(failing.number > 2); /* the first was reached */
+    }
+    failing.number = 0;
+    EXPECT(allocations > 0); /* else the library was not found among the callers */
+    printf("%s: %zu allocations\n", name, allocations);
+}
+
+/* ---- What is attempted ---- */
+
+struct training {
+    scenario run;
+    starpullm_runtime *runtime;
+    const struct files *files;
+    struct results expected;
+};
+
+static void attempt_training(const void *argument)
+{
+    const struct training *training = argument;
+    struct results found;
+    memset(&found, 0, sizeof found);
+    const bool complete = training->run(training->runtime, training->files, &found);
+    check_files(training->files);
+    EXPECT(complete ? memcmp(&found, &training->expected, sizeof found) == 0 : has_failed());
+    EXPECT(is_all_freed());
 }
 
 static void check(const char *name, scenario run, starpullm_runtime *runtime, const struct files *files)
 {
+    struct training training = {run, runtime, files, {0}};
     phase = name;
-    struct results expected = {0}, found;
-    (void)run(runtime, files, &expected); /* workers' memory for kernels stays */
-    memset(&expected, 0, sizeof expected);
-    EXPECT(run(runtime, files, &expected));
+    (void)run(runtime, files, &training.expected); /* workers' memory for kernels stays */
+    memset(&training.expected, 0, sizeof training.expected);
+    EXPECT(run(runtime, files, &training.expected));
     usleep(100000);
-    const size_t live = allocations_live();
-    for (long n = 1;; n++) {
-        allocations_fail(n);
-        memset(&found, 0, sizeof found);
-        const bool complete = run(runtime, files, &found);
-        const bool failed = allocations_have_failed();
-        check_files(files);
-        EXPECT(!complete || memcmp(&found, &expected, sizeof found) == 0);
-        EXPECT(comes_down_to(live));
-        allocations_fail(0);
-        if (!failed || failures > 20) {
-            EXPECT(n > 1); /* else the library was not found among the callers */
-            printf("%s: %ld allocations\n", name, n - 1);
-            return;
-        }
-    }
+    fail_each(name, attempt_training, &training);
 }
 
-/* Start and stop of StarPU; one worker, as the audit needs it. */
 static starpullm_runtime *start(void)
 {
-    phase = "runtime";
+    /* One worker, as the audit needs it. */
     const struct starpullm_runtime_options options = {sizeof options, 1, 1, "lws", NULL, NULL};
-    for (long n = 1;; n++) {
-        starpullm_runtime *runtime = NULL;
-        allocations_fail(n);
-        const int code = starpullm_runtime_create(&options, &runtime);
-        const bool failed = allocations_have_failed();
-        EXPECT(code == STARPULLM_OK || (failed && code == STARPULLM_OUT_OF_MEMORY && starpullm_last_error()[0]));
-        allocations_fail(0);
-        if (!failed || failures > 0)
-            return runtime;
-        if (code == STARPULLM_OK)
-            EXPECT(starpullm_runtime_destroy(runtime) == STARPULLM_OK);
-    }
+    starpullm_runtime *runtime = NULL;
+    return succeeded(starpullm_runtime_create(&options, &runtime), "starpullm_runtime_create") ? runtime : NULL;
+}
+
+static void attempt_start(const void *unused)
+{
+    (void)unused;
+    starpullm_runtime *runtime = start();
+    if (runtime)
+        EXPECT(starpullm_runtime_destroy(runtime) == STARPULLM_OK);
 }
 
 static int remove_entry(const char *path, const struct stat *unused, int type, struct FTW *place)
@@ -298,6 +372,8 @@ int main(int argc, char **argv)
     snprintf(files.states, sizeof files.states, "%s/allocation-%d-states", argv[1], (int)getpid());
     snprintf(files.later_states, sizeof files.later_states, "%s-later", files.states);
     write_checkpoint(files.checkpoint);
+    attempt_start(NULL);
+    fail_each("runtime", attempt_start, NULL);
     starpullm_runtime *runtime = start();
     if (runtime) {
         check("training", trained, runtime, &files);

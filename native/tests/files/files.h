@@ -1,33 +1,15 @@
-/* What the parts of test_files share: system calls that fail on demand, files made byte by byte, and the tests. */
+/* What the parts of test_files share: files made byte by byte, and the tests. */
 #ifndef TESTS_FILES_H
 #define TESTS_FILES_H
 
 #include "harness.h"
 #include "io/checkpoint.h"
 
-/* Reads, writes and fsyncs of the library that fail. */
-struct faults {
-    size_t most;         /* bytes in one call; 0: no limit */
-    int interrupt_every; /* every n-th call fails with EINTR; 0: none */
-    int fail_at;         /* the n-th call fails, counted from 1; 0: none */
-    int error;           /* its errno; 0: the call moves no byte */
-    int calls;
-};
-extern struct faults faults;
-extern int fsync_fail_at, fsync_calls, fsync_error;
-void no_faults(void);
-
-struct bytes {
-    unsigned char *data;
-    size_t size, room;
-};
 void put(struct bytes *bytes, uint64_t value, size_t width);
 void put_int(struct bytes *bytes, int64_t value);
 void put_float(struct bytes *bytes, float value);
 void set_int(struct bytes *bytes, size_t index, int32_t value);
 void put_header(struct bytes *bytes, const int32_t *values, size_t count);
-void save_part(const char *path, const struct bytes *bytes, size_t size);
-void save(const char *path, const struct bytes *bytes);
 bool has_bytes(const char *path, const struct bytes *bytes);
 void make_special_files(void);
 

@@ -49,6 +49,20 @@ int entries(const char *folder)
     return count;
 }
 
+/* A new file each time: overwriting one makes some file systems write to disk at once. */
+void save_part(const char *path, const struct bytes *bytes, size_t size)
+{
+    unlink(path);
+    FILE *file = must(fopen(path, "wb"));
+    if (fwrite(bytes->data, 1, size, file) != size || fclose(file) != 0)
+        abort();
+}
+
+void save(const char *path, const struct bytes *bytes)
+{
+    save_part(path, bytes, bytes->size);
+}
+
 int open_descriptors(void)
 {
     int count = 0;

@@ -1,93 +1,8 @@
-/* System calls that fail on demand, and training states of known content. */
+/* Training states of known content. */
 #include "states.h"
 
-#include <dirent.h>
 #include <stdarg.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
-
-/* ---- System calls that fail on demand; the library's calls come here first ---- */
-
-struct fault faults[NUM_CALLS];
-size_t most;
-int interrupt_every;
-bool refuse_direct;
-int direct_writes;
-const void *looked_for;
-bool written_from_looked_for;
-
-void no_faults(void)
-{
-    memset(faults, 0, sizeof faults);
-    most = 0;
-    interrupt_every = 0;
-    refuse_direct = false;
-    direct_writes = 0;
-    looked_for = NULL;
-    written_from_looked_for = false;
-}
-
-static bool fault(enum call call, int *result)
-{
-    faults[call].calls++;
-    if (faults[call].fail_at != -1 && faults[call].fail_at != faults[call].calls)
-        return false;
-    errno = faults[call].error;
-    *result = errno != 0 ? -1 : 0;
-    return true;
-}
-
-void fail_call(enum call call, int at, int error)
-{
-    no_faults();
-    faults[call].fail_at = at;
-    faults[call].error = error;
-}
-
-ssize_t pwrite(int descriptor, const void *bytes, size_t size, off_t offset)
-{
-    int result;
-    if (fault(CALL_WRITE, &result))
-        return result;
-    if (interrupt_every > 0 && faults[CALL_WRITE].calls % interrupt_every == 0) {
-        errno = EINTR;
-        return -1;
-    }
-    const bool direct = (fcntl(descriptor, F_GETFL) & O_DIRECT) != 0;
-    direct_writes += direct;
-    if (direct && refuse_direct) {
-        errno = EINVAL;
-        return -1;
-    }
-    written_from_looked_for = written_from_looked_for || (looked_for != NULL && bytes == looked_for);
-    return syscall(SYS_pwrite64, descriptor, bytes, most > 0 && size > most ? most : size, offset);
-}
-
-int fallocate(int descriptor, int mode, off_t offset, off_t size)
-{
-    int result;
-    if (fault(CALL_RESERVE, &result))
-        return result;
-    return (int)syscall(SYS_fallocate, descriptor, mode, offset, size);
-}
-
-/* A killed process leaves what it has written whether or not it was synced, so no disk has to be waited for. */
-int fsync(int descriptor)
-{
-    int result;
-    struct stat info;
-    if (fault(CALL_SYNC, &result))
-        return result;
-    return fstat(descriptor, &info);
-}
-
-int renameat(int from_folder, const char *from, int to_folder, const char *to)
-{
-    int result;
-    if (fault(CALL_RENAME, &result))
-        return result;
-    return (int)syscall(SYS_renameat2, from_folder, from, to_folder, to, 0u);
-}
 
 /* ---- Folders and files ---- */
 
@@ -115,20 +30,12 @@ struct bytes load(const char *path)
     FILE *file = must(fopen(path, "rb"));
     if (fstat(fileno(file), &info) != 0)
         abort();
-    struct bytes bytes = {must(malloc((size_t)info.st_size + 64)), (size_t)info.st_size};
+    struct bytes bytes = {must(malloc((size_t)info.st_size + 64)), (size_t)info.st_size, 0};
     if (fread(bytes.data, 1, bytes.size, file) != bytes.size)
         abort();
     fclose(file);
     memset(bytes.data + bytes.size, 0x5a, 64);
     return bytes;
-}
-
-void save(const char *path, const struct bytes *bytes, size_t size)
-{
-    unlink(path);
-    FILE *file = must(fopen(path, "wb"));
-    if (fwrite(bytes->data, 1, size, file) != size || fclose(file) != 0)
-        abort();
 }
 
 void put(struct bytes *bytes, size_t position, uint64_t value, size_t width)

@@ -1,40 +1,17 @@
-/* What the parts of test_training_state share: system calls that fail on demand, states of known content, and the
- * tests. */
+/* What the parts of test_training_state share: states of known content, and the tests. */
 #ifndef TESTS_STATES_H
 #define TESTS_STATES_H
 
 #include "harness.h"
 #include "io/training_state.h"
 
-/* ---- System calls of the library that fail on demand ---- */
-
-enum call { CALL_WRITE, CALL_RESERVE, CALL_SYNC, CALL_RENAME, NUM_CALLS };
-struct fault {
-    int calls;
-    int fail_at; /* the n-th call fails, counted from 1; 0: none; -1: every one */
-    int error;   /* its errno; 0: the call moves no byte */
-};
-extern struct fault faults[NUM_CALLS];
-extern size_t most;                  /* bytes in one write; 0: no limit */
-extern int interrupt_every;          /* every n-th write fails with EINTR; 0: none */
-extern bool refuse_direct;           /* writes past the page cache fail with EINVAL */
-extern int direct_writes;            /* past the page cache */
-extern const void *looked_for;       /* a buffer ... */
-extern bool written_from_looked_for; /* ... and whether something was written from there */
-void no_faults(void);
-void fail_call(enum call call, int at, int error);
-
 /* ---- Folders and files ---- */
 
 bool there(const char *path);
 /* One of four static texts in turn. */
 const char *joined(const char *format, ...);
-struct bytes {
-    unsigned char *data;
-    size_t size;
-};
+/* Followed by 64 bytes of room. */
 struct bytes load(const char *path);
-void save(const char *path, const struct bytes *bytes, size_t size);
 void put(struct bytes *bytes, size_t position, uint64_t value, size_t width);
 
 /* ---- States of known content ---- */
@@ -79,9 +56,6 @@ status read_all(struct training_state *state, struct reading *reading);
 /* Checks that the path has a state, whole, and returns its step; -1 if it has none. */
 int64_t read_state(const char *path);
 status try_open(const char *path);
-bool has_step(int64_t step);
-struct bytes make_file(const struct training_state_meta *meta);
-void check_bytes(const char *file, int line, const char *path, const struct training_state_meta *meta);
 
 /* ---- Tests ---- */
 

@@ -244,8 +244,7 @@ void test_checkpoint_reading_fails(void)
 
     for (size_t most = 1; most < 8; most++) {
         save("model.bin", &bytes);
-        faults.most = most;
-        faults.interrupt_every = 3;
+        limit_transfers(most, 3);
         struct parameters parameters = {0};
         WORKS(read_into("model.bin", &tiny, &parameters));
         CHECK(!parameters.wrong);
@@ -254,8 +253,7 @@ void test_checkpoint_reading_fails(void)
 
     save("model.bin", &bytes);
     for (int call = 1; call <= 3; call++) { /* header, wte, wpe */
-        faults.fail_at = call;
-        faults.error = EIO;
+        fail_call(CALL_READ, call, EIO);
         const char *where = call == 1 ? "byte 0: read" : call == 2 ? "byte 1024: read" : "byte 1120: read";
         REFUSED(read_checkpoint("model.bin", &tiny), STARPULLM_FILE_ERROR, "model.bin: ", where, "Input/output error");
         CHECK(starpullm_last_error_number() == EIO);

@@ -56,8 +56,7 @@ void test_checkpoint_write(void)
     unlink(longest);
 
     for (size_t most = 1; most < 8; most++) {
-        faults.most = most;
-        faults.interrupt_every = 3;
+        limit_transfers(most, 3);
         WORKS(write_checkpoint("new.bin", &tiny));
         no_faults();
         CHECK(has_bytes("new.bin", &bytes));
@@ -147,21 +146,19 @@ void test_checkpoint_writing_fails(void)
 
     no_faults();
     for (int call = 1; call <= 29; call++) { /* the header and 28 parameters */
-        faults.fail_at = call;
-        faults.error = ENOSPC;
+        fail_call(CALL_WRITE, call, ENOSPC);
         status result = write_checkpoint("w/model.bin", &tiny);
         no_faults();
         REFUSED(result, STARPULLM_FILE_ERROR, "w/model.bin: byte ", "write", "No space left on device");
         CHECK(starpullm_last_error_number() == ENOSPC);
         old_file_survives(__LINE__, &old);
     }
-    faults.fail_at = 2;
+    fail_call(CALL_WRITE, 2, 0);
     REFUSED(write_checkpoint("w/model.bin", &tiny), STARPULLM_FILE_ERROR, "byte 1024: write", "Input/output error");
     no_faults();
     old_file_survives(__LINE__, &old);
 
-    fsync_fail_at = 1;
-    fsync_error = EIO;
+    fail_call(CALL_SYNC, 1, EIO);
     REFUSED(write_checkpoint("w/model.bin", &tiny), STARPULLM_FILE_ERROR, "w/model.bin: fsync of temporary file",
             "Input/output error");
     no_faults();
@@ -174,19 +171,15 @@ void test_checkpoint_writing_fails(void)
     test_killed_write(&old);
 
     /* The folder's fsync comes too late to keep the old file, and the sentence says so. */
-    fsync_fail_at = 2;
-    fsync_error = EIO;
+    fail_call(CALL_SYNC, 2, EIO);
     REFUSED(write_checkpoint("w/model.bin", &tiny), STARPULLM_FILE_ERROR, "w/model.bin: the new file is in place",
             "Input/output error");
     no_faults();
     struct bytes bytes = make_checkpoint(&tiny);
     old_file_survives(__LINE__, &bytes);
-    fsync_fail_at = 2;
-    fsync_error = EINVAL; /* a file system that doesn't know it */
+    fail_call(CALL_SYNC, 2, EINVAL); /* a file system that doesn't know it */
     WORKS(write_checkpoint("w/model.bin", &tiny));
-    fsync_fail_at = 1;
-    fsync_calls = 0;
-    fsync_error = EINTR;
+    fail_call(CALL_SYNC, 1, EINTR);
     WORKS(write_checkpoint("w/model.bin", &tiny));
     no_faults();
 

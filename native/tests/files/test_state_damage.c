@@ -66,7 +66,7 @@ void test_incomplete(void)
     write_state("root", &tiny, 7, 2);
     rename(FOLDER "/rank-00001-of-00002.state", FOLDER "/rank-00000-of-00002.state");
     struct bytes bytes = load(FOLDER "/rank-00000-of-00002.state");
-    save(FOLDER "/rank-00001-of-00002.state", &bytes, bytes.size);
+    save(FOLDER "/rank-00001-of-00002.state", &bytes);
     REFUSED(try_open("root"), STARPULLM_INVALID_FILE, "byte 32: rank is 1, expected 0 (by its name)");
     free(bytes.data);
     unlink(FOLDER "/rank-00001-of-00002.state");
@@ -158,7 +158,7 @@ void test_damage(void)
         struct bytes bytes = load(RANK_0);
         memcpy(bytes.data, good.data, good.size);
         put(&bytes, damages[i].position, damages[i].value, 4);
-        save(RANK_0, &bytes, bytes.size);
+        save(RANK_0, &bytes);
         REFUSED(try_open(FOLDER), STARPULLM_INVALID_FILE, RANK_0 ": ", damages[i].parts[0], damages[i].parts[1]);
         REFUSED(try_open("root"), STARPULLM_INVALID_FILE, "root: no training state", damages[i].parts[0]);
         free(bytes.data);
@@ -166,7 +166,7 @@ void test_damage(void)
     const size_t sizes[] = {0,     1,   1023,    1024,          1025,          BLOCK - 1,
                             BLOCK, end, end - 1, good.size - 1, good.size + 1, good.size + 64};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        save(RANK_0, &good, sizes[i]);
+        save_part(RANK_0, &good, sizes[i]);
         REFUSED(try_open("root"), STARPULLM_INVALID_FILE, RANK_0 ": the file is ",
                 sizes[i] < good.size ? "truncated" : "too long by");
     }
@@ -178,10 +178,10 @@ void test_damage(void)
     /* Anything at all: refused for its content, or read as what it was. */
     int accepted = 0;
     enum { FILES = 2000 };
-    save(RANK_0, &good, good.size);
+    save(RANK_0, &good);
     const int file = open(RANK_0, O_WRONLY);
     for (int i = 0; i < FILES; i++) {
-        struct bytes bytes = {must(malloc(good.size + 64)), good.size};
+        struct bytes bytes = {must(malloc(good.size + 64)), good.size, 0};
         memcpy(bytes.data, good.data, good.size);
         for (uint64_t change = 0, changes = 1 + next_random(3); change < changes; change++) {
             static const uint32_t integers[] = {0, 1, 2, 3, 27, 28, 255, 65536, INT32_MAX, UINT32_MAX, 1u << 31};
@@ -220,7 +220,7 @@ void test_damaged_values(void)
     write_state("root", &tiny, 7, 1);
     struct bytes bytes = load(RANK_0);
     bytes.data[M_OF_WTE + WTE_BYTES - 1] ^= 0x80;
-    save(RANK_0, &bytes, bytes.size);
+    save(RANK_0, &bytes);
     WORKS(training_state_open("root", &state));
     REFUSED(read_all(state, &reading), STARPULLM_INVALID_FILE, RANK_0 ": byte 12288: m of wte[0] have the checksum 0x",
             ", expected 0x", "damaged");
@@ -230,7 +230,7 @@ void test_damaged_values(void)
     training_state_close(state);
     bytes.data[M_OF_WTE + WTE_BYTES - 1] ^= 0x80;
     bytes.data[CHECKSUM_OF_M] ^= 1;
-    save(RANK_0, &bytes, bytes.size);
+    save(RANK_0, &bytes);
     REFUSED(try_open("root/step-000000000007"), STARPULLM_INVALID_FILE, RANK_0 ": ", "the end has");
     free(bytes.data);
     remove_all("root");

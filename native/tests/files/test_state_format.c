@@ -30,7 +30,7 @@ static uint32_t crc32_of(const unsigned char *bytes, size_t size)
 }
 
 /* The file of one rank, made independently of the library. */
-struct bytes make_file(const struct training_state_meta *meta)
+static struct bytes make_file(const struct training_state_meta *meta)
 {
     struct training_state_tensor tensors[MOST_TENSORS];
     const int count = tensors_of(&meta->config, meta->rank, meta->num_ranks, tensors);
@@ -39,7 +39,7 @@ struct bytes make_file(const struct training_state_meta *meta)
     size_t end = header;
     for (int i = 0; i < count; i++)
         end += GROUPS * ((4 * (size_t)elements_of(&meta->config, tensors[i].parameter) + BLOCK - 1) / BLOCK * BLOCK);
-    struct bytes bytes = {must(calloc(1, end + BLOCK + 64)), end + BLOCK};
+    struct bytes bytes = {must(calloc(1, end + BLOCK + 64)), end + BLOCK, 0};
     const uint64_t ints[] = {20261121,
                              2,
                              (uint64_t)meta->config.max_seq_len,
@@ -94,7 +94,7 @@ struct bytes make_file(const struct training_state_meta *meta)
     return bytes;
 }
 
-void check_bytes(const char *file, int line, const char *path, const struct training_state_meta *meta)
+static void check_bytes(const char *file, int line, const char *path, const struct training_state_meta *meta)
 {
     struct bytes expected = make_file(meta), found = load(path);
     check_at(file, line, found.size == expected.size && memcmp(found.data, expected.data, found.size) == 0,

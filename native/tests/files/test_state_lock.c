@@ -139,8 +139,8 @@ static void test_damaged_lock_files(void)
     const char *const texts[] = {"", "run", "run zzz\nprocess 1\n", "run 0000000000001234\nprocess 1 on x\n"};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         struct folder_lock *locks = NULL;
-        struct bytes text = {(unsigned char *)texts[i], strlen(texts[i])};
-        save("root/.lock", &text, text.size);
+        struct bytes text = {(unsigned char *)texts[i], strlen(texts[i]), 0};
+        save("root/.lock", &text);
         WORKS(take(&locks, "root", OTHER_RUN));
         folder_lock_release_all(&locks);
         const pid_t child = holder(take_root);

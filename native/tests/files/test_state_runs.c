@@ -5,7 +5,7 @@
 
 #include "states.h"
 
-bool has_step(int64_t step)
+static bool has_step(int64_t step)
 {
     return there(joined("root/step-%012" PRId64, step));
 }
@@ -30,7 +30,7 @@ void test_prune(void)
     unlink("root/step-000000000060/rank-00001-of-00002.state");
     WORKS(prune("root", 60, 1));
     CHECK(has_step(60) && has_step(40) && has_step(30) && read_state("root") == 40);
-    save("root/step-000000000060/rank-00001-of-00002.state", &other, other.size);
+    save("root/step-000000000060/rank-00001-of-00002.state", &other);
     free(other.data);
     WORKS(prune("root", 60, 1));
     CHECK(has_step(60) && !has_step(40) && !has_step(30) && read_state("root") == 60);
@@ -91,6 +91,11 @@ void test_other_runs(void)
     CHECK(truncate(RANK_0, 5 * BLOCK) == 0); /* nobody can read it any more */
     WORKS(training_state_check_newest(&root, 6));
     close_root(&root);
+
+    /* What is saved into a state's own folder would be found by no later run. */
+    REFUSED(training_state_make_folder(FOLDER), STARPULLM_INVALID_ARGUMENT,
+            FOLDER ": is a training state, expected the folder that holds states");
+    CHECK(entries(FOLDER) == 1);
     close(creat(FOLDER "/.rank-00002-of-00003.tmp", 0644));
     write_state("root", &tiny, 7, 2);
     CHECK(entries(FOLDER) == 2 && read_state("root") == 7);

@@ -1,6 +1,6 @@
 /* Times one level's kernels against another's at GPT-2's sizes and small ones; a measurement, not a test. Run by hand:
  *
- *   bench_kernels [--level LEVEL] [--against LEVEL | --blas LIBRARY] [--threads COUNT] [--json] [OPERATION]
+ *   bench_kernels [--level LEVEL] [--against LEVEL | --blas LIBRARY] [--threads COUNT] [OPERATION]
  *   bench_kernels [--level LEVEL] --tiles
  *
  * The second form compares micro-kernels with other micro-tiles (bench_tiles.c). The first measures the operations
@@ -207,55 +207,35 @@ static double operations_of(const struct sizes *s)
     return 2.0 * (double)(s->B * s->T) * (double)s->C * (double)s->OC;
 }
 
-static void print(const struct operation *o, const struct sizes *s, struct measurement m, struct implementation other,
-                  bool json, bool first)
+static void print(const struct operation *o, const struct sizes *s, struct measurement m, struct implementation other)
 {
     const double gflop = 1e-9 * operations_of(s);
     char text[128];
     describe(text, sizeof text, s);
-    if (json) {
-        printf("%s\n  {\"operation\": \"%s\", \"sizes\": \"%s\"", first ? "" : ",", o->name, text);
-        printf(", \"against_seconds\": %.9g, \"seconds\": %.9g, \"ratio\": %.4g", m.other, m.ours, m.ratio);
-        if (o->is_matmul)
-            printf(", \"against_gflops\": %.4g, \"gflops\": %.4g", gflop / m.other, gflop / m.ours);
-        if (m.quiet_ratio > 0)
-            printf(", \"quiet_ratio\": %.4g, \"of_strict\": %.4g, \"of_fused\": %.4g, \"against_of_fused\": %.4g",
-                   m.quiet_ratio, m.of_strict, m.of_fused, m.other_of_fused);
-        printf("}");
-    } else {
-        printf("%-30s %-24s %11.1f us %11.1f us %7.2f x", o->name, text, m.other * 1e6, m.ours * 1e6, m.ratio);
-        if (o->is_matmul)
-            printf("  %6.1f -> %6.1f GF/s", gflop / m.other, gflop / m.ours);
-        if (m.quiet_ratio > 0)
-            printf("  quiet %5.2f x  %4.2f of strict  %4.2f of fused", m.quiet_ratio, m.of_strict, m.of_fused);
-        if (m.quiet_ratio > 0 && !other.level)
-            printf(" (%s %4.2f)", other.name, m.other_of_fused);
-        printf("\n");
-    }
+    printf("%-30s %-24s %11.1f us %11.1f us %7.2f x", o->name, text, m.other * 1e6, m.ours * 1e6, m.ratio);
+    if (o->is_matmul)
+        printf("  %6.1f -> %6.1f GF/s", gflop / m.other, gflop / m.ours);
+    if (m.quiet_ratio > 0)
+        printf("  quiet %5.2f x  %4.2f of strict  %4.2f of fused", m.quiet_ratio, m.of_strict, m.of_fused);
+    if (m.quiet_ratio > 0 && !other.level)
+        printf(" (%s %4.2f)", other.name, m.other_of_fused);
+    printf("\n");
     fflush(stdout);
 }
 
-static void measure_all(struct implementation ours, struct implementation other, const char *only, bool json)
+static void measure_all(struct implementation ours, struct implementation other, const char *only)
 {
-    bool first = true;
-    if (json)
-        printf("{\"level\": \"%s\", \"against\": \"%s\", \"threads\": %d, \"measurements\": [", ours.name, other.name,
-               team.threads);
-    else
-        printf("%-30s %-24s %14s %14s %9s  (threads: %d)\n", "operation", "sizes", other.name, ours.name, "ratio",
-               team.threads);
+    printf("%-30s %-24s %14s %14s %9s  (threads: %d)\n", "operation", "sizes", other.name, ours.name, "ratio",
+           team.threads);
     for (size_t i = 0; i < num_operations; i++) {
         const struct operation *o = &operations[i];
         if (only && strncmp(only, o->name, strlen(only)) != 0)
             continue;
-        for (size_t j = 0; j < o->num_sizes; j++, first = false) {
+        for (size_t j = 0; j < o->num_sizes; j++) {
             operation_prepare(o, &o->sizes[j]);
-            const struct measurement m = measure(o, operations_of(&o->sizes[j]), ours, other);
-            print(o, &o->sizes[j], m, other, json, first);
+            print(o, &o->sizes[j], measure(o, operations_of(&o->sizes[j]), ours, other), other);
         }
     }
-    if (json)
-        printf("\n]}\n");
 }
 
 /* ---- Options ---- */
@@ -283,7 +263,7 @@ static struct implementation blas_of(const char *library)
 static int usage(const char *program)
 {
     fprintf(stderr,
-            "usage: %s [--level LEVEL] [--against LEVEL | --blas LIBRARY] [--threads COUNT] [--json] [OPERATION]\n"
+            "usage: %s [--level LEVEL] [--against LEVEL | --blas LIBRARY] [--threads COUNT] [OPERATION]\n"
             "       %s [--level LEVEL] --tiles\n",
             program, program);
     return 2;
@@ -291,14 +271,12 @@ static int usage(const char *program)
 
 int main(int argc, char **argv)
 {
-    bool json = false, tiles = false;
+    bool tiles = false;
     const char *only = NULL, *level = "ref", *against = "ref", *library = NULL;
     for (size_t i = 0; kernels_level_name(i); i++)
         level = kernels_level_name(i);
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--json") == 0)
-            json = true;
-        else if (strcmp(argv[i], "--tiles") == 0)
+        if (strcmp(argv[i], "--tiles") == 0)
             tiles = true;
         else if (strcmp(argv[i], "--level") == 0 && i + 1 < argc)
             level = argv[++i];
@@ -332,7 +310,7 @@ int main(int argc, char **argv)
         return 1;
     }
     start_threads();
-    measure_all(ours, other, only, json);
+    measure_all(ours, other, only);
     operations_stop();
     return 0;
 }

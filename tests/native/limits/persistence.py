@@ -205,6 +205,10 @@ def _check_newer_states(statements: Statements, place: Place, states: Path) -> N
         for what, call in (("claiming", trainer.claim_directory), ("saving into", trainer.save_state)):
             refusal = partial(call, states)
             statements.refused(f"{what} a folder with a newer state", InvalidArgumentError, sentence, refusal)
+            state = states / _step(5)
+            of_a_state = f"{state}: is a training state, expected the folder that holds states"
+            statements.refused(f"{what} a state", InvalidArgumentError, of_a_state, partial(call, state))
+            statements.equal("names in the state", [_FILE], _names(state))
         for number in (-1, 2**64, 2**64 + 5):
             statements.refused(
                 f"data_id {number}",

@@ -1,14 +1,84 @@
-/* Saves training states while the training goes on, one at a time. Parameters, m and v are read between two updates:
- * each tensor is held for reading from the moment when the earlier updates of it are done until it is on the disk, so
- * only the next update of that tensor waits. A thread writes them while the next step's forward and backward run. */
+/* Moves tensors between a session and its files: loads a checkpoint or a training state, saves a checkpoint, and saves
+ * training states while the training goes on, one at a time.
+ *
+ * Parameters, m and v of a state are read between two updates: each tensor is held for reading from the moment when the
+ * earlier updates of it are done until it is on the disk, so only the next update of that tensor waits. A thread writes
+ * them while the next step's forward and backward run. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/exchange.h"
+#include "io/checkpoint.h"
 #include "io/folder_lock.h"
 #include "runtime/ranks.h"
 #include "session/session.h"
+
+/* ---- Loading, and checkpoints ---- */
+
+static struct data *data_of(void *context, enum starpullm_group group, enum parameter p, int layer)
+{
+    const struct starpullm_session *session = context;
+    return handles_parameter(session->handles, group, p, layer);
+}
+
+/* Each rank fills what it owns; StarPU transfers parameters to the other ranks when they first need them. */
+static status acquire_to_fill(void *context, enum starpullm_group group, enum parameter p, int layer, float **values)
+{
+    const struct starpullm_session *session = context;
+    void *memory = NULL;
+    if (owner_of(&session->placement, p, layer) == session->placement.rank)
+        TRY(data_acquire_write(data_of(context, group, p, layer), &memory));
+    *values = memory;
+    return STARPULLM_OK;
+}
+
+/* The updates of this tensor have ended then: after the last tensor, no failure of a step can be unknown. */
+static status acquire_to_save(void *context, enum starpullm_group group, enum parameter p, int layer, float **values)
+{
+    struct starpullm_session *session = context;
+    struct data *data = data_of(context, group, p, layer);
+    const void *memory;
+    TRY(data_acquire_read(data, &memory));
+    *values = (float *)memory;
+    const status code = failure_check(&session->failure);
+    if (code != STARPULLM_OK)
+        data_release(data);
+    return code;
+}
+
+static void release(void *context, enum starpullm_group group, enum parameter p, int layer)
+{
+    data_release(data_of(context, group, p, layer));
+}
+
+status session_load(struct starpullm_session *session, const char *path, struct training_state *state)
+{
+    const struct tensor_buffers buffers = {session, acquire_to_fill, release};
+    if (!state)
+        return checkpoint_read(path, &session->graph.config, &buffers);
+    session->updates = state->meta.step;
+    return training_state_read(state, &session->graph.config, &buffers);
+}
+
+/* Rank 0 writes. All transfers to it are submitted before, so that no rank waits for a rank 0 that can't write. */
+status starpullm_session_save_checkpoint(starpullm_session *session, const char *path)
+{
+    CHECK_POINTERS(session, path);
+    TRY(session_check_not_held(session));
+    TRY(session_check_usable(session));
+    session_wait_if_audited(session);
+    for (int p = 0; p < NUM_PARAMETERS; p++)
+        for (int l = 0; l < parameter_instances(&session->graph.config, p); l++)
+            TRY(exchange_to(data_of(session, STARPULLM_PARAMS, p, l), 0));
+    if (session->placement.rank > 0)
+        return STARPULLM_OK;
+    const struct tensor_buffers buffers = {session, acquire_to_save, release};
+    return checkpoint_write(path, &session->graph.config, &buffers);
+}
+
+/* ---- Training states ---- */
 
 /* A part (of state_groups) of one tensor. */
 struct piece {
@@ -38,20 +108,18 @@ struct saving {
     struct piece *first;    /* the queue of pieces that can be written */
     struct piece **last;
     int missing;    /* pieces that will come into the queue */
-    status failure; /* of the last save, until it is reported */
+    status failure; /* of the last save, until it is reported; with its errno value and its sentence */
     int failure_number;
-    char *sentence; /* NULL if there was no memory for it */
+    char sentence[SENTENCE_BYTES];
 };
 
 static status list_tensors(struct saving *saving, const struct graph_options *g)
 {
-    int total = 0;
-    for (int p = 0; p < NUM_PARAMETERS; p++)
-        total += parameter_instances(&g->config, p);
-    saving->tensors = calloc((size_t)total, sizeof *saving->tensors);
-    saving->pieces = calloc((size_t)total * STATE_PARTS, sizeof *saving->pieces);
+    const size_t total = (size_t)parameter_number(&g->config, NUM_PARAMETERS, 0);
+    saving->tensors = calloc(total, sizeof *saving->tensors);
+    saving->pieces = calloc(total * STATE_PARTS, sizeof *saving->pieces);
     if (!saving->tensors || !saving->pieces)
-        return fail(STARPULLM_OUT_OF_MEMORY, "a table of %d tensors could not be allocated", total);
+        return fail(STARPULLM_OUT_OF_MEMORY, "a table of %zu tensors could not be allocated", total);
     for (int p = 0; p < NUM_PARAMETERS; p++)
         for (int l = 0; l < parameter_instances(&g->config, p); l++) {
             if (owner_of(g->placement, p, l) != g->placement->rank)
@@ -129,7 +197,7 @@ static void *save(void *argument)
         return NULL;
     saving->failure = code;
     saving->failure_number = starpullm_last_error_number();
-    saving->sentence = strdup(starpullm_last_error());
+    strcpy(saving->sentence, starpullm_last_error());
     return NULL;
 }
 
@@ -185,13 +253,8 @@ static status wait_saved(struct saving *saving)
         pthread_join(saving->thread, NULL);
     saving->started = false;
     const status failure = saving->failure;
-    if (failure != STARPULLM_OK)
-        fail_again(failure, saving->failure_number,
-                   saving->sentence ? saving->sentence : "saving failed; there was no memory for the reason");
-    free(saving->sentence);
-    saving->sentence = NULL;
     saving->failure = STARPULLM_OK;
-    return failure;
+    return failure == STARPULLM_OK ? failure : fail_again(failure, saving->failure_number, saving->sentence);
 }
 
 /* Newer states are looked for at every save: where the file system has no locks, another run may have saved them. */
@@ -231,16 +294,15 @@ static status claim_in(struct starpullm_session *session, const char *directory,
 
 status starpullm_session_claim_directory(starpullm_session *session, const char *directory, uint64_t run)
 {
-    CHECK_POINTER(session);
-    CHECK_POINTER(directory);
+    CHECK_POINTERS(session, directory);
     return ranks_agree(claim_in(session, directory, run));
 }
 
 status starpullm_session_save_state(starpullm_session *session, const struct starpullm_save_options *options)
 {
-    CHECK_POINTER(session);
+    CHECK_POINTERS(session);
     CHECK_STRUCT(options);
-    CHECK_POINTER(options->directory);
+    CHECK_POINTERS(options->directory);
     TRY(session_check_not_held(session));
     if (options->keep < 1)
         return fail(STARPULLM_INVALID_ARGUMENT, "keep: found %d, expected at least 1", options->keep);
@@ -275,7 +337,7 @@ status starpullm_session_save_state(starpullm_session *session, const struct sta
 
 status starpullm_session_wait_saved(starpullm_session *session)
 {
-    CHECK_POINTER(session);
+    CHECK_POINTERS(session);
     return session->saving ? wait_saved(session->saving) : STARPULLM_OK;
 }
 
