@@ -56,6 +56,8 @@ static status submit(struct starpu_task *starpu_task, struct task *task)
 status insert_task(struct operation *operation, struct task_place place, const struct access *accesses,
                    size_t num_accesses, const struct task_arguments *arguments)
 {
+    if (place.iteration->on_paper)
+        return task_record(&(struct starpullm_trace_task *){NULL}, operation->number, place, accesses, num_accesses);
     const bool one_rank = runtime_layout()->ranks == 1;
     struct task *task;
     TRY(task_create(&task, operation, place, accesses, num_accesses, arguments));

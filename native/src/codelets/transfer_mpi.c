@@ -65,7 +65,7 @@ status submit_transfer(struct task_place place, struct data *destination, struct
     const struct access accesses[] = {{destination, STARPU_W}, {source, STARPU_R}};
     struct starpullm_trace_task *record;
     TRY(task_record(&record, OPERATION_transfer, place, accesses, 2));
-    if (rank != source->owner && rank != destination->owner)
+    if (place.iteration->on_paper || (rank != source->owner && rank != destination->owner))
         return STARPULLM_OK;
     struct transfer *transfer = malloc(sizeof *transfer);
     if (!transfer)

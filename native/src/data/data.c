@@ -28,6 +28,8 @@ status data_create(struct data *data, const struct data_options *options)
                           .tag = options->tag,
                           .owner = options->owner};
     snprintf(data->name, sizeof data->name, "%s", options->name);
+    if (options->on_paper)
+        return STARPULLM_OK;
     if (options->on_this_rank)
         TRY(allocate(data));
     starpu_data_handle_t handle;

@@ -30,6 +30,7 @@ struct data_options {
     int owner;
     bool on_this_rank; /* with a buffer, at first +0 */
     size_t count, element_size;
+    bool on_paper; /* without a buffer, and unknown to StarPU: for a plan of tasks */
 };
 
 /* Registers the elements with StarPU. The buffer has pages of its own, so that a memory fault belongs to one handle;

@@ -92,7 +92,8 @@ static status add(struct handles *handles, struct data **entry, const char *name
                                          .owner = owner,
                                          .on_this_rank = on_this_rank,
                                          .count = (size_t)count,
-                                         .element_size = element_size};
+                                         .element_size = element_size,
+                                         .on_paper = handles->options.on_paper};
     TRY(data_create(data, &options));
     handles->count++;
     *entry = data;
@@ -313,4 +314,15 @@ int handles_count(const struct handles *handles)
 struct data *handles_at(const struct handles *handles, int index)
 {
     return &handles->all[index];
+}
+
+status handles_describe(const struct handles *handles, int index, struct starpullm_handle_info *info)
+{
+    if (index < 0 || index >= handles->count)
+        return fail(STARPULLM_INVALID_ARGUMENT, "handle: found number %d, expected 0 to %d", index, handles->count - 1);
+    const struct data *data = &handles->all[index];
+    snprintf(info->name, sizeof info->name, "%s", data->name);
+    info->bytes = (int64_t)data->bytes;
+    info->owner = data->owner;
+    return STARPULLM_OK;
 }

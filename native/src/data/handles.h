@@ -18,6 +18,7 @@ struct handles_options {
     int slots;             /* iterations in flight: each has tokens and a mean loss of its own */
     int64_t first_tag;     /* of transfers: a handle's id is added */
     bool keep_activations; /* no activation and no activation gradient shares a buffer with another layer's */
+    bool on_paper;         /* see data.h */
 };
 
 struct handles;
@@ -53,5 +54,7 @@ struct data *handles_mean_loss(const struct handles *handles, int slot);
 
 int handles_count(const struct handles *handles);
 struct data *handles_at(const struct handles *handles, int index);
+/* Refuses an index that no handle has. */
+status handles_describe(const struct handles *handles, int index, struct starpullm_handle_info *info);
 
 #endif
