@@ -34,7 +34,8 @@ class Plan:
         is_parameter = np.array([handle.name.startswith("params/") for handle in self.trace.handles], bool)
         owned = np.zeros(self.ranks, np.int64)
         np.add.at(owned, self.owners[~is_parameter], sizes[~is_parameter])
-        return owned + sizes[is_parameter].sum()
+        owned += sizes[is_parameter].sum()
+        return owned
 
 
 def make_plan(
