@@ -22,6 +22,7 @@ from starpullm.processes.children import Child
 from starpullm.processes.ranks import guarded
 from starpullm.runtime import Partition
 from starpullm.speed.workload import Run, Workload, make_batches, open_runtime, open_trainer, run_steps
+from starpullm.trace import Trace
 from starpullm.traces.merge import is_kernel
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def measured_costs(config: ModelConfig, workload: Workload, checkpoint: Path, ti
             f"durations: found {needed} bytes of buffers to measure them, expected at most this machine's {memory}; "
             "--durations takes those of another machine, --gflops a speed"
         )
-    return _record(here, checkpoint, time_limit).costs
+    return record_steps(here, checkpoint, time_limit).costs
 
 
 def compare(
@@ -92,7 +93,7 @@ def compare(
         if size.workers * size.threads * ranks > _cores():
             continue
         here = _here(workload, partition, ranks)
-        recorded = _record(here, checkpoint, time_limit)
+        recorded = record_steps(here, checkpoint, time_limit)
         predicted = predict(config, here, costs).prediction.step_seconds
         measured = recorded.step_seconds
         yield Comparison(
@@ -118,7 +119,14 @@ def _here(workload: Workload, partition: str, ranks: int) -> Workload:
     return replace(workload, partition=partition, ranks=ranks, sub_batches=sub_batches, batch_size=batch_size)
 
 
-def _record(workload: Workload, checkpoint: Path, time_limit: float) -> Recorded:
+def record_steps(workload: Workload, checkpoint: Path, time_limit: float) -> Recorded:
+    """Run a workload's steps in a child process, or under mpirun, and return what they took.
+
+    Raises
+    ------
+    RuntimeFailureError
+        If the steps have failed, weren't done in time, or had other tasks than their plan.
+    """
     arguments = {"workload": asdict(workload), "checkpoint": str(checkpoint)}
     with Child(str(workload), _serve_recorded, arguments, ranks=workload.ranks) as child:
         reply: dict[str, Any] = child.start(time_limit).result()
@@ -137,11 +145,11 @@ def _serve_recorded(
 ) -> Iterator[tuple[dict[str, Any], Callable[[Any], None]]]:
     """Yield what was recorded; there are no requests."""
     with guarded(comm) if comm else nullcontext():
-        result = _record_steps(Workload(**workload), Path(checkpoint), comm)
+        result = _run_recorded(Workload(**workload), Path(checkpoint), comm)
     yield result, lambda _: None
 
 
-def _record_steps(workload: Workload, checkpoint: Path, comm: Comm | None) -> dict[str, Any]:
+def _run_recorded(workload: Workload, checkpoint: Path, comm: Comm | None) -> dict[str, Any]:
     """Run the steps; all ranks return the same."""
     with (
         open_runtime(workload, comm) as runtime,
@@ -157,13 +165,25 @@ def _record_steps(workload: Workload, checkpoint: Path, comm: Comm | None) -> di
     return _summary(config, workload, steps)
 
 
+def same_tasks(plan: Trace, trace: Trace) -> bool:
+    """Return whether a plan has exactly the recorded tasks, with their ranks, priorities and accesses.
+
+    A trainer of two steps in flight must have submitted an even number of steps before.
+    """
+    columns = ["operation", "sub_batch", "layer", "rank", "priority", "num_accesses"]
+    return (
+        plan.handles == trace.handles
+        and np.array_equal(plan.tasks[columns], trace.tasks[columns])
+        and np.array_equal(plan.accesses, trace.accesses)
+    )
+
+
 def _summary(config: ModelConfig, workload: Workload, steps: Run) -> dict[str, Any]:
     """Return the members of `Recorded` as JSON values."""
     trace = steps.trace
     assert trace is not None
     plan = plan_of(config, workload)
-    columns = ["operation", "sub_batch", "layer", "rank", "priority"]
-    if not np.array_equal(plan.trace.tasks[columns], trace.tasks[columns]):
+    if not same_tasks(plan.trace, trace):
         raise RuntimeFailureError(f"{workload}: the recorded tasks are other ones than the plan's")
     workers, ranks = Partition.parse(workload.partition).workers, workload.ranks
     runtime_ns = runtime_cost(trace, steps.begin_ns, steps.end_ns, workers=workers, ranks=ranks)

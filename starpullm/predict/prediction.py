@@ -103,7 +103,7 @@ def predict(config: ModelConfig, workload: Workload, costs: Costs, network: Netw
         efficiency=float(busiest / schedule.makespan),
         work_seconds=float(busiest * per_step),
         path_seconds=path * per_step,
-        waits=_waits(plan.trace, work, schedule),
+        waits=waits_of(plan.trace, work, schedule),
         bytes_on_a_rank=int(plan.bytes_of_ranks().max()),
     )
     return Predicted(prediction, _run_on_paper(plan, work, schedule, config, workload))
@@ -127,7 +127,7 @@ def _message_durations(work: Work, network: Network) -> NDArray[np.int64]:
     return durations
 
 
-def _waits(trace: Trace, work: Work, schedule: Schedule) -> dict[str, float]:
+def waits_of(trace: Trace, work: Work, schedule: Schedule) -> dict[str, float]:
     """Return what the last chain of nodes waits for; see `Prediction`."""
     waits = Counter[str]()
     node = int(np.argmax(schedule.end)) if len(schedule.end) else -1

@@ -122,7 +122,7 @@ class _Run:
         network: Network,
         queues: int,
     ) -> None:
-        count, ranks = len(work.task), int(work.rank.max(initial=0)) + 1
+        count, ranks = len(work.task), int(np.maximum(work.rank, work.source).max(initial=0)) + 1
         self._network = network
         self._source, self._rank = work.source.tolist(), work.rank.tolist()
         self._bytes, self._durations = work.bytes.tolist(), durations.tolist()
