@@ -21,8 +21,8 @@ from starpullm.data.models import MODELS
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.model import ModelConfig
 from starpullm.golden.records import SHIPPED_RECORDS, shipped_record
-from starpullm.predict.costs import Costs, Measured, Speed, costs_of_run
-from starpullm.predict.measure import Comparison, compare, measured_costs
+from starpullm.predict.costs import Costs, Speed, costs_of_run
+from starpullm.predict.measure import Recorded, measured_costs, record_placements
 from starpullm.predict.prediction import Prediction, predict
 from starpullm.predict.schedule import Network
 from starpullm.processes.lock import machine_lock
@@ -93,7 +93,7 @@ def command(**values: Any) -> None:
         report.leave_out([LeftOut("bits, order and errors", "this command predicts speed; the suite checks the rest")])
         costs, comparisons = _costs(run, config, workload)
         prediction, on_paper = predict(config, workload, costs, network)
-        document = {**json_value(prediction), "validated": json_value(comparisons)}
+        document = {**json_value(prediction), "validated": comparisons}
         if run.as_json:
             print_json(document)
         else:
@@ -127,7 +127,7 @@ def _workload(run: SimpleNamespace) -> Workload:
     )
 
 
-def _costs(run: SimpleNamespace, config: ModelConfig, workload: Workload) -> tuple[Costs, Sequence[Comparison]]:
+def _costs(run: SimpleNamespace, config: ModelConfig, workload: Workload) -> tuple[Costs, Sequence[dict[str, Any]]]:
     """Return what tasks cost, and how far predictions with it are off."""
     if run.gflops is not None:
         return Speed(run.gflops), ()
@@ -138,13 +138,25 @@ def _costs(run: SimpleNamespace, config: ModelConfig, workload: Workload) -> tup
         if checkpoint is None:
             checkpoint = Path(directory, "model.bin")
             generate_checkpoint(checkpoint, config, _SEED)
-        costs: Measured = measured_costs(config, workload, checkpoint.absolute(), run.time_limit)
-        if not run.validate:
-            return costs, ()
-        return costs, tuple(compare(config, workload, costs, checkpoint.absolute(), run.time_limit))
+        costs = measured_costs(config, workload, checkpoint.absolute(), run.time_limit)
+        placements = record_placements(workload, checkpoint.absolute(), run.time_limit) if run.validate else ()
+        return costs, [_comparison(config, costs, recorded) for recorded in placements]
 
 
-def _print(prediction: Prediction, comparisons: Sequence[Comparison]) -> None:
+def _comparison(config: ModelConfig, costs: Costs, recorded: Recorded) -> dict[str, Any]:
+    """Return a placement with its predicted and its measured step; errors are fractions of the measured time."""
+    predicted, measured = predict(config, recorded.configuration, costs).prediction, recorded.measured_seconds
+    return {
+        "configuration": json_value(recorded.configuration),
+        "predicted_seconds": predicted.step_seconds,
+        "measured_seconds": measured,
+        "error": predicted.step_seconds / measured - 1,
+        "model_error": recorded.model_seconds / measured - 1,
+        "name": str(recorded.configuration),
+    }
+
+
+def _print(prediction: Prediction, comparisons: Sequence[dict[str, Any]]) -> None:
     of = prediction.configuration
     OUT.print(f"{of.model}, B = {of.batch_size}, T = {of.seq_len}, {of}, {of.scheduler}, {of.iterations} steps")
     OUT.print(f"kernels     {prediction.costs}")
@@ -157,11 +169,10 @@ def _print(prediction: Prediction, comparisons: Sequence[Comparison]) -> None:
     shares = [f"{name} {share:.0%}" for name, share in waits[:_WAITS]]
     others = sum(share for _, share in waits[_WAITS:])
     OUT.print(f"waits for   {', '.join([*shares, f'others {others:.0%}'])}")
-    for comparison in comparisons:
+    for of_placement in comparisons:
         OUT.print(
-            f"{str(comparison.configuration).ljust(30)} predicted {comparison.predicted_seconds:.4g} s, "
-            f"measured {comparison.measured_seconds:.4g} s, error {comparison.error:+.1%}, "
-            f"of the model {comparison.model_error:+.1%}"
+            "{name:<30}  predicted {predicted_seconds:.4g} s, measured {measured_seconds:.4g} s, error {error:+.1%}, "
+            "of the model {model_error:+.1%}".format(**of_placement)
         )
     beyond = "other placements are" if comparisons else "nothing was measured to compare with: this is"
     OUT.print(f"{beyond} a what-if")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,20 +23,6 @@ Kind = tuple[str, tuple[int, ...]]
 """An operation and the bytes of its accesses."""
 
 
-class Costs(Protocol):
-    """Where the durations of tasks come from; the same for all ranks."""
-
-    def __str__(self) -> str:
-        """Return it in words."""
-
-    def of_tasks(self, trace: Trace, config: ModelConfig, workload: Workload) -> NDArray[np.float64]:
-        """Return the duration of each task in nanoseconds on a worker of the workload, 0 for messages."""
-
-    @property
-    def runtime_ns(self) -> float:
-        """The runtime's own cost of a task, for which its worker is idle."""
-
-
 @dataclass(frozen=True)
 class Speed:
     """So many operations of matmuls per nanosecond on each thread, and nothing for all else."""
@@ -52,7 +38,7 @@ class Speed:
         return f"matmuls at {self.gflops:g} GFLOP/s a thread, all other kernels free"
 
     def of_tasks(self, trace: Trace, config: ModelConfig, workload: Workload) -> NDArray[np.float64]:
-        """Return what `Costs` says."""
+        """Return the duration of each task in nanoseconds on a worker of the workload, 0 for messages."""
         sub_batch_size = workload.batch_size // (workload.ranks * workload.sub_batches)
         operations = matmul_operations(trace, config, sub_batch_size, workload.seq_len)
         threads = Partition.parse(workload.partition).threads
@@ -62,7 +48,10 @@ class Speed:
 
 @dataclass(frozen=True)
 class Measured:
-    """The mean duration of each kind of task in nanoseconds, on workers of so many threads each."""
+    """The mean duration of each kind of task in nanoseconds, on workers of so many threads each.
+
+    ``runtime_ns`` is the runtime's own cost of a task, for which its worker is idle.
+    """
 
     where: str
     means: Mapping[Kind, float]
@@ -73,7 +62,7 @@ class Measured:
         return f"as measured {self.where}, {self.runtime_ns / 1000:.0f} us more for each task"
 
     def of_tasks(self, trace: Trace, config: ModelConfig, workload: Workload) -> NDArray[np.float64]:
-        """Return what `Costs` says.
+        """Return the same as `Speed`.
 
         Raises
         ------
@@ -91,6 +80,9 @@ class Measured:
                 )
             durations[number] = self.means[kind]
         return durations * self.threads / Partition.parse(workload.partition).threads
+
+
+Costs: TypeAlias = Speed | Measured
 
 
 def costs_of_run(where: str, run: TracedRun) -> Measured:

@@ -16,7 +16,7 @@ from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.files.model import ModelConfig
 from starpullm.predict.costs import Measured, mean_durations, runtime_cost
 from starpullm.predict.graph import work_of
-from starpullm.predict.prediction import plan_of, predict, schedule_of
+from starpullm.predict.prediction import plan_of, schedule_of
 from starpullm.predict.schedule import FREE
 from starpullm.processes.children import Child
 from starpullm.processes.ranks import guarded
@@ -34,29 +34,16 @@ _PLACEMENTS = (("1x1", 1), ("2x1", 1), ("1x2", 1), ("1x1", 2))
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """What recorded steps took.
+    """What a step of a recorded run took, in seconds, and its tasks.
 
-    ``model_seconds`` is what the model makes of the same steps if each task takes what it has taken.
+    ``model_seconds`` is what the model makes of it if each task takes what it has taken: its difference is the model's
+    own error, without that of the durations.
     """
 
     configuration: Workload
-    step_seconds: float
+    measured_seconds: float
     model_seconds: float
     costs: Measured
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """A predicted and a measured step; the errors are fractions of the measured time.
-
-    ``error`` is that of the prediction. ``model_error`` is what is left of it with each task's own duration.
-    """
-
-    configuration: Workload
-    predicted_seconds: float
-    measured_seconds: float
-    error: float
-    model_error: float
 
 
 def measured_costs(config: ModelConfig, workload: Workload, checkpoint: Path, time_limit: float) -> Measured:
@@ -81,28 +68,12 @@ def measured_costs(config: ModelConfig, workload: Workload, checkpoint: Path, ti
     return record_steps(here, checkpoint, time_limit).costs
 
 
-def compare(
-    config: ModelConfig, workload: Workload, costs: Measured, checkpoint: Path, time_limit: float
-) -> Iterator[Comparison]:
-    """Measure the workload's sub-batches in each placement that this machine has cores for, and predict them.
-
-    Errors are those of `measured_costs`.
-    """
+def record_placements(workload: Workload, checkpoint: Path, time_limit: float) -> Iterator[Recorded]:
+    """Record the workload's sub-batches in each placement that this machine has cores for; errors as above."""
     for partition, ranks in _PLACEMENTS:
         size = Partition.parse(partition)
-        if size.workers * size.threads * ranks > _cores():
-            continue
-        here = _here(workload, partition, ranks)
-        recorded = record_steps(here, checkpoint, time_limit)
-        predicted = predict(config, here, costs).prediction.step_seconds
-        measured = recorded.step_seconds
-        yield Comparison(
-            configuration=here,
-            predicted_seconds=predicted,
-            measured_seconds=measured,
-            error=predicted / measured - 1,
-            model_error=recorded.model_seconds / measured - 1,
-        )
+        if size.workers * size.threads * ranks <= _cores():
+            yield record_steps(_here(workload, partition, ranks), checkpoint, time_limit)
 
 
 def _cores() -> int:
@@ -191,7 +162,7 @@ def _summary(config: ModelConfig, workload: Workload, steps: Run) -> dict[str, A
     work = work_of(plan.trace, plan.owners, ranks)
     schedule, _ = schedule_of(plan, work, own.astype(float), runtime_ns, workload, FREE)
     return {
-        "step_seconds": (steps.end_ns - steps.begin_ns) * 1e-9 / workload.iterations,
+        "measured_seconds": (steps.end_ns - steps.begin_ns) * 1e-9 / workload.iterations,
         "model_seconds": schedule.makespan * 1e-9 / workload.iterations,
         "runtime_ns": runtime_ns,
         "means": [[operation, sizes, mean] for (operation, sizes), mean in mean_durations(trace).items()],

@@ -52,7 +52,7 @@ def test_a_plan_is_what_a_trainer_submits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("reduction", "ranks"), [("ordered", 3), ("tree", 2), ("tree", 4)])
 def test_operations_and_messages_of_a_plan(reduction: str, ranks: int) -> None:
     """Matmuls are those that `bench` counts; messages those that StarPU-MPI's own count has confirmed."""
-    sizes = {"batch_size": 4, "seq_len": 8}
+    sizes: dict[str, Any] = {"batch_size": 4, "seq_len": 8}
     plan = make_plan(TINY, **sizes, sub_batches=2, ranks=ranks, reduction=reduction, steps=2)
     operations = matmul_operations(plan.trace, TINY, 2, 8)
     assert operations.sum() == 2 * matmul_flops(TINY, 4 * ranks, 8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -69,7 +69,7 @@ def scheduled(
 
 def starts(work: Work, schedule: Schedule) -> list[int]:
     """Return when each task starts."""
-    return schedule.start[work.source < 0].tolist()
+    return [int(start) for start in schedule.start[work.source < 0]]
 
 
 def test_a_chain_and_independent_tasks() -> None:
@@ -213,7 +213,7 @@ def test_durations_by_kind() -> None:
     """A kind is an operation and its bytes; a worker of two threads takes half as long as one of one."""
     trace = trace_of([Task(0, [("x", R), ("y", W)]), Task(0, [("y", R)])], {"x": 4, "y": 8})
     config = ModelConfig(1, 1, 1, 1, 1, 1)
-    sizes = {"model": "m", "batch_size": 1, "seq_len": 1, "sub_batches": 1, "ranks": 1, "iterations": 1, "warm_up": 0}
+    sizes: dict[str, Any] = {"model": "m", "batch_size": 1, "seq_len": 1, "sub_batches": 1, "ranks": 1, "iterations": 1, "warm_up": 0}
     workload = Workload(partition="1x2", scheduler="lws", reduction="tree", **sizes)
     costs = Measured("here", {("work", (4, 8)): 6.0, ("work", (8,)): 10.0}, 1, 0.0)
     assert costs.of_tasks(trace, config, workload).tolist() == [3.0, 5.0]
