@@ -1,4 +1,7 @@
-"""Predictions: the plan is the graph that a trainer submits, and the model's steps take as long as StarPU's."""
+"""Predictions: the plan is the graph that a trainer submits, and the model's steps take as long as StarPU's.
+
+The commands of performance.md are run, `--validate` with the smallest model.
+"""
 
 from __future__ import annotations
 

@@ -213,7 +213,15 @@ def test_durations_by_kind() -> None:
     """A kind is an operation and its bytes; a worker of two threads takes half as long as one of one."""
     trace = trace_of([Task(0, [("x", R), ("y", W)]), Task(0, [("y", R)])], {"x": 4, "y": 8})
     config = ModelConfig(1, 1, 1, 1, 1, 1)
-    sizes: dict[str, Any] = {"model": "m", "batch_size": 1, "seq_len": 1, "sub_batches": 1, "ranks": 1, "iterations": 1, "warm_up": 0}
+    sizes: dict[str, Any] = {
+        "model": "m",
+        "batch_size": 1,
+        "seq_len": 1,
+        "sub_batches": 1,
+        "ranks": 1,
+        "iterations": 1,
+        "warm_up": 0,
+    }
     workload = Workload(partition="1x2", scheduler="lws", reduction="tree", **sizes)
     costs = Measured("here", {("work", (4, 8)): 6.0, ("work", (8,)): 10.0}, 1, 0.0)
     assert costs.of_tasks(trace, config, workload).tolist() == [3.0, 5.0]
