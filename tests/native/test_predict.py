@@ -128,7 +128,7 @@ def test_a_predicted_trace_is_a_trace(tmp_path: Path) -> None:
     """`starpullm trace` reads it, and so does `predict` for its durations."""
     run_cli(*GPT2, "--partition", "2x1", "--ranks", 2, "--trace", tmp_path / "run.trace").check()
     described = run_cli("trace", tmp_path / "run.trace").check().stdout
-    assert "2 ranks" in described
+    assert "rank 1 on predicted, partition 2x1" in described
     again = ("--durations", tmp_path / "run.trace", "--partition", "2x1", "--ranks", 2)
     assert "efficiency" in run_cli("predict", "--model", "gpt2-124m", *again).check().stdout
 
