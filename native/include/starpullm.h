@@ -19,7 +19,7 @@ extern "C" {
 #define STARPULLM_API __attribute__((visibility("default")))
 
 /* Raised whenever a struct or a function of this header changes its meaning. */
-#define STARPULLM_ABI_VERSION 3
+#define STARPULLM_ABI_VERSION 4
 
 enum starpullm_status {
     STARPULLM_OK = 0,
@@ -365,6 +365,7 @@ struct starpullm_trace_task {
     int32_t sub_batch, layer; /* -1 where there is none */
     int32_t rank, worker;     /* worker -1: hasn't started */
     int32_t num_accesses;
+    int32_t priority;                    /* of the tasks that are ready, one of the highest runs first */
     int64_t first_access;                /* index into the accesses */
     int64_t submit_ns, start_ns, end_ns; /* monotonic clock */
 };
@@ -378,6 +379,7 @@ struct starpullm_handle_info {
     size_t size;
     char name[64]; /* for example params/qkvw[3], activations/att[0]#1 (sub-batch 1) */
     int64_t bytes;
+    int32_t owner; /* the rank that keeps the value */
 };
 
 /* Name of the index-th operation, NULL past the last. */
@@ -409,6 +411,35 @@ struct starpullm_session_share {
 };
 STARPULLM_API enum starpullm_status starpullm_session_share(const starpullm_session *session,
                                                             struct starpullm_session_share *share);
+
+/* ---- The task graph on paper ---- */
+
+/* The tasks of training steps on any number of ranks, and the data that they access: written down as they would be
+ * submitted, without a runtime, buffers or other ranks. */
+typedef struct starpullm_plan starpullm_plan;
+
+struct starpullm_plan_options {
+    size_t size;
+    struct starpullm_model_config config;
+    int64_t batch_size, seq_len; /* of one rank */
+    int64_t sub_batches;         /* of one rank; divides batch_size */
+    int32_t ranks;
+    int32_t reduction;        /* STARPULLM_REDUCTION_ORDERED or _TREE; StarPU adds tasks of its own to _REDUX */
+    int32_t keep_activations; /* as in starpullm_session_options */
+    int32_t steps;            /* at least 1 */
+};
+STARPULLM_API enum starpullm_status starpullm_plan_create(const struct starpullm_plan_options *options,
+                                                          starpullm_plan **plan);
+STARPULLM_API void starpullm_plan_destroy(starpullm_plan *plan);
+
+STARPULLM_API enum starpullm_status starpullm_plan_size(const starpullm_plan *plan, size_t *tasks, size_t *accesses,
+                                                        size_t *handles);
+/* The numbers of tasks and accesses must be those just given. No task has a worker or times. */
+STARPULLM_API enum starpullm_status starpullm_plan_read(const starpullm_plan *plan, struct starpullm_trace_task *tasks,
+                                                        size_t num_tasks, struct starpullm_trace_access *accesses,
+                                                        size_t num_accesses);
+STARPULLM_API enum starpullm_status starpullm_plan_handle_info(const starpullm_plan *plan, int32_t index,
+                                                               struct starpullm_handle_info *info);
 
 /* ---- StarPU's task graph ---- */
 

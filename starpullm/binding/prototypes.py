@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from starpullm.binding import header
 from starpullm.binding.library import open_library
-from starpullm.binding.structs import TYPES, Handle, LossHandle, RuntimeHandle, SessionHandle, c_type
+from starpullm.binding.structs import TYPES, Handle, LossHandle, PlanHandle, RuntimeHandle, SessionHandle, c_type
 from starpullm.errors import (
     FileError,
     FormatError,
@@ -37,7 +37,12 @@ _EXCEPTIONS: dict[int, type[StarpullmError]] = {
     6: OutOfMemoryError,
     7: RuntimeFailureError,
 }
-_HANDLES: dict[str, type[Handle]] = {"runtime": RuntimeHandle, "session": SessionHandle, "loss": LossHandle}
+_HANDLES: dict[str, type[Handle]] = {
+    "runtime": RuntimeHandle,
+    "session": SessionHandle,
+    "loss": LossHandle,
+    "plan": PlanHandle,
+}
 
 
 class _Status(c_int):
@@ -225,6 +230,13 @@ def trace_size(session: Handle) -> tuple[int, int]:
     tasks, accesses = c_size_t(), c_size_t()
     call("session_trace_size", session, tasks, accesses)
     return tasks.value, accesses.value
+
+
+def plan_size(plan: Handle) -> tuple[int, int, int]:
+    """Return the numbers of a plan's tasks, accesses and handles."""
+    tasks, accesses, handles = c_size_t(), c_size_t(), c_size_t()
+    call("plan_size", plan, tasks, accesses, handles)
+    return tasks.value, accesses.value, handles.value
 
 
 def release(session: Handle) -> NDArray[np.int64]:

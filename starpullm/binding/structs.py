@@ -97,6 +97,12 @@ class SessionHandle(Handle):
     kind = "trainer"
 
 
+class PlanHandle(Handle):
+    """``starpullm_plan *``."""
+
+    kind = "plan"
+
+
 class LossHandle(Handle):
     """``starpullm_loss *``."""
 

@@ -11,6 +11,7 @@ from starpullm.commands import (
     doctor,
     generate,
     parity,
+    predict,
     probe,
     record,
     report,
@@ -25,7 +26,7 @@ __all__ = ["main"]
 _SECTIONS = {
     "Check": (doctor, parity, probe, record, report),
     "Train": (demo, train, generate),
-    "Measure": (bench, trace),
+    "Measure": (bench, predict, trace),
     "Convert": (checkpoint, tokenize, convert),
 }
 for _modules in _SECTIONS.values():

@@ -101,9 +101,11 @@ static status check_registered(const struct operation *operation, const struct a
 status insert_task(struct operation *operation, struct task_place place, struct access *accesses, size_t num_accesses,
                    const union arguments *arguments)
 {
-    if (place.rank != runtime_layout()->rank)
+    if (!place.iteration->on_paper && place.rank != runtime_layout()->rank)
         return exchange_data(operation, place, accesses, num_accesses);
     num_accesses = remove_absent(accesses, num_accesses);
+    if (place.iteration->on_paper)
+        return task_record(&(struct starpullm_trace_task *){NULL}, operation->number, place, accesses, num_accesses);
     TRY(check_registered(operation, accesses, num_accesses));
     place.iteration->submitted++;
     const bool one_rank = runtime_layout()->ranks == 1;

@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 
 #include "trace/record.h"
 
@@ -26,6 +27,7 @@ struct iteration {
     struct recorder *recorder;     /* NULL: not traced */
     struct instrument *instrument; /* NULL: no instruments; needs the recorder */
     struct hold *hold;             /* NULL: tasks may run; needs the recorder */
+    bool on_paper;                 /* tasks are recorded and not submitted; needs the recorder */
     struct failure *failure;
     int64_t submitted, exchanged; /* tasks of this rank; of others, of which it has sent or received data; so far */
     atomic_int unfinished;        /* tasks, and 1 more while tasks are being submitted */

@@ -108,6 +108,7 @@ status task_record(struct starpullm_trace_task **record, int operation_number, s
         .layer = place.layer,
         .rank = place.rank,
         .worker = -1,
+        .priority = place.priority,
     };
     return recorder_append(place.iteration->recorder, &trace_task, trace_accesses, num_accesses, record);
 }

@@ -70,6 +70,8 @@ status submit_transfer(struct task_place place, struct data *destination, struct
     const struct access accesses[] = {{destination, STARPU_W, false}, {source, STARPU_R, false}};
     struct starpullm_trace_task *record;
     TRY(task_record(&record, OPERATION_transfer, place, accesses, 2));
+    if (place.iteration->on_paper)
+        return STARPULLM_OK;
     struct transfer *transfer = malloc(sizeof *transfer);
     if (!transfer)
         return fail(STARPULLM_OUT_OF_MEMORY, "a transfer from %s to %s", source->name, destination->name);

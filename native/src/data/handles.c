@@ -229,6 +229,8 @@ static enum presence presence_of(const struct handles *handles, int r, int insta
     const struct row *row = &handles->rows[r];
     const struct placement *placement = handles->options.placement;
     const bool gradient = r / NUM_PARAMETERS == STARPULLM_GRADS;
+    if (handles->options.on_paper)
+        return NAMED;
     if (row->on_all_ranks || row->used_on_all_ranks || owner_in(handles, r, instance, part) == placement->rank)
         return REGISTERED;
     if (gradient && row->owner == OWNED_BY_HOME_OF_PART && reads_gradient(placement, r, instance, part))
@@ -318,7 +320,8 @@ static status create_all(struct handles *handles)
     if (!handles->here)
         return fail(STARPULLM_OUT_OF_MEMORY, "a table of %lld handles", (long long)count);
     TRY(create_here(handles, &count));
-    fill_loss_gradient(handles);
+    if (!handles->options.on_paper)
+        fill_loss_gradient(handles);
     return STARPULLM_OK;
 }
 
@@ -390,14 +393,19 @@ int handles_count(const struct handles *handles)
     return handles->count;
 }
 
-void handles_describe(const struct handles *handles, int id, char name[DATA_NAME_BYTES], size_t *bytes)
+status handles_describe(const struct handles *handles, int index, struct starpullm_handle_info *info)
 {
+    if (index < 0 || index >= handles->count)
+        return fail(STARPULLM_INVALID_ARGUMENT, "handle: found number %d, expected 0 to %d", index, handles->count - 1);
     int r = 0;
-    while (id >= handles->rows[r].first + handles->rows[r].instances * handles->rows[r].parts)
+    while (index >= handles->rows[r].first + handles->rows[r].instances * handles->rows[r].parts)
         r++;
     const struct row *row = &handles->rows[r];
-    format_name(name, row, (id - row->first) / row->parts, (id - row->first) % row->parts);
-    *bytes = (size_t)row->elements * row->element_size;
+    const int instance = (index - row->first) / row->parts, part = (index - row->first) % row->parts;
+    format_name(info->name, row, instance, part);
+    info->bytes = row->elements * (int64_t)row->element_size;
+    info->owner = owner_in(handles, r, instance, part);
+    return STARPULLM_OK;
 }
 
 int handles_here(const struct handles *handles)

@@ -19,6 +19,7 @@ struct handles_options {
     int slots;             /* iterations in flight: each has tokens and a mean loss of its own */
     int64_t first_tag;     /* of transfers: a handle's id is added */
     bool keep_activations; /* no activation and no activation gradient shares a buffer with another layer's */
+    bool on_paper;         /* all ranks' handles are here, as names alone: for a plan of tasks */
 };
 
 struct handles;
@@ -57,10 +58,11 @@ struct data *handles_mean_loss(const struct handles *handles, int slot);
 
 /* All ranks' handles, by id. */
 int handles_count(const struct handles *handles);
-void handles_describe(const struct handles *handles, int id, char name[DATA_NAME_BYTES], size_t *bytes);
 
 /* Those that this rank has, by index. */
 int handles_here(const struct handles *handles);
 struct data *handles_at(const struct handles *handles, int index);
+/* Refuses an index that no handle has. */
+status handles_describe(const struct handles *handles, int index, struct starpullm_handle_info *info);
 
 #endif

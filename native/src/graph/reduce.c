@@ -9,16 +9,21 @@ static struct data *gradient(const struct graph_context *context, enum parameter
     return handles_gradient(context->options->handles, p, instance(l), index);
 }
 
+/* Whether a task concerns these two ranks alone, and so not this one, which then only counts it. */
+static bool skip_of_others(const struct graph_context *context, int rank, int other)
+{
+    const int own = context->options->placement->rank;
+    if (context->iteration->on_paper || own == rank || own == other)
+        return false;
+    recorder_skip(context->iteration->recorder);
+    return true;
+}
+
 /* `ordered`: the running sum moves from one rank to another, unless they are the same. Only these two know of it. */
 static status move_sum(const struct graph_context *context, enum parameter p, int l, int from, int to)
 {
-    const int rank = context->options->placement->rank;
-    if (from == to)
+    if (from == to || skip_of_others(context, from, to))
         return STARPULLM_OK;
-    if (rank != from && rank != to) {
-        recorder_skip(context->iteration->recorder);
-        return STARPULLM_OK;
-    }
     return submit_transfer(place_on_rank(context, to, l), gradient(context, p, l, to), gradient(context, p, l, from));
 }
 
@@ -58,11 +63,8 @@ static status add_tree(const struct graph_context *context, enum parameter p, in
     const size_t count = (size_t)tensor_elements(parameter_shape(&g->config, p));
     for (int stride = 1; stride < g->sub_batches; stride *= 2)
         for (int s = 0; s + stride < g->sub_batches; s += 2 * stride) {
-            const int rank = g->placement->rank;
-            if (home_of(g->placement, s) != rank && home_of(g->placement, s + stride) != rank) {
-                recorder_skip(context->iteration->recorder);
+            if (skip_of_others(context, home_of(g->placement, s), home_of(g->placement, s + stride)))
                 continue;
-            }
             struct data *term = gradient(context, p, l, s + stride);
             TRY(SUBMIT(gradient_add, place_of(&(struct layer){context, s, l}), .sum = gradient(context, p, l, s),
                        .term = term, .count = count));

@@ -6,6 +6,8 @@
 static status send_parameter(const struct graph_context *context, enum parameter p, int l, const void *argument)
 {
     (void)argument;
+    if (context->iteration->on_paper)
+        return STARPULLM_OK;
     return exchange_to_all(handles_parameter(context->options->handles, STARPULLM_PARAMS, p, instance(l)));
 }
 

@@ -2,8 +2,6 @@
  * findings. */
 #include "trace/record.h"
 
-#include <stdio.h>
-
 #include "session/session.h"
 
 static status finish_trace(struct starpullm_session *session)
@@ -28,11 +26,7 @@ status starpullm_session_trace_read(starpullm_session *session, struct starpullm
 {
     CHECK_POINTERS(session, tasks, accesses);
     TRY(finish_trace(session));
-    if (num_tasks != recorder_tasks(session->recorder) || num_accesses != recorder_accesses(session->recorder))
-        return fail(STARPULLM_INVALID_ARGUMENT, "trace: room for %zu tasks and %zu accesses, expected %zu and %zu",
-                    num_tasks, num_accesses, recorder_tasks(session->recorder), recorder_accesses(session->recorder));
-    recorder_copy(session->recorder, tasks, accesses);
-    return STARPULLM_OK;
+    return recorder_copy(session->recorder, tasks, num_tasks, accesses, num_accesses);
 }
 
 status starpullm_session_trace_clear(starpullm_session *session)
@@ -55,18 +49,12 @@ status starpullm_session_handle_info(const starpullm_session *session, int32_t i
 {
     CHECK_POINTERS(session);
     CHECK_STRUCT(info);
-    if (index < 0 || index >= handles_count(session->handles))
-        return fail(STARPULLM_INVALID_ARGUMENT, "handle: found number %d, expected 0 to %d", index,
-                    handles_count(session->handles) - 1);
-    size_t bytes;
-    handles_describe(session->handles, index, info->name, &bytes);
-    info->bytes = (int64_t)bytes;
-    return STARPULLM_OK;
+    return handles_describe(session->handles, index, info);
 }
 
 status starpullm_session_share(const starpullm_session *session, struct starpullm_session_share *share)
 {
-    CHECK_POINTER(session);
+    CHECK_POINTERS(session);
     CHECK_STRUCT(share);
     *share = (struct starpullm_session_share){.size = sizeof *share};
     for (int i = 0; i < handles_here(session->handles); i++)

@@ -81,15 +81,19 @@ size_t recorder_accesses(const struct recorder *recorder)
     return recorder->accesses;
 }
 
-void recorder_copy(const struct recorder *recorder, struct starpullm_trace_task *tasks,
-                   struct starpullm_trace_access *accesses)
+status recorder_copy(const struct recorder *recorder, struct starpullm_trace_task *tasks, size_t num_tasks,
+                     struct starpullm_trace_access *accesses, size_t num_accesses)
 {
+    if (num_tasks != recorder->tasks || num_accesses != recorder->accesses)
+        return fail(STARPULLM_INVALID_ARGUMENT, "trace: room for %zu tasks and %zu accesses, expected %zu and %zu",
+                    num_tasks, num_accesses, recorder->tasks, recorder->accesses);
     for (const struct block *block = recorder->first; block; block = block->next) {
         memcpy(tasks, block->task, block->tasks * sizeof *tasks);
         memcpy(accesses, block->access, block->accesses * sizeof *accesses);
         tasks += block->tasks;
         accesses += block->accesses;
     }
+    return STARPULLM_OK;
 }
 
 void recorder_clear(struct recorder *recorder)

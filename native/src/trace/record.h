@@ -25,9 +25,9 @@ void recorder_skip(struct recorder *recorder);
 size_t recorder_tasks(const struct recorder *recorder);
 size_t recorder_accesses(const struct recorder *recorder);
 
-/* No recorded task may be running. */
-void recorder_copy(const struct recorder *recorder, struct starpullm_trace_task *tasks,
-                   struct starpullm_trace_access *accesses);
+/* The numbers must be those of all tasks and accesses; no recorded task may be running. */
+status recorder_copy(const struct recorder *recorder, struct starpullm_trace_task *tasks, size_t num_tasks,
+                     struct starpullm_trace_access *accesses, size_t num_accesses);
 void recorder_clear(struct recorder *recorder);
 
 /* Monotonic clock, nanoseconds. */

@@ -1,0 +1,129 @@
+/* The task graph of training steps on any number of ranks, on paper: graph/ submits it as ever, but its tasks are only
+ * recorded, and its data have names and sizes alone. */
+#include <stdlib.h>
+
+#include "arguments.h"
+#include "graph/graph.h"
+
+enum { SLOTS = 2 }; /* of a session with two steps in flight */
+
+struct starpullm_plan {
+    struct graph_options graph;
+    struct placement placement;
+    struct handles *handles;
+    struct recorder *recorder;
+};
+
+static status check_number(const char *name, int64_t value, int64_t least, int64_t most)
+{
+    if (value >= least && value <= most)
+        return STARPULLM_OK;
+    return fail(STARPULLM_INVALID_ARGUMENT, "%s: found %lld, expected %lld to %lld", name, (long long)value,
+                (long long)least, (long long)most);
+}
+
+static status check_options(const struct starpullm_plan_options *o)
+{
+    TRY(model_config_check(&o->config, "plan"));
+    TRY(check_number("batch_size", o->batch_size, 1, INT32_MAX));
+    TRY(check_number("seq_len", o->seq_len, 1, o->config.max_seq_len));
+    TRY(check_number("ranks", o->ranks, 1, INT32_MAX));
+    TRY(check_number("sub_batches", o->sub_batches, 1, INT32_MAX / o->ranks));
+    TRY(check_number("reduction", o->reduction, STARPULLM_REDUCTION_ORDERED, STARPULLM_REDUCTION_TREE));
+    TRY(check_number("steps", o->steps, 1, INT32_MAX));
+    if (o->batch_size % o->sub_batches != 0)
+        return fail(STARPULLM_INVALID_ARGUMENT, "sub_batches: found %lld, expected a divisor of the batch size %lld",
+                    (long long)o->sub_batches, (long long)o->batch_size);
+    return activations_check(&o->config, o->ranks * o->batch_size, o->seq_len);
+}
+
+static status add_steps(const struct starpullm_plan *plan, int steps)
+{
+    const struct adamw_options adamw = {0};
+    struct iteration iteration;
+    status code = STARPULLM_OK;
+    iteration_init(&iteration, plan->recorder, NULL);
+    iteration.on_paper = true;
+    for (int step = 0; step < steps && code == STARPULLM_OK; step++) {
+        iteration.number = step;
+        code = graph_add_step(&(struct graph_context){&plan->graph, &iteration, step % SLOTS}, NULL,
+                              &(struct update){step + 1, adamw});
+    }
+    iteration_destroy(&iteration);
+    return code;
+}
+
+static status write_plan(struct starpullm_plan *plan, const struct starpullm_plan_options *o)
+{
+    struct graph_options *graph = &plan->graph;
+    *graph = (struct graph_options){.config = o->config,
+                                    .B = (size_t)(o->batch_size / o->sub_batches),
+                                    .T = (size_t)o->seq_len,
+                                    .sub_batches = (int)o->sub_batches * o->ranks,
+                                    .placement = &plan->placement,
+                                    .reduction = (enum starpullm_reduction)o->reduction};
+    const struct handles_options handles_options = {
+        .config = o->config,
+        .sub_batch_size = (int64_t)graph->B,
+        .seq_len = o->seq_len,
+        .placement = &plan->placement,
+        .reduction = graph->reduction,
+        .slots = SLOTS,
+        .keep_activations = o->keep_activations != 0,
+        .on_paper = true,
+    };
+    TRY(placement_create(&plan->placement, &o->config, 0, o->ranks, graph->sub_batches));
+    TRY(handles_create(&handles_options, &plan->handles));
+    graph->handles = plan->handles;
+    TRY(recorder_create(&plan->recorder));
+    return add_steps(plan, o->steps);
+}
+
+status starpullm_plan_create(const struct starpullm_plan_options *options, starpullm_plan **plan)
+{
+    CHECK_STRUCT(options);
+    CHECK_POINTERS(plan);
+    TRY(check_options(options));
+    struct starpullm_plan *created = calloc(1, sizeof *created);
+    if (!created)
+        return fail(STARPULLM_OUT_OF_MEMORY, "a plan could not be allocated");
+    const status code = write_plan(created, options);
+    if (code == STARPULLM_OK)
+        *plan = created;
+    else
+        starpullm_plan_destroy(created);
+    return code;
+}
+
+void starpullm_plan_destroy(starpullm_plan *plan)
+{
+    if (!plan)
+        return;
+    recorder_destroy(plan->recorder);
+    handles_destroy(plan->handles);
+    placement_destroy(&plan->placement);
+    free(plan);
+}
+
+status starpullm_plan_size(const starpullm_plan *plan, size_t *tasks, size_t *accesses, size_t *handles)
+{
+    CHECK_POINTERS(plan, tasks, accesses, handles);
+    *tasks = recorder_tasks(plan->recorder);
+    *accesses = recorder_accesses(plan->recorder);
+    *handles = (size_t)handles_count(plan->handles);
+    return STARPULLM_OK;
+}
+
+status starpullm_plan_read(const starpullm_plan *plan, struct starpullm_trace_task *tasks, size_t num_tasks,
+                           struct starpullm_trace_access *accesses, size_t num_accesses)
+{
+    CHECK_POINTERS(plan, tasks, accesses);
+    return recorder_copy(plan->recorder, tasks, num_tasks, accesses, num_accesses);
+}
+
+status starpullm_plan_handle_info(const starpullm_plan *plan, int32_t index, struct starpullm_handle_info *info)
+{
+    CHECK_POINTERS(plan);
+    CHECK_STRUCT(info);
+    return handles_describe(plan->handles, index, info);
+}

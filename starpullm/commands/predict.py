@@ -1,0 +1,178 @@
+"""``starpullm predict``: how long a step takes on workers and ranks that need not be here, and what it waits for."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import click
+
+from starpullm.checks.recorded_run import recorded_run
+from starpullm.checks.result import json_value
+from starpullm.commands import options
+from starpullm.commands.main import refuse_ranks
+from starpullm.commands.render import ERR, OUT, print_json
+from starpullm.commands.reporting import command_report
+from starpullm.data.generator import generate_checkpoint
+from starpullm.data.models import MODELS
+from starpullm.files.checkpoint import checkpoint_config
+from starpullm.files.model import ModelConfig
+from starpullm.golden.records import SHIPPED_RECORDS, shipped_record
+from starpullm.predict.costs import Costs, Speed, costs_of_run
+from starpullm.predict.measure import Recorded, measured_costs, record_placements
+from starpullm.predict.prediction import Prediction, predict
+from starpullm.predict.schedule import Network
+from starpullm.processes.lock import machine_lock
+from starpullm.report.left_out import LeftOut
+from starpullm.runtime import Partition
+from starpullm.speed.workload import Workload
+from starpullm.traces.run import load_run, save_run
+
+_SEED = 1
+_WAITS = 4
+"""So many things that the step waits for are printed."""
+
+
+@click.command(
+    "predict",
+    epilog=options.example(
+        "starpullm predict --model gpt2-124m --partition 36x1 --gflops 10",
+        "starpullm predict --model gpt2-124m --partition 12x3 --ranks 16 --network 10us,10GB/s --gflops 10",
+        "starpullm predict --model gpt2-124m --partition 2x1 --validate",
+    ),
+)
+@click.option(
+    "--model",
+    type=click.Choice(tuple(dict.fromkeys((*SHIPPED_RECORDS, *MODELS)))),
+    help="Sizes of a shipped record or a model.",
+)
+@click.option("--checkpoint", type=options.PATH, help="Checkpoint of a model, instead of --model.")
+@click.option("--batch-size", type=int, show_default="one per sub-batch", help="Sequences per step on each rank.")
+@click.option("--seq-len", type=int, default=64, help="Tokens per sequence.")
+@options.partition
+@click.option("--sub-batches", type=int, show_default="one per worker", metavar="S", help=f"{options.SUB_BATCHES}.")
+@options.reduction
+@options.scheduler
+@click.option("--ranks", type=int, default=1, help="Number of ranks.")
+@click.option("--steps", type=int, default=1, help="Steps, submitted ahead.")
+@click.option(
+    "--network", metavar="LATENCY,BANDWIDTH", show_default="messages are free", help="Of a rank, such as 10us,10GB/s."
+)
+@click.option("--gflops", type=float, help="Only matmuls cost time: 10^9 operations per second of each thread.")
+@click.option(
+    "--durations", type=options.PATH, metavar="FILE", help="Take those of a trace of `train --trace`, from any machine."
+)
+@click.option("--validate", is_flag=True, help="Measure what this machine can run, and print the errors.")
+@click.option("--trace", type=options.PATH, metavar="FILE", help="File for the predicted steps; see `starpullm trace`.")
+@click.option("--time-limit", type=click.FloatRange(min=0, min_open=True), default=1800.0, help="Of one measurement.")
+@options.as_json
+@options.report
+def command(**values: Any) -> None:
+    """Predict how long a step takes, and what it waits for.
+
+    A model of the library's own task graph: no task is run. Tasks take as long as tasks of the same kind do here on all
+    cores, unless --gflops or --durations is given; threads of a worker share its tasks without loss. Memory, caches
+    and the order of submission aren't modelled.
+
+    A prediction is a what-if. With --validate, 1x1, 2x1, 1x2 and two ranks are also measured here, as far as there are
+    cores: "error" is that of the prediction, "of the model" what is left of it with each task's own duration.
+    """
+    refuse_ranks("--ranks says on how many to predict")
+    run = SimpleNamespace(**values)
+    if (run.model is None) == (run.checkpoint is None):
+        raise click.UsageError("expected either --model or --checkpoint")
+    if (run.gflops is not None) + (run.durations is not None) + run.validate > 1:
+        raise click.UsageError("expected at most one of --gflops, --durations and --validate")
+    config = _config(run)
+    workload = _workload(run)
+    network = Network.parse(run.network) if run.network is not None else None
+    with command_report(run.report, "starpullm predict") as report:
+        report.leave_out([LeftOut("bits, order and errors", "this command predicts speed; the suite checks the rest")])
+        costs, comparisons = _costs(run, config, workload)
+        prediction, on_paper = predict(config, workload, costs, network)
+        document = {**json_value(prediction), "validated": comparisons}
+        if run.as_json:
+            print_json(document)
+        else:
+            _print(prediction, comparisons)
+        if run.trace is not None:
+            save_run(run.trace, on_paper)
+        if run.report is not None:
+            where = f"{workload}, predicted"
+            report.document["recordings"].append(recorded_run(on_paper.trace, name=workload.model, configuration=where))
+
+
+def _config(run: SimpleNamespace) -> ModelConfig:
+    if run.checkpoint is not None:
+        return checkpoint_config(run.checkpoint)
+    return MODELS[run.model] if run.model in MODELS else shipped_record(run.model).model
+
+
+def _workload(run: SimpleNamespace) -> Workload:
+    sub_batches = Partition.parse(run.partition).workers if run.sub_batches is None else run.sub_batches
+    return Workload(
+        model=run.model or str(run.checkpoint),
+        batch_size=(sub_batches if run.batch_size is None else run.batch_size) * run.ranks,
+        seq_len=run.seq_len,
+        partition=run.partition,
+        scheduler=run.scheduler,
+        sub_batches=sub_batches,
+        reduction=run.reduction,
+        ranks=run.ranks,
+        iterations=run.steps,
+        warm_up=2,  # tasks are those of a plan only after an even number: see `same_tasks`
+    )
+
+
+def _costs(run: SimpleNamespace, config: ModelConfig, workload: Workload) -> tuple[Costs, Sequence[dict[str, Any]]]:
+    """Return what tasks cost, and how far predictions with it are off."""
+    if run.gflops is not None:
+        return Speed(run.gflops), ()
+    if run.durations is not None:
+        return costs_of_run(f"in {run.durations}", load_run(run.durations)), ()
+    with tempfile.TemporaryDirectory(prefix="starpullm-predict-") as directory, machine_lock(ERR.print):
+        checkpoint = run.checkpoint
+        if checkpoint is None:
+            checkpoint = Path(directory, "model.bin")
+            generate_checkpoint(checkpoint, config, _SEED)
+        costs = measured_costs(config, workload, checkpoint.absolute(), run.time_limit)
+        placements = record_placements(workload, checkpoint.absolute(), run.time_limit) if run.validate else ()
+        return costs, [_comparison(config, costs, recorded) for recorded in placements]
+
+
+def _comparison(config: ModelConfig, costs: Costs, recorded: Recorded) -> dict[str, Any]:
+    """Return a placement with its predicted and its measured step; errors are fractions of the measured time."""
+    predicted, measured = predict(config, recorded.configuration, costs).prediction, recorded.measured_seconds
+    return {
+        "configuration": json_value(recorded.configuration),
+        "predicted_seconds": predicted.step_seconds,
+        "measured_seconds": measured,
+        "error": predicted.step_seconds / measured - 1,
+        "model_error": recorded.model_seconds / measured - 1,
+        "name": str(recorded.configuration),
+    }
+
+
+def _print(prediction: Prediction, comparisons: Sequence[dict[str, Any]]) -> None:
+    of = prediction.configuration
+    OUT.print(f"{of.model}, B = {of.batch_size}, T = {of.seq_len}, {of}, {of.scheduler}, {of.iterations} steps")
+    OUT.print(f"kernels     {prediction.costs}")
+    OUT.print(f"messages    {prediction.network}")
+    OUT.print(f"buffers     {prediction.bytes_on_a_rank / 2**20:.0f} MiB on the rank with most")
+    OUT.print(f"step        {prediction.step_seconds:.4g} s, {prediction.tasks} tasks")
+    OUT.print(f"efficiency  {prediction.efficiency:.1%} of the workers' time is in kernels on the busiest rank")
+    OUT.print(f"bounds      kernels {prediction.work_seconds:.4g} s, longest path {prediction.path_seconds:.4g} s")
+    waits = list(prediction.waits.items())
+    shares = [f"{name} {share:.0%}" for name, share in waits[:_WAITS]]
+    others = sum(share for _, share in waits[_WAITS:])
+    OUT.print(f"waits for   {', '.join([*shares, f'others {others:.0%}'])}")
+    for of_placement in comparisons:
+        OUT.print(
+            "{name:<30}  predicted {predicted_seconds:.4g} s, measured {measured_seconds:.4g} s, error {error:+.1%}, "
+            "of the model {model_error:+.1%}".format(**of_placement)
+        )
+    beyond = "other placements are" if comparisons else "nothing was measured to compare with: this is"
+    OUT.print(f"{beyond} a what-if")

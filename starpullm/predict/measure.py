@@ -1,0 +1,169 @@
+"""Steps that are recorded on this machine: tasks' durations come from them, and predictions are compared with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import psutil
+
+from starpullm.binding import prototypes, structs
+from starpullm.errors import InvalidArgumentError, RuntimeFailureError
+from starpullm.files.model import ModelConfig
+from starpullm.predict.costs import Measured, mean_durations, runtime_cost
+from starpullm.predict.graph import work_of
+from starpullm.predict.prediction import plan_of, schedule_of
+from starpullm.predict.schedule import FREE
+from starpullm.processes.children import Child
+from starpullm.processes.ranks import guarded
+from starpullm.runtime import Partition
+from starpullm.speed.workload import Run, Workload, make_batches, open_runtime, open_trainer, run_steps
+from starpullm.trace import Trace
+from starpullm.traces.merge import is_kernel
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Comm
+
+_PLACEMENTS = (("1x1", 1), ("2x1", 1), ("1x2", 1), ("1x1", 2))
+"""Partitions and ranks that predictions are compared on, as far as the machine has the cores."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """What a step of a recorded run took, in seconds, and its tasks.
+
+    ``model_seconds`` is what the model makes of it if each task takes what it has taken: its difference is the model's
+    own error, without that of the durations.
+    """
+
+    configuration: Workload
+    measured_seconds: float
+    model_seconds: float
+    costs: Measured
+
+
+def measured_costs(config: ModelConfig, workload: Workload, checkpoint: Path, time_limit: float) -> Measured:
+    """Record the workload's sub-batches on all cores of this machine, at least two of them on one rank.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If this machine's memory is too small.
+    RuntimeFailureError
+        If the steps have failed, or weren't done in time.
+    """
+    cores = _cores()
+    threads = min(Partition.parse(workload.partition).threads, cores)
+    here = _here(workload, f"{cores // threads}x{threads}", ranks=1)
+    needed, memory = int(plan_of(config, here).bytes_of_ranks().max()), psutil.virtual_memory().total
+    if needed > memory:
+        raise InvalidArgumentError(
+            f"durations: found {needed} bytes of buffers to measure them, expected at most this machine's {memory}; "
+            "--durations takes those of another machine, --gflops a speed"
+        )
+    return record_steps(here, checkpoint, time_limit).costs
+
+
+def record_placements(workload: Workload, checkpoint: Path, time_limit: float) -> Iterator[Recorded]:
+    """Record the workload's sub-batches in each placement that this machine has cores for; errors as above."""
+    for partition, ranks in _PLACEMENTS:
+        size = Partition.parse(partition)
+        if size.workers * size.threads * ranks <= _cores():
+            yield record_steps(_here(workload, partition, ranks), checkpoint, time_limit)
+
+
+def _cores() -> int:
+    machine = structs.new("machine_info")
+    prototypes.call("machine_info", machine)
+    return int(machine.cores)
+
+
+def _here(workload: Workload, partition: str, ranks: int) -> Workload:
+    """Return the workload with as many sub-batches of the same size as workers, at least two."""
+    size = workload.batch_size // (workload.ranks * workload.sub_batches)
+    sub_batches = max(2, Partition.parse(partition).workers)
+    batch_size = size * sub_batches * ranks
+    return replace(workload, partition=partition, ranks=ranks, sub_batches=sub_batches, batch_size=batch_size)
+
+
+def record_steps(workload: Workload, checkpoint: Path, time_limit: float) -> Recorded:
+    """Run a workload's steps in a child process, or under mpirun, and return what they took.
+
+    Raises
+    ------
+    RuntimeFailureError
+        If the steps have failed, weren't done in time, or had other tasks than their plan.
+    """
+    arguments = {"workload": asdict(workload), "checkpoint": str(checkpoint)}
+    with Child(str(workload), _serve_recorded, arguments, ranks=workload.ranks) as child:
+        reply: dict[str, Any] = child.start(time_limit).result()
+    means = {(operation, tuple(sizes)): mean for operation, sizes, mean in reply.pop("means")}
+    threads = Partition.parse(workload.partition).threads
+    costs = Measured(f"here with {workload}", means, threads, reply.pop("runtime_ns"))
+    return Recorded(configuration=workload, costs=costs, **reply)
+
+
+# ---- In the child, or in each rank ----
+
+
+@contextmanager
+def _serve_recorded(
+    comm: Comm | None, workload: Mapping[str, Any], checkpoint: str
+) -> Iterator[tuple[dict[str, Any], Callable[[Any], None]]]:
+    """Yield what was recorded; there are no requests."""
+    with guarded(comm) if comm else nullcontext():
+        result = _run_recorded(Workload(**workload), Path(checkpoint), comm)
+    yield result, lambda _: None
+
+
+def _run_recorded(workload: Workload, checkpoint: Path, comm: Comm | None) -> dict[str, Any]:
+    """Run the steps; all ranks return the same."""
+    with (
+        open_runtime(workload, comm) as runtime,
+        open_trainer(workload, checkpoint, runtime, trace=True) as trainer,
+        guarded(comm) if comm else nullcontext(),
+    ):
+        batches = make_batches(workload, trainer, workload.warm_up + workload.iterations)
+        for inputs, targets in batches[: workload.warm_up]:
+            trainer.submit(inputs, targets)
+        trainer.wait()
+        steps = run_steps(trainer, batches[workload.warm_up :], trace=True)
+        config = trainer.config
+    return _summary(config, workload, steps)
+
+
+def same_tasks(plan: Trace, trace: Trace) -> bool:
+    """Return whether a plan has exactly the recorded tasks, with their ranks, priorities and accesses.
+
+    A trainer of two steps in flight must have submitted an even number of steps before.
+    """
+    columns = ["operation", "sub_batch", "layer", "rank", "priority", "num_accesses"]
+    return (
+        plan.handles == trace.handles
+        and np.array_equal(plan.tasks[columns], trace.tasks[columns])
+        and np.array_equal(plan.accesses, trace.accesses)
+    )
+
+
+def _summary(config: ModelConfig, workload: Workload, steps: Run) -> dict[str, Any]:
+    """Return the members of `Recorded` as JSON values."""
+    trace = steps.trace
+    assert trace is not None
+    plan = plan_of(config, workload)
+    if not same_tasks(plan.trace, trace):
+        raise RuntimeFailureError(f"{workload}: the recorded tasks are other ones than the plan's")
+    workers, ranks = Partition.parse(workload.partition).workers, workload.ranks
+    runtime_ns = runtime_cost(trace, steps.begin_ns, steps.end_ns, workers=workers, ranks=ranks)
+    own = np.where(is_kernel(trace), trace.tasks["end_ns"] - trace.tasks["start_ns"], 0)
+    work = work_of(plan.trace, plan.owners, ranks)
+    schedule, _ = schedule_of(plan, work, own.astype(float), runtime_ns, workload, FREE)
+    return {
+        "measured_seconds": (steps.end_ns - steps.begin_ns) * 1e-9 / workload.iterations,
+        "model_seconds": schedule.makespan * 1e-9 / workload.iterations,
+        "runtime_ns": runtime_ns,
+        "means": [[operation, sizes, mean] for (operation, sizes), mean in mean_durations(trace).items()],
+    }

@@ -1,0 +1,94 @@
+"""The task graph of training steps on any number of ranks, as the library would submit it, without running anything."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from starpullm.binding import prototypes, structs
+from starpullm.errors import InvalidArgumentError
+from starpullm.files.model import ModelConfig
+from starpullm.trace import HandleInfo, Trace
+from starpullm.trainer import REDUCTIONS
+
+ADDRESS_SPACE = 2**47
+"""The bytes that a process of x86-64 or AArch64 can address with 48 bits, of which the kernel keeps half."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The tasks of all ranks in the order of submission, none of which has run, and what is known of them in advance.
+
+    ``owners`` is the rank that keeps each handle's value.
+    """
+
+    trace: Trace
+    owners: NDArray[np.int64]
+    ranks: int
+
+    def bytes_of_ranks(self) -> NDArray[np.int64]:
+        """Return the bytes of each rank's buffers: what it owns, and every parameter."""
+        sizes = np.array([handle.bytes for handle in self.trace.handles], np.int64)
+        is_parameter = np.array([handle.name.startswith("params/") for handle in self.trace.handles], bool)
+        owned = np.zeros(self.ranks, np.int64)
+        np.add.at(owned, self.owners[~is_parameter], sizes[~is_parameter])
+        owned += sizes[is_parameter].sum()
+        return owned
+
+
+def make_plan(
+    config: ModelConfig,
+    *,
+    batch_size: int,
+    seq_len: int,
+    sub_batches: int,
+    ranks: int,
+    reduction: str,
+    keep_activations: bool = False,
+    steps: int = 1,
+) -> Plan:
+    """Return the plan of so many steps; batch size and sub-batches are those of each rank.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If a number isn't possible, the reduction is ``redux``, to which StarPU adds tasks of its own, or a rank has
+        more bytes than a process can address.
+    """
+    if reduction not in REDUCTIONS[:2]:
+        raise InvalidArgumentError(f'reduction: found "{reduction}", expected one of {", ".join(REDUCTIONS[:2])}')
+    sizes = {"batch_size": batch_size, "seq_len": seq_len, "sub_batches": sub_batches}
+    counts = {"ranks": ranks, "steps": steps}
+    options = structs.new(
+        "plan_options",
+        config=structs.new("model_config", **asdict(config)),
+        reduction=REDUCTIONS.index(reduction),
+        keep_activations=keep_activations,
+        **{name: prototypes.integer(name, value, 64) for name, value in sizes.items()},
+        **{name: prototypes.integer(name, value, 32) for name, value in counts.items()},
+    )
+    handle = structs.PlanHandle()
+    prototypes.call("plan_create", options, handle.address)
+    try:
+        plan = _read(handle, ranks)
+    finally:
+        prototypes.call("plan_destroy", handle)
+    most = int(plan.bytes_of_ranks().max())
+    if most > ADDRESS_SPACE:
+        raise InvalidArgumentError(f"model: found {most} bytes on a rank, expected at most {ADDRESS_SPACE}")
+    return plan
+
+
+def _read(handle: structs.PlanHandle, ranks: int) -> Plan:
+    num_tasks, num_accesses, num_handles = prototypes.plan_size(handle)
+    tasks, accesses = np.empty(num_tasks, structs.TRACE_TASK), np.empty(num_accesses, structs.TRACE_ACCESS)
+    prototypes.call("plan_read", handle, tasks, len(tasks), accesses, len(accesses))
+    handles, owners = [], np.empty(num_handles, np.int64)
+    info = structs.new("handle_info")
+    for index in range(num_handles):
+        prototypes.call("plan_handle_info", handle, index, info)
+        handles.append(HandleInfo(index, prototypes.text(info.name), int(info.bytes)))
+        owners[index] = info.owner
+    return Plan(Trace(tasks, accesses, tuple(prototypes.names("operation_name")), tuple(handles)), owners, ranks)

@@ -1,0 +1,163 @@
+"""A prediction: how long a step takes, how busy the workers are, and what the step waits for."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+import starpullm
+from starpullm.files.model import ModelConfig
+from starpullm.predict.costs import Costs
+from starpullm.predict.graph import MESSAGE, Work, work_of
+from starpullm.predict.plan import Plan, make_plan
+from starpullm.predict.schedule import FREE, Network, Schedule, run
+from starpullm.runtime import Partition
+from starpullm.speed.workload import Workload
+from starpullm.trace import Trace
+from starpullm.traces.run import RankInfo, TracedRun
+
+_INSTANCE = re.compile(r"\[\d+\]|[#@]\d+|/rank\d+")
+"""What a handle's name has more than its tensor's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What the model says of ``configuration.iterations`` steps; times are those of one of them, in seconds.
+
+    Parameters
+    ----------
+    efficiency
+        The kernels' time on the busiest rank by the workers' time.
+    work_seconds
+        The kernels' time on the busiest rank by its number of workers: no schedule is faster.
+    path_seconds
+        The longest path through tasks and messages: no number of workers is faster.
+    waits
+        What the step waits for, as fractions of it, largest first. The chain that ends last is followed backwards: a
+        task counts for the tensor of which it waited for the value or the buffer, or for ``busy workers`` if only a
+        worker was missing; a message for ``messages``.
+    bytes_on_a_rank
+        Of the rank with the largest buffers.
+    """
+
+    configuration: Workload
+    costs: str
+    network: str
+    tasks: int
+    step_seconds: float
+    efficiency: float
+    work_seconds: float
+    path_seconds: float
+    waits: dict[str, float]
+    bytes_on_a_rank: int
+
+
+class Predicted(NamedTuple):
+    """A prediction and its run on paper."""
+
+    prediction: Prediction
+    run: TracedRun
+
+
+def plan_of(config: ModelConfig, workload: Workload) -> Plan:
+    """Return the plan of a workload's steps; errors are those of `make_plan`."""
+    return make_plan(
+        config,
+        batch_size=workload.batch_size // workload.ranks,
+        seq_len=workload.seq_len,
+        sub_batches=workload.sub_batches,
+        ranks=workload.ranks,
+        reduction=workload.reduction,
+        steps=workload.iterations,
+    )
+
+
+def predict(config: ModelConfig, workload: Workload, costs: Costs, network: Network | None = None) -> Predicted:
+    """Predict a workload; without a network messages are free.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If the plan isn't possible, the model doesn't know the scheduler, or the costs don't fit the tasks.
+    """
+    plan = plan_of(config, workload)
+    work = work_of(plan.trace, plan.owners, plan.ranks)
+    kernels = costs.of_tasks(plan.trace, config, workload)
+    schedule, of_nodes = schedule_of(plan, work, kernels, costs.runtime_ns, workload, network or FREE)
+    steps, workers = workload.iterations, Partition.parse(workload.partition).workers
+    per_step = 1e-9 / steps
+    busiest = np.bincount(plan.trace.tasks["rank"], kernels).max() / workers
+    on_the_way = _message_durations(work, network or FREE)
+    path, _ = work.order.critical_path(of_nodes + on_the_way)
+    prediction = Prediction(
+        configuration=workload,
+        costs=str(costs),
+        network="free" if network is None else str(network),
+        tasks=int((work.source < 0).sum()) // steps,
+        step_seconds=schedule.makespan * per_step,
+        efficiency=float(busiest / schedule.makespan),
+        work_seconds=float(busiest * per_step),
+        path_seconds=path * per_step,
+        waits=waits_of(plan.trace, work, schedule),
+        bytes_on_a_rank=int(plan.bytes_of_ranks().max()),
+    )
+    return Predicted(prediction, _run_on_paper(plan, work, schedule, config, workload))
+
+
+def schedule_of(
+    plan: Plan, work: Work, kernels: NDArray[np.float64], runtime_ns: float, workload: Workload, network: Network
+) -> tuple[Schedule, NDArray[np.int64]]:
+    """Return the schedule of a plan whose tasks take so long, and the time of each node on its worker."""
+    is_task = work.source < 0
+    of_nodes = np.where(is_task, kernels[work.task] + runtime_ns, 0).round().astype(np.int64)
+    priorities = np.where(is_task, plan.trace.tasks["priority"][work.task], 0).astype(np.int64)
+    workers = Partition.parse(workload.partition).workers
+    schedule = run(work, of_nodes, priorities, workers=workers, scheduler=workload.scheduler, network=network)
+    return schedule, of_nodes
+
+
+def _message_durations(work: Work, network: Network) -> NDArray[np.int64]:
+    seconds = np.where(work.source < 0, 0, network.latency + work.bytes / network.bandwidth)
+    durations: NDArray[np.int64] = (seconds * 1e9).round().astype(np.int64)
+    return durations
+
+
+def waits_of(trace: Trace, work: Work, schedule: Schedule) -> dict[str, float]:
+    """Return what the last chain of nodes waits for; see `Prediction`."""
+    waits = Counter[str]()
+    node = int(np.argmax(schedule.end)) if len(schedule.end) else -1
+    while node >= 0:
+        before = int(schedule.before[node])
+        begin = int(schedule.end[before]) if before >= 0 else 0
+        waits[_reason(trace, work, schedule, node)] += int(schedule.end[node]) - begin
+        node = before
+    return {name: time / schedule.makespan for name, time in waits.most_common() if time > 0}
+
+
+def _reason(trace: Trace, work: Work, schedule: Schedule, node: int) -> str:
+    if work.source[node] >= 0:
+        return "messages"
+    first, end = work.order.first[node], work.order.first[node + 1]
+    handles = work.order.handle[first:end][work.order.before[first:end] == schedule.before[node]]
+    if not len(handles):
+        return "busy workers"
+    names = [_INSTANCE.sub("", trace.handles[int(handle)].name) for handle in handles]
+    return next((name for name in names if name.startswith("grads/")), names[0])
+
+
+def _run_on_paper(plan: Plan, work: Work, schedule: Schedule, config: ModelConfig, workload: Workload) -> TracedRun:
+    """Return the plan's trace with the times of the schedule."""
+    tasks = plan.trace.tasks.copy()
+    tasks["submit_ns"] = 0
+    nodes = np.flatnonzero(work.task != MESSAGE)
+    for name, values in (("start_ns", schedule.start), ("end_ns", schedule.end), ("worker", schedule.worker)):
+        tasks[name][work.task[nodes]] = values[nodes]
+    settings = {name: getattr(workload, name) for name in ("scheduler", "reduction", "batch_size", "seq_len")}
+    settings |= {"matmul": "predicted", "sub_batches": workload.sub_batches * workload.ranks, "model": asdict(config)}
+    ranks = tuple(RankInfo("predicted", workload.partition, 0) for _ in range(workload.ranks))
+    return TracedRun(replace(plan.trace, tasks=tasks), ranks, settings, 0, f"starpullm {starpullm.__version__} predict")
