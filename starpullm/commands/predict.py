@@ -51,12 +51,12 @@ _WAITS = 4
 )
 @click.option("--checkpoint", type=options.PATH, help="Checkpoint of a model, instead of --model.")
 @click.option("--batch-size", type=int, show_default="one per sub-batch", help="Sequences per step on each rank.")
-@click.option("--seq-len", type=int, default=64, help="Tokens per sequence.")
+@click.option("--seq-len", type=int, show_default="64, or the model's longest", help="Tokens per sequence.")
 @options.partition
 @click.option("--sub-batches", type=int, show_default="one per worker", metavar="S", help=f"{options.SUB_BATCHES}.")
 @options.reduction
 @options.scheduler
-@click.option("--ranks", type=int, default=1, help="Number of ranks.")
+@click.option("--ranks", type=click.IntRange(min=1), default=1, help="Number of ranks.")
 @click.option("--steps", type=int, default=1, help="Steps, submitted ahead.")
 @click.option(
     "--network", metavar="LATENCY,BANDWIDTH", show_default="messages are free", help="Of a rank, such as 10us,10GB/s."
@@ -87,7 +87,7 @@ def command(**values: Any) -> None:
     if (run.gflops is not None) + (run.durations is not None) + run.validate > 1:
         raise click.UsageError("expected at most one of --gflops, --durations and --validate")
     config = _config(run)
-    workload = _workload(run)
+    workload = _workload(run, config)
     network = Network.parse(run.network) if run.network is not None else None
     with command_report(run.report, "starpullm predict") as report:
         report.leave_out([LeftOut("bits, order and errors", "this command predicts speed; the suite checks the rest")])
@@ -111,12 +111,12 @@ def _config(run: SimpleNamespace) -> ModelConfig:
     return MODELS[run.model] if run.model in MODELS else shipped_record(run.model).model
 
 
-def _workload(run: SimpleNamespace) -> Workload:
+def _workload(run: SimpleNamespace, config: ModelConfig) -> Workload:
     sub_batches = Partition.parse(run.partition).workers if run.sub_batches is None else run.sub_batches
     return Workload(
         model=run.model or str(run.checkpoint),
         batch_size=(sub_batches if run.batch_size is None else run.batch_size) * run.ranks,
-        seq_len=run.seq_len,
+        seq_len=min(64, config.max_seq_len) if run.seq_len is None else run.seq_len,
         partition=run.partition,
         scheduler=run.scheduler,
         sub_batches=sub_batches,

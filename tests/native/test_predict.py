@@ -136,7 +136,7 @@ def test_a_predicted_trace_is_a_trace(tmp_path: Path) -> None:
 def test_validation() -> None:
     """The smallest model, on what this machine has."""
     done = run_cli(
-        *("predict", "--model", "tiny", "--seq-len", 16, "--partition", "2x1", "--validate", "--json"),
+        *("predict", "--model", "tiny", "--partition", "2x1", "--validate", "--json"),
         environment=TWO_CORES,
     ).check()
     validated = json.loads(done.stdout)["validated"]
@@ -152,7 +152,7 @@ def test_validation() -> None:
         (("--model", "nobody"), "Error: Invalid value for '--model': 'nobody' is not one of"),
         ((), "Error: expected either --model or --checkpoint"),
         (("--model", "tiny", "--partition", "0x1"), 'Error: partition: found "0x1", expected WxT, for example 2x1'),
-        (("--model", "tiny", "--ranks", 0), "Error: ranks: found 0, expected at least 1"),
+        (("--model", "tiny", "--ranks", 0), "Error: Invalid value for '--ranks': 0 is not in the range x>=1"),
         (("--model", "tiny", "--seq-len", 17), "Error: seq_len: found 17, expected 1 to 16"),
         (("--model", "tiny", "--reduction", "redux"), 'Error: reduction: found "redux", expected one of ordered, tree'),
         (("--model", "tiny", "--network", "fast"), 'Error: network: found "fast", expected a latency and a bandwidth'),

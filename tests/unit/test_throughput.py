@@ -113,7 +113,7 @@ def trace_of(*tasks: tuple[int, int, int, int, str, str], operations: tuple[int,
         own = [(ord(handle) - ord("a"), AccessMode.READ) for handle in reads]
         own += [(ord(handle) - ord("a"), AccessMode.WRITE) for handle in writes]
         operation = operations[index] if operations else 0
-        table[index] = (index, 0, operation, -1, -1, rank, worker, len(own), len(accesses), 0, start, end)
+        table[index] = (index, 0, operation, -1, -1, rank, worker, len(own), 0, len(accesses), 0, start, end)
         accesses += own
     handles = tuple(HandleInfo(number, chr(ord("a") + number), 4) for number in range(26))
     return Trace(table, np.array(accesses, TRACE_ACCESS), OPERATIONS, handles)
