@@ -6,7 +6,6 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,9 +24,10 @@ from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_reco
 from starpullm.processes.lock import machine_lock
 from starpullm.report.left_out import LeftOut
 from starpullm.runtime import Partition
-from starpullm.speed.against import BLAS, LIBRARY, STRICT, Comparison, Peer, compare
+from starpullm.speed.against import BLAS, LIBRARY, STRICT, Comparison, compare
+from starpullm.speed.contender import Contender
 from starpullm.speed.measure import Throughput, bench
-from starpullm.speed.noise import NoiseMeter
+from starpullm.speed.verdict import NoiseMeter
 from starpullm.speed.workload import Workload
 from starpullm.trainer import REDUCTIONS
 
@@ -189,16 +189,16 @@ def _measure(
     return compare(
         workload,
         checkpoint,
-        [_peer(run, workload, name) for name in dict.fromkeys(run.peers)],
+        [_peer(run, name) for name in dict.fromkeys(run.peers)],
         time_limit=run.time_limit,
         progress=progress,
     )
 
 
-def _peer(run: SimpleNamespace, workload: Workload, name: str) -> Peer:
+def _peer(run: SimpleNamespace, name: str) -> Contender:
     if name == BLAS:
-        return Peer(name, replace(workload, matmul="blas", blas_library=run.blas_library))
-    return Peer(name, workload, run.baseline_library.absolute())
+        return Contender(name, matmul="blas", blas_library=run.blas_library)
+    return Contender(name, library=run.baseline_library.absolute())
 
 
 def _leave(number: int, frame: object) -> NoReturn:

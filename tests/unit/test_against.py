@@ -9,7 +9,7 @@ import pytest
 
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.speed.against import LOSS_TOLERANCE, Spread, check_losses, compare
-from starpullm.speed.noise import median_interval
+from starpullm.speed.verdict import median_interval
 
 from .workloads import workload
 
