@@ -63,7 +63,7 @@ from starpullm.trainer import REDUCTIONS
 )
 @options.scheduler
 @click.option("--iterations", type=int, default=10, help="Measured steps; with --against, rounds.")
-@click.option("--warm-up", type=int, default=2, help="Steps before the measured ones.")
+@click.option("--warm-up", type=int, default=2, help="Steps before the measured ones; not with --against.")
 @click.option(
     "--time-limit",
     type=click.FloatRange(min=0, min_open=True),
