@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +15,7 @@ from starpullm.commands.main import all_ranks, guarded_ranks
 from starpullm.commands.render import ERR, OUT, json_number, print_json, progress_bar
 from starpullm.data.loader import TokenLoader
 from starpullm.errors import FileError, FormatError, InvalidArgumentError
+from starpullm.files.atomic import check_can_write
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.model import ModelConfig
 from starpullm.processes.keeper import rank_and_size_from_environment
@@ -294,23 +292,6 @@ def _check_outputs(run: SimpleNamespace) -> None:
     """Refuse files that can't be written, before any step has been computed."""
     for path in (run.save, run.trace):
         if path:
-            _check_can_save(path)
+            check_can_write(path)
     if run.save and run.trace and run.save.resolve() == run.trace.resolve():
         raise click.UsageError(f"--trace: found {run.trace}, the file of --save, expected another")
-
-
-def _check_can_save(path: Path) -> None:
-    """Apply the rules of the native library's writer, and make a file without a name in the folder."""
-    try:
-        if path.is_symlink():
-            path.stat()
-        if path.exists():
-            if path.is_dir():
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-            if not path.is_file():
-                raise FormatError(f"{path}: can't be written: expected a regular file")
-            if not os.access(path, os.W_OK, effective_ids=True):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        tempfile.TemporaryFile(dir=path.resolve().parent).close()
-    except OSError as error:
-        raise FileError(f"{path}: can't be written: {error.strerror}", error.errno, str(path)) from error
