@@ -132,12 +132,7 @@ def main(
         batch_size=record.batch_size,
         seq_len=record.seq_len,
         partition=partition,
-        scheduler="lws",
         sub_batches=Partition.parse(partition).workers,
-        reduction="ordered",
-        ranks=1,
-        iterations=1,
-        warm_up=1,
     )
     cases = [None] * clean_runs + [f"{operation}:{fraction:g}" for operation in operations for _ in range(runs)]
     with tempfile.TemporaryDirectory() as directory, results.open("a") as file:

@@ -45,12 +45,8 @@ def main(
         batch_size=batch_size or record.batch_size,
         seq_len=seq_len or record.seq_len,
         partition=partition,
-        scheduler="lws",
         sub_batches=Partition.parse(partition).workers,
-        reduction="ordered",
-        ranks=1,
         iterations=rounds,
-        warm_up=2,
     )
     peers = [Contender(EAGER, serve_eager)]
     compiler = os.environ.get("CXX", "g++")
@@ -62,7 +58,7 @@ def main(
         noise = NoiseMeter()
         checkpoint = Path(directory, "model.bin")
         generate_checkpoint(checkpoint, record.model, record.seed)
-        comparison = compare(workload, checkpoint, peers, time_limit=time_limit, progress=lambda: None)
+        comparison = compare(workload, checkpoint, peers, time_limit, progress=lambda: None)
     print_comparison(comparison)
     strict = comparison.contenders[0].tokens_per_ms
     click.echo(noise.sentence("the strict run's speed", [(strict.low, strict.high)]))

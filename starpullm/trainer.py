@@ -155,13 +155,11 @@ class Trainer(Resource, HasTensors):
         report_phase("loading the model", 0)
         self.runtime = runtime
         self.batch_size, self.seq_len, self.sub_batches = batch_size, seq_len, sub_batches
-        self.reduction = reduction
-        self.learning_rate = learning_rate
+        self.reduction, self.learning_rate = reduction, learning_rate
         prototypes.call("session_create", runtime._handle, options, self._handle.address)
         # Distinguishes the states of two runs.
-        self._run = secrets.randbits(64)
-        if runtime.comm:
-            self._run = runtime.comm.bcast(self._run)
+        run = secrets.randbits(64)
+        self._run = runtime.comm.bcast(run) if runtime.comm else run
         config = structs.new("model_config")
         prototypes.call("session_config", self._handle, config)
         self.config = model_config(config)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -157,42 +157,30 @@ def _measure_all(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint
             bar = progress.add_task("bench", total=len(workloads) * (run.iterations if run.peers else 1))
             for workload in workloads:
                 try:
-                    document.append(_measure(run, workload, checkpoint, lambda: progress.advance(bar)))
-                    results.append(document[-1])
+                    if run.peers:
+                        peers = [_peer(run, name) for name in dict.fromkeys(run.peers)]
+                        results.append(
+                            compare(workload, checkpoint, peers, run.time_limit, lambda: progress.advance(bar))
+                        )
+                    else:
+                        results.append(bench(workload, checkpoint, run.time_limit))
+                        progress.advance(bar)
+                    document.append(results[-1])
                 except StarpullmError as error:
                     failures[workload] = error
                     document.append({"configuration": workload, "failure": str(error)})
                     progress.console.print(f"Error: {error}")
                 report.document["throughput"] = json_value(document)
                 report.renew()
-                if workload in failures:
-                    continue
-                if not run.as_json:
+                if not run.as_json and workload not in failures:
                     _print_result(results, workloads)
     finally:
         if results and run.as_json:
             print_json(json_value(document))
         elif results:
-            sentence = _print_end(results, failures, workloads, noise)
-            report.document["notes"].append(sentence)
+            report.document["notes"].append(_print_end(results, failures, workloads, noise))
     if failures:
         sys.exit(exit_status(next(iter(failures.values()))))
-
-
-def _measure(
-    run: SimpleNamespace, workload: Workload, checkpoint: Path, progress: Callable[[], None]
-) -> Throughput | Comparison:
-    if not run.peers:
-        result = bench(workload, checkpoint, run.time_limit)
-        progress()
-        return result
-    return compare(
-        workload,
-        checkpoint,
-        [_peer(run, name) for name in dict.fromkeys(run.peers)],
-        time_limit=run.time_limit,
-        progress=progress,
-    )
 
 
 def _peer(run: SimpleNamespace, name: str) -> Contender:
@@ -207,7 +195,17 @@ def _leave(number: int, frame: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-_COLUMNS = ("tokens/ms", "GFLOP/s", "limit", "with FMA", "of limit", "kernels", "StarPU", "waiting", "memory")
+_COLUMNS: dict[str, Callable[[Throughput], str]] = {
+    "tokens/ms": lambda of: f"{of.tokens_per_ms:.4g}",
+    "GFLOP/s": lambda of: f"{of.matmul_gflops:.4g}",
+    "limit": lambda of: f"{of.matmul_limit_gflops:.4g}",
+    "with FMA": lambda of: "-" if of.fma_peak_gflops is None else f"{of.fma_peak_gflops:.4g}",
+    "of limit": lambda of: "noise" if of.was_disturbed else f"{of.fraction_of_limit:.1%}",
+    "kernels": lambda of: f"{of.kernel_fraction:.1%}",
+    "StarPU": lambda of: f"{of.runtime_overhead_fraction:.1%}",
+    "waiting": lambda of: f"{of.waiting_fraction:.1%}",
+    "memory": lambda of: f"{of.peak_rss_bytes / 2**20:.0f} MiB",
+}
 _NUM_OPERATIONS = 5
 
 
@@ -234,21 +232,10 @@ def _print_result(results: Sequence[Throughput | Comparison], workloads: Sequenc
         if result.matmul != "strict":
             OUT.print(f"matmuls by {result.matmul}: not strict")
         _print_line("configuration".ljust(len(name)), _COLUMNS)
-    cells = (
-        f"{result.tokens_per_ms:.4g}",
-        f"{result.matmul_gflops:.4g}",
-        f"{result.matmul_limit_gflops:.4g}",
-        "-" if result.fma_peak_gflops is None else f"{result.fma_peak_gflops:.4g}",
-        "noise" if result.was_disturbed else f"{result.fraction_of_limit:.1%}",
-        f"{result.kernel_fraction:.1%}",
-        f"{result.runtime_overhead_fraction:.1%}",
-        f"{result.waiting_fraction:.1%}",
-        f"{result.peak_rss_bytes / 2**20:.0f} MiB",
-    )
-    _print_line(name, cells)
+    _print_line(name, [cell(result) for cell in _COLUMNS.values()])
 
 
-def _print_line(name: str, cells: Sequence[str], width: int = 9) -> None:
+def _print_line(name: str, cells: Iterable[str], width: int = 9) -> None:
     OUT.print(name + "".join(f"  {cell:>{width}}" for cell in cells))
 
 

@@ -176,8 +176,6 @@ def _train(
         _check_same_data(state, runtime.ranks * run.batch_size, run.seq_len, data_id)
         loader.seek(state.batches)
     val_loader = _open_tokens(run.val_tokens, run, config, runtime) if run.val_tokens else None
-    first_step = state.step + 1 if state else 1
-    reports: list[StepReport] = []
     validations: list[float] = []
     with (
         Trainer(
@@ -203,25 +201,8 @@ def _train(
             if run.save_every and states and step % run.save_every == 0:
                 trainer.save_state(states, batches=loader.position, data_id=data_id, keep=run.keep_states)
 
-        if first_step > run.steps:  # the run was ended after its last step, perhaps before it wrote the model
-            say(f"all {run.steps} steps have been done")
         validate("before")
-        with progress_bar(hidden=run.as_json) as progress:
-            bar = progress.add_task("training", total=run.steps - first_step + 1)
-            for report in train(
-                trainer,
-                loader,
-                run.steps,
-                first_step=first_step,
-                learning_rate=run.schedule.rate,
-                after_submit=save_state,
-            ):
-                reports.append(report)
-                progress.advance(bar)
-                say(
-                    f"step {report.step}/{run.steps}: loss {report.loss:.6f}, "
-                    f"{report.tokens_per_ms:.3f} tokens/ms, {report.seconds_left:.0f} s left"
-                )
+        reports = _run_steps(run, trainer, loader, state.step + 1 if state else 1, save_state, say)
         validate("after")
         _save_results(run, trainer, recording, say)
     return {
@@ -232,6 +213,31 @@ def _train(
         "saved": str(run.save) if run.save else None,
         "trace": str(run.trace) if run.trace else None,
     }
+
+
+def _run_steps(
+    run: SimpleNamespace,
+    trainer: Trainer,
+    loader: TokenLoader,
+    first: int,
+    after_submit: Callable[[int], None],
+    say: Callable[[str], None],
+) -> list[StepReport]:
+    """Run the steps from the first one on, and print each."""
+    if first > run.steps:  # the run was ended after its last step, perhaps before it wrote the model
+        say(f"all {run.steps} steps have been done")
+    reports = []
+    options = {"first_step": first, "learning_rate": run.schedule.rate, "after_submit": after_submit}
+    with progress_bar(hidden=run.as_json) as progress:
+        bar = progress.add_task("training", total=run.steps - first + 1)
+        for report in train(trainer, loader, run.steps, **options):
+            reports.append(report)
+            progress.advance(bar)
+            say(
+                f"step {report.step}/{run.steps}: loss {report.loss:.6f}, "
+                f"{report.tokens_per_ms:.3f} tokens/ms, {report.seconds_left:.0f} s left"
+            )
+    return reports
 
 
 def _save_results(

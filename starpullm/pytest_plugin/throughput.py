@@ -108,10 +108,7 @@ class Gate:
                 partition=self._place.partition,
                 scheduler=self._place.scheduler,
                 sub_batches=sub_batches,
-                reduction="ordered",
                 ranks=ranks,
-                iterations=1,
-                warm_up=1,
             )
             generate_checkpoint(checkpoint, golden.model, golden.seed)
             with self._validation.hold_machine():

@@ -79,7 +79,6 @@ def compare(
     workload: Workload,
     checkpoint: Path,
     peers: Sequence[Contender],
-    *,
     time_limit: float,
     progress: Callable[[], None],
 ) -> Comparison:

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError
 from starpullm.processes.clocks import on_rank_0, read_clock
-from starpullm.runtime import Partition
+from starpullm.runtime import DEFAULT_SCHEDULER, Partition
 from starpullm.trace import Trace
 from starpullm.traces.merge import on_one_clock
-from starpullm.trainer import Trainer
+from starpullm.trainer import REDUCTIONS, Trainer
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
@@ -47,12 +47,12 @@ class Workload:
     batch_size: int
     seq_len: int
     partition: str
-    scheduler: str
-    sub_batches: int
-    reduction: str
-    ranks: int
-    iterations: int
-    warm_up: int
+    scheduler: str = DEFAULT_SCHEDULER
+    sub_batches: int = 1
+    reduction: str = REDUCTIONS[0]
+    ranks: int = 1
+    iterations: int = 1
+    warm_up: int = 1
     matmul: str = "strict"
     blas_library: str | None = None
 

@@ -306,12 +306,6 @@ def speed(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         batch_size=record.batch_size,
         seq_len=record.seq_len,
         partition="1x1",
-        scheduler="lws",
-        sub_batches=1,
-        reduction="ordered",
-        ranks=1,
-        iterations=1,
-        warm_up=1,
     )
     with taking_turns(workload, model, with_control(new, baseline)) as turns:
         for _ in range(ROUNDS):

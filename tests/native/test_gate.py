@@ -33,12 +33,7 @@ def workload(ranks: int = 1, **changes: Any) -> Workload:
         "batch_size": RECORD.batch_size * ranks,
         "seq_len": RECORD.seq_len,
         "partition": "1x1",
-        "scheduler": "lws",
-        "sub_batches": 1,
-        "reduction": "ordered",
         "ranks": ranks,
-        "iterations": 1,
-        "warm_up": 1,
     }
     return Workload(**{**values, **changes})
 
