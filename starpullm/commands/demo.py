@@ -11,7 +11,7 @@ import click
 from starpullm.commands import options
 from starpullm.commands.main import EXIT_DIFFERENT
 from starpullm.commands.render import OUT, progress_bar
-from starpullm.errors import FileError
+from starpullm.files.header import file_errors
 from starpullm.files.model import num_parameters
 from starpullm.machine import inspect_machine
 from starpullm.training import demo as demo_run
@@ -26,10 +26,8 @@ def command(output: Path) -> None:
     The run is then repeated on another partition and has to give the same bits; otherwise the exit status is 1.
     """
     start = time.perf_counter()
-    try:
+    with file_errors(output, "made"):
         output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"{output}: can't be made: {error.strerror}", error.errno) from error
     config, cores = demo_run.CONFIG, inspect_machine().cores
     (untrained, tokens), trained = demo_run.prepare(output), output / "trained.bin"
     OUT.print(

@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from starpullm.errors import FileError, StarpullmError
-from starpullm.files.header import StrPath, reason
+from starpullm.errors import FileError
+from starpullm.files.header import StrPath, file_errors
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def check_can_write(path: StrPath) -> None:
     FileError
         If the path isn't a regular file that may be written, or no file can be made in its folder.
     """
-    with _told(path):
+    with file_errors(path, "written"):
         if Path(path).is_symlink():
             Path(path).stat()
         target = Path(path).resolve()
@@ -103,7 +103,7 @@ def require_space(path: StrPath, size: int) -> None:
 @contextmanager
 def _replaced(path: StrPath) -> Iterator[tuple[Path, Path]]:
     """Give the target of a path and a name beside it; what then has that name replaces the target."""
-    with _told(path):
+    with file_errors(path, "written"):
         target = Path(path).resolve()
         candidate = target.with_name(f".starpullm-{secrets.token_hex(8)}.tmp")
         try:
@@ -115,17 +115,6 @@ def _replaced(path: StrPath) -> Iterator[tuple[Path, Path]]:
                 candidate.unlink()
             raise
         sync_directory(target.parent)
-
-
-@contextmanager
-def _told(path: StrPath) -> Iterator[None]:
-    """Turn an error of the system into one that names the path."""
-    try:
-        yield
-    except StarpullmError:
-        raise
-    except OSError as error:
-        raise FileError(f"{path}: can't be written: {reason(error)}", error.errno, str(path)) from error
 
 
 def _unnamed_file(directory: Path) -> int | None:
