@@ -176,6 +176,7 @@ def _train(
         _check_same_data(state, runtime.ranks * run.batch_size, run.seq_len, data_id)
         loader.seek(state.batches)
     val_loader = _open_tokens(run.val_tokens, run, config, runtime) if run.val_tokens else None
+    first_step = state.step + 1 if state else 1
     validations: list[float] = []
     with (
         Trainer(
@@ -201,8 +202,10 @@ def _train(
             if run.save_every and states and step % run.save_every == 0:
                 trainer.save_state(states, batches=loader.position, data_id=data_id, keep=run.keep_states)
 
+        if first_step > run.steps:  # the run was ended after its last step, perhaps before it wrote the model
+            say(f"all {run.steps} steps have been done")
         validate("before")
-        reports = _run_steps(run, trainer, loader, state.step + 1 if state else 1, save_state, say)
+        reports = _run_steps(run, trainer, loader, first_step, save_state, say)
         validate("after")
         _save_results(run, trainer, recording, say)
     return {
@@ -224,8 +227,6 @@ def _run_steps(
     say: Callable[[str], None],
 ) -> list[StepReport]:
     """Run the steps from the first one on, and print each."""
-    if first > run.steps:  # the run was ended after its last step, perhaps before it wrote the model
-        say(f"all {run.steps} steps have been done")
     reports = []
     options = {"first_step": first, "learning_rate": run.schedule.rate, "after_submit": after_submit}
     with progress_bar(hidden=run.as_json) as progress:
