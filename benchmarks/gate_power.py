@@ -26,9 +26,11 @@ from scipy.stats import binomtest
 from starpullm.data.generator import generate_checkpoint
 from starpullm.golden.records import SHIPPED_RECORDS, shipped_record
 from starpullm.runtime import Partition
-from starpullm.speed.gate import BUDGET, STEP, BuildsResult, Verdict
-from starpullm.speed.rounds import ROUNDS, open_rounds
-from starpullm.speed.turns import Contender
+from starpullm.speed.contender import Contender
+from starpullm.speed.gate import BUDGET, BuildsResult
+from starpullm.speed.turns import ROUNDS, taking_turns, with_control
+from starpullm.speed.verdict import Verdict
+from starpullm.speed.worker import STEP
 from starpullm.speed.workload import Workload
 
 CONFIDENCE = 0.95
@@ -72,11 +74,11 @@ def run(
     workload: Workload, checkpoint: Path, libraries: tuple[Path, Path], rounds: int
 ) -> tuple[BuildsResult, list[list[dict[str, float]]]]:
     """Run the gate once with a baseline and a new library; also return all turns of the three series."""
-    baseline, new = Contender("baseline", libraries[0]), Contender("new", libraries[1])
-    with open_rounds(workload, checkpoint, new, baseline) as opened:
+    baseline, new = Contender("baseline", library=libraries[0]), Contender("new", library=libraries[1])
+    with taking_turns(workload, checkpoint, with_control(new, baseline)) as turns:
         for _ in range(rounds):
-            opened.run_round()
-        return opened.decide(BUDGET), [of.seconds for of in (opened.new, opened.baseline, opened.control)]
+            turns.run_round()
+        return turns.decide(turns.finish(), BUDGET), [of.seconds for of in turns.contenders]
 
 
 def line(name: str, runs: list[dict[str, Any]]) -> str:
@@ -130,12 +132,7 @@ def main(
         batch_size=record.batch_size,
         seq_len=record.seq_len,
         partition=partition,
-        scheduler="lws",
         sub_batches=Partition.parse(partition).workers,
-        reduction="ordered",
-        ranks=1,
-        iterations=1,
-        warm_up=1,
     )
     cases = [None] * clean_runs + [f"{operation}:{fraction:g}" for operation in operations for _ in range(runs)]
     with tempfile.TemporaryDirectory() as directory, results.open("a") as file:

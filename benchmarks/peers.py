@@ -13,16 +13,19 @@ import tempfile
 from pathlib import Path
 
 import click
-from torch_gpt2 import COMPILED, EAGER, serve
+from torch_gpt2 import serve_compiled, serve_eager
 
 from starpullm.commands.bench import print_comparison
 from starpullm.data.generator import generate_checkpoint
 from starpullm.golden.records import SHIPPED_RECORDS, shipped_record
 from starpullm.processes.lock import machine_lock
 from starpullm.runtime import Partition
-from starpullm.speed.against import Peer, compare
-from starpullm.speed.noise import NoiseMeter
+from starpullm.speed.against import compare
+from starpullm.speed.contender import Contender
+from starpullm.speed.verdict import NoiseMeter
 from starpullm.speed.workload import Workload
+
+EAGER, COMPILED = "torch eager", "torch compiled"
 
 
 @click.command()
@@ -42,24 +45,20 @@ def main(
         batch_size=batch_size or record.batch_size,
         seq_len=seq_len or record.seq_len,
         partition=partition,
-        scheduler="lws",
         sub_batches=Partition.parse(partition).workers,
-        reduction="ordered",
-        ranks=1,
         iterations=rounds,
-        warm_up=2,
     )
-    peers = [Peer(EAGER, workload, service=serve)]
+    peers = [Contender(EAGER, serve_eager)]
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler):
-        peers.append(Peer(COMPILED, workload, service=serve))
+        peers.append(Contender(COMPILED, serve_compiled))
     else:
         click.echo(f"{COMPILED}: left out: found no C++ compiler {compiler}, which torch.compile calls")
     with machine_lock(), tempfile.TemporaryDirectory(prefix="starpullm-peers-") as directory:
         noise = NoiseMeter()
         checkpoint = Path(directory, "model.bin")
         generate_checkpoint(checkpoint, record.model, record.seed)
-        comparison = compare(workload, checkpoint, peers, time_limit=time_limit, progress=lambda: None)
+        comparison = compare(workload, checkpoint, peers, time_limit, progress=lambda: None)
     print_comparison(comparison)
     strict = comparison.contenders[0].tokens_per_ms
     click.echo(noise.sentence("the strict run's speed", [(strict.low, strict.high)]))

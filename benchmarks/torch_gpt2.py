@@ -8,8 +8,10 @@ Size letters: B batch, T sequence length, C channels, NH heads, L layers, V voca
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,12 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from starpullm.files.checkpoint import Checkpoint, read_checkpoint
+from starpullm.data.generator import generate_tokens
+from starpullm.files.checkpoint import Checkpoint, checkpoint_config, read_checkpoint
+from starpullm.processes.children import Service
 from starpullm.processes.progress import report_phase
-from starpullm.speed.against import timed_steps
-from starpullm.speed.workload import Workload
-
-EAGER, COMPILED = "torch eager", "torch compiled"
+from starpullm.speed.worker import STEP
+from starpullm.speed.workload import SEED, Workload
 
 LEARNING_RATE, BETAS, EPS, WEIGHT_DECAY = 3e-4, (0.9, 0.999), 1e-8, 0.0
 """``Trainer``'s defaults."""
@@ -101,13 +103,38 @@ def describe() -> str:
 
 
 @contextmanager
-def serve(
-    comm: None, name: str, workload: Mapping[str, Any], checkpoint: str
-) -> Iterator[tuple[str, Callable[[int], dict[str, Any]]]]:
-    """Load the model and yield PyTorch's description; a request is a number of steps."""
+def _serve(
+    workload: Mapping[str, Any], checkpoint: str, *, compiled: bool
+) -> Iterator[tuple[None, Callable[[str], Any]]]:
+    """Answer the requests that turns have; all turns train on, and a step's time is the least of a turn."""
     # Processes that compile in parallel would run on while this process is stopped.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     report_phase("loading the model")
     own, model = Workload(**workload), Path(checkpoint)
-    trainer = TorchTrainer(model, own.cores, compiled=name == COMPILED)
-    yield describe(), timed_steps(own, model, lambda batches: [trainer.step(*batch) for batch in batches])
+    trainer = TorchTrainer(model, own.cores, compiled=compiled)
+    sizes = (own.batch_size, own.seq_len, checkpoint_config(model).vocab_size)
+    batches = [generate_tokens(SEED, step, *sizes) for step in range(own.warm_up + own.iterations)]
+
+    def answer(request: str) -> Any:
+        if request == "peaks":
+            return []
+        report_phase("running a turn")
+        ends, losses = [], []
+        for batch in batches:
+            losses.append(trainer.step(*batch))
+            ends.append(time.monotonic())
+        if request == "first":
+            return {"description": describe(), "losses": losses}
+        return {STEP: min(after - before for before, after in pairwise(ends[own.warm_up - 1 :]))}
+
+    yield None, answer
+
+
+def serve_eager(comm: None, workload: Mapping[str, Any], checkpoint: str) -> Service:
+    """Serve turns of PyTorch as it is."""
+    return _serve(workload, checkpoint, compiled=False)
+
+
+def serve_compiled(comm: None, workload: Mapping[str, Any], checkpoint: str) -> Service:
+    """Serve turns of a model that ``torch.compile`` has compiled, in the first turn."""
+    return _serve(workload, checkpoint, compiled=True)

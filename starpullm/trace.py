@@ -131,20 +131,13 @@ class Trace:
             last[names[int(self.accesses["handle"][access])]] = int(np.searchsorted(ends, access, side="right"))
         return {name: self[task] for name, task in last.items()}
 
-    def kernel_seconds(self) -> float:
-        """Return the time of all kernels together, in seconds."""
-        return float(self._durations().sum()) * 1e-9
-
     def seconds_by_operation(self) -> dict[str, float]:
         """Return the time of each operation's kernels in seconds, the longest first."""
-        totals = np.bincount(self.tasks["operation"], self._durations(), minlength=len(self.operations)) * 1e-9
+        # No worker has run a transfer.
+        durations = np.where(self.tasks["worker"] >= 0, self.tasks["end_ns"] - self.tasks["start_ns"], 0)
+        totals = np.bincount(self.tasks["operation"], durations, minlength=len(self.operations)) * 1e-9
         order = np.argsort(-totals, kind="stable")
         return {self.operations[i]: float(totals[i]) for i in order if totals[i] > 0}
-
-    def _durations(self) -> NDArray[np.int64]:
-        """Return the duration of each kernel in nanoseconds; 0 where no worker has run one, as in transfers."""
-        durations: NDArray[np.int64] = self.tasks["end_ns"] - self.tasks["start_ns"]
-        return np.where(self.tasks["worker"] >= 0, durations, 0)
 
 
 def read_trace(session: structs.Handle, comm: Comm | None = None) -> Trace:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import operator
-import os
 import secrets
 import sys
 import warnings
@@ -18,6 +17,7 @@ from starpullm.binding import prototypes, structs
 from starpullm.binding.resource import Resource
 from starpullm.errors import InvalidArgumentError, TokenRangeError
 from starpullm.files.checkpoint import checkpoint_config
+from starpullm.files.header import StrPath
 from starpullm.loss import Loss
 from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import CommonBlocks, check_same_options, common_call
@@ -109,9 +109,9 @@ class Trainer(Resource, HasTensors):
     def __init__(
         self,
         runtime: Runtime,
-        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint: StrPath | None = None,
         *,
-        resume: str | os.PathLike[str] | None = None,
+        resume: StrPath | None = None,
         batch_size: int,
         seq_len: int,
         sub_batches: int = 1,
@@ -155,13 +155,11 @@ class Trainer(Resource, HasTensors):
         report_phase("loading the model", 0)
         self.runtime = runtime
         self.batch_size, self.seq_len, self.sub_batches = batch_size, seq_len, sub_batches
-        self.reduction = reduction
-        self.learning_rate = learning_rate
+        self.reduction, self.learning_rate = reduction, learning_rate
         prototypes.call("session_create", runtime._handle, options, self._handle.address)
         # Distinguishes the states of two runs.
-        self._run = secrets.randbits(64)
-        if runtime.comm:
-            self._run = runtime.comm.bcast(self._run)
+        run = secrets.randbits(64)
+        self._run = runtime.comm.bcast(run) if runtime.comm else run
         config = structs.new("model_config")
         prototypes.call("session_config", self._handle, config)
         self.config = model_config(config)
@@ -292,7 +290,7 @@ class Trainer(Resource, HasTensors):
             self._read(group, tensor, prototypes.integer("layer", number, 32), 0, values[position])
         return values if tensor.layered and layer is None else values[0]
 
-    def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
+    def save_checkpoint(self, path: StrPath) -> None:
         """Write the parameters after the last submitted step to a file, atomically (temporary name, fsync, rename).
 
         Over ranks all ranks must call it; rank 0 writes, and only rank 0 raises errors.
@@ -308,7 +306,7 @@ class Trainer(Resource, HasTensors):
         """
         self._call("session_save_checkpoint", prototypes.c_string("path", path))
 
-    def claim_directory(self, directory: str | os.PathLike[str]) -> None:
+    def claim_directory(self, directory: StrPath) -> None:
         """Keep other runs from saving states into a directory until the trainer is closed.
 
         Each ``save_state`` does this. A run that calls it before its first step learns at its start that it can't save
@@ -331,7 +329,7 @@ class Trainer(Resource, HasTensors):
 
     def save_state(
         self,
-        directory: str | os.PathLike[str],
+        directory: StrPath,
         *,
         batches: int = 0,
         seed: int = 0,
@@ -482,11 +480,7 @@ def _instrument_options(instruments: Instruments) -> dict[str, int]:
     }
 
 
-def _options_of_all_ranks(
-    options: Any,
-    checkpoint: str | os.PathLike[str] | None,
-    resume: str | os.PathLike[str] | None,
-) -> dict[str, object]:
+def _options_of_all_ranks(options: Any, checkpoint: StrPath | None, resume: StrPath | None) -> dict[str, object]:
     """Return what must be equal on all ranks: options, and the contents of files, as each machine may have a copy."""
     same = {name: getattr(options, name) for name, *_ in options._fields_ if name not in ("checkpoint", "resume")}
     if checkpoint is not None:

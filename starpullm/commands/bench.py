@@ -5,8 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,9 +24,10 @@ from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_reco
 from starpullm.processes.lock import machine_lock
 from starpullm.report.left_out import LeftOut
 from starpullm.runtime import Partition
-from starpullm.speed.against import BLAS, LIBRARY, STRICT, Comparison, Peer, compare
+from starpullm.speed.against import BLAS, LIBRARY, STRICT, Comparison, compare
+from starpullm.speed.contender import Contender
 from starpullm.speed.measure import Throughput, bench
-from starpullm.speed.noise import NoiseMeter
+from starpullm.speed.verdict import NoiseMeter
 from starpullm.speed.workload import Workload
 from starpullm.trainer import REDUCTIONS
 
@@ -63,7 +63,7 @@ from starpullm.trainer import REDUCTIONS
 )
 @options.scheduler
 @click.option("--iterations", type=int, default=10, help="Measured steps; with --against, rounds.")
-@click.option("--warm-up", type=int, default=2, help="Steps before the measured ones.")
+@click.option("--warm-up", type=int, default=2, help="Steps before the measured ones; not with --against.")
 @click.option(
     "--time-limit",
     type=click.FloatRange(min=0, min_open=True),
@@ -157,48 +157,36 @@ def _measure_all(run: SimpleNamespace, workloads: Sequence[Workload], checkpoint
             bar = progress.add_task("bench", total=len(workloads) * (run.iterations if run.peers else 1))
             for workload in workloads:
                 try:
-                    document.append(_measure(run, workload, checkpoint, lambda: progress.advance(bar)))
-                    results.append(document[-1])
+                    if run.peers:
+                        peers = [_peer(run, name) for name in dict.fromkeys(run.peers)]
+                        results.append(
+                            compare(workload, checkpoint, peers, run.time_limit, lambda: progress.advance(bar))
+                        )
+                    else:
+                        results.append(bench(workload, checkpoint, run.time_limit))
+                        progress.advance(bar)
+                    document.append(results[-1])
                 except StarpullmError as error:
                     failures[workload] = error
                     document.append({"configuration": workload, "failure": str(error)})
                     progress.console.print(f"Error: {error}")
                 report.document["throughput"] = json_value(document)
                 report.renew()
-                if workload in failures:
-                    continue
-                if not run.as_json:
+                if not run.as_json and workload not in failures:
                     _print_result(results, workloads)
     finally:
         if results and run.as_json:
             print_json(json_value(document))
         elif results:
-            sentence = _print_end(results, failures, workloads, noise)
-            report.document["notes"].append(sentence)
+            report.document["notes"].append(_print_end(results, failures, workloads, noise))
     if failures:
         sys.exit(exit_status(next(iter(failures.values()))))
 
 
-def _measure(
-    run: SimpleNamespace, workload: Workload, checkpoint: Path, progress: Callable[[], None]
-) -> Throughput | Comparison:
-    if not run.peers:
-        result = bench(workload, checkpoint, run.time_limit)
-        progress()
-        return result
-    return compare(
-        workload,
-        checkpoint,
-        [_peer(run, workload, name) for name in dict.fromkeys(run.peers)],
-        time_limit=run.time_limit,
-        progress=progress,
-    )
-
-
-def _peer(run: SimpleNamespace, workload: Workload, name: str) -> Peer:
+def _peer(run: SimpleNamespace, name: str) -> Contender:
     if name == BLAS:
-        return Peer(name, replace(workload, matmul="blas", blas_library=run.blas_library))
-    return Peer(name, workload, run.baseline_library.absolute())
+        return Contender(name, matmul="blas", blas_library=run.blas_library)
+    return Contender(name, library=run.baseline_library.absolute())
 
 
 def _leave(number: int, frame: object) -> NoReturn:
@@ -207,7 +195,17 @@ def _leave(number: int, frame: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-_COLUMNS = ("tokens/ms", "GFLOP/s", "limit", "with FMA", "of limit", "kernels", "StarPU", "waiting", "memory")
+_COLUMNS: dict[str, Callable[[Throughput], str]] = {
+    "tokens/ms": lambda of: f"{of.tokens_per_ms:.4g}",
+    "GFLOP/s": lambda of: f"{of.matmul_gflops:.4g}",
+    "limit": lambda of: f"{of.matmul_limit_gflops:.4g}",
+    "with FMA": lambda of: "-" if of.fma_peak_gflops is None else f"{of.fma_peak_gflops:.4g}",
+    "of limit": lambda of: "noise" if of.was_disturbed else f"{of.fraction_of_limit:.1%}",
+    "kernels": lambda of: f"{of.kernel_fraction:.1%}",
+    "StarPU": lambda of: f"{of.runtime_overhead_fraction:.1%}",
+    "waiting": lambda of: f"{of.waiting_fraction:.1%}",
+    "memory": lambda of: f"{of.peak_rss_bytes / 2**20:.0f} MiB",
+}
 _NUM_OPERATIONS = 5
 
 
@@ -234,21 +232,10 @@ def _print_result(results: Sequence[Throughput | Comparison], workloads: Sequenc
         if result.matmul != "strict":
             OUT.print(f"matmuls by {result.matmul}: not strict")
         _print_line("configuration".ljust(len(name)), _COLUMNS)
-    cells = (
-        f"{result.tokens_per_ms:.4g}",
-        f"{result.matmul_gflops:.4g}",
-        f"{result.matmul_limit_gflops:.4g}",
-        "-" if result.fma_peak_gflops is None else f"{result.fma_peak_gflops:.4g}",
-        "noise" if result.was_disturbed else f"{result.fraction_of_limit:.1%}",
-        f"{result.kernel_fraction:.1%}",
-        f"{result.runtime_overhead_fraction:.1%}",
-        f"{result.waiting_fraction:.1%}",
-        f"{result.peak_rss_bytes / 2**20:.0f} MiB",
-    )
-    _print_line(name, cells)
+    _print_line(name, [cell(result) for cell in _COLUMNS.values()])
 
 
-def _print_line(name: str, cells: Sequence[str], width: int = 9) -> None:
+def _print_line(name: str, cells: Iterable[str], width: int = 9) -> None:
     OUT.print(name + "".join(f"  {cell:>{width}}" for cell in cells))
 
 

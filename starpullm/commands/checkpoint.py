@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import click
@@ -76,8 +76,7 @@ def _config(name: str | None, sizes: dict[str, int]) -> ModelConfig:
 def checkpoint_show(file: Path, as_json: bool) -> None:
     """Show the sizes and tensors of the model in FILE."""
     config = checkpoint_config(file)
-    names = ("max_seq_len", "vocab_size", "padded_vocab_size", "num_layers", "num_heads", "channels")
-    sizes = {**{name: getattr(config, name) for name in names}, "num_parameters": num_parameters(config)}
+    sizes = {**asdict(config), "num_parameters": num_parameters(config)}
     shapes = parameter_shapes(config)
     if as_json:
         print_json({**sizes, "tensors": {name: list(shape) for name, shape in shapes.items()}})

@@ -11,7 +11,7 @@ import click
 from starpullm.commands import options
 from starpullm.commands.main import EXIT_DIFFERENT
 from starpullm.commands.render import OUT, progress_bar
-from starpullm.errors import FileError
+from starpullm.files.header import file_errors
 from starpullm.files.model import num_parameters
 from starpullm.machine import inspect_machine
 from starpullm.training import demo as demo_run
@@ -26,12 +26,10 @@ def command(output: Path) -> None:
     The run is then repeated on another partition and has to give the same bits; otherwise the exit status is 1.
     """
     start = time.perf_counter()
-    try:
+    with file_errors(output, "made"):
         output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"{output}: can't be made: {error.strerror}", error.errno) from error
     config, cores = demo_run.CONFIG, inspect_machine().cores
-    tokens, untrained, trained = demo_run.encode_text(output), demo_run.new_model(output), output / "trained.bin"
+    (untrained, tokens), trained = demo_run.prepare(output), output / "trained.bin"
     OUT.print(
         f"A GPT-2 of {num_parameters(config)} parameters ({config.num_layers} layers, {config.channels} channels) "
         f"learns Shakespeare's sonnets byte by byte: {demo_run.NUM_STEPS} steps of {demo_run.BATCH_SIZE} x "
@@ -47,7 +45,7 @@ def command(output: Path) -> None:
     other_partition = "2x1" if cores > 1 else "1x1"
     OUT.print(f"\nThe same run on {other_partition} with 4 sub-batches:")
     second = _run(untrained, tokens, other_partition, 4)
-    same_losses, same_state = first.has_losses_of(second), first.state_sha256 == second.state_sha256
+    same_losses, same_state = first.losses == second.losses, first.state_sha256 == second.state_sha256
     OUT.print(f"losses of all {demo_run.NUM_STEPS} steps: {_bits(same_losses)}")
     OUT.print(f"parameters, m and v after the last: {_bits(same_state)}, SHA-256 {second.state_sha256[:16]}…")
     OUT.print(f"Results are in {output.resolve()} ({time.perf_counter() - start:.0f} s).")
@@ -68,7 +66,7 @@ def _run(
             if save and (step.step == 1 or step.step % 100 == 0):
                 OUT.print(f"  step {step.step:4}: loss {step.loss:.6f}")
 
-        done = demo_run.run(checkpoint, tokens, partition=partition, sub_batches=sub_batches, report=report, save=save)
+        done = demo_run.run(checkpoint, tokens, partition, sub_batches, report, save)
     OUT.print(f"{placement}: {done.tokens_per_ms:.2f} tokens/ms.")
     return done
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
@@ -46,16 +47,7 @@ _STATUS = {Outcome.PASSED: 0, Outcome.FAILED: EXIT_DIFFERENT, Outcome.NOT_COMPAR
 @click.option("--tolerance-type", type=click.Choice(list(TYPES)), help="What numbers these contents are.")
 @options.as_json
 def command(
-    program: str,
-    arguments: tuple[str, ...],
-    runs: int,
-    seed: int,
-    workers: int,
-    time_limit: float | None,
-    no_poison: bool,
-    tolerance: str | None,
-    tolerance_type: str | None,
-    as_json: bool,
+    program: str, arguments: tuple[str, ...], runs: int, no_poison: bool, as_json: bool, **settings: Any
 ) -> None:
     """Check whether a StarPU program depends on the schedule.
 
@@ -73,13 +65,9 @@ def command(
         result = probe_program(
             (program, *arguments),
             runs=runs,
-            seed=seed,
-            workers=workers,
-            time_limit=time_limit,
-            tolerance=tolerance,
-            tolerance_type=tolerance_type,
             poison=not no_poison,
             progress=lambda: progress.advance(bar),
+            **settings,
         )
     if as_json:
         print_json(result.as_json())

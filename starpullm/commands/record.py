@@ -48,9 +48,9 @@ def command(
     seq_len: int,
     steps: int,
     seed: int,
+    out: Path,
     learning_rate: float,
     weight_decay: float,
-    out: Path,
     **sizes: int,
 ) -> None:
     """Make a golden record of your own sizes with llm.c itself.
@@ -69,13 +69,7 @@ def command(
     )
     if seq_len > model.max_seq_len:
         raise InvalidArgumentError(f"seq_len: found {seq_len}, expected at most max_seq_len = {model.max_seq_len}")
-    settings = {
-        "learning_rate": learning_rate,
-        "beta1": 0.9,
-        "beta2": 0.999,
-        "eps": 1e-8,
-        "weight_decay": weight_decay,
-    }
+    settings = {"learning_rate": learning_rate, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": weight_decay}
     record = make_record(
         llmc_library,
         out,

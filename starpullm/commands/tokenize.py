@@ -8,7 +8,8 @@ import click
 
 from starpullm.commands import options
 from starpullm.data.text import text_encoding
-from starpullm.errors import FileError, FormatError
+from starpullm.errors import FormatError
+from starpullm.files.header import file_errors
 from starpullm.files.tokens import write_tokens
 
 
@@ -23,9 +24,8 @@ def command(text: Path, out: Path, tokenizer: Path | None) -> None:
     """
     encoding = text_encoding(tokenizer)
     try:
-        content = text.read_text(encoding="utf-8")
-    except OSError as error:
-        raise FileError(f"{text}: can't be read: {error.strerror}", error.errno) from error
+        with file_errors(text):
+            content = text.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise FormatError(f"{text}: byte {error.start}: expected UTF-8 text, found {error.reason}") from error
     ids = encoding.encode(content)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +15,7 @@ from starpullm.commands.main import all_ranks, guarded_ranks
 from starpullm.commands.render import ERR, OUT, json_number, print_json, progress_bar
 from starpullm.data.loader import TokenLoader
 from starpullm.errors import FileError, FormatError, InvalidArgumentError
+from starpullm.files.atomic import check_can_write
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.model import ModelConfig
 from starpullm.processes.keeper import rank_and_size_from_environment
@@ -179,7 +177,6 @@ def _train(
         loader.seek(state.batches)
     val_loader = _open_tokens(run.val_tokens, run, config, runtime) if run.val_tokens else None
     first_step = state.step + 1 if state else 1
-    reports: list[StepReport] = []
     validations: list[float] = []
     with (
         Trainer(
@@ -208,22 +205,7 @@ def _train(
         if first_step > run.steps:  # the run was ended after its last step, perhaps before it wrote the model
             say(f"all {run.steps} steps have been done")
         validate("before")
-        with progress_bar(hidden=run.as_json) as progress:
-            bar = progress.add_task("training", total=run.steps - first_step + 1)
-            for report in train(
-                trainer,
-                loader,
-                run.steps,
-                first_step=first_step,
-                learning_rate=run.schedule.rate,
-                after_submit=save_state,
-            ):
-                reports.append(report)
-                progress.advance(bar)
-                say(
-                    f"step {report.step}/{run.steps}: loss {report.loss:.6f}, "
-                    f"{report.tokens_per_ms:.3f} tokens/ms, {report.seconds_left:.0f} s left"
-                )
+        reports = _run_steps(run, trainer, loader, first_step, save_state, say)
         validate("after")
         _save_results(run, trainer, recording, say)
     return {
@@ -234,6 +216,29 @@ def _train(
         "saved": str(run.save) if run.save else None,
         "trace": str(run.trace) if run.trace else None,
     }
+
+
+def _run_steps(
+    run: SimpleNamespace,
+    trainer: Trainer,
+    loader: TokenLoader,
+    first: int,
+    after_submit: Callable[[int], None],
+    say: Callable[[str], None],
+) -> list[StepReport]:
+    """Run the steps from the first one on, and print each."""
+    reports = []
+    options = {"first_step": first, "learning_rate": run.schedule.rate, "after_submit": after_submit}
+    with progress_bar(hidden=run.as_json) as progress:
+        bar = progress.add_task("training", total=run.steps - first + 1)
+        for report in train(trainer, loader, run.steps, **options):
+            reports.append(report)
+            progress.advance(bar)
+            say(
+                f"step {report.step}/{run.steps}: loss {report.loss:.6f}, "
+                f"{report.tokens_per_ms:.3f} tokens/ms, {report.seconds_left:.0f} s left"
+            )
+    return reports
 
 
 def _save_results(
@@ -294,23 +299,6 @@ def _check_outputs(run: SimpleNamespace) -> None:
     """Refuse files that can't be written, before any step has been computed."""
     for path in (run.save, run.trace):
         if path:
-            _check_can_save(path)
+            check_can_write(path)
     if run.save and run.trace and run.save.resolve() == run.trace.resolve():
         raise click.UsageError(f"--trace: found {run.trace}, the file of --save, expected another")
-
-
-def _check_can_save(path: Path) -> None:
-    """Apply the rules of the native library's writer, and make a file without a name in the folder."""
-    try:
-        if path.is_symlink():
-            path.stat()
-        if path.exists():
-            if path.is_dir():
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-            if not path.is_file():
-                raise FormatError(f"{path}: can't be written: expected a regular file")
-            if not os.access(path, os.W_OK, effective_ids=True):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        tempfile.TemporaryFile(dir=path.resolve().parent).close()
-    except OSError as error:
-        raise FileError(f"{path}: can't be written: {error.strerror}", error.errno, str(path)) from error

@@ -7,13 +7,14 @@ import os
 import secrets
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from starpullm.errors import FileError, StarpullmError
-from starpullm.files.header import StrPath, reason
+from starpullm.errors import FileError
+from starpullm.files.header import StrPath, file_errors
 
 
 @contextmanager
@@ -30,16 +31,10 @@ def atomic_write(path: StrPath) -> Iterator[BinaryIO]:
     FileError
         If the file can't be written, or the path exists and isn't a regular file.
     """
-    shown = Path(path)
-    temporary: Path | None = None
-    try:
-        target = shown.resolve()
+    with _replaced(path) as (target, candidate):
         mode = _mode_of(target)
-        candidate = target.with_name(f".starpullm-{secrets.token_hex(8)}.tmp")
         unnamed = _unnamed_file(target.parent)
         with candidate.open("xb") if unnamed is None else os.fdopen(unnamed, "wb") as file:
-            if unnamed is None:
-                temporary = candidate
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
             yield file
@@ -48,18 +43,45 @@ def atomic_write(path: StrPath) -> Iterator[BinaryIO]:
             if unnamed is not None:
                 # With a descriptor, which an absolute path ignores, Python calls linkat(), which can follow the link.
                 os.link(f"/proc/self/fd/{unnamed}", candidate, src_dir_fd=unnamed, follow_symlinks=True)
-                temporary = candidate
-        candidate.replace(target)
-        temporary = None
-        sync_directory(target.parent)
-    except StarpullmError:
-        raise
-    except OSError as error:
-        raise FileError(f"{shown}: can't be written: {reason(error)}", error.errno, str(shown)) from error
-    finally:
-        if temporary is not None:
-            with suppress(OSError):
-                temporary.unlink()
+
+
+@contextmanager
+def atomic_folder(path: StrPath) -> Iterator[Path]:
+    """Give an empty folder, whose files appear under the path when all of them are complete and on the disk.
+
+    After any failure, also an exception of the caller, nothing is left of it. An empty folder at the path is replaced.
+
+    Raises
+    ------
+    FileError
+        If the folder or its files can't be written, or if the path exists and isn't an empty folder.
+    """
+    with _replaced(path) as (target, candidate):
+        if target.exists() and any(target.iterdir()):
+            raise FileError(f"{path}: can't be written: expected no file in this folder", errno.EEXIST, str(path))
+        candidate.mkdir()
+        yield candidate
+        for file in candidate.iterdir():
+            with file.open("rb") as written:
+                os.fsync(written.fileno())
+        sync_directory(candidate)
+
+
+def check_can_write(path: StrPath) -> None:
+    """Refuse what can't be written, before it is computed: the rules are those of the native library's writer.
+
+    Raises
+    ------
+    FileError
+        If the path isn't a regular file that may be written, or no file can be made in its folder.
+    """
+    with file_errors(path, "written"):
+        if Path(path).is_symlink():
+            Path(path).stat()
+        target = Path(path).resolve()
+        if _mode_of(target) is not None and not os.access(target, os.W_OK, effective_ids=True):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        tempfile.TemporaryFile(dir=target.parent).close()
 
 
 def require_space(path: StrPath, size: int) -> None:
@@ -79,40 +101,20 @@ def require_space(path: StrPath, size: int) -> None:
 
 
 @contextmanager
-def atomic_folder(path: StrPath) -> Iterator[Path]:
-    """Give an empty folder, whose files appear under the path when all of them are complete and on the disk.
-
-    After any failure, also an exception of the caller, nothing is left of it. An empty folder at the path is replaced.
-
-    Raises
-    ------
-    FileError
-        If the folder or its files can't be written, or if the path exists and isn't an empty folder.
-    """
-    shown = Path(path)
-    temporary: Path | None = None
-    try:
-        target = shown.resolve()
-        if target.exists() and any(target.iterdir()):
-            raise FileError(f"{shown}: can't be written: expected no file in this folder", errno.EEXIST, str(shown))
+def _replaced(path: StrPath) -> Iterator[tuple[Path, Path]]:
+    """Give the target of a path and a name beside it; what then has that name replaces the target."""
+    with file_errors(path, "written"):
+        target = Path(path).resolve()
         candidate = target.with_name(f".starpullm-{secrets.token_hex(8)}.tmp")
-        candidate.mkdir()
-        temporary = candidate
-        yield temporary
-        for file in temporary.iterdir():
-            with file.open("rb") as written:
-                os.fsync(written.fileno())
-        sync_directory(temporary)
-        temporary.replace(target)
-        temporary = None
+        try:
+            yield target, candidate
+            candidate.replace(target)
+        except BaseException:
+            shutil.rmtree(candidate, ignore_errors=True)
+            with suppress(OSError):
+                candidate.unlink()
+            raise
         sync_directory(target.parent)
-    except StarpullmError:
-        raise
-    except OSError as error:
-        raise FileError(f"{shown}: can't be written: {reason(error)}", error.errno, str(shown)) from error
-    finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _unnamed_file(directory: Path) -> int | None:

@@ -61,16 +61,20 @@ def reading(path: StrPath) -> Iterator[tuple[BinaryIO, Path]]:
 
 
 @contextmanager
-def file_errors(where: Path) -> Iterator[None]:
-    """Convert errors of the operating system to `FileError`, and a lack of memory to `OutOfMemoryError`."""
+def file_errors(where: StrPath, what: str = "read") -> Iterator[None]:
+    """Convert errors of the operating system to `FileError`, and a lack of memory to `OutOfMemoryError`.
+
+    ``what`` is what couldn't be done with the file.
+    """
     if "\0" in str(where):
-        raise FileError(f"{str(where)!r}: can't be read: no file's name has a null character", errno.ENOENT, str(where))
+        sentence = f"{str(where)!r}: can't be {what}: no file's name has a null character"
+        raise FileError(sentence, errno.ENOENT, str(where))
     try:
         yield
     except StarpullmError:
         raise
     except OSError as error:
-        raise FileError(f"{where}: can't be read: {reason(error)}", error.errno, str(where)) from error
+        raise FileError(f"{where}: can't be {what}: {reason(error)}", error.errno, str(where)) from error
     except MemoryError as error:
         raise OutOfMemoryError(f"{where}: there is no memory for its content") from error
 

@@ -98,7 +98,7 @@ def _rounds(text: str, folder: Path) -> int:
 
 
 def _budget(text: str, folder: Path) -> float:
-    from starpullm.speed.gate import RESOLUTION
+    from starpullm.speed.verdict import RESOLUTION
 
     return _number(float, 0, RESOLUTION, f"0 to {RESOLUTION:g}")(text)
 
@@ -472,7 +472,7 @@ class Options:
             )
 
     def _check_throughput(self) -> None:
-        from starpullm.speed.gate_statistics import scipy_stats
+        from starpullm.speed.verdict import scipy_stats
 
         if not self._config.pluginmanager.hasplugin("benchmark"):
             raise pytest.UsageError(

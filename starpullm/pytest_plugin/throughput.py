@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,8 @@ from starpullm.pytest_plugin.run import Validation, validation_of
 
 if TYPE_CHECKING:
     from starpullm.speed.cost import GraphCost
-    from starpullm.speed.turns import Contender
+    from starpullm.speed.gate import Speed
+    from starpullm.speed.turns import Turns
     from starpullm.speed.workload import Workload
 
 
@@ -107,69 +108,52 @@ class Gate:
                 partition=self._place.partition,
                 scheduler=self._place.scheduler,
                 sub_batches=sub_batches,
-                reduction="ordered",
                 ranks=ranks,
-                iterations=1,
-                warm_up=1,
             )
             generate_checkpoint(checkpoint, golden.model, golden.seed)
             with self._validation.hold_machine():
-                if self._validation.baseline_library is None:
-                    self._against_records(workload, checkpoint)
-                else:
-                    self._against_library(workload, checkpoint, self._validation.baseline_library)
+                self._measure(workload, checkpoint)
         except StarpullmError as error:
             self._checker.give_up(str(error))
 
-    def _against_library(self, workload: Workload, checkpoint: Path, library: Path) -> None:
-        from starpullm.speed.rounds import open_rounds
-        from starpullm.speed.turns import Contender
+    def _measure(self, workload: Workload, checkpoint: Path) -> None:
+        from starpullm.speed.contender import Contender
+        from starpullm.speed.turns import taking_turns, with_control
 
-        new, baseline = Contender("library"), Contender("baseline", library)
-        with open_rounds(workload, checkpoint, new, baseline, self._validation.time_limit) as rounds:
-            self._run(rounds.run_round)
-            result = rounds.decide(self._validation.budget)
-        self._record(
-            rounds.new, workload, result.matmul_limit_gflops, result.fraction_of_limit, rounds.compare_costs().accepted
-        )
-        bits = rounds.compare_bits()
-        self._checker.judge(result, rounds.compare_costs(), *([bits] if bits else []))
+        new, library = Contender("library"), self._validation.baseline_library
+        contenders = with_control(new, Contender("baseline", library=library)) if library else (new,)
+        with taking_turns(workload, checkpoint, contenders, self._validation.time_limit) as turns:
+            self._benchmark.pedantic(
+                lambda: _CLOCK.advance(turns.run_round()), rounds=self._validation.blocks, iterations=1
+            )
+            speed = turns.finish()
+        if library is None:
+            self._judge_with_stored(turns, speed)
+            return
+        cost, bits = turns.compare_costs(), turns.compare_bits()
+        self._record(turns, speed, cost.accepted)
+        self._checker.judge(turns.decide(speed, self._validation.budget), cost, *([bits] if bits else []))
 
-    def _against_records(self, workload: Workload, checkpoint: Path) -> None:
+    def _judge_with_stored(self, turns: Turns, speed: Speed) -> None:
         from starpullm.speed.cost import GraphCost, check_cost
         from starpullm.speed.gate import compare_with_stored
-        from starpullm.speed.rounds import open_series
-        from starpullm.speed.turns import Contender
 
-        with open_series(workload, checkpoint, Contender("library"), self._validation.time_limit) as series:
-            self._run(series.take_turn)
-            limit, fraction = series.finish()
-        stored = [extra for extra in self._stored() if extra["configuration"] == asdict(workload)]
-        accepts = self._validation.accept_cost
-        known = series.cost if accepts or not stored else GraphCost(**stored[-1]["cost"])
-        cost = check_cost(series.cost, known)
-        self._record(series, workload, limit, fraction, cost.accepted)
+        stored = [extra for extra in self._stored() if extra["configuration"] == asdict(turns.workload)]
+        own = GraphCost(**turns.new.first["cost"])
+        is_new = self._validation.accept_cost or not stored
+        cost = check_cost(own, own if is_new else GraphCost(**stored[-1]["cost"]))
+        self._record(turns, speed, cost.accepted)
         result = compare_with_stored(
-            str(workload),
-            fraction,
-            [extra["fraction_of_limit"] for extra in stored],
-            tokens_per_ms=series.tokens_per_ms,
-            limit_gflops=limit,
-            budget=self._validation.budget,
+            str(turns.workload), speed, [extra["fraction_of_limit"] for extra in stored], self._validation.budget
         )
         self._checker.judge(result, *([cost] if stored else []))
 
-    def _run(self, measure: Callable[[], float]) -> None:
-        self._benchmark.pedantic(lambda: _CLOCK.advance(measure()), rounds=self._validation.blocks, iterations=1)
-
-    def _record(self, series: Contender, workload: Workload, limit: float, fraction: float, cost: GraphCost) -> None:
+    def _record(self, turns: Turns, speed: Speed, cost: GraphCost) -> None:
         """Add to pytest-benchmark's record what later runs are compared with."""
         self._benchmark.extra_info["starpullm"] = {
             "fingerprint": self._fingerprint,
-            "configuration": asdict(workload),
-            "tokens_per_ms": series.tokens_per_ms,
-            "matmul_limit_gflops": limit,
-            "fraction_of_limit": fraction,
+            "configuration": asdict(turns.workload),
+            **speed._asdict(),
             "cost": asdict(cost),
         }
 

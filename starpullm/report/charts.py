@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from starpullm.report.document import Document
 from starpullm.report.reductions import TensorRow, reductions_of
-from starpullm.report.scaling import KINDS, TITLES, Point, Series, panels
 from starpullm.report.throughput import SpeedRow, matmul_limit, speeds_of
 
 if TYPE_CHECKING:
@@ -58,6 +58,29 @@ _FAR = 8.0
 """The limit is drawn if it is no more than this many times the highest speed."""
 
 _SHARED = ("model", "seq_len", "reduction")
+
+_SCALING = {"strong": "Strong scaling", "weak": "Weak scaling", "partitions": "Partitions by batch size"}
+
+
+class Point(NamedTuple):
+    """A measured configuration; ``limit`` is the speed of its matmuls alone, both in tokens per millisecond."""
+
+    partition: str
+    ranks: int
+    batch_size: int
+    """Sequences of all ranks together."""
+
+    tokens_per_ms: float
+    limit: float
+
+    @property
+    def cores(self) -> int:
+        """The cores of all ranks."""
+        return self.ranks * math.prod(map(int, self.partition.split("x")))
+
+
+Series: TypeAlias = dict[str, dict[int, Point]]
+"""The points with a label, by number of cores or by batch size."""
 
 
 def charts_of(document: Document) -> dict[str, list[tuple[str, str]]]:
@@ -148,24 +171,57 @@ def _speeds(rows: Sequence[SpeedRow]) -> Iterator[tuple[str, Figure]]:
 
 def _scaling(document: Document) -> Iterator[tuple[str, Figure]]:
     """Draw every line that has at least two points; those of one chart have model, length and processor in common."""
-    groups: dict[tuple[object, ...], list[Point]] = {}
+    groups: defaultdict[tuple[str, ...], list[Point]] = defaultdict(list)
     for entry in document["throughput"]:
         if "matmul_flops" in entry and "tokens_per_ms" in entry:
-            shared = (*(entry["configuration"][name] for name in _SHARED), entry.get("processor", ""))
-            groups.setdefault(shared, []).append(_point(entry))
+            of = entry["configuration"]
+            shared = (*(str(of[name]) for name in _SHARED), entry.get("processor", ""))
+            point = Point(of["partition"], of["ranks"], of["batch_size"], entry["tokens_per_ms"], matmul_limit(entry))
+            groups[shared].append(point)
     drawn = [
-        (f"{TITLES[kind]}: {str(shared[0]).rpartition('/')[2]}, {panel}", kind, series)
+        (f"{title}: {shared[0].rpartition('/')[2]}, {panel}", kind, series)
         for shared, points in groups.items()
-        for kind in KINDS
+        for kind, title in _SCALING.items()
         for panel, series in panels(kind, points).items()
         if any(len(line) > 1 for line in series.values())
     ]
     yield from ((title, _lines(kind, series)) for title, kind, series in drawn[:MAX_SCALING])
 
 
-def _point(entry: Mapping[str, Any]) -> Point:
-    place = {name: entry["configuration"][name] for name in ("partition", "ranks", "batch_size")}
-    return Point(**place, tokens_per_ms=entry["tokens_per_ms"], limit=matmul_limit(entry))
+def panels(kind: str, points: Sequence[Point]) -> dict[str, Series]:
+    """Return the series of each panel by its title, the smallest batch or number of cores first.
+
+    ``"strong"`` is by cores, with a panel for each batch size. ``"weak"`` is by cores, with a panel for each batch size
+    per core. ``"partitions"`` is by batch size, with a panel for each number of cores. A line by cores has at least two
+    points. If several points are at the same place, the fastest counts.
+    """
+    found: defaultdict[int, defaultdict[str, dict[int, Point]]] = defaultdict(lambda: defaultdict(dict))
+    for point in sorted(points, key=lambda of: of.tokens_per_ms):
+        if kind == "partitions":
+            ranks = f"{point.ranks} ranks of " if point.ranks > 1 else ""
+            found[point.cores][f"{ranks}{point.partition}"][point.batch_size] = point
+            continue
+        panel, rest = divmod(point.batch_size, 1 if kind == "strong" else point.cores)
+        for label in [] if rest else _ways_to_add_cores(point):
+            found[panel][label][point.cores] = point
+    least = 1 if kind == "partitions" else 2
+    titles = {"strong": "B = {}", "weak": "B = {} per core", "partitions": "{} cores"}
+    panels = {
+        "1 core" if kind == "partitions" and panel == 1 else titles[kind].format(panel): {
+            label: dict(sorted(line.items())) for label, line in sorted(series.items()) if len(line) >= least
+        }
+        for panel, series in sorted(found.items())
+    }
+    return {title: series for title, series in panels.items() if series}
+
+
+def _ways_to_add_cores(point: Point) -> list[str]:
+    """Return the labels of the lines that a point is on; along a line, cores are added in one way."""
+    if point.ranks > 1:
+        return [f"ranks of {point.partition}"]
+    workers, _, threads = point.partition.partition("x")
+    lines = [f"ranks of {point.partition}", f"workers of {threads} thread{'s' * (threads != '1')}"]
+    return [*lines, "one worker"] if workers == "1" else lines
 
 
 def _lines(kind: str, series: Series) -> Figure:

@@ -16,7 +16,8 @@ from starpullm.report.reductions import reductions_of
 from starpullm.report.runs import environments, run_rows
 from starpullm.report.throughput import speeds_of
 from starpullm.report.verdict import not_checked, verdict_of
-from starpullm.report.workers import COLOURS, workers_of
+from starpullm.report.workers import workers_of
+from starpullm.traces.content import HEX_COLORS
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -49,7 +50,7 @@ def render(document: Document, *, charts: bool = True) -> str:
                 for found in environments(document)
             ],
             workers=[timeline for recording in document["recordings"] if (timeline := workers_of(recording))],
-            colours=COLOURS,
+            colours=HEX_COLORS,
             reductions=reductions_of(document),
             speeds=speeds_of(document),
             charts=charts_of(document) if charts else {},

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from starpullm.report.document import Document
-
-QUIET = 1.25
-"""Measurements of one limit whose ratio is larger weren't made on a quiet machine, as ``Throughput.was_disturbed``."""
+from starpullm.speed.verdict import was_disturbed
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ def matmul_limit(entry: Mapping[str, Any]) -> float:
 
 
 def _noise(what: str, low: float, high: float, unit: str) -> str:
-    return f"noise: {what} was measured as {low:.4g} to {high:.4g} {unit}" if high > QUIET * low else ""
+    return f"noise: {what} was measured as {low:.4g} to {high:.4g} {unit}" if was_disturbed(low, high) else ""
 
 
 def _fraction(entry: Mapping[str, Any]) -> str:

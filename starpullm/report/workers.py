@@ -9,10 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.traces.content import KIND_COLORS, kind_of
-
-COLOURS = {kind: "#" + "".join(f"{round(255 * part):02x}" for part in rgb) for kind, rgb in KIND_COLORS.items()}
-"""The colour of each kind of operation."""
+from starpullm.traces.content import HEX_COLORS, kind_of
 
 
 @dataclass(frozen=True)
@@ -76,11 +73,11 @@ def workers_of(recording: Mapping[str, Any]) -> Workers | None:
         critical_time=float((end - start)[critical].sum()),
         rows=tuple(_row(name, start[rows == row], end[rows == row], duration) for row, name in enumerate(names)),
         longest=_longest(operations, tasks["operation"], end - start),
-        kinds=tuple(kind for kind in KIND_COLORS if kind in {kinds[number] for number in tasks["operation"].tolist()}),
+        kinds=tuple(kind for kind in HEX_COLORS if kind in {kinds[number] for number in tasks["operation"].tolist()}),
         drawn={
             "rows": names,
             "operations": operations,
-            "colours": [COLOURS[kind] for kind in kinds],
+            "colours": [HEX_COLORS[kind] for kind in kinds],
             **{name: column.tolist() for name, column in columns.items()},
             "row": rows.tolist(),
             "critical": critical.astype(np.int64).tolist(),

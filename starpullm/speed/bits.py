@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from starpullm.checks.parity import execution_order
@@ -54,8 +54,8 @@ def check_build_bits(new: Mapping[str, str], baseline: Mapping[str, str], steps:
         If the builds have different tensors, or none.
     """
     if set(new) != set(baseline):
-        unmatched: Sequence[str] = sorted(set(new) ^ set(baseline))
-        raise InvalidArgumentError(f"bits of the builds: found {unmatched[0]} in one of them, expected it in both")
+        unmatched = min(set(new) ^ set(baseline))
+        raise InvalidArgumentError(f"bits of the builds: found {unmatched} in one of them, expected it in both")
     differing = [name for name in new if new[name] != baseline[name]]
     first = f"; the first is {differing[0]}" if differing else ""
     return BuildBitsResult(

@@ -1,29 +1,24 @@
-"""The throughput gate's decision: whether a build is slower than another one, or than stored runs of the same machine.
+"""The throughput gate: what is compared, of a build with another one or with stored runs of the same machine.
 
-docs/performance.md describes it. A quantity's change is the average of two comparisons, one with each of the baseline's
-two processes. A comparison with the mean of the baseline's two turns would make a build on a busy machine look faster
-than itself: disturbances only slow down, and one of two turns is disturbed more often than one turn.
+docs/performance.md describes it.
 """
 
 from __future__ import annotations
 
-import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from starpullm.checks.result import CheckResult, Outcome
 from starpullm.errors import InvalidArgumentError
-from starpullm.speed.gate_statistics import interval, student
+from starpullm.speed.verdict import RESOLUTION, Judged, Verdict, judge
+from starpullm.speed.worker import STEP
 
 BUDGET = 0.02
 """The slowdown that is tolerated; a build is called slower if its slowdown is shown to be larger."""
-
-RESOLUTION = 0.05
-"""The slowdown that must be excluded before a build is called unchanged."""
 
 ERROR_RATE = 0.01
 """The largest probability that a build whose slowdown is just the budget is called slower, in any quantity."""
@@ -40,20 +35,6 @@ MIN_ROUNDS = 16
 MIN_STORED = 3
 """The number of stored runs that is needed to estimate how much runs of one build differ."""
 
-STEP = "step"
-"""The name of the quantity that isn't an operation."""
-
-
-class Verdict(Enum):
-    """The result of a comparison."""
-
-    FASTER = "faster"
-    UNCHANGED = "unchanged"
-    SLOWER = "slower"
-    INCONCLUSIVE = "inconclusive"
-    NO_BASELINE = "no baseline"
-
-
 _OUTCOMES = {
     Verdict.FASTER: Outcome.PASSED,
     Verdict.UNCHANGED: Outcome.PASSED,
@@ -64,24 +45,18 @@ _OUTCOMES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
-    """How the time of one quantity has changed, in fractions of the baseline's time: 0.05 means 5 % slower.
+class Change(Judged):
+    """How the time of one quantity has changed.
 
     ``seconds`` is the baseline's time per step, of an operation the sum over all workers. ``share`` is the fraction of
-    the kernels' time; None for the step. ``visible`` is the smallest slowdown that would have been called slower,
-    derived from the control's interval. ``verdict`` is None if the operation is too small to be judged.
+    the kernels' time; None for the step. ``verdict`` is None if the operation is too small to be judged.
     """
 
     name: str
     seconds: float
     share: float | None
-    change: float
-    low: float
-    high: float
     control_low: float
     control_high: float
-    visible: float
-    verdict: Verdict | None
 
     def __str__(self) -> str:
         share = "" if self.share is None else f", {self.share:.1%} of the kernels' time"
@@ -91,20 +66,24 @@ class Change:
         )
 
 
+class Speed(NamedTuple):
+    """How fast a build is: tokens of all ranks, and matrix products over a step as a fraction of the machine's limit.
+
+    The limit was measured in the same processes before and after the turns, in 10^9 operations per second.
+    """
+
+    tokens_per_ms: float
+    matmul_limit_gflops: float
+    fraction_of_limit: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class ThroughputResult(CheckResult):
     """The comparison of a build with a baseline; ``measured`` is the change (0.05: 5 % slower), ``limit`` the budget.
 
-    Parameters
-    ----------
-    configuration
-        The workload, in words.
-    matmul_limit_gflops, fraction_of_limit
-        The machine's limit, measured in the same processes before and after the turns, and the fraction of it that the
-        build's matrix products have over a step.
-    visible
-        The smallest slowdown that would have been called slower, if there is one; of two builds, that of any judged
-        operation. That of the step is in the step's change.
+    ``configuration`` is the workload, in words; the fields of ``Speed`` are those of the build. ``visible`` is the
+    smallest slowdown that would have been called slower, if there is one; of two builds, that of any judged operation.
+    That of the step is in the step's change.
     """
 
     configuration: str
@@ -119,12 +98,11 @@ class ThroughputResult(CheckResult):
 class BuildsResult(ThroughputResult):
     """The comparison of two builds; ``measured`` is the largest change of a judged quantity.
 
-    ``blocks`` is the number of rounds. ``changes`` has the step first, then the operations, longest first.
+    ``changes`` has the step first, then the operations, longest first.
     """
 
     unit: str = "rounds"
     baseline_tokens_per_ms: float
-    blocks: int
     changes: tuple[Change, ...]
 
     def detail_lines(self) -> Iterator[str]:
@@ -143,7 +121,7 @@ class BuildsResult(ThroughputResult):
             if self.visible is None
             else f"and of {self.visible:.1%} of any judged operation"
         )
-        yield f"{self.blocks} rounds; a slowdown of {step.visible:.1%} of the step would have been seen, {operations}"
+        yield f"{self.compared} rounds; a slowdown of {step.visible:.1%} of the step would have been seen, {operations}"
 
 
 def compare_builds(
@@ -153,15 +131,13 @@ def compare_builds(
     control: Sequence[Mapping[str, float]],
     *,
     tasks: Mapping[str, int],
-    tokens: int,
-    flops: int,
-    limit_gflops: float,
+    speed: Speed,
     budget: float = BUDGET,
 ) -> BuildsResult:
     """Decide whether a build is slower than another.
 
     `new`, `baseline` and `control` have for each round the seconds by quantity, one of which is ``STEP``; the i-th of
-    each are of the same round. `tasks` are the baseline's of a step, by operation; `tokens` and `flops` are of a step.
+    each are of the same round. `tasks` are the baseline's of a step, by operation; `speed` is the new build's.
 
     Raises
     ------
@@ -180,18 +156,14 @@ def compare_builds(
     changes = _changes((new, baseline, control), tasks, budget)
     step, judged = changes[0], [of for of in changes if of.verdict is not None]
     verdict = _together(judged)
-    step_seconds = math.exp(np.median([math.log(of[STEP]) for of in new]))
     return BuildsResult(
         **_told(verdict, _reason(verdict, judged, budget)),
         compared=len(new),
         measured=max(of.change for of in judged),
         limit=budget,
         configuration=configuration,
-        tokens_per_ms=tokens / step_seconds / 1e3,
-        baseline_tokens_per_ms=tokens / step.seconds / 1e3,
-        matmul_limit_gflops=limit_gflops,
-        fraction_of_limit=flops / step_seconds / 1e9 / limit_gflops,
-        blocks=len(new),
+        **speed._asdict(),
+        baseline_tokens_per_ms=speed.tokens_per_ms * statistics.median(of[STEP] for of in new) / step.seconds,
         visible=max((of.visible for of in judged if of is not step), default=None),
         changes=tuple(changes),
     )
@@ -201,14 +173,11 @@ def compare_builds(
 class StoredResult(ThroughputResult):
     """The comparison of a run with stored ones, by ``fraction_of_limit``, each with the limit at the time of the run.
 
-    ``stored`` is that of each stored run, the oldest first; ``low`` and ``high`` are the interval of the change. The
-    change and its interval are None if there are too few stored runs.
+    ``stored`` is that of each stored run, the oldest first. ``measured`` is None if there are too few of them.
     """
 
     unit: str = "stored runs"
     stored: tuple[float, ...]
-    low: float | None
-    high: float | None
 
     def detail_lines(self) -> Iterator[str]:
         """Yield the speed, and the stored runs that it was compared with."""
@@ -224,48 +193,34 @@ class StoredResult(ThroughputResult):
 
 
 def compare_with_stored(
-    configuration: str,
-    fraction_of_limit: float,
-    stored: Sequence[float],
-    *,
-    tokens_per_ms: float,
-    limit_gflops: float,
-    budget: float = BUDGET,
+    configuration: str, speed: Speed, stored: Sequence[float], budget: float = BUDGET
 ) -> StoredResult:
     """Decide whether a run is slower than the stored runs of the same workload on the same machine.
 
-    Only the stored runs show how much runs of one build differ. The interval is Student's prediction interval for one
-    more run, which misses with the probability `ERROR_RATE` to either side. `tokens_per_ms` and `limit_gflops` are only
-    for the result.
+    Only the stored runs show how much runs of one build differ: `stored` has the ``fraction_of_limit`` of each.
 
     Raises
     ------
     MissingDependencyError
         If SciPy isn't there.
     """
-    verdict, measured, low, high, visible = Verdict.NO_BASELINE, None, None, None, None
+    judged = None
     reason = f"{len(stored)} stored runs of this configuration on this machine, expected at least {MIN_STORED}"
     if len(stored) >= MIN_STORED:
-        logs = np.log(stored)
-        change = float(logs.mean()) - math.log(fraction_of_limit)
-        half = student(len(stored) - 1, ERROR_RATE) * float(logs.std(ddof=1)) * math.sqrt(1 + 1 / len(stored))
-        measured, low, high = (math.expm1(of) for of in (change, change - half, change + half))
-        visible = (1 + budget) * math.exp(half) - 1
-        verdict = _verdict(low, high, budget)
-        reason = f"{measured:+.1%} ({low:+.1%} to {high:+.1%}) of the time of {len(stored)} stored runs"
+        now, before = (-np.log([[of] for of in fractions]) for fractions in ([speed.fraction_of_limit], stored))
+        [judged] = judge(now, before, None, budget=budget, tail=ERROR_RATE)
+        reason = (
+            f"{judged.change:+.1%} ({judged.low:+.1%} to {judged.high:+.1%}) of the time of {len(stored)} stored runs"
+        )
     return StoredResult(
-        **_told(verdict, reason),
+        **_told((judged and judged.verdict) or Verdict.NO_BASELINE, reason),
         compared=len(stored),
-        measured=measured,
+        measured=judged.change if judged else None,
         limit=budget,
         configuration=configuration,
-        tokens_per_ms=tokens_per_ms,
-        matmul_limit_gflops=limit_gflops,
-        fraction_of_limit=fraction_of_limit,
+        **speed._asdict(),
         stored=tuple(stored),
-        low=low,
-        high=high,
-        visible=visible,
+        visible=judged.visible if judged else None,
     )
 
 
@@ -282,31 +237,13 @@ def _changes(series: Sequence[Sequence[Mapping[str, float]]], tasks: Mapping[str
     is_judged = [True]
     for name, of in zip(names[1:], seconds[1:], strict=True):
         is_judged.append(of >= max(MIN_SHARE * kernels, MIN_TASK_SECONDS * tasks[name]))
-    tail = ERROR_RATE / sum(is_judged)
-    change, low, high = interval([new - baseline, new - control], tail)
-    _, control_low, control_high = interval([control - baseline], tail)
-    bias = np.maximum(np.maximum(control_low, -control_high), 0)
-    visible = math.log1p(budget) + np.maximum(-control_low, control_high)
-    fractions = np.expm1([change, low - bias, high + bias, control_low, control_high, visible])
+    found = judge(new, baseline, control, budget=budget, tail=ERROR_RATE / sum(is_judged))
     changes = [
-        Change(
-            name=name,
-            seconds=of,
-            share=None if name == STEP else of / kernels,
-            verdict=_verdict(row[1], row[2], budget) if judged else None,
-            **dict(zip(("change", "low", "high", "control_low", "control_high", "visible"), row, strict=True)),
-        )
-        for name, of, judged, row in zip(names, seconds, is_judged, fractions.T.tolist(), strict=True)
+        Change(name=name, seconds=of, share=None if name == STEP else of / kernels, **vars(change))
+        for name, of, change in zip(names, seconds, found, strict=True)
     ]
+    changes = [of if judged else replace(of, verdict=None) for of, judged in zip(changes, is_judged, strict=True)]
     return [changes[0], *sorted(changes[1:], key=lambda of: -of.seconds)]
-
-
-def _verdict(low: float, high: float, budget: float) -> Verdict:
-    if low > budget:
-        return Verdict.SLOWER
-    if high < 0:
-        return Verdict.FASTER
-    return Verdict.UNCHANGED if high < RESOLUTION else Verdict.INCONCLUSIVE
 
 
 def _together(judged: Sequence[Change]) -> Verdict:

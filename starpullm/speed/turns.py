@@ -1,213 +1,120 @@
-"""Builds of the library that run the same workload in turn: one process, or one job of ranks, for each.
-
-The processes of all contenders but one are stopped, so a turn has the machine to itself, and turns of a few steps
-follow each other faster than the machine's speed changes. Every turn starts StarPU and loads the model anew: the
-physical pages that buffers and stacks get change the time of some operations by several percent, and must not be the
-same in all turns of a contender.
-"""
+"""Contenders that run the same workload in turn: turns of a few steps, faster than the machine's speed changes."""
 
 from __future__ import annotations
 
 import os
+import random
 import statistics
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from starpullm.processes.children import Child
 from starpullm.processes.lock import machine_lock
-from starpullm.processes.progress import report_phase
-from starpullm.processes.ranks import guarded
-from starpullm.speed.bits import digest_tensors, has_fixed_bits
-from starpullm.speed.cost import GraphCost, graph_cost
-from starpullm.speed.gate import STEP
-from starpullm.speed.limit import matmul_flops, measure_peaks
-from starpullm.speed.workload import Workload, make_batches, open_runtime, open_trainer, run_steps
-from starpullm.traces.merge import is_kernel
+from starpullm.speed.bits import BuildBitsResult, check_build_bits, has_fixed_bits
+from starpullm.speed.contender import Contender
+from starpullm.speed.cost import CostResult, GraphCost, check_cost
+from starpullm.speed.gate import BuildsResult, Speed, compare_builds
+from starpullm.speed.worker import STEP
+from starpullm.speed.workload import Workload
 
-if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
+ROUNDS = 64
+"""The default number of the gate's rounds."""
 
-START_SECONDS = 120.0
-"""The time limit for all processes of a contender to start and to measure the machine's limit."""
+WARM_UP_STEPS = 2
+"""Steps of each turn that aren't measured: the first touches fresh memory, the second has cold caches."""
 
-_PEAK_REPETITIONS = 2
+STEPS = 4
+"""Steps of each turn that are measured."""
+
+_SEED = 1  # of the order within rounds
 
 
-class Contender:
-    """A build of the library that takes turns; `taking_turns` starts and ends its processes.
+class Turns:
+    """Rounds in which each contender takes a turn. The first one is what is compared with the others."""
 
-    Parameters
-    ----------
-    name
-        Its name in messages, which no other contender has.
-    library
-        The native library; None: the one that this process would open.
-    environment
-        Environment variables that are added to those of this process.
-    """
+    def __init__(self, workload: Workload, contenders: Sequence[Contender]) -> None:
+        self.workload = workload
+        self.contenders = contenders
+        self.new = contenders[0]
+        self._orders = self._shuffled()
 
-    tasks: dict[str, int]
-    """The number of tasks of a step, by operation."""
-    flops: int
-    """``limit.matmul_flops`` of a step."""
-    cost: GraphCost
-    """The cost of a step's task graph; the same in every run."""
-    digests: dict[str, str]
-    """Of the tensors after a turn; empty if the workload's bits are not fixed."""
+    def _shuffled(self) -> Iterator[tuple[Contender, ...]]:
+        """Yield the order of each round: as many rounds as there are orders have all of them, in random sequence."""
+        generator = random.Random(_SEED)
+        while True:
+            orders = list(permutations(self.contenders))
+            generator.shuffle(orders)
+            yield from orders
 
-    def __init__(self, name: str, library: Path | None = None, environment: Mapping[str, str] | None = None) -> None:
-        self.name = name
-        self.environment = dict(environment or {})
-        if library is not None:
-            self.environment["STARPULLM_LIB"] = str(library)
-        self.seconds: list[dict[str, float]] = []
-        """For each turn: the seconds of ``STEP``, and of a step's kernels by operation."""
-        self.peaks: list[float] = []
-        """The limit of the workload's cores in 10^9 operations per second, measured before and after the turns."""
+    def run_round(self) -> float:
+        """Run a round; return the seconds of the first contender's step."""
+        for contender in next(self._orders):
+            contender.take_turn()
+        return self.new.seconds[-1][STEP]
 
-    def start(
-        self, workload: Workload, checkpoint: Path, time_limit: float, environment: Mapping[str, str], stack: ExitStack
-    ) -> None:
-        """Start the processes, which the stack ends, and run a first turn, which isn't measured."""
-        self._workload, self._time_limit = workload, time_limit
-        self._child = stack.enter_context(
-            Child(
-                f"{self.name}, {workload}",
-                _serve_turns,
-                {"workload": asdict(workload), "checkpoint": str(checkpoint)},
-                ranks=workload.ranks,
-                environment={**environment, **self.environment},
-                request_name="the turn",
-            )
+    def finish(self) -> Speed:
+        """Return the first contender's speed, from medians. No round can follow."""
+        for contender in self.contenders:
+            contender.peaks += contender.ask("peaks")
+        limit = statistics.median(peak for contender in self.contenders for peak in contender.peaks)
+        seconds = self.new.step_seconds
+        return Speed(self.workload.tokens / seconds / 1e3, limit, self.new.first["flops"] / seconds / 1e9 / limit)
+
+    # The methods below are for the contenders of `with_control`.
+
+    def decide(self, speed: Speed, budget: float) -> BuildsResult:
+        """Return the gate's result."""
+        return compare_builds(
+            str(self.workload),
+            *(contender.seconds for contender in self.contenders),
+            tasks=self.contenders[1].first["tasks"],
+            speed=speed,
+            budget=budget,
         )
-        self.peaks += self._child.start(START_SECONDS).result()
-        first = self._ask("first")
-        self.tasks, self.flops, self.cost = first["tasks"], first["flops"], GraphCost(**first["cost"])
-        self.digests = first["digests"]
 
-    def take_turn(self) -> float:
-        """Run a turn, while the other contenders are stopped; return the seconds of a step.
+    def compare_costs(self) -> CostResult:
+        """Compare the task graphs of the two builds."""
+        return check_cost(*(GraphCost(**contender.first["cost"]) for contender in self.contenders[:2]))
 
-        Raises
-        ------
-        RuntimeFailureError
-            If it fails or doesn't answer.
-        """
-        self.seconds.append(self._ask("turn"))
-        return self.seconds[-1][STEP]
+    def compare_bits(self) -> BuildBitsResult | None:
+        """Compare the tensors of the two builds after a turn; None if the workload's bits are not fixed."""
+        if not has_fixed_bits(self.workload):
+            return None
+        new, baseline, _ = (contender.first["digests"] for contender in self.contenders)
+        return check_build_bits(new, baseline, WARM_UP_STEPS + STEPS)
 
-    def finish(self) -> tuple[float, float]:
-        """Measure the machine's limit again; return it in GFLOP/s, and a step's fraction of it."""
-        self.peaks += self._ask("peaks")
-        limit = statistics.median(self.peaks)
-        return limit, self.flops / self._step_seconds / 1e9 / limit
 
-    @property
-    def tokens_per_ms(self) -> float:
-        """Of all ranks, from the median over turns."""
-        return self._workload.tokens / self._step_seconds / 1e3
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """The processes, one per rank."""
-        return self._child.pids
-
-    @property
-    def _step_seconds(self) -> float:
-        return statistics.median(of[STEP] for of in self.seconds)
-
-    def _ask(self, request: str) -> Any:
-        return self._child.ask(request, self._time_limit).result()
+def with_control(new: Contender, baseline: Contender) -> tuple[Contender, Contender, Contender]:
+    """Return two builds and the control: a second process of the baseline, which shows how much two of them differ."""
+    return new, baseline, Contender("control", environment=baseline.environment)
 
 
 @contextmanager
-def taking_turns(workload: Workload, checkpoint: Path, time_limit: float, *contenders: Contender) -> Iterator[None]:
+def taking_turns(
+    workload: Workload, checkpoint: Path, contenders: Sequence[Contender], time_limit: float = 60.0
+) -> Iterator[Turns]:
     """Hold the machine lock and start the processes of all contenders, which are ended at the end of the block.
 
-    Parameters
-    ----------
-    workload
-        What they run; a turn has ``warm_up`` steps that are not measured, at least one, and ``iterations`` that are.
-    checkpoint
-        The model that every turn starts from.
-    time_limit
-        Seconds for a turn.
-    contenders
-        In the order in which they are started.
+    Each runs a first turn, which isn't measured. The workload's iterations and warm-up steps are set to those of a
+    turn, which may take `time_limit` seconds.
 
     Raises
     ------
     FileError
         If the machine can't be locked.
-    RuntimeFailureError
+    InvalidArgumentError, FormatError, MissingDependencyError, RuntimeFailureError
         If a contender doesn't start, with everything that is known of the reason.
     """
+    turns = Turns(replace(workload, warm_up=WARM_UP_STEPS, iterations=STEPS), contenders)
     with ExitStack() as stack:
         stack.enter_context(machine_lock())
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="starpullm-turns-"))
-        environment = {"STARPU_HOME": directory} if "STARPU_HOME" not in os.environ else {}
         for contender in contenders:
-            contender.start(workload, checkpoint, time_limit, environment, stack)
-        yield
-
-
-# ---- In the children ----
-
-
-@contextmanager
-def _serve_turns(
-    comm: Comm | None, workload: Mapping[str, Any], checkpoint: str
-) -> Iterator[tuple[list[float], Callable[[str], Any]]]:
-    """Yield the machine's limit; requests are ``"peaks"`` (the limit again), ``"first"`` and ``"turn"``."""
-    own = Workload(**workload)
-
-    def answer(request: str) -> Any:
-        if request == "peaks":
-            return measure_peaks(own.cores, comm, _PEAK_REPETITIONS)[0]
-        return _run_turn(own, Path(checkpoint), comm, is_first=request == "first")
-
-    yield answer("peaks"), answer
-
-
-def _run_turn(workload: Workload, checkpoint: Path, comm: Comm | None, *, is_first: bool) -> dict[str, Any]:
-    """Run a turn; return seconds by quantity, or of the first turn what is the same in all turns.
-
-    The step's is the least time of the turn's steps, each from the end of a step to the end of the next. An operation's
-    is the sum over its tasks of the least time that each task has in these steps: a task is rarely interrupted in all.
-    """
-    steps = workload.warm_up + workload.iterations
-    report_phase("running a turn")
-
-    def guard() -> AbstractContextManager[None]:
-        return guarded(comm) if comm is not None else nullcontext()
-
-    with (
-        open_runtime(workload, comm) as runtime,
-        guard(),
-        open_trainer(workload, checkpoint, runtime, trace=True) as trainer,
-        guard(),
-    ):
-        trace = run_steps(trainer, make_batches(workload, trainer, steps), trace=True).trace
-        assert trace is not None
-        tasks = trace.tasks[is_kernel(trace)].reshape(steps, -1)
-        operations = [trace.operations[number] for number in tasks["operation"][-1]]
-        if is_first:
-            return {
-                "tasks": Counter(operations),
-                "flops": matmul_flops(trainer.config, workload.batch_size, workload.seq_len),
-                "cost": asdict(graph_cost(trace)),
-                "digests": digest_tensors(trainer) if has_fixed_bits(workload) else {},
-            }
-        ends = tasks["end_ns"].max(axis=1)[workload.warm_up - 1 :]
-        nanoseconds = Counter({STEP: int(np.diff(ends).min())})
-        durations = (tasks["end_ns"] - tasks["start_ns"])[workload.warm_up :].min(axis=0)
-        for operation, duration in zip(operations, durations.tolist(), strict=True):
-            nanoseconds[operation] += duration
-        return {name: of * 1e-9 for name, of in nanoseconds.items()}
+            contender.environment.setdefault("STARPU_HOME", os.environ.get("STARPU_HOME", directory))
+            contender.start(turns.workload, checkpoint, time_limit, stack)
+            contender.peaks += contender.ask("peaks")
+            contender.first = contender.ask("first")
+        yield turns

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
@@ -17,10 +16,10 @@ from numpy.typing import NDArray
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError
 from starpullm.processes.clocks import on_rank_0, read_clock
-from starpullm.runtime import Partition, Runtime
+from starpullm.runtime import DEFAULT_SCHEDULER, Partition
 from starpullm.trace import Trace
 from starpullm.traces.merge import on_one_clock
-from starpullm.trainer import Trainer
+from starpullm.trainer import REDUCTIONS, Trainer
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
@@ -48,12 +47,12 @@ class Workload:
     batch_size: int
     seq_len: int
     partition: str
-    scheduler: str
-    sub_batches: int
-    reduction: str
-    ranks: int
-    iterations: int
-    warm_up: int
+    scheduler: str = DEFAULT_SCHEDULER
+    sub_batches: int = 1
+    reduction: str = REDUCTIONS[0]
+    ranks: int = 1
+    iterations: int = 1
+    warm_up: int = 1
     matmul: str = "strict"
     blas_library: str | None = None
 
@@ -87,26 +86,6 @@ class Workload:
         return self.batch_size * self.seq_len
 
 
-def open_runtime(workload: Workload, comm: Comm | None = None) -> Runtime:
-    """Return a runtime with the placement of a workload."""
-    return Runtime(
-        workload.partition, workload.scheduler, comm, matmul=workload.matmul, blas_library=workload.blas_library
-    )
-
-
-def open_trainer(workload: Workload, checkpoint: Path, runtime: Runtime, *, trace: bool) -> Trainer:
-    """Return this rank's trainer of a workload; no step has been run yet."""
-    return Trainer(
-        runtime,
-        checkpoint,
-        batch_size=workload.batch_size // workload.ranks,
-        seq_len=workload.seq_len,
-        sub_batches=workload.sub_batches,
-        reduction=workload.reduction,
-        trace=trace,
-    )
-
-
 def make_batches(workload: Workload, trainer: Trainer, number: int) -> list[list[NDArray[np.int32]]]:
     """Return this rank's inputs and targets, each (B of the rank, T), of so many steps."""
     batch_size = trainer.batch_size
@@ -120,7 +99,13 @@ class Run(NamedTuple):
 
     begin_ns: int
     end_ns: int
+    losses: list[float]
     trace: Trace | None
+
+    @property
+    def seconds(self) -> float:
+        """From the first begin to the last end."""
+        return (self.end_ns - self.begin_ns) * 1e-9
 
 
 def run_steps(trainer: Trainer, batches: Sequence[Sequence[NDArray[np.int32]]], *, trace: bool) -> Run:
@@ -132,14 +117,14 @@ def run_steps(trainer: Trainer, batches: Sequence[Sequence[NDArray[np.int32]]], 
     if comm:
         comm.Barrier()
     begin = time.monotonic_ns()
-    for inputs, targets in batches:
-        trainer.submit(inputs, targets)
+    losses = [trainer.submit(*batch) for batch in batches]
     trainer.wait()
     end = time.monotonic_ns()
     ended = read_clock(comm)
     own = on_rank_0(np.array([begin, end]), clock, ended).tolist()
     begins, ends = zip(*all_values(comm, own), strict=True)
-    return Run(min(begins), max(ends), on_one_clock(trainer.trace(), comm, clock, ended) if trace else None)
+    traced = on_one_clock(trainer.trace(), comm, clock, ended) if trace else None
+    return Run(min(begins), max(ends), [float(loss) for loss in losses], traced)
 
 
 def all_values(comm: Comm | None, value: _Value) -> list[_Value]:

@@ -21,6 +21,11 @@ KIND_COLORS: Mapping[str, tuple[float, float, float]] = {
 }
 """Red, green and blue, 0 to 1: colours that colour-blind people can tell apart (Okabe and Ito, 2008)."""
 
+HEX_COLORS: Mapping[str, str] = {
+    kind: "#" + "".join(f"{round(255 * part):02x}" for part in parts) for kind, parts in KIND_COLORS.items()
+}
+"""The same as a page and Graphviz write them."""
+
 
 def kind_of(operation: str) -> str:
     """Return the part of a step that an operation belongs to, one of `KIND_COLORS`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from starpullm.traces.content import KIND_COLORS, dependencies, kind_of, task_fields, task_name
+from starpullm.traces.content import HEX_COLORS, dependencies, kind_of, task_fields, task_name
 from starpullm.traces.run import TracedRun
 
 
@@ -13,13 +13,12 @@ def dot_lines(run: TracedRun) -> Iterator[str]:
     yield "digraph tasks {\n"
     yield '  node [shape=box, style=filled, fontname="sans-serif"];\n'
     for task in run.trace:
-        red, green, blue = (round(255 * part) for part in KIND_COLORS[kind_of(task.operation)])
         places = [f"step {task.step}"]
         places += [f"sub-batch {task.sub_batch}"] if task.sub_batch >= 0 else []
         places += [f"layer {task.layer}"] if task.layer >= 0 else []
         attributes = {
             "label": f"{task_name(task)}\n{', '.join(places)}",
-            "fillcolor": f"#{red:02x}{green:02x}{blue:02x}",
+            "fillcolor": HEX_COLORS[kind_of(task.operation)],
             "operation": task.operation,
             **task_fields(run, task),
         }

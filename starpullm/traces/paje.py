@@ -13,46 +13,18 @@ from starpullm.traces.content import KIND_COLORS, dependencies_of_run_tasks, kin
 from starpullm.traces.run import TracedRun
 
 _EVENTS = {
-    "PajeDefineContainerType": ("Alias string", "Type string", "Name string"),
-    "PajeDefineStateType": ("Alias string", "Type string", "Name string"),
-    "PajeDefineLinkType": (
-        "Alias string",
-        "Type string",
-        "StartContainerType string",
-        "EndContainerType string",
-        "Name string",
-    ),
-    "PajeDefineEntityValue": ("Alias string", "Type string", "Name string", "Color color"),
-    "PajeCreateContainer": ("Time date", "Alias string", "Type string", "Container string", "Name string"),
-    "PajeDestroyContainer": ("Time date", "Type string", "Name string"),
-    "PajePushState": (
-        "Time date",
-        "Type string",
-        "Container string",
-        "Value string",
-        "Task string",
-        "Step string",
-        "SubBatch string",
-        "Layer string",
-    ),
-    "PajePopState": ("Time date", "Type string", "Container string"),
-    "PajeStartLink": (
-        "Time date",
-        "Type string",
-        "Container string",
-        "StartContainer string",
-        "Value string",
-        "Key string",
-    ),
-    "PajeEndLink": (
-        "Time date",
-        "Type string",
-        "Container string",
-        "EndContainer string",
-        "Value string",
-        "Key string",
-    ),
+    "PajeDefineContainerType": "Alias Type Name",
+    "PajeDefineStateType": "Alias Type Name",
+    "PajeDefineLinkType": "Alias Type StartContainerType EndContainerType Name",
+    "PajeDefineEntityValue": "Alias Type Name Color",
+    "PajeCreateContainer": "Time Alias Type Container Name",
+    "PajeDestroyContainer": "Time Type Name",
+    "PajePushState": "Time Type Container Value Task Step SubBatch Layer",
+    "PajePopState": "Time Type Container",
+    "PajeStartLink": "Time Type Container StartContainer Value Key",
+    "PajeEndLink": "Time Type Container EndContainer Value Key",
 }
+_TYPES = {"Time": "date", "Color": "color"}  # all other fields are strings
 _NUMBERS = {name: number for number, name in enumerate(_EVENTS)}
 # At one time a state ends before a link leaves it, and a link arrives before the state that it leads to begins. The end
 # of a task without a duration comes last.
@@ -64,7 +36,7 @@ def paje_lines(run: TracedRun) -> Iterator[str]:
     """Yield the lines of a Paje file."""
     for number, (name, fields) in enumerate(_EVENTS.items()):
         yield f"%EventDef {name} {number}\n"
-        yield from (f"% {field}\n" for field in fields)
+        yield from (f"% {field} {_TYPES.get(field, 'string')}\n" for field in fields.split())
         yield "%EndEventDef\n"
     yield from _types(run)
     yield _line("PajeCreateContainer", _seconds(0), "run", "Run", "0", "run")

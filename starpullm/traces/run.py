@@ -120,10 +120,7 @@ def save_run(path: StrPath, run: TracedRun) -> None:
     for table, stored in ((trace.tasks, tasks), (trace.accesses, accesses)):
         for name in stored.dtype.names or ():
             stored[name] = table[name]
-    ranks = [
-        {"host": rank.host, "partition": rank.partition, "clock_uncertainty_ns": rank.clock_uncertainty_ns}
-        for rank in run.ranks
-    ]
+    ranks = [asdict(rank) for rank in run.ranks]
     handles = [(handle.name, handle.bytes) for handle in trace.handles]
     clock = {"unix_ns": run.unix_ns}
     write_trace_file(

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-
-import numpy as np
+from typing import NamedTuple
 
 from starpullm.data.generator import initial_checkpoint
 from starpullm.data.loader import TokenLoader
@@ -29,54 +26,39 @@ LEARNING_RATE = 1e-3
 SEED = 42
 
 
-@dataclass(frozen=True)
-class DemoRun:
-    """The results of one run; ``state_sha256`` is the hash of parameters, m and v.
+class DemoRun(NamedTuple):
+    """The results of one run.
 
-    ``reloads`` says whether the saved checkpoint, if any, has the bits of the parameters.
+    ``losses`` are the bits of all losses, ``state_sha256`` is the hash of parameters, m and v. ``reloads`` says whether
+    the saved checkpoint, if any, has the bits of the parameters.
     """
 
-    partition: str
-    sub_batches: int
-    losses: tuple[np.float32, ...]
+    losses: tuple[bytes, ...]
     tokens_per_ms: float
     state_sha256: str
     reloads: bool
 
-    def has_losses_of(self, other: DemoRun) -> bool:
-        """Return whether all losses have the same bits as another run's."""
-        return [loss.tobytes() for loss in self.losses] == [loss.tobytes() for loss in other.losses]
 
-
-def encode_text(directory: Path) -> Path:
-    """Write the sonnets of the package as a token file, one token per byte, and return its path."""
+def prepare(directory: Path) -> tuple[Path, Path]:
+    """Write an untrained model, and the sonnets of the package with one token per byte; return the paths."""
     text = resources.files("starpullm.training").joinpath("sonnets.txt").read_text(encoding="utf-8")
-    path = directory / "sonnets.tokens.bin"
-    write_tokens(path, byte_encoding().encode(text))
-    return path
-
-
-def new_model(directory: Path) -> Path:
-    """Write an untrained model and return its path."""
-    path = directory / "untrained.bin"
-    initial_checkpoint(path, CONFIG, SEED)
-    return path
+    model, tokens = directory / "untrained.bin", directory / "sonnets.tokens.bin"
+    initial_checkpoint(model, CONFIG, SEED)
+    write_tokens(tokens, byte_encoding().encode(text))
+    return model, tokens
 
 
 def run(
     checkpoint: Path,
     tokens: Path,
-    *,
     partition: str,
     sub_batches: int,
     report: Callable[[StepReport], None],
     save: Path | None = None,
-    num_steps: int = NUM_STEPS,
 ) -> DemoRun:
     """Train from a checkpoint on a partition; ``report`` is called after each step."""
     loader = TokenLoader(tokens, BATCH_SIZE, SEQ_LEN, vocab_size=CONFIG.vocab_size)
-    losses: list[np.float32] = []
-    tokens_per_ms = math.nan
+    losses: list[bytes] = []
     with (
         Runtime(partition) as runtime,
         Trainer(
@@ -88,16 +70,15 @@ def run(
             learning_rate=LEARNING_RATE,
         ) as trainer,
     ):
-        for step in train(trainer, loader, num_steps):
-            losses.append(step.loss)
-            tokens_per_ms = step.tokens_per_ms
+        for step in train(trainer, loader, NUM_STEPS):
+            losses.append(step.loss.tobytes())
             report(step)
         digest = hashlib.sha256()
         for group in ("params", "m", "v"):
             for name in trainer.tensor_names(group):
                 digest.update(trainer.tensor(group, name).tobytes())
         reloads = save is None or _reloads(trainer, save)
-    return DemoRun(partition, sub_batches, tuple(losses), tokens_per_ms, digest.hexdigest(), reloads)
+    return DemoRun(tuple(losses), step.tokens_per_ms, digest.hexdigest(), reloads)
 
 
 def _reloads(trainer: Trainer, path: Path) -> bool:

@@ -24,15 +24,14 @@ from starpullm.speed.gate import (
     ERROR_RATE,
     MIN_ROUNDS,
     MIN_STORED,
-    RESOLUTION,
-    STEP,
     BuildsResult,
+    Speed,
     StoredResult,
-    Verdict,
     compare_builds,
     compare_with_stored,
 )
-from starpullm.speed.gate_statistics import interval, student
+from starpullm.speed.verdict import RESOLUTION, Verdict, interval, student
+from starpullm.speed.worker import STEP
 
 ROUNDS = 64
 OPERATIONS = {"matmul_forward": 3e-3, "attention_backward": 2e-3, "gelu_backward": 1e-3, "mean_loss": 1e-6}
@@ -74,7 +73,8 @@ def measured(
 
 
 def compare(series: tuple[Series, Series, Series], tasks: Mapping[str, int] = TASKS) -> BuildsResult:
-    return compare_builds("here", *series, tasks=tasks, tokens=512, flops=10**9, limit_gflops=250.0)
+    seconds = statistics.median(turn[STEP] for turn in series[0])
+    return compare_builds("here", *series, tasks=tasks, speed=Speed(0.512 / seconds, 250.0, 4e-3 / seconds))
 
 
 def named(result: BuildsResult, verdict: Verdict) -> set[str]:
@@ -219,7 +219,7 @@ def test_refusals() -> None:
     with pytest.raises(InvalidArgumentError, match="rounds: found 15, 15 and 15"):
         compare((new[:few], baseline[:few], control[:few]))
     with pytest.raises(InvalidArgumentError, match=r"budget: found 0\.1, expected 0 to 0\.05"):
-        compare_builds("here", new, baseline, control, tasks=TASKS, tokens=1, flops=1, limit_gflops=1.0, budget=0.1)
+        compare_builds("here", new, baseline, control, tasks=TASKS, speed=Speed(1.0, 1.0, 1.0), budget=0.1)
 
 
 def test_lines_and_json_of_two_builds() -> None:
@@ -242,7 +242,7 @@ def test_lines_and_json_of_two_builds() -> None:
 
 
 def compare_stored(fraction: float, stored: list[float]) -> StoredResult:
-    return compare_with_stored("here", fraction, stored, tokens_per_ms=40.0, limit_gflops=250.0)
+    return compare_with_stored("here", Speed(40.0, 250.0, fraction), stored)
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,7 @@ def test_interval_by_its_definition() -> None:
 
 
 def test_modules_can_be_imported_without_scipy() -> None:
-    modules = "starpullm.commands, starpullm.pytest_plugin.options, starpullm.speed.rounds"
+    modules = "starpullm.commands, starpullm.pytest_plugin.options, starpullm.speed.turns"
     code = f"import sys; sys.modules['scipy'] = None; import {modules}"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 

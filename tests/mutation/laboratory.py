@@ -29,8 +29,8 @@ from starpullm.golden.records import shipped_record
 from starpullm.processes.children import Answered, Hung
 from starpullm.processes.job import Completed, Job, TimedOut, run_job
 from starpullm.pytest_plugin.options import PERTURBING
-from starpullm.speed.rounds import open_rounds
-from starpullm.speed.turns import Contender
+from starpullm.speed.contender import Contender
+from starpullm.speed.turns import taking_turns, with_control
 from starpullm.speed.workload import Workload
 
 from ..native.limits.operations import operation_growth
@@ -308,25 +308,17 @@ def speed(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     model = laboratory.directory / "speed.bin"
     generate_checkpoint(model, record.model, record.seed)
     new = Contender("library", environment=laboratory.environment)
-    baseline = Contender(
-        "without the defect", environment={**laboratory.environment, "STARPULLM_LIB": str(laboratory.without_defect)}
-    )
+    baseline = Contender("without the defect", library=laboratory.without_defect, environment=laboratory.environment)
     workload = Workload(
         model=record.name,
         batch_size=record.batch_size,
         seq_len=record.seq_len,
         partition="1x1",
-        scheduler="lws",
-        sub_batches=1,
-        reduction="ordered",
-        ranks=1,
-        iterations=1,
-        warm_up=1,
     )
-    with open_rounds(workload, model, new, baseline) as rounds:
+    with taking_turns(workload, model, with_control(new, baseline)) as turns:
         for _ in range(ROUNDS):
-            rounds.run_round()
-        results = rounds.decide(BUDGET), rounds.compare_costs()
+            turns.run_round()
+        results = turns.decide(turns.finish(), BUDGET), turns.compare_costs()
     for result in results:  # "inconclusive", on a busy machine, is no alarm
         if result.outcome is Outcome.FAILED:
             yield Catch(name, result.finding)

@@ -276,3 +276,14 @@ def _report(command: Sequence[str], ending: str, stdout: str, stderr: str) -> st
     return (
         f"child: {ending}\ncommand: {' '.join(command)}\n---- standard output\n{stdout}\n---- standard error\n{stderr}"
     )
+
+
+def assert_refused(run: Finished, *parts: str, returncode: int = 2) -> None:
+    """There is one sentence on standard error, after the usage if the options were wrong, and nothing else."""
+    run.check(returncode)
+    *usage, sentence = run.stderr.splitlines()
+    assert sentence.startswith("Error: "), run
+    assert not usage or usage[0].startswith("Usage: "), run
+    assert [part for part in parts if part not in sentence] == [], run
+    assert "Traceback" not in run.stdout + run.stderr
+    assert run.stdout == "", run

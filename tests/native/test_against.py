@@ -98,10 +98,13 @@ def test_text() -> None:
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (("--against", "blas", "--blas-library", "no-such-blas"), 'blas: blas_library: found "no-such-blas"'),
+        (
+            ("--against", "blas", "--blas-library", "no-such-blas"),
+            'blas, 1x1, S = 1, ordered, blas: blas_library: found "no-such-blas"',
+        ),
         ((*BLAS, "--ranks", 2), "against: expected a strict configuration of one rank"),
         ((*BLAS, "--matmul", "blas"), "against: expected a strict configuration of one rank"),
-        ((*BLAS, "--seq-len", 99), "strict: seq_len: found 99, expected 1 to 16"),
+        ((*BLAS, "--seq-len", 99), "strict, 1x1, S = 1, ordered: seq_len: found 99, expected 1 to 16"),
         ((*BLAS, "--time-limit", 0), "'--time-limit': 0.0 is not in the range x>0"),
     ],
 )

@@ -153,7 +153,9 @@ def test_what_cannot_be_measured(args: tuple[object, ...], sentence: str) -> Non
 
 def test_a_child_that_is_not_done_in_time() -> None:
     run = run_cli("bench", "--model", "tiny", "--time-limit", 0.1, timeout=TIMEOUT, environment=TWO_CORES).check(4)
-    assert run.stderr.startswith("Error: 1x1, S = 1, ordered: the start had not ended after 0.1 s, so its process was ")
+    assert run.stderr.startswith(
+        "Error: tiny, 1x1, S = 1, ordered: the start had not ended after 0.1 s, so its process was "
+    )
 
 
 # ---- What the processor can do ----

@@ -5,19 +5,20 @@ All measurements run in child processes. No test expects a certain speed of the 
 
 from __future__ import annotations
 
-import os
 import subprocess
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from starpullm.checks.result import json_value
 from starpullm.data.generator import generate_checkpoint
-from starpullm.errors import RuntimeFailureError
+from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.golden.records import shipped_record
-from starpullm.speed.gate import BUDGET, Verdict
-from starpullm.speed.rounds import open_rounds, open_series
-from starpullm.speed.turns import Contender
+from starpullm.speed.contender import Contender
+from starpullm.speed.gate import BUDGET
+from starpullm.speed.turns import taking_turns, with_control
+from starpullm.speed.verdict import Verdict
 from starpullm.speed.workload import Workload
 
 from .children import TWO_CORES, Reply, attempt, run_function
@@ -32,12 +33,7 @@ def workload(ranks: int = 1, **changes: Any) -> Workload:
         "batch_size": RECORD.batch_size * ranks,
         "seq_len": RECORD.seq_len,
         "partition": "1x1",
-        "scheduler": "lws",
-        "sub_batches": 1,
-        "reduction": "ordered",
         "ranks": ranks,
-        "iterations": 1,
-        "warm_up": 1,
     }
     return Workload(**{**values, **changes})
 
@@ -45,12 +41,12 @@ def workload(ranks: int = 1, **changes: Any) -> Workload:
 def two_builds(directory: str, environment: dict[str, str], rounds: int) -> dict[str, Any]:
     checkpoint = Path(directory) / "model.bin"
     generate_checkpoint(checkpoint, RECORD.model, RECORD.seed)
-    new, baseline = Contender("new", None, environment), Contender("baseline")
-    with open_rounds(workload(), checkpoint, new, baseline) as opened:
+    builds = with_control(Contender("new", environment=environment), Contender("baseline"))
+    with taking_turns(workload(), checkpoint, builds) as turns:
         for _ in range(rounds):
-            assert opened.run_round() == opened.new.seconds[-1]["step"] > 0
-        result = opened.decide(BUDGET)
-        return {"result": result.as_json(), "costs": opened.compare_costs().as_json(), "peaks": len(new.peaks)}
+            assert turns.run_round() == turns.new.seconds[-1]["step"] > 0
+        result = turns.decide(turns.finish(), BUDGET)
+        return {"result": result.as_json(), "costs": turns.compare_costs().as_json(), "peaks": len(turns.new.peaks)}
 
 
 def test_reference_kernels_are_slower_than_vectors(tmp_path: Path) -> None:
@@ -64,7 +60,7 @@ def test_reference_kernels_are_slower_than_vectors(tmp_path: Path) -> None:
     assert told["costs"]["outcome"] == "passed"
     assert told["costs"]["now"] == told["costs"]["baseline"]
     assert told["costs"]["now"]["tasks"] > told["costs"]["now"]["path_tasks"] > 0
-    assert told["peaks"] == 4
+    assert told["peaks"] == 6
 
 
 def test_a_build_against_itself_isn_t_slower(tmp_path: Path) -> None:
@@ -86,9 +82,9 @@ def bits_of_two_builds(directory: str, preloaded: str) -> list[Any]:
         ("ordered", {"LD_PRELOAD": preloaded}),
         ("redux", {}),
     ):
-        new, baseline = Contender("new", None, environment), Contender("baseline")
-        with open_rounds(workload(reduction=reduction, sub_batches=3), checkpoint, new, baseline) as opened:
-            result = opened.compare_bits()
+        builds = with_control(Contender("new", environment=environment), Contender("baseline"))
+        with taking_turns(workload(reduction=reduction, sub_batches=3), checkpoint, builds) as turns:
+            result = turns.compare_bits()
             results.append(None if result is None else result.as_json())
     return results
 
@@ -112,15 +108,14 @@ def test_builds_with_other_bits_are_found(tmp_path: Path) -> None:
 def series(directory: str, ranks: int) -> dict[str, Any]:
     checkpoint = Path(directory) / "model.bin"
     generate_checkpoint(checkpoint, RECORD.model, RECORD.seed)
-    with open_series(workload(ranks), checkpoint, Contender("own")) as opened:
-        steps = [opened.take_turn() for _ in range(3)]
-        limit, fraction = opened.finish()
+    with taking_turns(workload(ranks), checkpoint, [Contender("own")]) as turns:
+        steps = [turns.run_round() for _ in range(3)]
+        speed = turns.finish()
         return {
             "steps": steps,
-            "seconds": json_value(opened.seconds),
-            "limit": limit,
-            "fraction": fraction,
-            "cost": asdict(opened.cost),
+            "seconds": json_value(turns.new.seconds),
+            "fraction": speed.fraction_of_limit,
+            "cost": turns.new.first["cost"],
         }
 
 
@@ -146,7 +141,7 @@ def impossible(directory: str) -> Reply:
     generate_checkpoint(checkpoint, RECORD.model, RECORD.seed)
 
     def run() -> None:
-        with open_series(workload(scheduler="none"), checkpoint, Contender("own")):
+        with taking_turns(workload(scheduler="none"), checkpoint, [Contender("own")]):
             pass
 
     return attempt(run)
@@ -154,8 +149,8 @@ def impossible(directory: str) -> Reply:
 
 def test_an_impossible_workload_is_reported_with_its_contender(tmp_path: Path) -> None:
     reply = run_function(impossible, tmp_path, timeout=TIMEOUT, environment=TWO_CORES)
-    assert reply["raised"] == RuntimeFailureError.__name__
-    assert reply["text"].startswith('own, 1x1, S = 1, ordered: InvalidArgumentError: scheduler: "none" is unknown')
+    assert reply["raised"] == InvalidArgumentError.__name__
+    assert reply["text"].startswith('own, 1x1, S = 1, ordered: scheduler: "none" is unknown')
 
 
 def killed(directory: str) -> Reply:
@@ -163,11 +158,10 @@ def killed(directory: str) -> Reply:
     generate_checkpoint(checkpoint, RECORD.model, RECORD.seed)
 
     def run() -> None:
-        with open_series(workload(), checkpoint, Contender("own")) as opened:
-            opened.take_turn()
-            [pid] = opened.pids
-            os.kill(pid, 9)
-            opened.take_turn()
+        with taking_turns(workload(), checkpoint, [Contender("own")]) as turns:
+            turns.run_round()
+            psutil.Process().children(recursive=True)[-1].kill()
+            turns.run_round()
 
     return attempt(run)
 

@@ -1,6 +1,6 @@
 """Bitwise parity with llm.c over partitions, schedulers, sub-batches and topologies, through the command line.
 
-Collected by pytest. Exit statuses on bad records are in test_cli.py.
+Collected by pytest. Exit statuses on bad records are in test_cli_parity.py.
 """
 
 from __future__ import annotations

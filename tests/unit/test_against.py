@@ -9,7 +9,7 @@ import pytest
 
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.speed.against import LOSS_TOLERANCE, Spread, check_losses, compare
-from starpullm.speed.noise import median_interval
+from starpullm.speed.verdict import median_interval
 
 from .workloads import workload
 
@@ -38,7 +38,7 @@ def test_losses_that_do_not(second: float) -> None:
 )
 def test_what_cannot_be_compared(changes: dict[str, object]) -> None:
     with pytest.raises(InvalidArgumentError, match="expected a strict configuration of one rank"):
-        compare(workload(**changes), Path("none.bin"), [], time_limit=1.0, progress=lambda: None)
+        compare(workload(**changes), Path("none.bin"), [], 1.0, progress=lambda: None)
 
 
 @pytest.mark.parametrize(("count", "cut"), [(1, 0), (5, 0), (6, 0), (8, 0), (9, 1), (10, 1), (20, 5)])

@@ -24,7 +24,7 @@ from starpullm.speed.against import Comparison, ContenderSpeed, Spread
 from starpullm.speed.measure import Throughput
 from starpullm.speed.workload import Workload
 
-from .workloads import workload
+from .workloads import throughput, workload
 
 
 def commands(command: click.Command, *names: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -203,31 +203,6 @@ def test_record_is_refused_on_several_ranks(tmp_path: Path) -> None:
 
 
 # ---- What bench prints ----
-
-
-def throughput(workload: Workload, limits: tuple[float, float] = (100.0, 101.0)) -> Throughput:
-    return Throughput(
-        configuration=workload,
-        processor="some processor, 2 cores",
-        simd_level="ref",
-        matmul="strict",
-        tokens_per_ms=2.0,
-        step_seconds=0.016,
-        traced_step_seconds=0.017,
-        matmul_flops=1_000_000,
-        matmul_gflops=50.0,
-        matmul_limit_gflops=100.0,
-        matmul_limit_range=list(limits),
-        fma_peak_gflops=None,
-        fraction_of_limit=0.5,
-        kernel_fraction=0.5,
-        runtime_overhead_fraction=0.25,
-        waiting_fraction=0.25,
-        idle_fractions=[0.5],
-        seconds_by_operation={"matmul_forward": 0.01, "adamw_update": 0.005},
-        tasks_per_step=93.0,
-        peak_rss_bytes=60_000_000,
-    )
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from starpullm.checks.isolation import DEFAULT_TIME_LIMIT, MAX_TIME_LIMIT
 from starpullm.pytest_plugin.options import OPTIONS
 from starpullm.speed.gate import BUDGET
-from starpullm.speed.rounds import ROUNDS
+from starpullm.speed.turns import ROUNDS
 
 
 def test_defaults_are_those_of_the_package() -> None:

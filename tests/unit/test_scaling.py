@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from starpullm.report.scaling import Point, panels
+from starpullm.report.charts import Point, panels
 
 
 def point(partition: str, batch_size: int, *, ranks: int = 1, speed: float = 1.0) -> Point:

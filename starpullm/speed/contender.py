@@ -1,0 +1,113 @@
+"""What runs a workload in processes of its own, alone or in turn with others."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from starpullm.errors import InvalidArgumentError, StarpullmError
+from starpullm.processes.children import START_SECONDS, Child, Lost, Raised, Reply, Service
+from starpullm.processes.job import ExitedWith
+from starpullm.speed import worker
+from starpullm.speed.workload import Workload
+
+
+class Contender:
+    """One process, or the ranks of a job, that run a workload; they are stopped while there is no request to answer.
+
+    Parameters
+    ----------
+    name
+        Its name in messages.
+    service
+        What runs in its processes; it answers the same requests as ``worker.serve``.
+    library
+        The native library that its processes open; None: the one that this process would open.
+    environment
+        Environment variables that are added to those of this process.
+    changes
+        Fields of the workload whose values are not those of the other contenders.
+    """
+
+    first: Mapping[str, Any]
+    """The answer to the request ``"first"``: what is the same in all turns."""
+
+    def __init__(
+        self,
+        name: str,
+        service: Callable[..., Service] = worker.serve,
+        *,
+        library: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        **changes: Any,
+    ) -> None:
+        self.name = name
+        self.library = library
+        self.environment = {**(environment or {}), **({"STARPULLM_LIB": str(library)} if library else {})}
+        self._service = service
+        self._changes = changes
+        self.seconds: list[dict[str, float]] = []
+        """For each turn: the seconds of a step, and of a step's kernels by operation."""
+        self.peaks: list[float] = []
+        """The limit of the workload's cores in 10^9 operations per second, measured before and after the turns."""
+
+    def start(
+        self,
+        workload: Workload,
+        checkpoint: Path,
+        time_limit: float,
+        stack: ExitStack,
+        start_limit: float = START_SECONDS,
+    ) -> None:
+        """Start the processes, which the stack ends; limits are in seconds, for each answer and for the start.
+
+        Errors are those of `ask`.
+        """
+        own = replace(workload, **self._changes)
+        self._time_limit = time_limit
+        self._child = stack.enter_context(
+            Child(
+                f"{self.name}, {own}",
+                self._service,
+                {"workload": asdict(own), "checkpoint": str(checkpoint)},
+                ranks=own.ranks,
+                environment=self.environment,
+                request_name="the measurement",
+            )
+        )
+        self._value(self._child.start(start_limit))
+
+    def ask(self, request: str) -> Any:
+        """Return the answer to a request.
+
+        Raises
+        ------
+        InvalidArgumentError, FormatError, MissingDependencyError
+            If the workload isn't possible.
+        RuntimeFailureError
+            If the processes fail for another reason, or don't answer in time.
+        """
+        return self._value(self._child.ask(request, self._time_limit))
+
+    def take_turn(self) -> None:
+        """Run a turn, while the other contenders are stopped; errors are those of `ask`."""
+        self.seconds.append(self.ask("turn"))
+
+    @property
+    def step_seconds(self) -> float:
+        """The median over turns."""
+        return statistics.median(of[worker.STEP] for of in self.seconds)
+
+    def _value(self, reply: Reply) -> Any:
+        name = self._child.name
+        if isinstance(reply, Raised) and reply.kind in worker.REFUSALS:
+            raise worker.REFUSALS[reply.kind](f"{name}: {reply.sentence}")
+        if isinstance(reply, Lost) and isinstance(reply.ending, StarpullmError):
+            raise reply.ending
+        if isinstance(reply, Lost) and isinstance(reply.ending, ExitedWith) and reply.ending.status == worker.REFUSED:
+            raise InvalidArgumentError(f"{name}: {reply.ending.sentence}")
+        return reply.result()

@@ -1,0 +1,298 @@
+"""``starpullm parity``: how it tells equal and differing bits, and what can't be compared.
+
+Parity on many configurations is in test_parity.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from starpullm.commands.reporting import command_report
+from starpullm.golden.records import shipped_record, tensor_digest
+from starpullm.report import PageError, read_document
+
+from .children import (
+    TWO_CORES,
+    assert_refused,
+    run_cli,
+)
+
+TINY = shipped_record("tiny")
+ODD = shipped_record("odd").path
+
+
+def test_parity(tmp_path: Path) -> None:
+    """The report has a recording of each place, and says what else there is to compare."""
+    run = run_cli(
+        "parity",
+        TINY.path,
+        "--sub-batches",
+        "all",
+        "--partition",
+        "1x1",
+        "--partition",
+        "2x1",
+        "--scheduler",
+        "eager",
+        "--report",
+        tmp_path / "out",
+        environment=TWO_CORES,
+    ).check()
+    equal = "570 tensors over 3 steps, 0 differ"
+    assert run.stdout.splitlines() == [
+        *(f"tiny {p} eager sub-batches {s} ordered: {equal}" for p in ("1x1", "2x1") for s in (1, 2)),
+        "parity: 2280 tensors over 12 steps, 0 differ",
+    ]
+    assert run.stderr == ""
+    report = read_document(tmp_path / "out" / "report.json")
+    assert (report["state"], report["exit_status"], len(report["tests"])) == ("ended", 0, 4)
+    assert [of["configuration"] for of in report["recordings"]] == ["1x1 eager", "2x1 eager"]
+    assert "partition 1x2" in [entry["what"] for entry in report["not_checked"]]
+
+
+def test_a_page_that_cannot_be_made_costs_no_result(tmp_path: Path) -> None:
+    """The command shows its results first; then one sentence says what was wrong."""
+    shown = []
+
+    def run_command() -> None:
+        with command_report(tmp_path / "out", "starpullm parity") as report:
+            report.document["recordings"].append({"tasks": {}})
+            report.renew()
+            report.end(0)
+            shown.append("results")
+
+    with pytest.raises(PageError, match=r"out/index.html: can't be made of report.json: KeyError: 'worker'$"):
+        run_command()
+    assert shown == ["results"]
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["state"] == "ended"
+
+
+def test_parity_last_line() -> None:
+    run = run_cli("parity", TINY.path).check()
+    assert run.stdout.splitlines()[-1] == "parity: 570 tensors over 3 steps, 0 differ"
+
+
+def test_parity_json() -> None:
+    run = run_cli("parity", TINY.path, "--json").check()
+    assert json.loads(run.stdout) == [
+        {
+            "record": "tiny",
+            "reference": "golden record",
+            "partition": "1x1",
+            "scheduler": "lws",
+            "ranks": 1,
+            "sub_batches": 1,
+            "reduction": "ordered",
+            "matmul": "strict",
+            "outcome": "passed",
+            "steps": 3,
+            "name": "parity",
+            "finding": "570 tensors over 3 steps, 0 differ",
+            "compared": 570,
+            "unit": "tensors",
+            "measured": 0,
+            "limit": 0,
+            "differences": [],
+            "first": None,
+            "different_functions": [],
+        }
+    ]
+    assert run.stderr == ""
+
+
+def test_parity_says_which_records_are_left_out() -> None:
+    """Those of a batch that the sub-batches don't divide; the last line counts the others."""
+    run = run_cli("parity", "--sub-batches", 12).check()
+    assert run.stdout.splitlines()[-1] == "parity: 4240 tensors over 8 steps, 0 differ"
+    names = [line.split()[2] for line in run.stderr.splitlines()]
+    assert names == ["tiny", "odd", "small", "single", "long", "wide"]
+    assert run.stderr.startswith(
+        "note: record tiny is left out: sub_batches: found 12, expected a divisor of the batch size 2\n"
+    )
+
+
+def test_parity_finds_shipped_records() -> None:
+    run = run_cli("parity", "tiny.json").check()
+    assert run.stdout.splitlines()[-1] == "parity: 570 tensors over 3 steps, 0 differ"
+    assert_refused(run_cli("parity", "tinny"), "tinny: no such file", "shipped record: tiny, odd, small")
+
+
+def changed_record(path: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """A copy of tiny's record with something changed."""
+    content = json.loads(TINY.path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    return path
+
+
+OTHER_DIGEST = "0" * 32
+
+
+def change_digests(content: dict[str, Any], *tensors: tuple[int, str, str]) -> None:
+    for step, group, tensor in tensors:
+        assert tensor in content["steps"][step][group]
+        content["steps"][step][group][tensor] = OTHER_DIGEST
+
+
+def test_parity_with_one_difference(tmp_path: Path) -> None:
+    record = changed_record(tmp_path / "one.json", lambda content: change_digests(content, (1, "grads", "qkvw[1]")))
+    run = run_cli("parity", record).check(1)
+    line, *details, last = run.stdout.splitlines()
+    assert line.endswith("570 tensors over 3 steps, 1 differ; first step 1, grads/qkvw[1]")
+    assert details == [
+        "  first: step 1, grads/qkvw[1]",
+        f"    expected digest {OTHER_DIGEST}, found {TINY.steps[1].digests['grads']['qkvw[1]']}",
+        "    expected values: the record has a digest only, and a run on 1x1 with the ref kernels has the digest that "
+        "was found",
+        "    written last by matmul_backward_weight (step 1, sub-batch 0, layer 1) on worker 0 of rank 0",
+    ]
+    assert last == "parity: 570 tensors over 3 steps, 1 differ"
+
+
+def test_parity_names_the_element_of_the_record(tmp_path: Path) -> None:
+    """The record of tiny has the values of its first and last step."""
+    name = "attprojw[1]"
+
+    def change(content: dict[str, Any]) -> None:
+        with np.load(TINY.path.with_suffix(".npz")) as file:
+            arrays = dict(file)
+        values = arrays["2/params/attprojw"][1]
+        values[3, 5] = np.nextafter(values[3, 5], np.float32(2))
+        values[15, 15] = -values[15, 15]
+        np.savez(tmp_path / "element.npz", **arrays)
+        content["steps"][2]["params"][name] = tensor_digest(values)
+
+    record = changed_record(tmp_path / "element.json", change)
+    [result] = json.loads(run_cli("parity", record, "--json").check(1).stdout)
+    first = result["first"]
+    assert first["difference"]["tensor"] == name
+    assert first["source"] == "the record's"
+    bits = first["bits"]
+    values = TINY.raw_tensor(2, "params", name)
+    assert values is not None
+    assert (bits["differing"], bits["index"], bits["position"], bits["ulps"]) == (2, 53, [3, 5], 1)
+    assert bits["found_bits"] == f"{values[3, 5].view(np.uint32):08x}"
+    assert bits["found"] == float(values[3, 5])
+    assert [count["count"] for count in bits["ulp_counts"]] == [1, 1]
+    [writer] = first["writers"]
+    assert (writer["operation"], writer["layer"], writer["sub_batch"]) == ("adamw_update", 1, -1)
+
+
+def test_parity_with_other_bits() -> None:
+    """A sum in another order has other bits. The expected values come from a run in the record's order."""
+    record = ODD
+    options = ("--sub-batches", "3", "--reduction", "tree", "--partition", "2x1")
+    run = run_cli("parity", record, *options, environment=TWO_CORES).check(1)
+    lines = run.stdout.splitlines()
+    assert lines[0].endswith("differ; first step 0, grads/lnfw")
+    assert lines[2] == "    28 of 40 elements (40,) differ (70 %)"
+    assert lines[3] == "    the first is element 0, [0]"
+    assert re.fullmatch(
+        r"    expected 0x3a21a02c \(0\.000616\d+\), found 0x3a21a029 \(0\.000616\d+\), 3 ULP off", lines[4]
+    )
+    assert lines[5].startswith("    elements by ULPs off: 1: 11, 2 to 3: 9, 4 to 7: 4, ")
+    assert lines[6] == "    expected values: from a run on 1x1 with the ref kernels, which has the record's digest"
+    assert re.fullmatch(r"    written last by gradient_add \(step 0, sub-batch 0\) on worker [01] of rank 0", lines[7])
+    assert lines[8] == "  then: step 0, grads/lnfb"
+    assert lines[-2].endswith("more, see --json")
+
+
+def test_parity_names_the_first_in_order_of_execution(tmp_path: Path) -> None:
+    """That is not the order of the file: forward, then backward from the last block, then the update."""
+    order = [
+        (1, "activations", "preatt[0]"),
+        (1, "activations", "atty[0]"),
+        (1, "activations", "ln1[1]"),
+        (1, "activation_grads", "fch[1]"),
+        (1, "grads", "fcw[1]"),
+        (1, "activation_grads", "fch[0]"),
+        (1, "grads", "wte"),
+        (1, "params", "wte"),
+        (2, "activations", "encoded"),
+    ]
+    record = changed_record(tmp_path / "many.json", lambda content: change_digests(content, *reversed(order)))
+    run = run_cli("parity", record, "--json").check(1)
+    [result] = json.loads(run.stdout)
+    assert result["outcome"] == "failed"
+    assert result["compared"] == 570
+    found = [(entry["step"], entry["group"], entry["tensor"]) for entry in result["differences"]]
+    assert found == order
+    assert {entry["expected_digest"] for entry in result["differences"]} == {OTHER_DIGEST}
+    first = result["differences"][0]
+    assert first["found_digest"] == TINY.steps[1].digests["activations"]["preatt[0]"]
+
+
+def test_parity_of_the_mean_loss(tmp_path: Path) -> None:
+    def change(content: dict[str, Any]) -> None:
+        content["steps"][0].update(mean_loss=4.0, mean_loss_bits="40800000")
+
+    run = run_cli("parity", changed_record(tmp_path / "loss.json", change)).check(1)
+    assert "1 differ; first step 0, loss/mean_loss" in run.stdout
+    found = TINY.steps[0]
+    assert f"expected 0x40800000 (4.0), found 0x{found.mean_loss_bits} ({np.float32(found.mean_loss)!s})" in run.stdout
+    assert "written last by mean_loss (step 0, sub-batch 0) on worker 0 of rank 0" in run.stdout
+
+
+def change_libm(content: dict[str, Any]) -> None:
+    content["libm_fingerprint"] = {**TINY.libm_fingerprint, "expf": "0" * 64, "powf": "1" * 64}
+
+
+def test_parity_on_another_libm(tmp_path: Path) -> None:
+    """It is never reported as equal, even if another record is."""
+    record = changed_record(tmp_path / "libm.json", change_libm)
+    run = run_cli("parity", record).check(3)
+    line, last = run.stdout.splitlines()
+    assert line.endswith("not comparable, this libm has another expf, powf")
+    assert last == "parity: not comparable on this machine"
+    run = run_cli("parity", record, TINY.path).check(3)
+    assert run.stdout.splitlines()[-1] == "parity: not comparable on this machine"
+    [result] = json.loads(run_cli("parity", record, "--json").check(3).stdout)
+    assert result["outcome"] == "not comparable"
+    assert result["different_functions"] == ["expf", "powf"]
+    assert result["compared"] == 0
+    assert result["differences"] == []
+
+
+def test_parity_counts_differences_beside_another_libm(tmp_path: Path) -> None:
+    libm = changed_record(tmp_path / "libm.json", change_libm)
+    one = changed_record(tmp_path / "one.json", lambda content: change_digests(content, (0, "m", "wte")))
+    run = run_cli("parity", libm, one).check(1)
+    assert run.stdout.splitlines()[-1] == "parity: 570 tensors over 3 steps, 1 differ"
+
+
+def test_parity_of_broken_records(tmp_path: Path) -> None:
+    broken = tmp_path / "[x] broken.json"
+    broken.write_text('{"config": ')
+    assert_refused(run_cli("parity", broken), str(broken), "JSON")
+    assert_refused(run_cli("parity", tmp_path / "none.json"), "none.json", "No such file")
+    assert_refused(run_cli("parity", tmp_path), str(tmp_path), "directory")
+
+    def hash_of(key: str) -> Path:
+        return changed_record(tmp_path / f"{key}.json", lambda content: content.update({key: "0" * 64}))
+
+    for key, found in (("tokens_sha256", TINY.tokens_sha256), ("checkpoint_sha256", TINY.checkpoint_sha256)):
+        assert_refused(run_cli("parity", hash_of(key)), f"{key}.json", f"key {key}", found, "0" * 64)
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (("--scheduler", "nope"), ("scheduler", '"nope"', "lws")),
+        (("--sub-batches", "3"), ("sub_batches", "3", "divisor", "2")),
+        (("--sub-batches", "0"), ('"all"', '"0"')),
+        (("--sub-batches", "some"), ('"all"', '"some"')),
+        (("--partition", "two"), ("partition", '"two"', "WxT")),
+        (("--partition", "2x2"), ("partition 2x2", "4 cores", "found 2")),
+        (("--partition", "3x1"), ("partition 3x1", "found 2")),
+        (("--reduction", "sum"), ("--reduction", "sum", "ordered")),
+    ],
+)
+def test_bad_parity_options(options: tuple[str, str], parts: tuple[str, ...]) -> None:
+    assert_refused(run_cli("parity", TINY.path, *options, environment=TWO_CORES), *parts)

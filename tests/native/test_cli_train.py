@@ -1,0 +1,251 @@
+"""``starpullm train``: what it prints, writes and returns, and what it refuses before the first step."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from starpullm.data.loader import TokenLoader
+from starpullm.files.checkpoint import read_checkpoint
+from starpullm.files.tokens import write_tokens
+from starpullm.runtime import Runtime
+from starpullm.trainer import Trainer
+
+from .children import (
+    TWO_CORES,
+    assert_refused,
+    cli_command,
+    finish,
+    names_in,
+    run_cli,
+    run_function,
+    started,
+)
+from .conftest import SmallDisk
+
+SIZES = ("--batch-size", 2, "--seq-len", 8)
+
+
+def train_directly(checkpoint: str, pattern: str, steps: int) -> dict[str, Any]:
+    """Do with the package what `train` should do; return losses, and the final parameters as hex."""
+    tokens = TokenLoader(pattern, 2, 8)
+    with Runtime() as runtime, Trainer(runtime, checkpoint, batch_size=2, seq_len=8) as trainer:
+        losses = [float(trainer.step(*tokens.next())) for _ in range(steps)]
+        parameters = {name: trainer.tensor("params", name).tobytes().hex() for name in trainer.tensor_names("params")}
+        tokens.reset()
+        evaluated = [float(trainer.evaluate(*tokens.next())) for _ in range(2)]
+    return {"losses": losses, "parameters": parameters, "evaluated": evaluated}
+
+
+def parameters_of(path: Path) -> dict[str, str]:
+    return {name: array.tobytes().hex() for name, array in read_checkpoint(path).parameters.items()}
+
+
+def test_train(tiny_checkpoint: Path, tiny_tokens: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "trained.bin"
+    files = ("--checkpoint", tiny_checkpoint, "--tokens", tiny_tokens)
+    run = run_cli("train", *files, *SIZES, "--steps", 3, "--save", saved).check()
+    direct = run_function(train_directly, tiny_checkpoint, tiny_tokens, 3)
+    *steps, last = run.stdout.splitlines()
+    for number, (line, loss) in enumerate(zip(steps, direct["losses"], strict=True), start=1):
+        assert re.fullmatch(rf"step {number}/3: loss {loss:.6f}, \d+\.\d{{3}} tokens/ms, \d+ s left", line), run
+    assert last == f"saved {saved}"
+    assert run.stderr == ""
+    assert parameters_of(saved) == direct["parameters"]
+    assert names_in(tmp_path) == ["trained.bin"]
+
+
+def test_train_json_on_another_partition(tiny_checkpoint: Path, tiny_tokens: Path, tmp_path: Path) -> None:
+    """The same bits; a pattern; validation before and after."""
+    saved = tmp_path / "trained.bin"
+    files = ("--checkpoint", tiny_checkpoint, "--tokens", f"{tiny_tokens.parent}/*.bin", "--save", saved)
+    validation = ("--val-tokens", tiny_tokens, "--val-batches", 2)
+    placement = ("--partition", "2x1", "--sub-batches", 2, "--scheduler", "eager", "--reduction", "ordered")
+    run = run_cli(
+        "train", *files, *validation, *SIZES, *placement, "--steps", 3, "--json", environment=TWO_CORES
+    ).check()
+    result = json.loads(run.stdout)
+    direct = run_function(train_directly, tiny_checkpoint, tiny_tokens, 3)
+    assert result.keys() == {"losses", "tokens_per_ms", "matmul", "validation_losses", "saved", "trace"}
+    assert result["trace"] is None
+    assert result["losses"] == direct["losses"]
+    assert result["tokens_per_ms"] > 0
+    before, after = result["validation_losses"]
+    assert before > after == sum(direct["evaluated"]) / 2
+    assert result["saved"] == str(saved)
+    assert run.stderr == ""
+    assert parameters_of(saved) == direct["parameters"]
+
+
+def test_train_prints_validation(tiny_checkpoint: Path, tiny_tokens: Path) -> None:
+    files = ("--checkpoint", tiny_checkpoint, "--tokens", tiny_tokens, "--val-tokens", tiny_tokens)
+    run = run_cli("train", *files, *SIZES, "--steps", 1, "--val-batches", 1).check()
+    first, step, last = run.stdout.splitlines()
+    before = re.fullmatch(r"validation loss before: (\d+\.\d{6})", first)
+    after = re.fullmatch(r"validation loss after: (\d+\.\d{6})", last)
+    assert before
+    assert after
+    # The same batch is validated on and trained on.
+    assert step.startswith(f"step 1/1: loss {before[1]}, ")
+    assert float(after[1]) < float(before[1])
+
+
+def test_train_hyperparameters_arrive(tiny_checkpoint: Path, tiny_tokens: Path) -> None:
+    """Each one changes the second step's loss."""
+    files = ("--checkpoint", tiny_checkpoint, "--tokens", tiny_tokens)
+
+    def second_loss(*options: object) -> float:
+        run = run_cli("train", *files, *SIZES, "--steps", 3, "--json", *options).check()
+        return float(json.loads(run.stdout)["losses"][2])
+
+    usual = second_loss()
+    assert second_loss("--learning-rate", 3e-4, "--beta1", 0.9, "--beta2", 0.999, "--eps", 1e-8) == usual
+    for option, value in (
+        ("--learning-rate", 1e-3),
+        ("--beta1", 0.5),
+        ("--beta2", 0.5),
+        ("--eps", 0.1),
+        ("--weight-decay", 10),
+    ):
+        assert second_loss(option, value) != usual, option
+
+
+BAD_TRAINING: dict[str, tuple[tuple[object, ...], tuple[str, ...]]] = {
+    "no such checkpoint": (("--checkpoint", "missing.bin"), ("missing.bin", "No such file")),
+    "directory as checkpoint": (("--checkpoint", "/"), ("/", "directory")),
+    "name too long": (("--checkpoint", "x" * 300), ("x" * 300, "too long")),
+    "name that isn't UTF-8": (("--checkpoint", os.fsdecode(b"\xff.bin")), (".bin", "No such file")),
+    "tokens as checkpoint": (("--checkpoint", "TOKENS"), ("byte 0", "magic", "20240326", "20240520")),
+    "no such tokens": (("--tokens", "missing*.bin"), ("missing*.bin",)),
+    "checkpoint as tokens": (("--tokens", "CHECKPOINT"), ("byte 0", "magic", "20240520", "20240326")),
+    "no such validation tokens": (("--val-tokens", "missing.bin"), ("missing.bin",)),
+    "tokens of another vocabulary": (("--tokens", "FOREIGN"), ("foreign", "byte 1030", "[0, 61)", "61")),
+    "too few tokens": (("--batch-size", 50), ("401", "400")),
+    "sequence too long": (("--seq-len", 17), ("seq_len", "17", "1 to 16")),
+    "no sequence": (("--seq-len", 0), ("seq_len", "0")),
+    "negative batch": (("--batch-size", -1), ("batch_size", "-1")),
+    "batch beyond 64 bits": (("--batch-size", 2**64), (str(2**64),)),
+    "batch that is no number": (("--batch-size", "two"), ("--batch-size", "two")),
+    "no steps": (("--steps", 0), ("--steps", "0")),
+    "sub-batches that don't divide": (("--sub-batches", 3), ("sub_batches", "3", "divisor", "2")),
+    "no sub-batches": (("--sub-batches", 0), ("sub_batches", "0")),
+    "malformed partition": (("--partition", "2"), ("partition", '"2"', "WxT")),
+    "threads": (("--partition", "1x3"), ("partition 1x3", "3 cores", "found 2")),
+    "partition too large": (("--partition", "3x1"), ("partition 3x1", "3 cores", "found 2")),
+    "scheduler": (("--scheduler", "nope"), ("scheduler", '"nope"', "lws")),
+    "scheduler that isn't UTF-8": (("--scheduler", os.fsdecode(b"\xff")), ("scheduler", "lws")),
+    "reduction": (("--reduction", "mean"), ("--reduction", "mean", "ordered")),
+    "learning rate": (("--learning-rate", "nan"), ("learning_rate", "nan", "finite")),
+    "beta1": (("--beta1", 1), ("beta1", "found 1")),
+    "beta2": (("--beta2", -1), ("beta2", "found -1")),
+    "eps": (("--eps", "inf"), ("eps", "inf", "finite")),
+    "weight decay": (("--weight-decay", -1), ("weight_decay", "found -1")),
+    "unknown option": (("--speed", 1), ("--speed",)),
+    "save in a missing folder": (("--save", "missing/model.bin"), ("missing/model.bin", "No such file")),
+    "save over a folder": (("--save", "."), (".", "directory")),
+    "save where no file can be made": (("--save", "/proc/model.bin"), ("/proc/model.bin", "can't be written")),
+    "save to a link to nowhere": (("--save", "link.bin"), ("link.bin", "can't be written", "No such file")),
+    "save to a device": (("--save", "/dev/null"), ("/dev/null", "can't be written", "regular file")),
+    "trace to a FIFO": (("--trace", "pipe"), ("pipe", "can't be written", "regular file")),
+    "save and trace in one file": (("--save", "one", "--trace", "sub/../one"), ("--trace", "sub/../one", "--save")),
+    "tokens from a FIFO": (("--tokens", "pipe"), ("pipe", "is a FIFO", "regular file")),
+    "checkpoint from a FIFO": (("--checkpoint", "pipe"), ("pipe", "is a FIFO", "regular file")),
+    "schedule": (("--learning-rate-schedule", "wsd"), ("--learning-rate-schedule", "wsd", "cosine")),
+    "warm-up that doesn't end": (("--warm-up-steps", 3), ("warm-up steps", "found 3", "0 to 2")),
+    "negative warm-up": (("--warm-up-steps", -1), ("--warm-up-steps", "-1")),
+    "save under a file": (("--save", "TOKENS/model.bin"), ("model.bin", "Not a directory")),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TRAINING)
+def test_bad_training(tiny_checkpoint: Path, tiny_tokens: Path, tmp_path: Path, case: str) -> None:
+    """It is refused before the first step, and no file is left behind."""
+    options, parts = BAD_TRAINING[case]
+    foreign = tmp_path / "foreign.bin"
+    write_tokens(foreign, [1, 2, 3, 61] * 100)
+    (tmp_path / "link.bin").symlink_to("nowhere")
+    (tmp_path / "sub").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    places = {"CHECKPOINT": str(tiny_checkpoint), "TOKENS": str(tiny_tokens), "FOREIGN": str(foreign)}
+
+    def placed(option: object) -> str:
+        text = str(option)
+        for name, place in places.items():
+            text = text.replace(name, place)
+        return text
+
+    files = ("--checkpoint", tiny_checkpoint, "--tokens", tiny_tokens)
+    run = run_cli("train", *files, *SIZES, "--steps", 2, *map(placed, options), cwd=tmp_path, environment=TWO_CORES)
+    assert_refused(run, *parts)
+    assert names_in(tmp_path) == ["foreign.bin", "link.bin", "pipe", "sub"]
+
+
+def test_train_to_a_file_that_may_not_be_written(tiny_checkpoint: Path, tiny_tokens: Path, tmp_path: Path) -> None:
+    """It is refused before the first step, as the writer would refuse it after the last."""
+    saved = tmp_path / "model.bin"
+    saved.write_bytes(b"old")
+    saved.chmod(0o444)
+    files = ("--checkpoint", tiny_checkpoint, "--tokens", tiny_tokens, "--save", saved)
+    # For root the permission bits count only without this capability.
+    without = ("setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override") if os.geteuid() == 0 else ()
+    run = run_cli("train", *files, *SIZES, "--steps", 1, prefix=without)
+    assert_refused(run, f"{saved}: can't be written: Permission denied")
+    assert saved.read_bytes() == b"old"
+
+
+def test_train_on_a_file_that_is_truncated(tiny_checkpoint: Path, tiny_tokens: Path, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.bin"
+    tokens.write_bytes(tiny_tokens.read_bytes())
+    command = cli_command("train", "--checkpoint", tiny_checkpoint, "--tokens", tokens, *SIZES, "--steps", 10**9)
+    with started(command, timeout=30) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"step 1/")
+        os.truncate(tokens, 1024)
+        run = finish(process).check(2)
+    (sentence,) = run.stderr.splitlines()
+    expected = f"Error: {tokens}, byte {{}}: expected 400 tokens as when the file was opened, found the end of the file"
+    assert re.fullmatch(re.escape(expected).replace(r"\{\}", r"\d+"), sentence), run
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_train_saves_on_a_full_disk(
+    tiny_checkpoint: Path, tiny_tokens: Path, small_disk: SmallDisk, as_json: bool
+) -> None:
+    """The exit status is 4, because the input is right; no result is printed."""
+    fill = 'head -c 240000 /dev/zero >"$1/filler" && shift && "$@"; status=$?; ls -A "$0" >&2; exit $status'
+    prefix = (*small_disk.prefix, "sh", "-c", fill, str(small_disk.folder), str(small_disk.folder))
+    files = ("--checkpoint", tiny_checkpoint, "--tokens", tiny_tokens, "--save", small_disk.folder / "model.bin")
+    options = ["--json"] if as_json else []
+    run = run_cli("train", *files, *SIZES, "--steps", 1, *options, prefix=prefix).check(4)
+    sentence, *names = run.stderr.splitlines()
+    assert sentence.startswith("Error: ")
+    assert "model.bin" in sentence
+    assert "No space left on device" in sentence
+    assert names == ["filler"]
+    assert "saved" not in run.stdout
+
+
+@pytest.mark.parametrize("placement", [(), ("--partition", "2x1", "--sub-batches", 2)])
+def test_interrupted_training(
+    tiny_checkpoint: Path, tiny_tokens: Path, tmp_path: Path, placement: tuple[object, ...]
+) -> None:
+    """Ctrl-C ends it at once with a status of its own; the file of --save keeps its content."""
+    saved = tmp_path / "model.bin"
+    saved.write_bytes(b"old")
+    files = ("--checkpoint", tiny_checkpoint, "--tokens", tiny_tokens, "--save", saved)
+    # Background jobs of a shell ignore Ctrl-C, and child processes inherit that.
+    command = ["env", "--default-signal=INT", *cli_command("train", *files, *SIZES, "--steps", 10**9, *placement)]
+    with started(command, timeout=30, environment=TWO_CORES) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"step 1/")
+        process.send_signal(signal.SIGINT)
+        run = finish(process).check(128 + signal.SIGINT)
+    assert run.stderr.splitlines() == ["Interrupted."]
+    assert saved.read_bytes() == b"old"
+    assert names_in(tmp_path) == ["model.bin"]
