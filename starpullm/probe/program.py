@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
-import signal
 import subprocess
 import threading
 import time
@@ -17,6 +16,7 @@ from typing import IO
 
 from starpullm.errors import InvalidArgumentError
 from starpullm.probe.watch import ProcessWatch
+from starpullm.processes.endings import signal_name
 from starpullm.processes.job import JOB_VARIABLE, job_variable, launched, new_place
 from starpullm.processes.mpirun import mpi_parameters, outside_of_rank
 from starpullm.processes.stacks import native_stacks
@@ -54,9 +54,7 @@ class ProgramEnding:
             return f"had not ended after {self.time_limit:g} s"
         if self.status >= 0:
             return f"ended with exit status {self.status}"
-        with suppress(ValueError):
-            return f"was ended by {signal.Signals(-self.status).name}"
-        return f"was ended by signal {-self.status}"
+        return f"was ended by {signal_name(-self.status)}"
 
 
 class _Tail:
