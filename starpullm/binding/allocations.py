@@ -1,6 +1,7 @@
 """Counts this process's allocations by the place of the call, and refuses one of them.
 
-The library that does so has to be preloaded; ``native/preload/allocations.h`` describes it.
+The library that does so, which ``native/preload/allocations.h`` describes, has to be preloaded: a `StateError` is
+raised if it isn't.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from starpullm.binding.preloaded import find_preloaded, open_preloaded
+from starpullm.errors import LibraryNotFoundError, StateError
 
 _FILE_NAME = "libstarpullm_allocations.so"
 
@@ -47,14 +48,11 @@ class _Site(ctypes.Structure):
 
 
 def find_library() -> Path:
-    """Return the path of the library that has to be preloaded, which is installed with the package.
-
-    Raises
-    ------
-    LibraryNotFoundError
-        If it isn't there.
-    """
-    return find_preloaded(_FILE_NAME, "counts allocations")
+    """Return the path of the library that has to be preloaded, which is installed with the package."""
+    path = Path(__file__).parents[1] / "lib" / _FILE_NAME
+    if not path.is_file():
+        raise LibraryNotFoundError(f"{path}: not found, expected the library that counts allocations there")
+    return path
 
 
 def preloading(*others: Path) -> dict[str, str]:
@@ -64,13 +62,7 @@ def preloading(*others: Path) -> dict[str, str]:
 
 
 def start() -> None:
-    """Forget what was counted, and count allocations from now on.
-
-    Raises
-    ------
-    StateError
-        If the library isn't preloaded into this process.
-    """
+    """Forget what was counted, and count allocations from now on."""
     _library().starpullm_allocations_start()
 
 
@@ -80,13 +72,7 @@ def stop() -> None:
 
 
 def refuse(caller: int, number: int) -> None:
-    """Let one allocation of a place fail for lack of memory: the ``number``-th from now on, from 1.
-
-    Raises
-    ------
-    StateError
-        If the library isn't preloaded into this process.
-    """
+    """Let one allocation of a place fail for lack of memory: the ``number``-th from now on, from 1."""
     _library().starpullm_allocations_refuse(caller, number)
 
 
@@ -108,7 +94,10 @@ def sites() -> list[Site]:
 
 @cache
 def _library() -> ctypes.CDLL:
-    process = open_preloaded(_FILE_NAME, "starpullm_allocations_start")
+    """Return this process: a library that was opened now, without having been preloaded, would count nothing."""
+    process = ctypes.CDLL(None)
+    if not hasattr(process, "starpullm_allocations_start"):
+        raise StateError(f"{_FILE_NAME} isn't preloaded, expected it in this process's LD_PRELOAD")
     process.starpullm_allocations_start.restype = None
     process.starpullm_allocations_stop.restype = None
     process.starpullm_allocations_refuse.restype = None

@@ -19,6 +19,11 @@ class Declaration(NamedTuple):
     elements: int
     """Of an array; 0: it isn't one."""
 
+    @property
+    def output(self) -> bool:
+        """Whether C may write to what a parameter points to."""
+        return self.pointers > 0 and not self.constant
+
 
 _DECLARATION = re.compile(r"(const )?(?:struct |enum )?(?:starpullm_)?(\w+) (\**)(?:starpullm_)?(\w+)(?:\[(\d+)\])?")
 _STRUCT = re.compile(r"struct starpullm_(\w+) \{ (.*?); \};")
@@ -39,9 +44,14 @@ def functions() -> dict[str, tuple[Declaration, list[Declaration]]]:
     found = {}
     for declaration, parameters in _FUNCTION.findall(_text()):
         result = _declaration(declaration)
-        listed = [] if parameters == "void" else parameters.split(", ")
-        found[result.name] = result, [_declaration(parameter) for parameter in listed]
+        found[result.name] = result, [] if parameters == "void" else _parameters(parameters)
     return found
+
+
+@cache
+def kernel_parameters(declaration: str) -> list[Declaration]:
+    """Return the parameters of a kernel, of which the library gives the declaration, in parentheses."""
+    return _parameters(_words(declaration).strip("() "))
 
 
 def abi_version() -> int:
@@ -60,8 +70,15 @@ def _source() -> str:
 @cache
 def _text() -> str:
     """Return the header without comments and preprocessor lines, and without blanks before punctuation or after *."""
-    words = " ".join(re.sub(r"/\*.*?\*/|^#.*?$", " ", _source(), flags=re.DOTALL | re.MULTILINE).split())
-    return re.sub(r" (?=[,;)])", "", re.sub(r"\* ?(const )?", "*", words))
+    return _words(re.sub(r"/\*.*?\*/|^#.*?$", " ", _source(), flags=re.DOTALL | re.MULTILINE))
+
+
+def _words(text: str) -> str:
+    return re.sub(r" (?=[,;)])", "", re.sub(r"\* ?(const )?", "*", " ".join(text.split())))
+
+
+def _parameters(text: str) -> list[Declaration]:
+    return [_declaration(parameter) for parameter in text.split(", ")]
 
 
 def _members(group: str) -> list[Declaration]:

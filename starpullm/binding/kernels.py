@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-import re
 from collections.abc import Mapping
-from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from starpullm.binding import prototypes, structs
+from starpullm.binding import header, prototypes, structs
 from starpullm.errors import InvalidArgumentError
 
 Argument = Any
 """An array or None for a pointer, numbers for a struct's members, a number for anything else."""
-
-
-class Parameter(NamedTuple):
-    """A parameter of a kernel; an ``output`` is an array that the kernel writes."""
-
-    type: str
-    is_array: bool
-    output: bool
-    name: str
 
 
 class _Team(ctypes.Structure):
@@ -42,7 +31,6 @@ _VALUES: dict[str, Any] = {
     "team": _Team,
 }
 _DTYPES = {"float": np.dtype(np.float32), "int32_t": np.dtype(np.int32)}
-_PARAMETER = re.compile(r"(const )?(?:struct |enum )?(\w+) (\*?)(\w+)")
 
 
 class Kernel:
@@ -60,7 +48,7 @@ class Kernel:
         info = structs.new("kernel_info")
         prototypes.call("kernel", prototypes.c_string("level", level), prototypes.c_string("kernel", name), info)
         self.name, self.level = name, level
-        declared = _parse(prototypes.text(info.parameters))
+        declared = header.kernel_parameters(prototypes.text(info.parameters))
         assert declared[-1].type == "team", declared
         self.parameters = declared[:-1]
         self._function = ctypes.CFUNCTYPE(None, *map(_c_type, declared))(info.function)
@@ -108,37 +96,25 @@ def present_caches() -> tuple[int, int]:
     return machine.l1_cache, machine.l2_cache
 
 
-@cache
-def _parse(declaration: str) -> tuple[Parameter, ...]:
-    found = []
-    for text in declaration.strip("() ").split(","):
-        match = _PARAMETER.fullmatch(" ".join(text.replace("*", " *").split()).replace("* ", "*"))
-        assert match, text
-        constant, kind, pointer, name = match.groups()
-        is_array = bool(pointer) and kind in _DTYPES
-        found.append(Parameter(kind, is_array, is_array and not constant, name))
-    return tuple(found)
+def _is_array(parameter: header.Declaration) -> bool:
+    return parameter.pointers > 0 and parameter.type in _DTYPES
 
 
-def _c_type(parameter: Parameter) -> Any:
-    if parameter.is_array:
+def _c_type(parameter: header.Declaration) -> Any:
+    if _is_array(parameter):
         return ctypes.c_void_p
     return ctypes.POINTER(_AdamwOptions) if parameter.type == "adamw_options" else _VALUES[parameter.type]
 
 
-def _to_c(parameter: Parameter, arguments: Mapping[str, Argument]) -> Any:
+def _to_c(parameter: header.Declaration, arguments: Mapping[str, Argument]) -> Any:
     if parameter.name not in arguments:
         raise InvalidArgumentError(f"{parameter.name}: found no such argument, expected one of type {parameter.type}")
     value = arguments[parameter.name]
     if parameter.type == "adamw_options":
         return ctypes.byref(_AdamwOptions(*value))
-    if not parameter.is_array or value is None:
+    if not _is_array(parameter) or value is None:
         return value
-    if (
-        not isinstance(value, np.ndarray)
-        or value.dtype != _DTYPES[parameter.type]
-        or not value.flags.c_contiguous
-        or (parameter.output and not value.flags.writeable)
-    ):
-        raise InvalidArgumentError(f"{parameter.name}: expected a contiguous array of {parameter.type}")
-    return value.ctypes.data
+    try:
+        return prototypes.address_of_array(value, parameter, _DTYPES[parameter.type])
+    except TypeError as error:
+        raise InvalidArgumentError(str(error)) from error

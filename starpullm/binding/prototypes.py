@@ -65,19 +65,24 @@ def _converter(parameter: header.Declaration) -> _Converter:
     dtype = None if hasattr(target, "size") else np.dtype(target)
 
     def to_c(value: object) -> int:
-        """Return the address of one value of ctypes, or of a contiguous array, which is writable if C writes to it."""
+        """Return the address of one value of ctypes, or of an array."""
         if isinstance(value, target):
             return ctypes.addressof(value)
-        if (
-            not isinstance(value, np.ndarray)
-            or value.dtype != dtype
-            or not value.flags.c_contiguous
-            or not (parameter.constant or value.flags.writeable)
-        ):
-            raise TypeError(f"{parameter.name}: expected a contiguous array of {parameter.type}")
-        return value.ctypes.data
+        return address_of_array(value, parameter, dtype)
 
     return to_c
+
+
+def address_of_array(value: object, parameter: header.Declaration, dtype: np.dtype[Any] | None) -> int:
+    """Return the address of a contiguous array, which is writable if C writes to it; else raise a `TypeError`."""
+    if (
+        not isinstance(value, np.ndarray)
+        or value.dtype != dtype
+        or not value.flags.c_contiguous
+        or (parameter.output and not value.flags.writeable)
+    ):
+        raise TypeError(f"{parameter.name}: expected a contiguous array of {parameter.type}")
+    return value.ctypes.data
 
 
 def _check(result: Any, function: Any, arguments: Any) -> Any:

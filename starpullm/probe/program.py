@@ -5,21 +5,19 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
-import signal
 import subprocess
 import threading
 import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 from starpullm.errors import InvalidArgumentError
 from starpullm.probe.watch import ProcessWatch
-from starpullm.processes.guard import ended_with_this_process
-from starpullm.processes.job import JOB_VARIABLE, end_processes, shared_memory_directory, temporary_directory
+from starpullm.processes.endings import signal_name
+from starpullm.processes.job import JOB_VARIABLE, job_variable, launched, new_place
 from starpullm.processes.mpirun import mpi_parameters, outside_of_rank
 from starpullm.processes.stacks import native_stacks
 
@@ -56,9 +54,7 @@ class ProgramEnding:
             return f"had not ended after {self.time_limit:g} s"
         if self.status >= 0:
             return f"ended with exit status {self.status}"
-        with suppress(ValueError):
-            return f"was ended by {signal.Signals(-self.status).name}"
-        return f"was ended by signal {-self.status}"
+        return f"was ended by {signal_name(-self.status)}"
 
 
 class _Tail:
@@ -116,11 +112,23 @@ def run_program(
     RuntimeFailureError
         If a process of the program can't be killed.
     """
-    path, name = find_program(command[0]), uuid.uuid4().hex
-    outer = os.environ.get(JOB_VARIABLE)
-    variables = {**outside_of_rank(os.environ), **environment, JOB_VARIABLE: f"{outer}:{name}" if outer else name}
+    path = find_program(command[0])
     start = time.monotonic()
-    with _started([path, *command[1:]], variables, name, places) as process:
+    with ExitStack() as stack:
+        place = stack.enter_context(new_place(places))
+        variables = {
+            **outside_of_rank(os.environ),
+            **environment,
+            **mpi_parameters(place.directory, place.memory),
+            _KILL_SOON[0]: _KILL_SOON[1],
+            JOB_VARIABLE: job_variable(os.environ, place.name),
+        }
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        try:
+            with _without_random_addresses():
+                process = stack.enter_context(launched([path, *command[1:]], place, env=variables, **pipes))
+        except OSError as error:
+            raise InvalidArgumentError(f"{path}: can't be started: {error.strerror}") from error
         watch = ProcessWatch(logs) if logs is not None else None
         tails = _Tail(process.stdout), _Tail(process.stderr)
         status: int | None = None
@@ -157,32 +165,3 @@ def _without_random_addresses() -> Iterator[None]:
         yield
     finally:
         personality(before)
-
-
-@contextmanager
-def _started(
-    command: Sequence[str], variables: Mapping[str, str], name: str, places: Sequence[Path]
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a program; afterwards none of its processes is left, and no file of MPI's."""
-    with (
-        temporary_directory() as directory,
-        shared_memory_directory(directory) as memory,
-        ended_with_this_process(JOB_VARIABLE, name, (*places, directory, memory)),
-    ):
-        try:
-            with _without_random_addresses():
-                process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    env={**variables, **mpi_parameters(directory, memory), _KILL_SOON[0]: _KILL_SOON[1]},
-                    start_new_session=True,
-                )
-        except OSError as error:
-            raise InvalidArgumentError(f"{command[0]}: can't be started: {error.strerror}") from error
-        try:
-            yield process
-        finally:
-            end_processes(name, process)
-            process.wait()

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from starpullm.processes.keeper import process_end
+from starpullm.processes.guard import process_end
 from starpullm.processes.stacks import native_stacks
 
 _POLL_MS = 50

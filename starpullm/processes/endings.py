@@ -49,7 +49,7 @@ class RankReport:
         elif self.status is None:
             ending = "was running"
         elif self.status < 0:
-            ending = f"ended by {_signal_name(-self.status)}"
+            ending = f"ended by {signal_name(-self.status)}"
         else:
             ending = f"exit status {self.status}"
         if self.phase is None:
@@ -159,7 +159,7 @@ class Crashed(JobEnding):
     @property
     def sentence(self) -> str:
         """The rank, the signal, the rank's last phase, and StarPU's own line if StarPU has aborted the process."""
-        sentence = f"{self._who(self.rank)} was ended by {_signal_name(self.signal)}{self._where(self.rank)}"
+        sentence = f"{self._who(self.rank)} was ended by {signal_name(self.signal)}{self._where(self.rank)}"
         if self.signal != signal.SIGABRT or self.rank is None:
             return sentence
         lines = _STARPU_ABORT.findall(self.reports[self.rank].stderr)
@@ -194,7 +194,8 @@ def _section(title: str, text: str) -> list[str]:
     return [f"---- {title}" + (f", without the first {cut} lines" if cut > 0 else ""), *lines[-_TAIL_LINES:]]
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """Return the name of a signal, or ``signal 64`` if it has none."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -1,26 +1,30 @@
-"""Ends a job's processes, and removes its directories, if the process that runs the job is killed before.
+"""Ends processes: those of a job, when it is over, and those of a job whose runner is killed before.
 
-The part that does so is a program of its own. It is started by path and imports nothing of the package, so that it
-starts quickly. It finds the processes by their environment, also those that mpirun or another process has started.
+The second part is a program of its own, the guard, which also removes the job's directories. It is started by path and
+imports nothing of the package, so that it starts quickly. Processes are found by their environment, whoever has
+started them.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_KILL_SECONDS = 10.0
+KILL_SECONDS = 10.0
 _PAUSE_SECONDS = 0.01
-_OWNER_SECONDS = 0.2
-"""The guard is a child of the process that runs the job, so that another parent tells the end of that process."""
+_LOOK_SECONDS = 0.05
+_START = 18
+"""Position of the start time in /proc/PID/stat, after the state."""
 
 
 @contextmanager
@@ -36,7 +40,9 @@ def ended_with_this_process(variable: str, name: str, places: Sequence[Path] = (
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,  # a signal to this process's group must not end the guard
+        # It belongs to no job: what ends the job that this process is in must leave it its work.
+        env={variable_: value for variable_, value in os.environ.items() if variable_ != variable},
+        start_new_session=True,
     )
     try:
         yield
@@ -45,18 +51,8 @@ def ended_with_this_process(variable: str, name: str, places: Sequence[Path] = (
             guard.communicate(b".")
 
 
-# ---- In the guard ----
-
-
-def _is_dismissed(owner: int) -> bool:
-    """Wait for the word that the job is over, or for the end of the process that runs it."""
-    # A child of the owner's may have inherited its end of the pipe, so the end of the pipe isn't enough.
-    while os.getppid() == owner and not select.select([sys.stdin], [], [], _OWNER_SECONDS)[0]:
-        pass
-    return bool(select.select([sys.stdin], [], [], 0)[0]) and os.read(sys.stdin.fileno(), 1) != b""
-
-
-def _processes_of(variable: str, name: str) -> list[int]:
+def processes_with(variable: str, name: str) -> list[int]:
+    """Return the processes that have an environment variable with a name in its value, between colons."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended, or is another user's
@@ -67,20 +63,86 @@ def _processes_of(variable: str, name: str) -> list[int]:
     return found
 
 
+def kill_all(find: Callable[[], list[int]], launched: subprocess.Popen[bytes] | None = None) -> list[int]:
+    """Kill processes, and those that they start meanwhile; return those that run `KILL_SECONDS` later."""
+    deadline = time.monotonic() + KILL_SECONDS
+    nothing_seen = 0
+    # One search isn't enough: a process may start another one during the search and end before the search finds it.
+    # And a process that has just been started has no environment to be found by, for an instant.
+    while nothing_seen < 2:
+        found = sorted(find(), reverse=True)  # ranks before mpirun, which started them
+        nothing_seen = 0 if found else nothing_seen + 1
+        if found and time.monotonic() > deadline:
+            return found
+        for pid in found:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        if launched is not None:
+            launched.kill()
+        time.sleep(_PAUSE_SECONDS)
+    return []
+
+
+def process_end(pid: int) -> int:
+    """Return a descriptor that is readable once a process has ended, though not yet waited for; the caller closes it.
+
+    Before Linux 5.3, or with a Python that was built for an older one, a thread looks for the process.
+
+    Raises
+    ------
+    ProcessLookupError
+        If there is no such process.
+    """
+    try:
+        return os.pidfd_open(pid)
+    except AttributeError:
+        pass
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+    began = _start_of(pid)
+    if began is None:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+    reader, writer = os.pipe()
+    threading.Thread(target=_look_for, args=(pid, began, writer), daemon=True).start()
+    return reader
+
+
+def _look_for(pid: int, began: str, writer: int) -> None:
+    while began and _start_of(pid) == began:
+        time.sleep(_LOOK_SECONDS)
+    os.close(writer)
+
+
+def _start_of(pid: int) -> str | None:
+    """Return when a process was started, "" if it has ended and was not waited for yet, or None if there is none."""
+    try:
+        state, *others = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return "" if state in "ZX" else others[_START]
+
+
+# ---- In the guard ----
+
+
+def _is_dismissed(owner: int) -> bool:
+    """Wait for the word that the job is over, or for the end of the process that runs it, which has started this."""
+    # A child of the owner's may have inherited its end of the pipe, so the end of the pipe isn't enough.
+    with suppress(ProcessLookupError):
+        end = process_end(owner)
+        if os.getppid() == owner:
+            select.select([sys.stdin, end], [], [])
+    return bool(select.select([sys.stdin], [], [], 0)[0]) and os.read(sys.stdin.fileno(), 1) != b""
+
+
 def _main(owner: int, variable: str, name: str, places: Sequence[str]) -> None:
     if _is_dismissed(owner):
         return
-    deadline = time.monotonic() + _KILL_SECONDS
-    nothing_seen = 0
-    # Twice: a process may start another one during the search, and has no environment to be found by for an instant.
-    while nothing_seen < 2 and time.monotonic() < deadline:
-        found = _processes_of(variable, name)
-        nothing_seen = 0 if found else nothing_seen + 1
-        for pid in sorted(found, reverse=True):  # ranks before mpirun, which started them
-            with suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(_PAUSE_SECONDS)
-    for place in places:
+    for place in places:  # first, so that nothing is left once the processes have ended
+        shutil.rmtree(place, ignore_errors=True)
+    kill_all(lambda: processes_with(variable, name))
+    for place in places:  # of files that were made meanwhile
         shutil.rmtree(place, ignore_errors=True)
 
 

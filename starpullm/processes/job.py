@@ -15,16 +15,17 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import psutil
 
 from starpullm.errors import RuntimeFailureError
-from starpullm.processes import keeper
+from starpullm.processes import guard, keeper
 from starpullm.processes.endings import Completed, Crashed, ExitedWith, Job, JobEnding, RankReport, Stopped, TimedOut
 from starpullm.processes.mpirun import mpi_parameters, mpirun_here, outer_job_variables
 from starpullm.processes.progress import DIRECTORY_VARIABLE, read_failures, read_phases
@@ -36,14 +37,16 @@ __all__ = [
     "ExitedWith",
     "Job",
     "JobEnding",
+    "Place",
     "RankReport",
     "Stopped",
     "TimedOut",
     "job_environment",
+    "job_variable",
+    "launched",
+    "new_place",
     "processes_of",
     "run_job",
-    "shared_memory_directory",
-    "temporary_directory",
 ]
 
 JOB_VARIABLE = "STARPULLM_JOB"
@@ -62,7 +65,6 @@ _PAUSE_SECONDS = 0.01
 _STACK_SECONDS = 10.0  # for the native stacks of all ranks together
 _ABORT_SECONDS = 2.0  # for Python's stacks, which faulthandler writes at SIGABRT
 _DYING_SECONDS = 0.5  # mpirun may end before the kernel has removed a rank that mpirun killed
-_KILL_SECONDS = 10.0
 
 
 def run_job(job: Job, stop: threading.Event | None = None) -> JobEnding:
@@ -81,30 +83,26 @@ def run_job(job: Job, stop: threading.Event | None = None) -> JobEnding:
     RuntimeFailureError
         If a process of the job can't be killed.
     """
-    name = uuid.uuid4().hex
-    with temporary_directory() as directory, shared_memory_directory(directory) as memory:
-        ranks = directory / "ranks"
+    with new_place() as place:
+        ranks = place.directory / "ranks"
         ranks.mkdir()
-        (directory / "tmp").mkdir()
+        (place.directory / "tmp").mkdir()
         start = time.monotonic()
-        process = _start(job, name, directory, memory)
         left_running: list[str] = []
         stacks: dict[int, str] = {}
-        try:
+        with _started(job, place) as process:
             ended = _wait(process, ranks, start + job.time_limit, stop)
             seconds = time.monotonic() - start
             failure = _first_failure(ranks)
             reports = _read_reports(job, ranks)
             if ended:
-                left_running = _describe_remaining(name)
+                left_running = _describe_remaining(place.name)
             else:
-                stacks = _native_stacks(reports, name, ranks)
-        finally:
-            end_processes(name, process)
+                stacks = _native_stacks(reports, place.name, ranks)
         for rank, report in reports.items():
             stdout, stderr = _text(ranks / f"{rank}.stdout"), _text(ranks / f"{rank}.stderr")
             reports[rank] = replace(report, stdout=stdout, stderr=stderr, native_stacks=stacks.get(rank, ""))
-        common = (job, seconds, reports, _text(directory / "launcher"), tuple(left_running))
+        common = (job, seconds, reports, _text(place.directory / "launcher"), tuple(left_running))
     if failure is None and ended and process.returncode != 0:
         failure = process.returncode, None
     if failure is not None:
@@ -117,20 +115,76 @@ def run_job(job: Job, stop: threading.Event | None = None) -> JobEnding:
     return Stopped(*common) if stop is not None and stop.is_set() else TimedOut(*common)
 
 
+class Place(NamedTuple):
+    """What a job has for itself while it runs."""
+
+    name: str
+    """By which its processes are found."""
+    directory: Path
+    """For its temporary files."""
+    memory: Path
+    """For files that are memory shared between its ranks: a crashed rank leaves them behind."""
+
+
+@contextmanager
+def new_place(others: Sequence[Path] = ()) -> Iterator[Place]:
+    """Make a job's place, and remove it afterwards.
+
+    If this process is killed meanwhile, the job's processes are killed, and the place and other directories removed.
+    """
+    name = uuid.uuid4().hex
+    with _temporary_directory() as directory:
+        own_memory = _temporary_directory(_MEMORY) if os.access(_MEMORY, os.W_OK) else nullcontext(directory)
+        with (
+            own_memory as memory,
+            guard.ended_with_this_process(JOB_VARIABLE, name, (*others, directory, memory)),
+        ):
+            yield Place(name, directory, memory)
+
+
+@contextmanager
+def launched(command: Sequence[str], place: Place, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a job's first process, without standard input and in a session of its own; afterwards kill all processes.
+
+    Options are those of ``Popen``.
+
+    Raises
+    ------
+    RuntimeFailureError
+        If a process can't be killed.
+    """
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, **options)
+    try:
+        yield process
+    finally:
+        left = guard.kill_all(lambda: [process.pid for process in processes_of(place.name)], process)
+        if left:
+            raise RuntimeFailureError(
+                f"job: processes {', '.join(map(str, left))} run {guard.KILL_SECONDS:g} s after they were killed, "
+                "expected none"
+            )
+        process.wait()
+
+
+def job_variable(base: Mapping[str, str], name: str) -> str:
+    """Return the value of `JOB_VARIABLE` for the processes of a job that an environment's jobs have inside them."""
+    outer = base.get(JOB_VARIABLE)
+    return f"{outer}:{name}" if outer else name
+
+
 def job_environment(job: Job, base: Mapping[str, str], name: str, directory: Path, memory: Path) -> dict[str, str]:
-    """Return the environment of a job's processes; `memory` is the directory for memory shared between ranks."""
+    """Return the environment of a job's processes; the last three are those of its `Place`."""
     dropped = outer_job_variables(base)
     environment = {
         variable: value
         for variable, value in base.items()
         if not any(fnmatchcase(variable, pattern) for pattern in dropped)
     }
-    outer = base.get(JOB_VARIABLE)
     return {
         "PYTHONFAULTHANDLER": "1",  # Python's stack of every thread at a crash
         **environment,
         **job.environment,
-        JOB_VARIABLE: f"{outer}:{name}" if outer else name,
+        JOB_VARIABLE: job_variable(base, name),
         DIRECTORY_VARIABLE: str(directory / "ranks"),
         "TMPDIR": str(directory / "tmp"),
         **mpi_parameters(directory / "tmp", memory),
@@ -140,46 +194,33 @@ def job_environment(job: Job, base: Mapping[str, str], name: str, directory: Pat
 def processes_of(name: str) -> list[psutil.Process]:
     """Return the processes of a job, and of jobs inside it, by the name in their environment."""
     found = []
-    for process in psutil.process_iter():
-        # The environment of zombies and of other users' processes can't be read; none of them is ours to kill.
-        with suppress(psutil.Error, OSError):
-            if name in process.environ().get(JOB_VARIABLE, "").split(":"):
-                found.append(process)
+    for pid in guard.processes_with(JOB_VARIABLE, name):
+        with suppress(psutil.NoSuchProcess):
+            found.append(psutil.Process(pid))
     return found
-
-
-@contextmanager
-def temporary_directory(parent: Path | None = None) -> Iterator[Path]:
-    """Make a directory for the time of a run, by default where temporary files belong, and give its path."""
-    with tempfile.TemporaryDirectory(prefix="starpullm-", dir=parent, ignore_cleanup_errors=True) as directory:
-        yield Path(directory)
-
-
-def shared_memory_directory(otherwise: Path) -> AbstractContextManager[Path]:
-    """Return a directory of the job's own in memory, because a crashed rank leaves its shared memory behind."""
-    return temporary_directory(_MEMORY) if os.access(_MEMORY, os.W_OK) else nullcontext(otherwise)
 
 
 # ---- How it works ----
 
 
-def _start(job: Job, name: str, directory: Path, memory: Path) -> subprocess.Popen[bytes]:
-    environment = job_environment(job, os.environ, name, directory, memory)
-    places = os.pathsep.join((str(directory), str(memory)))
-    command = [sys.executable, "-I", "-S", keeper.__file__, str(directory / "ranks"), str(os.getpid()), places]
-    command += job.command
+@contextmanager
+def _temporary_directory(parent: Path | None = None) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="starpullm-", dir=parent, ignore_cleanup_errors=True) as directory:
+        yield Path(directory)
+
+
+@contextmanager
+def _started(job: Job, place: Place) -> Iterator[subprocess.Popen[bytes]]:
+    environment = job_environment(job, os.environ, *place)
+    command = [sys.executable, "-I", "-S", keeper.__file__, str(place.directory / "ranks"), *job.command]
     if job.ranks is not None:
         exported = [*job.environment, JOB_VARIABLE, DIRECTORY_VARIABLE]
         command = [*mpirun_here(job.ranks, exported, environment.get("PATH")), *command]
-    with (directory / "launcher").open("wb") as output:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env=environment,
-            start_new_session=True,
-        )
+    with (
+        (place.directory / "launcher").open("wb") as output,
+        launched(command, place, stdout=output, stderr=output, env=environment) as process,
+    ):
+        yield process
 
 
 def _wait(process: subprocess.Popen[bytes], ranks: Path, limit: float, stop: threading.Event | None) -> bool:
@@ -187,42 +228,24 @@ def _wait(process: subprocess.Popen[bytes], ranks: Path, limit: float, stop: thr
 
     A job may be idle for long, so this asks little: the kernel says when the process has ended.
     """
-    changes = _DirectoryChanges(ranks)
     failed = False
-    with _poll_of(process) as poll:
+    changed = -1
+    poll = select.poll()
+    end = guard.process_end(process.pid)
+    try:
+        poll.register(end, select.POLLIN)
         while not poll.poll(_POLL_SECONDS * 1000):
             now = time.monotonic()
-            if not failed and changes.since_last_time() and _first_failure(ranks) is not None:
+            before, changed = changed, ranks.stat().st_mtime_ns  # with the resolution of the kernel's clock
+            is_new = changed != before or time.time_ns() - changed < _CLOCK_SECONDS * 1e9
+            if not failed and is_new and _first_failure(ranks) is not None:
                 failed, limit = True, min(limit, now + FAILURE_SECONDS)
             if now > limit or (stop is not None and stop.is_set()):
                 return False
+    finally:
+        os.close(end)
     process.wait()
     return True
-
-
-@contextmanager
-def _poll_of(process: subprocess.Popen[bytes]) -> Iterator[select.poll]:
-    """Provide what becomes readable when the process has ended."""
-    poll = select.poll()
-    descriptor = keeper.process_end(process.pid)
-    try:
-        poll.register(descriptor, select.POLLIN)
-        yield poll
-    finally:
-        os.close(descriptor)
-
-
-class _DirectoryChanges:
-    """Whether a directory may have files that it did not have when this was last asked."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._changed = -1
-
-    def since_last_time(self) -> bool:
-        """Compare the time of its last change, which has the resolution of the kernel's clock."""
-        before, self._changed = self._changed, self._directory.stat().st_mtime_ns
-        return self._changed != before or time.time_ns() - self._changed < _CLOCK_SECONDS * 1e9
 
 
 def _first_failure(ranks: Path) -> tuple[int, int | None] | None:
@@ -299,29 +322,6 @@ def _describe_remaining(name: str) -> list[str]:
         with suppress(psutil.Error):
             descriptions.append(f"{process.pid}: {' '.join(process.cmdline())}")
     return descriptions
-
-
-def end_processes(name: str, launched: subprocess.Popen[bytes]) -> None:
-    """Kill all processes of a job, and those that they start meanwhile."""
-    deadline = time.monotonic() + _KILL_SECONDS
-    nothing_seen = 0
-    # One search isn't enough: a process may start another one during the search and end before the search finds it.
-    # And a process that has just been started has no environment to be found by, for an instant.
-    while nothing_seen < 2:
-        found = processes_of(name)
-        nothing_seen = 0 if found else nothing_seen + 1
-        if found and time.monotonic() > deadline:
-            raise RuntimeFailureError(
-                f"job: processes {', '.join(str(process.pid) for process in found)} run {_KILL_SECONDS:g} s after they "
-                "were killed, expected none"
-            )
-        # Highest number first: ranks are killed before mpirun, which started them.
-        for process in sorted(found, key=lambda process: process.pid, reverse=True):
-            with suppress(psutil.Error):
-                process.kill()
-        launched.kill()
-        time.sleep(_PAUSE_SECONDS)
-    launched.wait()
 
 
 def _text(path: Path) -> str:

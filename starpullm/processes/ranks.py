@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, Self
 
@@ -122,13 +122,7 @@ def guarded(comm: Comm, exit_status: Callable[[BaseException], int] = default_ex
             if not status:
                 _leave_regularly(own)
                 raise
-            reason = _reason(error, status)
-            ranks = _leave_failing(own, watch, reason)
-            if ranks is None or any(rank.sentence is None for rank in ranks):
-                _abort(own, watch, reason)
-            _say_once(own, watch, reason, ranks)
-            if not _all_can_close(ranks):
-                _end_with_all(own, reason)
+            _leave_failing(own, watch, _reason(error, status), is_last=True)
             if isinstance(error, SystemExit):
                 raise
             raise SystemExit(status) from error
@@ -162,27 +156,15 @@ class CommonBlocks:
         if error is None or not status:
             _leave_regularly(self._comm, entered)
         elif not hasattr(error, _LEFT_TOGETHER):
-            in_main_thread = threading.current_thread() is threading.main_thread()
-            with _SignalWatch(self._comm.Get_rank()) if in_main_thread else nullcontext() as watch:
-                self._leave_failing(error, status, watch, entered)
+            reason = _reason(error, status, traced=isinstance(error, Exception))
+            with _SignalWatch(self._comm.Get_rank()) as watch:
+                all_fail = _leave_failing(self._comm, watch, reason, entered)
+            if all_fail:  # the outer blocks needn't ask again; closing takes some ranks longer than others
+                setattr(error, _LEFT_TOGETHER, True)
 
     def free(self) -> None:
         """Free the communicator; all ranks have to call this."""
         self._comm.Free()
-
-    def _leave_failing(self, error: BaseException, status: int, watch: _SignalWatch | None, entered: int) -> None:
-        if watch is not None:
-            watch.leaving.set()
-        reason = _reason(error, status, traced=isinstance(error, Exception))
-        ranks = _leave_failing(self._comm, watch, reason, entered)
-        all_have_failed = ranks is not None and all(rank.sentence is not None for rank in ranks)
-        if ranks is None or not (all_have_failed or _all_can_close(ranks)):
-            _abort(self._comm, watch, reason)
-        if not _all_can_close(ranks):
-            _say_once(self._comm, watch, reason, ranks)
-            _end_with_all(self._comm, reason)
-        if all_have_failed:  # the outer blocks needn't ask again; closing takes some ranks longer than others
-            setattr(error, _LEFT_TOGETHER, True)
 
 
 @contextmanager
@@ -345,12 +327,41 @@ def _all_can_close(ranks: Sequence[_Leaving]) -> bool:
     return all(rank.calls_are_whole for rank in ranks) and len({(rank.entered, rank.calls) for rank in ranks}) == 1
 
 
+def _leave_regularly(comm: Comm, entered: int = 0) -> None:
+    progress.report_phase("waiting for the other ranks to end")
+    meet(comm)
+    comm.allgather(_Leaving.now(None, entered))
+
+
 def _leave_failing(
-    comm: Comm, watch: _SignalWatch | None, reason: _Reason, entered: int = 0
-) -> Sequence[_Leaving] | None:
-    """Wait for the other ranks to leave too; None if they don't within the time."""
-    if watch is not None:
-        watch.unsaid = reason
+    comm: Comm, watch: _SignalWatch, reason: _Reason, entered: int = 0, *, is_last: bool = False
+) -> bool:
+    """Return whether all ranks fail, if they leave the block in time and can close what they have open; or end them.
+
+    From the last block all ranks have to fail. What is raised out of another one is said further out.
+    """
+    watch.leaving.set()
+    watch.unsaid = reason
+    ranks = _tell(comm, reason, entered)
+    all_fail = ranks is not None and all(rank.sentence is not None for rank in ranks)
+    if ranks is None or not (all_fail or (_all_can_close(ranks) and not is_last)):
+        watch.unsaid = None
+        reason.say(f"rank {comm.Get_rank()}")
+        comm.Abort(reason.status)
+        os._exit(reason.status)  # in case MPI_Abort returns
+    if is_last or not _all_can_close(ranks):
+        watch.unsaid = None
+        having = [rank for rank, other in enumerate(ranks) if other.sentence == reason.sentence]
+        if reason.sentence and having[0] == comm.Get_rank():  # each distinct sentence once
+            reason.say(rank_list(having))
+    if not _all_can_close(ranks):
+        meet(comm)  # when one has ended, mpirun ends the others, which have to write their reasons before
+        os._exit(reason.status)
+    return all_fail
+
+
+def _tell(comm: Comm, reason: _Reason, entered: int) -> Sequence[_Leaving] | None:
+    """Wait for the other ranks to leave too, and exchange the reasons; None if they don't within the time."""
     with suppress(OSError):  # a missing directory for reports must not hide the reason
         progress.report_failure(reason.status, reason.sentence)
     try:
@@ -360,34 +371,6 @@ def _leave_failing(
     except Exception:  # the failure may be MPI's own
         return None
     return ranks
-
-
-def _say_once(comm: Comm, watch: _SignalWatch | None, reason: _Reason, ranks: Sequence[_Leaving]) -> None:
-    """Write each distinct reason once, from the first rank that has it."""
-    if watch is not None:
-        watch.unsaid = None
-    sentences = [rank.sentence for rank in ranks]
-    if reason.sentence and sentences.index(reason.sentence) == comm.Get_rank():
-        reason.say(rank_list([rank for rank, sentence in enumerate(sentences) if sentence == reason.sentence]))
-
-
-def _end_with_all(comm: Comm, reason: _Reason) -> NoReturn:
-    meet(comm)  # when one has ended, mpirun ends the others, which have to write their reasons before
-    os._exit(reason.status)
-
-
-def _leave_regularly(comm: Comm, entered: int = 0) -> None:
-    progress.report_phase("waiting for the other ranks to end")
-    meet(comm)
-    comm.allgather(_Leaving.now(None, entered))
-
-
-def _abort(comm: Comm, watch: _SignalWatch | None, reason: _Reason) -> NoReturn:
-    if watch is not None:
-        watch.unsaid = None
-    reason.say(f"rank {comm.Get_rank()}")
-    comm.Abort(reason.status)
-    os._exit(reason.status)  # in case MPI_Abort returns
 
 
 def _say(line: str) -> None:
@@ -404,8 +387,11 @@ class _SignalWatch:
         """The reason of the rank's failure that hasn't been written yet."""
         self.leaving = threading.Event()
         """Set when an exception, of a signal or any other, has reached the main thread."""
+        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
+        if threading.current_thread() is not threading.main_thread():
+            return self  # only the main thread may handle signals
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         self._outer_file = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
@@ -417,6 +403,8 @@ class _SignalWatch:
 
     def __exit__(self, *_: object) -> None:
         self.leaving.set()
+        if self._thread is None:
+            return
         signal.set_wakeup_fd(self._outer_file)
         if self._outer_handler is not None:  # None: a handler that wasn't installed from Python can't be restored
             signal.signal(signal.SIGTERM, self._outer_handler)

@@ -34,7 +34,9 @@ def write_nothing(config: pytest.Config, rank: int) -> None:
             setattr(config.option, name, value)
     if config.option.basetemp is not None:
         config.option.basetemp += f"-rank{rank}"
-    config.pluginmanager.register(_CacheGuard(config), "starpullm-cache-guard")
+    patch = pytest.MonkeyPatch()
+    patch.setattr(pytest.Cache, "set", lambda *_: None)  # all ranks read pytest's cache
+    config.add_cleanup(patch.undo)
 
 
 def print_nothing(config: pytest.Config) -> None:
@@ -61,29 +63,3 @@ def keep_coverage_apart(config: pytest.Config, rank: int) -> None:
     config.add_cleanup(patch.undo)
     options.cov_report = {"": None}  # as --cov-report=
     options.cov_fail_under = 0
-
-
-class _CacheGuard:
-    """Puts a `_ReadOnlyCache` into pytest's place of the cache, as soon as there is one."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
-
-    def pytest_plugin_registered(self) -> None:
-        """Look for the cache; after pytest has made it, it registers the plugins that write into it."""
-        cache = getattr(self._config, "cache", None)
-        if cache is not None and not isinstance(cache, _ReadOnlyCache):
-            vars(self._config)["cache"] = _ReadOnlyCache(cache)
-
-
-class _ReadOnlyCache:
-    """pytest's cache, from which all ranks read and into which only rank 0 writes."""
-
-    def __init__(self, cache: pytest.Cache) -> None:
-        self._cache = cache
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._cache, name)
-
-    def set(self, key: str, value: object) -> None:
-        """Store nothing."""

@@ -1,8 +1,8 @@
-"""pytest under mpirun: all ranks run the same tests and agree on each outcome; only rank 0 prints.
+"""pytest under mpirun: rank 0 runs all tests, and tells the others which of them to run with it; only rank 0 prints.
 
 The plugin registers a ``RankedRun`` if `rank_and_size` says that the run is one over ranks. A test marked ``mpi`` runs
-on all ranks, in pytest's own processes. Every other test runs on rank 0, and the other ranks take over its reports; if
-it is marked ``starpullm_over_ranks``, its checks run in a job of as many ranks.
+on all ranks, in pytest's own processes, and has the same outcome on all. Every other test runs on rank 0; if it is
+marked ``starpullm_over_ranks``, its checks run in a job of as many ranks.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ MAX_DIFFERENCES = 3
 
 SUITE = "starpullm.suite"
 
+_NEXT = "between tests"
 _END = "end of the run"
 _STACKS_SECONDS = 10.0  # for the native stacks of a rank
 _ABORT_SECONDS = 2.0  # for Python's
@@ -100,7 +101,6 @@ class RankedRun:
         self._config = config
         self._exchange = Exchange(self.comm.Dup())
         self._limit = time_limit
-        self._logged: list[pytest.TestReport] = []
         self._errors: dict[str, str] = {}
         """The modules that couldn't be collected here, and why."""
         self._pids: dict[int, int] = {}
@@ -161,24 +161,20 @@ class RankedRun:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
-        """Run each test on all ranks or on rank 0; rank 0 ends its loop last, when the others have written coverage."""
+        """Run the tests; rank 0 ends its loop last, when the others have written coverage."""
         option = session.config.option
         if option.collectonly or (session.testsfailed and not option.continue_on_collection_errors):
             return None  # pytest's own loop says what there is to say
-        for number, item in enumerate(session.items, 1):
-            self._run(item, session.items[number] if number < len(session.items) else None)
-            if session.shouldfail:
-                raise session.Failed(session.shouldfail)
-            if session.shouldstop:
-                raise session.Interrupted(session.shouldstop)
         if self.rank == 0:
-            self._tests_are_over = True
-            self._agree(_END, None)
+            self._lead(session)
+        else:
+            while (number := self._agree(_NEXT, None).get(0)) is not None:
+                self._run(session, number)
+        if session.shouldfail and self.rank == 0:
+            raise session.Failed(session.shouldfail)
+        if session.shouldstop:
+            raise session.Interrupted(session.shouldstop)
         return True
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep what the other ranks have to take over."""
-        self._logged.append(report)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_makereport(
@@ -238,25 +234,23 @@ class RankedRun:
             texts = [f"rank {rank}: {text}" for rank, text in texts_of_ranks.items()]
         raise pytest.UsageError("; ".join(dict.fromkeys(texts)))
 
-    def _run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
-        """Run a test here, or take over the reports of rank 0."""
-        hook = item.config.hook
-        everywhere = runs_on_every_rank(item)
-        if nextitem is not None and runs_on_every_rank(nextitem) != everywhere:
-            nextitem = None  # so that all fixtures are closed before tests of the other kind begin
-        self._logged.clear()
-        if everywhere or self.rank == 0:
-            hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
-        if everywhere:
-            return
-        sent = [hook.pytest_report_to_serializable(config=self._config, report=report) for report in self._logged]
-        of_first = self._agree(f"reports of {item.nodeid}", sent)[0]
-        if self.rank > 0:
-            hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-            for data in of_first:
-                report = hook.pytest_report_from_serializable(config=self._config, data=data)
-                hook.pytest_runtest_logreport(report=report)
-            hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    def _lead(self, session: pytest.Session) -> None:
+        """Run all tests, each together with the other ranks if it runs on every rank."""
+        for number, item in enumerate(session.items):
+            if runs_on_every_rank(item):
+                self._agree(_NEXT, number)
+            self._run(session, number)
+            if session.shouldfail or session.shouldstop:
+                break
+        self._tests_are_over = True
+        self._agree(_NEXT, None)
+        self._agree(_END, None)
+
+    def _run(self, session: pytest.Session, number: int) -> None:
+        item, *following = session.items[number : number + 2]
+        # Without a next one all fixtures are closed, before tests of the other kind begin.
+        nextitem = next((other for other in following if runs_on_every_rank(other) == runs_on_every_rank(item)), None)
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
 
     def _note_machines(self, has_checks_over_ranks: bool) -> None:
         """Let the results say so if the ranks have several machines: the ranks of checks have only that of rank 0."""

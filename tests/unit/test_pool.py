@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 import pytest
 
 from starpullm.binding import allocations
-from starpullm.checks import isolation
 from starpullm.checks.isolation import CheckReport, Pool, RuntimeConfiguration
 from starpullm.checks.result import Outcome
 from starpullm.checks.runs import parity
 from starpullm.errors import RuntimeFailureError
+from starpullm.processes import pool as pools
 from starpullm.processes.children import Answered, Lost, Reply
 
 from .test_check_reports import report
@@ -76,8 +76,8 @@ def children(monkeypatch: pytest.MonkeyPatch) -> type[Child]:
         made: ClassVar[list[Child]] = []
         reply = Answered(report(Outcome.PASSED).as_json())
 
-    monkeypatch.setattr(isolation, "Child", Children)
-    monkeypatch.setattr(isolation, "machine_lock", nullcontext)  # nothing runs, so nothing is disturbed
+    monkeypatch.setattr(pools, "Child", Children)
+    monkeypatch.setattr(pools, "machine_lock", nullcontext)  # nothing runs, so nothing is disturbed
     monkeypatch.setattr(allocations, "preloading", lambda: {"LD_PRELOAD": "counts.so"})
     monkeypatch.delenv("STARPU_HOME", raising=False)
     return Children
@@ -101,7 +101,7 @@ def test_a_child_serves_all_calls_of_its_configuration(children: type[Child]) ->
         ]
         request, time_limit = one.asked[0]
         assert (request["function"], request["arguments"], time_limit) == ("parity", {"record": "tiny"}, 7.0)
-        assert one.asked[1][1] == isolation.DEFAULT_TIME_LIMIT
+        assert one.asked[1][1] == pools.DEFAULT_TIME_LIMIT
         assert (one.arguments["configuration"], one.options["request_name"]) == (ONE, "the check")
         assert one.options["environment"] == {"A": "1", "STARPU_HOME": one.arguments["directory"]}
         assert pool.pids() == {ONE: 100, TWO: 101}
@@ -201,7 +201,7 @@ def test_a_check_alone_has_a_child_without_a_runtime(children: type[Child]) -> N
         assert (child.asked[0][0]["function"], child.asked[0][1], child.ended) == ("alone", 3.0, True)
         assert (len(pool.costs.starts), pool.costs.served) == (1, 1)
         pool.call_alone(alone)
-        assert (children.made[1].options["ranks"], children.made[1].asked[0][1]) == (1, isolation.DEFAULT_TIME_LIMIT)
+        assert (children.made[1].options["ranks"], children.made[1].asked[0][1]) == (1, pools.DEFAULT_TIME_LIMIT)
         assert "LD_PRELOAD" not in children.made[1].options["environment"]
 
 

@@ -28,7 +28,7 @@ import starpullm.checks.threads
 import starpullm.checks.underflow
 import starpullm.pytest_plugin
 from starpullm.checks import isolation
-from starpullm.processes import children  # noqa: F401
+from starpullm.processes import children, pool  # noqa: F401
 from starpullm.pytest_plugin import options as plugin_options
 from starpullm.pytest_plugin import validation_of
 
@@ -135,7 +135,8 @@ def main() -> int:
     """Run the command line."""
     connection = socket.socket(fileno=int(sys.argv[1]))
     ranks = int(sys.argv[2])
-    setattr(isolation, "Child", forked_or_started)  # noqa: B010
+    for users in (isolation, pool):
+        setattr(users, "Child", forked_or_started)  # noqa: B010
     if ranks > 1:
         for module in (plugin_options, starpullm.pytest_plugin):
             setattr(module, "rank_and_size", lambda *_: (0, ranks))  # noqa: B010

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from starpullm.processes.keeper import process_end
+from starpullm.processes.guard import process_end
 
 
 def refuse(_: int) -> int:
