@@ -22,6 +22,7 @@ from starpullm.pytest_plugin.items import (
 )
 from starpullm.pytest_plugin.options import Options, UnknownMachineError
 from starpullm.pytest_plugin.properties import PREFIX, properties_of
+from starpullm.pytest_plugin.ranks import names_suite
 from starpullm.pytest_plugin.report import Report, message_of
 from starpullm.pytest_plugin.report_files import ReportFiles
 
@@ -165,6 +166,26 @@ class Validation(Options):
         refusal = getattr(report, "starpullm_refusal", None)
         if refusal is not None and not is_worker(self._config):
             raise pytest.UsageError(refusal)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Look at the machine, if tests that use the plugin are about to run: nothing is started to collect them."""
+        if self._config.option.collectonly or not any(map(uses_plugin, items)):
+            return
+        try:
+            self.check_machine()
+        except UnknownMachineError as error:  # tests of others fail one by one, and everything else runs
+            if names_suite(self._config):
+                self._refuse(f"starpullm: {error}")
+        except pytest.UsageError as error:
+            self._refuse(str(error))
+
+    def _refuse(self, reason: str) -> None:
+        """End the run as if a module couldn't be collected, which a worker of pytest-xdist tells its controller."""
+        self._config.stash.setdefault(REFUSAL, reason)
+        report = pytest.CollectReport("", "failed", reason, [])
+        vars(report)["starpullm_refusal"] = reason
+        self._config.hook.pytest_collectreport(report=report)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:

@@ -501,10 +501,7 @@ def test_a_library_that_is_none(run: Run, pytester: pytest.Pytester) -> None:
     result = run(*SUITE, "--starpullm-library", str(library), partition=None)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
-        [
-            "ERROR: starpullm: this machine can't be inspected: machine: LibraryNotFoundError: "
-            f"{library}: could not be opened*"
-        ]
+        [f"ERROR: starpullm: this machine can't be inspected: {library}: doesn't state its StarPU's limits, *"]
     )
 
 
