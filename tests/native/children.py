@@ -29,6 +29,7 @@ __all__ = [
     "Child",
     "Finished",
     "Reply",
+    "assert_refused",
     "attempt",
     "cli_command",
     "finish",
@@ -228,6 +229,13 @@ def attempt(action: Callable[..., object], *args: object) -> Reply:
             "errno": error.errno if isinstance(error, OSError) else None,
         }
     return {"raised": None, "text": repr(result), "errno": None}
+
+
+def assert_refused(reply: Reply, kind: type[Exception], *parts: str) -> None:
+    """Fail unless a call raised an exception of a kind, with these parts in its one line."""
+    assert reply["raised"] == kind.__name__, reply
+    assert [part for part in parts if part not in reply["text"]] == [], reply
+    assert "\n" not in reply["text"]
 
 
 def names_in(directory: Path) -> list[str]:
