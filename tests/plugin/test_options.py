@@ -33,11 +33,11 @@ BAD = """
 
 
 def test_options_concern_no_test_of_a_stranger(run: Run, pytester: pytest.Pytester) -> None:
-    """Nothing is checked, started, written or printed."""
+    """Nothing is checked, started, imported, written or printed."""
     pytester.makeconftest(NO_CHILD)
-    pytester.makepyfile("def test_plain():\n    pass\n")
+    pytester.makepyfile("import sys\n\ndef test_plain():\n    assert 'numpy' not in sys.modules\n")
     pytester.makeini("[pytest]\nstarpullm_reductions = magic\nstarpullm_fresh = perhaps\n")
-    result = run(*BAD.split(), partition=None)
+    result = run(*BAD.split(), "--strict-config", "--strict-markers", partition=None)
     result.assert_outcomes(passed=1)
     lines = [line for line in result.outlines if "starpullm" in line and not line.startswith("plugins:")]
     assert (lines, result.errlines) == ([], [])
