@@ -6,7 +6,6 @@ child processes, all cases of one kind in one of them.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import resource
@@ -22,19 +21,16 @@ import numpy as np
 import pytest
 
 from starpullm.errors import (
-    FileError,
     InvalidArgumentError,
     OutOfMemoryError,
     StarpullmError,
     TokenRangeError,
 )
 from starpullm.files.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from starpullm.files.model import num_parameters
 from starpullm.runtime import Partition, Runtime
 from starpullm.trainer import Trainer
 
 from .children import TWO_CORES, Reply, assert_refused, attempt, names_in, run_function, run_python
-from .conftest import SmallDisk
 from .tiny import TINY, B, T, Tokens, V, batch, bits_of, tiny_trainer
 
 
@@ -411,35 +407,6 @@ def test_what_is_not_there(lookup_replies: dict[str, Reply], case: str) -> None:
 
 
 # ---- Saving ----
-
-OLD = b"the file that was there before"
-MODEL_BYTES = 1024 + 4 * num_parameters(TINY.model)
-
-
-def save_on_full_disk(checkpoint: str, folder: str) -> list[Reply]:
-    path, filler = Path(folder, "model.bin"), Path(folder, "filler")
-    with tiny_trainer("1x1", checkpoint) as trainer:
-        trainer.step(*batch())
-        path.write_bytes(OLD)
-        status = os.statvfs(folder)
-        filler.write_bytes(bytes(status.f_bavail * status.f_frsize - MODEL_BYTES // 2))
-        refused = attempt(trainer.save_checkpoint, path)
-        kept = attempt(lambda: path.read_bytes() == OLD)
-        names = attempt(names_in, Path(folder))
-        filler.unlink()
-        trainer.save_checkpoint(path)
-        return [refused, kept, names, attempt(lambda: read_checkpoint(path).config == TINY.model)]
-
-
-def test_saving_on_a_full_disk(tiny_checkpoint: Path, small_disk: SmallDisk) -> None:
-    refused, kept, names, saved = run_function(
-        save_on_full_disk, tiny_checkpoint, small_disk.folder, prefix=small_disk.prefix
-    )
-    assert_refused(refused, FileError, "model.bin", "write", "No space left")
-    assert refused["errno"] == errno.ENOSPC
-    assert kept["text"] == "True"
-    assert names["text"] == "['filler', 'model.bin']"
-    assert saved["text"] == "True"
 
 
 def save_to(checkpoint: str, path: str) -> Reply:
