@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import pytest
 
@@ -128,13 +128,13 @@ _count = _number(int, 1, math.inf, "positive numbers separated by commas")
 
 
 @dataclass
-class Option(Generic[_T]):
+class Option:
     """An option ``--starpullm-NAME``, in the ini file ``starpullm_NAME``: an attribute of `Options` of that name."""
 
     kind: Literal["bool", "string", "linelist"]
     """How it is written in the ini file: a name of pytest's."""
     metavar: str
-    default: _T | Callable[[Options], _T]
+    default: Any
     """If it is a function, of the other options."""
     read: Callable[[str, Path], Any]
     """For a list, it reads one part; for a flag, nothing."""
@@ -143,21 +143,25 @@ class Option(Generic[_T]):
     """Given where the attribute has another one."""
 
     def __set_name__(self, owner: type, attribute: str) -> None:
-        self.attribute = attribute
-        self.name = self.name or attribute
+        self.attribute, self.name = attribute, self.name or attribute
+        self.ini, self.option = f"starpullm_{self.name}", f"--starpullm-{self.name.replace('_', '-')}"
 
-    @property
-    def option(self) -> str:
-        """The option of the command line."""
-        return f"--starpullm-{self.name.replace('_', '-')}"
+    def __get__(self, options: Options | None, owner: type) -> Any:
+        """Return the value that was given, or the default; it is read once."""
+        if options is None:
+            return self
+        given, label, folder = options.given(self)
+        if given is None:
+            value = self.default(options) if callable(self.default) else self.default
+        else:
+            try:
+                value = self._convert(given, folder)
+            except (ValueError, StarpullmError) as error:
+                raise pytest.UsageError(f"{label}: {error}") from error
+        vars(options)[self.attribute] = value
+        return value
 
-    @property
-    def ini(self) -> str:
-        """The name in the ini file, and of the attribute of pytest's options."""
-        return f"starpullm_{self.name}"
-
-    def convert(self, given: Any, folder: Path) -> Any:
-        """Return the value of what was given; relative paths are below the folder."""
+    def _convert(self, given: Any, folder: Path) -> Any:
         if self.kind == "bool":
             return bool(given)
         if self.kind == "string":
@@ -167,24 +171,17 @@ class Option(Generic[_T]):
             raise ValueError("found nothing, expected a list with commas")
         return tuple(dict.fromkeys(self.read(part, folder) for part in parts))
 
-    @overload
-    def __get__(self, options: None, owner: type) -> Option[_T]: ...
-    @overload
-    def __get__(self, options: Options, owner: type) -> _T: ...
-    def __get__(self, options: Options | None, owner: type) -> Option[_T] | _T:
-        if options is None:
-            return self
-        value = options.value(self)
-        vars(options)[self.attribute] = value  # found there from now on
-        return value
+
+# These return an `Option`; their types are those of the attributes, that is of what `Option.__get__` returns.
 
 
-def _flag(text: str) -> Option[bool]:
-    return Option("bool", "", False, _name, text)
+def _flag(text: str) -> bool:
+    return cast("bool", Option("bool", "", False, _name, text))
 
 
-def _text(metavar: str, default: _D, read: Callable[[str, Path], _T], text: str) -> Option[_T | _D]:
-    return Option("string", metavar, default, read, text if default is None else f"{text}; default: {default:g}")
+def _text(metavar: str, default: _D, read: Callable[[str, Path], _T], text: str) -> _T | _D:
+    told = "" if default is None else f"; default: {default:g}"
+    return cast("_T | _D", Option("string", metavar, default, read, text + told))
 
 
 def _list(
@@ -193,8 +190,8 @@ def _list(
     read: Callable[[str, Path], _T],
     text: str,
     name: str = "",
-) -> Option[Sequence[_T]]:
-    return Option("linelist", metavar, default, read, f"{text}; may be repeated", name)
+) -> Sequence[_T]:
+    return cast("Sequence[_T]", Option("linelist", metavar, default, read, f"{text}; may be repeated", name))
 
 
 class Options:
@@ -251,25 +248,14 @@ class Options:
         self._config = config
         self.rank, self.ranks = rank_and_size(config)
 
-    def value(self, option: Option[_T]) -> _T:
-        """Return the value of an option, of a list without repetitions, or its default."""
-        given, label, folder = self._given(option)
-        if given is None:
-            return option.default(self) if callable(option.default) else option.default
-        try:
-            value: _T = option.convert(given, folder)
-            return value
-        except (ValueError, StarpullmError) as error:
-            raise pytest.UsageError(f"{label}: {error}") from error
-
     def label(self, name: str) -> str:
         """Return the name of an option to use in messages: where its value comes from."""
-        return self._given(OPTIONS[name])[1]
+        return self.given(OPTIONS[name])[1]
 
     def _is_given(self, name: str) -> bool:
-        return self._given(OPTIONS[name])[0] is not None
+        return self.given(OPTIONS[name])[0] is not None
 
-    def _given(self, option: Option[Any]) -> tuple[Any, str, Path]:
+    def given(self, option: Option) -> tuple[Any, str, Path]:
         """Return the value as it was given, its name there, and the folder of relative paths.
 
         The value is None if it wasn't given, or is empty in the ini file.
@@ -419,9 +405,9 @@ class Options:
             for option in (OPTIONS[name] for name in _OF_THROUGHPUT):
                 if getattr(self._config.option, option.ini, None) is not None:
                     raise pytest.UsageError(f"{option.option}: expected --starpullm-benchmark with it")
-        given = [option for name, option in OPTIONS.items() if self._is_given(name)]
-        for option in given:
-            self.value(option)
+        given = [option.attribute for name, option in OPTIONS.items() if self._is_given(name)]
+        for attribute in given:
+            getattr(self, attribute)
         if given or self.ranks > 1:
             self._check_sizes()
         if self.report_is_folder:

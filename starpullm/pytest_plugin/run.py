@@ -43,7 +43,7 @@ class Validation(Options):
         """Of the checks of this process, and under pytest-xdist of those of its workers."""
         self._environment_shown = False
         self._checked = False
-        self._left_out: dict[str, str] = {}
+        self.left_out: dict[str, str] = {}
         self._timer: tuple[pytest.Item, Any] | None = None
         """The test whose time pytest-timeout measures, and its settings."""
         self._waited = 0.0
@@ -77,12 +77,7 @@ class Validation(Options):
 
     def leave_out(self, what: str, reason: str) -> None:
         """Tell in the results what no test was collected for, and why."""
-        self._left_out[what] = reason
-
-    @property
-    def left_out(self) -> dict[str, str]:
-        """What `leave_out` was told."""
-        return self._left_out
+        self.left_out[what] = reason
 
     @property
     def pool(self) -> Pool:
@@ -294,7 +289,7 @@ class Validation(Options):
         if self.rank == 0 and (self._report.tests or self._report.notes):
             terminalreporter.section("starpullm", "=")
             environment = [] if self._environment_shown else self._environment_lines()
-            left_out = [f"left out: {what}: {reason}" for what, reason in self._left_out.items()]
+            left_out = [f"left out: {what}: {reason}" for what, reason in self.left_out.items()]
             waited = [f"waited {self._waited:.1f} s for the machine, which others used"] if self._waited >= 0.1 else []
             for line in [*environment, *self._report.lines(self._costs), *left_out, *waited]:
                 terminalreporter.line(line)
