@@ -38,6 +38,7 @@ __all__ = [
     "run_command",
     "run_function",
     "run_python",
+    "simd_levels",
     "started",
 ]
 
@@ -205,6 +206,11 @@ def finish(process: Child) -> Finished:
     stdout, stderr = process.communicate()
     assert isinstance(process.args, Sequence)
     return _finished(tuple(map(str, process.args)), process.returncode, stdout, stderr, process.killed_after)
+
+
+def simd_levels() -> list[str]:
+    """Return the SIMD levels of this machine, the plain kernels' first."""
+    return run_python("from starpullm.checks.libm import vector_levels\nprint('ref', *vector_levels())").stdout.split()
 
 
 class Reply(TypedDict):

@@ -10,22 +10,17 @@ import re
 
 import pytest
 
-from .children import TWO_CORES, run_cli, run_python
+from .children import TWO_CORES, run_cli, simd_levels
 
 FUNCTIONS = ["expf", "tanhf", "coshf"]
 
 WITHOUT_FMA = {"GLIBC_TUNABLES": "glibc.cpu.hwcaps=-FMA"}
 """An environment in which glibc on x86-64 calls another expf."""
 
-LEVELS = """
-from starpullm.checks.libm import vector_levels
-print(*vector_levels())
-"""
-
 
 @pytest.fixture(scope="module")
 def levels() -> list[str]:
-    found = run_python(LEVELS).stdout.split()
+    found = simd_levels()[1:]
     assert found, "every processor has a level of 16-byte vectors"
     return found
 

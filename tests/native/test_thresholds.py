@@ -12,17 +12,11 @@ import pytest
 from starpullm.checks.observer import Observer
 from starpullm.golden.records import THRESHOLD_RECORDS, shipped_record
 
-from .children import TWO_CORES, run_cli, run_function, run_python
+from .children import TWO_CORES, run_cli, run_function, simd_levels
 from .tiny import batch, bits_of, tiny_trainer
 
 TIME_LIMIT = 100.0
 SIX_CORES = {"HWLOC_SYNTHETIC": "core:6 pu:1"}
-
-LEVELS = """
-from starpullm.checks.libm import vector_levels
-
-print("ref", *vector_levels())
-"""
 
 
 # ---- Sizes ----
@@ -31,7 +25,7 @@ print("ref", *vector_levels())
 @pytest.mark.parametrize("level", ["ref", "sse2", "avx2", "avx512", "neon"])
 def test_records_beyond_thresholds(level: str) -> None:
     """On each level, alone and with teams of four and six threads, which cut large outputs into grids."""
-    if level not in run_python(LEVELS).stdout.split():
+    if level not in simd_levels():
         pytest.skip(f"this machine has no {level}")
     records = [shipped_record(name) for name in THRESHOLD_RECORDS]
     partitions = [option for threads in (1, 4, 6) for option in ("--partition", f"1x{threads}")]
