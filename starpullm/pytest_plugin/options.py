@@ -42,6 +42,9 @@ _N = TypeVar("_N", int, float)
 class UnknownMachineError(Exception):
     """The native library doesn't describe this machine, for example because there is none; the text says why."""
 
+    id = "unknown"
+    """In a test's name, in place of a configuration."""
+
 
 # ---- Readers: from a text, and the folder of relative paths, to a value; a ValueError says what was expected ----
 

@@ -68,11 +68,15 @@ class Validation(Options):
 
     @contextmanager
     def refusing(self) -> Iterator[None]:
-        """Let a usage error of the plugin's, which is raised inside, end the run."""
+        """Let a usage error of the plugin's, which is raised inside, end the run; workers tell it their controller."""
         try:
             yield
         except pytest.UsageError as error:
-            self._config.stash.setdefault(REFUSAL, str(error))
+            text = self._config.stash.setdefault(REFUSAL, str(error))
+            if is_worker(self._config):
+                report = pytest.CollectReport("", "failed", text, [])
+                vars(report)["starpullm_refusal"] = text
+                self._config.hook.pytest_collectreport(report=report)
             raise
 
     def leave_out(self, what: str, reason: str) -> None:
@@ -147,18 +151,10 @@ class Validation(Options):
 
     # Hooks of pytest
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_make_collect_report(self) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-        """Add the reason to the report of a module that isn't collected because of the plugin's options."""
-        report = yield
-        if report.failed and REFUSAL in self._config.stash:
-            vars(report)["starpullm_refusal"] = self._config.stash[REFUSAL]
-        return report
-
     @pytest.hookimpl(tryfirst=True)
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """End the run if the plugin's options can't be satisfied; xdist's workers leave that to their controller."""
-        refusal = getattr(report, "starpullm_refusal", None)
+        refusal = getattr(report, "starpullm_refusal", self._config.stash.get(REFUSAL, None))
         if refusal is not None and not is_worker(self._config):
             raise pytest.UsageError(refusal)
 
@@ -168,19 +164,18 @@ class Validation(Options):
         if self._config.option.collectonly or not any(map(uses_plugin, items)):
             return
         try:
+            with self.refusing():
+                self._check_machine()
+        except pytest.UsageError:
+            if not is_worker(self._config):
+                raise
+
+    def _check_machine(self) -> None:
+        try:
             self.check_machine()
         except UnknownMachineError as error:  # tests of others fail one by one, and everything else runs
             if names_suite(self._config):
-                self._refuse(f"starpullm: {error}")
-        except pytest.UsageError as error:
-            self._refuse(str(error))
-
-    def _refuse(self, reason: str) -> None:
-        """End the run as if a module couldn't be collected, which a worker of pytest-xdist tells its controller."""
-        self._config.stash.setdefault(REFUSAL, reason)
-        report = pytest.CollectReport("", "failed", reason, [])
-        vars(report)["starpullm_refusal"] = reason
-        self._config.hook.pytest_collectreport(report=report)
+                raise pytest.UsageError(f"starpullm: {error}") from error
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
