@@ -35,12 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="DIR",
         help="try every patch in this directory, instead of those in tests/mutation/defects; see docs/contributing.md",
     )
-    group.addoption("--mutation-table", metavar="PATH", help="write the results as a page of Markdown")
-    group.addoption(
-        "--mutation-results",
-        metavar="PATH",
-        help="add the results to a JSON file; the page shows all results in it",
-    )
+    group.addoption("--mutation-results", metavar="PATH", help="add the results to a JSON file")
     group.addoption(
         "--mutation-repetitions",
         metavar="N",

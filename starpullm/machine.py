@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -172,7 +175,7 @@ def inspect_machine() -> Machine:
             machine.cores,
             machine.starpu_max_workers,
             machine.starpu_max_contexts,
-            parallel_workers=bool(machine.starpu_parallel_workers),
+            bool(machine.starpu_parallel_workers),
         ),
         simd_level=prototypes.text(machine.simd_level),
         l1_cache=machine.l1_cache,
@@ -197,7 +200,30 @@ def handle_bytes(max_nodes: int) -> int:
     return 664 + 136 * max_nodes + 16 * max_nodes**2
 
 
-def full_partitions(cores: int, max_workers: int, max_contexts: int, *, parallel_workers: bool) -> tuple[str, ...]:
+def own_cores() -> set[tuple[str, ...]]:
+    """Return the cores of which this process may use a processing unit, by package and number, as Linux has them."""
+    cores = set()
+    for unit in os.sched_getaffinity(0):
+        folder = Path(f"/sys/devices/system/cpu/cpu{unit}/topology")
+        names = ("physical_package_id", "die_id", "core_id")
+        cores.add(tuple((folder / name).read_text() if (folder / name).exists() else "" for name in names))
+    return cores
+
+
+def count_cores() -> int:
+    """Return how many cores this process may use, without asking hwloc: Linux's, or those of ``HWLOC_SYNTHETIC``."""
+    levels = re.sub(r"\(.*?\)", "", os.environ.get("HWLOC_SYNTHETIC", "")).lower().split()
+    cores = 1
+    for kind, _, count in (level.partition(":") for level in levels):
+        if not count.isdigit():
+            break
+        cores *= int(count)
+        if kind == "core":
+            return cores
+    return len(own_cores())
+
+
+def full_partitions(cores: int, max_workers: int, max_contexts: int, parallel_workers: bool) -> tuple[str, ...]:
     """Return the partitions that use all cores, or as many of them as this StarPU was built for.
 
     Each worker of several threads needs one of StarPU's contexts; two others are always there.

@@ -6,10 +6,12 @@ import ctypes
 import ctypes.util
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import subprocess
 from pathlib import Path
+from typing import NamedTuple
 
 from starpullm.errors import InvalidArgumentError, LibraryNotFoundError, MissingDependencyError
 
@@ -33,6 +35,23 @@ def find_library() -> Path:
             f"from a source tree?); {ENVIRONMENT_VARIABLE} can name another"
         )
     return path
+
+
+class StarpuLimits(NamedTuple):
+    """What the StarPU that a library was built against can do at most."""
+
+    max_workers: int
+    max_contexts: int
+    parallel_workers: bool
+
+
+def starpu_limits(path: Path) -> StarpuLimits:
+    """Return the limits that a library states in its file; it isn't opened (native/src/runtime/features.c)."""
+    stated = re.search(rb"starpullm: StarPU of (\d+) workers, (\d+) contexts, parallel workers (\d)", path.read_bytes())
+    if stated is None:
+        raise LibraryNotFoundError(f"{path}: doesn't state its StarPU's limits, expected a library of starpullm")
+    workers, contexts, parallel = map(int, stated.groups())
+    return StarpuLimits(workers, contexts, bool(parallel))
 
 
 def find_probe() -> Path:

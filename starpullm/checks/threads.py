@@ -14,6 +14,7 @@ from starpullm.binding import header, prototypes, structs
 from starpullm.checks.result import CheckResult
 from starpullm.checks.statements import Statements
 from starpullm.checks.workplace import Workplace, bound_to, captured_output, environment
+from starpullm.machine import own_cores
 from starpullm.runtime import Partition, Runtime
 
 if TYPE_CHECKING:
@@ -68,16 +69,6 @@ def _check_processor(statements: Statements) -> None:
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     if names and os.uname().machine == "x86_64":
         statements.equal("processor", names[0], prototypes.text(info.processor))
-
-
-def own_cores() -> set[tuple[str, ...]]:
-    """Return the cores of which this process may use a processing unit, by package and number."""
-    cores = set()
-    for unit in os.sched_getaffinity(0):
-        folder = Path(f"/sys/devices/system/cpu/cpu{unit}/topology")
-        names = ("physical_package_id", "die_id", "core_id")
-        cores.add(tuple((folder / name).read_text() if (folder / name).exists() else "" for name in names))
-    return cores
 
 
 def _check_bound_threads(statements: Statements) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,9 +19,9 @@ from starpullm.predict.graph import work_of
 from starpullm.predict.prediction import plan_of, schedule_of
 from starpullm.predict.schedule import FREE
 from starpullm.processes.children import Child
-from starpullm.processes.ranks import guarded
 from starpullm.runtime import Partition
-from starpullm.speed.workload import Run, Workload, make_batches, open_runtime, open_trainer, run_steps
+from starpullm.speed.worker import open_trainer
+from starpullm.speed.workload import Run, Workload, make_batches, run_steps
 from starpullm.trace import Trace
 from starpullm.traces.merge import is_kernel
 
@@ -115,18 +115,13 @@ def _serve_recorded(
     comm: Comm | None, workload: Mapping[str, Any], checkpoint: str
 ) -> Iterator[tuple[dict[str, Any], Callable[[Any], None]]]:
     """Yield what was recorded; there are no requests."""
-    with guarded(comm) if comm else nullcontext():
-        result = _run_recorded(Workload(**workload), Path(checkpoint), comm)
+    result = _run_recorded(Workload(**workload), Path(checkpoint), comm)
     yield result, lambda _: None
 
 
 def _run_recorded(workload: Workload, checkpoint: Path, comm: Comm | None) -> dict[str, Any]:
     """Run the steps; all ranks return the same."""
-    with (
-        open_runtime(workload, comm) as runtime,
-        open_trainer(workload, checkpoint, runtime, trace=True) as trainer,
-        guarded(comm) if comm else nullcontext(),
-    ):
+    with open_trainer(workload, checkpoint, comm, trace=True) as trainer:
         batches = make_batches(workload, trainer, workload.warm_up + workload.iterations)
         for inputs, targets in batches[: workload.warm_up]:
             trainer.submit(inputs, targets)

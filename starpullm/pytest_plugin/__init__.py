@@ -91,11 +91,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         except UnknownMachineError as error:  # without a library the test fails, and everything else runs
             places = [error]
         metafunc.parametrize(
-            "starpullm_configuration", places, indirect=True, scope="session", ids=[_place_id(of) for of in places]
+            "starpullm_configuration", places, indirect=True, scope="session", ids=[place.id for place in places]
         )
     if _is_ours(metafunc, "starpullm_golden"):
         records = [record for record in validation.records if validation.sub_batches(record, ranks)]
-        metafunc.parametrize("starpullm_golden", records, indirect=True, scope="session", ids=_record_id)
+        metafunc.parametrize("starpullm_golden", records, indirect=True, scope="session", ids=lambda of: Path(of).stem)
 
 
 def _is_ours(metafunc: pytest.Metafunc, fixture: str) -> bool:
@@ -103,11 +103,3 @@ def _is_ours(metafunc: pytest.Metafunc, fixture: str) -> bool:
     marks = metafunc.definition.iter_markers("parametrize")
     named = [mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0] for mark in marks if mark.args]
     return fixture in metafunc.fixturenames and not any(fixture == name.strip() for names in named for name in names)
-
-
-def _place_id(place: RuntimeConfiguration | UnknownMachineError) -> str:
-    return "unknown" if isinstance(place, UnknownMachineError) else place.id
-
-
-def _record_id(record: str) -> str:
-    return Path(record).stem

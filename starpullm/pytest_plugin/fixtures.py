@@ -39,8 +39,12 @@ def starpullm_validation(request: pytest.FixtureRequest) -> Validation:
 @pytest.fixture(scope="session")
 def starpullm_configuration(request: pytest.FixtureRequest) -> RuntimeConfiguration:
     """Give partition, scheduler and number of ranks; the test runs once for each configuration."""
-    if isinstance(request.param, UnknownMachineError):
-        pytest.fail(str(request.param), pytrace=False)
+    try:
+        if isinstance(request.param, UnknownMachineError):
+            raise request.param
+        assert validation_of(request.config).machine
+    except UnknownMachineError as error:
+        pytest.fail(str(error), pytrace=False)
     configuration: RuntimeConfiguration = request.param
     return configuration
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from enum import Enum
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import pytest
 
@@ -30,14 +30,20 @@ PARITY_RECORDS_OF_RANKS = ("single", "ragged")
 PERTURBING = ("eager", "random", "lws", "prio", "dmda", "ws")
 DEFAULT_THROUGHPUT_RECORD = "small"
 """It is large enough to be measured, and small enough to be quick."""
-_WEEK = 7 * 24 * 3600
-"""Seconds; no child of a check lives longer."""
+MIN_BLOCKS = 16
+MAX_BUDGET = 0.05
+MAX_SECONDS = 7 * 24 * 3600
 
-_T = TypeVar("_T", int, float)
+_T = TypeVar("_T")
+_D = TypeVar("_D")
+_N = TypeVar("_N", int, float)
 
 
 class UnknownMachineError(Exception):
     """The native library doesn't describe this machine, for example because there is none; the text says why."""
+
+    id = "unknown"
+    """In a test's name, in place of a configuration."""
 
 
 # ---- Readers: from a text, and the folder of relative paths, to a value; a ValueError says what was expected ----
@@ -78,9 +84,7 @@ def _partition(text: str, folder: Path) -> str:
 
 
 def _reduction(text: str, folder: Path) -> str:
-    from starpullm.trainer import REDUCTIONS
-
-    return _one_of(text, REDUCTIONS)
+    return _one_of(text, _all_reductions())
 
 
 def _name(text: str, folder: Path) -> str:
@@ -91,20 +95,8 @@ def _count_or_all(text: str, folder: Path) -> int | str:
     return text if text == "all" else _number(int, 1, math.inf, "positive numbers separated by commas, or all")(text)
 
 
-def _rounds(text: str, folder: Path) -> int:
-    from starpullm.speed.gate import MIN_ROUNDS
-
-    return _number(int, MIN_ROUNDS, math.inf, f"at least {MIN_ROUNDS}")(text)
-
-
-def _budget(text: str, folder: Path) -> float:
-    from starpullm.speed.verdict import RESOLUTION
-
-    return _number(float, 0, RESOLUTION, f"0 to {RESOLUTION:g}")(text)
-
-
-def _number(kind: Callable[[str], _T], least: float, most: float, expected: str) -> Callable[..., _T]:
-    def read(text: str, folder: Path | None = None) -> _T:
+def _number(kind: Callable[[str], _N], least: float, most: float, expected: str) -> Callable[..., _N]:
+    def read(text: str, folder: Path | None = None) -> _N:
         try:
             value = kind(text)
         except ValueError:
@@ -122,113 +114,87 @@ def _one_of(text: str, known: Iterable[str]) -> str:
     return text
 
 
+def _all_reductions() -> Sequence[str]:
+    from starpullm.trainer import REDUCTIONS
+
+    return REDUCTIONS
+
+
+_seconds = _number(float, 1e-3, MAX_SECONDS, f"a positive number of seconds, at most {MAX_SECONDS}")
+_blocks = _number(int, MIN_BLOCKS, math.inf, f"at least {MIN_BLOCKS}")
+_budget = _number(float, 0, MAX_BUDGET, f"0 to {MAX_BUDGET}")
 _seed = _number(int, -math.inf, math.inf, "an integer")
-_seconds = _number(float, 1e-3, _WEEK, f"a positive number of seconds, at most {_WEEK}")
 _count = _number(int, 1, math.inf, "positive numbers separated by commas")
 
 
 # ---- The table ----
 
 
-class Kind(Enum):
-    """How a value is written in the ini file: pytest's names."""
+@dataclass
+class Option:
+    """An option ``--starpullm-NAME``, in the ini file ``starpullm_NAME``: an attribute of `Options` of that name."""
 
-    FLAG = "bool"
-    TEXT = "string"
-    LIST = "linelist"
-
-
-class Option(NamedTuple):
-    """An option ``--starpullm-NAME``; in the ini file it is called ``starpullm_NAME``."""
-
-    name: str
-    kind: Kind
+    kind: Literal["bool", "string", "linelist"]
+    """How it is written in the ini file: a name of pytest's."""
     metavar: str
     default: Any
+    """If it is a function, of the other options."""
     read: Callable[[str, Path], Any]
     """For a list, it reads one part; for a flag, nothing."""
     help: str
+    name: str = ""
+    """Given where the attribute has another one."""
 
-    @property
-    def option(self) -> str:
-        """The option of the command line."""
-        return f"--starpullm-{self.name.replace('_', '-')}"
+    def __set_name__(self, owner: type, attribute: str) -> None:
+        self.attribute, self.name = attribute, self.name or attribute
+        self.ini, self.option = f"starpullm_{self.name}", f"--starpullm-{self.name.replace('_', '-')}"
 
-    @property
-    def ini(self) -> str:
-        """The name in the ini file, and of the attribute of pytest's options."""
-        return f"starpullm_{self.name}"
-
-
-def _flag(name: str, help_text: str) -> Option:
-    return Option(name, Kind.FLAG, "", False, _name, help_text)
-
-
-_TEXT, _LIST = Kind.TEXT, Kind.LIST
-_TABLE = (
-    Option("library", _TEXT, "PATH", None, _file, "native library to validate; default: the installed one"),
-    Option(
-        "partition", _LIST, "WxT,…", ("all",), _partition, "workers x threads; all: 1x1 and all that use every core"
-    ),
-    Option("schedulers", _LIST, "NAME,…", (), _name, "StarPU schedulers; default: lws, and for perturbed runs six"),
-    Option("sub_batches", _LIST, "N,…", (), _count_or_all, "sub-batches, or all; default: 1 and one per sequence"),
-    Option("reductions", _LIST, "NAME,…", (), _reduction, "reductions of gradients; default: ordered,tree,redux"),
-    Option(
-        "records",
-        _LIST,
-        "RECORD,…",
-        (),
-        _record,
-        f"golden records, by name or file; default: {','.join(DEFAULT_RECORDS)}, and for parity four more",
-    ),
-    Option("llmc_library", _TEXT, "PATH", None, _file, "llm.c as a shared object, to compare with too"),
-    _flag("skip_unknown_libm", "skip parity tests, which fail otherwise, if the records have another libm's bits"),
-    Option("seed", _TEXT, "N", 1, _seed, "seed of batches, of delays and of StarPU's random scheduler; default: 1"),
-    Option("time_limit", _TEXT, "SECONDS", 60.0, _seconds, "for each check; default: 60"),
-    Option(
-        "wait_limit",
-        _TEXT,
-        "SECONDS",
-        3600.0,
-        _seconds,
-        "for each wait until another process has stopped using the machine; default: 3600",
-    ),
-    _flag("over_ranks", "under mpirun: all ranks are one run of pytest"),
-    _flag("fresh", "start a new process for each check"),
-    Option(
-        "report",
-        _TEXT,
-        "PATH",
-        None,
-        _output,
-        "folder for a report that people read, or FILE.json for its data alone; default: a file in pytest's cache",
-    ),
-    _flag("strict", "fail tests that are skipped, not comparable or inconclusive"),
-    _flag("benchmark", "also run the tests of throughput; pytest-benchmark stores their results"),
-    Option("baseline_library", _TEXT, "PATH", None, _file, "to compare throughput with; default: stored runs"),
-    Option("blocks", _TEXT, "N", 64, _rounds, "rounds of a throughput comparison; default: 64"),
-    Option("budget", _TEXT, "FRACTION", 0.02, _budget, "slowdown that is tolerated; default: 0.02"),
-    Option("ranks", _LIST, "N,…", (1,), _count, "numbers of ranks to measure throughput with; default: 1"),
-    _flag("accept_cost", "with stored runs: accept a task graph that costs more, and store its cost to compare with"),
-)
-OPTIONS = {option.name: option for option in _TABLE}
-"""The options by name, in the order of ``pytest --help``."""
-_OF_THROUGHPUT = ("baseline_library", "blocks", "budget", "ranks", "accept_cost")
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options to the command line and to the ini file."""
-    group = parser.getgroup("starpullm", "starpullm: tests that validate it (pytest --pyargs starpullm.suite)")
-    for option in OPTIONS.values():
-        # No option has a default here, so that it is known whether it was given.
-        if option.kind is Kind.FLAG:
-            group.addoption(option.option, dest=option.ini, action="store_true", default=None, help=option.help)
+    def __get__(self, options: Options | None, owner: type) -> Any:
+        """Return the value that was given, or the default; it is read once."""
+        if options is None:
+            return self
+        given, label, folder = options.given(self)
+        if given is None:
+            value = self.default(options) if callable(self.default) else self.default
         else:
-            is_list = option.kind is Kind.LIST
-            text = option.help + "; may be repeated" * is_list
-            action = "append" if is_list else "store"
-            group.addoption(option.option, dest=option.ini, metavar=option.metavar, action=action, help=text)
-        parser.addini(option.ini, f"as {option.option}", type=option.kind.value, default=None)
+            try:
+                value = self._convert(given, folder)
+            except (ValueError, StarpullmError) as error:
+                raise pytest.UsageError(f"{label}: {error}") from error
+        vars(options)[self.attribute] = value
+        return value
+
+    def _convert(self, given: Any, folder: Path) -> Any:
+        if self.kind == "bool":
+            return bool(given)
+        if self.kind == "string":
+            return self.read(str(given), folder)
+        parts = [part.strip() for text in given for part in text.split(",") if part.strip()]
+        if not parts:
+            raise ValueError("found nothing, expected a list with commas")
+        return tuple(dict.fromkeys(self.read(part, folder) for part in parts))
+
+
+# These return an `Option`; their types are those of the attributes, that is of what `Option.__get__` returns.
+
+
+def _flag(text: str) -> bool:
+    return cast("bool", Option("bool", "", False, _name, text))
+
+
+def _text(metavar: str, default: _D, read: Callable[[str, Path], _T], text: str) -> _T | _D:
+    told = "" if default is None else f"; default: {default:g}"
+    return cast("_T | _D", Option("string", metavar, default, read, text + told))
+
+
+def _list(
+    metavar: str,
+    default: Sequence[_T] | Callable[[Options], Sequence[_T]],
+    read: Callable[[str, Path], _T],
+    text: str,
+    name: str = "",
+) -> Sequence[_T]:
+    return cast("Sequence[_T]", Option("linelist", metavar, default, read, f"{text}; may be repeated", name))
 
 
 class Options:
@@ -242,71 +208,72 @@ class Options:
         From those that depend on the machine.
     """
 
-    # Read from the table when they are first asked for.
-    library: Path | None
-    llmc_library: Path | None
-    baseline_library: Path | None
-    report: Path | None
-    seed: int
-    time_limit: float
-    wait_limit: float
-    blocks: int
-    budget: float
-    fresh: bool
-    strict: bool
-    benchmark: bool
-    accept_cost: bool
-    skip_unknown_libm: bool
+    library = _text("PATH", None, _file, "native library to validate; default: the installed one")
+    partition = _list("WxT,…", ("all",), _partition, "workers x threads; all: 1x1 and all that use every core")
+    schedulers = _list("NAME,…", (), _name, "StarPU schedulers; default: lws, and for perturbed runs six")
+    chosen_sub_batches = _list(
+        "N,…", (), _count_or_all, "sub-batches, or all; default: 1 and one per sequence", "sub_batches"
+    )
+    reductions = _list(
+        "NAME,…", lambda _: _all_reductions(), _reduction, "reductions of gradients; default: ordered,tree,redux"
+    )
+    records = _list(
+        "RECORD,…",
+        lambda options: DEFAULT_RECORDS if options.ranks == 1 else DEFAULT_RECORDS_OF_RANKS,
+        _record,
+        f"golden records, by name or file; default: {','.join(DEFAULT_RECORDS)}, and for parity four more",
+    )
+    llmc_library = _text("PATH", None, _file, "llm.c as a shared object, to compare with too")
+    skip_unknown_libm = _flag("skip parity tests, which fail otherwise, if the records have another libm's bits")
+    seed = _text("N", 1, _seed, "seed of batches, of delays and of StarPU's random scheduler")
+    time_limit = _text("SECONDS", 60.0, _seconds, "for each check")
+    wait_limit = _text("SECONDS", 3600.0, _seconds, "for each wait until another process has stopped using the machine")
+    over_ranks = _flag("under mpirun: all ranks are one run of pytest")
+    fresh = _flag("start a new process for each check")
+    report = _text(
+        "PATH",
+        None,
+        _output,
+        "folder for a report that people read, or FILE.json for its data alone; default: a file in pytest's cache",
+    )
+    strict = _flag("fail tests that are skipped, not comparable or inconclusive")
+    benchmark = _flag("also run the tests of throughput; pytest-benchmark stores their results")
+    baseline_library = _text("PATH", None, _file, "to compare throughput with; default: stored runs")
+    blocks = _text("N", 64, _blocks, "rounds of a throughput comparison")
+    budget = _text("FRACTION", 0.02, _budget, "slowdown that is tolerated")
+    rank_counts = _list("N,…", (1,), _count, "numbers of ranks to measure throughput with; default: 1", "ranks")
+    accept_cost = _flag("with stored runs: accept a task graph that costs more, and store its cost to compare with")
+
+    rank: int
+    ranks: int
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._unknown_machine: UnknownMachineError | None = None
         self.rank, self.ranks = rank_and_size(config)
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in OPTIONS:
-            raise AttributeError(name)
-        value = vars(self)[name] = self.value(name)
-        return value
-
-    def value(self, name: str) -> Any:
-        """Return the value of an option, of a list without repetitions, or its default."""
-        option, given = OPTIONS[name], self._given(name)
-        try:
-            return option.default if given is None else self._read(option, given)
-        except (ValueError, StarpullmError) as error:
-            raise pytest.UsageError(f"{self.label(name)}: {error}") from error
-
     def label(self, name: str) -> str:
-        """Return the name to use in messages: where the value comes from."""
-        from_ini = self._given(name) is not None and not self._is_on_command_line(name)
-        return OPTIONS[name].ini if from_ini else OPTIONS[name].option
+        """Return the name of an option to use in messages: where its value comes from."""
+        return self.given(OPTIONS[name])[1]
 
-    def _read(self, option: Option, given: Any) -> Any:
-        ini = self._config.inipath
-        is_relative_to_ini = ini is not None and not self._is_on_command_line(option.name)
-        folder = ini.parent if ini and is_relative_to_ini else self._config.invocation_params.dir
-        if option.kind is Kind.FLAG:
-            return bool(given)
-        if option.kind is Kind.TEXT:
-            return option.read(str(given), folder)
-        parts = [part.strip() for text in given for part in text.split(",") if part.strip()]
-        if not parts:
-            raise ValueError("found nothing, expected a list with commas")
-        return tuple(dict.fromkeys(option.read(part, folder) for part in parts))
+    def _is_given(self, name: str) -> bool:
+        return self.given(OPTIONS[name])[0] is not None
 
-    def _given(self, name: str) -> object:
-        """Return the value as it was given; None if it wasn't, or is empty in the ini file."""
-        if self._is_on_command_line(name):
-            return getattr(self._config.option, OPTIONS[name].ini)
+    def given(self, option: Option) -> tuple[Any, str, Path]:
+        """Return the value as it was given, its name there, and the folder of relative paths.
+
+        The value is None if it wasn't given, or is empty in the ini file.
+        """
+        folder = self._config.invocation_params.dir
+        value = getattr(self._config.option, option.ini, None)
+        if value is not None:
+            return value, option.option, folder
         try:
-            value: object = self._config.getini(OPTIONS[name].ini)
+            value = self._config.getini(option.ini)
         except (TypeError, ValueError) as error:
-            raise pytest.UsageError(f"{OPTIONS[name].ini}: {error}") from error
-        return None if value in ("", []) else value
-
-    def _is_on_command_line(self, name: str) -> bool:
-        return getattr(self._config.option, OPTIONS[name].ini, None) is not None
+            raise pytest.UsageError(f"{option.ini}: {error}") from error
+        if value in (None, "", []):
+            return None, option.option, folder
+        return value, option.ini, self._config.inipath.parent if self._config.inipath else folder
 
     # ---- What they choose ----
 
@@ -317,48 +284,18 @@ class Options:
         return path is not None and path.suffix != ".json" and (path.is_dir() or not path.exists())
 
     @cached_property
-    def machine(self) -> dict[str, Any]:
-        """The results of ``starpullm doctor --json``, from a process of its own."""
-        from starpullm.checks.isolation import machine_in_child
-
-        if self._unknown_machine is None:
-            try:
-                return machine_in_child()
-            except StarpullmError as error:
-                text = f"this machine can't be inspected: {str(error).strip()}"
-                self._unknown_machine = UnknownMachineError(text)
-        raise self._unknown_machine
-
-    @cached_property
-    def records(self) -> Sequence[str]:
-        """The chosen records: names of shipped ones, paths of others."""
-        return self.value("records") or (DEFAULT_RECORDS if self.ranks == 1 else DEFAULT_RECORDS_OF_RANKS)
-
-    @cached_property
     def parity_records(self) -> Sequence[str]:
         """The records that only parity is checked with: those beyond thresholds, unless records are chosen."""
         from starpullm.golden.records import THRESHOLD_RECORDS
 
-        if self.value("records"):
+        if self._is_given("records"):
             return ()
         return THRESHOLD_RECORDS if self.ranks == 1 else PARITY_RECORDS_OF_RANKS
 
-    @cached_property
+    @property
     def throughput_records(self) -> Sequence[str]:
         """The records whose throughput is measured."""
-        return self.value("records") or (DEFAULT_THROUGHPUT_RECORD,)
-
-    @cached_property
-    def rank_counts(self) -> list[int]:
-        """The numbers of ranks to measure throughput with."""
-        return list(self.value("ranks"))
-
-    @cached_property
-    def reductions(self) -> Sequence[str]:
-        """The chosen reduction modes."""
-        from starpullm.trainer import REDUCTIONS
-
-        return self.value("reductions") or REDUCTIONS
+        return self.records if self._is_given("records") else (DEFAULT_THROUGHPUT_RECORD,)
 
     def sub_batches(self, record: str, ranks: int = 1) -> list[int]:
         """Return the chosen numbers of sub-batches that divide each rank's part of a record's batch, ascending.
@@ -373,7 +310,7 @@ class Options:
         if rest:
             return []
         counts = divisors(batch_size)
-        chosen = self.value("sub_batches")
+        chosen = self.chosen_sub_batches
         if not chosen:
             middle = {counts[len(counts) // 2]} if record in THRESHOLD_RECORDS else set()
             return sorted({1, batch_size} | middle)
@@ -389,50 +326,75 @@ class Options:
         from starpullm.checks.isolation import RuntimeConfiguration
         from starpullm.runtime import DEFAULT_SCHEDULER
 
-        schedulers = self._schedulers() or [DEFAULT_SCHEDULER]
+        schedulers = self.schedulers or [DEFAULT_SCHEDULER]
         return [RuntimeConfiguration(*of, ranks) for of in product(self._partitions(ranks), schedulers)]
 
-    @cached_property
+    @property
     def perturbing_configurations(self) -> list[RuntimeConfiguration]:
         """The partition with the most workers, with the chosen schedulers or else with each of `PERTURBING`."""
         from starpullm.checks.isolation import RuntimeConfiguration
         from starpullm.runtime import Partition
 
         partition = max(self._partitions(1), key=lambda text: Partition.parse(text).workers)
-        known = self.machine["schedulers"]
-        schedulers = self._schedulers() or [name for name in PERTURBING if name in known]
-        return [RuntimeConfiguration(partition, scheduler) for scheduler in schedulers]
+        return [RuntimeConfiguration(partition, scheduler) for scheduler in self.schedulers or PERTURBING]
 
     def _partitions(self, ranks: int) -> list[str]:
-        from starpullm.machine import full_partitions
+        """Return the chosen partitions. Tests are named by them, so nothing is started or loaded to find them."""
+        from starpullm.binding.library import find_library, starpu_limits
+        from starpullm.machine import count_cores, full_partitions
+
+        try:
+            limits = starpu_limits(find_library())
+        except StarpullmError as error:
+            raise UnknownMachineError(f"this machine can't be inspected: {error}") from error
+        own = full_partitions(max(count_cores() // ranks, 1), *limits)
+        groups = (["1x1", *reversed(own)] if text == "all" else [text] for text in self.partition)
+        return list(dict.fromkeys(chain(*groups)))
+
+    # ---- What depends on the machine ----
+
+    @property
+    def machine(self) -> dict[str, Any]:
+        """The results of ``starpullm doctor --json``, from a process of its own."""
+        if isinstance(self._inspection, UnknownMachineError):
+            raise self._inspection
+        return self._inspection
+
+    @cached_property
+    def _inspection(self) -> dict[str, Any] | UnknownMachineError:
+        from starpullm.binding.library import find_library
+        from starpullm.checks.isolation import machine_in_child
+
+        try:
+            find_library()
+            return machine_in_child()
+        except StarpullmError as error:
+            return UnknownMachineError(f"this machine can't be inspected: {str(error).strip()}")
+
+    def check_machine(self) -> None:
+        """Raise a usage error for the first option that this machine can't satisfy."""
+        from starpullm.machine import count_cores
         from starpullm.runtime import Partition
 
-        cores = int(self.machine["cores"])
-        chosen = []
-        for text in self.value("partition"):
-            if text == "all":
-                limits = {name: self.machine[f"starpu_{name}"] for name in ("max_workers", "max_contexts")}
-                parallel = self.machine["starpu_parallel_workers"]
-                own = full_partitions(max(cores // ranks, 1), **limits, parallel_workers=parallel)
-                chosen += ["1x1", *reversed(own)]
-                continue
-            needed = math.prod(Partition.parse(text))
-            if needed > cores:
+        label, cores = self.label("partition"), self.machine["cores"]
+        for text in self.partition:
+            if text == "all" and cores != count_cores():
                 raise pytest.UsageError(
-                    f"{self.label('partition')}: found {text}, which needs {needed} cores, expected at most {cores}: "
-                    "this machine has no more"
+                    f"{label}: found all, tests were named for {count_cores()} cores and hwloc has found {cores} here, "
+                    "expected partitions by name"
                 )
-            chosen.append(text)
-        return list(dict.fromkeys(chosen))
-
-    def _schedulers(self) -> list[str]:
-        chosen = self.value("schedulers")
+            if text != "all" and (needed := math.prod(Partition.parse(text))) > cores:
+                raise pytest.UsageError(
+                    f"{label}: found {text}, which needs {needed} cores, expected at most {cores}: this machine has no "
+                    "more"
+                )
         try:
-            return [_one_of(name, self.machine["schedulers"]) for name in chosen]
+            for name in self.schedulers:
+                _one_of(name, self.machine["schedulers"])
         except ValueError as error:
             raise pytest.UsageError(f"{self.label('schedulers')}: {error}") from error
 
-    # ---- Checking all of them ----
+    # ---- Checking all others ----
 
     def check_options(self) -> None:
         """Raise a usage error for the first option that can't be satisfied, as far as the machine doesn't matter."""
@@ -443,22 +405,33 @@ class Options:
                 "(or starpullm_over_ranks = true in the ini file), so that the ranks are one run"
             )
         if not self.benchmark:
-            for name in filter(self._is_on_command_line, _OF_THROUGHPUT):
-                raise pytest.UsageError(f"{self.label(name)}: expected --starpullm-benchmark with it")
-        given = [name for name in OPTIONS if self._given(name) is not None]
-        for name in given:
-            self.value(name)
+            for option in (OPTIONS[name] for name in _OF_THROUGHPUT):
+                if getattr(self._config.option, option.ini, None) is not None:
+                    raise pytest.UsageError(f"{option.option}: expected --starpullm-benchmark with it")
+        given = [option.attribute for name, option in OPTIONS.items() if self._is_given(name)]
+        for attribute in given:
+            getattr(self, attribute)
         if given or self.ranks > 1:
             self._check_sizes()
-        try:
-            if self.report_is_folder:
-                from starpullm.report import require_packages
+        if self.report_is_folder:
+            from starpullm.report import require_packages
 
-                require_packages()
-        except MissingDependencyError as error:
-            raise pytest.UsageError(f"{self.label('report')}: {error}") from error
+            self._require("report", require_packages)
         if self.benchmark:
-            self._check_throughput()
+            from starpullm.speed.verdict import scipy_stats
+
+            if not self._config.pluginmanager.hasplugin("benchmark"):
+                raise pytest.UsageError(
+                    f"{self.label('benchmark')}: expected pytest-benchmark, which isn't installed: pip install "
+                    "'starpullm[bench]'"
+                )
+            self._require("benchmark", scipy_stats)
+
+    def _require(self, name: str, packages: Callable[[], object]) -> None:
+        try:
+            packages()
+        except MissingDependencyError as error:
+            raise pytest.UsageError(f"{self.label(name)}: {error}") from error
 
     def _check_sizes(self) -> None:
         if not any(self.sub_batches(record) for record in self.records):
@@ -471,15 +444,21 @@ class Options:
                 f"records: {', '.join(self.records)}"
             )
 
-    def _check_throughput(self) -> None:
-        from starpullm.speed.verdict import scipy_stats
 
-        if not self._config.pluginmanager.hasplugin("benchmark"):
-            raise pytest.UsageError(
-                f"{self.label('benchmark')}: expected pytest-benchmark, which isn't installed: pip install "
-                "'starpullm[bench]'"
-            )
-        try:
-            scipy_stats()
-        except MissingDependencyError as error:
-            raise pytest.UsageError(f"{self.label('benchmark')}: {error}") from error
+OPTIONS = {option.name: option for option in vars(Options).values() if isinstance(option, Option)}
+"""The options by name, in the order of ``pytest --help``."""
+_OF_THROUGHPUT = ("baseline_library", "blocks", "budget", "ranks", "accept_cost")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options to the command line and to the ini file."""
+    group = parser.getgroup("starpullm", "starpullm: tests that validate it (pytest --pyargs starpullm.suite)")
+    for option in OPTIONS.values():
+        # No option has a default here, so that it is known whether it was given.
+        common: dict[str, Any] = {"dest": option.ini, "default": None, "help": option.help}
+        if option.kind == "bool":
+            group.addoption(option.option, action="store_true", **common)
+        else:
+            action = "append" if option.kind == "linelist" else "store"
+            group.addoption(option.option, metavar=option.metavar, action=action, **common)
+        parser.addini(option.ini, f"as {option.option}", type=option.kind, default=None)

@@ -22,6 +22,7 @@ from starpullm.pytest_plugin.items import (
 )
 from starpullm.pytest_plugin.options import Options, UnknownMachineError
 from starpullm.pytest_plugin.properties import PREFIX, properties_of
+from starpullm.pytest_plugin.ranks import names_suite
 from starpullm.pytest_plugin.report import Report, message_of
 from starpullm.pytest_plugin.report_files import ReportFiles
 
@@ -42,7 +43,7 @@ class Validation(Options):
         """Of the checks of this process, and under pytest-xdist of those of its workers."""
         self._environment_shown = False
         self._checked = False
-        self._left_out: dict[str, str] = {}
+        self.left_out: dict[str, str] = {}
         self._timer: tuple[pytest.Item, Any] | None = None
         """The test whose time pytest-timeout measures, and its settings."""
         self._waited = 0.0
@@ -67,21 +68,20 @@ class Validation(Options):
 
     @contextmanager
     def refusing(self) -> Iterator[None]:
-        """Let a usage error of the plugin's, which is raised inside, end the run."""
+        """Let a usage error of the plugin's, which is raised inside, end the run; workers tell it their controller."""
         try:
             yield
         except pytest.UsageError as error:
-            self._config.stash.setdefault(REFUSAL, str(error))
+            text = self._config.stash.setdefault(REFUSAL, str(error))
+            if is_worker(self._config):
+                report = pytest.CollectReport("", "failed", text, [])
+                vars(report)["starpullm_refusal"] = text
+                self._config.hook.pytest_collectreport(report=report)
             raise
 
     def leave_out(self, what: str, reason: str) -> None:
         """Tell in the results what no test was collected for, and why."""
-        self._left_out[what] = reason
-
-    @property
-    def left_out(self) -> dict[str, str]:
-        """What `leave_out` was told."""
-        return self._left_out
+        self.left_out[what] = reason
 
     @property
     def pool(self) -> Pool:
@@ -151,20 +151,31 @@ class Validation(Options):
 
     # Hooks of pytest
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_make_collect_report(self) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-        """Add the reason to the report of a module that isn't collected because of the plugin's options."""
-        report = yield
-        if report.failed and REFUSAL in self._config.stash:
-            vars(report)["starpullm_refusal"] = self._config.stash[REFUSAL]
-        return report
-
     @pytest.hookimpl(tryfirst=True)
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """End the run if the plugin's options can't be satisfied; xdist's workers leave that to their controller."""
-        refusal = getattr(report, "starpullm_refusal", None)
+        refusal = getattr(report, "starpullm_refusal", self._config.stash.get(REFUSAL, None))
         if refusal is not None and not is_worker(self._config):
             raise pytest.UsageError(refusal)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Look at the machine, if tests that use the plugin are about to run: nothing is started to collect them."""
+        if self._config.option.collectonly or not any(map(uses_plugin, items)):
+            return
+        try:
+            with self.refusing():
+                self._check_machine()
+        except pytest.UsageError:
+            if not is_worker(self._config):
+                raise
+
+    def _check_machine(self) -> None:
+        try:
+            self.check_machine()
+        except UnknownMachineError as error:  # tests of others fail one by one, and everything else runs
+            if names_suite(self._config):
+                raise pytest.UsageError(f"starpullm: {error}") from error
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -273,7 +284,7 @@ class Validation(Options):
         if self.rank == 0 and (self._report.tests or self._report.notes):
             terminalreporter.section("starpullm", "=")
             environment = [] if self._environment_shown else self._environment_lines()
-            left_out = [f"left out: {what}: {reason}" for what, reason in self._left_out.items()]
+            left_out = [f"left out: {what}: {reason}" for what, reason in self.left_out.items()]
             waited = [f"waited {self._waited:.1f} s for the machine, which others used"] if self._waited >= 0.1 else []
             for line in [*environment, *self._report.lines(self._costs), *left_out, *waited]:
                 terminalreporter.line(line)

@@ -63,7 +63,7 @@ def serve(
 
 
 @contextmanager
-def _open_trainer(workload: Workload, checkpoint: Path, comm: Comm | None, *, trace: bool) -> Iterator[Trainer]:
+def open_trainer(workload: Workload, checkpoint: Path, comm: Comm | None, *, trace: bool) -> Iterator[Trainer]:
     """Provide this rank's trainer of a workload, in a runtime of its own; no step has been run yet."""
 
     def guard() -> AbstractContextManager[None]:
@@ -131,7 +131,7 @@ def _throughput(workload: Workload, checkpoint: Path, comm: Comm | None) -> dict
 
 def _run(workload: Workload, checkpoint: Path, comm: Comm | None, *, trace: bool) -> tuple[Run, dict[str, Any]]:
     """Return the steps that all ranks have run, and properties of their matmuls."""
-    with _open_trainer(workload, checkpoint, comm, trace=trace) as trainer:
+    with open_trainer(workload, checkpoint, comm, trace=trace) as trainer:
         batches = make_batches(workload, trainer, workload.warm_up + workload.iterations)
         report_phase("warming up")
         for batch in batches[: workload.warm_up]:
@@ -173,7 +173,7 @@ def _turn(workload: Workload, checkpoint: Path, comm: Comm | None, *, is_first: 
     some operations by several percent, and must not be the same in all turns of a contender.
     """
     steps = workload.warm_up + workload.iterations
-    with _open_trainer(workload, checkpoint, comm, trace=True) as trainer:
+    with open_trainer(workload, checkpoint, comm, trace=True) as trainer:
         report_phase("running a turn")
         run = run_steps(trainer, make_batches(workload, trainer, steps), trace=True)
         assert run.trace is not None

@@ -12,21 +12,17 @@ neither compiled nor counted. Threads count without locking, so single numbers m
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import signal
 import sys
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from starpullm.binding.library import ENVIRONMENT_VARIABLE
-from starpullm.machine import inspect_machine
 from starpullm.processes.lock import machine_lock
 
 from .measurement import CHECKOUT, Measurement
 from .report import Covered, missing, table
-from .stages import TITLES, Part, library_in, parts
+from .stages import TITLES, Part, parts
 
 
 def _columns(measurement: Measurement) -> dict[str, dict[str, Covered]]:
@@ -57,11 +53,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--directory", type=Path, default=default, help=f"of the build and the reports; default: {default}"
     )
-    names = [part.name for part in parts(Path())]
     parser.add_argument("--stage", action="append", choices=TITLES, help="may be repeated; default: all")
-    parser.add_argument("--part", action="append", metavar="NAME", choices=names, help=f"one of {', '.join(names)}")
     parser.add_argument("--again", action="store_true", help="also run what has been measured with these sources")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no part after so long")
     parser.add_argument("--show", action="store_true", help="run nothing, use the reports that are there")
     parser.add_argument("--missing", action="store_true", help="also list what the suite doesn't run")
     if shutil.which("gcov") is None:
@@ -71,34 +64,19 @@ def _options() -> argparse.Namespace:
 
 def _measure(measurement: Measurement, options: argparse.Namespace) -> list[str]:
     """Run the parts that are asked for and that have no report; return those that failed."""
-    begin = time.monotonic()
     with machine_lock():
         measurement.make()
     failed = []
     for part in parts(measurement.build):
-        asked_for = part.stage in (options.stage or TITLES) and part.name in (options.part or (part.name,))
-        if not asked_for or (measurement.has_report(part) and not options.again):
+        if part.stage not in (options.stage or TITLES) or (measurement.has_report(part) and not options.again):
             continue
-        if time.monotonic() - begin > options.seconds:
-            break
         print(f"-- {part.name}", flush=True)
         failed += [part.name] if measurement.run(part) else []
     return failed
 
 
-def _made_with(measurement: Measurement) -> Iterator[str]:
-    """Yield the sentences that say with what the parts have been measured."""
-    runs = measurement.runs(parts(measurement.build))
-    os.environ[ENVIRONMENT_VARIABLE] = str(library_in(measurement.build))
-    machine = inspect_machine()
-    commits, dates = (" to ".join(dict.fromkeys((runs[0][of], runs[-1][of]))) for of in ("commit", "date"))
-    minutes = sum(run["seconds"] for run in runs) / 60
-    yield f"`python -m tests.coverage`, commit {commits}, {dates},"
-    yield f"{machine.processor}, {machine.cores} cores, {minutes:.0f} minutes:"
-
-
-def _show(measurement: Measurement, options: argparse.Namespace, columns: Mapping[str, dict[str, Covered]]) -> None:
-    print("\n".join([*_made_with(measurement), "", *table(_titled(columns))]))
+def _show(options: argparse.Namespace, columns: Mapping[str, dict[str, Covered]]) -> None:
+    print("\n".join(table(_titled(columns))))
     if options.missing:
         print("\n".join(["", *missing(columns.get("ranks", next(iter(columns.values()))), CHECKOUT)]))
 
@@ -108,16 +86,13 @@ def main() -> int:
     options = _options()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # ends the part that is running
     measurement = Measurement(options.directory.resolve())
-    failed = []
-    if not options.show:
-        with measurement.alone():
-            failed = _measure(measurement, options)
+    failed = [] if options.show else _measure(measurement, options)
     lacking = [part.name for part in parts(measurement.build) if not measurement.has_report(part)]
     if lacking:
         print(f"not measured yet: {', '.join(lacking)}", file=sys.stderr)
     columns = _columns(measurement)
     if columns:
-        _show(measurement, options, columns)
+        _show(options, columns)
     else:
         print("no stage is complete, so there is no table", file=sys.stderr)
     if failed:

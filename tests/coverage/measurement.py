@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import re
 import subprocess
-import time
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from .report import SOURCES, Covered, read_report
 from .stages import PYTHON, Part, library_in
@@ -29,16 +26,8 @@ class Measurement:
     def __init__(self, directory: Path) -> None:
         self._reports = directory / "reports"
         self.build = directory / "build"
-        self._lock = directory / "lock"
         self._preloaded = directory / "counted_exit.so"
         self._reports.mkdir(parents=True, exist_ok=True)
-
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Wait until no other process measures in this folder: the counters of two runs would be mixed."""
-        with self._lock.open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
 
     def make(self) -> None:
         """Build the library and the ctests; the reports of other sources are removed."""
@@ -64,28 +53,18 @@ class Measurement:
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         environment["LD_PRELOAD"] = str(self._preloaded)
         environment["STARPULLM_COUNTED_LIB"] = str(library_in(self.build))
-        begin = time.monotonic()
         status = _wait_for(subprocess.Popen(part.command, cwd=self._reports, env=environment))
         if status == 0:
             # Threads that count at the same time may leave numbers far too large, or below 0, which count as 0.
             lenient = "--gcov-ignore-parse-errors=all"
             unfinished = self._reports / "unfinished"
             self._gcovr(lenient, str(self.build), output=unfinished)
-            report = json.loads(unfinished.read_text("utf-8"))
-            of_run = {"commit": _commit(), "date": datetime.now(UTC).date().isoformat()}
-            report["starpullm"] = {**of_run, "seconds": round(time.monotonic() - begin)}
-            unfinished.write_text(json.dumps(report), "utf-8")
             unfinished.rename(self._path(part))
         return status
 
     def has_report(self, part: Part) -> bool:
         """Return whether a part has been measured with these sources."""
         return self._path(part).is_file()
-
-    def runs(self, among: Sequence[Part]) -> list[dict[str, Any]]:
-        """Return commit, date and seconds of the parts that have been measured, in the order in which they were."""
-        measured = sorted(filter(self.has_report, among), key=lambda part: self._path(part).stat().st_mtime)
-        return [json.loads(self._path(part).read_text("utf-8"))["starpullm"] for part in measured]
 
     def report(self, measured: Sequence[Part]) -> dict[str, Covered]:
         """Return the coverage of parts together."""
@@ -97,25 +76,10 @@ class Measurement:
         return self._reports / f"{part.name}.json"
 
     def _gcovr(self, *arguments: str, output: Path) -> None:
-        command = [
-            *PYTHON,
-            "-m",
-            "gcovr",
-            "--root",
-            str(CHECKOUT),
-            "--filter",
-            f"{re.escape(str(CHECKOUT))}/{SOURCES}/",
-        ]
+        sources = f"{re.escape(str(CHECKOUT))}/{SOURCES}/"
+        command = [*PYTHON, "-m", "gcovr", "--root", str(CHECKOUT), "--filter", sources]
         command += ["--merge-mode-functions", "separate", "--json", str(output)]
         _run([*command, *arguments], CHECKOUT)
-
-
-def _commit() -> str:
-    """Return the checkout's commit, and whether the library or the package differ from it."""
-    git = ("git", "-C", str(CHECKOUT))
-    commit = subprocess.check_output([*git, "rev-parse", "--short=12", "HEAD"], text=True).strip()
-    compared = [*git, "diff", "--quiet", "HEAD", "--", "native", "starpullm"]
-    return f"{commit}, changed" if subprocess.run(compared, check=False).returncode else commit
 
 
 def _run(command: Sequence[str], directory: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from starpullm.processes.lock import machine_lock
 
-from .mutants import Builder, Mutant
+from .mutants import Builder, Change, Mutant
 from .patches import SHIPPED, Patch, PatchError, find_patches, read_patch
 from .table import Table
 from .test_alarms import QUICK_LIBRARY, QUICK_PART
@@ -85,12 +85,12 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
 
 
 @pytest.fixture(scope="session")
-def build(builder: Builder) -> Callable[[Patch], Mutant]:
-    """Return a function that builds the library with a patch."""
+def build(builder: Builder) -> Callable[[Change], Mutant]:
+    """Return a function that builds the library with a change."""
 
-    def build_alone(patch: Patch) -> Mutant:
+    def build_alone(change: Change) -> Mutant:
         with machine_lock():  # compilers would disturb what others measure
-            return builder.build(patch)
+            return builder.build(change)
 
     return build_alone
 
@@ -124,8 +124,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         for line in table.lines():
             terminalreporter.line(line)
     if results is not None:
-        table = table.merged_into(Path(config.invocation_params.dir, results))
-    page = config.getoption("--mutation-table")
-    if page is not None:
-        Path(config.invocation_params.dir, page).write_text(table.markdown(), "utf-8")
-        terminalreporter.line(f"written to {page}")
+        table.merge_into(Path(config.invocation_params.dir, results))

@@ -18,10 +18,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
-from .patches import CHECKOUT, Patch, PatchError, apply_patch, read_patch
+from .patches import CHECKOUT, PatchError, read_patch
 
-__all__ = ["BUILD", "Builder", "Mutant"]
+__all__ = ["BUILD", "Builder", "Change", "Mutant"]
 
 BUILD = CHECKOUT / ".cache" / "build" / "release"
 """Where the unchanged library is built, as for the C tests; later runs build only what has changed since."""
@@ -29,6 +30,21 @@ BUILD = CHECKOUT / ".cache" / "build" / "release"
 _LIBRARY = "libstarpullm.so"
 _PRELOADED = ("libstarpullm_allocations.so",)
 _BUILD_SECONDS = 300.0
+
+
+class Change(Protocol):
+    """A change of the sources: a patch, or a line."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+
+    @property
+    def changed_files(self) -> list[str]:
+        """The files that it changes, relative to the root of the sources."""
+
+    def apply(self, directory: Path) -> None:
+        """Change a copy of the sources."""
 
 
 @dataclass(frozen=True)
@@ -85,38 +101,38 @@ class Builder:
         for name in _PRELOADED:
             shutil.copy2(BUILD / name, package / "lib")
 
-    def build(self, patch: Patch, *, refuse_warnings: bool = False) -> Mutant:
-        """Return the library with a patch.
+    def build(self, change: Change, *, refuse_warnings: bool = False) -> Mutant:
+        """Return the library with a change.
 
         Warnings are ignored unless `refuse_warnings`, because a defect may leave a variable unused.
 
         Raises
         ------
         PatchError
-            If the patch does not apply, changes a file that no object is made from, does not compile, or changes no
+            If the change does not apply, is of a file that no object is made from, does not compile, or changes no
             byte of the library.
         """
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        directory = Path(tempfile.mkdtemp(prefix=f"{patch.name}-", dir=self._directory))
+        directory = Path(tempfile.mkdtemp(prefix="mutant-", dir=self._directory))
         self.copy_sources(directory)
-        apply_patch(patch, directory)
-        objects = self._affected(patch)
+        change.apply(directory)
+        objects = self._affected(change)
         with ThreadPoolExecutor(os.cpu_count()) as threads:
             list(threads.map(lambda name: self.compile(name, directory, refuse_warnings=refuse_warnings), objects))
         library = self.link(objects, directory)
         if library.read_bytes() == self.library.read_bytes():
-            raise PatchError(f"{patch.path.name}: the library with it is the same, byte for byte, as without it")
+            raise PatchError(f"{change.name}: the library with it is the same, byte for byte, as without it")
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         return Mutant(library, len(objects), seconds)
 
-    def _affected(self, patch: Patch) -> list[str]:
-        """Return the objects that are made from a file which the patch changes."""
+    def _affected(self, change: Change) -> list[str]:
+        """Return the objects that are made from a file which is changed."""
         affected: set[str] = set()
-        for name in patch.changed_files:
+        for name in change.changed_files:
             users = self.objects_of(name)
             if not users:
-                raise PatchError(f"{patch.path.name}: no object is made from {name}, expected a C file or a header")
+                raise PatchError(f"{change.name}: no object is made from {name}, expected a C file or a header")
             affected.update(users)
         return sorted(affected)
 

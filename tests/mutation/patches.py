@@ -11,15 +11,12 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CHECKOUT", "SAMPLE", "SHIPPED", "Patch", "PatchError", "apply_patch", "find_patches", "read_patch"]
+__all__ = ["CHECKOUT", "SHIPPED", "Patch", "PatchError", "apply_patch", "find_patches", "read_patch"]
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 SHIPPED = Path(__file__).resolve().parent / "defects"
 """The directory of the project's own patches."""
-
-SAMPLE = SHIPPED.with_name("sample")
-"""The directory of generated mutants that every run of the tests tries."""
 
 KEYS = ("Kind", "Defect", "Shows", "Caught-by")
 """Every header has these lines; `Quick: yes` may follow."""
@@ -74,6 +71,10 @@ class Patch:
     def changed_files(self) -> list[str]:
         """The files that it changes, relative to the root of the sources."""
         return re.findall(r"^\+\+\+ b/(\S+)", self.diff, re.MULTILINE)
+
+    def apply(self, directory: Path) -> None:
+        """Apply it to a copy of the sources, as `apply_patch` does."""
+        apply_patch(self, directory)
 
 
 def find_patches(directory: Path) -> list[Path]:

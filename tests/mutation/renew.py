@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from .patches import CHECKOUT, SAMPLE, SHIPPED, Patch, PatchError, apply_patch, find_patches, read_patch
+from .patches import CHECKOUT, SHIPPED, Patch, PatchError, apply_patch, find_patches, read_patch
 
 __all__ = ["renew", "write"]
 
@@ -56,7 +56,7 @@ def write(patch: Patch, directory: Path) -> None:
 
 def _main() -> None:
     parser = argparse.ArgumentParser(description="Write patches anew that no longer apply; their headers are kept.")
-    parser.add_argument("patches", nargs="*", type=Path, help="patch files; default: all of both directories")
+    parser.add_argument("patches", nargs="*", type=Path, help="patch files; default: all of tests/mutation/defects")
     parser.add_argument("--moved", action="append", default=[], metavar="OLD=NEW", help="a file's old and new path")
     parser.add_argument("--from", dest="directory", type=Path, help="take the patch from a directory edited by hand")
     options = parser.parse_args()
@@ -67,7 +67,7 @@ def _main() -> None:
             write(read_patch(options.patches[0]), options.directory)
             return
         moved = [tuple(pair.split("=", 1)) for pair in options.moved]
-        for path in options.patches or [*find_patches(SHIPPED), *find_patches(SAMPLE)]:
+        for path in options.patches or find_patches(SHIPPED):
             print(f"{path.stem}: {renew(path, moved)}")
     except PatchError as error:
         parser.exit(1, f"{error}\n")

@@ -9,8 +9,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from starpullm.machine import inspect_machine
-
 __all__ = ["Alarms", "Row", "Table"]
 
 
@@ -92,14 +90,13 @@ class Table:
             earlier = self._clean.get(entry.what)
             self._clean[entry.what] = earlier + entry if earlier else entry
 
-    def merged_into(self, path: Path) -> Table:
-        """Return the table of a file with this one's results added, and write it there."""
+    def merge_into(self, path: Path) -> None:
+        """Add the results to those of a file."""
         whole = Table()
         if path.exists():
             whole.add_values(json.loads(path.read_text("utf-8")))
         whole.add_values(self.values())
         path.write_text(json.dumps(whole.values(), indent=1) + "\n", "utf-8")
-        return whole
 
     def values(self) -> dict[str, list[dict[str, Any]]]:
         """Return all results, as JSON has them."""
@@ -136,40 +133,3 @@ class Table:
             f"{sum(seconds):.0f} s; building their libraries took {sum(builds):.0f} CPU seconds, "
             f"{median(builds):.1f} s for the median defect and {max(builds):.1f} s for the slowest"
         )
-
-    def markdown(self) -> str:
-        """Return the page, with the defects by kind."""
-        machine = inspect_machine()
-        rows = sorted(self._rows.values(), key=lambda row: (row.kind, row.name))
-        lines = [
-            f"| `{row.name}` | {row.kind} | {row.defect} | {row.shows} | "
-            f"{row.expected} | {row.first or '—'} | {'yes' if row.is_caught else '**no**'} | {row.seconds:.1f} | "
-            f"{row.build_seconds:.1f} |"
-            for row in rows
-        ]
-        return _PAGE.format(
-            rows="\n".join(lines),
-            clean="\n".join(f"- {alarms}" for alarms in self._clean.values()),
-            summary=self.summary() if rows else "No defect was tried",
-            cores=machine.cores,
-            processor=machine.processor,
-        )
-
-
-_PAGE = """# Seeded defects
-
-{summary}. Measured on {cores} cores ({processor}).
-
-"Seconds" is the time until the first check failed, the start of its processes included. "Build" is the CPU time of
-compiling the changed objects and linking the library.
-
-| defect | kind | what is wrong | where it shows | must be caught by | caught first by | caught | seconds | build |
-|---|---|---|---|---|---|---|---|---|
-{rows}
-
-## False alarms
-
-The same checks on a library without a defect:
-
-{clean}
-"""

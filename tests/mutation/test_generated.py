@@ -1,4 +1,4 @@
-"""A fixed sample of generated mutants: each is caught by the check that its patch names.
+"""The fixed sample of generated mutants: each is caught by the check that it names.
 
 `python -m tests.mutation.generated` draws and tries many.
 """
@@ -11,26 +11,31 @@ from pathlib import Path
 import pytest
 
 from .laboratory import CHECKS, Laboratory
-from .mutants import Mutant
-from .patches import SAMPLE, Patch, find_patches, read_patch
+from .mutants import Change, Mutant
+from .patches import CHECKOUT
+from .sample import Sampled, read_sample
 
-PATHS = find_patches(SAMPLE)
+MUTANTS = read_sample()
 
 
-@pytest.mark.parametrize("path", PATHS, ids=[path.stem for path in PATHS])
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 @pytest.mark.timeout(300)
-def test_mutant_is_caught(path: Path, build: Callable[[Patch], Mutant], tmp_path: Path) -> None:
-    patch = read_patch(path)
-    with Laboratory(build(patch).library, tmp_path, only_tiny=True) as laboratory:
-        caught = next(CHECKS[patch.caught_by](laboratory, patch.caught_by), None)
-    assert caught is not None, f"{path.name}: no check caught it, expected {patch.caught_by!r} to\n{patch.diff}"
-    assert caught.check == patch.caught_by, f"{path.name}: expected {patch.caught_by!r} to catch it, found {caught}"
+def test_mutant_is_caught(mutant: Sampled, build: Callable[[Change], Mutant], tmp_path: Path) -> None:
+    with Laboratory(build(mutant).library, tmp_path, only_tiny=True) as laboratory:
+        caught = next(CHECKS[mutant.caught_by](laboratory, mutant.caught_by), None)
+    diff = mutant.candidate.diff
+    assert caught is not None, f"no check caught it, expected {mutant.caught_by!r} to\n{diff}"
+    assert caught.check == mutant.caught_by, f"expected {mutant.caught_by!r} to catch it, found {caught}\n{diff}"
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_mutant_fits_the_present_sources(mutant: Sampled) -> None:
+    lines = (CHECKOUT / mutant.candidate.file).read_text("utf-8").splitlines()
+    assert mutant.candidate.applied(lines) != lines
 
 
 def test_the_sample_is_spread_over_folders_and_checks() -> None:
-    patches = [read_patch(path) for path in PATHS]
-    changed = [Path(name) for patch in patches for name in patch.changed_files]
-    folders = {str(path.parent.relative_to("native/src")) for path in changed}
-    assert len(patches) >= 18
+    folders = {mutant.candidate.folder for mutant in MUTANTS}
+    assert len(MUTANTS) >= 18
     assert folders >= {"graph", "codelets", "data", "session", "kernels/ref", "kernels/simd"}
-    assert len({patch.caught_by for patch in patches}) >= 4
+    assert len({mutant.caught_by for mutant in MUTANTS}) >= 4

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-
-from starpullm.binding.library import find_library
 
 from .generated.candidates import (
     Candidate,
@@ -19,8 +20,7 @@ from .generated.candidates import (
     strata,
 )
 from .generated.results import SUITE, Mutant, Results, Run
-from .generated.stages import STAGES, Baseline, Outcome, classify
-from .generated.suite import Suite
+from .generated.stages import STAGES, Outcome, classify
 from .generated.summary import confidence_interval, summary
 from .patches import CHECKOUT
 
@@ -103,25 +103,27 @@ def test_a_kill_is_credited_to_what_happened(message: str, how: str) -> None:
     assert classify(message) == how
 
 
-def test_limits_follow_from_the_unchanged_library() -> None:
-    quick, slow = Baseline("quick", None, 5, 0.5), Baseline("quick", "ref", 50, 10)
-    assert 10 <= quick.check_limit < slow.check_limit == 100
-
-
-def suite_tests(folder: Path, ranks: int) -> list[str]:
-    """Return the names of the default suite's tests as the server collects them, at most one for each function."""
-    builder_library = find_library()
-    environment = {"HWLOC_SYNTHETIC": "numa:1 core:2 pu:1", "STARPU_HOME": str(folder / "starpu")}
-    with Suite(CHECKOUT, folder / f"suite-{ranks}", builder_library, environment, ranks) as suite:
-        return list(suite.tests)
-
-
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_every_test_of_the_suite_is_in_one_stage(ranks: int, tmp_path: Path) -> None:
-    tests = suite_tests(tmp_path, ranks)
+    """By the names that pytest collects."""
+    over_ranks = ["mpirun", "-n", str(ranks), "--oversubscribe"] if ranks > 1 else []
+    options = ["--starpullm-over-ranks"] if ranks > 1 else []
+    command = [*over_ranks, sys.executable, "-P", "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    environment = {**os.environ, "HWLOC_SYNTHETIC": "numa:1 core:2 pu:1"}
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    collected = subprocess.run(
+        [*command, *options, "--pyargs", "starpullm.suite"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    ).stdout
+    tests = [line for line in collected.splitlines() if "::" in line]
     stages = [stage for stage in SUITE if stage.ranks == ranks]
     found = {test: [stage.name for stage in stages if stage.selects(test)] for test in tests}
-    assert len(found) > 20
+    assert len(found) > 20, collected
     assert {test: names for test, names in found.items() if len(names) != 1} == {}
 
 
@@ -134,7 +136,7 @@ def filled(path: Path) -> Results:
     results = Results(path, RUN)
     for number in (1, 2, 3):
         results.add("mutant", mutant(f"graph {number}", number).as_json())
-    results.add("baseline", vars(Baseline("quick", None, 5, 0.5)))
+    results.add("baseline", {"stage": "quick", "level": None, "seconds": 5})
     results.add("outcome", {"mutant": "graph 1", **Outcome("quick", "crash", "test_a[x]", "SIGSEGV", 2).as_json()})
     for stage in SUITE:
         results.add("outcome", {"mutant": "graph 2", **Outcome(stage.name, None, "", "", 9).as_json()})

@@ -29,6 +29,7 @@ __all__ = [
     "Child",
     "Finished",
     "Reply",
+    "assert_refused",
     "attempt",
     "cli_command",
     "finish",
@@ -37,6 +38,7 @@ __all__ = [
     "run_command",
     "run_function",
     "run_python",
+    "simd_levels",
     "started",
 ]
 
@@ -206,6 +208,11 @@ def finish(process: Child) -> Finished:
     return _finished(tuple(map(str, process.args)), process.returncode, stdout, stderr, process.killed_after)
 
 
+def simd_levels() -> list[str]:
+    """Return the SIMD levels of this machine, the plain kernels' first."""
+    return run_python("from starpullm.checks.libm import vector_levels\nprint('ref', *vector_levels())").stdout.split()
+
+
 class Reply(TypedDict):
     """How a call in a child ended.
 
@@ -228,6 +235,13 @@ def attempt(action: Callable[..., object], *args: object) -> Reply:
             "errno": error.errno if isinstance(error, OSError) else None,
         }
     return {"raised": None, "text": repr(result), "errno": None}
+
+
+def assert_refused(reply: Reply, kind: type[Exception], *parts: str) -> None:
+    """Fail unless a call raised an exception of a kind, with these parts in its one line."""
+    assert reply["raised"] == kind.__name__, reply
+    assert [part for part in parts if part not in reply["text"]] == [], reply
+    assert "\n" not in reply["text"]
 
 
 def names_in(directory: Path) -> list[str]:
@@ -278,7 +292,7 @@ def _report(command: Sequence[str], ending: str, stdout: str, stderr: str) -> st
     )
 
 
-def assert_refused(run: Finished, *parts: str, returncode: int = 2) -> None:
+def assert_command_refused(run: Finished, *parts: str, returncode: int = 2) -> None:
     """There is one sentence on standard error, after the usage if the options were wrong, and nothing else."""
     run.check(returncode)
     *usage, sentence = run.stderr.splitlines()

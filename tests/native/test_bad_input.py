@@ -1,22 +1,17 @@
 """Bad input from Python: each case is refused with its sentence, and the refusal changes nothing.
 
-Tokens, options, partitions, calls after close, a full disk, wrong libraries. What the C library refuses by itself is
-checked by the suite (test_interface.py). The runs are in child processes, all
-cases of one kind in one of them.
+Tokens, options, partitions, names, a full disk. What the C library refuses by itself is in limits/. The runs are in
+child processes, all cases of one kind in one of them.
 """
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import os
 import re
 import resource
 import signal
-import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,35 +19,19 @@ from typing import Any, TypedDict
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from starpullm.binding import header
-from starpullm.binding.library import find_library
-from starpullm.checks.observer import Observer
-from starpullm.data.generator import generate_tokens
 from starpullm.errors import (
-    FileError,
     InvalidArgumentError,
-    LibraryNotFoundError,
     OutOfMemoryError,
     StarpullmError,
-    StateError,
     TokenRangeError,
 )
 from starpullm.files.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from starpullm.files.model import num_parameters, parameter_shapes
-from starpullm.golden.records import activation_shapes, shipped_record
-from starpullm.runtime import Partition, Runtime, schedulers
+from starpullm.runtime import Partition, Runtime
 from starpullm.trainer import Trainer
 
-from .children import TWO_CORES, Reply, attempt, names_in, run_function, run_python
-from .conftest import SmallDisk
-
-TINY = shipped_record("tiny")
-B, T, V = TINY.batch_size, TINY.seq_len, TINY.model.vocab_size
-MAX_T = TINY.model.max_seq_len
-
-Tokens = NDArray[np.int32]
+from .children import TWO_CORES, Reply, assert_refused, attempt, names_in, run_function, run_python
+from .tiny import TINY, B, T, Tokens, V, batch, bits_of, tiny_trainer
 
 
 @dataclass(frozen=True)
@@ -63,41 +42,15 @@ class Refusal:
     parts: tuple[str, ...]
 
 
-def assert_refused(reply: Reply, kind: type[StarpullmError], *parts: str) -> None:
-    assert reply["raised"] == kind.__name__, reply
-    assert [part for part in parts if part not in reply["text"]] == [], reply
-    assert "\n" not in reply["text"]
-
-
-def batch(step: int = 0) -> tuple[Tokens, Tokens]:
-    return generate_tokens(TINY.seed, step, B, T, V)
-
-
-@contextmanager
-def tiny_trainer(checkpoint: str, partition: str = "1x1", **options: Any) -> Iterator[Trainer]:
-    sizes = {"batch_size": B, "seq_len": T}
-    with Runtime(partition) as runtime, Trainer(runtime, checkpoint, **{**sizes, **options}) as trainer:
-        yield trainer
-
-
 def open_and_close(runtime: Runtime, checkpoint: str, **options: Any) -> None:
     Trainer(runtime, checkpoint, **{"batch_size": B, "seq_len": T, **options}).close()
-
-
-def state_of(trainer: Trainer) -> str:
-    """Return one hash of all bits of the parameters, m and v."""
-    digest = hashlib.sha256()
-    for group in ("params", "m", "v"):
-        for name in trainer.tensor_names(group):
-            digest.update(trainer.tensor(group, name).tobytes())
-    return digest.hexdigest()
 
 
 # ---- NaN ----
 
 
 def train_from(checkpoint: str, partition: str, sub_batches: int) -> list[bool]:
-    with tiny_trainer(checkpoint, partition, sub_batches=sub_batches) as trainer:
+    with tiny_trainer(partition, checkpoint, sub_batches=sub_batches) as trainer:
         losses = [trainer.step(*batch(step)) for step in range(2)]
         after = [trainer.tensor("params", name) for name in trainer.tensor_names("params")]
     return [*map(bool, np.isnan(losses)), bool(np.isnan(np.concatenate([array.ravel() for array in after])).any())]
@@ -131,7 +84,7 @@ def with_token(value: int) -> Callable[[Tokens], object]:
 
 
 # wte has rows for V to Vp - 1, but these are not tokens.
-BAD_IDS = (-1, V, TINY.model.padded_vocab_size - 1, -(2**31), 2**31, 2**32, 2**40, -(2**40), -(2**63), 2**64 - 1)
+BAD_IDS = (V, TINY.model.padded_vocab_size - 1, 2**31, 2**32, -(2**40), -(2**63), 2**64 - 1)
 
 BAD_TOKENS: dict[str, tuple[Callable[[Tokens], object], Refusal]] = {
     **{
@@ -180,16 +133,16 @@ class TokenRun(TypedDict):
 
 
 def try_tokens(checkpoint: str, cases: list[str]) -> TokenRun:
-    with tiny_trainer(checkpoint) as trainer:
+    with tiny_trainer("1x1", checkpoint) as trainer:
         trainer.step(*batch(0))
-        before = state_of(trainer)
+        before = bits_of(trainer)
         good = batch(1)[0]
         replies = {
             f"{call}: {case}": attempt(TOKEN_CALLS[call], trainer, BAD_TOKENS[case][0](good), good)
             for call in TOKEN_CALLS
             for case in cases
         }
-        after = state_of(trainer)
+        after = bits_of(trainer)
         losses = [trainer.step(*batch(step)).tobytes().hex() for step in (1, 2)]
     return {"replies": replies, "before": before, "after": after, "losses": losses}
 
@@ -225,7 +178,7 @@ TOKEN_FORMS: dict[str, Callable[[Tokens], object]] = {
 
 def losses_of_forms(checkpoint: str) -> dict[str, Reply]:
     inputs, targets = batch()
-    with tiny_trainer(checkpoint) as trainer:
+    with tiny_trainer("1x1", checkpoint) as trainer:
         return {name: attempt(trainer.evaluate, form(inputs), form(targets)) for name, form in TOKEN_FORMS.items()}
 
 
@@ -260,7 +213,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], Refusal]] = {
     "three betas": ({"betas": (0.9, 0.9, 0.9)}, Refusal(InvalidArgumentError, ("betas: found 3 numbers, expected 2",))),
     "reduction": ({"reduction": "mean"}, Refusal(InvalidArgumentError, ("reduction", '"mean"', "ordered"))),
 }
-"""What Python refuses, or changes before C sees it; the suite's test_interface.py has C's limits."""
+"""What Python refuses, or changes before C sees it."""
 
 
 def try_options(checkpoint: str) -> dict[str, Reply]:
@@ -324,29 +277,13 @@ RUNTIMES: dict[str, tuple[str | Partition, str, Refusal]] = {
     **{
         f'malformed "{text!a}"': (text, "lws", Refusal(InvalidArgumentError, (f'"{text}"', "WxT")))
         for text in (
-            "",
-            "2",
-            "x",
-            "1x",
-            "x1",
-            "0x1",
-            "1x0",
-            "-1x1",
-            "+1x1",
-            "1x1x1",
-            "1X1",
-            "1 x 1",
-            " 1x1",
-            "1x1 ",
-            "01x1",
-            "1.0x1",
-            "9999999999x1",
-            "1\uff11x1",
+            *("", "2", "x", "1x", "x1", "0x1", "1x0", "-1x1", "+1x1", "1x1x1", "1X1", "1 x 1", " 1x1", "1x1 ", "01x1"),
+            *("1.0x1", "9999999999x1", "1\uff11x1"),
         )
     },
     **{
         f"{workers}, {threads}": (Partition(workers, threads), "lws", Refusal(InvalidArgumentError, ("partition",)))
-        for workers, threads in ((0, 1), (1, 0), (-1, 1), (2**31, 1), (2**32 + 1, 1), (1, 2**32 + 1), (2**64 + 1, 1))
+        for workers, threads in ((2**31, 1), (2**32 + 1, 1), (1, 2**32 + 1), (2**64 + 1, 1))
     },
     **{
         f"scheduler {name!a}": ("1x1", name, Refusal(InvalidArgumentError, ("scheduler", "expected", "lws")))
@@ -376,15 +313,6 @@ def test_bad_runtimes(runtime_replies: dict[str, Reply], case: str) -> None:
     assert_refused(runtime_replies[case], expected.kind, *expected.parts)
 
 
-def more_workers_than_cores() -> Reply:
-    return attempt(Runtime, f"{(os.cpu_count() or 1) + 1}x1")
-
-
-def test_partition_that_this_machine_has_not() -> None:
-    reply = run_function(more_workers_than_cores)
-    assert_refused(reply, InvalidArgumentError, "partition", "cores", "found")
-
-
 def make_runtimes_in_turn(checkpoint: str) -> list[str]:
     losses = []
     for partition, scheduler in (("1x1", "lws"), ("2x1", "eager"), ("2x1", "ws"), ("1x1", "prio"), ("2x1", "lws")):
@@ -399,86 +327,7 @@ def test_runtimes_one_after_the_other(tiny_checkpoint: Path) -> None:
     assert losses == [repr(np.float32(TINY.steps[0].mean_loss))] * 5
 
 
-# ---- After close, and in which order to close ----
-
-TRAINER_CALLS: dict[str, Callable[[Trainer, str], object]] = {
-    "submit": lambda trainer, path: trainer.submit(*batch()),
-    "step": lambda trainer, path: trainer.step(*batch()),
-    "evaluate": lambda trainer, path: trainer.evaluate(*batch()),
-    "probabilities": lambda trainer, path: trainer.probabilities(batch()[0], 0, 0),
-    "wait": lambda trainer, path: trainer.wait(),
-    "tensor": lambda trainer, path: trainer.tensor("params", "wte"),
-    "save_checkpoint": lambda trainer, path: trainer.save_checkpoint(path),
-    "claim_directory": lambda trainer, path: trainer.claim_directory(path),
-    "save_state": lambda trainer, path: trainer.save_state(path),
-    "wait_saved": lambda trainer, path: trainer.wait_saved(),
-    "trace": lambda trainer, path: trainer.trace(),
-    "clear_trace": lambda trainer, path: trainer.clear_trace(),
-    "findings": lambda trainer, path: Observer(trainer).findings(),
-    "counts": lambda trainer, path: Observer(trainer).counts(),
-    "hold": lambda trainer, path: Observer(trainer).hold(),
-    "release": lambda trainer, path: Observer(trainer).release(),
-}
-
-# These need only what the trainer keeps in Python.
-GROUPS = {"params", "grads", "m", "v", "activations", "activation_grads"}
-ALWAYS_POSSIBLE = {"close", "closed", "tensor_names", "layers_of"} | GROUPS
-
-
-def call_after_close(checkpoint: str, saved: str) -> dict[str, Reply]:
-    with Runtime() as runtime:
-        trainer = Trainer(runtime, checkpoint, batch_size=B, seq_len=T, trace=True)
-        loss = trainer.submit(*batch())
-        trainer.close()
-        replies = {name: attempt(call, trainer, saved) for name, call in TRAINER_CALLS.items()}
-        replies["close"] = attempt(trainer.close)
-        replies["closed"] = attempt(lambda: trainer.closed)
-        replies["tensor_names"] = attempt(lambda: trainer.tensor_names("params")[0])
-        replies["layers_of"] = attempt(lambda: trainer.layers_of("params", "qkvw"))
-        replies |= {group: attempt(lambda: len(getattr(trainer, group))) for group in GROUPS}  # noqa: B023
-    replies["closing the runtime again"] = attempt(runtime.close)
-    replies["the runtime's closed"] = attempt(lambda: runtime.closed)
-    replies["a trainer on it"] = attempt(lambda: Trainer(runtime, checkpoint, batch_size=B, seq_len=T))
-    replies["the loss"] = attempt(loss.result)
-    return replies
-
-
-@pytest.fixture(scope="module")
-def replies_after_close(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reply]:
-    saved = tmp_path_factory.mktemp("closed") / "saved.bin"
-    replies = run_function(call_after_close, tiny_checkpoint, saved)
-    assert not saved.exists()
-    return replies
-
-
-def test_every_method_of_a_trainer_and_its_observer_is_tried() -> None:
-    public = {name for of in (Trainer, Observer) for name in dir(of) if not name.startswith("_")}
-    assert public == set(TRAINER_CALLS) | ALWAYS_POSSIBLE
-
-
-@pytest.mark.parametrize("call", TRAINER_CALLS)
-def test_trainer_after_close(replies_after_close: dict[str, Reply], call: str) -> None:
-    assert_refused(replies_after_close[call], StateError, "trainer", "closed", "expected", "open")
-
-
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        ("close", "None"),
-        ("closed", "True"),
-        ("tensor_names", "'wte'"),
-        ("layers_of", "2"),
-        ("closing the runtime again", "None"),
-        ("the runtime's closed", "True"),
-        ("the loss", repr(np.float32(TINY.steps[0].mean_loss))),
-    ],
-)
-def test_still_possible_after_close(replies_after_close: dict[str, Reply], call: str, text: str) -> None:
-    assert replies_after_close[call] == {"raised": None, "text": text, "errno": None}
-
-
-def test_trainer_on_a_closed_runtime(replies_after_close: dict[str, Reply]) -> None:
-    assert_refused(replies_after_close["a trainer on it"], StateError, "runtime", "closed", "expected", "open")
+# ---- Programs that don't close, and interrupts ----
 
 
 def leave_everything_open(checkpoint: str) -> str:
@@ -502,7 +351,7 @@ def interrupt_submissions(checkpoint: str) -> dict[str, int]:
     signal.signal(signal.SIGALRM, interrupt)
     endings: Counter[str] = Counter()
     inputs, targets = batch()
-    with tiny_trainer(checkpoint) as trainer:
+    with tiny_trainer("1x1", checkpoint) as trainer:
         for number in range(400):
             try:
                 signal.setitimer(signal.ITIMER_REAL, 5e-4 + 3e-6 * number)
@@ -541,7 +390,7 @@ LOOKUPS: dict[str, tuple[Callable[[Trainer], object], Refusal]] = {
 
 
 def try_lookups(checkpoint: str) -> dict[str, Reply]:
-    with tiny_trainer(checkpoint) as trainer:
+    with tiny_trainer("1x1", checkpoint) as trainer:
         trainer.step(*batch())
         return {name: attempt(call, trainer) for name, (call, _) in LOOKUPS.items()}
 
@@ -559,38 +408,9 @@ def test_what_is_not_there(lookup_replies: dict[str, Reply], case: str) -> None:
 
 # ---- Saving ----
 
-OLD = b"the file that was there before"
-MODEL_BYTES = 1024 + 4 * num_parameters(TINY.model)
-
-
-def save_on_full_disk(checkpoint: str, folder: str) -> list[Reply]:
-    path, filler = Path(folder, "model.bin"), Path(folder, "filler")
-    with tiny_trainer(checkpoint) as trainer:
-        trainer.step(*batch())
-        path.write_bytes(OLD)
-        status = os.statvfs(folder)
-        filler.write_bytes(bytes(status.f_bavail * status.f_frsize - MODEL_BYTES // 2))
-        refused = attempt(trainer.save_checkpoint, path)
-        kept = attempt(lambda: path.read_bytes() == OLD)
-        names = attempt(names_in, Path(folder))
-        filler.unlink()
-        trainer.save_checkpoint(path)
-        return [refused, kept, names, attempt(lambda: read_checkpoint(path).config == TINY.model)]
-
-
-def test_saving_on_a_full_disk(tiny_checkpoint: Path, small_disk: SmallDisk) -> None:
-    refused, kept, names, saved = run_function(
-        save_on_full_disk, tiny_checkpoint, small_disk.folder, prefix=small_disk.prefix
-    )
-    assert_refused(refused, FileError, "model.bin", "write", "No space left")
-    assert refused["errno"] == errno.ENOSPC
-    assert kept["text"] == "True"
-    assert names["text"] == "['filler', 'model.bin']"
-    assert saved["text"] == "True"
-
 
 def save_to(checkpoint: str, path: str) -> Reply:
-    with tiny_trainer(checkpoint) as trainer:
+    with tiny_trainer("1x1", checkpoint) as trainer:
         return attempt(trainer.save_checkpoint, path)
 
 
@@ -598,89 +418,3 @@ def test_saving_to_a_path_with_a_nul(tiny_checkpoint: Path, tmp_path: Path) -> N
     reply = run_function(save_to, tiny_checkpoint, f"{tmp_path}/file\0.bin")
     assert_refused(reply, InvalidArgumentError, "NUL", ".bin")
     assert names_in(tmp_path) == []
-
-
-# ---- The shared library ----
-
-
-def use_library() -> Reply:
-    return attempt(schedulers)
-
-
-def reply_with_library(library: str | Path, cwd: Path | None = None) -> Reply:
-    return run_function(use_library, environment={"STARPULLM_LIB": str(library)}, cwd=cwd)
-
-
-def test_no_library(tmp_path: Path) -> None:
-    path = tmp_path / "nothing.so"
-    assert_refused(reply_with_library(path), LibraryNotFoundError, str(path), "no such file", "STARPULLM_LIB")
-
-
-def test_directory_as_library(tmp_path: Path) -> None:
-    assert_refused(reply_with_library(tmp_path), LibraryNotFoundError, str(tmp_path), "STARPULLM_LIB")
-
-
-@pytest.mark.parametrize("content", [b"", b"some text\n", b"\x7fELF and no more"])
-def test_other_file_as_library(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "other.so"
-    path.write_bytes(content)
-    assert_refused(reply_with_library(path), LibraryNotFoundError, str(path), "could not be opened")
-
-
-def compiled(path: Path, functions: dict[str, int]) -> Path:
-    """Compile a shared library with functions that return a constant."""
-    source = path.with_suffix(".c")
-    source.write_text("".join(f"int {name}(void) {{ return {value}; }}\n" for name, value in functions.items()))
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", path, source], check=True, timeout=60)
-    return path
-
-
-def test_library_without_our_functions(tmp_path: Path) -> None:
-    path = compiled(tmp_path / "other.so", {"something_else": 1})
-    assert_refused(reply_with_library(path), LibraryNotFoundError, str(path), "no function starpullm_", "expected")
-
-
-def test_library_of_another_abi(tmp_path: Path) -> None:
-    functions = {f"starpullm_{name}": 0 for name in header.functions()}
-    own = header.abi_version()
-    path = compiled(tmp_path / "newer.so", {**functions, "starpullm_abi_version": own + 1})
-    parts = str(path), f"ABI version is {own + 1}", f"expected {own}"
-    assert_refused(reply_with_library(path), LibraryNotFoundError, *parts)
-
-
-def test_library_in_the_current_directory(tmp_path: Path) -> None:
-    """A relative name is a path; the linker doesn't search for it elsewhere."""
-    (tmp_path / "mine.so").symlink_to(find_library().resolve())
-    reply = reply_with_library("mine.so", cwd=tmp_path)
-    assert reply["raised"] is None, reply
-
-
-# ---- The tensor tables of the package and of the native library ----
-
-
-def tensor_tables(checkpoint: str, batch_size: int, seq_len: int) -> dict[str, list[list[object]]]:
-    options: dict[str, Any] = {"batch_size": batch_size, "seq_len": seq_len, "keep_activations": True}
-    with Runtime() as runtime, Trainer(runtime, checkpoint, **options) as trainer:
-        groups = ("params", "grads", "m", "v", "activations", "activation_grads")
-        return {
-            group: [
-                [name, list(trainer.tensor(group, name).shape), trainer.layers_of(group, name)]
-                for name in trainer.tensor_names(group)
-            ]
-            for group in groups
-        }
-
-
-def test_tensor_tables_agree(odd_checkpoint: Path) -> None:
-    """Package and native library have the same names, order, shapes and layers of tensors."""
-    odd = shipped_record("odd")
-    tables = run_function(tensor_tables, odd_checkpoint, odd.batch_size, odd.seq_len)
-    layered = {name.partition("[")[0] for group in odd.steps[0].digests.values() for name in group if "[" in name}
-    parameters = parameter_shapes(odd.model)
-    activations = activation_shapes(odd.model, odd.batch_size, odd.seq_len)
-    for group, table in tables.items():
-        shapes = activations if group.startswith("activation") else parameters
-        expected = [
-            [name, list(shape), odd.model.num_layers if name in layered else None] for name, shape in shapes.items()
-        ]
-        assert table == expected, group

@@ -29,7 +29,7 @@ from starpullm.training.generate import generate
 
 from .children import (
     TWO_CORES,
-    assert_refused,
+    assert_command_refused,
     names_in,
     run_cli,
     run_function,
@@ -48,14 +48,14 @@ def test_a_fifo_as_input_is_refused(tmp_path: Path, command: tuple[str, ...]) ->
     if "FIFO" not in command:
         arguments.append(str(pipe))
     run = run_cli(*arguments, timeout=30, cwd=tmp_path)
-    assert_refused(run, f"{pipe}: is a FIFO, expected a regular file")
+    assert_command_refused(run, f"{pipe}: is a FIFO, expected a regular file")
 
 
 def test_missing_options() -> None:
-    assert_refused(run_cli("train", "--tokens", "x"), "--checkpoint")
-    assert_refused(run_cli("train", "--checkpoint", "x"), "--tokens")
-    assert_refused(run_cli("generate"), "--checkpoint")
-    assert_refused(run_cli("fly"), "fly")
+    assert_command_refused(run_cli("train", "--tokens", "x"), "--checkpoint")
+    assert_command_refused(run_cli("train", "--checkpoint", "x"), "--tokens")
+    assert_command_refused(run_cli("generate"), "--checkpoint")
+    assert_command_refused(run_cli("fly"), "fly")
 
 
 # ---- doctor ----
@@ -119,7 +119,7 @@ def test_doctor_knows_what_a_handle_takes() -> None:
 
 def test_doctor_without_a_library(tmp_path: Path) -> None:
     path = tmp_path / "[no] library.so"
-    assert_refused(
+    assert_command_refused(
         run_cli("doctor", environment={"STARPULLM_LIB": str(path)}), str(path), "STARPULLM_LIB", returncode=4
     )
 
@@ -139,12 +139,12 @@ def test_caches_of_another_machine() -> None:
 @pytest.mark.parametrize("caches", ["x", "32K", "32K,", "32K,1M,8M", "-1,1", "32K, 1M", "0,1M", "32G,1M"])
 def test_unusable_caches_are_refused(caches: str) -> None:
     run = run_cli("parity", ODD, environment={"STARPULLM_CACHES": caches})
-    assert_refused(run, f'STARPULLM_CACHES: found "{caches}", expected')
+    assert_command_refused(run, f'STARPULLM_CACHES: found "{caches}", expected')
 
 
 def test_a_missing_simd_level_is_refused() -> None:
     run = run_cli("parity", ODD, environment={"STARPULLM_SIMD": "avx1024"})
-    assert_refused(run, 'STARPULLM_SIMD: found "avx1024", expected one of ref, ')
+    assert_command_refused(run, 'STARPULLM_SIMD: found "avx1024", expected one of ref, ')
 
 
 # ---- generate ----
@@ -202,7 +202,7 @@ def test_generate_fills_the_longest_sequence(byte_checkpoint: Path, sampled_text
     """maxT is 32: 2 tokens of prompt and 30 to sample fit, 31 don't."""
     sampled_text("--prompt", "ab", "--num-tokens", 30)
     run = run_cli("generate", "--checkpoint", byte_checkpoint, "--prompt", "ab", "--num-tokens", 31)
-    assert_refused(run, "2 tokens of prompt", "31 to sample", "32")
+    assert_command_refused(run, "2 tokens of prompt", "31 to sample", "32")
 
 
 @pytest.mark.parametrize(
@@ -219,12 +219,12 @@ def test_generate_fills_the_longest_sequence(byte_checkpoint: Path, sampled_text
 )
 def test_bad_generation(byte_checkpoint: Path, options: tuple[object, ...], parts: tuple[str, ...]) -> None:
     run = run_cli("generate", "--checkpoint", byte_checkpoint, "--num-tokens", 4, *options)
-    assert_refused(run, *parts)
+    assert_command_refused(run, *parts)
 
 
 def test_generate_with_a_vocabulary_that_no_text_has(tiny_checkpoint: Path, tmp_path: Path) -> None:
     run = run_cli("generate", "--checkpoint", tiny_checkpoint, environment={"TIKTOKEN_CACHE_DIR": str(tmp_path)})
-    assert_refused(run)
+    assert_command_refused(run)
 
 
 # ---- checkpoint, tokenize ----
@@ -279,14 +279,14 @@ def test_checkpoint_seeds(tmp_path: Path) -> None:
 )
 def test_bad_model_sizes(tmp_path: Path, options: tuple[object, ...], parts: tuple[str, ...], returncode: int) -> None:
     run = run_cli("checkpoint", "new", *NEW_MODEL, *options, tmp_path / "new.bin")
-    assert_refused(run, *parts, returncode=returncode)
+    assert_command_refused(run, *parts, returncode=returncode)
     assert names_in(tmp_path) == []
 
 
 def test_bad_model_places(tmp_path: Path) -> None:
     missing = tmp_path / "missing" / "new.bin"
-    assert_refused(run_cli("checkpoint", "new", *NEW_MODEL, missing), str(missing), "No such file")
-    assert_refused(run_cli("checkpoint", "new", *NEW_MODEL, tmp_path), str(tmp_path), "directory")
+    assert_command_refused(run_cli("checkpoint", "new", *NEW_MODEL, missing), str(missing), "No such file")
+    assert_command_refused(run_cli("checkpoint", "new", *NEW_MODEL, tmp_path), str(tmp_path), "directory")
     assert names_in(tmp_path) == []
 
 
@@ -308,9 +308,9 @@ def test_bad_checkpoints_to_show(tiny_checkpoint: Path, tiny_tokens: Path, tmp_p
     cut = tmp_path / "[bold]cut.bin"
     cut.write_bytes(tiny_checkpoint.read_bytes()[:-1])
     size = tiny_checkpoint.stat().st_size
-    assert_refused(run_cli("checkpoint", "show", cut), str(cut), f"expected {size} bytes", "lnfb")
-    assert_refused(run_cli("checkpoint", "show", tiny_tokens), "byte 0", "20240326", "20240520")
-    assert_refused(run_cli("checkpoint", "show", tmp_path / "none"), "none", "No such file")
+    assert_command_refused(run_cli("checkpoint", "show", cut), str(cut), f"expected {size} bytes", "lnfb")
+    assert_command_refused(run_cli("checkpoint", "show", tiny_tokens), "byte 0", "20240326", "20240520")
+    assert_command_refused(run_cli("checkpoint", "show", tmp_path / "none"), "none", "No such file")
 
 
 TEXT = "Shall I compare thee to a summer's day?\nThou art more lovely and more temperate — ✓\n" * 20
@@ -336,10 +336,10 @@ def test_tokenize_then_train(byte_checkpoint: Path, tmp_path: Path) -> None:
 def test_bad_texts(tmp_path: Path) -> None:
     latin, out = tmp_path / "latin.txt", tmp_path / "out.bin"
     latin.write_bytes(b"na\xefve")
-    assert_refused(run_cli("tokenize", latin, out), "latin.txt", "byte 2", "UTF-8")
-    assert_refused(run_cli("tokenize", tmp_path / "none.txt", out), "none.txt", "No such file")
-    assert_refused(run_cli("tokenize", tmp_path, out), str(tmp_path), "directory")
-    assert_refused(
+    assert_command_refused(run_cli("tokenize", latin, out), "latin.txt", "byte 2", "UTF-8")
+    assert_command_refused(run_cli("tokenize", tmp_path / "none.txt", out), "none.txt", "No such file")
+    assert_command_refused(run_cli("tokenize", tmp_path, out), str(tmp_path), "directory")
+    assert_command_refused(
         run_cli("tokenize", latin, out, "--tokenizer", latin), "tiktoken" if not _has_tiktoken() else "magic"
     )
     assert names_in(tmp_path) == ["latin.txt"]

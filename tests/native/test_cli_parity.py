@@ -20,7 +20,7 @@ from starpullm.report import PageError, read_document
 
 from .children import (
     TWO_CORES,
-    assert_refused,
+    assert_command_refused,
     run_cli,
 )
 
@@ -121,7 +121,7 @@ def test_parity_says_which_records_are_left_out() -> None:
 def test_parity_finds_shipped_records() -> None:
     run = run_cli("parity", "tiny.json").check()
     assert run.stdout.splitlines()[-1] == "parity: 570 tensors over 3 steps, 0 differ"
-    assert_refused(run_cli("parity", "tinny"), "tinny: no such file", "shipped record: tiny, odd, small")
+    assert_command_refused(run_cli("parity", "tinny"), "tinny: no such file", "shipped record: tiny, odd, small")
 
 
 def changed_record(path: Path, change: Callable[[dict[str, Any]], None]) -> Path:
@@ -270,15 +270,15 @@ def test_parity_counts_differences_beside_another_libm(tmp_path: Path) -> None:
 def test_parity_of_broken_records(tmp_path: Path) -> None:
     broken = tmp_path / "[x] broken.json"
     broken.write_text('{"config": ')
-    assert_refused(run_cli("parity", broken), str(broken), "JSON")
-    assert_refused(run_cli("parity", tmp_path / "none.json"), "none.json", "No such file")
-    assert_refused(run_cli("parity", tmp_path), str(tmp_path), "directory")
+    assert_command_refused(run_cli("parity", broken), str(broken), "JSON")
+    assert_command_refused(run_cli("parity", tmp_path / "none.json"), "none.json", "No such file")
+    assert_command_refused(run_cli("parity", tmp_path), str(tmp_path), "directory")
 
     def hash_of(key: str) -> Path:
         return changed_record(tmp_path / f"{key}.json", lambda content: content.update({key: "0" * 64}))
 
     for key, found in (("tokens_sha256", TINY.tokens_sha256), ("checkpoint_sha256", TINY.checkpoint_sha256)):
-        assert_refused(run_cli("parity", hash_of(key)), f"{key}.json", f"key {key}", found, "0" * 64)
+        assert_command_refused(run_cli("parity", hash_of(key)), f"{key}.json", f"key {key}", found, "0" * 64)
 
 
 @pytest.mark.parametrize(
@@ -295,4 +295,4 @@ def test_parity_of_broken_records(tmp_path: Path) -> None:
     ],
 )
 def test_bad_parity_options(options: tuple[str, str], parts: tuple[str, ...]) -> None:
-    assert_refused(run_cli("parity", TINY.path, *options, environment=TWO_CORES), *parts)
+    assert_command_refused(run_cli("parity", TINY.path, *options, environment=TWO_CORES), *parts)

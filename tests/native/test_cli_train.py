@@ -19,7 +19,7 @@ from starpullm.trainer import Trainer
 
 from .children import (
     TWO_CORES,
-    assert_refused,
+    assert_command_refused,
     cli_command,
     finish,
     names_in,
@@ -182,7 +182,7 @@ def test_bad_training(tiny_checkpoint: Path, tiny_tokens: Path, tmp_path: Path, 
 
     files = ("--checkpoint", tiny_checkpoint, "--tokens", tiny_tokens)
     run = run_cli("train", *files, *SIZES, "--steps", 2, *map(placed, options), cwd=tmp_path, environment=TWO_CORES)
-    assert_refused(run, *parts)
+    assert_command_refused(run, *parts)
     assert names_in(tmp_path) == ["foreign.bin", "link.bin", "pipe", "sub"]
 
 
@@ -195,7 +195,7 @@ def test_train_to_a_file_that_may_not_be_written(tiny_checkpoint: Path, tiny_tok
     # For root the permission bits count only without this capability.
     without = ("setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override") if os.geteuid() == 0 else ()
     run = run_cli("train", *files, *SIZES, "--steps", 1, prefix=without)
-    assert_refused(run, f"{saved}: can't be written: Permission denied")
+    assert_command_refused(run, f"{saved}: can't be written: Permission denied")
     assert saved.read_bytes() == b"old"
 
 

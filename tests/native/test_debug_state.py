@@ -8,7 +8,7 @@ and the others compare with states of a small model that are written here.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,15 @@ from starpullm.data.generator import generate_tokens
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.header import DEBUG_STATE_MAGIC, HEADER_BYTES, header_bytes
 from starpullm.files.model import ModelConfig, num_parameters, parameter_shapes, split_tensors
+from starpullm.golden.records import shipped_record
 from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
 
 from .children import TWO_CORES, run_function
 
 VERSION = 2
-LOGITS_TOLERANCE = LOSS_TOLERANCE = 1e-2
-GRADIENT_TOLERANCE = 2e-2
+TOLERANCES = {"logits": 1e-2, "loss": 1e-2}
+"""Those of gradients are 2e-2."""
 STARTER_PACK_LOSSES = (
     *(5.270007133483887, 4.059706687927246, 3.3751230239868164, 2.8007826805114746, 2.315382242202759),
     *(1.8490285873413086, 1.3946564197540283, 0.9991465210914612, 0.6240804195404053, 0.37651097774505615),
@@ -72,56 +73,38 @@ def read_debug_state(path: Path, config: ModelConfig) -> DebugState:
     )
 
 
-def outside(expected: NDArray[np.floating], found: NDArray[np.floating], tolerance: float) -> bool:
-    """Whether an element is farther off than the tolerance; a NaN is."""
-    return not bool((np.abs(np.asarray(found, np.float64) - np.asarray(expected, np.float64)) <= tolerance).all())
-
-
-def tensors_outside(
-    path: str,
-    checkpoint: str,
-    partition: str = "1x1",
-    sub_batches: int = 1,
-    reduction: str = "ordered",
-    losses: list[float] | None = None,
-) -> list[str]:
-    """Train on the state's batch, in a child, and return the names of what is outside llm.c's tolerances.
-
-    As in llm.c's test, the padding of the logits and of wte's gradient isn't compared. ``losses`` are those of all
-    steps; without them there is one step.
-    """
+def train(path: str, checkpoint: str, partition: str, sub_batches: int, reduction: str, steps: int, found: str) -> None:
+    """Train on a state's batch, in a child; write logits and gradients of the first step and the losses of all."""
     config = checkpoint_config(Path(checkpoint))
     state = read_debug_state(Path(path), config)
+    settings: dict[str, Any] = {"learning_rate": 1e-4, "weight_decay": 0.01, "reduction": reduction}
     B, T = state.inputs.shape
     with (
         Runtime(partition) as runtime,
-        Trainer(
-            runtime,
-            checkpoint,
-            batch_size=B,
-            seq_len=T,
-            sub_batches=sub_batches,
-            reduction=reduction,
-            learning_rate=1e-4,
-            weight_decay=0.01,
-        ) as trainer,
+        Trainer(runtime, checkpoint, batch_size=B, seq_len=T, sub_batches=sub_batches, **settings) as trainer,
     ):
-        found = []
-        for number, loss in enumerate(losses or [state.loss]):
-            if outside(np.asarray(loss), np.asarray(trainer.step(state.inputs, state.targets)), LOSS_TOLERANCE):
-                found.append(f"loss of step {number}")
-            if number == 0:
-                found += tensors_of_first_step(trainer, state, config.vocab_size)
-    return found
+        losses = [trainer.step(state.inputs, state.targets)]
+        arrays = {name: trainer.tensor("grads", name) for name in parameter_shapes(config)}
+        arrays["logits"] = trainer.tensor("activations", "logits")[..., : config.vocab_size]
+        losses += [trainer.step(state.inputs, state.targets) for _ in range(steps - 1)]
+    np.savez(found, allow_pickle=False, losses=np.array(losses), **arrays)
 
 
-def tensors_of_first_step(trainer: Trainer, state: DebugState, vocab_size: int) -> Iterator[str]:
-    if outside(state.logits, trainer.tensor("activations", "logits")[..., :vocab_size], LOGITS_TOLERANCE):
-        yield "logits"
+def outside(state: DebugState, losses: Sequence[float], found: Mapping[str, Array], vocab_size: int) -> list[str]:
+    """Return the names of what is outside llm.c's tolerances; a NaN is.
+
+    As in llm.c's test, the padding of the logits and of wte's gradient isn't compared.
+    """
+    compared: dict[str, tuple[Any, Any]] = {"logits": (state.logits, found["logits"])}
+    compared |= {f"loss of step {number}": (loss, found["losses"][number]) for number, loss in enumerate(losses)}
     for name, expected in state.gradients.items():
         rows = slice(vocab_size) if name == "wte" else slice(None)
-        if outside(expected[rows], trainer.tensor("grads", name)[rows], GRADIENT_TOLERANCE):
-            yield name
+        compared[name] = (expected[rows], found[name][rows])
+    return [
+        name
+        for name, (expected, is_found) in compared.items()
+        if not (np.abs(np.float64(expected) - np.float64(is_found)) <= TOLERANCES.get(name.split()[0], 2e-2)).all()
+    ]
 
 
 # ---- llm.c's own state ----
@@ -129,41 +112,47 @@ def tensors_of_first_step(trainer: Trainer, state: DebugState, vocab_size: int) 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif("STARPULLM_STARTER_PACK" not in os.environ, reason="STARPULLM_STARTER_PACK names no folder")
-def test_the_starter_pack() -> None:
+def test_the_starter_pack(tmp_path: Path) -> None:
     """Ten steps of the 124M model."""
-    folder = Path(os.environ["STARPULLM_STARTER_PACK"])
-    files = (folder / "gpt2_124M_debug_state.bin", folder / "gpt2_124M.bin")
-    options = ("1x1", 4, "ordered", list(STARTER_PACK_LOSSES))
-    assert run_function(tensors_outside, *files, *options, timeout=1700) == []
+    folder, found = Path(os.environ["STARPULLM_STARTER_PACK"]), tmp_path / "found.npz"
+    path, checkpoint = folder / "gpt2_124M_debug_state.bin", folder / "gpt2_124M.bin"
+    run_function(train, path, checkpoint, "1x1", 4, "ordered", len(STARTER_PACK_LOSSES), found, timeout=1700)
+    config = checkpoint_config(checkpoint)
+    with np.load(found) as arrays:
+        assert outside(read_debug_state(path, config), STARTER_PACK_LOSSES, arrays, config.vocab_size) == []
 
 
 # ---- What the comparison sees ----
 
-
-def write_state(checkpoint: str, path: str) -> list[float]:
-    """Write the state of a step of 4 x 8 tokens, in a child; return the losses of ten steps."""
-    config = checkpoint_config(Path(checkpoint))
-    inputs, targets = generate_tokens(3, 0, 4, 8, config.vocab_size)
-    settings: dict[str, Any] = {"batch_size": 4, "seq_len": 8, "learning_rate": 1e-4, "weight_decay": 0.01}
-    with Runtime() as runtime, Trainer(runtime, checkpoint, **settings) as trainer:
-        losses = [float(trainer.step(inputs, targets))]
-        logits = np.ascontiguousarray(trainer.tensor("activations", "logits")[..., : config.vocab_size])
-        gradients = {name: trainer.tensor("grads", name) for name in parameter_shapes(config)}
-        write_debug_state(Path(path), DebugState(inputs, targets, logits, losses[0], gradients))
-        return losses + [float(trainer.step(inputs, targets)) for _ in range(9)]
+CONFIG = shipped_record("tiny").model
 
 
 @pytest.fixture(scope="module")
-def state(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[float]]:
-    path = tmp_path_factory.mktemp("debug") / "state.bin"
-    return path, run_function(write_state, tiny_checkpoint, path)
+def own(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Array]]:
+    """The state of a step of 4 x 8 tokens, and what was found in ten steps."""
+    path, found = tmp_path_factory.mktemp("debug") / "state.bin", tmp_path_factory.mktemp("debug") / "found.npz"
+    inputs, targets = generate_tokens(3, 0, 4, 8, CONFIG.vocab_size)
+    zeros = {name: np.zeros(shape, np.float32) for name, shape in parameter_shapes(CONFIG).items()}
+    write_debug_state(path, DebugState(inputs, targets, np.zeros((4, 8, CONFIG.vocab_size), np.float32), 0, zeros))
+    run_function(train, path, tiny_checkpoint, "1x1", 1, "ordered", 10, found)
+    with np.load(found) as archive:
+        arrays = dict(archive)
+    gradients = {name: arrays[name] for name in zeros}
+    write_debug_state(path, DebugState(inputs, targets, arrays["logits"], float(arrays["losses"][0]), gradients))
+    return path, arrays
 
 
-@pytest.mark.parametrize(("placement"), [("1x1", 1, "ordered"), ("2x1", 4, "redux"), ("1x2", 2, "tree")])
-def test_its_own_state(state: tuple[Path, list[float]], tiny_checkpoint: Path, placement: tuple[str, int, str]) -> None:
+@pytest.mark.parametrize("placement", [("2x1", 4, "redux"), ("1x2", 2, "tree")])
+def test_its_own_state(
+    own: tuple[Path, dict[str, Array]], tiny_checkpoint: Path, tmp_path: Path, placement: tuple[str, int, str]
+) -> None:
     """Any reduction is near enough, over ten steps."""
-    path, losses = state
-    assert run_function(tensors_outside, path, tiny_checkpoint, *placement, losses, environment=TWO_CORES) == []
+    path, first = own
+    run_function(train, path, tiny_checkpoint, *placement, 10, tmp_path / "found.npz", environment=TWO_CORES)
+    state = read_debug_state(path, CONFIG)
+    assert state.loss == first["losses"][0]
+    with np.load(tmp_path / "found.npz") as found:
+        assert outside(state, first["losses"].tolist(), found, CONFIG.vocab_size) == []
 
 
 @pytest.mark.parametrize(
@@ -176,25 +165,14 @@ def test_its_own_state(state: tuple[Path, list[float]], tiny_checkpoint: Path, p
         ("lnfb", (0,), np.nan, ["lnfb"]),
         ("logits", (3, 7, 60), -0.009, []),
         ("logits", (3, 7, 60), 0.011, ["logits"]),
-        ("loss", (7,), 0.02, ["loss of step 7"]),
+        ("losses", (7,), 0.02, ["loss of step 7"]),
     ],
 )
 def test_what_is_outside_is_named(
-    state: tuple[Path, list[float]],
-    tiny_checkpoint: Path,
-    tmp_path: Path,
-    name: str,
-    index: tuple[int, ...],
-    by: float,
-    expected: list[str],
+    own: tuple[Path, dict[str, Array]], name: str, index: tuple[int, ...], by: float, expected: list[str]
 ) -> None:
-    path, losses = state
-    perturbed = read_debug_state(path, checkpoint_config(tiny_checkpoint))
-    arrays = {"logits": perturbed.logits.copy(), "loss": np.array(losses), **perturbed.gradients}
-    arrays[name] = np.array(arrays[name])
-    arrays[name][index] += by
-    gradients = {key: arrays[key] for key in perturbed.gradients}
-    changed = DebugState(perturbed.inputs, perturbed.targets, arrays["logits"], perturbed.loss, gradients)
-    write_debug_state(tmp_path / "state.bin", changed)
-    options = ("1x1", 1, "ordered", arrays["loss"].tolist())
-    assert run_function(tensors_outside, tmp_path / "state.bin", tiny_checkpoint, *options) == expected
+    path, arrays = own
+    changed = {**arrays, name: arrays[name].copy()}
+    changed[name][index] += by
+    state = read_debug_state(path, CONFIG)
+    assert outside(state, arrays["losses"].tolist(), changed, CONFIG.vocab_size) == expected

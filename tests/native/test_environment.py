@@ -1,5 +1,4 @@
-"""The floating-point environment is the contract's in every task, whatever another library has switched on; the
-environment's variables are the user's.
+"""The floating-point environment is the contract's in every task, whatever another library has switched on.
 
 Collected by pytest; the runs are in child processes.
 """
@@ -69,24 +68,3 @@ def test_flush_to_zero_moves_no_bit(tmp_path: Path) -> None:
         assert "flush-to-zero" in flushed["environment"]
         assert flushed["digest"] == plain["digest"]
         assert flushed["denormals"] == plain["denormals"]
-
-
-def test_environment_variables_stay_the_users(tmp_path: Path) -> None:
-    """StarPU's settings are in the environment only while it starts; the array that threads may read isn't changed."""
-    code = """
-import ctypes, os
-from starpullm import Runtime
-
-libc = ctypes.CDLL(None)
-environ = ctypes.c_void_p.in_dll(libc, "environ")
-libc.getenv.restype = ctypes.c_char_p
-before = environ.value
-for partition in ("1x1", "2x1"):
-    with Runtime(partition):
-        assert environ.value == before
-        for name in (b"STARPU_SILENT", b"STARPU_MPI_NOBIND", b"STARPU_WORKERS_NOBIND"):
-            assert libc.getenv(name) is None, name
-        assert os.environ["HWLOC_SYNTHETIC"].encode() == libc.getenv(b"HWLOC_SYNTHETIC")
-"""
-    run = run_python(code, environment={"HWLOC_SYNTHETIC": "core:2 pu:1", "STARPU_HOME": str(tmp_path)})
-    assert run.stderr == ""

@@ -6,7 +6,6 @@ Each file is made from its number alone, so a failure names what to run again: `
 from __future__ import annotations
 
 import random
-import struct
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,10 +30,10 @@ from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
 
 from .children import run_function
+from .readers.state_file import BLOCK, StateFile
 from .readers.training_state import read_training_state
 
 CONFIG = ModelConfig(max_seq_len=2, vocab_size=3, num_layers=1, num_heads=1, channels=1, padded_vocab_size=4)
-BLOCK = 4096
 STEP = 7
 PARTS = 4
 ACCEPTED_BY_C = 0.2
@@ -166,15 +165,7 @@ def mutations(random_numbers: random.Random, kind: Kind, size: int) -> Iterator[
 
 def sealed(content: bytes) -> bytes:
     """Make a training state's end go with its header and table again, so that its readers look at these."""
-    per_tensor = 40 if content[4:8] == bytes([1, 0, 0, 0]) else 52
-    begin = -(-(1024 + per_tensor * int.from_bytes(content[40:44], "little")) // BLOCK) * BLOCK
-    if len(content) < begin + BLOCK:
-        return content
-    fingerprint = 0xCBF29CE484222325
-    for byte in content[:begin]:
-        fingerprint = (fingerprint ^ byte) * 0x100000001B3 % 2**64
-    end = content[:8] + content[48:64] + content[32:40] + struct.pack("<Qq", fingerprint, len(content))
-    return content[:-BLOCK] + end.ljust(BLOCK, b"\0")
+    return bytes(StateFile(content).sealed().content) if len(content) >= 2 * BLOCK else content
 
 
 @contextmanager

@@ -5,7 +5,6 @@ Collected by pytest; that they find what is wrong is in native/tests/instrument,
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from starpullm.data.generator import generate_tokens
 from starpullm.golden.records import tensor_digest
 from starpullm.trainer import Instruments
 
-from .children import TWO_CORES, Reply, attempt, run_function
+from .children import TWO_CORES, attempt, run_function
 
 BATCH, LENGTH, STEPS = 4, 8, 3
 
@@ -136,41 +135,3 @@ def test_a_seed_gives_the_same_delays_again(tiny_checkpoint: Path) -> None:
     assert np.median(np.abs(first - other)) > 0.5e6
     assert first.min() < 0.5e6
     assert first.max() > 2.5e6
-
-
-def refusals(checkpoint: str) -> list[Reply]:
-    replies = []
-    refused: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-        ("2x1", {"audit": True}, {}),
-        ("1x2", {"audit": True}, {}),
-        ("1x1", {"audit": True}, {"reduction": "redux"}),
-        ("1x1", {"poison": True}, {"trace": False}),
-        ("1x1", {"max_delay_us": 2_000_000}, {}),
-    ]
-    for partition, instruments, options in refused:
-        with Runtime(partition) as runtime:
-            replies.append(attempt(partial(new_trainer, runtime, checkpoint, instruments, **options)))
-    with Runtime("1x1") as runtime, new_trainer(runtime, checkpoint, {"audit": True}):
-        replies.append(attempt(new_trainer, runtime, checkpoint, {"audit": True}))
-        with new_trainer(runtime, checkpoint, None) as plain:
-            replies.append(attempt(Observer(plain).findings))
-    with Runtime("1x1") as runtime, new_trainer(runtime, checkpoint, {"audit": True}) as after:
-        replies.append(attempt(Observer(after).findings))
-    return replies
-
-
-def test_what_cannot_be_served_is_refused(tiny_checkpoint: Path) -> None:
-    *refused, served = run_function(refusals, tiny_checkpoint, environment=TWO_CORES)
-    words = [
-        "2x1, expected 1x1",
-        "1x2, expected 1x1",
-        "redux",
-        "no trace",
-        "0 to 1000000",
-        "another session",
-        "no instruments",
-    ]
-    for reply, expected in zip(refused, words, strict=True):
-        assert reply["raised"] in ("InvalidArgumentError", "StateError"), reply
-        assert expected in reply["text"]
-    assert served == {"raised": None, "text": "[]", "errno": None}

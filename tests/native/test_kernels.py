@@ -33,9 +33,6 @@ def of_this_library() -> dict[str, Any]:
         "declared": declared,
         "sum": total.tolist(),
         "refused": [
-            attempt(kernels.Kernel, "avx4096", "gradient_add"),
-            attempt(kernels.Kernel, "ref", "gradient_subtract"),
-            attempt(kernels.fit_caches, 0, 1 << 20),
             attempt(lambda: check_kernel("gradient_subtract", seed=1)),
             attempt(plain, {"sum": one, "count": 1}),
             attempt(plain, {"sum": one, "term": one.astype(np.float64), "count": 1}),
@@ -54,9 +51,6 @@ def test_every_kernel_can_be_called_and_has_cases() -> None:
         assert result["levels"][0] == "ref"
         assert result["compared"] > 12 * (len(result["levels"]) - 1) > 0
     sentences = [
-        'level: found "avx4096", expected a SIMD level of this machine',
-        'kernel: found "gradient_subtract", expected one of starpullm_kernel_name()',
-        "caches: found 0 and 1048576 bytes, expected two positive sizes",
         'kernel: found "gradient_subtract", expected one with cases: encoder_forward, ',
         "term: found no such argument, expected one of type float",
         "term: expected a contiguous array of float",

@@ -10,44 +10,17 @@ import re
 
 import pytest
 
-from .children import TWO_CORES, run_cli, run_python
+from .children import TWO_CORES, run_cli, simd_levels
 
 FUNCTIONS = ["expf", "tanhf", "coshf"]
 
 WITHOUT_FMA = {"GLIBC_TUNABLES": "glibc.cpu.hwcaps=-FMA"}
 """An environment in which glibc on x86-64 calls another expf."""
 
-LEVELS = """
-from starpullm.checks.libm import vector_levels
-print(*vector_levels())
-"""
-
-MISUSE = """
-import sys
-from starpullm.binding import prototypes
-from starpullm.errors import InvalidArgumentError
-
-[level, *_] = [*sys.argv[1:], "avx2"]
-for name, arguments in (
-    ("vector_libm", ("sinf",)),
-    ("prove_libm", (level, "powf", 0, 1)),
-    ("prove_libm", ("ref", "expf", 0, 1)),
-    ("prove_libm", ("sse9", "expf", 0, 1)),
-    ("prove_libm", (level, "expf", 2, 1)),
-    ("prove_libm", (level, "expf", 0, 2**32 + 1)),
-):
-    try:
-        found = getattr(prototypes, name)(*arguments)
-    except InvalidArgumentError as error:
-        print(error)
-    else:
-        raise SystemExit(f"{name}{arguments}: found {found}, expected a refusal")
-"""
-
 
 @pytest.fixture(scope="module")
 def levels() -> list[str]:
-    found = run_python(LEVELS).stdout.split()
+    found = simd_levels()[1:]
     assert found, "every processor has a level of 16-byte vectors"
     return found
 
@@ -102,15 +75,3 @@ def test_prove_libm_json(levels: list[str]) -> None:
         assert (result["outcome"], result["measured"], result["first_difference"]) == ("inconclusive", 0, None)
         assert result["inputs"] == 2**18
         assert result["seconds"] > 0
-
-
-def test_misuse(levels: list[str]) -> None:
-    sentences = run_python(MISUSE, levels[0]).stdout.splitlines()
-    assert sentences == [
-        'function: found "sinf", expected expf, tanhf or coshf',
-        'function: found "powf", expected expf, tanhf or coshf',
-        'level: found "ref", expected a SIMD level of this machine',
-        'level: found "sse9", expected a SIMD level of this machine',
-        "bit patterns: found 2 to 1, expected a range within 0 to 2^32",
-        "bit patterns: found 0 to 4294967297, expected a range within 0 to 2^32",
-    ]

@@ -16,13 +16,7 @@ from starpullm.data.generator import generate_tokens
 from starpullm.golden.records import shipped_record
 from starpullm.runtime import Runtime
 
-from .children import TWO_CORES, run_cli, run_function, run_python
-
-LEVELS = """
-from starpullm.checks.libm import vector_levels
-
-print("ref", *vector_levels())
-"""
+from .children import TWO_CORES, run_cli, run_function, simd_levels
 
 EIGHT_CORES = {"HWLOC_SYNTHETIC": "core:8 pu:1"}
 SMALL_RECORDS = tuple(shipped_record(name).path for name in ("tiny", "odd", "small", "deep"))
@@ -50,7 +44,7 @@ def test_synthetic_topologies(topology: str, partition: str) -> None:
 @pytest.mark.parametrize("level", ["ref", "sse2", "avx2", "avx512", "neon"])
 def test_every_simd_level(level: str) -> None:
     """The kernels of each level that this machine has, and teams of 1 to 8 threads, which cut the tiles elsewhere."""
-    if level not in run_python(LEVELS).stdout.split():
+    if level not in simd_levels():
         pytest.skip(f"this machine has no {level}")
     environment = {"STARPULLM_SIMD": level, **TWO_CORES}
     run = run_cli("parity", *SMALL_RECORDS, "--partition", "1x2", timeout=60, environment=environment)

@@ -1,6 +1,6 @@
 """What tree and redux do over several steps: bits, losses, gradients, and how much memory each mode takes.
 
-Collected by pytest; the runs are in child processes. Single steps are in test_reduction.py.
+Collected by pytest; the runs are in child processes. Single steps are in the suite.
 """
 
 from __future__ import annotations

@@ -13,20 +13,16 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from starpullm import Runtime, Trainer
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.data.loader import TokenLoader
 from starpullm.errors import FileError, FormatError
 from starpullm.files.tokens import read_tokens, write_tokens
-from starpullm.golden.records import shipped_record
 
 from .children import (
     TWO_CORES,
@@ -41,30 +37,10 @@ from .children import (
 )
 from .conftest import SmallDisk
 from .readers.training_state import read_training_state
+from .tiny import TINY, batch, bits_of, tiny_trainer
 
-TINY = shipped_record("tiny")
 TIME_LIMIT = 100.0
 STEPS = 6
-
-
-def batch(step: int) -> tuple[Any, Any]:
-    return generate_tokens(TINY.seed, step, TINY.batch_size, TINY.seq_len, TINY.model.vocab_size)
-
-
-@contextmanager
-def tiny_trainer(partition: str, checkpoint: str | None, **options: Any) -> Iterator[Trainer]:
-    sizes = {"batch_size": TINY.batch_size, "seq_len": TINY.seq_len}
-    with Runtime(partition) as runtime, Trainer(runtime, checkpoint, **{**sizes, **options}) as trainer:
-        yield trainer
-
-
-def bits_of(trainer: Trainer) -> str:
-    """One hash of all bits of the parameters and of AdamW's m and v."""
-    digest = hashlib.sha256()
-    for group in ("params", "m", "v"):
-        for name in trainer.tensor_names(group):
-            digest.update(trainer.tensor(group, name).tobytes())
-    return digest.hexdigest()
 
 
 # ---- From Python ----

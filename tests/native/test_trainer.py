@@ -1,6 +1,6 @@
 """Runtime and Trainer as users meet them: what they return, in which shapes, and when.
 
-Collected by pytest; the runs are in child processes. Refusals are in test_bad_input.py and in the suite.
+Collected by pytest; the runs are in child processes. Refusals are in test_bad_input.py and limits/.
 """
 
 from __future__ import annotations
@@ -42,37 +42,40 @@ def checkpoint(tiny_checkpoint: Path) -> Path:
     return tiny_checkpoint
 
 
-def test_shapes_and_initial_values(checkpoint: Path) -> None:
+def test_shapes_and_initial_values(odd_checkpoint: Path) -> None:
+    """Package and native library have the same names, order, shapes and layers of tensors."""
     run_python(
         HEAD
         + """
-with Runtime() as runtime, Trainer(runtime, checkpoint, **SIZES, keep_activations=True) as trainer:
+from starpullm.golden.records import shipped_record
+odd = shipped_record("odd")
+config, B, T = odd.model, odd.batch_size, odd.seq_len
+layered = {name.partition("[")[0] for group in odd.steps[0].digests.values() for name in group if "[" in name}
+with Runtime() as runtime, Trainer(runtime, checkpoint, batch_size=B, seq_len=T, keep_activations=True) as trainer:
     assert trainer.config == config
-    initial = dict(generate_parameters(config, 1))
-    for group in ("params", "grads", "m", "v"):
-        assert trainer.tensor_names(group) == list(parameter_shapes(config))
-        for name, shape in parameter_shapes(config).items():
-            values = trainer.tensor(group, name)
-            assert values.shape == shape and values.dtype == np.float32, (group, name)
-            expected = initial[name] if group == "params" else np.zeros(shape, np.float32)
-            assert values.tobytes() == expected.tobytes(), (group, name)
-    trainer.step(*batch(0))
-    for group in ("activations", "activation_grads"):
-        shapes = activation_shapes(config, 2, 8)
+    initial = dict(generate_parameters(config, odd.seed))
+    parameters, activations = parameter_shapes(config), activation_shapes(config, B, T)
+    for group in ("params", "grads", "m", "v", "activations", "activation_grads"):
+        shapes = activations if group.startswith("activation") else parameters
         assert trainer.tensor_names(group) == list(shapes)
         for name, shape in shapes.items():
-            assert trainer.tensor(group, name).shape == shape, (group, name)
-            layers = trainer.layers_of(group, name)
-            if layers is not None:
-                assert layers == 2
-                for layer in range(2):
-                    part = trainer.tensor(group, name, layer)
-                    assert part.tobytes() == trainer.tensor(group, name)[layer].tobytes()
-    assert np.all(trainer.tensor("activation_grads", "losses") == np.float32(1 / 16))
+            assert trainer.layers_of(group, name) == (config.num_layers if name in layered else None), (group, name)
+            values = trainer.tensor(group, name)
+            assert values.shape == shape and values.dtype == np.float32, (group, name)
+            if shapes is parameters:
+                expected = initial[name] if group == "params" else np.zeros(shape, np.float32)
+                assert values.tobytes() == expected.tobytes(), (group, name)
+    trainer.step(*generate_tokens(odd.seed, 0, B, T, config.vocab_size))
+    for group in ("activations", "activation_grads"):
+        for name in trainer.tensor_names(group):
+            for layer in range(trainer.layers_of(group, name) or 0):
+                part = trainer.tensor(group, name, layer)
+                assert part.tobytes() == trainer.tensor(group, name)[layer].tobytes()
+    assert np.all(trainer.tensor("activation_grads", "losses") == np.float32(1 / (B * T)))
     for name in ("ln1_mean", "probs"):
         assert not trainer.tensor("activation_grads", name).any()
 """,
-        checkpoint,
+        odd_checkpoint,
     )
 
 

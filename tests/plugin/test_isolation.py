@@ -1,8 +1,7 @@
-"""Tests of the child processes of checks: kept and stopped between checks, replaced if lost, and ended at the end."""
+"""Tests of the child processes of checks: kept and stopped between checks, and ended; test_lost.py has lost ones."""
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import time
@@ -17,7 +16,7 @@ from starpullm.checks.isolation import CheckReport, Pool, RuntimeConfiguration
 from starpullm.checks.result import CheckResult, Outcome
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError
-from starpullm.processes.children import Answered, Hung, Lost, Raised
+from starpullm.processes.children import Answered, Raised
 
 ONE, TWO = RuntimeConfiguration("1x1", "lws"), RuntimeConfiguration("2x1", "eager")
 
@@ -79,21 +78,6 @@ def test_every_check_begins_at_the_initial_state(pool: Pool) -> None:
     assert len(pool.costs.starts) == 1
 
 
-def abort(place: runs.Place) -> None:
-    os.abort()
-
-
-def test_the_next_check_gets_a_fresh_child(pool: Pool) -> None:
-    parity(pool)
-    lost = pool.call(ONE, abort)
-    assert isinstance(lost, Lost)
-    assert lost.text.startswith("1x1 lws: the process was ended by SIGABRT")
-    assert "in abort" in lost.text
-    assert pool.pids() == {}
-    parity(pool)
-    assert len(pool.costs.starts) == 2
-
-
 def wait(place: runs.Place, seconds: float) -> CheckResult:
     time.sleep(seconds)
     return CheckResult(name="wait", outcome=Outcome.PASSED, finding=f"{seconds} s", compared=1, measured=None)
@@ -126,30 +110,9 @@ def test_an_interrupted_call_leaves_no_reply_for_the_next(pool: Pool) -> None:
     assert answer.value.finding == "0.1 s"
 
 
-def abort_at_the_end(place: runs.Place) -> None:
-    atexit.register(os.abort)
-
-
-def test_a_child_that_fails_at_its_end(pool: Pool) -> None:
-    """Its checks had passed, so nothing else tells it."""
-    assert pool.call(ONE, abort_at_the_end) == Answered(None)
-    pool.close()
-    [failure] = pool.failures
-    assert failure.startswith("1x1 lws: the process was ended by SIGABRT")
-
-
-def never(place: runs.Place) -> CheckResult:
-    while True:
-        time.sleep(0.1)
-
-
-def test_time_limit(pool: Pool) -> None:
-    lost = pool.call(ONE, never, time_limit=0.5)
-    assert isinstance(lost, Hung)
-    assert lost.text.startswith("1x1 lws: the check had not ended after 0.5 s, so its process was ended:\n")
-    assert "in never" in lost.text
+def test_a_time_limit_is_positive(pool: Pool) -> None:
     with pytest.raises(InvalidArgumentError, match="found 0, expected a positive number of seconds"):
-        pool.call(ONE, never, time_limit=0)
+        pool.call(ONE, wait, time_limit=0)
 
 
 def test_a_runtime_that_does_not_start(pool: Pool) -> None:

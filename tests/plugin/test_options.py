@@ -33,11 +33,11 @@ BAD = """
 
 
 def test_options_concern_no_test_of_a_stranger(run: Run, pytester: pytest.Pytester) -> None:
-    """Nothing is checked, started, written or printed."""
+    """Nothing is checked, started, imported, written or printed."""
     pytester.makeconftest(NO_CHILD)
-    pytester.makepyfile("def test_plain():\n    pass\n")
+    pytester.makepyfile("import sys\n\ndef test_plain():\n    assert 'numpy' not in sys.modules\n")
     pytester.makeini("[pytest]\nstarpullm_reductions = magic\nstarpullm_fresh = perhaps\n")
-    result = run(*BAD.split(), partition=None)
+    result = run(*BAD.split(), "--strict-config", "--strict-markers", partition=None)
     result.assert_outcomes(passed=1)
     lines = [line for line in result.outlines if "starpullm" in line and not line.startswith("plugins:")]
     assert (lines, result.errlines) == ([], [])
@@ -86,13 +86,28 @@ def test_values_are_checked_without_assert_statements_too(
     result.stderr.fnmatch_lines(['ERROR: --starpullm-reductions: found "magic", expected one of *'])
 
 
-def test_a_usage_error_under_xdist(run: Run, pytester: pytest.Pytester) -> None:
-    """The workers find it, and the controller tells it once."""
+@pytest.mark.parametrize(("option", "expected"), [("records", "a file or one of *"), ("schedulers", "one of *lws*")])
+def test_a_usage_error_under_xdist(run: Run, pytester: pytest.Pytester, option: str, expected: str) -> None:
+    """The workers find it, in the collection or in what the library says, and the controller tells it once."""
     pytester.makepyfile(PARAMETRISED)
-    result = run("-p", "xdist", "-n", "2", "--starpullm-records", "huge")
+    result = run("-p", "xdist", "-n", "2", f"--starpullm-{option}", "huge")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(['ERROR: --starpullm-records: found "huge", expected a file or one of *'])
+    result.stderr.fnmatch_lines([f'ERROR: --starpullm-{option}: found "huge", expected {expected}'])
     assert "huge" not in result.stdout.str()
+
+
+def test_partitions_are_chosen_by_name_where_hwloc_has_other_cores(
+    run: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tests are named before it is asked."""
+    pytester.makepyfile("def test_it(starpullm_configuration):\n    pass\n")
+    monkeypatch.setenv("HWLOC_SYNTHETIC", "core:1000 pu:1")
+    monkeypatch.setenv("HWLOC_THISSYSTEM", "1")  # so that only those exist that this machine has
+    result = run(partition=None)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    sentence = "found all, tests were named for 1000 cores and hwloc has found * here, expected partitions by name"
+    result.stderr.fnmatch_lines([f"ERROR: --starpullm-partition: {sentence}"])
+    run("--collect-only", "-q", partition="1000x1").stdout.fnmatch_lines(["*test_it[[]1000x1-lws[]]"])
 
 
 def test_a_newcomer_finds_markers_and_fixtures(run: Run) -> None:

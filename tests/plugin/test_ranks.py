@@ -280,10 +280,11 @@ def test_a_module_that_fails_on_one_rank(
     assert "passed" not in result.stdout.str()
 
 
-def test_a_usage_error_is_said_once(run_ranks: Run) -> None:
-    result = run_ranks(*SUITE, "--starpullm-reductions", "best")
+@pytest.mark.parametrize("option", ["reductions", "schedulers"])
+def test_a_usage_error_is_said_once(run_ranks: Run, option: str) -> None:
+    result = run_ranks(*SUITE, f"--starpullm-{option}", "best")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert result.stderr.str().count('--starpullm-reductions: found "best", expected one of') == 1
+    assert result.stderr.str().count(f'--starpullm-{option}: found "best", expected one of') == 1
 
 
 def test_records_that_ranks_cannot_share(run_ranks: Run) -> None:

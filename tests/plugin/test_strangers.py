@@ -80,7 +80,7 @@ def test_without_a_library_everything_else_runs(
     monkeypatch.setenv("STARPULLM_LIB", str(pytester.path / "none.so"))
     result = run("-p", "no:randomly", "--starpullm-records=tiny", "--starpullm-report=report.json")
     result.assert_outcomes(passed=2, errors=2)
-    sentence = "this machine can't be inspected: machine: LibraryNotFoundError: */none.so: no such file, expected *"
+    sentence = "this machine can't be inspected: */none.so: no such file, expected *"
     result.stdout.fnmatch_lines([f"starpullm: unknown: {sentence}", "other *unknown *2 failed *", f"{sentence}"])
     result.stdout.no_fnmatch_line("*Traceback*")
     result = run("-k", "other", "--starpullm-records=tiny")
@@ -89,24 +89,63 @@ def test_without_a_library_everything_else_runs(
     assert run("--pyargs", "starpullm.suite").ret == pytest.ExitCode.USAGE_ERROR
 
 
-NO_CHILD = """
+NOTHING = """
 import sys
 
 
 def refuse(event, arguments):
-    if event == "subprocess.Popen" and "starpullm." in str(arguments[1]):
-        raise AssertionError(arguments[1])
+    starts = event in ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "os.system")
+    if starts or (event == "ctypes.dlopen" and "starpu" in str(arguments[0])):
+        raise AssertionError(event, arguments)
 
 
 sys.addaudithook(refuse)
 """
+COLLECTED = """
+import pytest
 
 
-def test_a_marker_starts_nothing(run: Run, pytester: pytest.Pytester) -> None:
-    """While tests are collected; what is shown of the machine comes after that."""
-    pytester.makepyfile("import pytest\n\n@pytest.mark.starpullm_parity\ndef test_it():\n    pass\n")
-    pytester.makeconftest(NO_CHILD)
-    run("--collect-only", "--starpullm-records=tiny", "--starpullm-strict").assert_outcomes()
+@pytest.mark.starpullm_parity
+def test_marked():
+    pass
+
+
+def test_configuration(starpullm_configuration):
+    pass
+
+
+def test_check(starpullm_check, starpullm_golden):
+    pass
+
+
+@pytest.mark.starpullm_over_ranks
+def test_runtime(starpullm_runtime):
+    pass
+
+
+def test_other():
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "outcomes"),
+    [
+        (("--collect-only", "--starpullm-strict", "--starpullm-report=report.json"), {}),
+        (("-k", "other"), {"passed": 1}),
+        (("--pyargs", "starpullm.suite", "--collect-only", "--starpullm-schedulers=lws"), {}),
+    ],
+    ids=["collect-only", "other", "suite"],
+)
+def test_nothing_is_started_to_collect_tests(
+    run: Run, pytester: pytest.Pytester, options: tuple[str, ...], outcomes: dict[str, int]
+) -> None:
+    """No process, and the library isn't loaded (pytest-benchmark starts git)."""
+    pytester.makepyfile(test_it=COLLECTED, nothing=NOTHING)
+    result = run(*"-p nothing -p no:benchmark --starpullm-records=tiny".split(), *options, partition=None)
+    assert result.ret == pytest.ExitCode.OK, result.outlines
+    result.assert_outcomes(**outcomes, deselected=result.parseoutcomes().get("deselected", 0))
+    assert "[unknown]" not in result.stdout.str()
 
 
 COMPARES_NOTHING = """

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from starpullm.machine import full_partitions, handle_bytes
+from starpullm.binding.library import starpu_limits
+from starpullm.errors import LibraryNotFoundError
+from starpullm.machine import count_cores, full_partitions, handle_bytes, own_cores
 
 
 @pytest.mark.parametrize(
@@ -21,7 +25,35 @@ from starpullm.machine import full_partitions, handle_bytes
 def test_partitions_that_starpu_can_take(
     cores: int, workers: int, contexts: int, parallel: bool, expected: tuple[str, ...]
 ) -> None:
-    assert full_partitions(cores, workers, contexts, parallel_workers=parallel) == expected
+    assert full_partitions(cores, workers, contexts, parallel) == expected
+
+
+@pytest.mark.parametrize(
+    ("topology", "cores"),
+    [
+        ("numa:1 core:2 pu:1", 2),
+        ("numa:2 core:18 pu:2", 36),
+        ("Package:2 L3:3 Core:4", 24),
+        ("pack:2(memory=1GB) core:2 pu:2(indexes=2*8:1*2)", 4),
+        ("2 3 pu:2", None),
+        ("", None),
+    ],
+)
+def test_cores_are_those_that_hwloc_will_find(
+    monkeypatch: pytest.MonkeyPatch, topology: str, cores: int | None
+) -> None:
+    """Of a topology without named cores, Linux's are counted."""
+    monkeypatch.setenv("HWLOC_SYNTHETIC", topology)
+    assert count_cores() == (cores or len(own_cores()))
+
+
+def test_limits_are_read_from_the_library_s_file(tmp_path: Path) -> None:
+    path = tmp_path / "library.so"
+    path.write_bytes(b"\x7fELF\0starpullm: StarPU of 256 workers, 64 contexts, parallel workers 0\0")
+    assert starpu_limits(path) == (256, 64, False)
+    path.write_bytes(b"\x7fELF\0")
+    with pytest.raises(LibraryNotFoundError, match="doesn't state its StarPU's limits"):
+        starpu_limits(path)
 
 
 @pytest.mark.parametrize(("max_nodes", "measured"), [(4, 1400), (8, 2775), (64, 74901)])

@@ -1,4 +1,4 @@
-"""The defaults of the plugin's options, which it states without importing what they belong to."""
+"""The defaults and limits of the plugin's options, which it states without importing what they belong to."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from pathlib import Path
 import pytest
 
 from starpullm.checks.isolation import DEFAULT_TIME_LIMIT, MAX_TIME_LIMIT
+from starpullm.pytest_plugin import options
 from starpullm.pytest_plugin.options import OPTIONS
-from starpullm.speed.gate import BUDGET
+from starpullm.speed.gate import BUDGET, MIN_ROUNDS
 from starpullm.speed.turns import ROUNDS
+from starpullm.speed.verdict import RESOLUTION
 
 
 def test_defaults_are_those_of_the_package() -> None:
     defaults = {name: OPTIONS[name].default for name in ("blocks", "budget", "time_limit")}
     assert defaults == {"blocks": ROUNDS, "budget": BUDGET, "time_limit": DEFAULT_TIME_LIMIT}
+    assert (options.MIN_BLOCKS, options.MAX_BUDGET, options.MAX_SECONDS) == (MIN_ROUNDS, RESOLUTION, MAX_TIME_LIMIT)
 
 
 @pytest.mark.parametrize("name", ["time_limit", "wait_limit"])

@@ -169,24 +169,10 @@ def test_no_file(tmp_path: Path) -> None:
     assert caught.value.errno == errno.ENOENT
 
 
-CONFIG_KEYS = [
-    "name",
-    "seed",
-    "num_layers",
-    "num_heads",
-    "channels",
-    "vocab_size",
-    "padded_vocab_size",
-    "max_seq_len",
-    "batch_size",
-    "seq_len",
-    "steps",
-    "learning_rate",
-    "beta1",
-    "beta2",
-    "eps",
-    "weight_decay",
-]
+CONFIG_KEYS = (
+    *("name seed num_layers num_heads channels vocab_size padded_vocab_size max_seq_len batch_size seq_len".split()),
+    *("steps learning_rate beta1 beta2 eps weight_decay".split()),
+)
 PATHS = [
     *(("config", key) for key in CONFIG_KEYS),
     ("config",),

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import struct
-import zlib
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +15,6 @@ from starpullm.checks.workplace import environment
 from starpullm.errors import FileError, InvalidArgumentError, RuntimeFailureError, StarpullmError, StateError
 
 from ..native.limits.processes import in_fork, limited_files
-from ..native.limits.state_file import NUMBERS, StateFile
-from .test_training_state import LAYERED, TENSORS, bytes_of, some_state
 
 F32 = np.float32
 
@@ -128,74 +123,3 @@ def test_a_limit_on_files_ends(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="large"):
             file.write(b"4")
     assert path.write_bytes(b"1234") == 4
-
-
-# ---- Files of training states ----
-
-
-def test_a_state_file_has_the_numbers_and_values_of_the_format() -> None:
-    state = some_state()
-    file = StateFile(bytes_of(state, 1, 3))
-    assert (file.number("rank"), file.number("number of ranks"), file.number("step")) == (1, 3, state.step)
-    assert (file.number("run"), file.number("seed"), file.number("matmuls by BLAS")) == (state.run, state.seed, 1)
-    assert file.number("eps") == float(F32(state.eps))
-    assert file.values(0, 2) == state.v["wpe"].astype("<f4").tobytes()
-    assert file.with_numbers({})._content == file._content
-
-
-def test_a_state_file_has_the_table_and_checksums_of_the_format(tmp_path: Path) -> None:
-    state, path = some_state(), tmp_path / "file"
-    content = bytes_of(state, 0, 2)
-    StateFile(content).write(path)
-    file = StateFile.read(path)
-    assert (path.read_bytes(), file.size) == (content, len(content))
-    for index in (0, 1, 2):
-        name, layer = TENSORS[2 * index]
-        parameter, found_layer, elements, positions = file.entry(index)
-        values = state.m[name][layer] if name in LAYERED else state.m[name]
-        assert (list(state.m)[parameter], found_layer, elements) == (name, layer, values.size)
-        assert content[positions[1] : positions[1] + 4 * elements] == values.tobytes() == file.values(index, 1)
-        assert file.checksum(index, 1) == zlib.crc32(values.tobytes())
-    assert (file.word(0), file.word(48)) == (20261121, state.step)
-
-
-def test_damages_of_a_state_file(tmp_path: Path) -> None:
-    content = bytes_of(some_state(), 0, 1)
-    file = StateFile(content)
-    damaged = file.with_byte(5000)._content
-    assert [n for n, (left, right) in enumerate(zip(damaged, content, strict=True)) if left != right] == [5000]
-    other = file.with_entry(2, 7, 9)
-    assert (other.entry(2)[:2], other.entry(2)[2:]) == ((7, 9), file.entry(2)[2:])
-    assert [other.entry(index) for index in (1, 3)] == [file.entry(index) for index in (1, 3)]
-    fingerprint = other._content[-4096 + 32 : -4096 + 40]
-    assert fingerprint != file._content[-4096 + 32 : -4096 + 40]
-    assert other.with_entry(2, *file.entry(2)[:2])._content == file._content
-    for size in (100, len(content), len(content) + 3):
-        file.write(tmp_path / "file", size)
-        assert (tmp_path / "file").read_bytes() == content[:size].ljust(size, b"\0")
-
-
-def test_a_state_file_of_no_tensor_is_a_header_and_an_end() -> None:
-    state = some_state()
-    empty = StateFile(bytes_of(state, 0, 1)).without_tensors({"rank": 1, "number of ranks": 2})
-    numbers = [empty.number(name) for name in ("number of tensors", "rank", "number of ranks", "step", "channels")]
-    assert (empty.size, numbers) == (2 * 4096, [0, 1, 2, state.step, 16])
-    magic, version, step, run, rank, ranks, _, size = struct.unpack_from("<iiqQiiQq", empty._content, 4096)
-    assert (magic, version, step, run, rank, ranks, size) == (20261121, 2, state.step, state.run, 1, 2, 8192)
-    assert not any(empty._content[1024:4096])
-
-
-@pytest.mark.parametrize("name", [name for name in NUMBERS if name != "number of tensors"])
-def test_a_number_that_is_changed_back_leaves_the_file_as_it_was(name: str) -> None:
-    good = StateFile(bytes_of(some_state(), 0, 1))
-    other = 3 if good.number(name) != 3 else 4
-    changed = good.with_numbers({name: other})
-    assert changed.number(name) == other
-    assert changed._content != good._content
-    assert changed.with_numbers({name: good.number(name)})._content == good._content
-
-
-def test_the_end_goes_with_a_changed_number() -> None:
-    state = some_state()
-    changed = StateFile(bytes_of(state, 0, 1)).with_numbers({"step": 9, "seed": -1})
-    assert changed._content == bytes_of(replace(state, step=9, seed=-1), 0, 1)

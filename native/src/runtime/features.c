@@ -24,7 +24,7 @@ const char *runtime_starpu_version(void)
 
 #ifdef STARPU_PARALLEL_WORKER
 
-enum { HAS_PARALLEL_WORKERS = 1 };
+#define HAS_PARALLEL_WORKERS 1
 
 struct starpu_parallel_worker_config *parallel_workers_start(int count)
 {
@@ -40,7 +40,7 @@ void parallel_workers_stop(struct starpu_parallel_worker_config *workers)
 
 #else
 
-enum { HAS_PARALLEL_WORKERS = 0 };
+#define HAS_PARALLEL_WORKERS 0
 
 struct starpu_parallel_worker_config *parallel_workers_start(int count)
 {
@@ -64,3 +64,10 @@ struct runtime_features runtime_features(void)
         .parallel_workers = HAS_PARALLEL_WORKERS,
     };
 }
+
+/* The same as a text, for those who read the file without loading it (starpullm/binding/library.py). */
+#define TEXT(words) #words
+#define LIMITS(workers, contexts, parallel) \
+    "starpullm: StarPU of " TEXT(workers) " workers, " TEXT(contexts) " contexts, parallel workers " TEXT(parallel)
+
+__attribute__((used)) static const char limits[] = LIMITS(STARPU_MAXCPUS, STARPU_NMAX_SCHED_CTXS, HAS_PARALLEL_WORKERS);

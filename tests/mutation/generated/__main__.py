@@ -25,7 +25,7 @@ from ..mutants import Builder
 from ..patches import CHECKOUT, PatchError
 from .candidates import VECTOR_FOLDER, Candidate, Stratum, candidates_of, shuffled, strata, tool
 from .results import SUITE, Mutant, Results, Run, checked_out, in_suite
-from .stages import STAGES, Baseline, Stage, Workplace, inspect, limit_this_process
+from .stages import STAGES, Stage, Workplace, inspect, limit_this_process
 from .summary import summary
 
 
@@ -99,27 +99,25 @@ class Laboratory:
         own_tests = stage not in SUITE  # the suite is tried even if the project's own tests have caught a mutant
         if stage.name in outcomes or any(found.how for found in outcomes.values() if own_tests or in_suite(found)):
             return
-        baseline = self._baseline(stage, mutant.level)
+        self._measure(stage, mutant.level)
         built = self._built.get(mutant.name) or self._build(mutant.candidate, mutant.level)
         assert built is not None
         self._built[mutant.name] = built
         library, objects = built.directory / "libstarpullm.so", built.objects
-        outcome = self._workplace.try_mutant(stage, library, mutant.level, baseline, objects, mutant.candidate.file)
+        outcome = self._workplace.try_mutant(stage, library, mutant.level, objects, mutant.candidate.file)
         self._results.add("outcome", {"mutant": mutant.name, **outcome.as_json()})
         if outcome.how or number == len(STAGES) - 1:
             shutil.rmtree(self._built.pop(mutant.name).directory)
         what = f"{outcome.how}: {outcome.check}" if outcome.how else "passed"
         print(f"{mutant.name}: {stage.name}, {outcome.seconds:.1f} s: {what}", flush=True)
 
-    def _baseline(self, stage: Stage, level: str | None) -> Baseline:
-        """Return what a stage takes without a mutant; only the first stage is measured at each level."""
+    def _measure(self, stage: Stage, level: str | None) -> None:
+        """Run a stage without a mutant, unless that was done; only the first stage is run at each level."""
         level = level if stage is STAGES[0] else None
-        baseline = self._results.baselines.get((stage.name, level))
-        if baseline is None:
-            baseline = self._workplace.measure(stage, level)
-            self._results.add("baseline", vars(baseline))
-            print(f"{stage.name}, {level or 'best level'}: {baseline.seconds:.1f} s without a mutant", flush=True)
-        return baseline
+        if (stage.name, level) not in self._results.baselines:
+            seconds = self._workplace.measure(stage, level)
+            self._results.add("baseline", {"stage": stage.name, "level": level, "seconds": seconds})
+            print(f"{stage.name}, {level or 'best level'}: {seconds:.1f} s without a mutant", flush=True)
 
     def _order(self, stratum: Stratum) -> list[Candidate]:
         if stratum not in self._orders:
@@ -283,18 +281,18 @@ def main() -> None:
         chosen = [stratum for stratum in every if options.folder in (None, stratum.folder)]
         if not chosen:
             parser.error(f"--folder: found {options.folder}, expected one of {', '.join(s.folder for s in every)}")
-        with Workplace(Path(directory, "runs"), builder, path.with_suffix(".starpu")) as workplace:
-            laboratory = Laboratory(Path(directory), builder, results, workplace)
-            again = [results.mutants[name] for name in options.again]
-            for mutant in again:
-                results.add("again", {"mutant": mutant.name, "commit": run.commit, "stage": options.stage})
-            count = 0 if again else -(-options.count // len(every))
-            todo = work(laboratory, chosen, count, deadline, again, options.stage)
-            try:
-                for left in todo:
-                    print(f"{left}; --resume {path} goes on")
-            finally:
-                page.write_text(summary(results), "utf-8")
+        workplace = Workplace(Path(directory, "runs"), builder, path.with_suffix(".starpu"))
+        laboratory = Laboratory(Path(directory), builder, results, workplace)
+        again = [results.mutants[name] for name in options.again]
+        for mutant in again:
+            results.add("again", {"mutant": mutant.name, "commit": run.commit, "stage": options.stage})
+        count = 0 if again else -(-options.count // len(every))
+        todo = work(laboratory, chosen, count, deadline, again, options.stage)
+        try:
+            for left in todo:
+                print(f"{left}; --resume {path} goes on")
+        finally:
+            page.write_text(summary(results), "utf-8")
 
 
 if __name__ == "__main__":

@@ -99,15 +99,17 @@ class Candidate:
             If the line is another one there.
         """
         path = directory / self.file
-        lines = path.read_text("utf-8").splitlines()
+        path.write_text("\n".join(self.applied(path.read_text("utf-8").splitlines())) + "\n", "utf-8")
+
+    def applied(self, lines: list[str]) -> list[str]:
+        """Return the lines of a file with the change; raises as `apply`."""
         index = self.line - 1
         if lines[index : index + 1] != [self.before]:
             found = [number for number, line in enumerate(lines) if line == self.before]
             if len(found) != 1:
                 raise ValueError(f"{self.file}:{self.line}: found {lines[index : index + 1]}, expected {self.before!r}")
             index = found[0]
-        lines[index] = self.after
-        path.write_text("\n".join(lines) + "\n", "utf-8")
+        return [*lines[:index], self.after, *lines[index + 1 :]]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..patches import CHECKOUT
 from .candidates import Candidate
-from .stages import STAGES, Baseline, Outcome
+from .stages import STAGES, Outcome
 
 __all__ = ["SUITE", "Mutant", "Results", "Run", "checked_out", "in_suite"]
 
@@ -99,7 +99,8 @@ class Results:
         self._path = path
         self.mutants: dict[str, Mutant] = {}
         self.outcomes: dict[str, dict[str, Outcome]] = {}
-        self.baselines: dict[tuple[str, str | None], Baseline] = {}
+        self.baselines: dict[tuple[str, str | None], float] = {}
+        """By stage and level, the seconds without a mutant."""
         self.again: dict[str, str] = {}
         """Survivors that were tried again, with the commit whose checks they were tried with."""
         self.exhausted: dict[str, dict[str, int]] = {}
@@ -130,7 +131,7 @@ class Results:
             fields = {"stratum": name.rpartition(" ")[0], "level": None, **entry, "candidate": candidate}
             self.mutants[name] = Mutant(**fields)
         elif kind == "baseline":
-            self.baselines[entry["stage"], entry.get("level")] = Baseline(**{"level": None, **entry})
+            self.baselines[entry["stage"], entry["level"]] = entry["seconds"]
         elif kind == "outcome":
             name = entry.pop("mutant")
             outcome = Outcome(**{"how": None, "check": "", "finding": "", **entry})

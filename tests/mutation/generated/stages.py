@@ -10,19 +10,19 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from starpullm.golden.records import SHIPPED_RECORDS, THRESHOLD_RECORDS
 from starpullm.processes.job import Completed, Job, JobEnding, TimedOut, run_job
 
 from ..mutants import Builder
 from ..patches import CHECKOUT
-from .suite import Suite, SuiteRun, copy_package, plugin_is_installed
 
-__all__ = ["STAGES", "Baseline", "Outcome", "Stage", "Workplace", "classify", "inspect", "limit_this_process"]
+__all__ = ["STAGES", "Outcome", "Stage", "Workplace", "classify", "inspect", "limit_this_process"]
 
 _RECORDS = re.compile(rf"[\[-]({'|'.join(SHIPPED_RECORDS)})[-\]]")
 
@@ -149,39 +149,12 @@ MEMORY_BYTES = 8 << 30
 
 FILE_BYTES = 256 << 20
 
-_LIMIT_FACTOR = 10.0
-_LIMIT_SECONDS = 10.0
-_RANKS_SECONDS = 90
-_PROGRAM_SECONDS = 200
-_PROJECT_SECONDS = 600.0
+_CHECK_SECONDS = 60
+"""For one check."""
 
-
-@dataclass(frozen=True)
-class Baseline:
-    """A stage on the unchanged library.
-
-    Parameters
-    ----------
-    stage, level
-        What was run, at which level of vector instructions (None: the best one).
-    seconds
-        The whole stage.
-    longest
-        Processor seconds of its longest test.
-    skipped
-        How many tests were skipped.
-    """
-
-    stage: str
-    level: str | None
-    seconds: float
-    longest: float
-    skipped: int = 0
-
-    @property
-    def check_limit(self) -> float:
-        """Seconds of processor time that one check may take: a multiple, because waiting workers use some too."""
-        return max(_LIMIT_FACTOR * self.longest, _LIMIT_SECONDS)
+_PROGRAM_SECONDS = 200.0
+_MPIRUN = ("--oversubscribe", "--bind-to", "none")
+_STAGE_SECONDS = 1800.0
 
 
 @dataclass(frozen=True)
@@ -198,7 +171,7 @@ class Outcome:
     check
         The test that failed first.
     finding
-        The first line of its message; of a mutant that passed, how many more tests were skipped than without it.
+        The first line of its message.
     seconds
         How long the stage took.
     """
@@ -216,8 +189,6 @@ class Outcome:
 
 TIMED = "test_reuse_adds_nothing_to_the_critical_path"
 """A test that compares times. On a busy machine it can fail without a defect."""
-
-_ATTEMPTS = 3
 
 _HOW = (
     ("memory limit", r"MemoryError|cannot allocate memory|out of memory|no memory|to get memory"),
@@ -246,7 +217,7 @@ def limit_this_process() -> None:
 
 
 class Workplace:
-    """Where stages run: each in an empty folder of its own, which is also the home of its processes; a context manager.
+    """Where stages run: each in an empty folder of its own, which is also the home of its processes.
 
     Parameters
     ----------
@@ -259,89 +230,54 @@ class Workplace:
     """
 
     def __init__(self, directory: Path, builder: Builder, starpu: Path) -> None:
-        directory.mkdir()
         self._directory = directory
         self._builder = builder
         self._starpu = starpu
-        self._package = copy_package(directory)
+        self._package = directory / "package"
+        for part in ("starpullm", "native/include", "tests/mutation"):  # the checkout may change meanwhile
+            shutil.copytree(CHECKOUT / part, self._package / part, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+        for package in ("tests", "tests/native"):
+            (self._package / package).mkdir(exist_ok=True)
+            (self._package / package / "__init__.py").touch()
         builder.install_preloaded(self._package / "starpullm")
-        self._suites: dict[int, Suite] = {}
-        self._stack = ExitStack()
         starpu.mkdir(exist_ok=True)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def measure(self, stage: Stage, level: str | None) -> Baseline:
-        """Run a stage on the unchanged library, and keep StarPU's calibration of the machine.
+    def measure(self, stage: Stage, level: str | None) -> float:
+        """Run a stage on the unchanged library, and keep StarPU's calibration of the machine; return the seconds.
 
         Raises
         ------
         RuntimeError
-            If a test fails or none passes.
+            If it doesn't pass.
         """
-        library = self._builder.library
-        if stage.files or stage.programs:
-            outcome = self._run_project(stage, library, level, {}, "native/src/kernels/simd/io/")
-            if outcome.how:
-                raise RuntimeError(f"{stage.name}: the unchanged library does not pass: {outcome}")
-            return Baseline(stage.name, level, outcome.seconds, 0)
-        for _ in range(_ATTEMPTS):
-            run = self._run(stage, library, level, _RANKS_SECONDS)
-            if run.count("passed") and not run.failed and not run.ending:
-                break
-        else:
-            raise RuntimeError(f"{stage.name}: the unchanged library does not pass\n{run}")
-        longest = max(test.cpu for test in run.tests)
-        return Baseline(stage.name, level, round(run.seconds, 1), round(longest, 2), run.count("skipped"))
+        everywhere = "native/src/kernels/simd/io/"  # a path that every C test is run for
+        outcome = self.try_mutant(stage, self._builder.library, level, {}, everywhere, keep=True)
+        if outcome.how:
+            raise RuntimeError(f"{stage.name}: the unchanged library does not pass: {outcome}")
+        return outcome.seconds
 
     def try_mutant(
-        self, stage: Stage, library: Path, level: str | None, baseline: Baseline, objects: Mapping[str, Path], file: str
+        self,
+        stage: Stage,
+        library: Path,
+        level: str | None,
+        objects: Mapping[str, Path],
+        file: str,
+        *,
+        keep: bool = False,
     ) -> Outcome:
-        """Run a stage on a mutant until a test fails; again if it may be the machine that was slow."""
-        if stage.files or stage.programs:
-            return self._run_project(stage, library, level, objects, file)
-        limit = _RANKS_SECONDS if stage.ranks > 1 else baseline.check_limit
-        outcome = self._try_once(stage, library, level, baseline, limit)
-        if outcome.check.startswith(TIMED):
-            again = self._try_once(stage, library, level, baseline, limit)
-            return replace(again, seconds=round(outcome.seconds + again.seconds, 1))
-        return outcome
-
-    def _try_once(self, stage: Stage, library: Path, level: str | None, baseline: Baseline, limit: float) -> Outcome:
-        run = self._run(stage, library, level, limit)
-        seconds = round(run.seconds, 1)
-        failed = run.failed
-        if failed:
-            name = failed.name.rpartition("::")[2]
-            return Outcome(stage.name, classify(failed.message), name, _first_line(failed.message), seconds)
-        if run.ending:
-            how = "time limit" if run.ending == "time limit" else "crash"
-            return Outcome(stage.name, how, "the whole stage", run.ending, seconds)
-        if not run.count("passed"):
-            return Outcome(stage.name, "finding", "the suite itself", "no test passed, none failed", seconds)
-        skipped = run.count("skipped") - baseline.skipped
-        return Outcome(stage.name, None, "", f"{skipped} more tests were skipped" if skipped else "", seconds)
-
-    def _run(self, stage: Stage, library: Path, level: str | None, limit: float) -> SuiteRun:
-        suite = self._suite(stage.ranks)
-        tests = [test for test in suite.tests if stage.selects(test)]
+        """Run a stage until a test fails; again if it may be the machine that was slow."""
         with self._folder() as folder:
-            return suite.run(tests, folder / "run", self._environment(library, level, folder), limit=limit)
-
-    def _suite(self, ranks: int) -> Suite:
-        """Return the server of the suite on a number of ranks; it is started when it is first needed."""
-        if ranks not in self._suites:
-            environment = self._environment(self._builder.library, None, self._directory)
-            environment["STARPU_HOME"] = str(self._starpu)
-            suite = Suite(self._package, self._directory / f"suite-{ranks}", self._builder.library, environment, ranks)
-            self._suites[ranks] = self._stack.enter_context(suite)
-            with self._folder() as folder:  # what is measured of the machine has to be there before the first mutant
-                suite.run(suite.tests[:1], folder / "run", {**environment, "HOME": str(folder)})
-        return self._suites[ranks]
+            environment = self._environment(library, level, folder)
+            outcome = self._run_programs(stage, environment, library, objects, file, folder)
+            if not stage.programs:
+                outcome = self._run_pytest(stage, environment, folder)
+            if outcome.check.startswith(TIMED):
+                again = self._run_pytest(stage, environment, folder)
+                outcome = replace(again, seconds=round(outcome.seconds + again.seconds, 1))
+            if keep:
+                shutil.copytree(folder / "starpu", self._starpu, dirs_exist_ok=True)
+        return outcome
 
     def _environment(self, library: Path, level: str | None, folder: Path) -> dict[str, str]:
         environment = {
@@ -354,6 +290,7 @@ class Workplace:
             "OPENBLAS_NUM_THREADS": "1",
             "PYTHONPATH": str(self._package),
             "PYTHONDONTWRITEBYTECODE": "1",
+            "COLUMNS": "1000",  # of pytest's lines, which have the reasons
         }
         return {**environment, "STARPULLM_SIMD": level} if level else environment
 
@@ -367,37 +304,48 @@ class Workplace:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _run_project(
-        self, stage: Stage, library: Path, level: str | None, objects: Mapping[str, Path], file: str
+    def _run_programs(
+        self,
+        stage: Stage,
+        environment: Mapping[str, str],
+        library: Path,
+        objects: Mapping[str, Path],
+        file: str,
+        folder: Path,
     ) -> Outcome:
-        """Run C tests, linked with the mutant's objects, or pytest on the project's own tests, until one fails."""
+        """Run C tests, linked with the mutant's objects, until one fails."""
         seconds = 0.0
-        with self._folder() as folder:
-            environment = self._environment(library, level, folder)
-            for test in stage.programs:
-                if test.part not in file:
-                    continue
-                program = self._builder.link_program(test.name, objects, folder, library)
-                arguments = [*test.arguments, *([str(folder)] if test.in_folder else [])]
-                # one of them makes a large file that is mostly a hole
-                command = ["prlimit", "--fsize=unlimited", "env", "-C", str(folder), str(program), *arguments]
-                ending = run_job(Job(command, _PROGRAM_SECONDS, None, {**environment, **dict(test.environment)}))
-                seconds += ending.seconds
-                if not isinstance(ending, Completed):
-                    how = "time limit" if isinstance(ending, TimedOut) else classify(ending.sentence)
-                    how = "finding" if how == "exit" else how
-                    return Outcome(stage.name, how, test.name, _reason(ending), round(seconds, 1))
-            if stage.files:
-                return self._run_pytest(stage, environment, folder)
+        for test in stage.programs:
+            if test.part not in file:
+                continue
+            program = self._builder.link_program(test.name, objects, folder, library)
+            arguments = [*test.arguments, *([str(folder)] if test.in_folder else [])]
+            # one of them makes a large file that is mostly a hole
+            command = ["prlimit", "--fsize=unlimited", "env", "-C", str(folder), str(program), *arguments]
+            ending = run_job(Job(command, _PROGRAM_SECONDS, None, {**environment, **dict(test.environment)}))
+            seconds += ending.seconds
+            if not isinstance(ending, Completed):
+                how = "time limit" if isinstance(ending, TimedOut) else classify(ending.sentence)
+                how = "finding" if how == "exit" else how
+                return Outcome(stage.name, how, test.name, _reason(ending), round(seconds, 1))
         return Outcome(stage.name, None, "", "", round(seconds, 1))
 
     def _run_pytest(self, stage: Stage, environment: Mapping[str, str], folder: Path) -> Outcome:
-        plugin = ["-p", "starpullm.pytest_plugin"] if not plugin_is_installed() else []
-        files = [str(CHECKOUT / "tests" / "native" / name) for name in stage.files]
-        arguments = ["-x", "-q", "-rfE", "--color=no", "-p", "no:cacheprovider", *plugin]
-        arguments += ["--timeout=120", "--timeout-method=thread", *files]
-        command = ["env", "-C", str(folder), sys.executable, "-P", "-m", "pytest", *arguments]
-        ending = run_job(Job(command, _PROJECT_SECONDS, None, environment))
+        """Run the stage's part of the suite, or the project's own tests, until one fails."""
+        (folder / "pytest.ini").write_text("[pytest]\n")
+        loaded = any(entry.value == "starpullm.pytest_plugin" for entry in entry_points(group="pytest11"))
+        arguments = [] if loaded else ["-p", "starpullm.pytest_plugin"]
+        arguments += ["-x", "-q", "-rfE", "--color=no", "-p", "no:cacheprovider"]
+        if stage.files:
+            files = [str(CHECKOUT / "tests" / "native" / name) for name in stage.files]
+            arguments += ["--timeout=120", "--timeout-method=thread", *files]
+        else:
+            arguments += ["-p", "tests.mutation.generated.selected", "--stage", stage.name, "--starpullm-strict"]
+            arguments += ["--starpullm-time-limit", str(_CHECK_SECONDS), "--pyargs", "starpullm.suite"]
+        ranks = ["mpirun", "-n", str(stage.ranks), *_MPIRUN] if stage.ranks > 1 else []
+        arguments += ["--starpullm-over-ranks"] if ranks else []
+        command = ["env", "-C", str(folder), *ranks, sys.executable, "-P", "-m", "pytest", *arguments]
+        ending = run_job(Job(command, _STAGE_SECONDS, None, environment))
         seconds = round(ending.seconds, 1)
         if isinstance(ending, Completed):
             return Outcome(stage.name, None, "", "", seconds)
@@ -421,10 +369,6 @@ def inspect(library: Path, level: str | None = None) -> dict[str, Any] | None:
         return None
     found: dict[str, Any] = json.loads(ending.stdout)
     return found
-
-
-def _first_line(message: str) -> str:
-    return next((line.strip() for line in message.splitlines() if line.strip()), "")[:80]
 
 
 def _reason(ending: JobEnding) -> str:

@@ -81,7 +81,7 @@ def _row(results: Results, name: str, tried: Sequence[Mutant]) -> str:
 def _stages(results: Results) -> Iterator[str]:
     for stage in STAGES:
         outcomes = [found[stage.name] for found in results.outcomes.values() if stage.name in found]
-        baseline = [entry.seconds for (name, _), entry in results.baselines.items() if name == stage.name]
+        baseline = [seconds for (name, _), seconds in results.baselines.items() if name == stage.name]
         if outcomes:
             caught = sum(outcome.how is not None for outcome in outcomes)
             seconds = f"{min(baseline):.0f}" if baseline else "—"

@@ -29,8 +29,8 @@ from starpullm.resume import training_state
 from starpullm.runtime import Runtime
 from starpullm.trainer import Instruments, Trainer
 
+from ..readers.state_file import StateFile
 from .processes import limited_files
-from .state_file import StateFile
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm

@@ -25,11 +25,11 @@ from starpullm.files.model import num_parameters
 from starpullm.resume import training_state
 from starpullm.trainer import Instruments, Trainer
 
+from ..readers.state_file import StateFile
 from ..readers.training_state import read_training_state
 from .checkpoints import HEADER, opening
 from .options import MODEL, TINY, B, T
 from .processes import NO_FORMAT, limited_files, working_folder
-from .state_file import StateFile
 
 _OLD = b"what was there before"
 _LOCK_BYTES = 128

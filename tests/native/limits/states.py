@@ -21,10 +21,10 @@ from starpullm.files.model import parameter_shapes
 from starpullm.resume import training_state
 from starpullm.trainer import Trainer
 
+from ..readers.state_file import BLOCK, ENTRY, HEADER, NUMBERS, StateFile
 from .checkpoints import OTHER_KINDS, SIZES
 from .options import MODEL, TINY, B, T
 from .processes import NO_FORMAT
-from .state_file import BLOCK, ENTRY, HEADER, NUMBERS, StateFile
 
 _STEPS = 1
 _GROUPS = ("params", "m", "v")

@@ -1,4 +1,7 @@
-"""Training states, starpullm's own format: what a run resumes from, in one file for each rank."""
+"""Reads training states as docs/formats.md describes them, and refuses every byte that is another one.
+
+No code is shared with the library, so what it writes and reads in the same wrong way is noticed.
+"""
 
 from __future__ import annotations
 
@@ -6,57 +9,42 @@ import re
 import zlib
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.errors import FileError, FormatError
-from starpullm.files.arrays import FLOAT32, read_array
-from starpullm.files.header import (
-    HEADER_BYTES,
-    INT32,
-    INT32_MAX,
-    TRAINING_STATE_MAGIC,
-    StrPath,
-    check_end,
-    check_version,
-    file_size,
-    read_header,
-    reading,
-    reason,
-    refusal,
-)
-from starpullm.files.model import (
-    INT64_MAX,
-    UNLAYERED_PARAMETERS,
-    ModelConfig,
-    config_problem,
-    num_elements,
-    num_parameters,
-    parameter_shapes,
-)
+from starpullm.errors import FormatError
+from starpullm.files.model import UNLAYERED_PARAMETERS, ModelConfig, config_problem, num_elements, parameter_shapes
 
-_VERSION: Final = 2
+from .state_file import BLOCK, CHECKSUM, ENTRY, HEADER, NUMBERS, PARTS, StateFile, begin_of_values, rounded_up
+
+_FILE: Final = re.compile(r"rank-(\d{5})-of-(\d{5})\.state", re.ASCII)
+_LEAST: Final = {"step": 0, "number of batches": 0, "batch size": 1, "sequence length": 1, "number of tensors": 0}
+_SIZES: Final = tuple(field.name for field in fields(ModelConfig))
+_NO_NUMBERS: Final = (slice(44, 48), slice(128, HEADER))
+_ATTRIBUTES: Final = {
+    **{name: name.replace(" ", "_") for name in NUMBERS},
+    **{"number of batches": "batches", "sequence length": "seq_len", "matmuls by BLAS": "blas"},
+}
+
+Arrays: TypeAlias = dict[str, NDArray[np.float32]]
+_Key: TypeAlias = tuple[str, int]
+"""Name and layer of a parameter tensor."""
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingStateContents:
-    """Everything that the files of a training state contain.
-
-    ``batches`` is the number of batches read, each of ``batch_size`` sequences of ``seq_len`` tokens over all ranks.
-    ``params``, ``m`` and ``v`` have the names, shapes and order of `parameter_shapes`. ``run`` identifies the run, and
-    ``data_id`` its data. ``blas`` is 1 if a BLAS computed matmuls of any step, so that the bits aren't strict.
-    """
+    """What the files of a training state contain; the numbers are described in docs/formats.md."""
 
     config: ModelConfig
     step: int
     batches: int
     batch_size: int
     seq_len: int
-    params: dict[str, NDArray[np.float32]]
-    m: dict[str, NDArray[np.float32]]
-    v: dict[str, NDArray[np.float32]]
+    params: Arrays
+    m: Arrays
+    v: Arrays
     learning_rate: float
     beta1: float
     beta2: float
@@ -68,277 +56,99 @@ class TrainingStateContents:
     blas: int
 
 
-_BLOCK: Final = 4096
-"""Header and table, every array and the end record start at multiples of this."""
-
-_GROUPS: Final = ("params", "m", "v")
-_RATES: Final = ("learning_rate", "beta1", "beta2", "eps", "weight_decay")
-_RANGES: Final = {
-    "step": (0, INT64_MAX),
-    "batches": (0, INT64_MAX),
-    "batch_size": (1, INT64_MAX),
-    "seq_len": (1, INT64_MAX),
-    "blas": (0, 1),
-    "tensors": (0, INT32_MAX),
-}
-_SIZES: Final = tuple(field.name for field in fields(ModelConfig))
-_COUNTERS: Final = {
-    **{"step": "<i8", "run": "<u8", "batches": "<i8", "batch_size": "<i8", "seq_len": "<i8", "seed": "<i8"},
-    **{"data_id": "<u8"},
-}
-_SAME_IN_ALL_FILES: Final = (*_COUNTERS, *_RATES, "blas")
-_HEADER: Final = np.dtype(
-    [(name, "<i4") for name in ("magic", "version", *_SIZES, "rank", "num_ranks", "tensors")]
-    + list(_COUNTERS.items())
-    + [(name, "<f4") for name in _RATES]
-    + [("blas", "<i4")],
-    align=True,
-)
-_ENTRY: Final = np.dtype(
-    [("parameter", "<i4"), ("layer", "<i4"), ("elements", "<i8"), ("positions", "<i8", (len(_GROUPS),))]
-)
-_CHECKSUMS: Final = np.dtype(("<u4", (len(_GROUPS),)))
-"""CRC-32 of a tensor's params, m and v."""
-
-_END: Final = np.dtype(
-    {
-        "names": ["magic", "version", "step", "run", "rank", "num_ranks", "fingerprint", "size"],
-        "formats": ["<i4", "<i4", "<i8", "<u8", "<i4", "<i4", "<u8", "<i8"],
-    }
-)
-_FOLDER: Final = re.compile(r"step-(\d{12}|[1-9]\d{12,18})", re.ASCII)
-_FILE: Final = re.compile(r"rank-(\d{5}|[1-9]\d{5,9})-of-(\d{5}|[1-9]\d{5,9})\.state", re.ASCII)
-
-_Key: TypeAlias = tuple[str, int]
-"""Name and layer of a parameter tensor."""
+def read_training_state(path: str | Path) -> TrainingStateContents:
+    """Read the state in a folder, or the newest one below it whose ranks all have a file."""
+    folder = Path(path)
+    if ranks := _ranks_in(folder):
+        return _read_state(folder, ranks)
+    for newest in sorted(folder.glob("step-*"), reverse=True):
+        if ranks := _ranks_in(newest):
+            return _read_state(newest, ranks)
+    raise FormatError(f"{folder}: has no complete training state")
 
 
-class _DamagedValuesError(FormatError):
-    """A complete state is damaged; no older one is taken for it."""
+def _ranks_in(folder: Path) -> int:
+    """Return of how many ranks a folder has all files; 0: of no number."""
+    names = [match.groups() for path in folder.glob("rank-*") if (match := _FILE.fullmatch(path.name))]
+    complete = {int(ranks) for _, ranks in names if sum(other == ranks for _, other in names) == int(ranks)}
+    _require(len(complete) <= 1, folder, "holds two saves")
+    return max(complete, default=0)
 
 
-def read_training_state(path: StrPath) -> TrainingStateContents:
-    """Read a training state that was written by any number of ranks.
-
-    ``path`` is the folder of one state, or the folder above it, of which the newest complete state is read. Any damage,
-    or a folder without a complete state, is a `FormatError`.
-    """
-    where = Path(path)
-    names = _names_in(where)
-    steps = sorted((int(match[1]) for name in names if (match := _FOLDER.fullmatch(name))), reverse=True)
-    own = _FOLDER.fullmatch(where.name)
-    if any(map(_FILE.fullmatch, names)) or (own and not steps):
-        return _read_state(where, int(own[1]) if own else None)
-    newest: FormatError | None = None
-    for step in steps:
-        try:
-            return _read_state(where / f"step-{step:012}", step)
-        except _DamagedValuesError:
-            raise
-        except FormatError as error:
-            newest = newest or error
-    raise FormatError(
-        f"{where}: expected a complete training state, found "
-        + (f"none (the newest: {newest})" if newest else "no folder named like step-000000000000")
-    ) from newest
+def _require(holds: bool, where: Path, what: str) -> None:
+    if not holds:
+        raise FormatError(f"{where}: {what}")
 
 
-def _file_name(rank: int, num_ranks: int) -> str:
-    return f"rank-{rank:05}-of-{num_ranks:05}.state"
-
-
-def _offset(name: str) -> int:
-    assert _HEADER.fields is not None
-    return int(_HEADER.fields[name][1])
-
-
-def _keys(config: ModelConfig) -> list[_Key]:
-    return [(name, layer) for name in parameter_shapes(config) for layer in range(_num_layers(config, name))]
+def _read_state(folder: Path, ranks: int) -> TrainingStateContents:
+    paths = [folder / f"rank-{rank:05}-of-{ranks:05}.state" for rank in range(ranks)]
+    named = {"step": int(folder.name[5:])} if re.fullmatch(r"step-\d{12,}", folder.name) else {}
+    parts: dict[_Key, list[NDArray[np.float32]]] = {}
+    first: StateFile | None = None
+    for rank, path in enumerate(paths):
+        file = StateFile.read(path)
+        _check_numbers(path, file, {"rank": rank, "number of ranks": ranks, **named})
+        first = first or file
+        for same in (slice(8, 32), slice(48, 128)):
+            _require(file.content[same] == first.content[same], path, f"bytes {same} differ between ranks")
+        for key, values in _tensors(path, file).items():
+            _require(key not in parts, path, f"{key} is there twice")
+            parts[key] = values
+    assert first is not None  # _ranks_in has found a file
+    numbers = {_ATTRIBUTES[name]: first.number(name) for name in NUMBERS}
+    config = ModelConfig(**{name: int(first.number(name)) for name in _SIZES})
+    known = {field.name: numbers[field.name] for field in fields(TrainingStateContents) if field.name in numbers}
+    groups: list[Arrays] = [{}, {}, {}]
+    for name, shape in parameter_shapes(config).items():
+        keys = [(name, layer) for layer in range(_num_layers(config, name))]
+        _require(all(key in parts for key in keys), folder, f"a layer of {name} is missing")
+        for part, arrays in enumerate(groups):
+            arrays[name] = np.concatenate([parts[key][part] for key in keys]).reshape(shape)
+    params, m, v = groups
+    return TrainingStateContents(config, params=params, m=m, v=v, **known)  # type: ignore[arg-type]
 
 
 def _num_layers(config: ModelConfig, name: str) -> int:
     return 1 if name in UNLAYERED_PARAMETERS else config.num_layers
 
 
-def _tensor(arrays: dict[str, NDArray[np.float32]], key: _Key) -> NDArray[np.float32]:
-    """Return a view of one layer's tensor."""
-    name, layer = key
-    return arrays[name] if name in UNLAYERED_PARAMETERS else arrays[name][layer]
+def _check_numbers(path: Path, file: StateFile, expected: dict[str, int]) -> None:
+    _require(file.size >= 2 * BLOCK, path, "has no room for header and end")
+    for name, value in {"magic": 20261121, "version": 2, **expected}.items():
+        _require(file.number(name) == value, path, f"{name} is {file.number(name)}, expected {value}")
+    for name, least in _LEAST.items():
+        _require(file.number(name) >= least, path, f"{name} is {file.number(name)}")
+    _require(file.number("matmuls by BLAS") in (0, 1), path, "matmuls by BLAS")
+    problem = config_problem({name: int(file.number(name)) for name in _SIZES})
+    _require(problem is None, path, f"sizes: {problem}")
 
 
-def _rounded_up(size: int) -> int:
-    return -(-size // _BLOCK) * _BLOCK
-
-
-def _fnv1a(data: bytes) -> int:
-    value = 0xCBF29CE484222325
-    for byte in data:
-        value = (value ^ byte) * 0x100000001B3 % 2**64
-    return value
-
-
-def _head_size(header: np.void) -> int:
-    return _rounded_up(HEADER_BYTES + int(header["tensors"]) * (_ENTRY.itemsize + _CHECKSUMS.itemsize))
-
-
-def _layout(config: ModelConfig, keys: list[_Key], end: int) -> tuple[NDArray[np.void], int]:
-    """Return the table of a file's tensors whose values begin at ``end``, and where they end."""
-    shapes = parameter_shapes(config)
-    table = np.zeros(len(keys), _ENTRY)
-    for row, (name, layer) in zip(table, keys, strict=True):
-        elements = num_elements(shapes[name]) // _num_layers(config, name)
-        size = _rounded_up(4 * elements)
-        row["parameter"], row["layer"], row["elements"] = list(shapes).index(name), layer, elements
-        row["positions"] = [end + size * part for part in range(len(_GROUPS))]
-        end += size * len(_GROUPS)
-    return table, end
-
-
-def _end_record(header: np.void, size: int, start: bytes) -> bytes:
-    end = np.zeros(1, _END)
-    for name in ("magic", "version", "step", "run", "rank", "num_ranks"):
-        end[name] = header[name]
-    end["fingerprint"] = _fnv1a(start)
-    end["size"] = size
-    return end.tobytes().ljust(_BLOCK, b"\0")
-
-
-def _names_in(folder: Path) -> list[str]:
-    try:
-        return [entry.name for entry in folder.iterdir()]
-    except OSError as error:
-        raise FileError(f"{folder}: can't be listed: {reason(error)}", error.errno, str(folder)) from error
-
-
-def _complete_ranks(folder: Path) -> int:
-    """Return the number of ranks whose files are all in a folder."""
-    found: dict[int, set[int]] = {}
-    for name in _names_in(folder):
-        if match := _FILE.fullmatch(name):
-            found.setdefault(int(match[2]), set()).add(int(match[1]))
-    complete = [ranks for ranks, files in sorted(found.items()) if files == set(range(ranks))]
-    if len(complete) == 1:
-        return complete[0]
-    if complete:
-        ranks = " and of ".join(map(str, complete))
-        raise FormatError(f"{folder}: expected the files of one save, found those of {ranks} ranks")
-    files = ", ".join(f"{len(files)} of {ranks}" for ranks, files in sorted(found.items()))
-    raise FormatError(f"{folder}: expected the files of all ranks, found {files or 'none'}")
-
-
-def _read_state(folder: Path, step: int | None) -> TrainingStateContents:
-    """Read the state in a folder; ``step`` is that of the folder's name, if it has one."""
-    num_ranks = _complete_ranks(folder)
-    owners: dict[_Key, int] = {}
-    first: np.void | None = None
-    for rank in range(num_ranks):
-        with reading(folder / _file_name(rank, num_ranks)) as (file, where):
-            header = _read_state_header(file, where)
-            expected = {"rank": rank, "num_ranks": num_ranks}
-            if step is not None:
-                expected["step"] = step
-            if first is not None:
-                expected |= {name: first[name] for name in (*_SIZES, *_SAME_IN_ALL_FILES)}
-            for name, value in expected.items():
-                # Compared as bits, so that a NaN equals itself.
-                if header[name].tobytes() != np.array(value, header[name].dtype).tobytes():
-                    raise refusal(where, _offset(name), f"{name} {value}", str(header[name]))
-            if first is None:
-                first = header
-                config = ModelConfig(**{name: int(header[name]) for name in _SIZES})
-                _check_total_size(folder, config, num_ranks)
-                shapes = parameter_shapes(config).items()
-                groups = {group: {name: np.empty(shape, np.float32) for name, shape in shapes} for group in _GROUPS}
-            for key, places in _read_table(file, where, config, header).items():
-                name, layer = key
-                if owners.setdefault(key, rank) != rank:
-                    raise FormatError(
-                        f"{where}: expected each tensor once, found {name}[{layer}] as in rank {owners[key]}'s"
-                    )
-                for group, (position, checksum) in zip(_GROUPS, places, strict=True):
-                    target = _tensor(groups[group], key)
-                    values = read_array(file, where, FLOAT32, position, target.size, mmap=False)
-                    found = zlib.crc32(values.data)
-                    if checksum != found:
-                        tensor = f"{group} of {name}[{layer}]"
-                        raise _DamagedValuesError(
-                            f"{where}, byte {position}: expected {tensor} to have the checksum {checksum:#010x}, "
-                            f"found {found:#010x}: values or checksum are damaged"
-                        )
-                    target[...] = values.reshape(target.shape)
-    assert first is not None  # there is at least one rank
-    if len(owners) != len(_keys(config)):
-        raise FormatError(f"{folder}: expected the model's {len(_keys(config))} tensors, found {len(owners)}")
-    numbers: dict[str, Any] = {name: first[name].item() for name in _SAME_IN_ALL_FILES}
-    return TrainingStateContents(config, params=groups["params"], m=groups["m"], v=groups["v"], **numbers)
-
-
-def _check_total_size(folder: Path, config: ModelConfig, num_ranks: int) -> None:
-    """Raise an error if the files are too small for a model, before memory is allocated for it."""
-    needed = len(_GROUPS) * 4 * num_parameters(config)
-    found = 0
-    for rank in range(num_ranks):
-        with reading(folder / _file_name(rank, num_ranks)) as (file, _):
-            found += file_size(file)
-    if found < needed:
-        raise FormatError(
-            f"{folder}: expected files of at least {needed} bytes, the tensors of their model, found {found}"
-        )
-
-
-def _read_state_header(file: BinaryIO, where: Path) -> np.void:
-    ints = read_header(file, where, TRAINING_STATE_MAGIC)
-    check_version(ints, where, (_VERSION,))
-    header: np.void = np.array(ints[: _HEADER.itemsize // 4], INT32).view(_HEADER)[0]
-    problem = config_problem({name: int(header[name]) for name in _SIZES})
-    if problem is not None:
-        name, expected, found = problem
-        raise refusal(where, _offset(name), f"{name} to be {expected}", found)
-    for name, (least, most) in _RANGES.items():
-        if not least <= header[name] <= most:
-            raise refusal(where, _offset(name), f"{name} to be from {least} to {most}", str(header[name]))
-    return header
-
-
-def _read_table(file: BinaryIO, where: Path, config: ModelConfig, header: np.void) -> dict[_Key, list[tuple[int, int]]]:
-    """Check a file's table, size and end record; return the positions and checksums of its tensors' values."""
-    size = file_size(file)
-    count = int(header["tensors"])
-    begin = _head_size(header)
-    if size < begin + _BLOCK:
-        raise refusal(where, size, f"at least {begin + _BLOCK} bytes", "the end of the file")
-    file.seek(0)
-    start = file.read(begin)
-    table = np.frombuffer(start, _ENTRY, count, HEADER_BYTES)
-    checksums = np.frombuffer(start, _CHECKSUMS, count, HEADER_BYTES + table.nbytes)
-    names = list(parameter_shapes(config))
-    entries: dict[_Key, list[tuple[int, int]]] = {}
-    for index, row in enumerate(table):
-        position = HEADER_BYTES + index * _ENTRY.itemsize
-        number, layer = int(row["parameter"]), int(row["layer"])
-        if not 0 <= number < len(names):
-            raise refusal(where, position, f"a parameter from 0 to {len(names) - 1}", str(number))
-        layers = _num_layers(config, names[number])
-        if not 0 <= layer < layers:
-            raise refusal(where, position + 4, f"a layer from 0 to {layers - 1}", str(layer))
-        if (names[number], layer) in entries:
-            raise refusal(where, position, "each tensor once", f"{names[number]}[{layer}] again")
-        entries[names[number], layer] = list(zip(row["positions"].tolist(), checksums[index].tolist(), strict=True))
-    expected, end = _layout(config, list(entries), begin)
+def _tensors(path: Path, file: StateFile) -> dict[_Key, list[NDArray[np.float32]]]:
+    """Return params, m and v of the file's tensors, in whose table, size and end everything is as it has to be."""
+    config = ModelConfig(**{name: int(file.number(name)) for name in _SIZES})
+    shapes, count = parameter_shapes(config), int(file.number("number of tensors"))
+    begin = position = begin_of_values(count)
+    _require(file.size >= begin + BLOCK, path, "has no room for its table")
+    found: dict[_Key, list[NDArray[np.float32]]] = {}
     for index in range(count):
-        if table[index] != expected[index]:
-            position = HEADER_BYTES + index * _ENTRY.itemsize
-            raise refusal(where, position, f"the entry {expected[index]}", str(table[index]))
-    if size < end + _BLOCK:
-        raise refusal(where, size, f"{end + _BLOCK} bytes in all", "the end of the file")
-    check_end(file, where, end + _BLOCK)
-    known = np.zeros((), _HEADER)
-    for name in known.dtype.names or ():
-        known[name] = header[name]
-    head = known.tobytes().ljust(HEADER_BYTES, b"\0") + table.tobytes() + checksums.tobytes()
-    if start != head.ljust(begin, b"\0"):
-        raise refusal(where, 0, "zeros wherever header and table have no number", "others")
-    file.seek(end)
-    if file.read(_BLOCK) != _end_record(header, size, start):
-        raise refusal(where, end, "an end that goes with the header", "another: one of the two is damaged")
-    return entries
+        parameter, layer, elements, positions = file.entry(index)
+        _require(0 <= parameter < len(shapes), path, f"parameter {parameter}")
+        name = list(shapes)[parameter]
+        _require(0 <= layer < _num_layers(config, name), path, f"layer {layer} of {name}")
+        _require((name, layer) not in found, path, f"{name}[{layer}] twice")
+        _require(elements == num_elements(shapes[name]) // _num_layers(config, name), path, f"{elements} elements")
+        size = rounded_up(4 * elements)
+        places = tuple(position + size * part for part in range(len(PARTS)))
+        _require(positions == places, path, f"{name}[{layer}] is at {positions}, expected {places}")
+        position += size * len(PARTS)
+        _require(position + BLOCK <= file.size, path, f"ends before {name}[{layer}]")
+        values = [file.values(index, part) for part in range(len(PARTS))]
+        checksums = [file.checksum(index, part) for part in range(len(PARTS))]
+        _require(checksums == list(map(zlib.crc32, values)), path, f"checksums of {name}[{layer}]")
+        found[name, layer] = [np.frombuffer(value, "<f4") for value in values]
+    table_end = HEADER + count * (ENTRY + CHECKSUM * len(PARTS))
+    for nothing in (*_NO_NUMBERS, slice(table_end, begin)):
+        _require(not any(file.content[nothing]), path, f"bytes {nothing} aren't zeros")
+    _require(file.size == position + BLOCK, path, f"{file.size} bytes, expected {position + BLOCK}")
+    _require(StateFile(file.content).sealed().content == file.content, path, "the end doesn't go with the header")
+    return found

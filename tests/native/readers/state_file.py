@@ -13,8 +13,8 @@ from typing import Final, Self
 BLOCK: Final = 4096
 HEADER: Final = 1024
 ENTRY: Final = 40
-_CHECKSUM: Final = 4
-_PARTS: Final = ("params", "m", "v")
+CHECKSUM: Final = 4
+PARTS: Final = ("params", "m", "v")
 
 NUMBERS: Final = {
     "magic": (0, "<i"),
@@ -45,11 +45,21 @@ NUMBERS: Final = {
 """The header's numbers by the names that messages use: position in bytes, and type."""
 
 
+def rounded_up(size: int) -> int:
+    """Return the position of the next block."""
+    return -(-size // BLOCK) * BLOCK
+
+
+def begin_of_values(tensors: int) -> int:
+    """Return where the values begin after a table of so many tensors."""
+    return rounded_up(HEADER + tensors * (ENTRY + CHECKSUM * len(PARTS)))
+
+
 class StateFile:
     """The bytes of a rank's file."""
 
     def __init__(self, content: bytes | bytearray) -> None:
-        self._content = bytearray(content)
+        self.content = bytearray(content)
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -59,76 +69,75 @@ class StateFile:
     @property
     def size(self) -> int:
         """Bytes."""
-        return len(self._content)
+        return len(self.content)
 
     def number(self, name: str) -> int | float:
         """Return a number of the header."""
         position, kind = NUMBERS[name]
-        value: int | float = struct.unpack_from(kind, self._content, position)[0]
+        value: int | float = struct.unpack_from(kind, self.content, position)[0]
         return value
 
     def entry(self, index: int) -> tuple[int, int, int, tuple[int, ...]]:
         """Return parameter, layer and number of elements of a tensor, and the positions of params, m and v."""
-        parameter, layer, elements, *positions = struct.unpack_from("<iiq3q", self._content, HEADER + ENTRY * index)
+        parameter, layer, elements, *positions = struct.unpack_from("<iiq3q", self.content, HEADER + ENTRY * index)
         return parameter, layer, elements, tuple(positions)
 
     def checksum(self, index: int, part: int) -> int:
         """Return the stored checksum of a tensor's params, m or v."""
         table = HEADER + ENTRY * int(self.number("number of tensors"))
-        value: int = struct.unpack_from("<I", self._content, table + _CHECKSUM * (len(_PARTS) * index + part))[0]
+        value: int = struct.unpack_from("<I", self.content, table + CHECKSUM * (len(PARTS) * index + part))[0]
         return value
 
     def values(self, index: int, part: int) -> bytes:
         """Return the bytes of a tensor's params, m or v."""
         _, _, elements, positions = self.entry(index)
-        return bytes(self._content[positions[part] : positions[part] + 4 * elements])
+        return bytes(self.content[positions[part] : positions[part] + 4 * elements])
 
     def word(self, position: int) -> int:
         """Return the 32 bits at a position."""
-        value: int = struct.unpack_from("<I", self._content, position)[0]
+        value: int = struct.unpack_from("<I", self.content, position)[0]
         return value
 
     def with_numbers(self, numbers: Mapping[str, int | float]) -> StateFile:
         """Return a copy with other numbers in the header."""
-        changed = StateFile(self._content)
+        changed = StateFile(self.content)
         for name, value in numbers.items():
             position, kind = NUMBERS[name]
-            struct.pack_into(kind, changed._content, position, value)
-        return changed._sealed()
+            struct.pack_into(kind, changed.content, position, value)
+        return changed.sealed()
 
     def with_entry(self, index: int, parameter: int, layer: int) -> StateFile:
         """Return a copy in whose table a tensor is called another one."""
-        changed = StateFile(self._content)
-        struct.pack_into("<ii", changed._content, HEADER + ENTRY * index, parameter, layer)
-        return changed._sealed()
+        changed = StateFile(self.content)
+        struct.pack_into("<ii", changed.content, HEADER + ENTRY * index, parameter, layer)
+        return changed.sealed()
 
     def with_byte(self, position: int) -> StateFile:
         """Return a copy with one byte changed and nothing that goes with it."""
-        changed = StateFile(self._content)
-        changed._content[position] ^= 1
+        changed = StateFile(self.content)
+        changed.content[position] ^= 1
         return changed
 
     def without_tensors(self, numbers: Mapping[str, int | float]) -> StateFile:
         """Return a file of no tensor, with this one's header apart from these numbers."""
-        empty = StateFile(bytes(self._content[:HEADER]).ljust(BLOCK, b"\0") + bytes(self._content[-BLOCK:]))
+        empty = StateFile(bytes(self.content[:HEADER]).ljust(BLOCK, b"\0") + bytes(self.content[-BLOCK:]))
         return empty.with_numbers({"number of tensors": 0, **numbers})
 
     def write(self, path: Path, size: int | None = None) -> None:
         """Write the file, or so much of it."""
-        content = bytes(self._content)
+        content = bytes(self.content)
         path.write_bytes(content if size is None else content[:size].ljust(size, b"\0"))
 
-    def _sealed(self) -> StateFile:
-        """Let the end go with the header."""
-        tensors = max(int(self.number("number of tensors")), 0)
-        head = -(-(HEADER + tensors * (ENTRY + _CHECKSUM * len(_PARTS))) // BLOCK) * BLOCK
+    def sealed(self) -> StateFile:
+        """Let the end go with header and table."""
+        head = begin_of_values(max(int(self.number("number of tensors")), 0))
         end = struct.pack(
             "<iiqQiiQq",
             *(self.number(name) for name in ("magic", "version", "step", "run", "rank", "number of ranks")),
-            _fnv1a(bytes(self._content[:head])),
-            len(self._content),
+            _fnv1a(bytes(self.content[:head])),
+            len(self.content),
         )
-        self._content[-BLOCK:] = end.ljust(BLOCK, b"\0")
+        self.content[-BLOCK:] = end.ljust(BLOCK, b"\0")
         return self
 
 
