@@ -173,7 +173,7 @@ def _differences(
 def _last_writers(trainer: Trainer, difference: DigestDifference) -> dict[str, TaskRecord]:
     """Return the last task of this step that wrote each of a tensor's buffers, by the buffer's name.
 
-    Every rank has recorded all tasks, but it knows the workers of its own tasks only.
+    Every rank has the tasks of all ranks, but knows the workers of its own only.
     """
     group = difference.group
     writers = trainer.trace().last_writers(difference.tensor if group == "loss" else f"{group}/{difference.tensor}")
