@@ -1,1 +1,8 @@
-"""The checks: one file or folder for each claim, with functions that return a result object."""
+"""The checks: a class for each claim, registered in the order of these modules, in which the suite runs them."""
+
+MODULES = (
+    "parity",
+    "accesses",
+    "dependencies.runtime_graph",
+    "dependencies.observed_order",
+)

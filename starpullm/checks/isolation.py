@@ -18,15 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 from starpullm.binding import allocations
-from starpullm.checks.result import CheckResult, Outcome
-from starpullm.checks.runs import Place
-from starpullm.checks.workplace import Workplace
+from starpullm.checks.place import Place, Workplace
+from starpullm.checks.result import CheckResult, Result, worst_of
 from starpullm.errors import InvalidArgumentError, StateError
 from starpullm.machine import inspect_machine
 from starpullm.processes.children import Answered, Child, Lost, Reply, find_function, location_of
 from starpullm.processes.lock import machine_lock
 from starpullm.processes.progress import report_phase
-from starpullm.processes.ranks import rank_list
 from starpullm.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -39,7 +37,7 @@ MAX_TIME_LIMIT = 7 * 24 * 3600.0
 """No child lives longer (`processes/children.py`)."""
 
 _Report: TypeAlias = dict[str, Any]
-"""A `CheckReport` as JSON values."""
+"""A `Result` as JSON values."""
 
 
 class RuntimeConfiguration(NamedTuple):
@@ -56,31 +54,6 @@ class RuntimeConfiguration(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.partition} {self.scheduler}" + (f" {self.ranks} ranks" if self.ranks > 1 else "")
-
-
-@dataclass(frozen=True)
-class CheckReport:
-    """A check's result as it comes from the child: its main fields, its lines of text, and all fields as JSON."""
-
-    name: str
-    outcome: Outcome
-    finding: str
-    lines: tuple[str, ...]
-    details: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, result: CheckResult) -> CheckReport:
-        """Return the report of a result."""
-        return cls(result.name, result.outcome, result.finding, tuple(result.describe()), result.as_json())
-
-    @classmethod
-    def from_json(cls, report: _Report) -> CheckReport:
-        """Return the report that `as_json` has described."""
-        return cls(**{**report, "outcome": Outcome(report["outcome"]), "lines": tuple(report["lines"])})
-
-    def as_json(self) -> _Report:
-        """Return the report as JSON values."""
-        return {**vars(self), "outcome": self.outcome.value}
 
 
 @dataclass
@@ -138,13 +111,13 @@ class Pool:
     def call(
         self,
         configuration: RuntimeConfiguration,
-        function: Callable[..., CheckResult | None],
+        function: Callable[..., Result | CheckResult | None],
         *,
         time_limit: float = DEFAULT_TIME_LIMIT,
         counts_allocations: bool = False,
         **arguments: object,
     ) -> Reply:
-        """Call a module-level function in the child of a configuration; the value of its answer is a report, or None.
+        """Call a module-level function in the child of a configuration; the value of its answer is a `Result`, or None.
 
         Parameters
         ----------
@@ -196,15 +169,16 @@ class Pool:
 
     def call_alone(
         self,
-        function: Callable[..., CheckResult],
+        function: Callable[..., Result | CheckResult | None],
         *,
         ranks: int = 1,
         time_limit: float = DEFAULT_TIME_LIMIT,
         counts_allocations: bool = False,
         preloads: Sequence[Path] = (),
         environment: Mapping[str, str] | None = None,
+        **arguments: object,
     ) -> Reply:
-        """Call a function in a child of its own that has no runtime; it gets a ``Workplace`` only. Else as `call`.
+        """Call a function in a child of its own that has no runtime; it gets a ``Workplace``. Else as `call`.
 
         ``preloads`` are libraries for a child that counts allocations. ``environment`` is added to that of the other
         children.
@@ -225,11 +199,11 @@ class Pool:
                     return started
                 self.costs.starts.append(time.monotonic() - start)
                 self.costs.served += 1
-                reply = child.ask(location_of(function), time_limit)
+                reply = child.ask({**location_of(function), "arguments": arguments}, time_limit)
                 lost = None if isinstance(reply, Lost) else child.end()
         if lost is not None:
             return lost
-        return Answered(CheckReport.from_json(reply.value)) if isinstance(reply, Answered) else reply
+        return Answered(Result.from_json(reply.value)) if isinstance(reply, Answered) else reply
 
     def close(self) -> None:
         """End all children; may be called twice."""
@@ -280,7 +254,7 @@ class Pool:
         self.costs.served += 1
         reply = child.ask(request, time_limit)
         if isinstance(reply, Answered) and reply.value is not None:
-            return Answered(CheckReport.from_json(reply.value))
+            return Answered(Result.from_json(reply.value))
         return reply
 
     def _end(self, configuration: RuntimeConfiguration) -> Lost | None:
@@ -316,9 +290,7 @@ def _answer_checks(
 
         def answer(request: Mapping[str, Any]) -> _Report | None:
             report_phase(f"running {request['function']}")
-            result: CheckResult | None = find_function(request)(place, **request["arguments"])
-            report = None if result is None else CheckReport.of(result).as_json()
-            return worst_report(comm.allgather(report)) if comm and report else report
+            return _answer(find_function(request)(place, **request["arguments"]), comm)
 
         yield None, answer
 
@@ -326,17 +298,23 @@ def _answer_checks(
 @contextmanager
 def _answer_alone(
     comm: Comm | None, directory: str
-) -> Iterator[tuple[None, Callable[[Mapping[str, str]], _Report | None]]]:
-    """Start nothing; a request names a check, the answer is its report."""
+) -> Iterator[tuple[None, Callable[[Mapping[str, Any]], _Report | None]]]:
+    """Start nothing; a request names a check and its arguments, the answer is its report."""
     _own_directory(comm, directory)
     workplace = Workplace(Path(directory), comm)
 
-    def answer(request: Mapping[str, str]) -> _Report | None:
+    def answer(request: Mapping[str, Any]) -> _Report | None:
         report_phase(f"running {request['function']}")
-        report = CheckReport.of(find_function(request)(workplace)).as_json()
-        return worst_report(comm.allgather(report)) if comm else report
+        return _answer(find_function(request)(workplace, **request["arguments"]), comm)
 
     yield None, answer
+
+
+def _answer(result: Result | CheckResult | None, comm: Comm | None) -> _Report | None:
+    """Return the report of a check, of all ranks the worst one; None if there is none."""
+    own = result.as_result() if isinstance(result, CheckResult) else result
+    results = [found for found in (comm.allgather(own) if comm else [own]) if found is not None]
+    return worst_of(results).as_json() if results else None
 
 
 def _own_directory(comm: Comm | None, directory: str) -> Path:
@@ -356,14 +334,3 @@ def _own_directory(comm: Comm | None, directory: str) -> Path:
 @contextmanager
 def _describe_machine(comm: None) -> Iterator[tuple[dict[str, Any], Callable[[object], None]]]:
     yield inspect_machine().as_json(), lambda request: None
-
-
-_OUTCOMES = [Outcome.FAILED, Outcome.INCONCLUSIVE, Outcome.NOT_COMPARABLE, Outcome.PASSED]
-
-
-def worst_report(reports: Sequence[_Report]) -> _Report:
-    """Return the first of the ranks' reports with the worst outcome, and which ranks have the same one."""
-    worst = min(reports, key=lambda report: _OUTCOMES.index(Outcome(report["outcome"])))
-    same = [rank for rank, report in enumerate(reports) if report["lines"] == worst["lines"]]
-    heading = [] if len(same) == len(reports) else [f"on {rank_list(same)} of {len(reports)}:"]
-    return {**worst, "lines": [*heading, *worst["lines"]], "details": {**worst["details"], "of_ranks": same}}

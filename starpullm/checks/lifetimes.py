@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from starpullm.checks.cases import find_record
 from starpullm.checks.memory import GrowthResult, check_growth, check_operations
 from starpullm.checks.observer import Observer
-from starpullm.checks.runs import STEPS, Place, find_record, named_tensors, new_trainer, own_batch
+from starpullm.checks.place import Place, Workplace
 from starpullm.checks.same_bits import SameBitsResult, check_same_bits
-from starpullm.checks.workplace import Workplace
+from starpullm.checks.training import STEPS, named_tensors, new_trainer, own_batch
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.files.checkpoint import read_checkpoint
 from starpullm.golden.records import split_layers

@@ -6,12 +6,10 @@ Over ranks all ranks must call them. The ranks share the record's batch; a numbe
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import json
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,175 +17,31 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.checks.accesses import check_accesses, check_poison
-from starpullm.checks.dependencies import check_observed, check_reuse, check_runtime_graph, typical_durations
-from starpullm.checks.labels import wrong_labels
-from starpullm.checks.llmc import run_llmc
-from starpullm.checks.observer import Observer
-from starpullm.checks.parity import check_parity, execution_order, make_inputs
-from starpullm.checks.placement import own_sequences
+from starpullm.checks.cases import find_record
+from starpullm.checks.dependencies.observed_order import ObservedOrder
+from starpullm.checks.dependencies.reuse import check_reuse, typical_durations
+from starpullm.checks.execution_order import execution_order
+from starpullm.checks.place import Place
 from starpullm.checks.recorded_run import recorded_run
 from starpullm.checks.reduction import GradientErrorResult, check_gradients
 from starpullm.checks.reference64 import ReadTensor
-from starpullm.checks.references import record_trainer
-from starpullm.checks.result import CheckResult, Outcome
+from starpullm.checks.result import CheckResult, Result
 from starpullm.checks.same_bits import check_same_bits, require_delays
+from starpullm.checks.training import STEPS, named_tensors, new_trainer, own_batch, trace_steps
 from starpullm.checks.tree import check_tree
 from starpullm.data.generator import generate_tokens
-from starpullm.errors import FileError
-from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, layer_name, shipped_record
+from starpullm.golden.records import GoldenRecord
 from starpullm.processes.clocks import read_clock
-from starpullm.processes.ranks import guarded
-from starpullm.runtime import Runtime
-from starpullm.trace import Trace
 from starpullm.traces.merge import on_one_clock
 from starpullm.trainer import Instruments, Trainer
 
 R = TypeVar("R")
-
-STEPS = 4
-"""Steps of a traced run: the first one reuses nothing, and two more than may be in flight have to wait."""
-
 
 MAX_RECORDED = 4
 """Configurations of which a report has a recording, at most."""
 
 MAX_RECORDED_PARAMETERS = 10**7
 """Of a model that is recorded for a report, because its steps take time and memory of their own."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a check runs: a runtime, and a directory for generated models."""
-
-    runtime: Runtime
-    directory: Path
-
-    def checkpoint(self, record: GoldenRecord) -> Path:
-        """Return the record's model; an existing file is used if it still has the record's hash."""
-        return checkpoint_in(self.directory, record)
-
-
-def checkpoint_in(directory: Path, record: GoldenRecord) -> Path:
-    """Return a record's model in a directory; an existing file is used if it still has the record's hash."""
-    directory = directory / record.checkpoint_sha256[:16]
-    path = directory / f"{record.name}.bin"
-    if path.is_file():
-        with path.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() == record.checkpoint_sha256:
-                return path
-    directory.mkdir(exist_ok=True)
-    return make_inputs(record, directory)
-
-
-def find_record(name: str) -> GoldenRecord:
-    """Return the shipped record of this name, or else the record in the file of this name.
-
-    The name of a shipped record may end in ``.json``, if there is no such file.
-
-    Raises
-    ------
-    FormatError, FileError
-        If the file doesn't contain a record, or can't be read.
-    """
-    shipped = name.removesuffix(".json")
-    if shipped in SHIPPED_RECORDS and (shipped == name or not Path(name).exists()):
-        return shipped_record(shipped)
-    if not Path(name).suffix and not Path(name).exists():
-        raise FileError(
-            f"{name}: no such file, expected one or the name of a shipped record: {', '.join(SHIPPED_RECORDS)}",
-            errno.ENOENT,
-            name,
-        )
-    return GoldenRecord.load(name)
-
-
-@contextmanager
-def new_trainer(place: Place, record: GoldenRecord, **options: Any) -> Iterator[Trainer]:
-    """Provide a trainer with the record's model and settings, before its first step; options as ``record_trainer``.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If the ranks, or a rank's sub-batches, don't divide the record's batch.
-    """
-    runtime = place.runtime
-    own_sequences(runtime, record.batch_size, f"{record.name}: its")
-    trainer = record_trainer(runtime, record, place.checkpoint(record), **{"steps_in_flight": STEPS - 2, **options})
-    # The guard is inside: a trainer that is closed waits for the other ranks.
-    with trainer, guarded(runtime.comm) if runtime.comm else nullcontext():
-        yield trainer
-
-
-def own_batch(trainer: Trainer, seed: int, number: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return this rank's inputs and targets (B, T), from the generated batch of all ranks with that number."""
-    runtime = trainer.runtime
-    whole_batch = runtime.ranks * trainer.batch_size
-    inputs, targets = generate_tokens(seed, number, whole_batch, trainer.seq_len, trainer.config.vocab_size)
-    own = own_sequences(runtime, whole_batch, "the")
-    return inputs[own], targets[own]
-
-
-def named_tensors(trainer: Trainer, *groups: str) -> dict[str, NDArray[np.float32]]:
-    """Return the tensors of groups by names like ``qkvw[1]``; of several groups, by names like ``params/qkvw[1]``."""
-    prefixes = {group: f"{group}/" if len(groups) > 1 else "" for group in groups}
-    return {
-        prefixes[group] + layer_name(name, layer): trainer.tensor(group, name, layer)
-        for group, name, layer in execution_order(trainer.config.num_layers)
-        if group in groups
-    }
-
-
-def trace_steps(trainer: Trainer, seed: int) -> Trace:
-    """Submit ``STEPS`` steps of generated tokens without waiting between them, and return their trace."""
-    for number in range(STEPS):
-        trainer.submit(*own_batch(trainer, seed, number))
-    return trainer.trace()
-
-
-def parity(place: Place, *, record: str, sub_batches: int, reduction: str) -> CheckResult:
-    """Compare every tensor of every step with a record."""
-    golden = find_record(record)
-    return check_parity(golden, place.runtime, place.checkpoint(golden), sub_batches=sub_batches, reduction=reduction)
-
-
-def parity_with_llmc(place: Place, *, library: str, record: str, sub_batches: int, reduction: str) -> CheckResult:
-    """Compare every tensor of every step with llm.c, which is run with the record's model, tokens and settings."""
-    case = find_record(record)
-    checkpoint = place.checkpoint(case)
-    reference = run_llmc(Path(library), case, checkpoint, place.directory, place.runtime.comm)
-    return check_parity(
-        reference.record,
-        place.runtime,
-        checkpoint,
-        sub_batches=sub_batches,
-        reduction=reduction,
-        reference=reference,
-    )
-
-
-def runtime_graph(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> CheckResult:
-    """Compare StarPU's graph of two steps, read while their tasks are held back, with the required order."""
-    with _traced_trainer(place, record, sub_batches, reduction) as trainer:
-        first, *held = (own_batch(trainer, seed, number) for number in range(STEPS - 1))
-        trainer.submit(*first)
-        trainer.wait()
-        trainer.clear_trace()
-        observer = Observer(trainer)
-        observer.hold()
-        for batch in held:
-            trainer.submit(*batch)
-        edges = observer.release()
-        return check_runtime_graph(trainer.trace(), edges)
-
-
-def observed_order(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> CheckResult:
-    """Compare the times of a run's tasks with the order that their accesses require, and their labels with the data."""
-    with _traced_trainer(place, record, sub_batches, reduction) as trainer:
-        trace = trace_steps(trainer, seed)
-    wrong = list(wrong_labels(trace, place.runtime.ranks))
-    result = check_observed(trace)
-    return replace(result, outcome=Outcome.FAILED, finding=f"{len(wrong)} labels: {wrong[0]}") if wrong else result
 
 
 def tree(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> CheckResult:
@@ -202,20 +56,6 @@ def reuse(place: Place, *, record: str, sub_batches: int, reduction: str, seed: 
     with _traced_trainer(place, record, sub_batches, reduction) as trainer:
         trace = trace_steps(trainer, seed)
     return check_reuse(trace, durations=typical_durations(trace))
-
-
-def accesses(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> CheckResult:
-    """Compare each task's accesses to memory with those that it declared; only on 1x1."""
-    with _traced_trainer(place, record, sub_batches, reduction, Instruments(audit=True)) as trainer:
-        trace, observer = trace_steps(trainer, seed), Observer(trainer)
-        return check_accesses(trace, observer.findings(), observer.counts())
-
-
-def poison(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> CheckResult:
-    """Train with all memory poisoned that a task or a step must not read before it is written."""
-    with _traced_trainer(place, record, sub_batches, reduction, Instruments(poison=True)) as trainer:
-        trace, observer = trace_steps(trainer, seed), Observer(trainer)
-        return check_poison(trace, observer.findings(), observer.counts())
 
 
 def gradients(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> GradientErrorResult:
@@ -268,7 +108,7 @@ def write_perturbed(
     max_delay_us: int,
     delay_seed: int,
     path: str,
-) -> CheckResult:
+) -> Result:
     """Run ``STEPS`` steps with delays and write the final tensors to an array file (.npz), as ``params/qkvw[1]``.
 
     The result says whether the run kept the required order.
@@ -280,7 +120,7 @@ def write_perturbed(
     if max_delay_us:
         require_delays(trace, max_delay_us)
     np.savez(path, allow_pickle=False, **tensors)
-    return check_observed(trace)
+    return ObservedOrder().judge(trace)
 
 
 def write_recording(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int, path: str) -> None:

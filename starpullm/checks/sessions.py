@@ -8,9 +8,11 @@ from functools import partial
 
 import numpy as np
 
+from starpullm.checks.cases import find_record
+from starpullm.checks.place import Place
 from starpullm.checks.result import CheckResult
-from starpullm.checks.runs import Place, find_record, new_trainer, own_batch
 from starpullm.checks.statements import Statements
+from starpullm.checks.training import new_trainer, own_batch
 from starpullm.files.model import num_elements, parameter_shapes
 from starpullm.trace import AccessMode, Trace
 

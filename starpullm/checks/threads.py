@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starpullm.binding import header, prototypes, structs
+from starpullm.checks.place import Workplace, bound_to, captured_output, environment
 from starpullm.checks.result import CheckResult
 from starpullm.checks.statements import Statements
-from starpullm.checks.workplace import Workplace, bound_to, captured_output, environment
 from starpullm.runtime import Partition, Runtime
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from starpullm.checks.place import Workplace, captured_output, environment
 from starpullm.checks.references import record_trainer
 from starpullm.checks.result import MAX_LISTED, CheckResult, listed, passed_if
-from starpullm.checks.runs import checkpoint_in, trace_steps
-from starpullm.checks.workplace import Workplace, captured_output, environment
+from starpullm.checks.training import checkpoint_in, trace_steps
 from starpullm.golden.records import shipped_record
 from starpullm.processes.ranks import guarded
 from starpullm.runtime import Runtime

@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from starpullm.checks.cases import find_record
+from starpullm.checks.place import Place
 from starpullm.checks.reduction import GradientErrorResult, check_gradients
 from starpullm.checks.references import record_trainer
-from starpullm.checks.runs import Place, find_record
 from starpullm.data.generator import generate_parameters, generate_tokens
 from starpullm.files.checkpoint import Checkpoint, write_checkpoint
 

@@ -88,7 +88,7 @@ def not_chosen(options: Options) -> Iterator[LeftOut]:
 
 
 def _other_sub_batches(options: Options) -> Iterator[LeftOut]:
-    from starpullm.checks.runs import find_record
+    from starpullm.checks.cases import find_record
     from starpullm.data.sizes import divisors
 
     missing_of = []

@@ -56,7 +56,8 @@ def _case(options: Options) -> tuple[str, int] | None:
 
     With more sub-batches pictures become crowded, not clearer.
     """
-    from starpullm.checks.runs import MAX_RECORDED_PARAMETERS, find_record
+    from starpullm.checks.cases import find_record
+    from starpullm.checks.runs import MAX_RECORDED_PARAMETERS
     from starpullm.data.sizes import divisors
     from starpullm.files.model import num_parameters
 

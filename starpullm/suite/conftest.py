@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from _pytest.mark import ParameterSet
 
+from starpullm.checks.cases import PROMISES, Promise, find_record
 from starpullm.checks.isolation import RuntimeConfiguration
+from starpullm.checks.items import items
 from starpullm.checks.kernels import ANOTHER_LIBM, has_another_libm
-from starpullm.checks.reduction import PROMISES, Promise
-from starpullm.checks.runs import find_record
 from starpullm.files.model import num_parameters
 from starpullm.pytest_plugin import Checker, Validation, validation_of
 from starpullm.pytest_plugin.items import has_no_case
 from starpullm.pytest_plugin.options import UnknownMachineError
+from starpullm.report.left_out import LeftOut
 from starpullm.runtime import Partition
 
 _OVER_RANKS = ("test_ranks.py", "test_interface_over_ranks.py")
@@ -108,6 +110,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             configurations = validation.configurations(ranks)
         except UnknownMachineError as error:
             raise pytest.UsageError(f"starpullm: {error}") from error
+    if "item" in metafunc.fixturenames:
+        metafunc.parametrize("item", list(_params(validation)))
     if "case" in metafunc.fixturenames:
         metafunc.parametrize("case", list(_cases(validation, ranks)), ids=str)
     if "bitwise_case" in metafunc.fixturenames:
@@ -140,6 +144,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "speed_case" in metafunc.fixturenames:
         speed_cases = [SpeedCase(*of) for of in product(validation.throughput_records, validation.rank_counts)]
         metafunc.parametrize("speed_case", speed_cases, ids=str)
+
+
+def _params(validation: Validation) -> Iterator[ParameterSet]:
+    """Yield the items of the registry with their names and markers; what isn't run is told."""
+    for item in items(validation, validation.ranks):
+        if isinstance(item, LeftOut):
+            validation.leave_out(item.what, item.reason)
+        else:
+            marks = [getattr(pytest.mark, f"starpullm_{item.check.family}")]
+            marks += [pytest.mark.starpullm_over_ranks] if item.ranks > 1 else []
+            yield pytest.param(item, id=str(item), marks=marks)
 
 
 def _is_light(case: Case) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from starpullm.checks import lifetimes
-from starpullm.checks.runs import find_record
+from starpullm.checks.cases import find_record
 from starpullm.pytest_plugin import Checker, Validation
 
 pytestmark = pytest.mark.starpullm_memory

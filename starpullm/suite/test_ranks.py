@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 
 from starpullm.checks import runs
+from starpullm.checks.place import Workplace
 from starpullm.checks.result import CheckResult
 from starpullm.checks.transfers import transfers_of_ordered, transfers_of_tree
-from starpullm.checks.workplace import Workplace
 from starpullm.pytest_plugin import Checker, Validation
 
 from .conftest import Case

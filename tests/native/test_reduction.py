@@ -15,7 +15,8 @@ import pytest
 from numpy.typing import NDArray
 
 from starpullm import Runtime, Trainer
-from starpullm.checks.reduction import PROMISES, Promise, check_gradients, gradient_error
+from starpullm.checks.cases import PROMISES, Promise
+from starpullm.checks.reduction import check_gradients, gradient_error
 from starpullm.checks.reference64 import gradient_references
 from starpullm.checks.same_bits import check_same_bits
 from starpullm.data.generator import generate_tokens

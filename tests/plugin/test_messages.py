@@ -359,7 +359,7 @@ import dataclasses
 import numpy as np
 
 from starpullm.checks import runs
-from starpullm.checks.dependencies import check_observed
+from starpullm.checks.dependencies.observed_order import observe
 from starpullm.checks.reduction import check_gradients
 from starpullm.data.generator import generate_tokens
 

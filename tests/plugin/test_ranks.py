@@ -176,7 +176,7 @@ def test_needs_more():
 
 
 def test_trains(starpullm_trainer, starpullm_golden):
-    from starpullm.checks.runs import own_batch
+    from starpullm.checks.training import own_batch
 
     assert starpullm_trainer.runtime.ranks == 2
     losses = COMM.allgather(starpullm_trainer.step(*own_batch(starpullm_trainer, starpullm_golden.seed, 0)))

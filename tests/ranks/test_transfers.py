@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from starpullm.checks.isolation import Pool
+from starpullm.checks.place import Workplace
 from starpullm.checks.result import CheckResult, Outcome
 from starpullm.checks.transfers import transfers_of_ordered, transfers_of_tree
-from starpullm.checks.workplace import Workplace
 
 TIME_LIMIT = 100.0
 

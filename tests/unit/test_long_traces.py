@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from starpullm.checks.runs import Place
+from starpullm.checks.place import Place
 from starpullm.checks.sessions import check_steps, check_workers
 from starpullm.checks.statements import Statements
 from starpullm.trace import HandleInfo, Trace

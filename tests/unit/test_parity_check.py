@@ -16,10 +16,11 @@ import pytest
 
 from starpullm.checks import references
 from starpullm.checks.bits import bits_of
-from starpullm.checks.parity import check, check_parity, make_inputs
+from starpullm.checks.parity import check, check_parity
 from starpullm.checks.parity.check import ParityResult
 from starpullm.checks.references import GoldenReference
 from starpullm.checks.result import Outcome
+from starpullm.checks.training import make_inputs
 from starpullm.errors import FormatError, InvalidArgumentError, RuntimeFailureError
 from starpullm.golden.records import GoldenRecord, layer_name
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from starpullm.checks.placement import own_sequences, placement_fields
+from starpullm.checks.placement import placement_fields
+from starpullm.checks.training import own_sequences
 from starpullm.errors import InvalidArgumentError
 
 from .strict_trainer import runtime

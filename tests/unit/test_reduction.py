@@ -18,14 +18,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from starpullm.checks import reduction
-from starpullm.checks.reduction import (
-    PROMISES,
-    Multiplicity,
-    Promise,
-    check_gradients,
-    gradient_error,
-    multiplicities,
-)
+from starpullm.checks.cases import PROMISES, Promise
+from starpullm.checks.reduction import Multiplicity, check_gradients, gradient_error, multiplicities
 from starpullm.checks.reference64 import GradientReference, gamma, gradient_references
 from starpullm.checks.result import Outcome
 from starpullm.data.generator import generate_parameters, generate_tokens

@@ -17,10 +17,12 @@ import numpy as np
 import pytest
 
 from starpullm.checks import references, runs
+from starpullm.checks.cases import find_record
 from starpullm.checks.lifetimes import shared_buffers
 from starpullm.checks.parity import check as parity_check
+from starpullm.checks.place import Place
 from starpullm.checks.result import Outcome
-from starpullm.checks.runs import STEPS, Place, checkpoint_in, find_record, named_tensors, own_batch
+from starpullm.checks.training import STEPS, checkpoint_in, named_tensors, own_batch
 from starpullm.checks.underflow import underflow
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import FileError, InvalidArgumentError, RuntimeFailureError

@@ -22,7 +22,7 @@ from starpullm.errors import InvalidArgumentError
 from starpullm.processes.progress import report_phase
 
 if TYPE_CHECKING:
-    from starpullm.checks.runs import Place
+    from starpullm.checks.place import Place
 
 REFERENCE: Final = "ref"
 """The level of the plain kernels."""

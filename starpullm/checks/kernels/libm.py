@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 from starpullm.binding import prototypes
 from starpullm.checks.kernels.check import KernelResult, check_kernel
 from starpullm.checks.libm import NUM_INPUTS, vector_levels
+from starpullm.checks.place import Workplace
 from starpullm.checks.result import CheckResult, Outcome, passed_if
-from starpullm.checks.workplace import Workplace
 
 if TYPE_CHECKING:
-    from starpullm.checks.runs import Place
+    from starpullm.checks.place import Place
 
 ANOTHER_LIBM: Final = {"GLIBC_TUNABLES": "glibc.cpu.hwcaps=-FMA"}
 """The environment of a process in which glibc takes its functions without FMA: for the library an unknown libm."""

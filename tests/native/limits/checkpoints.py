@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from starpullm.binding import prototypes
+from starpullm.checks.place import Place
 from starpullm.checks.result import CheckResult
-from starpullm.checks.runs import Place
 from starpullm.checks.statements import Statements
 from starpullm.errors import FileError, FormatError, InvalidArgumentError
 from starpullm.files.model import num_parameters

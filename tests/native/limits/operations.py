@@ -12,9 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from starpullm.checks.cases import find_record
 from starpullm.checks.memory import GrowthResult, check_operations
 from starpullm.checks.observer import Observer
-from starpullm.checks.runs import Place, find_record, new_trainer, own_batch
+from starpullm.checks.place import Place
+from starpullm.checks.training import new_trainer, own_batch
 from starpullm.errors import (
     FileError,
     FormatError,

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from starpullm.binding import prototypes, structs
+from starpullm.checks.place import Place
 from starpullm.checks.result import CheckResult
-from starpullm.checks.runs import Place
 from starpullm.checks.statements import Statements
 from starpullm.errors import InvalidArgumentError, OutOfMemoryError, StateError
 from starpullm.golden.records import shipped_record

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from starpullm.checks.place import Place
 from starpullm.checks.result import CheckResult
-from starpullm.checks.runs import Place, new_trainer, own_batch
 from starpullm.checks.statements import Statements
+from starpullm.checks.training import new_trainer, own_batch
 from starpullm.trainer import Instruments, Trainer
 
 from .options import TINY

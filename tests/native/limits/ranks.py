@@ -8,10 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from starpullm.binding import prototypes
+from starpullm.checks.cases import find_record
 from starpullm.checks.observer import Observer
+from starpullm.checks.place import Place
 from starpullm.checks.result import CheckResult
-from starpullm.checks.runs import Place, find_record, new_trainer, own_batch
 from starpullm.checks.statements import Statements
+from starpullm.checks.training import new_trainer, own_batch
 from starpullm.errors import FileError, InvalidArgumentError, StateError
 from starpullm.files.checkpoint import read_checkpoint
 from starpullm.resume import training_state

@@ -6,9 +6,9 @@ from functools import partial
 
 from starpullm.binding import allocations
 from starpullm.checks.observer import Observer
-from starpullm.checks.runs import Place, new_trainer, own_batch
+from starpullm.checks.place import Place, Workplace
 from starpullm.checks.statements import Statements, StatementsResult
-from starpullm.checks.workplace import Workplace
+from starpullm.checks.training import new_trainer, own_batch
 from starpullm.errors import RuntimeFailureError, StateError
 from starpullm.runtime import Runtime
 

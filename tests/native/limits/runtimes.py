@@ -9,11 +9,11 @@ from pathlib import Path
 
 from starpullm.binding import prototypes, structs
 from starpullm.binding.library import find_library
+from starpullm.checks.place import Workplace, environment
 from starpullm.checks.result import CheckResult
-from starpullm.checks.runs import checkpoint_in
 from starpullm.checks.statements import ACCEPTED, Statements, ending_of, text_of
 from starpullm.checks.threads import machine_info
-from starpullm.checks.workplace import Workplace, environment
+from starpullm.checks.training import checkpoint_in
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StateError
 from starpullm.runtime import Partition, Runtime, schedulers

@@ -15,10 +15,12 @@ from starpullm.binding import allocations
 from starpullm.binding.allocations import Site
 from starpullm.binding.library import find_library
 from starpullm.checks import memory
+from starpullm.checks.cases import find_record
 from starpullm.checks.memory import place_of
 from starpullm.checks.observer import Observer
+from starpullm.checks.place import Place
 from starpullm.checks.result import MAX_LISTED, CheckResult, listed, passed_if
-from starpullm.checks.runs import Place, find_record, new_trainer, own_batch
+from starpullm.checks.training import new_trainer, own_batch
 from starpullm.errors import OutOfMemoryError, StarpullmError
 from starpullm.resume import training_state
 from starpullm.trainer import Trainer

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from starpullm.checks.place import Place
 from starpullm.checks.result import CheckResult
-from starpullm.checks.runs import Place, new_trainer, own_batch
 from starpullm.checks.statements import Statements
+from starpullm.checks.training import new_trainer, own_batch
 from starpullm.errors import FileError, FormatError, InvalidArgumentError, StarpullmError
 from starpullm.files.model import parameter_shapes
 from starpullm.resume import training_state

@@ -11,10 +11,11 @@ import numpy as np
 
 from starpullm.binding import prototypes, structs
 from starpullm.checks.observer import InstrumentCounts, Observer
+from starpullm.checks.place import Place
 from starpullm.checks.references import record_trainer
 from starpullm.checks.result import CheckResult
-from starpullm.checks.runs import Place, new_trainer, own_batch
 from starpullm.checks.statements import Statements
+from starpullm.checks.training import new_trainer, own_batch
 from starpullm.errors import InvalidArgumentError, StateError, TokenRangeError
 from starpullm.trainer import Instruments, Trainer
 
