@@ -5,4 +5,10 @@ MODULES = (
     "accesses",
     "dependencies.runtime_graph",
     "dependencies.observed_order",
+    "dependencies.reuse",
+    "tree",
+    "reduction",
+    "underflow",
+    "same_bits",
+    "transfers",
 )
