@@ -82,7 +82,7 @@ def test_runs_must_have_the_same_tensors() -> None:
 
 
 def test_one_run_or_no_tensor_shows_nothing() -> None:
-    with pytest.raises(InvalidArgumentError, match="runs: nothing was compared: 0 tensors of 1 runs"):
+    with pytest.raises(InvalidArgumentError, match="perturbation: nothing was compared: 0 tensors compared"):
         compare({"a": run(1)})
     with pytest.raises(InvalidArgumentError, match="nothing was compared"):
         compare({"a": {}, "b": {}})
