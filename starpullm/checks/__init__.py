@@ -9,6 +9,7 @@ MODULES = (
     "tree",
     "reduction",
     "underflow",
+    "learning",
     "same_bits",
     "transfers",
 )

@@ -303,6 +303,7 @@ CHECKS: dict[str, Check] = {
     "poison": registered("poison", "ordered"),
     "gradient error": registered("gradient bounds", *ALL),
     "order of the tree": tree_order,
+    "loss falls": registered("loss falls", "ordered"),
     "underflow": registered("denormal gradients", "ordered"),
     "bit stability": bit_stability,
     "shared buffers": registered("shared buffers", "ordered", "tree"),

@@ -14,7 +14,9 @@ import pytest
 
 from starpullm.checks.cases import Case, find_record
 from starpullm.checks.isolation import Pool, RuntimeConfiguration
-from starpullm.checks.result import CheckResult, Outcome
+from starpullm.checks.place import Place, run_check
+from starpullm.checks.result import Outcome, Result
+from starpullm.checks.training import new_trainer
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError
 from starpullm.processes.children import Answered, Hung, Lost, Raised
@@ -96,12 +98,12 @@ def test_the_next_check_gets_a_fresh_child(pool: Pool) -> None:
     assert len(pool.costs.starts) == 2
 
 
-def wait(place: Place, seconds: float) -> CheckResult:
+def wait(place: Place, seconds: float) -> Result:
     time.sleep(seconds)
-    return CheckResult(name="wait", outcome=Outcome.PASSED, finding=f"{seconds} s", compared=1, measured=None)
+    return Result(check="wait", outcome=Outcome.PASSED, sentence=f"{seconds} s", compared=1)
 
 
-def interrupt_and_wait(place: Place, pid: int) -> CheckResult:
+def interrupt_and_wait(place: Place, pid: int) -> Result:
     os.kill(pid, signal.SIGALRM)
     return wait(place, 3)
 
@@ -125,7 +127,7 @@ def test_an_interrupted_call_leaves_no_reply_for_the_next(pool: Pool) -> None:
     assert pool.pids() == {}
     answer = pool.call(ONE, wait, seconds=0.1)
     assert isinstance(answer, Answered)
-    assert answer.value.finding == "0.1 s"
+    assert answer.value.sentence == "0.1 s"
 
 
 def abort_at_the_end(place: Place) -> None:
@@ -140,7 +142,7 @@ def test_a_child_that_fails_at_its_end(pool: Pool) -> None:
     assert failure.startswith("1x1 lws: the process was ended by SIGABRT")
 
 
-def never(place: Place) -> CheckResult:
+def never(place: Place) -> Result:
     while True:
         time.sleep(0.1)
 
