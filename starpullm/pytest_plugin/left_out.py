@@ -48,8 +48,6 @@ def deselected(items: Iterable[pytest.Item], options: Options) -> Iterator[LeftO
 def _why_deselected(item: pytest.Item, options: Options) -> tuple[str, str]:
     if family_of(item) == "throughput" and not options.benchmark:
         return "throughput", "only with --starpullm-benchmark"
-    if options.llmc_library is None and "llmc_case" in getattr(item, "fixturenames", ()):
-        return "llm.c itself as reference", "there is no llm.c: --starpullm-llmc-library names one"
     if options.ranks > 1 and not any(item.get_closest_marker(name) for name in RANK_MARKERS):
         return "tests of one process", f"over {options.ranks} ranks, only tests that are marked for ranks run"
     if has_no_case(item):
