@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 
 from starpullm import Runtime, Trainer
-from starpullm.checks.dependencies import check_observed, check_reuse, check_runtime_graph, typical_durations
+from starpullm.checks.dependencies.observed_order import ObservedOrder
+from starpullm.checks.dependencies.reuse import HandleReuse, typical_durations
+from starpullm.checks.dependencies.runtime_graph import RuntimeGraph
 from starpullm.checks.observer import Observer
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.files.model import ModelConfig
@@ -58,7 +60,7 @@ def traced_run(
 
 
 def observe(directory: str, scheduler: str, sub_batches: int, reduction: str) -> Any:
-    return check_observed(traced_run(directory, scheduler, sub_batches, reduction=reduction)).as_json()
+    return ObservedOrder().judge(traced_run(directory, scheduler, sub_batches, reduction=reduction)).as_json()
 
 
 @pytest.mark.parametrize("scheduler", ["eager", "lws", "prio", "random"])
@@ -68,7 +70,7 @@ def observe(directory: str, scheduler: str, sub_batches: int, reduction: str) ->
 def test_run_keeps_the_required_order(tmp_path: Path, scheduler: str, sub_batches: int, reduction: str) -> None:
     result = run_function(observe, tmp_path, scheduler, sub_batches, reduction, environment=TWO_CORES)
     assert result["outcome"] == "passed", result
-    assert result["violations"] == []
+    assert result["findings"] == []
     assert result["compared"] == result["num_required"] > result["num_tasks"]
     assert result["num_free"] > 0
     assert result["max_parallel"] <= 2
@@ -105,9 +107,9 @@ def runtime_graphs(directory: str, partition: str, sub_batches: int, reduction: 
     update = next(task.id for task in trace if task.operation == "adamw_update")
     encoders = [task.id for task in trace if task.operation == "encoder_forward"]
     return {
-        "as it is": check_runtime_graph(trace, edges).as_json(),
-        "an update that waits for nothing": check_runtime_graph(trace, edges[edges[:, 1] != update]).as_json(),
-        "sub-batches in order": check_runtime_graph(trace, np.vstack([edges, [encoders[:2]]])).as_json(),
+        "as it is": RuntimeGraph().judge(trace, edges).as_json(),
+        "an update that waits for nothing": RuntimeGraph().judge(trace, edges[edges[:, 1] != update]).as_json(),
+        "sub-batches in order": RuntimeGraph().judge(trace, np.vstack([edges, [encoders[:2]]])).as_json(),
         "refused": [reply["text"] for reply in refused],
     }
 
@@ -132,7 +134,7 @@ def test_runtime_s_graph_is_the_required_order(
 
 def reuse(directory: str, sub_batches: int, keep_activations: bool) -> Any:
     trace = traced_run(directory, "lws", sub_batches, keep_activations=keep_activations)
-    return check_reuse(trace, typical_durations(trace)).as_json()
+    return HandleReuse().judge(trace, typical_durations(trace)).as_json()
 
 
 @pytest.mark.parametrize("keep_activations", [False, True])

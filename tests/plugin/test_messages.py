@@ -21,7 +21,7 @@ from starpullm.golden.records import shipped_record
 from .conftest import Run
 
 SUITE = ("--pyargs", "starpullm.suite")
-PARITY = (*SUITE, "-k", "test_check[parity-")
+PARITY = (*SUITE, "-k", "parity-")
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_differing_bits_name_the_first_tensor_in_execution_order(run: Run, tampe
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
-LLMC = (*SUITE, "-k", "test_check[parity_with_llmc", "--starpullm-records", "tiny", "--starpullm-sub-batches", "2")
+LLMC = (*SUITE, "-k", "parity_with_llmc", "--starpullm-records", "tiny", "--starpullm-sub-batches", "2")
 
 
 def test_differing_from_llmc_names_the_element_and_the_task(run: Run, llmc_stand_in: Callable[..., Path]) -> None:
