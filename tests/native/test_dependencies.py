@@ -71,9 +71,9 @@ def test_run_keeps_the_required_order(tmp_path: Path, scheduler: str, sub_batche
     result = run_function(observe, tmp_path, scheduler, sub_batches, reduction, environment=TWO_CORES)
     assert result["outcome"] == "passed", result
     assert result["findings"] == []
-    assert result["compared"] == result["num_required"] > result["num_tasks"]
-    assert result["num_free"] > 0
-    assert result["max_parallel"] <= 2
+    assert result["compared"] > 200
+    assert result["facts"]["num_free"] > 0
+    assert result["facts"]["max_parallel"] <= 2
 
 
 def runtime_graphs(directory: str, partition: str, sub_batches: int, reduction: str) -> Any:
@@ -122,11 +122,11 @@ def test_runtime_s_graph_is_the_required_order(
     found = run_function(runtime_graphs, tmp_path, partition, sub_batches, reduction, environment=TWO_CORES)
     graph = found["as it is"]
     assert graph["outcome"] == "passed", graph
-    assert graph["num_runtime"] >= graph["compared"] > 200
+    assert graph["compared"] > 200
     fewer, more = found["an update that waits for nothing"], found["sub-batches in order"]
-    assert (fewer["outcome"], fewer["num_superfluous"]) == ("failed", 0)
-    assert {entry["after"]["operation"] for entry in fewer["missing"]} == {"adamw_update"}
-    assert (more["outcome"], more["num_missing"], more["num_superfluous"]) == ("failed", 0, 1)
+    assert (fewer["outcome"], fewer["facts"]["superfluous"]) == ("failed", [])
+    assert all("→ adamw_update (" in finding["sentence"] for finding in fewer["findings"])
+    assert (more["outcome"], more["facts"]["missing"], more["count"]) == ("failed", [], 1)
     words = ["holds its tasks already", *["expected a release"] * 5, "holds no tasks"]
     for sentence, expected in zip(found["refused"], words, strict=True):
         assert expected in sentence
@@ -146,6 +146,6 @@ def test_reuse_by_the_next_step_adds_nothing_to_the_critical_path(
     result = run_function(reuse, tmp_path, sub_batches, keep_activations)
     assert result["outcome"] == "passed", result
     assert result["measured"] == 0
-    assert result["num_not_implied"] > 0
-    groups = {re.split("[/@]", entry["handle"])[0] for entry in result["handles"]}
+    assert result["facts"]["not_implied"] > 0
+    groups = {re.split("[/@]", tensor)[0] for tensor in result["facts"]["reused"]}
     assert groups <= {"activations", "activation_grads", "mean_loss"}

@@ -44,7 +44,7 @@ def test_differing_bits_name_the_first_tensor_in_execution_order(run: Run, tampe
             "parity *1x1 lws *1 passed, 1 failed*",
             "*FAILURES*",
             "parity of tampered-1-ordered on 1x1 lws: failed: tensors have other bits than llm.c's (2 in 570 tensors): "
-            "step 1, activations/atty[[]0[]]; 3 steps",
+            "step 1, activations/atty[[]0[]]; 3 steps against golden record",
             "  expected digest: 00000000000000000000000000000000",
             "  expected values: the record has a digest only, and a run on 1x1 with the ref kernels has the digest *",
             "  written last by: attention_forward (step 1, sub-batch 0, layer 0) on worker 0 of rank 0",
@@ -63,7 +63,7 @@ def test_differing_from_llmc_names_the_element_and_the_task(run: Run, llmc_stand
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "parity with llmc of tiny-2-ordered on 1x1 lws: failed: *: step 0, grads/fcprojb[[]1[]]; 3 steps",
+            "parity with llmc of tiny-2-ordered on 1x1 lws: failed: *: step 0, grads/fcprojb[[]1[]]; 3 steps *",
             "  differ: 1 of 16 elements (16,) (6.25 %)",
             "  first element: 14, [[]14[]]",
             "  expected: 0x* (*)",

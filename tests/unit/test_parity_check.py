@@ -64,7 +64,7 @@ def test_a_right_run_passes_and_every_tensor_is_counted(run: Run) -> None:
     done: list[None] = []
     result = run(sub_batches=2, reduction="tree", progress=lambda: done.append(None))
     assert (result.outcome, result.compared, result.measured, result.limit) == (Outcome.PASSED, TENSORS, 0, 0)
-    assert result.lines() == [f"parity: passed: {TENSORS} tensors compared; 2 steps"]
+    assert result.lines() == [f"parity: passed: {TENSORS} tensors compared; 2 steps against golden record"]
     assert len(done) == 2
     assert result.facts == {
         **{"record": "strict", "reference": "golden record", "steps": 2, "first": ""},

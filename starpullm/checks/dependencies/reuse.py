@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -58,7 +58,10 @@ class HandleReuse(Check):
         links = set(pairwise(path))
         on_path = [edge for edge in map(added.edge, range(added.num_edges)) if (edge.before, edge.after) in links]
         findings = [f"on the critical path: {edge}" for edge in named_dependencies(trace, on_path[:MAX_LISTED])]
-        findings += _not_implied(trace, added, implied)
+        not_implied = _by_tensor(trace, added, implied)
+        for tensor, edges in not_implied.items():
+            example = named_dependency(trace, added.edge(edges[0]))
+            findings.append(f"not implied: {len(edges)} edges of {tensor}, for example {example}")
         return self.result(
             compared=num_added,
             findings=[Finding(sentence) for sentence in findings] if growth > 0 else (),
@@ -69,6 +72,7 @@ class HandleReuse(Check):
             critical_path=length * 1e-9,
             critical_path_without_reuse=without * 1e-9,
             not_implied=num_not_implied,
+            reused={tensor: len(edges) for tensor, edges in not_implied.items()},
         )
 
 
@@ -114,12 +118,10 @@ def _num_pairs(graph: TaskGraph) -> int:
     return sum(map(len, graph.predecessors))
 
 
-def _not_implied(trace: Trace, added: TaskGraph, implied: NDArray[np.bool_]) -> Iterator[str]:
-    """Yield a line for each tensor with added edges that no path without reuse implies, for all of its parts."""
+def _by_tensor(trace: Trace, added: TaskGraph, implied: NDArray[np.bool_]) -> dict[str, list[int]]:
+    """Return the added edges that no path without reuse implies, by tensor: of all its parts, the most first."""
     edges: dict[str, list[int]] = {}
     for index in np.flatnonzero(~implied).tolist():
         name = trace.handles[int(added.handle[index])].name
         edges.setdefault(re.split(r"[\[#@]", name, maxsplit=1)[0], []).append(index)
-    for tensor, of_tensor in sorted(edges.items(), key=lambda entry: -len(entry[1])):
-        example = named_dependency(trace, added.edge(of_tensor[0]))
-        yield f"not implied: {len(of_tensor)} edges of {tensor}, for example {example}"
+    return dict(sorted(edges.items(), key=lambda entry: -len(entry[1])))
