@@ -46,8 +46,8 @@ def check_on_one_worker(request: pytest.FixtureRequest, starpullm_validation: Va
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Ignore the tests that need several ranks if there is only one."""
-    return True if collection_path.name in _OVER_RANKS and validation_of(config).ranks == 1 else None
+    """Refuse the suite without its plugin; ignore the tests that need several ranks if there is only one."""
+    return True if validation_of(config).ranks == 1 and collection_path.name in _OVER_RANKS else None
 
 
 @pytest.hookimpl(tryfirst=True)

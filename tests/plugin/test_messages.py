@@ -581,7 +581,7 @@ def test_header_and_summary(run: Run, llmc_stand_in: Callable[..., Path]) -> Non
             "*= starpullm =*",
             "parity *1x1 lws *4 passed *s",
             "dependencies *2x1 lws * passed *s",
-            "reduction *1x2 lws *2 passed *s",
+            "reduction *1x2 lws *3 passed *s",
             "reduction *all *1 passed *s",
             "isolation: * processes served * checks; *",
         ]

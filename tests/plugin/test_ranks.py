@@ -34,7 +34,7 @@ def test_suite(run_ranks: Run, pytester: pytest.Pytester, llmc_stand_in: Callabl
             "parity *1x1 lws 2 ranks *2 passed *",
             "dependencies *1x1 lws 2 ranks *3 passed *",
             "dependencies *all *2 passed *",
-            "reduction *1x1 lws 2 ranks *6 passed *",
+            "reduction *1x1 lws 2 ranks *7 passed *",
             "reduction *all *2 passed *",
             "memory *1x1 lws 2 ranks *1 passed *",
             "interface *1x1 lws 2 ranks *3 passed *",
