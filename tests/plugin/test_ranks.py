@@ -39,7 +39,7 @@ def test_suite(run_ranks: Run, pytester: pytest.Pytester, llmc_stand_in: Callabl
             "memory *1x1 lws 2 ranks *1 passed *",
             "interface *1x1 lws 2 ranks *3 passed *",
             "interface *all *1 passed *",
-            "isolation: 9 processes served * checks; *",
+            "isolation: * processes served * checks; *",
             "report: *report.json",
         ]
     )
