@@ -5,4 +5,9 @@ MODULES = (
     "accesses",
     "dependencies.runtime_graph",
     "dependencies.observed_order",
+    "growth",
+    "kernels.check",
+    "kernels.libm",
+    "threads",
+    "sessions",
 )

@@ -13,7 +13,6 @@ from _pytest.mark import ParameterSet
 from starpullm.checks.cases import PROMISES, Promise, find_record
 from starpullm.checks.isolation import RuntimeConfiguration
 from starpullm.checks.items import items
-from starpullm.checks.kernels import ANOTHER_LIBM, has_another_libm
 from starpullm.files.model import num_parameters
 from starpullm.pytest_plugin import Checker, Validation, validation_of
 from starpullm.pytest_plugin.items import has_no_case
@@ -21,7 +20,7 @@ from starpullm.pytest_plugin.options import UnknownMachineError
 from starpullm.report.left_out import LeftOut
 from starpullm.runtime import Partition
 
-_OVER_RANKS = ("test_ranks.py", "test_interface_over_ranks.py")
+_OVER_RANKS = ("test_ranks.py",)
 
 PERTURBED_RECORDS = 2
 """Number of records that are run with delays; the runs are many, one for each scheduler."""
@@ -130,15 +129,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "shared_bits" in metafunc.fixturenames:
         shared = list(_shared_bits(validation, ranks, len(configurations)))
         metafunc.parametrize("shared_bits", shared, ids=str)
-    if "other_libm" in metafunc.fixturenames:
-        environments = [ANOTHER_LIBM] if has_another_libm() else []
-        if not environments:
-            validation.leave_out("kernels with another libm", "this machine's C library has no other functions to take")
-        metafunc.parametrize("other_libm", environments, ids=lambda _: "without_fma")
-    if "one_record" in metafunc.fixturenames:
-        # the first whose batch the ranks divide: what is compared doesn't depend on the record
-        known = [record for record in validation.records if validation.sub_batches(record, ranks)][:1]
-        metafunc.parametrize("one_record", known, ids=lambda record: Path(record).stem)
     if "perturbed_case" in metafunc.fixturenames:
         _parametrize_perturbations(metafunc, validation, ranks)
     if "speed_case" in metafunc.fixturenames:

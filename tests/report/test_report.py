@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from starpullm.report.claims import claim_rows
 
 from starpullm.commands import main
 from starpullm.commands.main import EXIT_BAD_INPUT
@@ -20,7 +21,6 @@ from starpullm.errors import FormatError, MissingDependencyError
 from starpullm.files.json_reader import MAX_DEPTH
 from starpullm.report import PageError, ReportFolder, new_document, read_document, require_packages, write_document
 from starpullm.report.charts import charts_of
-from starpullm.report.claims import claim_rows
 from starpullm.report.failures import failure_groups, failures, reason_of
 from starpullm.report.left_out import LeftOut, beyond
 from starpullm.report.page import render

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from starpullm.checks.parity.check import ParityResult
 
 from starpullm.checks import references
 from starpullm.checks.bits import bits_of
 from starpullm.checks.parity import check, check_parity
-from starpullm.checks.parity.check import ParityResult
 from starpullm.checks.references import GoldenReference
 from starpullm.checks.result import Outcome
 from starpullm.checks.training import make_inputs

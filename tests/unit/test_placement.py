@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from starpullm.checks.placement import placement_fields
+
 from starpullm.checks.training import own_sequences
 from starpullm.errors import InvalidArgumentError
 
