@@ -156,6 +156,9 @@ def check(kind: C) -> C:
 
 def all_checks() -> Mapping[str, Check]:
     """Return the checks of the package by name, in the order in which the suite runs them."""
-    for module in checks.MODULES:
-        importlib.import_module(f"{checks.__name__}.{module}")
-    return _REGISTERED
+    modules = [f"{checks.__name__}.{name}" for name in checks.MODULES]
+    for module in modules:
+        importlib.import_module(module)
+    # They import each other, so the order of registration is another one.
+    own = [found for module in modules for found in _REGISTERED.values() if type(found).__module__ == module]
+    return {found.name: found for found in own}

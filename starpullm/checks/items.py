@@ -35,8 +35,7 @@ def items(asked: Asked, ranks: int) -> Iterator[Item | LeftOut]:
     if ranks > 1:
         yield LeftOut(f"checks of one process: {others}", f"over {ranks} ranks, only checks of what ranks do run")
     else:
-        how = "mpirun -n R pytest --starpullm-over-ranks runs over ranks"
-        yield LeftOut("several ranks", f"one process; {how}, also {others}")
+        yield LeftOut(f"checks of several ranks: {others}", "one process")
     for check in fitting:
         cases = list(check.cases(asked, ranks))
         if not cases:

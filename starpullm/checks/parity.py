@@ -131,7 +131,7 @@ class Parity(Check):
             findings=findings,
             count=len(found.differences),
             undecided=undecided,
-            note="" if undecided else f"{record.num_steps} steps",
+            note="" if undecided else f"{record.num_steps} steps against {reference.name}",
             record=record.name,
             reference=reference.name,
             partition=str(runtime.partition),

@@ -17,6 +17,7 @@ from starpullm.checks.check import all_checks
 from starpullm.checks.result import Result
 from starpullm.checks.training import checkpoint_in
 from starpullm.golden.records import GoldenRecord
+from starpullm.processes.progress import report_phase
 from starpullm.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Workplace(NamedTuple):
 def run_check(place: Place | Workplace, *, check: str, case: Mapping[str, Any], path: str = "") -> Result | None:
     """Run a case of a registered check; arrays are written to a file (.npz), and there is no result then."""
     of = Case(**case)
+    report_phase(f"running {check} of {of}")
     found: Any = all_checks()[check].run(place, of)  # type: ignore[arg-type]
     if isinstance(found, Result):
         return replace(found, where=" on ".join(filter(None, (str(of), str(place)))))

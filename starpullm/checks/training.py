@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.checks.cases import Case, find_record
 from starpullm.checks.execution_order import execution_order
+from starpullm.checks.reference64 import ReadTensor
 from starpullm.checks.references import record_trainer
 from starpullm.data.generator import generate_checkpoint, generate_tokens, generated_tokens_sha256
 from starpullm.errors import FormatError, InvalidArgumentError
@@ -24,6 +25,8 @@ from starpullm.trainer import Instruments, Trainer
 
 if TYPE_CHECKING:
     from starpullm.checks.place import Place
+
+R = TypeVar("R")
 
 STEPS = 4
 """Steps of a traced run: the first one reuses nothing, and two more than may be in flight have to wait."""
@@ -132,3 +135,26 @@ def case_trainer(place: Place, case: Case, **options: Any) -> AbstractContextMan
 def traced_trainer(place: Place, case: Case, instruments: Instruments | None = None) -> AbstractContextManager[Trainer]:
     """Provide the trainer of a case whose trace is compared; it keeps no activations, as in training."""
     return case_trainer(place, case, keep_activations=False, trace=True, instruments=instruments)
+
+
+def on_rank_0(trainer: Trainer, check: Callable[[ReadTensor], R]) -> R:
+    """Return on all ranks the result of a check that rank 0 makes; the others take part in its reads of tensors."""
+    comm = trainer.runtime.comm
+    if comm is None:
+        return check(trainer.tensor)
+    trainer.gather()
+    if comm.Get_rank() > 0:
+        while True:
+            what, content = comm.bcast(None)
+            if what == "result":
+                result: R = content
+                return result
+            trainer.tensor(*content)
+
+    def tensor(group: str, name: str, layer: int | None) -> NDArray[np.float32]:
+        comm.bcast(("tensor", (group, name, layer)))
+        return trainer.tensor(group, name, layer)
+
+    result = check(tensor)
+    comm.bcast(("result", result))
+    return result

@@ -17,8 +17,8 @@ from starpullm.checks.cases import Case, find_record
 from starpullm.checks.llmc import run_llmc
 from starpullm.checks.parity import Parity
 from starpullm.checks.place import Place
+from starpullm.checks.recorded_run import MAX_RECORDED, MAX_RECORDED_PARAMETERS, record_steps
 from starpullm.checks.result import Outcome, Result
-from starpullm.checks.runs import MAX_RECORDED, MAX_RECORDED_PARAMETERS, record_steps
 from starpullm.checks.training import make_inputs
 from starpullm.commands import options
 from starpullm.commands.main import EXIT_DIFFERENT, EXIT_NOT_COMPARABLE, all_ranks, guarded_ranks
@@ -27,11 +27,10 @@ from starpullm.commands.reporting import CommandReport, command_report
 from starpullm.data.sizes import divisors
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.model import num_parameters
-from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_records
+from starpullm.golden.records import GoldenRecord, shipped_records
 from starpullm.report import Document
-from starpullm.report.left_out import LeftOut, beyond, others
+from starpullm.report.left_out import LeftOut, not_chosen
 from starpullm.runtime import DEFAULT_SCHEDULER, Runtime
-from starpullm.trainer import REDUCTIONS
 
 MAX_LINES = 16
 """Lines that are shown of one run."""
@@ -192,22 +191,29 @@ def _left_out(
     yield LeftOut("speed", "starpullm bench measures it")
     if not run.llmc_library:
         yield LeftOut("llm.c itself as reference", "there is no llm.c: --llmc-library names one")
-    if document["ranks"] == 1:
-        yield LeftOut("several ranks", "one process; mpirun -n R starpullm parity runs over ranks")
-    named = [record.name for record, _ in plan]
-    yield from others("record", SHIPPED_RECORDS, named, "--full adds the largest, RECORD.json chooses")
-    yield from others("partition", machine["partitions"], run.partitions, "--partition chooses partitions")
-    yield beyond(machine["cores"], document["ranks"])
-    yield from others("scheduler", machine["schedulers"], run.schedulers, "--scheduler chooses schedulers")
-    yield from others("reduction", REDUCTIONS, [run.reduction], "--reduction chooses one")
+    chosen = {
+        "records": [record.name for record, _ in plan],
+        "partitions": run.partitions,
+        "schedulers": run.schedulers,
+        "reductions": [run.reduction],
+    }
+    yield from not_chosen(machine, document["ranks"], chosen, _HOW)
+
+
+_HOW = {
+    "ranks": "mpirun -n R starpullm parity",
+    "records": "--full adds the largest, RECORD.json chooses",
+    "partitions": "--partition chooses partitions",
+    "schedulers": "--scheduler chooses schedulers",
+    "reductions": "--reduction chooses one",
+}
 
 
 def _record(report: CommandReport, place: Place, record: GoldenRecord, sub_batches: int, reduction: str) -> None:
     """Record some steps for the pictures of a report, unless the model or the number of recordings is large."""
     if len(report.document["recordings"]) < MAX_RECORDED and num_parameters(record.model) <= MAX_RECORDED_PARAMETERS:
-        name = str(record.path)
-        recording = record_steps(place, record=name, sub_batches=sub_batches, reduction=reduction, seed=record.seed)
-        report.document["recordings"].append(recording)
+        case = Case(str(record.path), sub_batches, reduction, seed=record.seed)
+        report.document["recordings"].append(record_steps(place, case))
 
 
 def _as_test(result: Result) -> dict[str, Any]:

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from starpullm import Runtime, Trainer
 from starpullm.checks.cases import PROMISES, Promise
-from starpullm.checks.reduction import check_gradients, gradient_error
+from starpullm.checks.reduction import GradientBounds, gradient_error
 from starpullm.checks.reference64 import gradient_references
-from starpullm.checks.same_bits import check_same_bits
+from starpullm.checks.same_bits import BitStability
 from starpullm.data.generator import generate_tokens
 from starpullm.golden.records import shipped_record
 from starpullm.trainer import REDUCTIONS
@@ -50,7 +50,7 @@ def first_batch(name: str) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
 def gradients(checkpoint: str, name: str, sub_batches: int, reduction: str) -> Any:
     with Runtime("2x1") as runtime, one_step(checkpoint, name, runtime, sub_batches, reduction) as trainer:
         inputs, _ = first_batch(name)
-        return check_gradients(trainer.tensor, trainer.config, inputs, sub_batches=sub_batches).as_json()
+        return GradientBounds().judge(trainer.tensor, trainer.config, inputs, sub_batches).as_json()
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -62,7 +62,7 @@ def test_gradients_are_within_their_bounds(
     result = run_function(gradients, checkpoint, name, sub_batches, reduction, environment=TWO_CORES)
     assert result["outcome"] == "passed", result
     assert 0 < result["measured"] <= 1
-    assert len(result["tensors"]) == 4 + 12 * shipped_record(name).model.num_layers
+    assert len(result["facts"]["tensors"]) == 4 + 12 * shipped_record(name).model.num_layers
 
 
 def stability(checkpoint: str, reduction: str) -> Any:
@@ -84,7 +84,7 @@ def stability(checkpoint: str, reduction: str) -> Any:
             runs[f"{number}: {partition} {scheduler}, sub-batches {sub_batches}"] = grads
     if PROMISES[reduction] is not Promise.BITWISE:
         runs.popitem()
-    return {"same bits": check_same_bits("runs", runs).as_json(), "ratio": max(ratios)}
+    return {"same bits": BitStability().compare(runs).as_json(), "ratio": max(ratios)}
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)

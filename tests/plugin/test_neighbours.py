@@ -83,12 +83,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from starpullm.checks.result import CheckResult, Outcome
+from starpullm.checks.result import Outcome, Result
 from starpullm.checks.same_bits import check_same_bits
 
 
 def result(place, outcome, count):
-    return CheckResult(name="count", outcome=Outcome(outcome), finding="as told", compared=count, measured=None)
+    return Result(check="count", outcome=Outcome(outcome), sentence="as told", compared=count)
 
 
 def second_time(place, directory):

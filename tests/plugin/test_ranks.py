@@ -58,16 +58,17 @@ import time
 
 import pytest
 
-from starpullm.checks import runs
+from starpullm.checks.cases import find_record
+from starpullm.checks.training import new_trainer, own_batch
 
 pytestmark = pytest.mark.starpullm_over_ranks
 
 
 def stumble(place, record):
-    with runs.new_trainer(place, runs.find_record(record)) as trainer:
+    with new_trainer(place, find_record(record)) as trainer:
         if place.runtime.rank == 1:
             raise ValueError("stumbled")
-        trainer.step(*runs.own_batch(trainer, 1, 0))
+        trainer.step(*own_batch(trainer, 1, 0))
 
 
 def crash(place, record):
@@ -88,7 +89,7 @@ def test_lost(starpullm_check, function):
 
 
 def test_next(starpullm_check):
-    starpullm_check(runs.parity, record="tiny", sub_batches=1, reduction="ordered")
+    starpullm_check("parity", record="tiny", sub_batches=1, reduction="ordered")
 """
 
 
@@ -117,13 +118,12 @@ import dataclasses
 
 import pytest
 
-from starpullm.checks import runs
-from starpullm.checks.result import CheckResult, Outcome
+from starpullm.checks.result import Outcome, Result
 
 
 def other_outcome(place):
     outcome = Outcome.FAILED if place.runtime.rank == 1 else Outcome.PASSED
-    return CheckResult(name="sums", outcome=outcome, finding="one is wrong", compared=1, measured=None)
+    return Result(check="sums", outcome=outcome, sentence="one is wrong", compared=1)
 
 
 @pytest.mark.starpullm_over_ranks
@@ -136,7 +136,7 @@ def test_a_rank_with_another_result_is_named(run_ranks: Run, pytester: pytest.Py
     pytester.makepyfile(WRONG)
     result = run_ranks()
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["on rank 1 of 2:", "sums: failed: one is wrong"])
+    result.stdout.fnmatch_lines(["sums on rank 1 of 2: failed: one is wrong"])
 
 
 EVERYWHERE = """

@@ -75,17 +75,16 @@ class RuntimeGraph(Check):
             edge = required.edge(index)
             missing.setdefault((edge.before, edge.after), edge)
         superfluous = np.flatnonzero(~required.implies(runtime.before, runtime.after))
+        pairs = [(int(runtime.before[index]), int(runtime.after[index])) for index in superfluous.tolist()]
         sentences = [f"missing: {edge}" for edge in named_dependencies(trace, list(missing.values())[:MAX_LISTED])]
-        for index in superfluous[:MAX_LISTED].tolist():
-            pair = int(runtime.before[index]), int(runtime.after[index])
-            sentences.append(f"superfluous: {_superfluous(trace, flow, *pair)}")
+        sentences += [f"superfluous: {_superfluous(trace, flow, *pair)}" for pair in pairs[:MAX_LISTED]]
         return self.result(
             compared=len(np.unique(required.before * len(ids) + required.after)),
             findings=[Finding(sentence) for sentence in sentences],
-            count=len(missing) + len(superfluous),
-            note=f"{len(missing)} missing, {len(superfluous)} superfluous of {runtime.num_edges} of the runtime",
-            missing=len(missing),
-            superfluous=len(superfluous),
+            count=len(missing) + len(pairs),
+            note=f"{len(missing)} missing, {len(pairs)} superfluous of {runtime.num_edges} of the runtime",
+            missing=[ids[list(pair)].tolist() for pair in list(missing)[:MAX_LISTED]],
+            superfluous=[ids[list(pair)].tolist() for pair in pairs[:MAX_LISTED]],
         )
 
 

@@ -21,13 +21,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-import starpullm.checks.lifetimes
-import starpullm.checks.runs
-import starpullm.checks.sessions
-import starpullm.checks.threads
-import starpullm.checks.underflow
 import starpullm.pytest_plugin
 from starpullm.checks import isolation
+from starpullm.checks.check import all_checks
 from starpullm.processes import children  # noqa: F401
 from starpullm.pytest_plugin import options as plugin_options
 from starpullm.pytest_plugin import validation_of
@@ -135,6 +131,7 @@ def main() -> int:
     """Run the command line."""
     connection = socket.socket(fileno=int(sys.argv[1]))
     ranks = int(sys.argv[2])
+    all_checks()  # imported once, before the forks
     setattr(isolation, "Child", forked_or_started)  # noqa: B010
     if ranks > 1:
         for module in (plugin_options, starpullm.pytest_plugin):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -17,20 +18,20 @@ from typing import Any, Self
 
 from ..patches import CHECKOUT
 
-__all__ = ["ORDER", "Suite", "SuiteRun", "Test", "copy_package", "plugin_is_installed"]
+__all__ = ["ORDER", "Suite", "SuiteRun", "Test", "check_of", "copy_package", "plugin_is_installed"]
 
 ORDER = (
-    "test_every_tensor_has_the_record_s_bits",
-    "test_losses_are_the_same_on_all_ranks",
-    "test_resumed_run_has_the_bits_of_one_that_was_not_stopped",
-    "test_shared_buffers_move_no_bit",
-    "test_run_keeps_the_required_order",
-    "test_nothing_is_read_before_it_is_written",
-    "test_gradients_are_within_their_bounds",
-    "test_tasks_access_what_they_declare",
-    "test_runtime_s_graph_is_the_required_order",
+    "parity",
+    "losses of ranks",
+    "resumed run",
+    "shared buffers",
+    "observed order",
+    "poison",
+    "gradient bounds",
+    "accesses",
+    "runtime graph",
 )
-"""Tests by the number of mutants that they have caught in a second, the others after these."""
+"""Checks by the number of mutants that they have caught in a second, the others after these."""
 
 _END_SECONDS = 20.0
 
@@ -188,9 +189,14 @@ class Suite:
             self._process.wait()
 
 
+def check_of(test: str) -> str:
+    """Return the name of the check that a test of the suite runs."""
+    return re.split(r"[-\]]", test.partition("[")[2], maxsplit=1)[0].replace("_", " ")
+
+
 def _order(name: str) -> tuple[int, str]:
-    function = name.rpartition("::")[2].partition("[")[0]
-    return (ORDER.index(function) if function in ORDER else len(ORDER)), ""
+    check = check_of(name)
+    return (ORDER.index(check) if check in ORDER else len(ORDER)), ""
 
 
 def plugin_is_installed() -> bool:

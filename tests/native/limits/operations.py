@@ -1,6 +1,6 @@
 """What each operation of a trainer leaves that is repeated, also of those that are refused.
 
-A leak is told with the operation's name. ``lifetimes.py`` repeats steps, whole trainers and runtimes.
+A leak is told with the operation's name. The suite repeats steps, whole trainers and runtimes.
 """
 
 from __future__ import annotations
