@@ -12,4 +12,9 @@ MODULES = (
     "learning",
     "same_bits",
     "transfers",
+    "growth",
+    "kernels.check",
+    "kernels.libm",
+    "threads",
+    "sessions",
 )

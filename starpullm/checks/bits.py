@@ -70,10 +70,6 @@ class BitDifference:
             rows["elements by ULPs off"] = f"{counts}; zeros of other sign: {self.zero_signs}; NaNs: {self.nans}"
         return rows
 
-    def lines(self) -> Iterator[str]:
-        """Yield the rows as text."""
-        yield from (f"{name}: {row}" for name, row in self.rows().items())
-
     def facts(self) -> dict[str, int | str]:
         """Return how far the elements are off, for programs: the first one, and the most, as they are counted."""
         return {

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 from starpullm.binding import allocations
 from starpullm.checks.place import Place, Workplace
-from starpullm.checks.result import CheckResult, Result, worst_of
+from starpullm.checks.result import Result, worst_of
 from starpullm.errors import InvalidArgumentError, StateError
 from starpullm.machine import inspect_machine
 from starpullm.processes.children import Answered, Child, Lost, Reply, find_function, location_of
@@ -111,7 +111,7 @@ class Pool:
     def call(
         self,
         configuration: RuntimeConfiguration,
-        function: Callable[..., Result | CheckResult | None],
+        function: Callable[..., Result | None],
         *,
         time_limit: float = DEFAULT_TIME_LIMIT,
         counts_allocations: bool = False,
@@ -169,7 +169,7 @@ class Pool:
 
     def call_alone(
         self,
-        function: Callable[..., Result | CheckResult | None],
+        function: Callable[..., Result | None],
         *,
         ranks: int = 1,
         time_limit: float = DEFAULT_TIME_LIMIT,
@@ -310,10 +310,9 @@ def _answer_alone(
     yield None, answer
 
 
-def _answer(result: Result | CheckResult | None, comm: Comm | None) -> _Report | None:
+def _answer(result: Result | None, comm: Comm | None) -> _Report | None:
     """Return the report of a check, of all ranks the worst one; None if there is none."""
-    own = result.as_result() if isinstance(result, CheckResult) else result
-    results = [found for found in (comm.allgather(own) if comm else [own]) if found is not None]
+    results = [found for found in (comm.allgather(result) if comm else [result]) if found is not None]
     return worst_of(results).as_json() if results else None
 
 

@@ -10,7 +10,7 @@ import importlib.util
 import linecache
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -98,8 +98,3 @@ def _import_rewritten(name: str, path: Path) -> None:
     except BaseException:
         del sys.modules[name]  # as `import` does: otherwise a later call would find a module without its functions
         raise
-
-
-def is_own(function: Callable[..., object]) -> bool:
-    """Return whether a function is a user's: not one of this package."""
-    return function.__module__.partition(".")[0] != __package__.partition(".")[0]

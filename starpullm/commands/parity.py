@@ -17,8 +17,8 @@ from starpullm.checks.cases import Case, find_record
 from starpullm.checks.llmc import run_llmc
 from starpullm.checks.parity import Parity
 from starpullm.checks.place import Place
+from starpullm.checks.recorded_run import MAX_RECORDED, MAX_RECORDED_PARAMETERS, record_steps
 from starpullm.checks.result import Outcome, Result
-from starpullm.checks.runs import MAX_RECORDED, MAX_RECORDED_PARAMETERS, record_steps
 from starpullm.checks.training import make_inputs
 from starpullm.commands import options
 from starpullm.commands.main import EXIT_DIFFERENT, EXIT_NOT_COMPARABLE, all_ranks, guarded_ranks
@@ -212,9 +212,8 @@ _HOW = {
 def _record(report: CommandReport, place: Place, record: GoldenRecord, sub_batches: int, reduction: str) -> None:
     """Record some steps for the pictures of a report, unless the model or the number of recordings is large."""
     if len(report.document["recordings"]) < MAX_RECORDED and num_parameters(record.model) <= MAX_RECORDED_PARAMETERS:
-        name = str(record.path)
-        recording = record_steps(place, record=name, sub_batches=sub_batches, reduction=reduction, seed=record.seed)
-        report.document["recordings"].append(recording)
+        case = Case(str(record.path), sub_batches, reduction, seed=record.seed)
+        report.document["recordings"].append(record_steps(place, case))
 
 
 def _as_test(result: Result) -> dict[str, Any]:

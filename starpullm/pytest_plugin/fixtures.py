@@ -20,10 +20,10 @@ from starpullm.pytest_plugin.run import Validation, validation_of
 
 if TYPE_CHECKING:
     from starpullm import Runtime, Trainer
-    from starpullm.checks.check import Arrays
+    from starpullm.checks.cases import Case
+    from starpullm.checks.check import Arrays, Check
     from starpullm.checks.isolation import RuntimeConfiguration
     from starpullm.checks.items import Item
-    from starpullm.checks.place import Workplace
     from starpullm.checks.references import Reference
     from starpullm.checks.result import CheckResult, Result
     from starpullm.golden.records import GoldenRecord
@@ -149,72 +149,44 @@ class Checker:
         self._is_parity = family_of(node) == "parity" and not validation.skip_unknown_libm
         self._entry.configuration = str(configuration) if configuration else "all"
 
-    def __call__(self, function: Callable[..., Result | CheckResult | None] | str, **arguments: object) -> None:
+    def __call__(self, function: Callable[..., Result | None] | str, **arguments: Any) -> None:
         """Run a check on the test's configuration; fail or skip the test unless the check passed.
 
         A check of the package is known by its name; the arguments are then the fields of its `Case`.
         """
         assert self.configuration is not None
         if isinstance(function, str):
-            report = self._run_registered(function, arguments)
+            result = self._run(self.configuration, *self._registered(function, arguments))
         else:
-            report = self.run(self.configuration, function, **arguments)
-        if report is None:
+            result = self._run_own(self.configuration, function, arguments)
+        if result is None:
             name = getattr(function, "__name__", function)
             self.give_up(f"{name} returned nothing and asserted nothing, expected a result or an assertion")
-        self.judge(report)
-
-    def run(
-        self,
-        configuration: RuntimeConfiguration,
-        function: Callable[..., Result | CheckResult | None],
-        **arguments: Any,
-    ) -> Result | None:
-        """Call a function in the process of a configuration; fail the test if there is no answer."""
-        from starpullm.checks.own import is_own, run_own
-        from starpullm.processes.children import location_of
-
-        called: Callable[..., Result | CheckResult | None] = function
-        if is_own(function):
-            counts = {"counts_allocations": arguments.pop("counts_allocations", False)}
-            arguments = {**counts, "location": location_of(function), "arguments": arguments}
-            called = run_own
-        pool, limit = self._validation.pool, self._validation.time_limit
-        return self._answer(lambda: pool.call(configuration, called, time_limit=limit, **arguments))
+        self.judge(result)
 
     def check(self, item: Item) -> None:
         """Run an item of the suite; fail or skip the test unless the check passed."""
         from starpullm.checks.check import Where
         from starpullm.checks.place import run_check
 
-        check, case, needs = item.check, item.case, item.check.needs
-        request: dict[str, Any] = {"check": check.name, "case": case._asdict()}
-        if needs.where is Where.TOGETHER:
-            self.judge(replace(check.together(self._arrays(item)), where=str(case)))
+        if item.check.needs.where is Where.TOGETHER:
+            self.judge(replace(item.check.together(self._arrays(item)), where=str(item.case)))
             return
-        if needs.where is Where.ALONE:
-            pool, limit = self._validation.pool, self._validation.time_limit
+        if self.configuration is not None:
+            result = self._run(self.configuration, item.check, item.case)
+        else:
+            needs, pool = item.check.needs, self._validation.pool
             result = self._answer(
                 lambda: pool.call_alone(
                     run_check,
                     ranks=item.ranks,
-                    time_limit=limit,
+                    time_limit=self._validation.time_limit,
                     counts_allocations=needs.counts_allocations,
                     environment=needs.environment,
-                    **request,
+                    check=item.check.name,
+                    case=item.case._asdict(),
                 )
             )
-        else:
-            assert self.configuration is not None
-            request["counts_allocations"] = needs.counts_allocations
-            result = self.run(self.configuration, run_check, **request)
-        assert result is not None
-        self.judge(result)
-
-    def alone(self, function: Callable[[Workplace], CheckResult], **options: Any) -> None:
-        """Run a check that starts runtimes itself, in a process of its own; options as ``Pool.call_alone``."""
-        pool, limit = self._validation.pool, self._validation.time_limit
-        result = self._answer(lambda: pool.call_alone(function, time_limit=limit, **options))
         assert result is not None
         self.judge(result)
 
@@ -222,19 +194,61 @@ class Checker:
         """Return what the runs of an item leave, by where they ran; fail the test if one has a result instead."""
         import numpy as np
 
-        from starpullm.checks.place import run_check
-
         arrays: dict[str, Arrays] = {}
         with tempfile.TemporaryDirectory(prefix="starpullm-arrays-") as directory:
             path = Path(directory, "arrays.npz")
             for placement, case in item.parts:
-                report = self.run(placement, run_check, check=item.check.name, case=case._asdict(), path=str(path))
-                if report is not None:
-                    self.judge(report)
+                result = self._run(placement, item.check, case, str(path))
+                if result is not None:
+                    self.judge(result)
                 with np.load(path) as file:
                     arrays[f"{case} on {placement}"] = dict(file)
                 path.unlink()
         return arrays
+
+    def _run(self, placement: RuntimeConfiguration, check: Check, case: Case, path: str = "") -> Result | None:
+        """Run a registered check in the process of a placement."""
+        from starpullm.checks.place import run_check
+
+        return self._answer(
+            lambda: self._validation.pool.call(
+                placement,
+                run_check,
+                time_limit=self._validation.time_limit,
+                counts_allocations=check.needs.counts_allocations,
+                check=check.name,
+                case=case._asdict(),
+                path=path,
+            )
+        )
+
+    def _run_own(
+        self, placement: RuntimeConfiguration, function: Callable[..., Result | None], arguments: dict[str, Any]
+    ) -> Result | None:
+        """Call a user's function in the process of a placement."""
+        from starpullm.checks.own import run_own
+        from starpullm.processes.children import location_of
+
+        counts = bool(arguments.pop("counts_allocations", False))
+        return self._answer(
+            lambda: self._validation.pool.call(
+                placement,
+                run_own,
+                time_limit=self._validation.time_limit,
+                counts_allocations=counts,
+                location=location_of(function),
+                arguments=arguments,
+            )
+        )
+
+    def _registered(self, name: str, arguments: Mapping[str, Any]) -> tuple[Check, Case]:
+        from starpullm.checks.cases import Case
+        from starpullm.checks.check import Where, all_checks
+
+        known = {of: check for of, check in all_checks().items() if check.needs.where in (Where.EACH, Where.ONE_WORKER)}
+        if name not in known:
+            self.give_up(f'starpullm_check: found "{name}", expected a function or one of {", ".join(known)}')
+        return known[name], Case(**arguments)
 
     def _answer(self, call: Callable[[], Reply]) -> Result | None:
         """Return the value of an answer; fail the test if there is none."""
@@ -248,18 +262,6 @@ class Checker:
             self.give_up(reply.text)
         result: Result | None = reply.value
         return result
-
-    def _run_registered(self, name: str, arguments: Mapping[str, Any]) -> Result | None:
-        from starpullm.checks.cases import Case
-        from starpullm.checks.check import all_checks
-        from starpullm.checks.place import run_check
-
-        assert self.configuration is not None
-        if name not in all_checks():
-            self.give_up(f'found no check "{name}", expected one of {", ".join(all_checks())}')
-        counts = all_checks()[name].needs.counts_allocations
-        case = Case(**arguments)._asdict()
-        return self.run(self.configuration, run_check, counts_allocations=counts, check=name, case=case)
 
     def judge(self, *results: Result | CheckResult) -> None:
         """Fail or skip the test unless all checks passed."""

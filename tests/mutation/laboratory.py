@@ -17,12 +17,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from starpullm.checks import lifetimes
 from starpullm.checks.cases import Case
 from starpullm.checks.check import Arrays, all_checks
 from starpullm.checks.isolation import Pool, RuntimeConfiguration
 from starpullm.checks.place import run_check
-from starpullm.checks.result import CheckResult, Outcome, Result
+from starpullm.checks.result import Outcome, Result
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.files.tokens import write_tokens
 from starpullm.golden.records import shipped_record
@@ -105,7 +104,7 @@ class Laboratory:
         self,
         name: str,
         configuration: RuntimeConfiguration,
-        function: Callable[..., Result | CheckResult | None],
+        function: Callable[..., Result | None],
         **arguments: Any,
     ) -> Iterator[Catch]:
         """Yield what a check in a child has found: that it failed, that the child died, or that it took too long."""
@@ -184,16 +183,10 @@ def registered(check: str, *reductions: str, place: RuntimeConfiguration = TWO, 
     return run
 
 
-def each_reduction(function: Callable[..., CheckResult], reductions: tuple[str, ...], **more: object) -> Check:
-    """Return a check that runs on tiny with two sub-batches and two workers, once for each reduction."""
-
-    def check(laboratory: Laboratory, name: str) -> Iterator[Catch]:
-        for reduction in reductions:
-            yield from laboratory.call(
-                name, TWO, function, record="tiny", sub_batches=2, reduction=reduction, seed=SEED, **more
-            )
-
-    return check
+def on_tiny(function: Callable[..., Result]) -> Check:
+    """Return a check of the project that counts allocations, on tiny with two sub-batches and two workers."""
+    case: dict[str, Any] = {"record": "tiny", "sub_batches": 2, "reduction": "ordered", "seed": SEED}
+    return lambda laboratory, name: laboratory.call(name, TWO, function, counts_allocations=True, **case)
 
 
 def tree_order(laboratory: Laboratory, name: str) -> Iterator[Catch]:
@@ -312,10 +305,10 @@ CHECKS: dict[str, Check] = {
     "parity over ranks": parity_over_ranks,
     "gradient error over ranks": registered("gradient bounds", *ALL, place=RANKS, sub_batches=1),
     "training over ranks": training_over_ranks,
-    "memory growth": each_reduction(lifetimes.step_growth, ("ordered",), counts_allocations=True),
-    "memory growth, trainers": each_reduction(lifetimes.trainer_growth, ("ordered",), counts_allocations=True),
-    "memory growth, operations": each_reduction(operation_growth, ("ordered",), counts_allocations=True),
-    "scarce memory": each_reduction(scarce_memory, ("ordered",), counts_allocations=True),
+    "memory growth": registered("growth over steps", "ordered"),
+    "memory growth, trainers": registered("growth over trainers", "ordered"),
+    "memory growth, operations": on_tiny(operation_growth),
+    "scarce memory": on_tiny(scarce_memory),
     "throughput": speed,
 }
 """By name, the cheapest first."""

@@ -39,13 +39,13 @@ def test_first_difference() -> None:
     assert (difference.expected, difference.found) == (1.0, 1.0 + 2**-23)
     assert difference.ulps == 1
     assert difference.ulp_counts == (UlpCount(1, 1, 1), UlpCount(2**22, 2**23 - 1, 1))
-    assert list(difference.lines()) == [
-        "differ: 2 of 24 elements (2, 3, 4) (8.33 %)",
-        "first element: 14, [1, 0, 2]",
-        "expected: 0x3f800000 (1.0)",
-        "found: 0x3f800001 (1.0000001), 1 ULP off",
-        "elements by ULPs off: 1: 1, 4194304 to 8388607: 1; zeros of other sign: 0; NaNs: 0",
-    ]
+    assert difference.rows() == {
+        "differ": "2 of 24 elements (2, 3, 4) (8.33 %)",
+        "first element": "14, [1, 0, 2]",
+        "expected": "0x3f800000 (1.0)",
+        "found": "0x3f800001 (1.0000001), 1 ULP off",
+        "elements by ULPs off": "1: 1, 4194304 to 8388607: 1; zeros of other sign: 0; NaNs: 0",
+    }
 
 
 def test_zeros_of_other_sign_are_counted_apart() -> None:
