@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from starpullm.checks.cases import Asked, Case, find_record
+from starpullm.checks.cases import Asked, Case, find_record, one_record
 from starpullm.checks.check import Check, Needs, check
 from starpullm.checks.place import Place
 from starpullm.checks.result import Result
@@ -30,8 +30,7 @@ class _OneRecord(Check):
 
     def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
         """Yield the first chosen record whose batch the ranks divide."""
-        known = (record for record in asked.records if asked.sub_batches(record, ranks))
-        yield from (Case(record, seed=asked.seed) for record in [*known][:1])
+        return one_record(asked, ranks)
 
 
 @check
