@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from starpullm.checks import parity, references, runs, training
+from starpullm.checks import parity, recorded_run, references, training
 from starpullm.checks.cases import Case, find_record
 from starpullm.checks.check import all_checks
 from starpullm.checks.dependencies.observed_order import ObservedOrder
@@ -269,9 +269,9 @@ def test_a_run_without_its_delays_is_not_written(place: Place, faulty: object, t
 def test_a_recording_names_what_was_trained_and_where(tmp_path: Path, faulty: object) -> None:
     path = tmp_path / "recording.json"
     place = Place(runtime(partition="2x1", scheduler="random"), tmp_path)
-    runs.write_recording(place, **OPTIONS, path=str(path))
+    recorded_run.write_recording(place, **OPTIONS, path=str(path))
     found = json.loads(path.read_text())
-    assert found == runs.record_steps(place, **OPTIONS)
+    assert found == recorded_run.record_steps(place, CASE)
     assert (found["name"], found["configuration"]) == ("tiny, sub-batches 2, tree, 4 steps", "2x1 random")
     assert set(found["tasks"]["step"]) == set(range(STEPS))
 
