@@ -1,1 +1,21 @@
-"""The checks: one file or folder for each claim, with functions that return a result object."""
+"""The checks: a class for each claim, registered in the order of these modules, in which the suite runs them."""
+
+MODULES = (
+    "parity",
+    "accesses",
+    "dependencies.runtime_graph",
+    "dependencies.observed_order",
+    "dependencies.reuse",
+    "tree",
+    "reduction",
+    "underflow",
+    "learning",
+    "same_bits",
+    "pruning",
+    "transfers",
+    "growth",
+    "kernels.check",
+    "kernels.libm",
+    "threads",
+    "sessions",
+)

@@ -3,118 +3,145 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.checks.observer import FindingKind, InstrumentCounts, InstrumentFinding
-from starpullm.checks.result import MAX_LISTED, CheckResult, passed_if
+from starpullm.checks.cases import REPRODUCIBLE, Case
+from starpullm.checks.check import Check, Needs, Where, check
+from starpullm.checks.observer import FindingKind, InstrumentCounts, InstrumentFinding, Observer
+from starpullm.checks.place import Place
+from starpullm.checks.result import Finding, Result
 from starpullm.checks.task_name import TaskName
+from starpullm.checks.training import trace_steps, traced_trainer
 from starpullm.trace import AccessMode, Trace
-
-_AUDIT = {
-    FindingKind.UNDECLARED_READ: "read {handle}, which it hadn't declared to: {count} pages, first at byte {offset}",
-    FindingKind.UNDECLARED_WRITE: "wrote {handle}, which it hadn't declared to: {count} pages, first at byte {offset}",
-    FindingKind.READ_NEVER_HAPPENED: "declared to read {handle} and read no page of it before writing it",
-    FindingKind.WRITE_NEVER_HAPPENED: "declared to write {handle} and wrote no page of it",
-}
-_POISON = {
-    FindingKind.NOT_WRITTEN: "declared to write {handle} and left {count} elements of it as they were, first at byte "
-    "{offset}",
-    FindingKind.POISON_SPREAD: "computed {count} elements of {handle} from memory that no task had written, first at "
-    "byte {offset}",
-}
-_SENTENCES = {**_AUDIT, **_POISON}
+from starpullm.trainer import Instruments
 
 
-@dataclass(frozen=True, slots=True)
-class AccessFinding:
-    """An ``InstrumentFinding`` with the name of its task; None if the access was made outside of tasks."""
+class _Instrumented(Check):
+    """Train with an instrument, and judge what it found in the order of execution."""
 
-    task: TaskName | None
-    handle: str
-    kind: FindingKind
-    offset: int
-    count: int
+    instruments: ClassVar[Instruments]
+    sentences: ClassVar[Mapping[FindingKind, str]]
+    """What the instrument finds; findings of other ones are ignored."""
 
-    def __str__(self) -> str:
-        sentence = _SENTENCES[self.kind].format(handle=self.handle, count=self.count, offset=self.offset)
-        return f"{self.task or 'not a task'} {sentence}"
+    def run(self, place: Place, case: Case) -> Result:
+        """Trace some steps."""
+        with traced_trainer(place, case, instruments=self.instruments) as trainer:
+            trace, observer = trace_steps(trainer, case.seed), Observer(trainer)
+            return self.judge(trace, observer.findings(), observer.counts())
 
-
-@dataclass(frozen=True, kw_only=True)
-class AccessesResult(CheckResult):
-    """Whether tasks did what they declared; ``measured`` counts findings.
-
-    ``compared`` counts the tasks' first accesses to pages, or the elements that were searched for poison. If the
-    instruments have not looked at everything that the trace's tasks declare, ``overlooked`` says at what, and the check
-    has failed. ``findings`` lists the first ``MAX_LISTED`` in the order of execution, because the first is nearest to
-    the cause. ``by_operation`` counts all of them.
-    """
-
-    overlooked: tuple[str, ...]
-    findings: tuple[AccessFinding, ...]
-    by_operation: dict[str, int]
-
-    def detail_lines(self) -> Iterator[str]:
-        """Yield what wasn't looked at, and the findings."""
-        yield from self.overlooked
-        yield from map(str, self.findings)
-        if int(self.measured or 0) > len(self.findings):
-            yield f"… {self.measured:.0f} in all, by operation: " + ", ".join(
-                f"{operation} {count}" for operation, count in self.by_operation.items()
+    def judge(self, trace: Trace, findings: Sequence[InstrumentFinding], counts: InstrumentCounts) -> Result:
+        """Return the verdict; findings and counts are those of the trace's tasks."""
+        named = [
+            (
+                "not a task" if finding.task is None else TaskName.of(trace[finding.task]),
+                self.sentences[finding.kind].format(
+                    handle=finding.handle.name, count=finding.count, offset=finding.offset
+                ),
             )
+            for finding in findings
+            if finding.kind in self.sentences
+        ]
+        looked_at, overlooked = self.overlooked(trace, findings, counts)
+        by_operation = Counter(str(task).partition(" (")[0] for task, _ in named)
+        ran = int((trace.tasks["worker"] >= 0).sum())
+        return self.result(
+            compared=looked_at,
+            findings=[Finding(sentence) for sentence in (*overlooked, *(f"{task} {does}" for task, does in named))],
+            note=f"{ran} tasks with {len(trace.accesses)} accesses"
+            + "".join(f", {operation} {count}" for operation, count in by_operation.most_common()),
+            by_operation=dict(by_operation.most_common()),
+        )
+
+    def overlooked(
+        self, trace: Trace, findings: Sequence[InstrumentFinding], counts: InstrumentCounts
+    ) -> tuple[int, list[str]]:
+        """Return how much the instrument has looked at, and what it has overlooked of what the tasks declare."""
+        raise NotImplementedError
 
 
-def check_accesses(trace: Trace, findings: Sequence[InstrumentFinding], counts: InstrumentCounts) -> AccessesResult:
-    """Evaluate what the access audit found. Passed: every access was declared, and every declared access happened.
+@check
+class Accesses(_Instrumented):
+    """Protect memory except for a task's declared accesses. Passed: each was declared, and each declared one happened.
 
-    The audit sees a task's first access to a page and, if that was a read, the first write. It misses one kind of
-    undeclared access: a read of a handle that is declared as ``WRITE``, on a page to which the task has written before
-    (``check_poison`` finds it if the value matters). A declared access counts as done if it happened on one page. A
-    ``READ_WRITE`` whose pages were all written first counts as never read.
-
-    Findings and counts are those of the trace's tasks, from a trainer with ``Instruments(audit=True)``; those of other
-    instruments are ignored. Every declared access must have been seen on a page, or be a finding.
+    The audit sees a task's first access to a page and, if that was a read, the first write. A declared access counts as
+    done if it happened on one page. A ``READ_WRITE`` whose pages were all written first counts as never read. Every
+    declared access must have been seen on a page, or be a finding. StarPU's own reduction adds in buffers that can't be
+    protected.
     """
-    modes = _modes(trace)  # never REDUX: such a session can't be audited
-    declared = sum(np.count_nonzero(modes & kind) for kind in (AccessMode.READ, AccessMode.WRITE))
-    missed = sum(finding.kind in _NEVER_HAPPENED for finding in findings)
-    least = declared - missed
-    overlooked = [f"the audit saw {counts.pages} accesses to pages, expected at least {least}"]
-    return _judge(
-        "accesses",
-        trace,
-        findings,
-        _AUDIT,
-        (counts.pages, "accesses to pages"),
-        overlooked if counts.pages < least else [],
-    )
+
+    family, unit = "dependencies", "accesses to pages"
+    claim = "no task touches a page that it hasn't declared to, and each declared access was seen on a page"
+    fault = "a task does not access what it declares"
+    cannot_see = "elements within a page; a read after an own write to the same page, unless poison shows it"
+    needs = Needs(Where.ONE_WORKER, ranks=(1, 1), promises=REPRODUCIBLE)
+    instruments = Instruments(audit=True)
+    sentences: ClassVar = {
+        FindingKind.UNDECLARED_READ: "read {handle}, which it hadn't declared to: {count} pages, first at byte "
+        "{offset}",
+        FindingKind.UNDECLARED_WRITE: "wrote {handle}, which it hadn't declared to: {count} pages, first at byte "
+        "{offset}",
+        FindingKind.READ_NEVER_HAPPENED: "declared to read {handle} and read no page of it before writing it",
+        FindingKind.WRITE_NEVER_HAPPENED: "declared to write {handle} and wrote no page of it",
+    }
+
+    def overlooked(
+        self, trace: Trace, findings: Sequence[InstrumentFinding], counts: InstrumentCounts
+    ) -> tuple[int, list[str]]:
+        """Compare the pages that were seen with the declared accesses."""
+        modes = _modes(trace)  # never REDUX: such a session can't be audited
+        declared = sum(np.count_nonzero(modes & kind) for kind in (AccessMode.READ, AccessMode.WRITE))
+        least = declared - sum(finding.kind in _NEVER_HAPPENED for finding in findings)
+        sentence = f"the audit saw {counts.pages} accesses to pages, expected at least {least}"
+        return counts.pages, [sentence] if counts.pages < least else []
 
 
-def check_poison(trace: Trace, findings: Sequence[InstrumentFinding], counts: InstrumentCounts) -> AccessesResult:
-    """Evaluate what happened to poisoned memory. Passed: all of it was written before it was used in a result.
+@check
+class Poison(_Instrumented):
+    """Put signalling NaNs into memory that a task must write, and into what a step leaves behind.
 
     Poisoned are, before each task, the buffers that it declares as ``WRITE`` and, between two steps, the buffers whose
     contents the next step doesn't need. A finding is an element that the task didn't write, or an element that was
-    computed from memory that no task had written. Elements with wrong values aren't found.
-
-    Findings and counts are those of the trace's tasks, from a trainer with ``Instruments(poison=True)``; those of other
-    instruments are ignored. The poison must have been found, right after it was written, in every element of what tasks
-    declare as ``WRITE``, and in buffers between steps.
+    computed from memory that no task had written. The poison must have been found, right after it was written, in every
+    element of what tasks declare as ``WRITE``, and in buffers between steps.
     """
-    modes, elements = _modes(trace), _elements(trace)
-    written, searched = int(elements[modes == AccessMode.WRITE].sum()), int(elements[modes != AccessMode.READ].sum())
-    overlooked = []
+
+    family, unit = "dependencies", "elements"
+    claim = "no task reads memory that nobody wrote, and no task leaves an output unwritten"
+    fault = "memory is read before it is written, or left unwritten"
+    cannot_see = "wrong values; poison that a comparison drops, as in a maximum"
+    needs = Needs(ranks=(1, 1))
+    instruments = Instruments(poison=True)
+    sentences: ClassVar = {
+        FindingKind.NOT_WRITTEN: "declared to write {handle} and left {count} elements of it as they were, first at "
+        "byte {offset}",
+        FindingKind.POISON_SPREAD: "computed {count} elements of {handle} from memory that no task had written, first "
+        "at byte {offset}",
+    }
+
+    def overlooked(
+        self, trace: Trace, findings: Sequence[InstrumentFinding], counts: InstrumentCounts
+    ) -> tuple[int, list[str]]:
+        """Compare the elements that were poisoned and searched with those that the tasks declare."""
+        del findings
+        modes, elements = _modes(trace), _elements(trace)
+        written, searched = (
+            int(elements[modes == AccessMode.WRITE].sum()),
+            int(elements[modes != AccessMode.READ].sum()),
+        )
+        return counts.searched, list(_unlike(counts, written, searched))
+
+
+def _unlike(counts: InstrumentCounts, written: int, searched: int) -> Iterator[str]:
     if counts.poisoned != written:
-        overlooked.append(f"{counts.poisoned} elements were poisoned before tasks, expected {written}")
+        yield f"{counts.poisoned} elements were poisoned before tasks, expected {written}"
     if counts.searched != searched:
-        overlooked.append(f"{counts.searched} elements were searched for poison after tasks, expected {searched}")
+        yield f"{counts.searched} elements were searched for poison after tasks, expected {searched}"
     if counts.poisoned_between == 0:
-        overlooked.append("no element was poisoned between steps, expected some")
-    return _judge("poison", trace, findings, _POISON, (counts.searched, "elements"), overlooked)
+        yield "no element was poisoned between steps, expected some"
 
 
 _NEVER_HAPPENED = (FindingKind.READ_NEVER_HAPPENED, FindingKind.WRITE_NEVER_HAPPENED)
@@ -137,39 +164,3 @@ def _elements(trace: Trace) -> NDArray[np.int64]:
     sizes = np.array([handle.bytes for handle in trace.handles], np.int64) // _ELEMENT_BYTES
     elements: NDArray[np.int64] = sizes[_accesses(trace)["handle"]]
     return elements
-
-
-def _judge(
-    name: str,
-    trace: Trace,
-    findings: Sequence[InstrumentFinding],
-    kinds: Collection[FindingKind],
-    looked_at: tuple[int, str],
-    overlooked: Sequence[str],
-) -> AccessesResult:
-    named = [
-        AccessFinding(
-            None if finding.task is None else TaskName.of(trace[finding.task]),
-            finding.handle.name,
-            finding.kind,
-            finding.offset,
-            finding.count,
-        )
-        for finding in findings
-        if finding.kind in kinds
-    ]
-    ran, (count, unit) = int((trace.tasks["worker"] >= 0).sum()), looked_at
-    found = f"{ran} tasks with {len(trace.accesses)} accesses, {count} {unit}, {len(named)} findings"
-    return AccessesResult(
-        name=name,
-        outcome=passed_if(not named and not overlooked),
-        finding="; ".join([*overlooked[:1], found]),
-        compared=count,
-        unit=unit,
-        measured=len(named),
-        overlooked=tuple(overlooked),
-        findings=tuple(named[:MAX_LISTED]),
-        by_operation=dict(
-            Counter(entry.task.operation if entry.task else "not a task" for entry in named).most_common()
-        ),
-    )

@@ -55,20 +55,27 @@ class BitDifference:
         """Number of elements of the tensor."""
         return math.prod(self.shape)
 
-    def lines(self) -> Iterator[str]:
-        """Yield the lines that describe the difference."""
-        percentage = 100 * self.differing / self.elements
+    def rows(self) -> dict[str, str]:
+        """Return the rows of a finding; a scalar has fewer."""
+        rows = {}
         if self.shape:
-            yield f"{self.differing} of {self.elements} elements {self.shape} differ ({percentage:.3g} %)"
-            yield f"the first is element {self.index}, {list(self.position)}"
+            percentage = 100 * self.differing / self.elements
+            rows["differ"] = f"{self.differing} of {self.elements} elements {self.shape} ({percentage:.3g} %)"
+            rows["first element"] = f"{self.index}, {list(self.position)}"
         distance = "" if self.ulps is None else f", {self.ulps} ULP off"
-        yield (
-            f"expected 0x{self.expected_bits} ({np.float32(self.expected)!s}), "
-            f"found 0x{self.found_bits} ({np.float32(self.found)!s}){distance}"
-        )
+        rows["expected"] = f"0x{self.expected_bits} ({np.float32(self.expected)!s})"
+        rows["found"] = f"0x{self.found_bits} ({np.float32(self.found)!s}){distance}"
         if self.shape:
             counts = ", ".join(map(str, self.ulp_counts)) or "none"
-            yield f"elements by ULPs off: {counts}; zeros of other sign: {self.zero_signs}; NaNs: {self.nans}"
+            rows["elements by ULPs off"] = f"{counts}; zeros of other sign: {self.zero_signs}; NaNs: {self.nans}"
+        return rows
+
+    def facts(self) -> dict[str, int | str]:
+        """Return how far the elements are off, for programs: the first one, and the most, as they are counted."""
+        return {
+            "ulps_of_first": "NaN" if self.ulps is None else self.ulps,
+            "ulps_at_most": max((count.largest for count in self.ulp_counts), default=0),
+        }
 
 
 def compare_bits(expected: NDArray[np.float32], found: NDArray[np.float32]) -> BitDifference | None:

@@ -9,53 +9,25 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from starpullm.checks.result import CheckResult, Outcome
-from starpullm.checks.runs import Place
-from starpullm.checks.workplace import Workplace
+from starpullm.checks.place import Place, Workplace
+from starpullm.checks.result import Result, worst_of
 from starpullm.machine import inspect_machine
 from starpullm.processes import pool
 from starpullm.processes.children import Child, find_function
 from starpullm.processes.pool import DEFAULT_TIME_LIMIT, MAX_TIME_LIMIT, Costs, RuntimeConfiguration
 from starpullm.processes.progress import report_phase
-from starpullm.processes.ranks import rank_list
 from starpullm.runtime import Runtime
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
 
-__all__ = ["DEFAULT_TIME_LIMIT", "MAX_TIME_LIMIT", "CheckReport", "Costs", "Pool", "RuntimeConfiguration"]
+__all__ = ["DEFAULT_TIME_LIMIT", "MAX_TIME_LIMIT", "Costs", "Pool", "RuntimeConfiguration"]
 
 _Report: TypeAlias = dict[str, Any]
-"""A `CheckReport` as JSON values."""
-
-
-@dataclass(frozen=True)
-class CheckReport:
-    """A check's result as it comes from the child: its main fields, its lines of text, and all fields as JSON."""
-
-    name: str
-    outcome: Outcome
-    finding: str
-    lines: tuple[str, ...]
-    details: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, result: CheckResult) -> CheckReport:
-        """Return the report of a result."""
-        return cls(result.name, result.outcome, result.finding, tuple(result.describe()), result.as_json())
-
-    @classmethod
-    def from_json(cls, report: _Report) -> CheckReport:
-        """Return the report that `as_json` has described."""
-        return cls(**{**report, "outcome": Outcome(report["outcome"]), "lines": tuple(report["lines"])})
-
-    def as_json(self) -> _Report:
-        """Return the report as JSON values."""
-        return {**vars(self), "outcome": self.outcome.value}
+"""A `Result` as JSON values."""
 
 
 def machine_in_child(environment: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -81,9 +53,7 @@ def _answer_checks(
 
         def answer(request: Mapping[str, Any]) -> _Report | None:
             report_phase(f"running {request['function']}")
-            result: CheckResult | None = find_function(request)(place, **request["arguments"])
-            report = None if result is None else CheckReport.of(result).as_json()
-            return worst_report(comm.allgather(report)) if comm and report else report
+            return _answer(find_function(request)(place, **request["arguments"]), comm)
 
         yield None, answer
 
@@ -98,10 +68,15 @@ def _answer_alone(
 
     def answer(request: Mapping[str, Any]) -> _Report | None:
         report_phase(f"running {request['function']}")
-        report = CheckReport.of(find_function(request)(workplace, **request["arguments"])).as_json()
-        return worst_report(comm.allgather(report)) if comm else report
+        return _answer(find_function(request)(workplace, **request["arguments"]), comm)
 
     yield None, answer
+
+
+def _answer(result: Result | None, comm: Comm | None) -> _Report | None:
+    """Return the report of a check, of all ranks the worst one; None if there is none."""
+    results = [found for found in (comm.allgather(result) if comm else [result]) if found is not None]
+    return worst_of(results).as_json() if results else None
 
 
 def _own_directory(comm: Comm | None, directory: str) -> Path:
@@ -123,21 +98,10 @@ def _describe_machine(comm: None) -> Iterator[tuple[dict[str, Any], Callable[[ob
     yield inspect_machine().as_json(), lambda request: None
 
 
-_OUTCOMES = [Outcome.FAILED, Outcome.INCONCLUSIVE, Outcome.NOT_COMPARABLE, Outcome.PASSED]
-
-
-def worst_report(reports: Sequence[_Report]) -> _Report:
-    """Return the first of the ranks' reports with the worst outcome, and which ranks have the same one."""
-    worst = min(reports, key=lambda report: _OUTCOMES.index(Outcome(report["outcome"])))
-    same = [rank for rank, report in enumerate(reports) if report["lines"] == worst["lines"]]
-    heading = [] if len(same) == len(reports) else [f"on {rank_list(same)} of {len(reports)}:"]
-    return {**worst, "lines": [*heading, *worst["lines"]], "details": {**worst["details"], "of_ranks": same}}
-
-
 class Pool(pool.Pool):
-    """A pool of children that run checks; the values of their answers are reports, or None.
+    """A pool of children that run checks; the values of their answers are results, or None.
 
     A check gets a ``Place``, or without a runtime a ``Workplace``.
     """
 
-    services = pool.Services(_answer_checks, _answer_alone, CheckReport.from_json)
+    services = pool.Services(_answer_checks, _answer_alone, Result.from_json)

@@ -10,30 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from starpullm.binding import prototypes
-from starpullm.checks.result import CheckResult, Outcome
+from starpullm.checks.result import Finding, Result, judged
 
 NUM_INPUTS = 2**32
 """Number of binary32 values."""
 
 _PART = 2**18
-
-
-@dataclass(frozen=True, kw_only=True)
-class LibmResult(CheckResult):
-    """How the vector version of a function in C compares; ``compared`` and ``measured`` count inputs.
-
-    ``first_difference`` is the bit pattern of the first input whose results differ, if any.
-    """
-
-    unit: str = "inputs"
-    function: str
-    level: str
-    inputs: int
-    first_difference: int | None
-    seconds: float
 
 
 def vector_levels() -> tuple[str, ...]:
@@ -48,7 +32,7 @@ def check_libm(
     every: int = 1,
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
-) -> LibmResult:
+) -> Result:
     """Compare a level's vector version of a function with libm's own at all 2^32 inputs.
 
     Passed: all inputs were compared and have results with the same bits. Two NaNs are equal, whatever their payloads.
@@ -76,24 +60,17 @@ def check_libm(
     inputs = len(parts) * _PART
     differences = sum(number for number, _ in parts)
     first = min((pattern for _, pattern in parts if pattern is not None), default=None)
-    if differences:
-        outcome = Outcome.FAILED
-        finding = f"{differences:,} of {inputs:,} inputs have other bits, the first {first:#010x}"
-    elif inputs < NUM_INPUTS:
-        outcome, finding = Outcome.INCONCLUSIVE, f"{inputs:,} of {NUM_INPUTS:,} inputs have the same bits"
-    else:
-        outcome, finding = Outcome.PASSED, f"all {inputs:,} inputs have the same bits"
-    return LibmResult(
-        name=f"{function} of {level}",
-        outcome=outcome,
-        finding=finding,
+    return judged(
+        check=f"{function} of {level}",
+        unit="inputs",
+        fault="results have other bits than libm's",
         compared=inputs,
-        measured=differences,
-        function=function,
-        level=level,
-        inputs=inputs,
-        first_difference=first,
-        seconds=time.monotonic() - begin,
+        findings=[] if first is None else [Finding(f"the first of input {first:#010x}")],
+        count=differences,
+        undecided="" if inputs == NUM_INPUTS else f"{inputs:,} of {NUM_INPUTS:,} inputs have the same bits",
+        family="kernels",
+        claim="the vector version has libm's bits at every input",
+        facts={"first_difference": first, "seconds": time.monotonic() - begin},
     )
 
 

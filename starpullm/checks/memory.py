@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from starpullm.binding import allocations
 from starpullm.binding.allocations import Site
 from starpullm.binding.library import find_library
-from starpullm.checks.result import MAX_LISTED, CheckResult, listed, passed_if
+from starpullm.checks.result import Finding, Result
 
 KEPT_PER_THREAD = 1
 """Allocations that a place in the library may leave for each thread: a thread renews its scratch memory when it needs
@@ -59,23 +60,23 @@ class Leak:
         return ": ".join(filter(None, (self.operation, self.place, left)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class GrowthResult(CheckResult):
-    """What repetitions have left; ``compared`` counts the library's allocations, ``measured`` the leaks."""
+class Growth(NamedTuple):
+    """What repetitions have left: the library's leaks, then those of other modules, then other resources."""
 
-    unit: str = "allocations"
     repeated: str
-    repetitions: int
-    leaks: tuple[Leak, ...]
+    compared: int
+    """The library's allocations."""
+    leaks: Sequence[Leak]
 
-    def detail_lines(self) -> Iterator[str]:
-        """Yield the leaks: the library's, then those of other modules, then other resources."""
-        yield from listed(self.leaks[:MAX_LISTED], len(self.leaks))
+    def judged_by(self, verdict: Callable[..., Result]) -> Result:
+        """Return a check's verdict."""
+        findings = [Finding(str(leak)) for leak in self.leaks]
+        return verdict(compared=self.compared, findings=findings, note=self.repeated)
 
 
-def check_growth(
+def find_growth(
     repeated: str, repeat: Callable[[int], None], *, warm_up: int, repetitions: int, renewals: int
-) -> GrowthResult:
+) -> Growth:
     """Compare what repetitions allocate with what of it has been freed after some more repetitions.
 
     The process must have preloaded the library of ``binding.allocations``. A leak is:
@@ -107,25 +108,25 @@ def check_growth(
         If the library under test has allocated nothing.
     """
     leaks, made = _repeat(repeat, warm_up, repetitions, renewals, OBJECTS_KEPT)
-    return _result(f"{repetitions} {repeated}", repeated, repetitions, leaks, made)
+    return Growth(f"{repetitions} {repeated}", made, leaks)
 
 
-def check_operations(
+def find_growth_of_each(
     operations: Mapping[str, Callable[[], object]],
     *,
     warm_up: int = 3,
     repetitions: int = 10,
     renewals: int = 3,
     pools: bool = False,
-) -> GrowthResult:
-    """Repeat each of several operations, and find as ``check_growth`` what it leaves; a leak says whose it is.
+) -> Growth:
+    """Repeat each of several operations, and find as ``find_growth`` what it leaves; a leak says whose it is.
 
     Parameters
     ----------
     operations
         By their names, for messages. After each call everything is there again that the next one needs.
     warm_up, repetitions, renewals
-        As for ``check_growth``; of each operation.
+        As for ``find_growth``; of each operation.
     pools
         Whether other modules have pools that may grow in so few repetitions, as StarPU-MPI and MPI do for messages of
         ranks that are ahead. Then only what the library allocates is compared, by itself or through the C library.
@@ -133,7 +134,7 @@ def check_operations(
     Raises
     ------
     StateError, InvalidArgumentError
-        As for ``check_growth``.
+        As for ``find_growth``.
     """
     leaks: list[Leak] = []
     compared = 0
@@ -151,8 +152,7 @@ def check_operations(
             compared += made
     finally:
         gc.unfreeze()
-    repeated = f"{len(operations)} operations"
-    return _result(f"{repeated}, {repetitions} times each", repeated, repetitions, leaks, compared)
+    return Growth(f"{len(operations)} operations, {repetitions} times each", compared, leaks)
 
 
 def _repeat(
@@ -191,19 +191,6 @@ def _compared(own: str, pools: bool) -> list[Site]:
 
 def _is_libc(site: Site) -> bool:
     return Path(site.module).name.startswith("libc.")
-
-
-def _result(what: str, repeated: str, repetitions: int, leaks: Sequence[Leak], compared: int) -> GrowthResult:
-    return GrowthResult(
-        name="memory growth",
-        outcome=passed_if(not leaks),
-        finding=f"{len(leaks)} leaks in {what}" + (f"; {leaks[0]}" if leaks else ""),
-        compared=compared,
-        measured=len(leaks),
-        repeated=repeated,
-        repetitions=repetitions,
-        leaks=tuple(leaks),
-    )
 
 
 def leaking_places(sites: Sequence[Site], own: str, repetitions: int) -> list[tuple[Site, ...]]:

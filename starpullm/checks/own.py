@@ -10,30 +10,17 @@ import importlib.util
 import linecache
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from starpullm.checks.result import CheckResult, Outcome
-from starpullm.checks.runs import Place
+from starpullm.checks.place import Place
+from starpullm.checks.result import Finding, Outcome, Result
 from starpullm.processes.children import find_function
 from starpullm.processes.progress import report_phase
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnResult(CheckResult):
-    """What a function without a result has asserted; ``compared`` counts the assert statements that were reached."""
-
-    unit: str = "assertions"
-    lines: tuple[str, ...] = ()
-
-    def detail_lines(self) -> Iterator[str]:
-        """Yield the place and the values of the assertion that failed."""
-        yield from self.lines
-
-
-def run_own(place: Place, *, location: Mapping[str, str], arguments: Mapping[str, Any]) -> CheckResult | None:
+def run_own(place: Place, *, location: Mapping[str, str], arguments: Mapping[str, Any]) -> Result | None:
     """Call a function by its location, and return its result, or that of its assertions if it returns nothing.
 
     The result is None if it asserts nothing either. On several ranks a failed assertion is raised: the other ranks may
@@ -44,7 +31,7 @@ def run_own(place: Place, *, location: Mapping[str, str], arguments: Mapping[str
     report_phase(f"running {function.__name__}")
     before = _PASSES.count
     try:
-        result: CheckResult | None = function(place, **arguments)
+        result: Result | None = function(place, **arguments)
     except AssertionError as error:
         if place.runtime.ranks > 1:
             raise
@@ -56,27 +43,23 @@ def run_own(place: Place, *, location: Mapping[str, str], arguments: Mapping[str
         count = 1  # a function such as numpy.testing.assert_allclose
     if count == 0:
         return None
-    return OwnResult(
-        name=function.__name__,
-        outcome=Outcome.PASSED,
-        finding=f"{count} assertion{'s' * (count > 1)} held",
-        compared=count,
-        measured=None,
-    )
+    sentence = f"{count} assertion{'s' * (count > 1)} held"
+    return Result(check=function.__name__, outcome=Outcome.PASSED, compared=count, unit="assertions", sentence=sentence)
 
 
-def _failed(name: str, error: AssertionError, count: int) -> OwnResult:
-    """Return the result of an assertion that failed, with the last lines of code that led to it."""
+def _failed(name: str, error: AssertionError, count: int) -> Result:
+    """Return the result of an assertion that failed, with its values and the last lines of code that led to it."""
     frames = traceback.extract_tb(error.__traceback__)[1:]
     message = str(error).splitlines() or ["an assertion failed"]
     places = [f"{frame.filename}:{frame.lineno}: in {frame.name}: {frame.line}" for frame in frames]
-    return OwnResult(
-        name=name,
+    return Result(
+        check=name,
         outcome=Outcome.FAILED,
-        finding=message[0],
         compared=count,
-        measured=None,
-        lines=(*message[1:], *places),
+        unit="assertions",
+        sentence=message[0],
+        findings=tuple(map(Finding, (*message, *places))),
+        count=1,
     )
 
 
@@ -115,8 +98,3 @@ def _import_rewritten(name: str, path: Path) -> None:
     except BaseException:
         del sys.modules[name]  # as `import` does: otherwise a later call would find a module without its functions
         raise
-
-
-def is_own(function: Callable[..., object]) -> bool:
-    """Return whether a function is a user's: not one of this package."""
-    return function.__module__.partition(".")[0] != __package__.partition(".")[0]

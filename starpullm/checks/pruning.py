@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from starpullm.checks.cases import Case, find_record
+from starpullm.checks.check import Check, Needs, check
 from starpullm.checks.observer import Observer, SessionShare
-from starpullm.checks.result import CheckResult
-from starpullm.checks.runs import Place, find_record, new_trainer, own_batch
+from starpullm.checks.place import Place
+from starpullm.checks.result import Result
 from starpullm.checks.statements import Statements
+from starpullm.checks.training import own_batch, traced_trainer
 
 _SLOTS = 2
 """Steps in flight."""
@@ -88,32 +91,37 @@ def expected_exchanged(shape: Shape, rank: int) -> int:
     return exchanged
 
 
-def share_of_ranks(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> CheckResult:
-    """Compare what this rank registers, submits and exchanges with what a rank must, whatever the number of ranks."""
-    statements = Statements("share of ranks")
-    golden = find_record(record)
-    options = {"sub_batches": sub_batches, "reduction": reduction, "steps_in_flight": _SLOTS}
-    with new_trainer(place, golden, keep_activations=False, trace=True, **options) as trainer:
-        shares: list[SessionShare] = []
-        for number in range(2):
-            trainer.submit(*own_batch(trainer, seed, number))
-            shares.append(Observer(trainer).share())
-        trace = trainer.trace()
-    updates = Counter(task.rank for task in trace if task.operation == "adamw_update" and task.step == 0)
-    shape = Shape(
-        layers=golden.model.num_layers,
-        sub_batches=sub_batches,
-        reduction=reduction,
-        owned=tuple(updates[rank] for rank in range(place.runtime.ranks)),
-    )
-    rank = place.runtime.rank
-    first, second = shares
-    statements.equal("handles", expected_handles(shape, rank), first.handles)
-    statements.equal("handles after another step", first.handles, second.handles)
-    expected = expected_submitted(shape, rank), expected_exchanged(shape, rank)
-    statements.equal("tasks of step 0, and exchanges", expected, (first.submitted, first.exchanged))
-    two_steps = (2 * expected[0], 2 * expected[1])
-    statements.equal("tasks of two steps, and exchanges", two_steps, (second.submitted, second.exchanged))
-    ran = sum(task.rank == rank and task.worker >= 0 for task in trace)
-    statements.equal("tasks that workers of this rank have run", two_steps[0], ran)
-    return statements.result()
+@check
+class SharesOfRanks(Check):
+    """Compare what each rank registers, submits and exchanges with what a rank must, whatever the number of ranks."""
+
+    family, unit = "dependencies", "statements"
+    claim = "a rank has the handles, tasks and exchanges that follow from its own sub-batches and neighbours"
+    fault = "a rank has other handles, tasks or exchanges than it must"
+    cannot_see = "handles and exchanges that the library doesn't count"
+    needs = Needs(ranks=(2, None))
+
+    def run(self, place: Place, case: Case) -> Result:
+        """Submit two steps, and ask the library after each."""
+        rank, ranks = place.runtime.rank, range(place.runtime.ranks)
+        statements = Statements()
+        with traced_trainer(place, case, steps_in_flight=_SLOTS) as trainer:
+            shares: list[SessionShare] = []
+            for number in range(2):
+                trainer.submit(*own_batch(trainer, case.seed, number))
+                shares.append(Observer(trainer).share())
+            trace = trainer.trace()
+        updates = Counter(task.rank for task in trace if task.operation == "adamw_update" and task.step == 0)
+        layers = find_record(case.record).model.num_layers
+        owned = tuple(updates[other] for other in ranks)
+        shape = Shape(layers=layers, sub_batches=case.sub_batches, reduction=case.reduction, owned=owned)
+        first, second = shares
+        statements.equal("handles", expected_handles(shape, rank), first.handles)
+        statements.equal("handles after another step", first.handles, second.handles)
+        expected = expected_submitted(shape, rank), expected_exchanged(shape, rank)
+        statements.equal("tasks of step 0, and exchanges", expected, (first.submitted, first.exchanged))
+        two_steps = (2 * expected[0], 2 * expected[1])
+        statements.equal("tasks of two steps, and exchanges", two_steps, (second.submitted, second.exchanged))
+        ran = sum(task.rank == rank and task.worker >= 0 for task in trace)
+        statements.equal("tasks that workers of this rank have run", two_steps[0], ran)
+        return self.result(compared=statements.compared, findings=statements.wrong)

@@ -1,13 +1,26 @@
-"""A recorded run as JSON values: its tasks and the critical path. Reports draw it."""
+"""A recorded run of all ranks as JSON values: its tasks and the critical path. Reports draw it."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from starpullm.checks.dependencies import required_edges
+from starpullm.checks.cases import Case, find_record
+from starpullm.checks.dependencies.required_order import required_edges
+from starpullm.checks.place import Place
+from starpullm.checks.training import STEPS, trace_steps, traced_trainer
+from starpullm.processes.clocks import read_clock
 from starpullm.trace import Trace
+from starpullm.traces.merge import on_one_clock
+
+MAX_RECORDED = 4
+"""Configurations of which a report has a recording, at most."""
+
+MAX_RECORDED_PARAMETERS = 10**7
+"""Of a model that is recorded for a report, because its steps take time and memory of their own."""
 
 _COLUMNS = ("operation", "step", "sub_batch", "layer", "rank", "worker")
 
@@ -39,3 +52,20 @@ def recorded_run(trace: Trace, *, name: str, configuration: str) -> dict[str, An
         "tasks": columns,
         "critical_path": path,
     }
+
+
+def record_steps(place: Place, case: Case) -> dict[str, Any]:
+    """Return the recording of ``STEPS`` steps of all ranks, which all call this."""
+    runtime = place.runtime
+    with traced_trainer(place, case) as trainer:
+        began = read_clock(runtime.comm)
+        trace = on_one_clock(trace_steps(trainer, case.seed), runtime.comm, began, read_clock(runtime.comm))
+    name = f"{find_record(case.record).name}, sub-batches {case.sub_batches}, {case.reduction}, {STEPS} steps"
+    return recorded_run(trace, name=name, configuration=str(place))
+
+
+def write_recording(place: Place, *, path: str, **case: Any) -> None:
+    """Write the recording of a case to a JSON file."""
+    recording = record_steps(place, Case(**case))
+    if place.runtime.rank == 0:
+        Path(path).write_text(json.dumps(recording))

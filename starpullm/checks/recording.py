@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from starpullm.checks.llmc import run_llmc, train_llmc
-from starpullm.checks.parity import make_inputs
+from starpullm.checks.training import make_inputs
 from starpullm.data.generator import generate_checkpoint, generated_tokens_sha256
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.atomic import atomic_write

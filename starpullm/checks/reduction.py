@@ -1,35 +1,25 @@
-"""What each reduction promises, and the error of every parameter gradient, compared with the bound of its sum."""
+"""The error of every parameter gradient, compared with the bound of its sum."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from starpullm.checks.cases import Case, find_record
+from starpullm.checks.check import Check, check
+from starpullm.checks.execution_order import execution_order
+from starpullm.checks.place import Place
 from starpullm.checks.reference64 import GradientReference, ReadTensor, gradient_references
-from starpullm.checks.result import CheckResult, Outcome
+from starpullm.checks.result import Finding, Result
+from starpullm.checks.training import case_trainer, on_rank_0, own_batch
+from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.model import ModelConfig
 from starpullm.golden.records import layer_name
-
-
-class Promise(Enum):
-    """What a reduction mode promises about the bits of its sums; the strongest promise first."""
-
-    BITWISE = "bitwise"  # those of the golden run
-    FIXED_BITS = "fixed bits"  # the same in every run, on any partition and number of ranks
-    BOUNDED = "bounded"  # within the bound of a sum in any order
-
-
-PROMISES: Mapping[str, Promise] = {
-    "ordered": Promise.BITWISE,
-    "tree": Promise.FIXED_BITS,
-    "redux": Promise.BOUNDED,
-}
-"""The promise of each reduction mode of ``Trainer``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +64,6 @@ class TensorError:
             f"{self.ratio:.3g} of its limit; {self.num_beyond} of {self.num_elements} elements beyond it"
         )
         return f"{line}; {', '.join(map(str, self.explained_by))}" if self.explained_by else line
-
-
-@dataclass(frozen=True, kw_only=True)
-class GradientErrorResult(CheckResult):
-    """The error of every gradient; ``measured`` is the largest error ÷ limit, and ``limit`` is 1.
-
-    ``compared`` counts elements. ``tensors`` are in the order in which gradients are completed.
-    """
-
-    unit: str = "elements"
-    tensors: tuple[TensorError, ...]
-
-    def detail_lines(self) -> Iterator[str]:
-        """Yield the tensors beyond their limit, or if there are none, the one that is nearest to it."""
-        beyond = [tensor for tensor in self.tensors if tensor.num_beyond]
-        nearest = max(self.tensors, key=lambda tensor: tensor.ratio, default=None)
-        yield from map(str, beyond or ([nearest] if nearest else []))
 
 
 def gradient_error(
@@ -160,74 +133,102 @@ def multiplicities(
     return tuple(Multiplicity(name, int(n)) for name, n in zip(contributions, times, strict=True))
 
 
-def check_gradients(
-    tensor: ReadTensor, config: ModelConfig, inputs: NDArray[np.integer], *, sub_batches: int = 1
-) -> GradientErrorResult:
-    """Compare every parameter gradient of the last step with its sum in float64; ``reference64`` derives the bound.
+@check
+class GradientBounds(Check):
+    """Compare every gradient with its sum in float64, by the bound that ``reference64`` derives.
 
-    For a gradient beyond its limit the result says which sub-batches it doesn't contain exactly once, if that explains
-    the error.
-
-    Parameters
-    ----------
-    tensor
-        ``Trainer.tensor`` of a trainer with ``keep_activations``, after a step.
-    config
-        The model's sizes.
-    inputs
-        Input ids of that step (B, T).
-    sub_batches
-        S, that of the trainer.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If the sub-batches don't divide B.
+    What is measured is the largest error ÷ bound. For a gradient beyond its bound the result says which sub-batches it
+    doesn't contain exactly once, if that explains the error.
     """
-    batch_size = len(inputs)
-    if sub_batches < 1 or batch_size % sub_batches:
-        raise InvalidArgumentError(f"sub_batches: found {sub_batches}, expected a divisor of {batch_size}")
-    errors = []
-    with np.errstate(invalid="ignore"):
-        for name, layer, reference in gradient_references(tensor, config, inputs):
-            label = layer_name(name, layer)
-            actual = tensor("grads", name, layer)
-            error = gradient_error(label, actual, reference)
-            if error.num_beyond and sub_batches > 1:
-                parts = _sub_batch_references(tensor, config, inputs, sub_batches, (name, layer))
-                found = multiplicities(actual, parts) or ()
-                error = gradient_error(label, actual, reference, tuple(entry for entry in found if entry.times != 1))
-            errors.append(error)
-    worst = max(error.ratio for error in errors)
-    outcome, finding = _judge(errors)
-    return GradientErrorResult(
-        name="gradient error",
-        outcome=outcome,
-        finding=finding,
-        compared=sum(error.num_elements for error in errors),
-        measured=worst,
-        limit=1,
-        tensors=tuple(errors),
-    )
+
+    family, unit = "reduction", "elements"
+    claim = "every gradient is within the error bound of its sum"
+    fault = "gradients are beyond the error bounds of their sums"
+    cannot_see = "errors of the activations, from which the float64 sums are computed"
+
+    def run(self, place: Place, case: Case) -> Result:
+        """Compare the gradients of the second step, or of the first one if one of these isn't finite.
+
+        Such a gradient would make the parameters, and so the reference of the second step, not finite either.
+        """
+        golden = find_record(case.record)
+        with case_trainer(place, case) as trainer:
+            number = 0
+            trainer.step(*own_batch(trainer, case.seed, number))
+            if on_rank_0(trainer, partial(_are_gradients_finite, trainer.config.num_layers)):
+                number = 1
+                trainer.step(*own_batch(trainer, case.seed, number))
+            inputs, _ = generate_tokens(case.seed, number, golden.batch_size, golden.seq_len, golden.model.vocab_size)
+            sub_batches = place.runtime.ranks * case.sub_batches
+            return on_rank_0(trainer, lambda tensor: self.judge(tensor, trainer.config, inputs, sub_batches))
+
+    def judge(
+        self, tensor: ReadTensor, config: ModelConfig, inputs: NDArray[np.integer], sub_batches: int = 1
+    ) -> Result:
+        """Compare every parameter gradient of the last step with its sum; arguments as ``errors``."""
+        errors = self.errors(tensor, config, inputs, sub_batches)
+        return self.of_errors(errors, sum(error.num_elements for error in errors))
+
+    def errors(
+        self, tensor: ReadTensor, config: ModelConfig, inputs: NDArray[np.integer], sub_batches: int
+    ) -> list[TensorError]:
+        """Return the error of each parameter gradient.
+
+        Parameters
+        ----------
+        tensor
+            ``Trainer.tensor`` of a trainer with ``keep_activations``, after a step.
+        config
+            The model's sizes.
+        inputs
+            Input ids of that step (B, T).
+        sub_batches
+            S, that of the trainer.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If the sub-batches don't divide B.
+        """
+        if sub_batches < 1 or len(inputs) % sub_batches:
+            raise InvalidArgumentError(f"sub_batches: found {sub_batches}, expected a divisor of {len(inputs)}")
+        errors = []
+        with np.errstate(invalid="ignore"):
+            for name, layer, reference in gradient_references(tensor, config, inputs):
+                label, actual = layer_name(name, layer), tensor("grads", name, layer)
+                error = gradient_error(label, actual, reference)
+                if error.num_beyond and sub_batches > 1:
+                    parts = _sub_batch_references(tensor, config, inputs, sub_batches, (name, layer))
+                    found = multiplicities(actual, parts) or ()
+                    wrong = tuple(entry for entry in found if entry.times != 1)
+                    error = gradient_error(label, actual, reference, wrong)
+                errors.append(error)
+        return errors
+
+    def of_errors(self, errors: Sequence[TensorError], compared: int) -> Result:
+        """Return the verdict: what isn't finite is a failure, a sum without a bound isn't."""
+        worst = max(error.ratio for error in errors)
+        beyond = [error for error in errors if error.num_beyond]
+        notes = [f"{len(errors)} gradients, the largest error is {worst:.3g} of its bound"]
+        if not_finite := sum(error.num_not_finite > 0 for error in errors):
+            notes.append(f"{not_finite} have values that aren't finite")
+        if without := sum(error.num_without_reference > 0 for error in errors):
+            notes.append(f"{without} have no reference, because the step's activations aren't finite")
+        bounded = all(error.is_bounded for error in errors)
+        return self.result(
+            compared=compared,
+            findings=[Finding(str(error)) for error in beyond],
+            measured=worst,
+            limit=1,
+            undecided="" if bounded else "so many terms that no bound is known",
+            note="; ".join(notes),
+            tensors=[asdict(error) for error in errors],
+        )
 
 
-def _judge(errors: Sequence[TensorError]) -> tuple[Outcome, str]:
-    """Return the outcome and the finding: what isn't finite is a failure, a sum without a bound isn't."""
-    beyond = sum(error.num_beyond > 0 for error in errors)
-    finding = f"{len(errors)} gradients, {beyond} beyond their limit"
-    if not beyond:
-        if all(error.is_bounded for error in errors):
-            return Outcome.PASSED, f"{finding}; the largest error is {max(error.ratio for error in errors):.3g} of it"
-        return Outcome.INCONCLUSIVE, "so many terms that no bound is known"
-    not_finite = sum(error.num_not_finite > 0 for error in errors)
-    without_reference = sum(error.num_without_reference > 0 for error in errors)
-    if not_finite:
-        finding += f"; {not_finite} have values that aren't finite"
-    if without_reference:
-        finding += f"; {without_reference} have no reference, because the step's activations aren't finite"
-    if not not_finite and not without_reference:
-        finding += f"; the largest error is {max(error.ratio for error in errors):.3g} of it"
-    return Outcome.FAILED, finding
+def _are_gradients_finite(num_layers: int, tensor: ReadTensor) -> bool:
+    keys = (key for key in execution_order(num_layers) if key[0] == "grads")
+    return all(np.isfinite(tensor(*key)).all() for key in keys)
 
 
 def _sub_batch_references(

@@ -2,51 +2,245 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from starpullm.checks.bits import BitDifference, compare_bits
-from starpullm.checks.result import MAX_LISTED, CheckResult, listed, passed_if
+from starpullm.checks.bits import compare_bits
+from starpullm.checks.cases import PROMISES, REPRODUCIBLE, Asked, Case, Promise, record_cases
+from starpullm.checks.check import Arrays, Check, Needs, Where, check
+from starpullm.checks.dependencies.observed_order import ObservedOrder
+from starpullm.checks.isolation import RuntimeConfiguration
+from starpullm.checks.place import Place
+from starpullm.checks.result import Finding, Outcome, Result
+from starpullm.checks.training import STEPS, case_trainer, named_tensors, own_batch, trace_steps, traced_trainer
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
+from starpullm.files.checkpoint import read_checkpoint
+from starpullm.golden.records import split_layers
 from starpullm.trace import Trace
+from starpullm.trainer import Instruments, Trainer
 
 MAX_DELAY_US = 200
 """For perturbed runs: longer than most tasks of the small records, so that delays decide which of them run together."""
 
-Tensors: TypeAlias = Mapping[str, NDArray[np.float32]]
+PERTURBED_RECORDS = 2
+"""Number of records that are run with delays; the runs are many, one for each scheduler."""
+
+_STATE = ("params", "m", "v")
 
 
-@dataclass(frozen=True, slots=True)
-class RunDifference:
-    """A tensor of one run whose bits differ from those of another run."""
+class SameBits(Check):
+    """Compare the tensors of all runs with those of the first one, bit for bit."""
 
-    run: str
-    against: str
-    tensor: str
-    difference: BitDifference
+    unit = "tensors"
 
-    def __str__(self) -> str:
-        return f"{self.run}, {self.tensor}, compared with {self.against}: " + "; ".join(self.difference.lines())
+    def compare(self, runs: Mapping[str, Arrays]) -> Result:
+        """Return the verdict on the tensors of runs, by names that say how they ran.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If the names, types or shapes of tensors differ.
+        """
+        (first, expected), *others = runs.items()
+        findings: list[Finding] = []
+        facts: dict[str, Any] = {}
+        for run, tensors in others:
+            if set(tensors) != set(expected):
+                raise InvalidArgumentError(f"{run}: found tensors {sorted(tensors)}, expected {sorted(expected)}")
+            for tensor, values in expected.items():
+                difference = compare_bits(values, tensors[tensor])
+                if difference:
+                    findings.append(Finding(f"{tensor} of {run}, compared with {first}", difference.rows()))
+                    facts = facts or difference.facts()
+        compared = len(expected) * len(others)
+        return self.result(compared=compared, findings=findings, note=f"{len(runs)} runs", runs=list(runs), **facts)
+
+    def together(self, parts: Mapping[str, Arrays]) -> Result:
+        """Compare the runs."""
+        return self.compare(parts)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SameBitsResult(CheckResult):
-    """Whether several runs have the bits of the first one; ``compared`` and ``measured`` count tensors.
+@check
+class BitStability(SameBits):
+    """Compare the gradients of all partitions, schedulers and ranks; of ``ordered`` also of all numbers of sub-batches.
 
-    ``differences`` lists the first ``MAX_LISTED``.
+    Several ranks are also compared with one process that has the sub-batches of all of them.
     """
 
-    unit: str = "tensors"
-    runs: tuple[str, ...]
-    differences: tuple[RunDifference, ...]
+    family = "reduction"
+    claim = "gradients have the same bits on all placements and ranks"
+    fault = "gradients have other bits on another placement"
+    cannot_see = "a mistake that all placements share (parity)"
+    needs = Needs(Where.TOGETHER, promises=REPRODUCIBLE)
 
-    def detail_lines(self) -> Iterator[str]:
-        """Yield the tensors that differ."""
-        yield from listed(self.differences, int(self.measured or 0))
+    def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
+        """Yield the numbers of sub-batches whose bits must be equal."""
+        for record in asked.records:
+            counts = asked.sub_batches(record, ranks)
+            for reduction in asked.reductions:
+                if PROMISES[reduction] is Promise.BITWISE and counts:
+                    yield Case(record, reduction=reduction, seed=asked.seed, counts=counts)
+                elif PROMISES[reduction] is Promise.FIXED_BITS:
+                    shared = [count for count in counts if ranks * count > 1]
+                    yield from (Case(record, reduction=reduction, seed=asked.seed, counts=[of]) for of in shared)
+
+    def parts(
+        self, asked: Asked, ranks: int, case: Case, placement: RuntimeConfiguration | None
+    ) -> Sequence[tuple[RuntimeConfiguration, Case]]:
+        """Return all placements with all numbers of sub-batches."""
+        del placement
+        places = [(place, count) for place in asked.configurations(ranks) for count in case.counts]
+        if ranks > 1:
+            places += [(place, ranks * count) for place in asked.configurations() for count in case.counts]
+        return [(place, case._replace(sub_batches=count, counts=())) for place, count in places]
+
+    def run(self, place: Place, case: Case) -> Arrays:
+        """Return all gradients of the second step: those of the first must not be part of them."""
+        with case_trainer(place, case) as trainer:
+            for number in range(2):
+                trainer.step(*own_batch(trainer, case.seed, number))
+            return named_tensors(trainer, "grads")
+
+
+@check
+class LossesOfRanks(SameBits):
+    """Compare the mean losses of some steps between ranks, each of which computes them from all ranks' losses."""
+
+    family, unit = "reduction", "series of losses"
+    claim = "all ranks report the same losses"
+    fault = "ranks report different losses"
+    cannot_see = "a mistake that all ranks share"
+    needs = Needs(ranks=(2, None))
+
+    def run(self, place: Place, case: Case) -> Result:
+        """Train some steps."""
+        with case_trainer(place, case, keep_activations=False) as trainer:
+            losses = [trainer.step(*own_batch(trainer, case.seed, number)) for number in range(STEPS)]
+            of_ranks = place.runtime.comm.allgather(losses) if place.runtime.comm else [losses]
+        return self.compare({f"rank {rank}": {"mean_loss": np.array(of)} for rank, of in enumerate(of_ranks)})
+
+
+@check
+class Perturbation(SameBits):
+    """Compare a run with random delays in its tasks with a plain one on 1x1 eager.
+
+    A test's name has its scheduler and the seed of its delays, so ``-k`` or ``--lf`` with the same ``--starpullm-seed``
+    repeats it. Both runs must also keep the required order.
+    """
+
+    family = "dependencies"
+    claim = "neither the scheduler nor delays of tasks change a bit"
+    fault = "delays change bits"
+    cannot_see = "other delays: another seed is another attempt"
+    needs = Needs(Where.TOGETHER, ranks=(1, 1), promises=REPRODUCIBLE)
+
+    def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
+        """Yield the first records, with the largest number of sub-batches, and a seed of delays for each reduction."""
+        reductions = [name for name in asked.reductions if PROMISES[name] in REPRODUCIBLE]
+        records = asked.records[:PERTURBED_RECORDS]
+        for case in record_cases(asked, ranks, self.needs.promises, records=records):
+            if case.sub_batches == max(asked.sub_batches(case.record, ranks)):
+                yield case._replace(delays=asked.seed + reductions.index(case.reduction))
+
+    def placements(self, asked: Asked, ranks: int) -> Sequence[RuntimeConfiguration | None]:
+        """Return one for each scheduler."""
+        del ranks
+        return asked.perturbing_configurations
+
+    def parts(
+        self, asked: Asked, ranks: int, case: Case, placement: RuntimeConfiguration | None
+    ) -> Sequence[tuple[RuntimeConfiguration, Case]]:
+        """Return the plain run and the one with delays."""
+        del asked, ranks
+        assert placement is not None
+        return [(RuntimeConfiguration("1x1", "eager"), case._replace(delays=None)), (placement, case)]
+
+    def run(self, place: Place, case: Case) -> Result | Arrays:
+        """Return the final tensors, or the result on the order if it wasn't kept."""
+        instruments = None
+        if case.delays is not None:
+            instruments = Instruments(max_delay_us=MAX_DELAY_US, delay_seed=case.delays)
+        with traced_trainer(place, case, instruments=instruments) as trainer:
+            trace = trace_steps(trainer, case.seed)
+            tensors = named_tensors(trainer, "grads", *_STATE)
+        if case.delays is not None:
+            require_delays(trace, MAX_DELAY_US)
+        order = ObservedOrder().judge(trace)
+        return tensors if order.outcome is Outcome.PASSED else order
+
+
+@check
+class SharedBuffers(SameBits):
+    """Compare a run whose blocks share buffers, as in training, with one with separate buffers, which can be read.
+
+    The second has one step in flight at a time. The first has three, so that its slots differ, and one is used twice.
+    """
+
+    family = "parity"
+    claim = "bits are the same if blocks share buffers"
+    fault = "shared buffers change bits"
+    cannot_see = "a mistake that both kinds of runs share (parity)"
+    needs = Needs(ranks=(1, 1), promises=REPRODUCIBLE, light=True)
+
+    def run(self, place: Place, case: Case) -> Result:
+        """Train in both ways."""
+        runs = {}
+        for name, keep_activations, steps_in_flight in (
+            ("separate buffers", True, 1),
+            ("shared buffers, 3 steps in flight", False, 3),
+        ):
+            options = {"keep_activations": keep_activations, "steps_in_flight": steps_in_flight}
+            with case_trainer(place, case, **options) as trainer:
+                losses = [trainer.submit(*own_batch(trainer, case.seed, number)) for number in range(STEPS)]
+                runs[name] = {"mean_loss": np.array([loss.result() for loss in losses])}
+                runs[name] |= named_tensors(trainer, "grads", *_STATE)
+        return self.compare(runs)
+
+
+@check
+class ResumedRun(SameBits):
+    """Compare a run that was saved, closed and resumed half way with an uninterrupted one.
+
+    It is saved while its steps are in flight. At the end its model is saved as a checkpoint, which is compared too.
+    """
+
+    family = "parity"
+    claim = "a resumed run has the bits of one that wasn't stopped"
+    fault = "a resumed run has other bits than one that wasn't stopped"
+    cannot_see = "a mistake that both runs share (parity)"
+    needs = Needs(ranks=(1, 1), promises=REPRODUCIBLE, light=True)
+
+    def run(self, place: Place, case: Case) -> Result:
+        """Train in both ways."""
+        with tempfile.TemporaryDirectory(dir=place.directory) as states:
+            with case_trainer(place, case) as trainer:
+                _submit(trainer, case.seed, range(STEPS))
+                whole = named_tensors(trainer, *_STATE)
+                whole |= {f"checkpoint/{name}": values for name, values in named_tensors(trainer, "params").items()}
+            with case_trainer(place, case) as trainer:
+                for number in range(STEPS // 2):
+                    trainer.submit(*own_batch(trainer, case.seed, number))
+                trainer.save_state(states)
+                trainer.submit(*own_batch(trainer, case.seed, STEPS // 2))  # it runs while the state is written
+                trainer.wait_saved()
+            with case_trainer(place, case, resume=Path(states)) as trainer:
+                _submit(trainer, case.seed, range(STEPS // 2, STEPS))
+                resumed = named_tensors(trainer, *_STATE)
+                trainer.save_checkpoint(Path(states, "model.bin"))
+                saved = split_layers(read_checkpoint(Path(states, "model.bin")).parameters)
+                resumed |= {f"checkpoint/{name}": values for name, values in saved}
+        return self.compare({"uninterrupted": whole, "resumed": resumed})
+
+
+def _submit(trainer: Trainer, seed: int, numbers: range) -> None:
+    """Submit steps of generated tokens, and wait for the last one."""
+    for number in numbers:
+        trainer.submit(*own_batch(trainer, seed, number))
+    trainer.wait()
 
 
 def require_delays(trace: Trace, max_delay_us: int) -> None:
@@ -66,39 +260,3 @@ def require_delays(trace: Trace, max_delay_us: int) -> None:
             f"delays: {delayed} of {len(tasks)} tasks took {max_delay_us / 2:g} µs or longer, expected at least a "
             f"quarter of them with delays of up to {max_delay_us} µs"
         )
-
-
-def check_same_bits(name: str, runs: Mapping[str, Tensors]) -> SameBitsResult:
-    """Compare the tensors of all runs with those of the first one, bit for bit.
-
-    Parameters
-    ----------
-    name
-        What the result is called.
-    runs
-        The tensors of each run, by a name that says how it ran (repetition, partition, ranks, delays).
-
-    Raises
-    ------
-    InvalidArgumentError
-        If the names, types or shapes of tensors differ.
-    """
-    (first, expected), *others = runs.items()
-    differences = []
-    for run, tensors in others:
-        if set(tensors) != set(expected):
-            raise InvalidArgumentError(f"{run}: found tensors {sorted(tensors)}, expected {sorted(expected)}")
-        for tensor, values in expected.items():
-            difference = compare_bits(values, tensors[tensor])
-            if difference:
-                differences.append(RunDifference(run, first, tensor, difference))
-    compared = len(expected) * len(others)
-    return SameBitsResult(
-        name=name,
-        outcome=passed_if(not differences),
-        finding=f"{compared} tensors of {len(runs)} runs, {len(differences)} differ from those of {first}",
-        compared=compared,
-        measured=len(differences),
-        runs=tuple(runs),
-        differences=tuple(differences[:MAX_LISTED]),
-    )

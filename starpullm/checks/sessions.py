@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
 
-from starpullm.checks.result import CheckResult
-from starpullm.checks.runs import Place, find_record, new_trainer, own_batch
+from starpullm.checks.cases import Asked, Case, find_record, one_record
+from starpullm.checks.check import Check, Needs, check
+from starpullm.checks.place import Place
+from starpullm.checks.result import Result
 from starpullm.checks.statements import Statements
+from starpullm.checks.training import case_trainer, own_batch, traced_trainer
 from starpullm.files.model import num_elements, parameter_shapes
 from starpullm.trace import AccessMode, Trace
 
@@ -18,25 +22,43 @@ _BLOCK_OF_TASKS = 1024
 """Tasks that the recorder stores in one block."""
 
 
-def long_traces(place: Place, *, record: str, seed: int) -> CheckResult:
+class _OneRecord(Check):
+    """What is compared doesn't depend on the record, so there is one."""
+
+    family, unit = "interface", "statements"
+    without_cases = "the ranks divide the batch of no chosen record"
+
+    def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
+        """Yield the first chosen record whose batch the ranks divide."""
+        return one_record(asked, ranks)
+
+
+@check
+class LongTraces(_OneRecord):
     """Record several blocks of tasks, twice: every step has the tasks and accesses of the one before it."""
-    statements = Statements("long traces")
-    golden = find_record(record)
-    sub_batches = golden.batch_size // place.runtime.ranks
-    with new_trainer(place, golden, sub_batches=sub_batches, keep_activations=False, trace=True) as trainer:
-        for first in (0, 1):
-            steps = 1
-            trainer.submit(*own_batch(trainer, seed, 0))
-            in_a_step = len(trainer.trace())
-            while steps * in_a_step <= 2 * _BLOCK_OF_TASKS:
-                trainer.submit(*own_batch(trainer, seed, steps))
-                steps += 1
-            trace = trainer.trace()
-            check_steps(statements, trace, first * steps, steps, in_a_step)
-            trainer.clear_trace()
-            statements.equal("tasks after clearing", 0, len(trainer.trace()))
-        check_workers(statements, place, trace)
-    return statements.result()
+
+    claim = "a trace of many steps has every task of every step, with its accesses and times"
+    fault = "a trace lacks tasks, or has others than the steps before"
+    cannot_see = "a task that is missing in every step"
+
+    def run(self, place: Place, case: Case) -> Result:
+        """Submit steps until two blocks are full, clear the trace, and do so again."""
+        statements = Statements()
+        sub_batches = find_record(case.record).batch_size // place.runtime.ranks
+        with traced_trainer(place, case._replace(sub_batches=sub_batches)) as trainer:
+            for first in (0, 1):
+                steps = 1
+                trainer.submit(*own_batch(trainer, case.seed, 0))
+                in_a_step = len(trainer.trace())
+                while steps * in_a_step <= 2 * _BLOCK_OF_TASKS:
+                    trainer.submit(*own_batch(trainer, case.seed, steps))
+                    steps += 1
+                trace = trainer.trace()
+                check_steps(statements, trace, first * steps, steps, in_a_step)
+                trainer.clear_trace()
+                statements.equal("tasks after clearing", 0, len(trainer.trace()))
+            check_workers(statements, place, trace)
+        return self.result(compared=statements.compared, findings=statements.wrong)
 
 
 def check_steps(statements: Statements, trace: Trace, first: int, steps: int, in_a_step: int) -> None:
@@ -82,59 +104,75 @@ def check_workers(statements: Statements, place: Place, trace: Trace) -> None:
         statements.equal(f"tasks of worker {worker} that overlap", 0, overlapping)
 
 
-def side_by_side(place: Place, *, record: str, seed: int) -> CheckResult:
+@check
+class TrainersSideBySide(_OneRecord):
     """Compare two trainers on one runtime, whose steps are submitted in turn, with one that is alone."""
-    statements = Statements("trainers side by side")
-    steps = 4
-    golden = find_record(record)
-    make = partial(new_trainer, place, golden, keep_activations=False)
-    with make() as alone:
-        expected = [alone.step(*own_batch(alone, seed, number)) for number in range(steps)]
-        ends = {name: alone.tensor("params", name) for name in alone.tensor_names("params")}
-    with make() as first, make() as second:
-        losses = [[of.submit(*own_batch(of, seed, number)) for of in (first, second)] for number in range(steps)]
-        first.wait()
-        second.wait()
-        for number, pair in enumerate(losses):
-            for which, loss in enumerate(pair):
-                statements.equal(f"loss {number} of trainer {which} is ready", True, loss.ready)
-                statements.same_bits(
-                    f"loss {number} of trainer {which}", _array(expected[number]), _array(loss.result())
-                )
-        for name, values in ends.items():
-            for which, trainer in enumerate((first, second)):
-                statements.same_bits(f"{name} of trainer {which}", values, trainer.tensor("params", name))
-        kept = [of.submit(*own_batch(of, seed, steps)) for of in (first, second)]
-    statements.same_bits("losses of closed trainers", _array(kept[0].result()), _array(kept[1].result()))
-    return statements.result()
+
+    claim = "two trainers on one runtime have the bits that each has alone"
+    fault = "two trainers on one runtime disturb each other"
+    cannot_see = "more than two trainers; trainers of several threads"
+
+    def run(self, place: Place, case: Case) -> Result:
+        """Compare losses and parameters."""
+        statements = Statements()
+        steps = 4
+        make = partial(case_trainer, place, case, keep_activations=False)
+        with make() as alone:
+            expected = [alone.step(*own_batch(alone, case.seed, number)) for number in range(steps)]
+            ends = {name: alone.tensor("params", name) for name in alone.tensor_names("params")}
+        with make() as first, make() as second:
+            both = (first, second)
+            losses = [[of.submit(*own_batch(of, case.seed, number)) for of in both] for number in range(steps)]
+            first.wait()
+            second.wait()
+            for number, pair in enumerate(losses):
+                for which, loss in enumerate(pair):
+                    what = f"loss {number} of trainer {which}"
+                    statements.equal(f"{what} is ready", True, loss.ready)
+                    statements.same_bits(what, _array(expected[number]), _array(loss.result()))
+            for name, values in ends.items():
+                for which, trainer in enumerate(both):
+                    statements.same_bits(f"{name} of trainer {which}", values, trainer.tensor("params", name))
+            kept = [of.submit(*own_batch(of, case.seed, steps)) for of in both]
+        statements.same_bits("losses of closed trainers", _array(kept[0].result()), _array(kept[1].result()))
+        return self.result(compared=statements.compared, findings=statements.wrong)
 
 
 def _array(value: np.float32) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     return np.array([value], np.float32)
 
 
-def owners(place: Place, *, record: str, seed: int) -> CheckResult:
+@check
+class OwnersOfParameters(_OneRecord):
     """Count who updates what: each parameter once, and no tensor with another owner would make shares more even."""
-    statements = Statements("owners of parameters")
-    ranks = place.runtime.ranks
-    golden = find_record(record)
-    with new_trainer(place, golden, keep_activations=False, trace=True) as trainer:
-        trainer.submit(*own_batch(trainer, seed, 0))
-        trace = trainer.trace()
-    shares: dict[int, list[int]] = {rank: [] for rank in range(ranks)}
-    updates: Counter[str] = Counter()
-    for task in trace:
-        if task.operation == "adamw_update":
-            (name,) = (a.handle.name for a in task.accesses if re.match("params/", a.handle.name))
-            updates[name] += 1
-            shares[task.rank].append(sum(a.handle.bytes for a in task.accesses if a.handle.name == name))
-            statements.equal(f"{name} is updated", True, any(a.mode is AccessMode.READ_WRITE for a in task.accesses))
-    statements.equal("updates of one parameter", {1}, set(updates.values()))
-    total = 4 * sum(num_elements(shape) for shape in parameter_shapes(golden.model).values())
-    statements.equal("bytes that are updated", total, sum(map(sum, shares.values())))
-    statements.equal("ranks that own nothing", [], [rank for rank, share in shares.items() if not share])
-    least = min(map(sum, shares.values()))
-    for rank, share in shares.items():
-        even = not share or sum(share) - min(share) <= least
-        statements.equal(f"rank {rank} could give a tensor away", False, not even)
-    return statements.result()
+
+    claim = "each parameter has one owner, which updates it, and the shares are as even as whole tensors allow"
+    fault = "parameters have none or several owners, or the shares are uneven"
+    cannot_see = "an owner that is slower than the others"
+    needs = Needs(ranks=(2, None))
+
+    def run(self, place: Place, case: Case) -> Result:
+        """Look at the updates of one step."""
+        statements = Statements()
+        with traced_trainer(place, case) as trainer:
+            trainer.submit(*own_batch(trainer, case.seed, 0))
+            trace = trainer.trace()
+        shares: dict[int, list[int]] = {rank: [] for rank in range(place.runtime.ranks)}
+        updates: Counter[str] = Counter()
+        for task in trace:
+            if task.operation == "adamw_update":
+                (updated,) = (a for a in task.accesses if re.match("params/", a.handle.name))
+                name = updated.handle.name
+                updates[name] += 1
+                shares[task.rank].append(updated.handle.bytes)
+                statements.equal(f"{name} is updated", True, updated.mode is AccessMode.READ_WRITE)
+        statements.equal("updates of one parameter", {1}, set(updates.values()))
+        shapes = parameter_shapes(find_record(case.record).model)
+        total = 4 * sum(num_elements(shape) for shape in shapes.values())
+        statements.equal("bytes that are updated", total, sum(map(sum, shares.values())))
+        statements.equal("ranks that own nothing", [], [rank for rank, share in shares.items() if not share])
+        least = min(map(sum, shares.values()))
+        for rank, share in shares.items():
+            even = not share or sum(share) - min(share) <= least
+            statements.equal(f"rank {rank} could give a tensor away", False, not even)
+        return self.result(compared=statements.compared, findings=statements.wrong)

@@ -3,70 +3,45 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.binding.resource import Resource
 from starpullm.checks.bits import compare_bits
-from starpullm.checks.result import MAX_LISTED, CheckResult, listed, passed_if
+from starpullm.checks.result import Finding, Result, judged
 from starpullm.errors import FileError, StarpullmError
 
 ACCEPTED = "accepted"
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """What was tried or asked for, and what should have come of it, which is not what was found."""
-
-    what: str
-    expected: str
-    found: str
-
-    def __str__(self) -> str:
-        return f"{self.what}: expected {self.expected}, found {self.found}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class StatementsResult(CheckResult):
-    """How many statements hold; ``compared`` counts all of them, ``measured`` those in ``wrong``."""
-
-    unit: str = "statements"
-    wrong: tuple[Statement, ...]
-
-    def detail_lines(self) -> Iterator[str]:
-        """Yield the statements that don't hold."""
-        yield from listed(self.wrong[:MAX_LISTED], len(self.wrong))
-
-
 class Statements:
-    """Statements that have been looked at.
+    """Statements that have been looked at; those that don't hold are ``wrong``.
 
     Parameters
     ----------
-    name
-        What the result is called.
+    check
+        What the verdict is called, if it isn't that of a registered check.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._compared = 0
-        self._wrong: list[Statement] = []
+    def __init__(self, check: str = "statements") -> None:
+        self._check = check
+        self.compared = 0
+        self.wrong: list[Finding] = []
 
     def equal(self, what: str, expected: object, found: object) -> None:
         """State that two values are equal and of one type."""
-        self._compared += 1
+        self.compared += 1
         if type(expected) is not type(found) or expected != found:
-            self._wrong.append(Statement(what, repr(expected), repr(found)))
+            self._add(what, repr(expected), repr(found))
 
     def same_bits(self, what: str, expected: NDArray[np.float32], found: NDArray[np.float32]) -> None:
         """State that two tensors have the same bits."""
-        self._compared += 1
+        self.compared += 1
         difference = compare_bits(expected, found)
         if difference is not None:
-            self._wrong.append(Statement(what, "equal bits", "; ".join(difference.lines())))
+            self._add(what, "equal bits", "; ".join(f"{name}: {row}" for name, row in difference.rows().items()))
 
     def refused(
         self,
@@ -82,32 +57,21 @@ class Statements:
         """
         found = ending_of(call)
         expected = text_of(kind, sentence, errno)
-        self._compared += 1
+        self.compared += 1
         if re.fullmatch(re.escape(expected).replace(r"\*", r"\S+"), found) is None:
-            self._wrong.append(Statement(what, expected, found))
+            self._add(what, expected, found)
 
     def allowed(self, what: str, call: Callable[[], object]) -> None:
         """State that a call raises nothing; what it opens is closed."""
         self.equal(what, ACCEPTED, ending_of(call))
 
-    def result(self) -> StatementsResult:
-        """Return how many statements hold.
+    def result(self) -> Result:
+        """Return the verdict; nothing stated is an error."""
+        fault = "a statement doesn't hold"
+        return judged(check=self._check, unit="statements", fault=fault, compared=self.compared, findings=self.wrong)
 
-        Raises
-        ------
-        InvalidArgumentError
-            If there was none.
-        """
-        number = len(self._wrong)
-        first = f"; {self._wrong[0]}" if self._wrong else ""
-        return StatementsResult(
-            name=self._name,
-            outcome=passed_if(not number),
-            finding=f"{self._compared} statements, {number} wrong{first}",
-            compared=self._compared,
-            measured=number,
-            wrong=tuple(self._wrong),
-        )
+    def _add(self, what: str, expected: str, found: str) -> None:
+        self.wrong.append(Finding(f"{what}: expected {expected}, found {found}"))
 
 
 def ending_of(call: Callable[[], object]) -> str:

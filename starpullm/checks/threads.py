@@ -5,15 +5,17 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starpullm.binding import header, prototypes, structs
-from starpullm.checks.result import CheckResult
+from starpullm.checks.cases import Asked, Case
+from starpullm.checks.check import Check, Needs, Where, check
+from starpullm.checks.place import Workplace, bound_to, captured_output, environment
+from starpullm.checks.result import Result
 from starpullm.checks.statements import Statements
-from starpullm.checks.workplace import Workplace, bound_to, captured_output, environment
 from starpullm.machine import own_cores
 from starpullm.runtime import Partition, Runtime
 
@@ -31,20 +33,40 @@ def machine_info() -> Any:
     return info
 
 
-def machine_and_threads(workplace: Workplace) -> CheckResult:
+class _Threads(Check):
+    """What is asked is the same for every record, so there is one case."""
+
+    family, unit = "interface", "statements"
+
+    def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
+        """Yield the one case."""
+        del asked, ranks
+        yield Case()
+
+
+@check
+class MachineAndThreads(_Threads):
     """Ask for topologies that are known, for this machine's own, and for the places of threads, in a fresh process."""
-    del workplace
-    statements = Statements("machine and threads")
-    signals = _caught_signals()
-    statements.equal("ABI version", header.abi_version(), prototypes.call("abi_version"))
-    _check_synthetic(statements)
-    with environment(HWLOC_SYNTHETIC=None):
-        _check_processor(statements)
-        _check_bound_threads(statements)
-        _check_guest(statements, signals)
-    _check_cores_of_two_units(statements)
-    _check_unbound_threads(statements)
-    return statements.result()
+
+    claim = "what the library says of the machine and its threads is true, and a runtime leaves the process as it was"
+    fault = "the library says something untrue of machine or threads, or changes the process"
+    cannot_see = "topologies of machines that this one isn't, but for synthetic ones"
+    needs = Needs(Where.ALONE, ranks=(1, 1))
+
+    def run(self, place: object, case: Case) -> Result:
+        """Start many runtimes in a process that has none."""
+        del place, case
+        statements = Statements()
+        signals = _caught_signals()
+        statements.equal("ABI version", header.abi_version(), prototypes.call("abi_version"))
+        _check_synthetic(statements)
+        with environment(HWLOC_SYNTHETIC=None):
+            _check_processor(statements)
+            _check_bound_threads(statements)
+            _check_guest(statements, signals)
+        _check_cores_of_two_units(statements)
+        _check_unbound_threads(statements)
+        return self.result(compared=statements.compared, findings=statements.wrong)
 
 
 def _check_synthetic(statements: Statements) -> None:
@@ -175,21 +197,31 @@ def _check_unbound_threads(statements: Statements) -> None:
         statements.equal(f"threads on units {sorted(units)}", expected, places)
 
 
-def threads_of_ranks(workplace: Workplace) -> CheckResult:
-    """Ranks of one machine have cores of their own if there are enough of them, and else share what there is."""
-    statements = Statements("threads of ranks")
-    cores, units = len(own_cores()), os.sched_getaffinity(0)
-    with environment(HWLOC_SYNTHETIC=None):
-        for partition in ("1x1", "2x1"):
-            if Partition.parse(partition).workers <= cores:
-                _check_threads(statements, workplace.comm, partition, cores)
-        _check_bound_ranks(statements, workplace.comm)
-    with environment(HWLOC_SYNTHETIC="numa:1 core:2 pu:1"):
-        _check_threads(statements, workplace.comm, "2x1", 0)
-    with environment(**cores_of_two_units(sorted(units))):
-        found = _check_threads(statements, workplace.comm, "1x1", len(units))
-    statements.equal("units that are not the first of a core's two", set(), found - units)
-    return statements.result()
+@check
+class ThreadsOfRanks(_Threads):
+    """Ask where the threads of ranks are: with cores enough for all ranks of this machine, and without."""
+
+    claim = "ranks of one machine have cores of their own if there are enough of them, and else share what there is"
+    fault = "threads of ranks are elsewhere than they should be"
+    cannot_see = "machines of a cluster that differ"
+    needs = Needs(Where.ALONE, ranks=(2, None))
+
+    def run(self, place: Workplace, case: Case) -> Result:  # type: ignore[override]  # a check that is alone
+        """Start runtimes on all ranks, with several topologies."""
+        del case
+        statements, comm = Statements(), place.comm
+        cores, units = len(own_cores()), os.sched_getaffinity(0)
+        with environment(HWLOC_SYNTHETIC=None):
+            for partition in ("1x1", "2x1"):
+                if Partition.parse(partition).workers <= cores:
+                    _check_threads(statements, comm, partition, cores)
+            _check_bound_ranks(statements, comm)
+        with environment(HWLOC_SYNTHETIC="numa:1 core:2 pu:1"):
+            _check_threads(statements, comm, "2x1", 0)
+        with environment(**cores_of_two_units(sorted(units))):
+            found = _check_threads(statements, comm, "1x1", len(units))
+        statements.equal("units that are not the first of a core's two", set(), found - units)
+        return self.result(compared=statements.compared, findings=statements.wrong)
 
 
 def _check_threads(statements: Statements, comm: Comm | None, partition: str, cores: int) -> set[int]:

@@ -13,10 +13,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from starpullm.checks.cases import PROMISES, REPRODUCIBLE, Asked, Case
+from starpullm.checks.check import Check, Needs, Where, check
+from starpullm.checks.place import Place, Workplace, captured_output, environment
 from starpullm.checks.references import record_trainer
-from starpullm.checks.result import MAX_LISTED, CheckResult, listed, passed_if
-from starpullm.checks.runs import checkpoint_in, trace_steps
-from starpullm.checks.workplace import Workplace, captured_output, environment
+from starpullm.checks.result import Finding, Result
+from starpullm.checks.training import checkpoint_in, trace_steps
 from starpullm.golden.records import shipped_record
 from starpullm.processes.ranks import guarded
 from starpullm.runtime import Runtime
@@ -51,29 +53,39 @@ class Sent:
         return cls(int(count[1]), {int(to): int(size) for to, size in sizes}) if count else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class TransferResult(CheckResult):
-    """Whether all counts are the required ones; ``compared`` counts messages, ``measured`` counts that differ.
+@check
+class Transfers(Check):
+    """Compare what each rank has sent with what its trace requires: no message more and none less."""
 
-    ``findings`` lists the first ``MAX_LISTED``.
-    """
+    family, unit = "dependencies", "messages"
+    claim = "StarPU-MPI sends as many messages and bytes as the submitted tasks require"
+    fault = "other messages were sent than the submitted tasks require"
+    cannot_see = "whether the declarations are true (accesses, on one rank); the reduction redux"
+    needs = Needs(Where.ALONE, ranks=(2, None), promises=REPRODUCIBLE)
 
-    unit: str = "messages"
-    findings: tuple[str, ...]
+    def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
+        """Yield a case for each reduction; so little is trained that StarPU's sums of bytes are exact."""
+        del asked, ranks
+        yield from (Case(reduction=name) for name, promise in PROMISES.items() if promise in REPRODUCIBLE)
 
-    def detail_lines(self) -> Iterator[str]:
-        """Yield the findings."""
-        yield from listed(self.findings, int(self.measured or 0))
-
-
-def transfers_of_ordered(workplace: Workplace) -> TransferResult:
-    """Train with the reduction ``ordered``, and compare what each rank has sent with what its trace requires."""
-    return _transfers(workplace, "ordered")
-
-
-def transfers_of_tree(workplace: Workplace) -> TransferResult:
-    """Train with the reduction ``tree``, and compare what each rank has sent with what its trace requires."""
-    return _transfers(workplace, "tree")
+    def run(self, place: Place | Workplace, case: Case) -> Result:
+        """Train, end the runtime, and read what StarPU-MPI has counted; it goes on counting with the next runtime."""
+        settings: dict[str, Any] = {"sub_batches": _SUB_BATCHES, "reduction": case.reduction, "keep_activations": False}
+        assert isinstance(place, Workplace)
+        with captured_output() as output:
+            with environment(STARPU_MPI_STATS="1"), Runtime(comm=place.comm) as runtime:
+                rank, ranks = runtime.rank, runtime.ranks
+                record = replace(_TINY, batch_size=_SEQUENCES * ranks)
+                checkpoint = checkpoint_in(place.directory / str(rank), _TINY)
+                with (
+                    record_trainer(runtime, record, checkpoint, trace=True, **settings) as trainer,
+                    guarded(runtime.comm) if runtime.comm else nullcontext(),
+                ):
+                    trace = trace_steps(trainer, _SEED)
+            found = Sent.printed(output(), rank)
+        expected = required_messages(trace, owners_of(trace, _SUB_BATCHES), ranks)[rank]
+        findings = [Finding(sentence) for sentence in compare_sent(found, expected)]
+        return self.result(compared=expected.messages, findings=findings, note=f"sent by rank {rank}")
 
 
 def compare_sent(found: Sent | None, expected: Sent) -> Iterator[str]:
@@ -141,30 +153,3 @@ def required_messages(trace: Trace, owners: Mapping[int, int], ranks: int) -> li
         Sent(messages[rank], {to: size for (source, to), size in sizes.items() if source == rank})
         for rank in range(ranks)
     ]
-
-
-def _transfers(workplace: Workplace, reduction: str) -> TransferResult:
-    """Train, end the runtime, and read what StarPU-MPI has counted; it goes on counting with the next runtime."""
-    settings: dict[str, Any] = {"sub_batches": _SUB_BATCHES, "reduction": reduction, "keep_activations": False}
-    with captured_output() as output:
-        with environment(STARPU_MPI_STATS="1"), Runtime(comm=workplace.comm) as runtime:
-            rank, ranks = runtime.rank, runtime.ranks
-            record = replace(_TINY, batch_size=_SEQUENCES * ranks)
-            checkpoint = checkpoint_in(workplace.directory / str(rank), _TINY)
-            with (
-                record_trainer(runtime, record, checkpoint, trace=True, **settings) as trainer,
-                guarded(runtime.comm) if runtime.comm else nullcontext(),
-            ):
-                trace = trace_steps(trainer, _SEED)
-        found = Sent.printed(output(), rank)
-    expected = required_messages(trace, owners_of(trace, _SUB_BATCHES), ranks)[rank]
-    findings = tuple(compare_sent(found, expected))
-    what = f"{expected.messages} messages of rank {rank} compared"
-    return TransferResult(
-        name=f"transfers of {reduction}",
-        outcome=passed_if(not findings),
-        finding=f"{what}, {len(findings)} counts differ" if findings else what,
-        compared=expected.messages,
-        measured=len(findings),
-        findings=findings[:MAX_LISTED],
-    )

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import click
 
-from starpullm.checks.libm import NUM_INPUTS, LibmResult, check_libm, vector_levels
-from starpullm.checks.result import Outcome
+from starpullm.checks.libm import NUM_INPUTS, check_libm, vector_levels
+from starpullm.checks.result import Outcome, Result
 from starpullm.commands import options
 from starpullm.commands.main import EXIT_DIFFERENT
 from starpullm.commands.render import OUT, print_json, progress_bar
@@ -76,7 +76,7 @@ def _rows(machine: Machine) -> Iterator[tuple[str, str]]:
 
 
 def _prove_libm(every: int, as_json: bool) -> None:
-    results: list[LibmResult] = []
+    results: list[Result] = []
     known = vector_libm()
     levels = vector_levels()
     with progress_bar(hidden=as_json) as progress:
@@ -89,7 +89,7 @@ def _prove_libm(every: int, as_json: bool) -> None:
                 )
                 results.append(result)
                 if not as_json:
-                    OUT.print(f"{result.describe()[0]}, {result.seconds:.1f} s")
+                    OUT.print(f"{result.lines()[0]}, {result.facts['seconds']:.1f} s")
     if as_json:
         print_json([result.as_json() for result in results])
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,11 +13,13 @@ from typing import Any
 
 import click
 
+from starpullm.checks.cases import Case, find_record
 from starpullm.checks.llmc import run_llmc
-from starpullm.checks.parity import ParityResult, check_parity, make_inputs
-from starpullm.checks.references import GoldenReference
-from starpullm.checks.result import Outcome
-from starpullm.checks.runs import MAX_RECORDED, MAX_RECORDED_PARAMETERS, Place, find_record, record_steps
+from starpullm.checks.parity import Parity
+from starpullm.checks.place import Place
+from starpullm.checks.recorded_run import MAX_RECORDED, MAX_RECORDED_PARAMETERS, record_steps
+from starpullm.checks.result import Outcome, Result
+from starpullm.checks.training import make_inputs
 from starpullm.commands import options
 from starpullm.commands.main import EXIT_DIFFERENT, EXIT_NOT_COMPARABLE, all_ranks, guarded_ranks
 from starpullm.commands.render import ERR, OUT, print_json, progress_bar
@@ -24,14 +27,13 @@ from starpullm.commands.reporting import CommandReport, command_report
 from starpullm.data.sizes import divisors
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.model import num_parameters
-from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_records
+from starpullm.golden.records import GoldenRecord, shipped_records
 from starpullm.report import Document
-from starpullm.report.left_out import LeftOut, beyond, others
+from starpullm.report.left_out import LeftOut, not_chosen
 from starpullm.runtime import DEFAULT_SCHEDULER, Runtime
-from starpullm.trainer import REDUCTIONS
 
-MAX_DETAILS = 16
-"""Lines that are shown of the differences of one run."""
+MAX_LINES = 16
+"""Lines that are shown of one run."""
 
 
 @click.command(
@@ -70,7 +72,7 @@ def command(**values: Any) -> None:
     """
     run = SimpleNamespace(**values)
     records = [find_record(name) for name in run.record_files]
-    results: list[ParityResult] = []
+    results: list[Result] = []
     with all_ranks() as comm, command_report(run.report, "starpullm parity", comm) as report:
         plan, unfit = _plan(records, run.full, run.sub_batches, comm.Get_size() if comm else 1)
         report.leave_out([*unfit, *_left_out(run, plan, report.document)])
@@ -96,15 +98,17 @@ def command(**values: Any) -> None:
                         guarded_ranks(comm),
                     ):
                         for count in counts:
-                            result = check_parity(
+                            result = Parity().compare(
                                 reference.record if reference else record,
                                 runtime,
                                 checkpoint,
-                                sub_batches=count,
-                                reduction=run.reduction,
+                                count,
+                                run.reduction,
                                 reference=reference,
                                 progress=lambda: progress.advance(bar),
                             )
+                            case = Case(record.name, count, run.reduction)
+                            result = replace(result, where=f"{case} on {Place(runtime, directory)}")
                             results.append(result)
                             report.document["tests"].append(_as_test(result))
                             report.renew()
@@ -187,79 +191,70 @@ def _left_out(
     yield LeftOut("speed", "starpullm bench measures it")
     if not run.llmc_library:
         yield LeftOut("llm.c itself as reference", "there is no llm.c: --llmc-library names one")
-    if document["ranks"] == 1:
-        yield LeftOut("several ranks", "one process; mpirun -n R starpullm parity runs over ranks")
-    named = [record.name for record, _ in plan]
-    yield from others("record", SHIPPED_RECORDS, named, "--full adds the largest, RECORD.json chooses")
-    yield from others("partition", machine["partitions"], run.partitions, "--partition chooses partitions")
-    yield beyond(machine["cores"], document["ranks"])
-    yield from others("scheduler", machine["schedulers"], run.schedulers, "--scheduler chooses schedulers")
-    yield from others("reduction", REDUCTIONS, [run.reduction], "--reduction chooses one")
+    chosen = {
+        "records": [record.name for record, _ in plan],
+        "partitions": run.partitions,
+        "schedulers": run.schedulers,
+        "reductions": [run.reduction],
+    }
+    yield from not_chosen(machine, document["ranks"], chosen, _HOW)
+
+
+_HOW = {
+    "ranks": "mpirun -n R starpullm parity",
+    "records": "--full adds the largest, RECORD.json chooses",
+    "partitions": "--partition chooses partitions",
+    "schedulers": "--scheduler chooses schedulers",
+    "reductions": "--reduction chooses one",
+}
 
 
 def _record(report: CommandReport, place: Place, record: GoldenRecord, sub_batches: int, reduction: str) -> None:
     """Record some steps for the pictures of a report, unless the model or the number of recordings is large."""
     if len(report.document["recordings"]) < MAX_RECORDED and num_parameters(record.model) <= MAX_RECORDED_PARAMETERS:
-        name = str(record.path)
-        recording = record_steps(place, record=name, sub_batches=sub_batches, reduction=reduction, seed=record.seed)
-        report.document["recordings"].append(recording)
+        case = Case(str(record.path), sub_batches, reduction, seed=record.seed)
+        report.document["recordings"].append(record_steps(place, case))
 
 
-def _as_test(result: ParityResult) -> dict[str, Any]:
+def _as_test(result: Result) -> dict[str, Any]:
     """Return a result in the form that a report has for tests."""
     outcomes = {Outcome.PASSED: "passed", Outcome.FAILED: "failed"}
-    ranks = f" {result.ranks} ranks" if result.ranks > 1 else ""
-    place = f"{result.partition} {result.scheduler}{ranks}"
     return {
-        "test": f"{result.record}, {place}, sub-batches {result.sub_batches}, {result.reduction}",
-        "family": "parity",
-        "configuration": place,
+        "test": result.where,
+        "family": result.family,
+        "configuration": result.where.partition(" on ")[2],
         "outcome": outcomes.get(result.outcome, "skipped"),
         "seconds": 0.0,
-        "message": "" if result.outcome is Outcome.PASSED else "\n".join(result.describe()),
+        "message": "" if result.outcome is Outcome.PASSED else "\n".join(result.lines()),
         "results": [result.as_json()],
         "failure": "",
     }
 
 
-def _exit_status(results: Sequence[ParityResult]) -> int:
+def _exit_status(results: Sequence[Result]) -> int:
     outcomes = {result.outcome for result in results}
     if Outcome.FAILED in outcomes:
         return EXIT_DIFFERENT
     return EXIT_NOT_COMPARABLE if Outcome.NOT_COMPARABLE in outcomes else 0
 
 
-def _print_result(result: ParityResult) -> None:
-    OUT.print(_result_line(result))
-    details = list(result.detail_lines())
-    for line in details[:MAX_DETAILS]:
-        OUT.print(f"  {line}")
-    if len(details) > MAX_DETAILS:
-        OUT.print(f"  … and {len(details) - MAX_DETAILS} more, see --json")
+def _print_result(result: Result) -> None:
+    lines = result.lines()
+    for line in lines[:MAX_LINES]:
+        OUT.print(line)
+    if len(lines) > MAX_LINES:
+        OUT.print(f"  … and {len(lines) - MAX_LINES} more, see --json")
 
 
-def _result_line(result: ParityResult) -> str:
-    ranks = f"ranks {result.ranks} " if result.ranks > 1 else ""
-    against = f" against {result.reference}" if result.reference != GoldenReference.name else ""
-    line = (
-        f"{result.record} {result.partition} {result.scheduler} {ranks}sub-batches {result.sub_batches} "
-        f"{result.reduction}{against}: "
-    )
-    if result.outcome is Outcome.NOT_COMPARABLE:
-        return f"{line}not comparable, {result.finding}"
-    first = f"; first {result.differences[0]}" if result.differences else ""
-    return f"{line}{result.finding}{first}"
-
-
-def _print_summary(results: Sequence[ParityResult], *, as_json: bool) -> None:
+def _print_summary(results: Sequence[Result], *, as_json: bool) -> None:
     if as_json:
         print_json([result.as_json() for result in results])
         return
-    different = sum(len(result.differences) for result in results)
+    different = sum(result.count for result in results)
     compared = [result for result in results if result.outcome is not Outcome.NOT_COMPARABLE]
     if not different and len(compared) < len(results):
-        where = "" if any(result.matmul != "strict" for result in results) else " on this machine"
+        where = "" if any(result.facts["matmul"] != "strict" for result in results) else " on this machine"
         OUT.print(f"parity: not comparable{where}")
         return
-    tensors, steps = (sum(getattr(result, name) for result in compared) for name in ("compared", "steps"))
+    tensors, steps = sum(of.compared for of in compared), sum(of.facts["steps"] for of in compared)
     OUT.print(f"parity: {tensors} tensors over {steps} steps, {different} differ")

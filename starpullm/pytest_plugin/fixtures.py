@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,10 +20,12 @@ from starpullm.pytest_plugin.run import Validation, validation_of
 
 if TYPE_CHECKING:
     from starpullm import Runtime, Trainer
-    from starpullm.checks.isolation import CheckReport, RuntimeConfiguration
+    from starpullm.checks.cases import Case
+    from starpullm.checks.check import Arrays, Check
+    from starpullm.checks.isolation import RuntimeConfiguration
+    from starpullm.checks.items import Item
     from starpullm.checks.references import Reference
-    from starpullm.checks.result import CheckResult
-    from starpullm.checks.workplace import Workplace
+    from starpullm.checks.result import CheckResult, Result
     from starpullm.golden.records import GoldenRecord
     from starpullm.processes.children import Reply
     from starpullm.trace import Trace
@@ -55,9 +59,9 @@ def starpullm_check(
 ) -> Checker:
     """Run a check in a process of its own: ``starpullm_check(function, **arguments)``.
 
-    The function is called with a ``starpullm.checks.runs.Place`` and the arguments, and returns a result, or nothing if
-    its assert statements are what it compares. The test passes, fails or is skipped as the result says. A crash or a
-    hang fails this test only.
+    The function is called with a ``starpullm.checks.place.Place`` and the arguments, and returns a result, or nothing
+    if its assert statements are what it compares. A check of the package is given by its name. The test passes, fails
+    or is skipped as the result says. A crash or a hang fails this test only.
     """
     return Checker(starpullm_validation, request.node, starpullm_configuration)
 
@@ -88,7 +92,7 @@ def starpullm_runtime(
 @pytest.fixture(scope="session")
 def starpullm_golden(request: pytest.FixtureRequest) -> GoldenRecord:
     """Give a ``GoldenRecord``; the test runs once for each chosen record."""
-    from starpullm.checks.runs import find_record
+    from starpullm.checks.cases import find_record
 
     return find_record(request.param)
 
@@ -99,8 +103,8 @@ def starpullm_reference(
 ) -> Reference:
     """Give what to compare with: llm.c if ``--starpullm-llmc-library`` is given, otherwise ``starpullm_golden``."""
     from starpullm.checks.llmc import run_llmc
-    from starpullm.checks.parity import make_inputs
     from starpullm.checks.references import GoldenReference
+    from starpullm.checks.training import make_inputs
 
     directory = tmp_path_factory.mktemp("reference")
     checkpoint = make_inputs(starpullm_golden, directory)
@@ -118,7 +122,8 @@ def starpullm_trainer(starpullm_runtime: Runtime, starpullm_golden: GoldenRecord
 
     It keeps activations and records a trace.
     """
-    from starpullm.checks.runs import Place, new_trainer
+    from starpullm.checks.place import Place
+    from starpullm.checks.training import new_trainer
 
     with new_trainer(Place(starpullm_runtime, tmp_path), starpullm_golden, trace=True) as new:
         yield new
@@ -127,7 +132,7 @@ def starpullm_trainer(starpullm_runtime: Runtime, starpullm_golden: GoldenRecord
 @pytest.fixture
 def starpullm_trace(starpullm_validation: Validation, starpullm_trainer: Trainer) -> Trace:
     """Give the ``Trace`` of four steps of ``starpullm_trainer`` on generated batches, submitted without waiting."""
-    from starpullm.checks.runs import trace_steps
+    from starpullm.checks.training import trace_steps
 
     return trace_steps(starpullm_trainer, starpullm_validation.seed)
 
@@ -148,65 +153,132 @@ class Checker:
         self._is_parity = family_of(node) == "parity" and not validation.skip_unknown_libm
         self._entry.configuration = str(configuration) if configuration else "all"
 
-    def __call__(self, function: Callable[..., CheckResult | None], **arguments: object) -> None:
-        """Run a check on the test's configuration; fail or skip the test unless the check passed."""
+    def __call__(self, function: Callable[..., Result | None] | str, **arguments: Any) -> None:
+        """Run a check on the test's configuration; fail or skip the test unless the check passed.
+
+        A check of the package is known by its name; the arguments are then the fields of its `Case`.
+        """
         assert self.configuration is not None
-        report = self.run(self.configuration, function, **arguments)
-        if report is None:
-            self.give_up(
-                f"{function.__name__} returned nothing and asserted nothing, expected a result or an assertion"
+        if isinstance(function, str):
+            result = self._run(self.configuration, *self._registered(function, arguments))
+        else:
+            result = self._run_own(self.configuration, function, arguments)
+        if result is None:
+            name = getattr(function, "__name__", function)
+            self.give_up(f"{name} returned nothing and asserted nothing, expected a result or an assertion")
+        self.judge(result)
+
+    def check(self, item: Item) -> None:
+        """Run an item of the suite; fail or skip the test unless the check passed."""
+        from starpullm.checks.check import Where
+        from starpullm.checks.place import run_check
+
+        if item.check.needs.where is Where.TOGETHER:
+            self.judge(replace(item.check.together(self._arrays(item)), where=str(item.case)))
+            return
+        if self.configuration is not None:
+            result = self._run(self.configuration, item.check, item.case)
+        else:
+            needs, pool = item.check.needs, self._validation.pool
+            result = self._answer(
+                lambda: pool.call_alone(
+                    run_check,
+                    ranks=item.ranks,
+                    time_limit=self._validation.time_limit,
+                    counts_allocations=needs.counts_allocations,
+                    environment=needs.environment,
+                    check=item.check.name,
+                    case=item.case._asdict(),
+                )
             )
-        self.judge(report)
+        assert result is not None
+        self.judge(result)
 
-    def run(
-        self, configuration: RuntimeConfiguration, function: Callable[..., CheckResult | None], **arguments: Any
-    ) -> CheckReport | None:
-        """Call a function in the process of a configuration; fail the test if there is no answer."""
-        from starpullm.checks.own import is_own, run_own
-        from starpullm.processes.children import Answered, location_of
+    def _arrays(self, item: Item) -> dict[str, Arrays]:
+        """Return what the runs of an item leave, by where they ran; fail the test if one has a result instead."""
+        import numpy as np
 
-        called: Callable[..., CheckResult | None] = function
-        if is_own(function):
-            counts = {"counts_allocations": arguments.pop("counts_allocations", False)}
-            arguments = {**counts, "location": location_of(function), "arguments": arguments}
-            called = run_own
-        reply: Reply | str
-        try:
-            reply = self._validation.pool.call(
-                configuration, called, time_limit=self._validation.time_limit, **arguments
+        arrays: dict[str, Arrays] = {}
+        with tempfile.TemporaryDirectory(prefix="starpullm-arrays-") as directory:
+            path = Path(directory, "arrays.npz")
+            for placement, case in item.parts:
+                result = self._run(placement, item.check, case, str(path))
+                if result is not None:
+                    self.judge(result)
+                with np.load(path) as file:
+                    arrays[f"{case} on {placement}"] = dict(file)
+                path.unlink()
+        return arrays
+
+    def _run(self, placement: RuntimeConfiguration, check: Check, case: Case, path: str = "") -> Result | None:
+        """Run a registered check in the process of a placement."""
+        from starpullm.checks.place import run_check
+
+        return self._answer(
+            lambda: self._validation.pool.call(
+                placement,
+                run_check,
+                time_limit=self._validation.time_limit,
+                counts_allocations=check.needs.counts_allocations,
+                check=check.name,
+                case=case._asdict(),
+                path=path,
             )
-        except StateError as error:
-            reply = str(error)
-        if not isinstance(reply, Answered):
-            self.give_up(reply if isinstance(reply, str) else reply.text)
-        report: CheckReport | None = reply.value
-        return report
+        )
 
-    def alone(self, function: Callable[[Workplace], CheckResult], **options: Any) -> None:
-        """Run a check that starts runtimes itself, in a process of its own; options as ``Pool.call_alone``."""
+    def _run_own(
+        self, placement: RuntimeConfiguration, function: Callable[..., Result | None], arguments: dict[str, Any]
+    ) -> Result | None:
+        """Call a user's function in the process of a placement."""
+        from starpullm.checks.own import run_own
+        from starpullm.processes.children import location_of
+
+        counts = bool(arguments.pop("counts_allocations", False))
+        return self._answer(
+            lambda: self._validation.pool.call(
+                placement,
+                run_own,
+                time_limit=self._validation.time_limit,
+                counts_allocations=counts,
+                location=location_of(function),
+                arguments=arguments,
+            )
+        )
+
+    def _registered(self, name: str, arguments: Mapping[str, Any]) -> tuple[Check, Case]:
+        from starpullm.checks.cases import Case
+        from starpullm.checks.check import Where, all_checks
+
+        known = {of: check for of, check in all_checks().items() if check.needs.where in (Where.EACH, Where.ONE_WORKER)}
+        if name not in known:
+            self.give_up(f'starpullm_check: found "{name}", expected a function or one of {", ".join(known)}')
+        return known[name], Case(**arguments)
+
+    def _answer(self, call: Callable[[], Reply]) -> Result | None:
+        """Return the value of an answer; fail the test if there is none."""
         from starpullm.processes.children import Answered
 
-        reply: Reply | str
         try:
-            reply = self._validation.pool.call_alone(function, time_limit=self._validation.time_limit, **options)
+            reply = call()
         except StateError as error:
-            reply = str(error)
+            self.give_up(str(error))
         if not isinstance(reply, Answered):
-            self.give_up(reply if isinstance(reply, str) else reply.text)
-        self.judge(reply.value)
+            self.give_up(reply.text)
+        result: Result | None = reply.value
+        return result
 
-    def judge(self, *results: CheckResult | CheckReport) -> None:
+    def judge(self, *results: Result | CheckResult) -> None:
         """Fail or skip the test unless all checks passed."""
-        from starpullm.checks.isolation import CheckReport
-        from starpullm.checks.result import Outcome
+        from starpullm.checks.result import CheckResult, Outcome
 
-        reports = [result if isinstance(result, CheckReport) else CheckReport.of(result) for result in results]
+        reports = [result.as_result() if isinstance(result, CheckResult) else result for result in results]
         texts = []
         for report in sorted(reports, key=lambda report: report.outcome is not Outcome.FAILED):
-            self._entry.results.append({**report.details, "name": report.name, "outcome": report.outcome.value})
-            more = len(report.lines) - MAX_LINES
+            self._entry.results.append(report.as_json())
+            lines = report.lines()
+            more = len(lines) - MAX_LINES
             if report.outcome is not Outcome.PASSED:
-                texts += [*report.lines[:MAX_LINES], *([f"  … and {more} more lines"] if more > 0 else [])]
+                texts += [*lines[:MAX_LINES], *([f"  … and {more} more lines"] if more > 0 else [])]
         if any(report.outcome is Outcome.FAILED for report in reports):
             pytest.fail("\n".join(texts), pytrace=False)
         if self._is_parity and any(report.outcome is Outcome.NOT_COMPARABLE for report in reports):

@@ -8,7 +8,8 @@ import pytest
 
 from starpullm.pytest_plugin.items import RANK_MARKERS, family_of, has_no_case
 from starpullm.pytest_plugin.options import Options
-from starpullm.report.left_out import NOT_REACHED, LeftOut, beyond, others
+from starpullm.report import left_out
+from starpullm.report.left_out import NOT_REACHED, LeftOut
 
 
 def selection(options: Options) -> dict[str, list[str]]:
@@ -48,8 +49,6 @@ def deselected(items: Iterable[pytest.Item], options: Options) -> Iterator[LeftO
 def _why_deselected(item: pytest.Item, options: Options) -> tuple[str, str]:
     if family_of(item) == "throughput" and not options.benchmark:
         return "throughput", "only with --starpullm-benchmark"
-    if options.llmc_library is None and "llmc_case" in getattr(item, "fixturenames", ()):
-        return "llm.c itself as reference", "there is no llm.c: --starpullm-llmc-library names one"
     if options.ranks > 1 and not any(item.get_closest_marker(name) for name in RANK_MARKERS):
         return "tests of one process", f"over {options.ranks} ranks, only tests that are marked for ranks run"
     if has_no_case(item):
@@ -59,36 +58,26 @@ def _why_deselected(item: pytest.Item, options: Options) -> tuple[str, str]:
 
 def not_chosen(options: Options) -> Iterator[LeftOut]:
     """Yield records, placements and reductions that the run leaves out."""
-    from starpullm.golden.records import SHIPPED_RECORDS
-    from starpullm.trainer import REDUCTIONS
-
-    chosen = selection(options)
     machine = options.machine
-    cores = machine["cores"]
-    if options.ranks == 1:
-        yield LeftOut("several ranks", "one process; mpirun -n R pytest --starpullm-over-ranks runs over ranks")
-    yield from others("record", SHIPPED_RECORDS, chosen["records"], "--starpullm-records chooses records")
+    how = {name: f"--starpullm-{name} chooses {name}" for name in ("records", "schedulers", "reductions")}
+    how |= {
+        "ranks": "mpirun -n R pytest --starpullm-over-ranks",
+        "partitions": "--starpullm-partition chooses partitions",
+    }
+    yield from left_out.not_chosen(machine, options.ranks, selection(options), how)
     shared = [record for record in options.records if not options.sub_batches(record, options.ranks)]
     if shared:
         yield LeftOut(f"record {', '.join(shared)}", f"{options.ranks} ranks can't share its batch")
-    yield from others(
-        "partition", machine["partitions"], chosen["partitions"], "--starpullm-partition chooses partitions"
-    )
-    yield beyond(cores, options.ranks)
-    if cores > machine["starpu_max_workers"]:
+    if machine["cores"] > machine["starpu_max_workers"]:
         most = machine["starpu_max_workers"]
         yield LeftOut(f"partitions of more than {most} workers", f"StarPU was built for at most {most} workers")
     if not machine["starpu_parallel_workers"]:
         yield LeftOut("workers of several threads", "StarPU was built without parallel workers")
-    yield from others(
-        "scheduler", machine["schedulers"], chosen["schedulers"], "--starpullm-schedulers chooses schedulers"
-    )
-    yield from others("reduction", REDUCTIONS, chosen["reductions"], "--starpullm-reductions chooses reductions")
     yield from _other_sub_batches(options)
 
 
 def _other_sub_batches(options: Options) -> Iterator[LeftOut]:
-    from starpullm.checks.runs import find_record
+    from starpullm.checks.cases import find_record
     from starpullm.data.sizes import divisors
 
     missing_of = []

@@ -64,7 +64,7 @@ def _output(text: str, folder: Path) -> Path:
 
 
 def _record(text: str, folder: Path) -> str:
-    from starpullm.checks.runs import find_record
+    from starpullm.checks.cases import find_record
     from starpullm.golden.records import SHIPPED_RECORDS
 
     name = text if text in SHIPPED_RECORDS else str(folder / text)
@@ -302,7 +302,7 @@ class Options:
 
         By default these are 1 and one per sequence; of the records beyond thresholds also the divisor in the middle.
         """
-        from starpullm.checks.runs import find_record
+        from starpullm.checks.cases import find_record
         from starpullm.data.sizes import divisors
         from starpullm.golden.records import THRESHOLD_RECORDS
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
@@ -21,31 +20,13 @@ def properties_of(item: pytest.Item, entry: Entry) -> Iterator[tuple[str, object
         yield f"{PREFIX}reruns", entry.reruns
     names: list[str] = []
     for result in entry.results:
-        name = str(result["name"]).replace(" ", "_")
+        name = str(result["check"]).replace(" ", "_")
         names.append(name)
         check = f"{PREFIX}{name}" + (f".{names.count(name)}" if names.count(name) > 1 else "")
         yield f"{check}.verdict", result["outcome"]
-        for number in ("compared", "measured", "limit"):
-            if result.get(number) is not None:
-                yield f"{check}.{number}", result[number]
-        differences = list(_bit_differences(result))
-        if differences:
-            yield f"{check}.ulps_of_first", "NaN" if differences[0]["ulps"] is None else differences[0]["ulps"]
-            # They are counted in classes between powers of two.
-            largest = (count["largest"] for bits in differences for count in bits["ulp_counts"])
-            yield f"{check}.ulps_at_most", max(largest, default=0)
+        numbers = {name: result[name] for name in ("compared", "measured", "limit")} | result["facts"]
+        for number, value in numbers.items():
+            if isinstance(value, int | float | str):
+                yield f"{check}.{number}", value
     if entry.failure:
         yield f"{PREFIX}verdict", "no result"
-
-
-def _bit_differences(value: object) -> Iterator[Mapping[str, Any]]:
-    """Yield each `BitDifference` in the JSON values of a result, in their order."""
-    if isinstance(value, Mapping):
-        if "ulp_counts" in value:
-            yield value
-        else:
-            for entry in value.values():
-                yield from _bit_differences(entry)
-    elif isinstance(value, list):
-        for entry in value:
-            yield from _bit_differences(entry)

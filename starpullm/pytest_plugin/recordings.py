@@ -26,7 +26,7 @@ def recordings(options: Options, pool: Pool) -> Iterator[dict[str, Any]]:
     RecordingError
         If one can't be made; the others aren't tried then.
     """
-    from starpullm.checks.runs import MAX_RECORDED, write_recording
+    from starpullm.checks.recorded_run import MAX_RECORDED, write_recording
     from starpullm.processes.children import Answered
 
     case = _case(options)
@@ -56,7 +56,8 @@ def _case(options: Options) -> tuple[str, int] | None:
 
     With more sub-batches pictures become crowded, not clearer.
     """
-    from starpullm.checks.runs import MAX_RECORDED_PARAMETERS, find_record
+    from starpullm.checks.cases import find_record
+    from starpullm.checks.recorded_run import MAX_RECORDED_PARAMETERS
     from starpullm.data.sizes import divisors
     from starpullm.files.model import num_parameters
 

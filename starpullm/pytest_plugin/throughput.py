@@ -90,7 +90,7 @@ class Gate:
         `sub_batches` is their number on each rank. Each rank has the test's partition; the record's batch is that of
         all ranks together.
         """
-        from starpullm.checks.runs import find_record
+        from starpullm.checks.cases import find_record
         from starpullm.data.generator import generate_checkpoint
         from starpullm.speed.workload import Workload
 

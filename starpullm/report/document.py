@@ -43,13 +43,21 @@ class Run(TypedDict):
 
 
 class Result(TypedDict):
-    """A result of ``starpullm.checks``; each check adds fields of its own."""
+    """A result of ``starpullm.checks``: the fields of ``starpullm.checks.result.Result``, and its text."""
 
-    name: str
+    check: str
     outcome: Literal["passed", "failed", "not comparable", "inconclusive"]
     compared: int
     unit: str
     """What ``compared`` counts, in the plural."""
+    sentence: str
+    """What the outcome rests on."""
+    claim: str
+    """What holds if it passed; empty for a user's own check."""
+    lines: list[str]
+    """The whole text."""
+    facts: dict[str, Any]
+    """Numbers and names; each check has its own."""
 
 
 class Test(TypedDict):

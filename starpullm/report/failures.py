@@ -54,11 +54,9 @@ def failures(document: Document) -> list[Failure]:
 
 
 def _reason(test: Mapping[str, Any]) -> str:
-    """Return why a test failed, without the check and its outcome, which the name says."""
-    reason = reason_of(test["message"])
-    for result in test["results"]:
-        reason = reason.removeprefix(f"{result['name']}: failed: ")
-    return reason
+    """Return why a test failed: the sentence of the check that failed, or the message's."""
+    sentences = (result["sentence"] for result in test["results"] if result["outcome"] == "failed")
+    return next(sentences, "") or reason_of(test["message"])
 
 
 def failure_groups(failed: list[Failure]) -> list[FailureGroup]:
@@ -76,7 +74,7 @@ def failure_anchor(test: int) -> str:
 
 def failure_name(test: Mapping[str, Any]) -> str:
     """Return the checks that failed, or the test if no check has a result, and the configuration."""
-    checks = dict.fromkeys(result["name"] for result in test["results"] if result["outcome"] == "failed")
+    checks = dict.fromkeys(result["check"] for result in test["results"] if result["outcome"] == "failed")
     name = ", ".join(checks) or test["test"].rpartition("::")[2].partition("[")[0]
     return name if test["configuration"] in ("", "-", "all") else f"{name} on {test['configuration']}"
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+from starpullm.golden.records import SHIPPED_RECORDS
+from starpullm.trainer import REDUCTIONS
 
 NOT_REACHED = "tests that the run did not reach"
 """What the entry is called that has the tests which were selected and did not run."""
@@ -18,11 +22,25 @@ class LeftOut:
     tests: list[str] = field(default_factory=list)
 
 
-def others(what: str, known: Iterable[str], chosen: Sequence[str], how: str) -> Iterator[LeftOut]:
-    """Yield an entry for the known names that weren't chosen, if there are any; ``how`` says how they are chosen."""
-    names = [name for name in known if name not in chosen]
-    if names:
-        yield LeftOut(f"{what}{'s' if len(names) > 1 else ''} {', '.join(names)}", f"not chosen; {how}")
+def not_chosen(
+    machine: Mapping[str, Any], ranks: int, chosen: Mapping[str, Sequence[str]], how: Mapping[str, str]
+) -> Iterator[LeftOut]:
+    """Yield the shipped records, and the partitions, schedulers and reductions of the machine, that weren't chosen.
+
+    ``how`` says how each of them is chosen, by the same names as ``chosen``.
+    """
+    if ranks == 1:
+        yield LeftOut("several ranks", f"one process; {how['ranks']} runs over ranks")
+    for what, known in (
+        ("record", SHIPPED_RECORDS),
+        ("partition", machine["partitions"]),
+        ("scheduler", machine["schedulers"]),
+        ("reduction", REDUCTIONS),
+    ):
+        names = [name for name in known if name not in chosen[f"{what}s"]]
+        if names:
+            yield LeftOut(f"{what}{'s' if len(names) > 1 else ''} {', '.join(names)}", f"not chosen; {how[f'{what}s']}")
+    yield beyond(machine["cores"], ranks)
 
 
 def beyond(cores: int, ranks: int) -> LeftOut:

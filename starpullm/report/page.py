@@ -8,14 +8,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from starpullm.report.charts import charts_of
-from starpullm.report.claims import claim_rows
 from starpullm.report.document import Document
 from starpullm.report.failures import MAX_FAILURES, failure_groups, failures, reason_of
 from starpullm.report.parity_matrix import matrices
 from starpullm.report.reductions import reductions_of
 from starpullm.report.runs import environments, run_rows
 from starpullm.report.throughput import speeds_of
-from starpullm.report.verdict import not_checked, verdict_of
+from starpullm.report.verdict import claim_rows, not_checked, verdict_of
 from starpullm.report.workers import workers_of
 from starpullm.traces.content import HEX_COLORS
 

@@ -65,10 +65,11 @@ def matrices(document: Document) -> list[Matrix]:
     found: dict[str, dict[tuple[Row, Column], Cell]] = {}
     for number, test in enumerate(document["tests"]):
         for result in test["results"]:
-            if result["name"] == "parity" and "reference" in result:
-                row = Row(result["partition"], result["ranks"], result["scheduler"])
-                column = Column(result["record"], result["sub_batches"], result["reduction"])
-                cells = found.setdefault(result["reference"], {})
+            facts = result["facts"]
+            if facts.keys() >= {"reference", *Row.__annotations__, *Column.__annotations__}:
+                row = Row(**{name: facts[name] for name in Row.__annotations__})
+                column = Column(**{name: facts[name] for name in Column.__annotations__})
+                cells = found.setdefault(facts["reference"], {})
                 cells[row, column] = _worse(cells.get((row, column)), _cell(result, number))
     return [_matrix(reference, cells) for reference, cells in found.items()]
 
@@ -85,13 +86,8 @@ def _matrix(reference: str, cells: Mapping[tuple[Row, Column], Cell]) -> Matrix:
 def _cell(result: Mapping[str, Any], test: int) -> Cell:
     if result["outcome"] == "passed":
         return Cell("passed", f"{result['compared']:,} equal", "")
-    anchor = failure_anchor(test)
     if result["outcome"] == "failed":
-        first = result["first"]
-        if first is None:
-            return Cell("failed", "differs", anchor)
-        difference = first["difference"]
-        return Cell("failed", f"step {difference['step']}, {difference['group']}/{difference['tensor']}", anchor)
+        return Cell("failed", result["facts"].get("first") or "differs", failure_anchor(test))
     return Cell("undecided", result["outcome"], "")
 
 

@@ -38,5 +38,4 @@ def reductions_of(document: Document) -> list[TensorRow]:
 def _errors(document: Document) -> Iterator[tuple[str, Any]]:
     for test in document["tests"]:
         for result in test["results"]:
-            if result["name"] == "gradient error" and "tensors" in result:
-                yield from ((test["test"], entry) for entry in result["tensors"])
+            yield from ((test["test"], entry) for entry in result["facts"].get("tensors", ()))

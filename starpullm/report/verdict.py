@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from starpullm.report.document import Document
 from starpullm.report.failures import reason_of
@@ -127,3 +128,34 @@ def not_checked(document: Document) -> Iterator[tuple[str, str, list[str]]]:
     for entry in document["not_checked"]:
         if entry["what"] not in runs:
             yield entry["what"], entry["reason"], entry["tests"]
+
+
+@dataclass(frozen=True)
+class ClaimRow:
+    """A check over all its runs; ``compared`` says how much of what, such as "570 tensors"."""
+
+    check: str
+    claim: str
+    passed: int
+    failed: int
+    undecided: int
+    compared: str
+
+
+def claim_rows(document: Document) -> list[ClaimRow]:
+    """Return a row for each check that gave a result; a user's own has no other claim than its name."""
+    checks: dict[str, list[dict[str, Any]]] = {}
+    for test in document["tests"]:
+        for result in test["results"]:
+            checks.setdefault(result["check"], []).append(result)
+    rows = []
+    for check, results in checks.items():
+        outcomes = Counter(result["outcome"] for result in results)
+        passed, failed = outcomes["passed"], outcomes["failed"]
+        compared: Counter[str] = Counter()
+        for result in results:
+            compared[result["unit"]] += result["compared"]
+        text = ", ".join(f"{count:,} {unit}" for unit, count in compared.items())
+        claim = results[0]["claim"] or check
+        rows.append(ClaimRow(check, claim, passed, failed, len(results) - passed - failed, text))
+    return rows

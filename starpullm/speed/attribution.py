@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from starpullm.checks.dependencies import required_edges
+from starpullm.checks.dependencies.required_order import required_edges
 from starpullm.trace import Trace
 from starpullm.traces.merge import is_kernel
 

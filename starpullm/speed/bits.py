@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from starpullm.checks.parity import execution_order
-from starpullm.checks.reduction import PROMISES, Promise
+from starpullm.checks.cases import PROMISES, Promise
+from starpullm.checks.execution_order import execution_order
 from starpullm.checks.result import MAX_LISTED, CheckResult, listed, passed_if
 from starpullm.errors import InvalidArgumentError
 from starpullm.golden.records import layer_name, tensor_digest

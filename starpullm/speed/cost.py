@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from starpullm.checks.dependencies import required_edges
+from starpullm.checks.dependencies.required_order import required_edges
 from starpullm.checks.result import CheckResult, Outcome
 from starpullm.trace import AccessMode, Trace
 from starpullm.traces.merge import is_kernel

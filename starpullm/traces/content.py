@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from starpullm.checks.dependencies import required_edges
 from starpullm.checks.dependencies.graph import DependencyKind
+from starpullm.checks.dependencies.required_order import required_edges
 from starpullm.trace import AccessMode, TaskRecord
 from starpullm.traces.run import TracedRun
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from starpullm.checks.dependencies import required_edges
+from starpullm.checks.dependencies.required_order import required_edges
 from starpullm.traces.run import TracedRun
 
 _MOST_OPERATIONS = 5

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(240)]
 
 SUBMIT = Path(__file__).parents[2] / "ci" / "slurm" / "submit.sh"
 TINY = str(resources.files("starpullm.golden") / "tiny.json")
-SUITE = "--starpullm-records tiny --starpullm-sub-batches 2 -k test_every_tensor_has_the_record"
+SUITE = "--starpullm-records tiny --starpullm-sub-batches 2 -k parity-"
 SECONDS = 150.0
 """For a run to end on a busy machine; alone, most take less than ten."""
 
@@ -217,12 +217,13 @@ def test_a_node_that_fails(cluster: Cluster, tmp_path: Path) -> None:
 OVER_RANKS = """
 import os
 import pytest
-from starpullm.checks.runs import losses_of_ranks
+from starpullm.checks.cases import Case
+from starpullm.checks.same_bits import LossesOfRanks
 
 def on_one_machine(place):
     machines = place.runtime.comm.allgather(os.environ["SLURMD_NODENAME"])
     assert machines == ["n1", "n1"], machines
-    return losses_of_ranks(place, record="tiny", sub_batches=1, reduction="ordered", seed=1)
+    return LossesOfRanks().run(place, Case("tiny", 1, "ordered"))
 
 @pytest.mark.starpullm_over_ranks
 def test_machines(starpullm_check):

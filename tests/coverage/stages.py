@@ -52,7 +52,7 @@ def parts(build: Path) -> tuple[Part, ...]:
             Part("ranks", f"ranks-{name}", (*_MPIRUN, *PYTHON, *suite(build, "", records), "--with-mpi"))
             for name, records in (*zip(_OF_RANKS, _OF_RANKS, strict=True), ("thresholds", _THRESHOLDS))
         ),
-        Part("ranks", "ranks-interface", (*_MPIRUN, *PYTHON, *suite(build, "interface_over_ranks"), "--with-mpi")),
+        Part("ranks", "ranks-interface", (*_MPIRUN, *PYTHON, *suite(build, "interface"), "--with-mpi")),
         *(
             Part("ctest", f"ctest-{name.strip('.*_')}", ("ctest", *_CTEST, "--test-dir", str(build), "-R", f"^{name}$"))
             for name in _CTESTS
@@ -66,25 +66,25 @@ _CTEST: Final = ("--output-on-failure", "--no-tests=error", "--timeout", "1500")
 
 def _suite_parts() -> list[tuple[str, tuple[str, str]]]:
     by_record = [
-        (f"{module}-{record}", (module, record))
-        for module in ("dependencies", "lifetimes", "reduction")
+        (f"{family}-{record}", (family, f"{record} and not perturbation"))
+        for family in ("dependencies", "reduction")
         for record in _RECORDS
     ]
     return [
         *((f"parity-{records.partition(' ')[0]}", ("parity", records)) for records in _PARITY_RECORDS),
         *by_record,
-        *((f"perturbation-{record}", ("perturbation", record)) for record in _RECORDS[:2]),
-        *((module, (module, "")) for module in ("memory", "interface")),
+        *((f"perturbation-{record}", ("dependencies", f"perturbation and {record}")) for record in _RECORDS[:2]),
+        *((family, (family, "")) for family in ("memory", "interface")),
         *((f"kernels-{name}", ("kernels", chosen)) for name, chosen in _KERNELS.items()),
     ]
 
 
-def suite(build: Path, module: str = "", records: str = "") -> tuple[str, ...]:
-    """Return the arguments of Python that run a module of the suite (empty: all), or its tests with some records."""
-    name = f"starpullm.suite.test_{module}" if module else "starpullm.suite"
-    chosen = ("-k", records) if records else ()
+def suite(build: Path, family: str = "", chosen: str = "") -> tuple[str, ...]:
+    """Return the arguments of Python that run a family of checks (empty: all), or what ``-k`` chooses of them."""
+    marked = ("-m", f"starpullm_{family}") if family else ()
+    names = ("-k", chosen) if chosen else ()
     library = ("--starpullm-library", str(library_in(build)), "--starpullm-time-limit", str(_SLOW_SECONDS))
-    return ("-m", "pytest", "-q", "--pyargs", name, "-p", "no:cacheprovider", *chosen, *library)
+    return ("-m", "pytest", "-q", "--pyargs", "starpullm.suite", "-p", "no:cacheprovider", *marked, *names, *library)
 
 
 def library_in(build: Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from starpullm.checks.check import all_checks
 from starpullm.golden.records import SHIPPED_RECORDS
 
 from .stages import TITLES, parts
@@ -18,11 +19,10 @@ def test_every_part_has_a_name_and_a_stage() -> None:
     assert list(dict.fromkeys(part.stage for part in found)) == list(TITLES)
 
 
-def test_every_module_of_the_suite_and_every_ctest_is_in_a_part() -> None:
+def test_every_family_of_checks_and_every_ctest_is_in_a_part() -> None:
     texts = [" ".join(part.command) for part in parts(Path("/build"))]
-    modules = {path.stem for path in (ROOT / "starpullm" / "suite").glob("test_*.py")}
-    modules -= {"test_throughput", "test_ranks"}  # run only on request; over ranks
-    assert {module for module in modules if any(f"starpullm.suite.{module} " in text for text in texts)} == modules
+    families = {check.family for check in all_checks().values()}
+    assert {family for family in families if any(f"-m starpullm_{family} " in text for text in texts)} == families
     declared = re.findall(r"add_test\(NAME (\w+)", (ROOT / "native" / "tests" / "CMakeLists.txt").read_text("utf-8"))
     patterns = [re.compile(text.rpartition(" ")[2]) for text in texts if text.startswith("ctest ")]
     assert [name for name in declared if not any(pattern.search(name) for pattern in patterns)] == []

@@ -9,20 +9,19 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from starpullm.checks import lifetimes, pruning, runs
-from starpullm.checks.isolation import CheckReport, Pool, RuntimeConfiguration
-from starpullm.checks.result import CheckResult, Outcome
-from starpullm.checks.same_bits import MAX_DELAY_US, check_same_bits
-from starpullm.checks.underflow import underflow
+from starpullm.checks.cases import Case
+from starpullm.checks.check import Arrays, all_checks
+from starpullm.checks.isolation import Pool, RuntimeConfiguration
+from starpullm.checks.place import run_check
+from starpullm.checks.result import Outcome, Result
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.files.tokens import write_tokens
 from starpullm.golden.records import shipped_record
@@ -105,7 +104,7 @@ class Laboratory:
         self,
         name: str,
         configuration: RuntimeConfiguration,
-        function: Callable[..., CheckResult | None],
+        function: Callable[..., Result | None],
         **arguments: Any,
     ) -> Iterator[Catch]:
         """Yield what a check in a child has found: that it failed, that the child died, or that it took too long."""
@@ -120,22 +119,41 @@ class Laboratory:
         elif answer.value is not None:
             yield from judge(name, answer.value, str(configuration))
 
+    def check(
+        self, name: str, configuration: RuntimeConfiguration, check: str, case: Case, path: str = ""
+    ) -> Iterator[Catch]:
+        """Yield what a registered check has found."""
+        counts = all_checks()[check].needs.counts_allocations
+        arguments = {"check": check, "case": case._asdict(), "path": path, "counts_allocations": counts}
+        return self.call(name, configuration, run_check, **arguments)
+
+    def together(self, name: str, check: str, parts: Sequence[tuple[RuntimeConfiguration, Case]]) -> Iterator[Catch]:
+        """Yield what a registered check finds that compares several runs, or what one of them has found."""
+        arrays: dict[str, Arrays] = {}
+        path = self.directory / "arrays.npz"
+        for configuration, case in parts:
+            caught = list(self.check(name, configuration, check, case, str(path)))
+            if caught:
+                yield from caught
+                return
+            with np.load(path) as file:
+                arrays[f"{case} on {configuration}"] = dict(file)
+        yield from judge(name, all_checks()[check].together(arrays), check)
+
     def job(self, ranks: int | None, *command: str) -> Any:
         """Run Python with this library: in one process if `ranks` is None, else under mpirun."""
         return run_job(Job([sys.executable, *command], TIME_LIMIT, ranks, environment=self.environment))
 
 
-def judge(name: str, report: CheckReport, where: str) -> Iterator[Catch]:
+def judge(name: str, result: Result, where: str) -> Iterator[Catch]:
     """Yield a failure; a check that could not compare anything is an error."""
-    if report.outcome is Outcome.FAILED:
-        yield Catch(name, f"{where}: {report.finding}")
-    elif report.outcome is not Outcome.PASSED:
-        raise AssertionError(f"{where}: {report.lines}")
+    if result.outcome is Outcome.FAILED:
+        yield Catch(name, f"{where}: {result.sentence}")
+    elif result.outcome is not Outcome.PASSED:
+        raise AssertionError(f"{where}: {result.lines()}")
 
 
 ALL = ("ordered", "tree", "redux")
-
-Tensors = dict[str, NDArray[np.float32]]
 
 Check = Callable[[Laboratory, str], Iterator[Catch]]
 
@@ -152,123 +170,51 @@ def parity(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     ):
         if laboratory.only_tiny and record != "tiny":
             continue
-        yield from laboratory.call(
-            name, configuration, runs.parity, record=record, sub_batches=sub_batches, reduction="ordered"
-        )
+        yield from laboratory.check(name, configuration, "parity", Case(record, sub_batches, "ordered"))
 
 
-def each_reduction(function: Callable[..., CheckResult], reductions: tuple[str, ...], **more: object) -> Check:
-    """Return a check that runs on tiny with two sub-batches and two workers, once for each reduction."""
+def registered(check: str, *reductions: str, place: RuntimeConfiguration = TWO, sub_batches: int = 2) -> Check:
+    """Return a check of the package that runs on tiny, by default with two workers, once for each reduction."""
 
-    def check(laboratory: Laboratory, name: str) -> Iterator[Catch]:
+    def run(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         for reduction in reductions:
-            yield from laboratory.call(
-                name, TWO, function, record="tiny", sub_batches=2, reduction=reduction, seed=SEED, **more
-            )
+            yield from laboratory.check(name, place, check, Case("tiny", sub_batches, reduction, seed=SEED))
 
-    return check
+    return run
+
+
+def on_tiny(function: Callable[..., Result]) -> Check:
+    """Return a check of the project that counts allocations, on tiny with two sub-batches and two workers."""
+    case: dict[str, Any] = {"record": "tiny", "sub_batches": 2, "reduction": "ordered", "seed": SEED}
+    return lambda laboratory, name: laboratory.call(name, TWO, function, counts_allocations=True, **case)
 
 
 def tree_order(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     """Read the order of additions off a trace; with four sub-batches it is another one than that of a chain."""
     record, sub_batches = ("tiny", 2) if laboratory.only_tiny else ("small", 4)
-    yield from laboratory.call(
-        name, ONE, runs.tree, record=record, sub_batches=sub_batches, reduction="tree", seed=SEED
-    )
-
-
-def accesses(laboratory: Laboratory, name: str) -> Iterator[Catch]:
-    """Compare declared with actual accesses; on one worker, as memory is closed for the whole process."""
-    for reduction in ("ordered", "tree"):
-        yield from laboratory.call(
-            name, ONE, runs.accesses, record="tiny", sub_batches=2, reduction=reduction, seed=SEED
-        )
+    yield from laboratory.check(name, ONE, "order of the tree", Case(record, sub_batches, "tree", seed=SEED))
 
 
 def bit_stability(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     """Compare the gradients of the tree reduction on three partitions."""
     record, sub_batches = ("tiny", 2) if laboratory.only_tiny else ("odd", 3)
-    tensors = {}
-    for configuration in (ONE, TWO, TEAM):
-        written = yield from written_tensors(
-            laboratory, name, configuration, runs.write_gradients, record=record, sub_batches=sub_batches
-        )
-        if written is None:
-            return
-        tensors[str(configuration)] = written
-    yield from judge(name, CheckReport.of(check_same_bits(name, tensors)), f"{record}, tree")
+    case = Case(record, sub_batches, "tree", seed=SEED)
+    yield from laboratory.together(name, "bit stability", [(place, case) for place in (ONE, TWO, TEAM)])
 
 
 def perturbation(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     """Compare a run on one worker with runs on two, with random delays, by each scheduler; every call delays anew."""
-    delay_seed = laboratory.next_seed()
-    plain = None
-    for configuration, max_delay_us in [
-        (RuntimeConfiguration("1x1", "eager"), 0),
-        *((RuntimeConfiguration("2x1", scheduler), MAX_DELAY_US) for scheduler in PERTURBING),
-    ]:
-        found = yield from written_tensors(
-            laboratory,
-            name,
-            configuration,
-            runs.write_perturbed,
-            record="tiny",
-            sub_batches=2,
-            max_delay_us=max_delay_us,
-            delay_seed=delay_seed,
-        )
-        if found is None:
-            return
-        if plain is None:
-            plain = found
-            continue
-        perturbed = f"{configuration}, delays of up to {max_delay_us} µs by seed {delay_seed}"
-        result = check_same_bits(name, {"the plain run": plain, perturbed: found})
-        yield from judge(name, CheckReport.of(result), "tiny, tree")
-
-
-def written_tensors(
-    laboratory: Laboratory,
-    name: str,
-    configuration: RuntimeConfiguration,
-    function: Callable[..., CheckResult | None],
-    **arguments: Any,
-) -> Generator[Catch, None, Tensors | None]:
-    """Return the tensors that a run with the tree reduction writes to a file; None if the run itself is caught."""
-    path = laboratory.directory / "tensors.npz"
-    caught = list(
-        laboratory.call(name, configuration, function, reduction="tree", seed=SEED, path=str(path), **arguments)
-    )
-    if caught:
-        yield from caught
-        return None
-    with np.load(path) as arrays:
-        return dict(arrays)
+    plain = Case("tiny", 2, "tree", seed=SEED)
+    case = plain._replace(delays=laboratory.next_seed())
+    places = [(RuntimeConfiguration("2x1", scheduler), case) for scheduler in PERTURBING]
+    yield from laboratory.together(name, "perturbation", [(RuntimeConfiguration("1x1", "eager"), plain), *places])
 
 
 def parity_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
     """Compare with golden records on two ranks."""
     for record, sub_batches in (("tiny", 1), ("small", 2)):
         if not (laboratory.only_tiny and record != "tiny"):
-            yield from laboratory.call(
-                name, RANKS, runs.parity, record=record, sub_batches=sub_batches, reduction="ordered"
-            )
-
-
-def gradients_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
-    """Compare gradients on two ranks with their error bounds, for each reduction."""
-    for reduction in ALL:
-        yield from laboratory.call(
-            name, RANKS, runs.gradients, record="tiny", sub_batches=1, reduction=reduction, seed=SEED
-        )
-
-
-def share_of_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
-    """Compare what each of two ranks registers and submits with what it must, for each reduction."""
-    for reduction in ALL:
-        yield from laboratory.call(
-            name, RANKS, pruning.share_of_ranks, record="tiny", sub_batches=1, reduction=reduction, seed=SEED
-        )
+            yield from laboratory.check(name, RANKS, "parity", Case(record, sub_batches, "ordered"))
 
 
 def training_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
@@ -335,26 +281,27 @@ generate_checkpoint(Path(sys.argv[1]), record.model, record.seed)
 
 CHECKS: dict[str, Check] = {
     "parity": parity,
-    "observed order": each_reduction(runs.observed_order, ALL),
-    "reuse": each_reduction(runs.reuse, ("ordered",)),
-    "accesses": accesses,
-    "runtime graph": each_reduction(runs.runtime_graph, ("ordered", "tree")),
-    "poison": each_reduction(runs.poison, ("ordered",)),
-    "gradient error": each_reduction(runs.gradients, ALL),
+    "observed order": registered("observed order", *ALL),
+    "reuse": registered("handle reuse", "ordered"),
+    "accesses": registered("accesses", "ordered", "tree", place=ONE),
+    "runtime graph": registered("runtime graph", "ordered", "tree"),
+    "poison": registered("poison", "ordered"),
+    "gradient error": registered("gradient bounds", *ALL),
     "order of the tree": tree_order,
-    "underflow": each_reduction(underflow, ("ordered",)),
+    "loss falls": registered("loss falls", "ordered"),
+    "underflow": registered("denormal gradients", "ordered"),
     "bit stability": bit_stability,
-    "shared buffers": each_reduction(lifetimes.shared_buffers, ("ordered", "tree")),
-    "resumed run": each_reduction(lifetimes.resumed, ("ordered",)),
+    "shared buffers": registered("shared buffers", "ordered", "tree"),
+    "resumed run": registered("resumed run", "ordered"),
     "perturbation": perturbation,
     "parity over ranks": parity_over_ranks,
-    "gradient error over ranks": gradients_over_ranks,
+    "gradient error over ranks": registered("gradient bounds", *ALL, place=RANKS, sub_batches=1),
     "training over ranks": training_over_ranks,
-    "share of ranks": share_of_ranks,
-    "memory growth": each_reduction(lifetimes.step_growth, ("ordered",), counts_allocations=True),
-    "memory growth, trainers": each_reduction(lifetimes.trainer_growth, ("ordered",), counts_allocations=True),
-    "memory growth, operations": each_reduction(operation_growth, ("ordered",), counts_allocations=True),
-    "scarce memory": each_reduction(scarce_memory, ("ordered",), counts_allocations=True),
+    "shares of ranks": registered("shares of ranks", *ALL, place=RANKS, sub_batches=1),
+    "memory growth": registered("growth over steps", "ordered"),
+    "memory growth, trainers": registered("growth over trainers", "ordered"),
+    "memory growth, operations": on_tiny(operation_growth),
+    "scarce memory": on_tiny(scarce_memory),
     "throughput": speed,
 }
 """By name, the cheapest first."""

@@ -31,7 +31,7 @@ __all__ = ["PYTHON", "Ended", "Server"]
 PYTHON = (sys.executable, "-W", "error", "-X", "faulthandler")
 """How the commands begin."""
 
-_IMPORTED = ("pytest", "starpullm.commands", "starpullm.checks.runs")
+_IMPORTED = ("pytest", "starpullm.commands", "starpullm.checks.training")
 
 # What may differ from the environment of the process: nothing reads these while a module is imported.
 _OURS_READ_LATE = ("STARPULLM_CACHES", "STARPULLM_LIB", "STARPULLM_SIMD")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.checks.reduction import TensorError, check_gradients, gradient_error
+from starpullm.checks.reduction import GradientBounds, TensorError, gradient_error
 from starpullm.checks.reference64 import UNDERFLOW, GradientReference
 from starpullm.golden.records import layer_name
 from starpullm.trainer import Trainer
@@ -38,8 +38,8 @@ def product_errors(
     trainer.step(inputs, targets)
     outputs = [_output(trainer, name, layer, *weights[name, layer]) for name, layer in places]
     input_grads = [_input_grad(trainer, name, layer, weights[name, layer][0]) for name, layer in reversed(places)]
-    gradients = check_gradients(trainer.tensor, trainer.config, inputs, sub_batches=sub_batches)
-    return [*outputs, *input_grads, *gradients.tensors]
+    gradients = GradientBounds().errors(trainer.tensor, trainer.config, inputs, sub_batches)
+    return [*outputs, *input_grads, *gradients]
 
 
 class _Linear(NamedTuple):

@@ -45,9 +45,9 @@ def test_parity(tmp_path: Path) -> None:
         tmp_path / "out",
         environment=TWO_CORES,
     ).check()
-    equal = "570 tensors over 3 steps, 0 differ"
+    equal = "passed: 570 tensors compared; 3 steps against golden record"
     assert run.stdout.splitlines() == [
-        *(f"tiny {p} eager sub-batches {s} ordered: {equal}" for p in ("1x1", "2x1") for s in (1, 2)),
+        *(f"parity of tiny-{s}-ordered on {p} eager: {equal}" for p in ("1x1", "2x1") for s in (1, 2)),
         "parity: 2280 tensors over 12 steps, 0 differ",
     ]
     assert run.stderr == ""
@@ -81,29 +81,21 @@ def test_parity_last_line() -> None:
 
 def test_parity_json() -> None:
     run = run_cli("parity", TINY.path, "--json").check()
-    assert json.loads(run.stdout) == [
-        {
-            "record": "tiny",
-            "reference": "golden record",
-            "partition": "1x1",
-            "scheduler": "lws",
-            "ranks": 1,
-            "sub_batches": 1,
-            "reduction": "ordered",
-            "matmul": "strict",
-            "outcome": "passed",
-            "steps": 3,
-            "name": "parity",
-            "finding": "570 tensors over 3 steps, 0 differ",
-            "compared": 570,
-            "unit": "tensors",
-            "measured": 0,
-            "limit": 0,
-            "differences": [],
-            "first": None,
-            "different_functions": [],
-        }
-    ]
+    [result] = json.loads(run.stdout)
+    assert result["facts"] == {
+        "record": "tiny",
+        "reference": "golden record",
+        "partition": "1x1",
+        "scheduler": "lws",
+        "ranks": 1,
+        "sub_batches": 1,
+        "reduction": "ordered",
+        "matmul": "strict",
+        "steps": 3,
+        "first": "",
+    }
+    names = ("check", "outcome", "compared", "unit", "measured", "limit", "findings")
+    assert [result[name] for name in names] == ["parity", "passed", 570, "tensors", 0, 0, []]
     assert run.stderr == ""
 
 
@@ -145,13 +137,13 @@ def test_parity_with_one_difference(tmp_path: Path) -> None:
     record = changed_record(tmp_path / "one.json", lambda content: change_digests(content, (1, "grads", "qkvw[1]")))
     run = run_cli("parity", record).check(1)
     line, *details, last = run.stdout.splitlines()
-    assert line.endswith("570 tensors over 3 steps, 1 differ; first step 1, grads/qkvw[1]")
+    assert "(1 in 570 tensors): step 1, grads/qkvw[1]; " in line
     assert details == [
-        "  first: step 1, grads/qkvw[1]",
-        f"    expected digest {OTHER_DIGEST}, found {TINY.steps[1].digests['grads']['qkvw[1]']}",
-        "    expected values: the record has a digest only, and a run on 1x1 with the ref kernels has the digest that "
+        f"  expected digest: {OTHER_DIGEST}",
+        f"  found digest: {TINY.steps[1].digests['grads']['qkvw[1]']}",
+        "  expected values: the record has a digest only, and a run on 1x1 with the ref kernels has the digest that "
         "was found",
-        "    written last by matmul_backward_weight (step 1, sub-batch 0, layer 1) on worker 0 of rank 0",
+        "  written last by: matmul_backward_weight (step 1, sub-batch 0, layer 1) on worker 0 of rank 0",
     ]
     assert last == "parity: 570 tensors over 3 steps, 1 differ"
 
@@ -171,18 +163,15 @@ def test_parity_names_the_element_of_the_record(tmp_path: Path) -> None:
 
     record = changed_record(tmp_path / "element.json", change)
     [result] = json.loads(run_cli("parity", record, "--json").check(1).stdout)
-    first = result["first"]
-    assert first["difference"]["tensor"] == name
-    assert first["source"] == "the record's"
-    bits = first["bits"]
+    [finding] = result["findings"]
+    rows = finding["rows"]
     values = TINY.raw_tensor(2, "params", name)
     assert values is not None
-    assert (bits["differing"], bits["index"], bits["position"], bits["ulps"]) == (2, 53, [3, 5], 1)
-    assert bits["found_bits"] == f"{values[3, 5].view(np.uint32):08x}"
-    assert bits["found"] == float(values[3, 5])
-    assert [count["count"] for count in bits["ulp_counts"]] == [1, 1]
-    [writer] = first["writers"]
-    assert (writer["operation"], writer["layer"], writer["sub_batch"]) == ("adamw_update", 1, -1)
+    assert (finding["sentence"], rows["expected values"]) == (f"step 2, params/{name}", "the record's")
+    assert (rows["first element"], result["facts"]["ulps_of_first"]) == ("53, [3, 5]", 1)
+    assert rows["differ"].startswith("2 of ")
+    assert rows["found"].startswith(f"0x{values[3, 5].view(np.uint32):08x} ({values[3, 5]!s})")
+    assert rows["written last by"].startswith("adamw_update (step 2, layer 1) on ")
 
 
 def test_parity_with_other_bits() -> None:
@@ -191,16 +180,14 @@ def test_parity_with_other_bits() -> None:
     options = ("--sub-batches", "3", "--reduction", "tree", "--partition", "2x1")
     run = run_cli("parity", record, *options, environment=TWO_CORES).check(1)
     lines = run.stdout.splitlines()
-    assert lines[0].endswith("differ; first step 0, grads/lnfw")
-    assert lines[2] == "    28 of 40 elements (40,) differ (70 %)"
-    assert lines[3] == "    the first is element 0, [0]"
-    assert re.fullmatch(
-        r"    expected 0x3a21a02c \(0\.000616\d+\), found 0x3a21a029 \(0\.000616\d+\), 3 ULP off", lines[4]
-    )
-    assert lines[5].startswith("    elements by ULPs off: 1: 11, 2 to 3: 9, 4 to 7: 4, ")
-    assert lines[6] == "    expected values: from a run on 1x1 with the ref kernels, which has the record's digest"
-    assert re.fullmatch(r"    written last by gradient_add \(step 0, sub-batch 0\) on worker [01] of rank 0", lines[7])
-    assert lines[8] == "  then: step 0, grads/lnfb"
+    assert "(885 in 1,080 tensors): step 0, grads/lnfw; " in lines[0]
+    assert lines[1:3] == ["  differ: 28 of 40 elements (40,) (70 %)", "  first element: 0, [0]"]
+    assert re.fullmatch(r"  expected: 0x3a21a02c \(0\.000616\d+\)", lines[3])
+    assert re.fullmatch(r"  found: 0x3a21a029 \(0\.000616\d+\), 3 ULP off", lines[4])
+    assert lines[5].startswith("  elements by ULPs off: 1: 11, 2 to 3: 9, 4 to 7: 4, ")
+    assert lines[6] == "  expected values: from a run on 1x1 with the ref kernels, which has the record's digest"
+    assert re.fullmatch(r"  written last by: gradient_add \(step 0, sub-batch 0\) on worker [01] of rank 0", lines[7])
+    assert lines[8] == "  step 0, grads/lnfb"
     assert lines[-2].endswith("more, see --json")
 
 
@@ -222,11 +209,11 @@ def test_parity_names_the_first_in_order_of_execution(tmp_path: Path) -> None:
     [result] = json.loads(run.stdout)
     assert result["outcome"] == "failed"
     assert result["compared"] == 570
-    found = [(entry["step"], entry["group"], entry["tensor"]) for entry in result["differences"]]
-    assert found == order
-    assert {entry["expected_digest"] for entry in result["differences"]} == {OTHER_DIGEST}
-    first = result["differences"][0]
-    assert first["found_digest"] == TINY.steps[1].digests["activations"]["preatt[0]"]
+    found = [finding["sentence"] for finding in result["findings"]]
+    assert found == [f"step {step}, {group}/{tensor}" for step, group, tensor in order]
+    rows = result["findings"][0]["rows"]
+    assert rows["expected digest"] == OTHER_DIGEST
+    assert rows["found digest"] == TINY.steps[1].digests["activations"]["preatt[0]"]
 
 
 def test_parity_of_the_mean_loss(tmp_path: Path) -> None:
@@ -234,10 +221,11 @@ def test_parity_of_the_mean_loss(tmp_path: Path) -> None:
         content["steps"][0].update(mean_loss=4.0, mean_loss_bits="40800000")
 
     run = run_cli("parity", changed_record(tmp_path / "loss.json", change)).check(1)
-    assert "1 differ; first step 0, loss/mean_loss" in run.stdout
+    assert "(1 in 570 tensors): step 0, loss/mean_loss; " in run.stdout
     found = TINY.steps[0]
-    assert f"expected 0x40800000 (4.0), found 0x{found.mean_loss_bits} ({np.float32(found.mean_loss)!s})" in run.stdout
-    assert "written last by mean_loss (step 0, sub-batch 0) on worker 0 of rank 0" in run.stdout
+    assert "  expected: 0x40800000 (4.0)\n" in run.stdout
+    assert f"  found: 0x{found.mean_loss_bits} ({np.float32(found.mean_loss)!s})" in run.stdout
+    assert "written last by: mean_loss (step 0, sub-batch 0) on worker 0 of rank 0" in run.stdout
 
 
 def change_libm(content: dict[str, Any]) -> None:
@@ -249,15 +237,13 @@ def test_parity_on_another_libm(tmp_path: Path) -> None:
     record = changed_record(tmp_path / "libm.json", change_libm)
     run = run_cli("parity", record).check(3)
     line, last = run.stdout.splitlines()
-    assert line.endswith("not comparable, this libm has another expf, powf")
+    assert line.endswith("not comparable: this libm has another expf, powf")
     assert last == "parity: not comparable on this machine"
     run = run_cli("parity", record, TINY.path).check(3)
     assert run.stdout.splitlines()[-1] == "parity: not comparable on this machine"
     [result] = json.loads(run_cli("parity", record, "--json").check(3).stdout)
     assert result["outcome"] == "not comparable"
-    assert result["different_functions"] == ["expf", "powf"]
-    assert result["compared"] == 0
-    assert result["differences"] == []
+    assert (result["compared"], result["findings"]) == (0, [])
 
 
 def test_parity_counts_differences_beside_another_libm(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from starpullm import Runtime, Trainer
+from starpullm.checks.execution_order import execution_order
 from starpullm.checks.observer import Observer
-from starpullm.checks.parity import execution_order
 from starpullm.data.generator import generate_tokens
 from starpullm.golden.records import tensor_digest
 from starpullm.trainer import Instruments

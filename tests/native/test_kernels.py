@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from starpullm.binding import kernels
-from starpullm.checks.kernels import CASES, check_kernel, make_case
+from starpullm.checks.kernels.cases import CASES, make_case
+from starpullm.checks.kernels.check import KernelBits
 
 from .children import attempt, run_function
 
@@ -18,7 +19,7 @@ from .children import attempt, run_function
 def of_this_library() -> dict[str, Any]:
     names = kernels.kernel_names()
     before = kernels.present_caches()
-    results = [check_kernel(name, seed=5, cases=12).as_json() for name in ("residual_forward", "matmul_forward")]
+    results = [KernelBits().of(name, 5, cases=12).as_json() for name in ("residual_forward", "matmul_forward")]
     drawn = {name: sorted(make_case(name, 1, 0).arguments) for name in names}
     declared = {name: sorted(p.name for p in kernels.Kernel("ref", name).parameters) for name in names}
     plain = kernels.Kernel("ref", "gradient_add")
@@ -33,7 +34,7 @@ def of_this_library() -> dict[str, Any]:
         "declared": declared,
         "sum": total.tolist(),
         "refused": [
-            attempt(lambda: check_kernel("gradient_subtract", seed=1)),
+            attempt(lambda: KernelBits().of("gradient_subtract", 1)),
             attempt(plain, {"sum": one, "count": 1}),
             attempt(plain, {"sum": one, "term": one.astype(np.float64), "count": 1}),
         ],
@@ -47,9 +48,9 @@ def test_every_kernel_can_be_called_and_has_cases() -> None:
     assert told["sum"] == [2, 4, 7]
     assert told["caches"][0] == told["caches"][1]
     for result in told["results"]:
-        assert (result["outcome"], result["measured"], result["cases"]) == ("passed", 0, 12)
-        assert result["levels"][0] == "ref"
-        assert result["compared"] > 12 * (len(result["levels"]) - 1) > 0
+        assert (result["outcome"], result["measured"], result["facts"]["cases"]) == ("passed", 0, 12)
+        assert result["facts"]["levels"][0] == "ref"
+        assert result["compared"] > 12 * (len(result["facts"]["levels"]) - 1) > 0
     sentences = [
         'kernel: found "gradient_subtract", expected one with cases: encoder_forward, ',
         "term: found no such argument, expected one of type float",

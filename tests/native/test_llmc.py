@@ -32,9 +32,9 @@ def test_every_tensor_of_every_step(llmc_stand_in: StandIn, name: str) -> None:
     run = run_cli("parity", record.path, "--llmc-library", llmc_stand_in(), *options, environment=TWO_CORES).check()
     tensors = sum(len(group) for step in record.steps for group in step.digests.values())
     line, last = run.stdout.splitlines()
-    equal = f"{tensors} tensors over {record.num_steps} steps, 0 differ"
-    assert line == f"{name} 2x1 lws sub-batches {record.batch_size} ordered against llm.c in {llmc_stand_in()}: {equal}"
-    assert last == f"parity: {equal}"
+    assert line.startswith(f"parity of {name}-{record.batch_size}-ordered on 2x1 lws: passed: {tensors:,} tensors ")
+    assert line.endswith(f"; {record.num_steps} steps against llm.c in {llmc_stand_in()}")
+    assert last == f"parity: {tensors} tensors over {record.num_steps} steps, 0 differ"
 
 
 def test_comparable_on_any_libm(llmc_stand_in: StandIn, tmp_path: Path) -> None:
@@ -52,17 +52,17 @@ def test_other_bits_are_found_and_named(llmc_stand_in: StandIn) -> None:
     library = llmc_stand_in("OTHER_BITS")
     [result] = json.loads(parity(library, "--json").check(1).stdout)
     assert result["outcome"] == "failed"
-    assert result["reference"] == f"llm.c in {library}"
-    differences = [(entry["step"], entry["group"], entry["tensor"]) for entry in result["differences"]]
-    assert differences[:3] == [(0, group, "fcprojb[1]") for group in ("grads", "m", "v")]
-    first = result["first"]
-    bits = first["bits"]
-    assert (bits["differing"], bits["position"], bits["ulps"]) == (1, [14], 2)
+    assert result["facts"]["reference"] == f"llm.c in {library}"
+    sentences = [finding["sentence"] for finding in result["findings"]]
+    assert sentences[:3] == [f"step 0, {group}/fcprojb[1]" for group in ("grads", "m", "v")]
+    rows = result["findings"][0]["rows"]
+    assert (rows["first element"], result["facts"]["ulps_of_first"]) == ("14, [14]", 2)
+    assert rows["differ"].startswith("1 of ")
     ours = shipped_record("tiny").raw_tensor(0, "grads", "fcprojb[1]")
     assert ours is not None
-    assert bits["found_bits"] == f"{ours[14].view(np.uint32):08x}"
-    assert first["source"].startswith(f"llm.c in {library}; ")
-    assert first["source"].endswith(
+    assert rows["found"].startswith(f"0x{ours[14].view(np.uint32):08x} ")
+    assert rows["expected values"].startswith(f"llm.c in {library}; ")
+    assert rows["expected values"].endswith(
         "of its tensors differ from the golden record's: was it built as docs/numerics.md says?"
     )
 

@@ -17,7 +17,8 @@ import pytest
 
 from starpullm.binding import allocations
 from starpullm.checks import memory
-from starpullm.checks.memory import check_growth, check_operations
+from starpullm.checks.memory import Growth, find_growth, find_growth_of_each
+from starpullm.checks.result import judged
 from starpullm.errors import OutOfMemoryError, StateError
 
 from .children import attempt, run_function, run_python
@@ -90,6 +91,12 @@ CASES: dict[str, tuple[str, ...]] = {
 """Functions of leaking_library.c, and patterns of the leaks that have to be found."""
 
 
+def lines_of(growth: Growth) -> list[str]:
+    """Return the verdict, then the leaks."""
+    result = growth.judged_by(partial(judged, check="growth", unit="allocations", fault="memory is left"))
+    return [result.lines()[0], *(finding.sentence for finding in result.findings)]
+
+
 def find_leaks(library: str) -> dict[str, list[str]]:
     """Return the lines of the check for each function of the library; the library under test is this one."""
     own = ctypes.CDLL(library)
@@ -101,7 +108,7 @@ def find_leaks(library: str) -> dict[str, list[str]]:
             for _ in range(count):
                 function()
 
-        return check_growth("calls", repeat, warm_up=10, repetitions=REPETITIONS, renewals=5).describe()
+        return lines_of(find_growth("calls", repeat, warm_up=10, repetitions=REPETITIONS, renewals=5))
 
     lines = {name: check(getattr(own, name)) for name in CASES}
 
@@ -111,8 +118,9 @@ def find_leaks(library: str) -> dict[str, list[str]]:
 
     lines["objects"] = check(keep_objects)
     named = {"one that leaks": own.leaks_malloc, "one that frees": own.frees}
-    lines["operations"] = check_operations(named).describe()
-    lines["pools"] = check_operations({"a copy": own.leaks_in_libc, "one that frees": own.frees}, pools=True).describe()
+    lines["operations"] = lines_of(find_growth_of_each(named))
+    named = {"a copy": own.leaks_in_libc, "one that frees": own.frees}
+    lines["pools"] = lines_of(find_growth_of_each(named, pools=True))
     lines["nothing"] = [str(attempt(check, own.allocates_nothing)["text"])]
     return lines
 
@@ -127,33 +135,34 @@ def found_leaks(compiled: Callable[[str], Path]) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_leaks_is_named_with_its_size(found_leaks: dict[str, list[str]], name: str) -> None:
-    first, *leaks = (line.strip() for line in found_leaks[name])
+    first, *leaks = found_leaks[name]
     patterns = CASES[name]
     assert len(leaks) == len(patterns), leaks
     assert all(map(fnmatchcase, leaks, patterns)), leaks
-    outcome = "failed" if patterns else "passed"
-    assert first == "; ".join([f"memory growth: {outcome}: {len(leaks)} leaks in 50 calls", *leaks[:1]])
+    assert first.startswith("growth: failed: memory is left (" if patterns else "growth: passed: ")
+    assert first.endswith("; ".join([f": {leaks[0]}" if leaks else " allocations compared", "50 calls"]))
 
 
 def test_objects_of_python_that_are_kept_are_found(found_leaks: dict[str, list[str]]) -> None:
     _, leak = found_leaks["objects"]
-    assert leak.strip().startswith("objects of Python: 15")
+    assert leak.startswith("objects of Python: 15")
 
 
 def test_a_leak_has_the_name_of_its_operation(found_leaks: dict[str, list[str]]) -> None:
     first, leak = found_leaks["operations"]
-    assert first.startswith("memory growth: failed: 1 leaks in 2 operations, 10 times each; one that leaks: ")
-    expected = "  one that leaks: leaking_library.so, leaks_malloc*: 16 bytes a repetition, 10 left of 10 repetitions"
+    assert first.startswith("growth: failed: memory is left (1 in ")
+    assert first.endswith("; 2 operations, 10 times each")
+    expected = "one that leaks: leaking_library.so, leaks_malloc*: 16 bytes a repetition, 10 left of 10 repetitions"
     assert fnmatchcase(leak, expected)
 
 
 def test_pools_of_others_hide_no_leak_through_the_c_library(found_leaks: dict[str, list[str]]) -> None:
     _, leak = found_leaks["pools"]
-    assert fnmatchcase(leak, "  a copy: libc.so.6, *strdup*: 16 bytes a repetition, 10 left of 10 repetitions")
+    assert fnmatchcase(leak, "a copy: libc.so.6, *strdup*: 16 bytes a repetition, 10 left of 10 repetitions")
 
 
 def test_a_library_that_allocated_nothing_was_not_checked(found_leaks: dict[str, list[str]]) -> None:
-    assert found_leaks["nothing"] == ["memory growth: nothing was compared: 0 leaks in 50 calls"]
+    assert found_leaks["nothing"] == ["growth: nothing was compared: 0 allocations compared; 50 calls"]
 
 
 # ---- An allocation fails ----

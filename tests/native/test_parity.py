@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from starpullm.checks.parity import execution_order
+from starpullm.checks.execution_order import execution_order
 from starpullm.checks.references import record_trainer
 from starpullm.data.generator import generate_tokens
 from starpullm.golden.records import shipped_record

@@ -11,12 +11,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from starpullm.checks import runs
-from starpullm.checks.isolation import CheckReport, Pool, RuntimeConfiguration
-from starpullm.checks.result import CheckResult, Outcome
+from starpullm.checks.cases import Case, find_record
+from starpullm.checks.isolation import Pool, RuntimeConfiguration
+from starpullm.checks.place import Place, run_check
+from starpullm.checks.result import Outcome, Result
+from starpullm.checks.training import new_trainer
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError
 from starpullm.processes.children import Answered, Raised
+
+CASE = Case("tiny", 1, "ordered")._asdict()
 
 ONE, TWO = RuntimeConfiguration("1x1", "lws"), RuntimeConfiguration("2x1", "eager")
 
@@ -29,11 +33,11 @@ def pool() -> Iterator[Pool]:
     assert not any(process.is_running() for process in processes)
 
 
-def parity(pool: Pool, configuration: RuntimeConfiguration = ONE) -> CheckReport:
-    answer = pool.call(configuration, runs.parity, record="tiny", sub_batches=1, reduction="ordered")
+def parity(pool: Pool, configuration: RuntimeConfiguration = ONE) -> Result:
+    answer = pool.call(configuration, run_check, check="parity", case=CASE)
     assert isinstance(answer, Answered), answer
-    report: CheckReport = answer.value
-    assert report.outcome is Outcome.PASSED, report.lines
+    report: Result = answer.value
+    assert report.outcome is Outcome.PASSED, report.lines()
     return report
 
 
@@ -42,8 +46,8 @@ def test_a_child_serves_all_checks_of_its_configuration(pool: Pool) -> None:
     parity(pool, TWO)
     first = pool.pids()
     report = parity(pool)
-    assert report.details["partition"] == "1x1"
-    assert parity(pool, TWO).details["scheduler"] == "eager"
+    assert report.facts["partition"] == "1x1"
+    assert parity(pool, TWO).facts["scheduler"] == "eager"
     assert pool.pids() == first
     assert (len(pool.costs.starts), pool.costs.served) == (2, 4)
     assert pool.costs.saved == pytest.approx(2 * pool.costs.per_process)
@@ -62,10 +66,10 @@ def test_children_that_wait_are_stopped(pool: Pool) -> None:
     assert process.cpu_times() == before
 
 
-def train_and_spoil(place: runs.Place, record: str) -> None:
+def train_and_spoil(place: Place, record: str) -> None:
     """Train, and overwrite the file of the initial model."""
-    golden = runs.find_record(record)
-    with runs.new_trainer(place, golden) as trainer:
+    golden = find_record(record)
+    with new_trainer(place, golden) as trainer:
         for number in range(3):
             trainer.step(*generate_tokens(5, number, golden.batch_size, golden.seq_len, golden.model.vocab_size))
         trainer.save_checkpoint(place.checkpoint(golden))
@@ -78,12 +82,12 @@ def test_every_check_begins_at_the_initial_state(pool: Pool) -> None:
     assert len(pool.costs.starts) == 1
 
 
-def wait(place: runs.Place, seconds: float) -> CheckResult:
+def wait(place: Place, seconds: float) -> Result:
     time.sleep(seconds)
-    return CheckResult(name="wait", outcome=Outcome.PASSED, finding=f"{seconds} s", compared=1, measured=None)
+    return Result(check="wait", outcome=Outcome.PASSED, sentence=f"{seconds} s", compared=1)
 
 
-def interrupt_and_wait(place: runs.Place, pid: int) -> CheckResult:
+def interrupt_and_wait(place: Place, pid: int) -> Result:
     os.kill(pid, signal.SIGALRM)
     return wait(place, 3)
 
@@ -107,7 +111,7 @@ def test_an_interrupted_call_leaves_no_reply_for_the_next(pool: Pool) -> None:
     assert pool.pids() == {}
     answer = pool.call(ONE, wait, seconds=0.1)
     assert isinstance(answer, Answered)
-    assert answer.value.finding == "0.1 s"
+    assert answer.value.sentence == "0.1 s"
 
 
 def test_a_time_limit_is_positive(pool: Pool) -> None:
@@ -116,16 +120,14 @@ def test_a_time_limit_is_positive(pool: Pool) -> None:
 
 
 def test_a_runtime_that_does_not_start(pool: Pool) -> None:
-    answer = pool.call(
-        RuntimeConfiguration("9x1", "lws"), runs.parity, record="tiny", sub_batches=1, reduction="ordered"
-    )
+    answer = pool.call(RuntimeConfiguration("9x1", "lws"), run_check, check="parity", case=CASE)
     assert isinstance(answer, Raised)
     assert answer.text.startswith("9x1 lws: InvalidArgumentError: ")
     assert pool.pids() == {}
 
 
 def test_functions_that_a_child_could_not_find(pool: Pool) -> None:
-    def local(place: runs.Place) -> None: ...
+    def local(place: Place) -> None: ...
 
     with pytest.raises(InvalidArgumentError, match="local, expected one of a module's own"):
         pool.call(ONE, local)

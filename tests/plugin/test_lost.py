@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 
-from starpullm.checks import runs
+from starpullm.checks.cases import find_record
 
 
 def crash(place, record):
@@ -35,7 +35,7 @@ def leave(place, record):
 
 
 def refuse(place, record):
-    runs.find_record("nowhere.json")
+    find_record("nowhere.json")
 
 
 def stumble(place, record):
@@ -47,7 +47,7 @@ def test_crash(starpullm_check):
 
 
 def test_after_crash(starpullm_check):
-    starpullm_check(runs.parity, record="tiny", sub_batches=1, reduction="ordered")
+    starpullm_check("parity", record="tiny", sub_batches=1, reduction="ordered")
 
 
 def test_hang(starpullm_check):
@@ -55,7 +55,7 @@ def test_hang(starpullm_check):
 
 
 def test_after_hang(starpullm_check):
-    starpullm_check(runs.parity, record="tiny", sub_batches=1, reduction="ordered")
+    starpullm_check("parity", record="tiny", sub_batches=1, reduction="ordered")
 
 
 def test_leave(starpullm_check):
@@ -63,10 +63,10 @@ def test_leave(starpullm_check):
 
 
 def test_killed_between_checks(starpullm_check, starpullm_validation):
-    starpullm_check(runs.parity, record="tiny", sub_batches=1, reduction="ordered")
+    starpullm_check("parity", record="tiny", sub_batches=1, reduction="ordered")
     [pid] = starpullm_validation.pool.pids().values()
     os.kill(pid, signal.SIGKILL)
-    starpullm_check(runs.parity, record="tiny", sub_batches=1, reduction="ordered")
+    starpullm_check("parity", record="tiny", sub_batches=1, reduction="ordered")
 
 
 def test_refuse(starpullm_check):
@@ -78,7 +78,7 @@ def test_stumble(starpullm_check):
 
 
 def test_last(starpullm_check):
-    starpullm_check(runs.parity, record="tiny", sub_batches=2, reduction="ordered")
+    starpullm_check("parity", record="tiny", sub_batches=2, reduction="ordered")
 """
 
 
@@ -119,13 +119,12 @@ LATE = """
 import atexit
 import os
 
-from starpullm.checks import runs
-from starpullm.checks.result import CheckResult, Outcome
+from starpullm.checks.result import Outcome, Result
 
 
 def abort_at_the_end(place):
     atexit.register(os.abort)
-    return CheckResult(name="late", outcome=Outcome.PASSED, finding="fine", compared=1, measured=None)
+    return Result(check="late", outcome=Outcome.PASSED, compared=1)
 
 
 def test_late(starpullm_check):
@@ -174,8 +173,6 @@ MEMORY = """
 import os
 from pathlib import Path
 
-from starpullm.checks import runs
-
 
 def eat(place, group):
     Path(group, "cgroup.procs").write_text(str(os.getpid()))
@@ -189,7 +186,7 @@ def test_memory(starpullm_check):
 
 
 def test_next(starpullm_check):
-    starpullm_check(runs.parity, record="tiny", sub_batches=1, reduction="ordered")
+    starpullm_check("parity", record="tiny", sub_batches=1, reduction="ordered")
 """
 
 

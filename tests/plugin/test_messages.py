@@ -21,7 +21,7 @@ from starpullm.golden.records import shipped_record
 from .conftest import Run
 
 SUITE = ("--pyargs", "starpullm.suite")
-PARITY = (*SUITE, "-k", "test_every_tensor")
+PARITY = (*SUITE, "-k", "parity-")
 
 
 @pytest.fixture
@@ -43,18 +43,18 @@ def test_differing_bits_name_the_first_tensor_in_execution_order(run: Run, tampe
         [
             "parity *1x1 lws *1 passed, 1 failed*",
             "*FAILURES*",
-            "parity: failed: 570 tensors over 3 steps, 2 differ",
-            "  first: step 1, activations/atty[[]0[]]",
-            "    expected digest 00000000000000000000000000000000, found *",
-            "    expected values: the record has a digest only, and a run on 1x1 with the ref kernels has the digest *",
-            "    written last by attention_forward (step 1, sub-batch 0, layer 0) on worker 0 of rank 0",
-            "  then: step 1, grads/fcw[[]1[]]",
+            "parity of tampered-1-ordered on 1x1 lws: failed: tensors have other bits than llm.c's (2 in 570 tensors): "
+            "step 1, activations/atty[[]0[]]; 3 steps against golden record",
+            "  expected digest: 00000000000000000000000000000000",
+            "  expected values: the record has a digest only, and a run on 1x1 with the ref kernels has the digest *",
+            "  written last by: attention_forward (step 1, sub-batch 0, layer 0) on worker 0 of rank 0",
+            "  step 1, grads/fcw[[]1[]]",
         ]
     )
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
-LLMC = (*SUITE, "-k", "test_parity_with_llmc", "--starpullm-records", "tiny", "--starpullm-sub-batches", "2")
+LLMC = (*SUITE, "-k", "parity_with_llmc", "--starpullm-records", "tiny", "--starpullm-sub-batches", "2")
 
 
 def test_differing_from_llmc_names_the_element_and_the_task(run: Run, llmc_stand_in: Callable[..., Path]) -> None:
@@ -63,15 +63,15 @@ def test_differing_from_llmc_names_the_element_and_the_task(run: Run, llmc_stand
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "parity: failed: 570 tensors over 3 steps, * differ",
-            "  first: step 0, grads/fcprojb[[]1[]]",
-            "    1 of 16 elements (16,) differ (6.25 %)",
-            "    the first is element 14, [[]14[]]",
-            "    expected 0x* (*), found 0x* (*), 2 ULP off",
-            "    elements by ULPs off: 2 to 3: 1; zeros of other sign: 0; NaNs: 0",
-            "    expected values: llm.c in *OTHER_BITS.so; * of its tensors differ from the golden record's: was it *",
-            "    written last by matmul_backward_weight (step 0, sub-batch 1, layer 1) on worker 0 of rank 0",
-            "  then: step 0, m/fcprojb[[]1[]]",
+            "parity with llmc of tiny-2-ordered on 1x1 lws: failed: *: step 0, grads/fcprojb[[]1[]]; 3 steps *",
+            "  differ: 1 of 16 elements (16,) (6.25 %)",
+            "  first element: 14, [[]14[]]",
+            "  expected: 0x* (*)",
+            "  found: 0x* (*), 2 ULP off",
+            "  elements by ULPs off: 2 to 3: 1; zeros of other sign: 0; NaNs: 0",
+            "  expected values: llm.c in *OTHER_BITS.so; * of its tensors differ from the golden record's: was it *",
+            "  written last by: matmul_backward_weight (step 0, sub-batch 1, layer 1) on worker 0 of rank 0",
+            "  step 0, m/fcprojb[[]1[]]",
         ]
     )
 
@@ -110,8 +110,9 @@ def test_report(run: Run, tampered: Path, pytester: pytest.Pytester) -> None:
     assert (passed["family"], passed["configuration"], passed["outcome"]) == ("parity", "1x1 lws", "passed")
     assert passed["results"][0]["compared"] == 570
     assert failed["outcome"] == "failed"
-    assert [entry["tensor"] for entry in failed["results"][0]["differences"]] == ["atty[0]", "fcw[1]"]
-    assert failed["message"].startswith("parity: failed: 570 tensors over 3 steps, 2 differ")
+    sentences = [finding["sentence"] for finding in failed["results"][0]["findings"]]
+    assert sentences == ["step 1, activations/atty[0]", "step 1, grads/fcw[1]"]
+    assert failed["message"].splitlines() == failed["results"][0]["lines"]
 
 
 OTHER_LIBM = "0" * 64
@@ -125,15 +126,15 @@ def test_parity_that_is_not_comparable_is_a_failure_unless_told_otherwise(run: R
     arguments: tuple[str, ...] = (*PARITY, "-rs", "--starpullm-sub-batches=1", "--starpullm-records", str(path))
     usual = run(*arguments)
     usual.assert_outcomes(failed=1)
-    usual.stdout.fnmatch_lines(["parity: not comparable: this libm has another *", "expected the records' libm, *"])
+    usual.stdout.fnmatch_lines(["parity of *: not comparable: this libm has *", "expected the records' libm, *"])
     arguments += ("--starpullm-skip-unknown-libm",)
     lenient = run(*arguments)
     lenient.assert_outcomes(skipped=1)
-    lenient.stdout.fnmatch_lines(["*parity: not comparable: this libm has another expf, tanhf, coshf, logf, powf*"])
+    lenient.stdout.fnmatch_lines(["*parity of *: not comparable: this libm has another expf, tanhf, coshf, *"])
     strict = run(*arguments, "--starpullm-strict")
     strict.assert_outcomes(failed=1)
     strict.stdout.fnmatch_lines(
-        ["parity: not comparable: this libm has another *", "--starpullm-strict: expected a result, not a skip"]
+        ["parity of *: not comparable: this libm has another *", "--starpullm-strict: expected a result, not a skip"]
     )
 
 
@@ -147,25 +148,26 @@ import dataclasses
 
 import numpy as np
 
-from starpullm.checks import runs
-from starpullm.checks.dependencies import check_observed
-from starpullm.checks.reduction import check_gradients
+from starpullm.checks.cases import find_record
+from starpullm.checks.dependencies.observed_order import ObservedOrder
+from starpullm.checks.reduction import GradientBounds
+from starpullm.checks.training import new_trainer, trace_steps
 from starpullm.data.generator import generate_tokens
 
 
 def overlap(place, record):
-    with runs.new_trainer(place, runs.find_record(record), trace=True) as trainer:
-        trace = runs.trace_steps(trainer, 1)
+    with new_trainer(place, find_record(record), trace=True) as trainer:
+        trace = trace_steps(trainer, 1)
     tasks = trace.tasks.copy()
     for time in ("submit_ns", "start_ns"):
         tasks[time][1] = tasks[time][0]  # it reads what the first writes
-    return check_observed(dataclasses.replace(trace, tasks=tasks))
+    return ObservedOrder().judge(dataclasses.replace(trace, tasks=tasks))
 
 
 def one_element(place, record):
-    golden = runs.find_record(record)
+    golden = find_record(record)
     inputs, targets = generate_tokens(1, 0, golden.batch_size, golden.seq_len, golden.model.vocab_size)
-    with runs.new_trainer(place, golden) as trainer:
+    with new_trainer(place, golden) as trainer:
         trainer.step(inputs, targets)
 
         def tensor(group, name, layer=None):
@@ -174,7 +176,7 @@ def one_element(place, record):
                 values[3, 5] *= np.float32(1.001)
             return values
 
-        return check_gradients(tensor, trainer.config, inputs)
+        return GradientBounds().judge(tensor, trainer.config, inputs)
 
 
 def test_order(starpullm_check):
@@ -192,9 +194,8 @@ def test_order_and_bounds(run: Run, pytester: pytest.Pytester) -> None:
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(
         [
-            "observed order: failed: * required edges compared, 1 violated",
-            "gradient error: failed: * gradients, 1 beyond their limit; *",
-            "*qkvw[[]1[]][[]3, 5[]]: *expected*of its limit; 1 of * elements beyond it",
+            "observed order: failed: * (1 in * required edges): *",
+            "gradient bounds: failed: *qkvw[[]1[]][[]3, 5[]]: *expected*of its limit; 1 of * elements beyond it; *",
         ]
     )
 
@@ -361,7 +362,7 @@ def test_header_and_summary(run: Run, llmc_stand_in: Callable[..., Path]) -> Non
             "*= starpullm =*",
             "parity *1x1 lws *4 passed *s",
             "dependencies *2x1 lws * passed *s",
-            "reduction *1x2 lws *2 passed *s",
+            "reduction *1x2 lws *3 passed *s",
             "reduction *all *1 passed *s",
             "isolation: * processes served * checks; *",
         ]

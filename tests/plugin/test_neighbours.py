@@ -83,12 +83,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from starpullm.checks.result import CheckResult, Outcome
-from starpullm.checks.same_bits import check_same_bits
+from starpullm.checks.result import Outcome, Result
+from starpullm.checks.same_bits import BitStability
 
 
 def result(place, outcome, count):
-    return CheckResult(name="count", outcome=Outcome(outcome), finding="as told", compared=count, measured=None)
+    return Result(check="count", outcome=Outcome(outcome), sentence="as told", compared=count)
 
 
 def second_time(place, directory):
@@ -102,7 +102,7 @@ def other_bits(place):
     right = np.array([1, 2], np.float32)
     wrong = right.copy()
     wrong[0] = np.nextafter(np.float32(1), np.float32(2))
-    return check_same_bits("same bits", {"one": {"a": right}, "other": {"a": wrong}})
+    return BitStability().compare({"one": {"a": right}, "other": {"a": wrong}})
 
 
 def hang(place):
@@ -268,7 +268,10 @@ class TestChecks:
         assert cases["test_flaky"]["starpullm.reruns"] == "1"
         assert cases["test_flaky"]["starpullm.count.verdict"] == "passed"
         wrong = cases["test_wrong"]
-        assert wrong["starpullm.same_bits.verdict"] == "failed"
-        assert wrong["starpullm.same_bits.compared"] == "1"
-        assert (wrong["starpullm.same_bits.ulps_of_first"], wrong["starpullm.same_bits.ulps_at_most"]) == ("1", "1")
+        assert wrong["starpullm.bit_stability.verdict"] == "failed"
+        assert wrong["starpullm.bit_stability.compared"] == "1"
+        assert (wrong["starpullm.bit_stability.ulps_of_first"], wrong["starpullm.bit_stability.ulps_at_most"]) == (
+            "1",
+            "1",
+        )
         assert cases["test_stranger"] == {"own": "kept"}

@@ -123,11 +123,11 @@ def test_a_newcomer_finds_markers_and_fixtures(run: Run) -> None:
 
 
 ALONE = """
-from starpullm.checks.result import CheckResult, Outcome
+from starpullm.checks.result import Outcome, Result
 
 
 def fine(place):
-    return CheckResult(name="fine", outcome=Outcome.PASSED, finding="as told", compared=1, measured=None)
+    return Result(check="fine", outcome=Outcome.PASSED, sentence="as told", compared=1)
 
 
 def test_it(starpullm_check):

@@ -155,9 +155,9 @@ def test_records_of_another_machine_are_no_baseline(run: Run, stored: Path, tmp_
     document = json.loads(report.read_text())
     [test] = document["tests"]
     assert len(document["throughput"]) == 1
-    assert [of["name"] for of in test["results"]] == ["throughput", "graph cost"]
+    assert [of["check"] for of in test["results"]] == ["throughput", "graph cost"]
     assert [of["outcome"] for of in test["results"]] == ["not comparable", "passed"]
-    assert test["results"][0]["verdict"] == "no baseline"
+    assert test["results"][0]["facts"]["verdict"] == "no baseline"
 
 
 def test_two_libraries_take_all_turns_and_the_verdict_follows_from_the_intervals(run: Run, tmp_path: Path) -> None:
@@ -167,28 +167,35 @@ def test_two_libraries_take_all_turns_and_the_verdict_follows_from_the_intervals
     files = ("--starpullm-report", str(report), "--benchmark-storage", f"file://{storage}", "--benchmark-save", "turns")
     result = run(*GATE, "--starpullm-baseline-library", str(baseline), *files, "-rs")
     [test] = json.loads(report.read_text())["tests"]
-    results = {of["name"]: of for of in test["results"]}
+    results = {of["check"]: of for of in test["results"]}
     speed, cost, bits = results["throughput"], results["graph cost"], results["bits of the builds"]
     assert bits["outcome"] == "passed"
     assert (bits["compared"] > 0, bits["measured"]) == (True, 0)
     assert cost["outcome"] == "passed"
-    assert cost["now"] == cost["baseline"]
-    assert min(cost["now"]["tasks"], cost["now"]["path_tasks"], cost["now"]["bytes_between_tasks"]) > 0
+    assert cost["facts"]["now"] == cost["facts"]["baseline"]
+    assert (
+        min(
+            cost["facts"]["now"]["tasks"],
+            cost["facts"]["now"]["path_tasks"],
+            cost["facts"]["now"]["bytes_between_tasks"],
+        )
+        > 0
+    )
     [record] = storage.glob("*/0001_turns.json")
     [benchmark] = json.loads(record.read_text())["benchmarks"]
     assert speed["compared"] == benchmark["stats"]["rounds"] == ROUNDS
-    step, *operations = speed["changes"]
+    step, *operations = speed["facts"]["changes"]
     assert step["name"] == "step"
     assert {of["name"] for of in operations} == KERNELS
-    assert all(of["seconds"] > 0 and of["low"] <= of["change"] <= of["high"] for of in speed["changes"])
+    assert all(of["seconds"] > 0 and of["low"] <= of["change"] <= of["high"] for of in speed["facts"]["changes"])
     assert sum(of["share"] for of in operations) == pytest.approx(1)
-    judged = [of for of in speed["changes"] if of["verdict"] is not None]
+    judged = [of for of in speed["facts"]["changes"] if of["verdict"] is not None]
     assert judged[0] == step
     assert [of["verdict"] for of in judged] == [verdict_of(of["low"], of["high"]) for of in judged]
     verdicts = {of["verdict"] for of in judged}
     undecided = [verdict for verdict in ("slower", "inconclusive") if verdict in verdicts]
-    assert speed["verdict"] == (undecided[0] if undecided else step["verdict"])
-    outcome = {"slower": "failed", "inconclusive": "skipped"}.get(speed["verdict"], "passed")
+    assert speed["facts"]["verdict"] == (undecided[0] if undecided else step["verdict"])
+    outcome = {"slower": "failed", "inconclusive": "skipped"}.get(speed["facts"]["verdict"], "passed")
     result.assert_outcomes(**{outcome: 1})
 
 
@@ -237,7 +244,7 @@ def test_refusals(run: Run, arguments: tuple[str, ...], sentence: str) -> None:
 def test_pytest_benchmarks_own_options_stay_its_own(run: Run) -> None:
     """--benchmark-disable isn't taken for --benchmark, and a test that has no record to write says so."""
     result = run(*SUITE, "--benchmark-disable", "--collect-only", "-q", "--starpullm-records", "tiny")
-    result.stdout.fnmatch_lines(["test_parity.py::*"])
+    result.stdout.fnmatch_lines(["test_checks.py::test_check*parity-*"])
     result.stdout.no_fnmatch_line("*test_no_slower*")
     result = run(*GATE, "--benchmark-disable", "-rs")
     result.assert_outcomes(skipped=1)

@@ -19,11 +19,11 @@ with machine_lock():
 """
 WAITS = """
 import pytest
-from starpullm.checks.result import CheckResult, Outcome
+from starpullm.checks.result import Outcome, Result
 
 
 def fine(place):
-    return CheckResult(name="fine", outcome=Outcome.PASSED, finding="as told", compared=1, measured=None)
+    return Result(check="fine", outcome=Outcome.PASSED, sentence="as told", compared=1)
 
 
 @pytest.mark.timeout(4)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
+from starpullm.checks.cases import Case
 from starpullm.checks.isolation import Pool
-from starpullm.checks.result import CheckResult, Outcome
-from starpullm.checks.transfers import transfers_of_ordered, transfers_of_tree
-from starpullm.checks.workplace import Workplace
+from starpullm.checks.place import run_check
+from starpullm.checks.result import Outcome
 
 TIME_LIMIT = 100.0
 
 
-@pytest.mark.parametrize(("ranks", "check"), [(3, transfers_of_ordered), (4, transfers_of_tree)])
-def test_messages_and_bytes(ranks: int, check: Callable[[Workplace], CheckResult]) -> None:
+@pytest.mark.parametrize(("ranks", "reduction"), [(3, "ordered"), (4, "tree")])
+def test_messages_and_bytes(ranks: int, reduction: str) -> None:
     """Each rank has sent what its trace requires."""
+    case = Case(reduction=reduction)._asdict()
     with Pool() as pool:
-        report = pool.call_alone(check, ranks=ranks, time_limit=TIME_LIMIT).result()
-    assert report.outcome is Outcome.PASSED, "\n".join(report.lines)
-    assert report.details["compared"] >= 100
+        result = pool.call_alone(run_check, ranks=ranks, time_limit=TIME_LIMIT, check="transfers", case=case).result()
+    assert result.outcome is Outcome.PASSED, "\n".join(result.lines())
+    assert result.compared >= 100

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
+from starpullm.checks.check import Check
+from starpullm.checks.dependencies.runtime_graph import RuntimeGraph
+from starpullm.checks.parity import Parity
+from starpullm.checks.reduction import GradientBounds, TensorError
+from starpullm.checks.result import Finding
+from starpullm.checks.same_bits import BitStability
 from starpullm.report import Run, merge, new_document
 from starpullm.report.merge import FAILED, NOT_ENDED, PASSED
 
@@ -32,61 +40,35 @@ MACHINE = {
 }
 
 
-def task(operation: str, step: int = 0, sub_batch: int = 0, layer: int = 0) -> dict[str, Any]:
-    return {
-        "id": 7, "operation": operation, "step": step, "sub_batch": sub_batch, "layer": layer, "rank": 0, "worker": 1
-    }  # fmt: skip
-
-
 def parity(partition: str, sub_batches: int = 1, scheduler: str = "lws", *, fails: bool = False) -> dict[str, Any]:
-    """A parity result as ``ParityResult.as_json`` gives it, with its name."""
-    difference = {"step": 1, "group": "grads", "tensor": "qkvw[1]", "expected_digest": "aa", "found_digest": "bb"}
-    other = {**difference, "tensor": "<script>alert(1)</script>"}
-    first = {
-        "difference": difference,
-        "source": "the record's",
-        "bits": {
-            "shape": [48, 16], "differing": 3, "index": 17, "position": [1, 1], "expected_bits": "3f800000",
-            "found_bits": "3f800003", "expected": 1.0, "found": 1.0000004, "ulps": 3, "zero_signs": 0, "nans": 0,
-            "ulp_counts": [],
-        },
-        "writers": [task("matmul_backward_weight", 1, 0, 1)],
-    }  # fmt: skip
-    return {
-        "name": "parity",
-        "outcome": "failed" if fails else "passed",
-        "record": "tiny",
-        "reference": "golden record",
-        "partition": partition,
-        "scheduler": scheduler,
-        "ranks": 1,
-        "sub_batches": sub_batches,
-        "reduction": "ordered",
-        "matmul": "strict",
-        "steps": 3,
-        "compared": 570,
-        "unit": "tensors",
-        "differences": [difference, other] if fails else [],
-        "first": first if fails else None,
-        "different_functions": [],
-    }
+    """A result of the parity check."""
+    rows = {"found": "0x3f800003 (1.0000004), 3 ULP off", "written last by": "matmul_backward_weight (step 1, layer 1)"}
+    findings = [Finding("step 1, grads/qkvw[1]", rows), Finding("step 1, grads/<script>alert(1)</script>")]
+    facts = {"partition": partition, "ranks": 1, "scheduler": scheduler, "sub_batches": sub_batches}
+    return result(
+        Parity(),
+        570,
+        findings if fails else [],
+        record="tiny",
+        reference="golden record",
+        reduction="ordered",
+        first="step 1, grads/qkvw[1]" if fails else "",
+        **facts,
+    )
 
 
-def gradients(*ratios: float | str) -> dict[str, Any]:
-    tensors = [
-        {"tensor": f"fcw[{layer}]", "num_elements": 9, "num_beyond": 0, "index": [0, layer], "actual": 1.0,
-         "expected": 1.0, "error": 0.0, "limit": 1.0, "ratio": ratio, "explained_by": []}
+def gradients(*ratios: float) -> dict[str, Any]:
+    """A result on one gradient for each layer."""
+    errors = [
+        TensorError(f"fcw[{layer}]", 9, int(ratio > 1), (0, layer), 1.0, 1.0, 0.0, 1.0, ratio)
         for layer, ratio in enumerate(ratios)
-    ]  # fmt: skip
-    beyond = any(float(ratio) > 1 for ratio in ratios)
-    outcome = "failed" if beyond else "passed"
-    return {
-        "name": "gradient error",
-        "outcome": outcome,
-        "compared": 9 * len(ratios),
-        "unit": "elements",
-        "tensors": tensors,
-    }
+    ]
+    return GradientBounds().of_errors(errors, 9 * len(errors)).as_json()
+
+
+def result(check: Check, compared: int, findings: Sequence[Finding] = (), **facts: Any) -> dict[str, Any]:
+    """What a check says."""
+    return check.result(compared=compared, findings=findings, **facts).as_json()
 
 
 def entry(name: str, family: str, outcome: str, *results: dict[str, Any], message: str = "") -> dict[str, Any]:
@@ -182,29 +164,11 @@ def passing() -> dict[str, Any]:
 def failing() -> dict[str, Any]:
     """Failures of every kind, skips, and tests that weren't reached."""
     document = passing()
-    missing = {
-        "before": task("attention_backward", 1, 0, 1),
-        "after": task("matmul_backward_weight", 1, 0, 1),
-        "handle": "activation_grads/qkv#0",
-        "kind": "read after write",
-    }
-    graph = {
-        "name": "runtime graph",
-        "outcome": "failed",
-        "compared": 40,
-        "unit": "required edges",
-        "missing": [missing],
-        "superfluous": [],
-    }
-    bits = parity("2x1", fails=True)["first"]["bits"]
-    difference = {"run": "2x1 lws", "against": "1x1 lws", "tensor": "wte", "difference": {**bits, "ulps": None}}
-    same = {
-        "name": "bit stability", "outcome": "failed", "compared": 20, "unit": "tensors", "measured": 1,
-        "runs": ["a", "b"], "differences": [difference],
-    }  # fmt: skip
+    graph = result(RuntimeGraph(), 40, [Finding("missing: attention_backward → matmul_backward_weight")])
+    same = result(BitStability(), 20, [Finding("wte of 2x1 lws, compared with 1x1 lws", {"found": "0x7fc00000 (nan)"})])
     different = parity("2x1", 2, "eager", fails=True)
-    parity_text = "parity: failed: 570 tensors over 3 steps, 2 differ\n  first: <b>step 1</b>"
-    beyond = gradients(0.2, 3.0, "inf")
+    parity_text = "parity: failed: 570 tensors\n  first: <b>step 1</b>"
+    beyond = gradients(0.2, 3.0, math.inf)
     document["tests"] += [
         entry("test_bits[2x1-2-eager]", "parity", "failed", different, message=parity_text),
         entry("test_graph[tiny]", "dependencies", "failed", graph, message="runtime graph: failed: 1 missing"),
@@ -231,13 +195,14 @@ def killed() -> dict[str, Any]:
 def over_ranks(ranks: int) -> dict[str, Any]:
     """A run of starpullm parity on several ranks."""
     document = new_document("starpullm parity", ["--sub-batches", "all"], ranks=ranks)
-    result = {**parity("1x1"), "ranks": ranks}
+    found = parity("1x1")
+    found["facts"]["ranks"] = ranks
     left_out = {"what": "speed", "reason": "starpullm bench measures it", "tests": []}
     document.update(
         state="ended",
         exit_status=0,
         environment={**MACHINE, "processor": "another processor"},
-        tests=[entry(f"tiny, 1x1 lws {ranks} ranks", "parity", "passed", result)],
+        tests=[entry(f"tiny, 1x1 lws {ranks} ranks", "parity", "passed", found)],
         not_checked=[left_out],
         host="n1",
     )

@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from starpullm.checks.result import Outcome, Result
 from starpullm.commands import main
 from starpullm.commands.main import EXIT_BAD_INPUT
 from starpullm.errors import FormatError, MissingDependencyError
 from starpullm.files.json_reader import MAX_DEPTH
 from starpullm.report import PageError, ReportFolder, new_document, read_document, require_packages, write_document
 from starpullm.report.charts import charts_of
-from starpullm.report.claims import claim_rows
 from starpullm.report.failures import failure_groups, failures, reason_of
 from starpullm.report.left_out import LeftOut, beyond
 from starpullm.report.page import render
 from starpullm.report.throughput import speeds_of
-from starpullm.report.verdict import not_checked, verdict_of
+from starpullm.report.verdict import claim_rows, not_checked, verdict_of
 from starpullm.report.workers import workers_of
 
 from .reports import entry, failing, gradients, killed, merged, parity, passing, recording, throughput
@@ -131,12 +131,12 @@ def test_a_measurement_within_noise_is_none(entry: Document, verdict: str, sente
     assert noise in render(document, charts=False)
 
 
-def result(name: str, compared: int, unit: str, outcome: str = "passed") -> Document:
-    return {"name": name, "outcome": outcome, "compared": compared, "unit": unit}
+def own(check: str, compared: int, unit: str, outcome: Outcome = Outcome.PASSED) -> Document:
+    return Result(check=check, outcome=outcome, sentence="so", compared=compared, unit=unit).as_json()
 
 
 def test_what_was_compared_is_counted() -> None:
-    rows = {row.name: row for row in claim_rows(failing())}
+    rows = {row.claim: row for row in claim_rows(failing())}
     bits = rows["every tensor of every step has the bits of llm.c"]
     assert (bits.compared, bits.passed, bits.failed, bits.undecided) == ("3,420 tensors", 4, 1, 1)
     bounds = rows["every gradient is within the error bound of its sum"]
@@ -146,25 +146,12 @@ def test_what_was_compared_is_counted() -> None:
     assert ("throughput", "only with --starpullm-benchmark") in left_out
 
 
-def test_a_claim_opens_to_its_checks() -> None:
-    """However many kernels there are, they are one claim; a user's own check is its own claim."""
+def test_an_own_check_is_its_own_claim() -> None:
     document = passing()
-    kernels = [result(f"bits of kernel {number}", 10, "elements") for number in range(30)]
-    own = result("energy", 3, "atoms", "failed")
-    document["tests"] = [
-        entry("test_bits", "kernels", "passed", *kernels, result("expf of avx2", 5, "inputs")),
-        entry("test_mine", "dependencies", "failed", own),
-        entry("test_accesses", "dependencies", "passed", result("accesses", 7, "accesses to pages")),
-        entry("test_poison", "dependencies", "passed", result("poison", 8, "elements")),
-    ]
-    rows = claim_rows(document)
-    assert [(row.name, row.compared, len(row.parts)) for row in rows] == [
-        ("tasks access what they declare and nothing else", "7 accesses to pages", 1),
-        ("nothing is read before it is written", "8 elements", 1),
-        ("kernels of every SIMD level have the bits of the plain ones", "300 elements, 5 inputs", 31),
-        ("energy", "3 atoms", 1),
-    ]
-    assert (rows[3].failed, rows[3].parts[0].name) == (1, "energy")
+    results = [own("energy", 3, "atoms", Outcome.FAILED), own("energy", 5, "bonds")]
+    document["tests"] = [entry("test_mine", "other", "failed", *results)]
+    [row] = claim_rows(document)
+    assert (row.claim, row.compared, row.passed, row.failed) == ("energy", "3 atoms, 5 bonds", 1, 1)
 
 
 PYTEST_MESSAGE = """request = <FixtureRequest for <Function test_mine>>
@@ -189,7 +176,7 @@ test_mine.py:4: AssertionError
 def test_a_failure_is_named_by_check_and_configuration(message: str, reason: str) -> None:
     assert reason_of(message) == reason
     document = passing()
-    failed = result("runtime graph", 1, "required edges", "failed")
+    failed = own("runtime graph", 1, "required edges", Outcome.FAILED)
     document["tests"] = [
         entry("test_a[tiny]", "dependencies", "failed", failed, message=message),
         entry("test_b[odd]", "dependencies", "failed", failed, message=message),
@@ -198,7 +185,8 @@ def test_a_failure_is_named_by_check_and_configuration(message: str, reason: str
     ]
     found = failures(document)
     names = ["runtime graph on 2x1 lws", "runtime graph on 2x1 lws", "test_mine on 2x1 lws", "test_mine"]
-    assert [(failure.name, failure.reason) for failure in found] == [(name, reason) for name in names]
+    reasons = ["so", "so", reason, reason]  # a check has said its own
+    assert [(failure.name, failure.reason) for failure in found] == list(zip(names, reasons, strict=True))
     assert [(group.name, group.count) for group in failure_groups(found)[:1]] == [(names[0], 2)]
 
 

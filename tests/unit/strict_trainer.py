@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK
 from starpullm.checks.bits import bits_of
-from starpullm.checks.parity import execution_order, make_inputs
+from starpullm.checks.execution_order import execution_order
+from starpullm.checks.training import make_inputs
 from starpullm.data.generator import generate_tokens, generated_tokens_sha256
 from starpullm.files.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from starpullm.golden.records import (

@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK
-from starpullm.checks.accesses import AccessesResult, check_accesses, check_poison
+from starpullm.checks.accesses import Accesses, Poison
 from starpullm.checks.observer import FindingKind, InstrumentCounts, InstrumentFinding
-from starpullm.checks.result import MAX_LISTED, CheckResult, Outcome
+from starpullm.checks.result import MAX_LISTED, Outcome, Result
 from starpullm.errors import InvalidArgumentError
 from starpullm.trace import AccessMode, HandleInfo, Trace
 
+check_accesses, check_poison = Accesses().judge, Poison().judge
+
 QKV, ATT = HandleInfo(0, "activations/qkv[3]#1", 8192), HandleInfo(1, "activations/att[3]#1", 4096)
+
+Judge = Callable[..., Result]
 
 LOOKED = InstrumentCounts(pages=3, poisoned=3072, poisoned_between=512, searched=3072)
 """At everything that both tasks declare."""
@@ -44,13 +48,13 @@ def found(kind: FindingKind, *, task: int | None = 1) -> InstrumentFinding:
 
 
 @pytest.mark.parametrize("check", [check_accesses, check_poison])
-def test_no_finding_passes(check: type) -> None:
+def test_no_finding_passes(check: Judge) -> None:
     result = check(two_tasks(), [], LOOKED)
     assert result.outcome is Outcome.PASSED
     assert (result.measured, result.limit, result.compared) == (0, 0, 3 if check is check_accesses else 3072)
     assert result.findings == ()
-    looked_at = "3 accesses to pages" if check is check_accesses else "3072 elements"
-    assert result.finding == f"2 tasks with 3 accesses, {looked_at}, 0 findings"
+    looked_at = "3 accesses to pages" if check is check_accesses else "3,072 elements"
+    assert result.sentence == f"{looked_at} compared; 2 tasks with 3 accesses"
 
 
 @pytest.mark.parametrize("kind", FindingKind)
@@ -59,7 +63,7 @@ def test_every_kind_fails_its_own_check_alone(kind: FindingKind) -> None:
     failed = [check for check, result in results.items() if result.outcome is Outcome.FAILED]
     assert failed == [check_accesses if kind in AUDIT else check_poison]
     (finding,) = results[failed[0]].findings
-    sentence = str(finding)
+    sentence = finding.sentence
     assert sentence.startswith("attention_forward (step 2, sub-batch 1, layer 3) ")
     assert "activations/qkv[3]#1" in sentence
     happened = kind not in (FindingKind.READ_NEVER_HAPPENED, FindingKind.WRITE_NEVER_HAPPENED)
@@ -70,26 +74,24 @@ def test_every_kind_fails_its_own_check_alone(kind: FindingKind) -> None:
 
 def test_who_is_no_task_is_named_so() -> None:
     result = check_accesses(two_tasks(), [found(FindingKind.UNDECLARED_WRITE, task=None)], LOOKED)
-    assert str(result.findings[0]).startswith("not a task wrote activations/qkv[3]#1")
-    assert result.by_operation == {"not a task": 1}
+    assert result.findings[0].sentence.startswith("not a task wrote activations/qkv[3]#1")
+    assert result.facts["by_operation"] == {"not a task": 1}
 
 
 def test_many_findings_are_counted_and_some_listed() -> None:
     findings = [found(kind, task=task) for kind, task in itertools.product(AUDIT, (0, 1)) for _ in range(10)]
     result = check_accesses(two_tasks(), findings, LOOKED)
     assert result.measured == len(findings) > len(result.findings) == MAX_LISTED
-    assert result.by_operation == {"matmul_forward": 40, "attention_forward": 40}
-    lines: Sequence[str] = result.describe()
-    assert lines[-1].endswith("80 in all, by operation: matmul_forward 40, attention_forward 40")
+    assert result.facts["by_operation"] == {"matmul_forward": 40, "attention_forward": 40}
+    assert result.sentence.endswith("2 tasks with 3 accesses, matmul_forward 40, attention_forward 40")
+    assert result.lines()[-1] == "  … and 60 more"
 
 
 @pytest.mark.parametrize("check", [check_accesses, check_poison])
-def test_what_did_not_run_shows_nothing(check: Callable[..., CheckResult]) -> None:
+def test_what_did_not_run_shows_nothing(check: Judge) -> None:
     """A finding stands: something outside of tasks may have written."""
     nothing, between = InstrumentCounts(0, 0, 0, 0), InstrumentCounts(0, 0, 512, 0)
-    with pytest.raises(
-        InvalidArgumentError, match=r"nothing was compared: 0 tasks with 3 accesses, 0 [a-z ]+, 0 findings"
-    ):
+    with pytest.raises(InvalidArgumentError, match=r"nothing was compared: 0 [a-z ]+ compared; 0 tasks with 3 acc"):
         check(two_tasks(worker=-1), [], between)
     kind = (AUDIT if check is check_accesses else POISON)[0]
     assert check(two_tasks(worker=-1), [found(kind, task=None)], nothing).outcome is Outcome.FAILED
@@ -107,15 +109,13 @@ def test_what_did_not_run_shows_nothing(check: Callable[..., CheckResult]) -> No
     ],
 )
 def test_an_instrument_that_did_not_look_at_everything_fails(
-    check: Callable[..., AccessesResult], counts: InstrumentCounts, sentence: str
+    check: Judge, counts: InstrumentCounts, sentence: str
 ) -> None:
     result = check(two_tasks(), [], counts)
     assert result.outcome is Outcome.FAILED
-    assert result.overlooked[0].startswith(sentence)
-    assert result.finding.startswith(result.overlooked[0])
-    assert result.describe()[1].strip() == result.overlooked[0]
+    assert result.findings[0].sentence.startswith(sentence)
 
 
 def test_an_access_that_never_happened_is_not_expected_on_a_page() -> None:
     findings = [found(FindingKind.WRITE_NEVER_HAPPENED), found(FindingKind.READ_NEVER_HAPPENED)]
-    assert check_accesses(two_tasks(), findings, replace(LOOKED, pages=1)).overlooked == ()
+    assert check_accesses(two_tasks(), findings, replace(LOOKED, pages=1)).count == 2

@@ -39,12 +39,13 @@ def test_first_difference() -> None:
     assert (difference.expected, difference.found) == (1.0, 1.0 + 2**-23)
     assert difference.ulps == 1
     assert difference.ulp_counts == (UlpCount(1, 1, 1), UlpCount(2**22, 2**23 - 1, 1))
-    assert list(difference.lines()) == [
-        "2 of 24 elements (2, 3, 4) differ (8.33 %)",
-        "the first is element 14, [1, 0, 2]",
-        "expected 0x3f800000 (1.0), found 0x3f800001 (1.0000001), 1 ULP off",
-        "elements by ULPs off: 1: 1, 4194304 to 8388607: 1; zeros of other sign: 0; NaNs: 0",
-    ]
+    assert difference.rows() == {
+        "differ": "2 of 24 elements (2, 3, 4) (8.33 %)",
+        "first element": "14, [1, 0, 2]",
+        "expected": "0x3f800000 (1.0)",
+        "found": "0x3f800001 (1.0000001), 1 ULP off",
+        "elements by ULPs off": "1: 1, 4194304 to 8388607: 1; zeros of other sign: 0; NaNs: 0",
+    }
 
 
 def test_zeros_of_other_sign_are_counted_apart() -> None:
@@ -63,13 +64,14 @@ def test_nans_are_counted_apart() -> None:
     assert difference.ulps is None
     # The largest finite number is next to infinity.
     assert difference.ulp_counts == (UlpCount(1, 1, 1),)
-    assert list(difference.lines())[2] == "expected 0x7fc00000 (nan), found 0x7fc00001 (nan)"
+    assert (difference.rows()["expected"], difference.rows()["found"]) == ("0x7fc00000 (nan)", "0x7fc00001 (nan)")
+    assert difference.facts() == {"ulps_of_first": "NaN", "ulps_at_most": 1}
 
 
 def test_a_single_value_has_no_position() -> None:
     difference = compare_bits(np.array(4, np.float32), np.array(-4, np.float32))
     assert difference is not None
-    assert list(difference.lines()) == ["expected 0x40800000 (4.0), found 0xc0800000 (-4.0), 2164260864 ULP off"]
+    assert difference.rows() == {"expected": "0x40800000 (4.0)", "found": "0xc0800000 (-4.0), 2164260864 ULP off"}
     assert bits_of(np.float32(4)) == "40800000"
 
 

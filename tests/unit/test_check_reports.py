@@ -6,47 +6,57 @@ import json
 
 import pytest
 
-from starpullm.checks.isolation import CheckReport, Costs, Pool, RuntimeConfiguration, worst_report
-from starpullm.checks.result import CheckResult, Outcome
-from starpullm.checks.runs import parity
+from starpullm.checks.isolation import Costs, Pool, RuntimeConfiguration
+from starpullm.checks.place import run_check
+from starpullm.checks.result import Finding, Outcome, Result, worst_of
 from starpullm.errors import InvalidArgumentError
 
 ONE = RuntimeConfiguration("2x1", "random")
 
 
-def report(outcome: Outcome, finding: str = "3 sums") -> CheckReport:
-    return CheckReport.of(CheckResult(name="sums", outcome=outcome, finding=finding, compared=3, measured=0.5, limit=1))
+def report(outcome: Outcome, sentence: str = "3 sums") -> Result:
+    findings = (Finding("first", {"expected": "1"}), Finding("second"))
+    return Result(
+        check="sums",
+        outcome=outcome,
+        compared=3,
+        sentence=sentence,
+        measured=0.5,
+        limit=1,
+        findings=findings if outcome is Outcome.FAILED else (),
+        count=3,
+        where="tiny on 2x1 lws",
+    )
 
 
-def test_a_report_has_the_results_fields_and_lines_also_after_its_way_as_json() -> None:
+def test_a_result_has_its_lines_also_after_its_way_as_json() -> None:
     made = report(Outcome.FAILED)
-    assert (made.name, made.outcome, made.finding) == ("sums", Outcome.FAILED, "3 sums")
-    assert made.lines == ("sums: failed: 3 sums",)
-    assert made.details["measured"] == 0.5
-    assert CheckReport.from_json(json.loads(json.dumps(made.as_json()))) == made
+    assert made.lines() == [
+        "sums of tiny on 2x1 lws: failed: 3 sums", "  expected: 1", "  second", "  … and 1 more"
+    ]  # fmt: skip
+    again = Result.from_json(json.loads(json.dumps(made.as_json())))
+    assert (again, made.as_json()["lines"]) == (made, again.lines())
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "worst", "ranks", "heading"),
+    ("outcomes", "worst", "ranks"),
     [
-        ([Outcome.PASSED, Outcome.PASSED], Outcome.PASSED, [0, 1], []),
-        ([Outcome.PASSED, Outcome.NOT_COMPARABLE], Outcome.NOT_COMPARABLE, [1], ["on rank 1 of 2:"]),
-        ([Outcome.INCONCLUSIVE, Outcome.NOT_COMPARABLE], Outcome.INCONCLUSIVE, [0], ["on rank 0 of 2:"]),
-        ([Outcome.INCONCLUSIVE, Outcome.FAILED, Outcome.FAILED], Outcome.FAILED, [1, 2], ["on ranks 1-2 of 3:"]),
+        ([Outcome.PASSED, Outcome.PASSED], Outcome.PASSED, ""),
+        ([Outcome.PASSED, Outcome.NOT_COMPARABLE], Outcome.NOT_COMPARABLE, "rank 1 of 2"),
+        ([Outcome.INCONCLUSIVE, Outcome.NOT_COMPARABLE], Outcome.INCONCLUSIVE, "rank 0 of 2"),
+        ([Outcome.INCONCLUSIVE, Outcome.FAILED, Outcome.FAILED], Outcome.FAILED, "ranks 1-2 of 3"),
     ],
 )
-def test_the_worst_of_the_ranks_reports_counts(
-    outcomes: list[Outcome], worst: Outcome, ranks: list[int], heading: list[str]
-) -> None:
-    found = worst_report([report(outcome).as_json() for outcome in outcomes])
-    assert (found["outcome"], found["details"]["of_ranks"]) == (worst.value, ranks)
-    assert found["lines"] == [*heading, f"sums: {worst.value}: 3 sums"]
-    assert CheckReport.from_json(found).outcome is worst
+def test_the_worst_of_the_ranks_results_counts(outcomes: list[Outcome], worst: Outcome, ranks: str) -> None:
+    found = worst_of([report(outcome) for outcome in outcomes])
+    assert (found.outcome, found.ranks) == (worst, ranks)
+    on = f" on {ranks}" if ranks else ""
+    assert found.lines()[0] == f"sums of tiny on 2x1 lws{on}: {worst.value}: 3 sums"
 
 
 def test_ranks_that_found_something_else_are_not_named() -> None:
-    reports = [report(Outcome.FAILED, "1 sum").as_json(), report(Outcome.FAILED, "2 sums").as_json()]
-    assert worst_report(reports)["lines"] == ["on rank 0 of 2:", "sums: failed: 1 sum"]
+    results = [report(Outcome.FAILED, "1 sum"), report(Outcome.FAILED, "2 sums")]
+    assert (worst_of(results).ranks, worst_of(results).sentence) == ("rank 0 of 2", "1 sum")
 
 
 def test_a_configuration_has_a_name_for_people_and_one_for_tests() -> None:
@@ -71,5 +81,5 @@ def test_costs_are_medians_of_processes_and_what_more_of_them_would_take() -> No
 def test_a_time_limit_is_positive(time_limit: float) -> None:
     with Pool() as pool:
         with pytest.raises(InvalidArgumentError, match=f"^time_limit: found {time_limit:g}, expected a positive"):
-            pool.call(ONE, parity, time_limit=time_limit)
+            pool.call(ONE, run_check, time_limit=time_limit)
         assert (pool.pids(), pool.failures, pool.costs.served) == ({}, [], 0)

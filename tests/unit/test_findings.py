@@ -5,15 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from starpullm.checks.accesses import check_accesses, check_poison
-from starpullm.checks.dependencies import check_observed, check_reuse
+from starpullm.checks.accesses import Accesses
 from starpullm.checks.observer import FindingKind
-from starpullm.checks.reduction import GradientErrorResult, TensorError, gradient_error
-from starpullm.checks.result import MAX_LISTED, Outcome, json_value
+from starpullm.checks.reduction import GradientBounds, gradient_error
+from starpullm.checks.result import MAX_LISTED, json_value
 from starpullm.checks.task_name import TaskName
 
 from .test_accesses import LOOKED, found, two_tasks
-from .test_dependencies import R, W, make_trace
+from .test_dependencies import R, W, check_observed, check_reuse, make_trace
 from .test_reduction import sum_reference
 
 
@@ -30,26 +29,18 @@ def test_a_task_is_named_with_layer_and_sub_batch_0(sub_batch: int, layer: int, 
 
 
 def test_findings_that_are_all_listed_are_not_summed_up() -> None:
-    result = check_accesses(two_tasks(), [found(FindingKind.UNDECLARED_READ)], LOOKED)
-    assert list(result.detail_lines()) == [str(result.findings[0])]
-
-
-def test_checks_have_their_names() -> None:
-    assert [check(two_tasks(), [], LOOKED).name for check in (check_accesses, check_poison)] == ["accesses", "poison"]
-
-
-def test_the_compared_edges_are_counted() -> None:
-    result = check_observed(make_trace([[(0, W)], [(0, R)], [(1, W)]], starts=[0, 5, 0], ends=[4, 6, 1]))
-    assert (result.num_required, result.compared) == (1, 1)
+    result = Accesses().judge(two_tasks(), [found(FindingKind.UNDECLARED_READ)], LOOKED)
+    assert len(result.lines()) == 1
 
 
 def test_a_run_that_broke_the_order_is_described() -> None:
     flow = [[(0, W)], [(0, R)], [(1, W)]]
     result = check_observed(make_trace(flow, starts=[0, 5, 0], ends=[9, 6, 1]))
-    assert result.describe() == [
-        "observed order: failed: 1 required edges compared, 1 violated",
-        "  3 tasks, up to 2 at a time; 3 pairs not as submitted",
-        "  work (step 0) → [h0] work (step 0): the last started 4 ns before the end of the first",
+    assert result.compared == 1
+    assert result.lines() == [
+        "observed order: failed: a task began before one had ended that it has to wait for (1 in 1 required edges): "
+        "work (step 0) → [h0] work (step 0): the last started 4 ns before the end of the first; up to 2 tasks at a "
+        "time, 3 pairs not as submitted",
     ]
 
 
@@ -57,30 +48,19 @@ def test_many_violations_are_counted_and_some_listed() -> None:
     count = MAX_LISTED + 3
     trace = make_trace([[(0, W)], *[[(0, R)]] * count], starts=[0] * (count + 1), ends=[5] * (count + 1))
     result = check_observed(trace)
-    assert (result.measured, len(result.violations)) == (count, MAX_LISTED)
-    assert result.describe()[-1] == "  … and 3 more"
+    assert (result.measured, len(result.findings)) == (count, MAX_LISTED)
+    assert result.lines()[-1] == "  … and 3 more"
 
 
 def test_what_reuse_costs_is_described() -> None:
     """A buffer that two independent chains share, and one that the second step writes after all of the first."""
     flow = [[(0, W)], [(0, R), (1, W)], [(0, W)], [(0, R), (2, W)]]
     result = check_reuse(make_trace(flow, steps=[0, 0, 1, 1]), np.array([30, 50, 20, 10]) * 10**6)
-    assert result.describe() == [
-        "handle reuse: failed: 1 edges added, 1 not implied; the critical path grows by 37.500%, expected 0",
-        "  critical path: 0.110000 s, without reuse 0.080000 s",
-        "  on the critical path: work (step 0) → work (step 1): write after read of h0",
+    assert result.lines() == [
+        "handle reuse: failed: reused buffers lengthen the critical path (2 in 1 added edges): on the critical path: "
+        "work (step 0) → work (step 1): write after read of h0; critical path 0.110000 s, without reuse 0.080000 s; "
+        "1 edges not implied",
         "  not implied: 1 edges of h0, for example work (step 0) → work (step 1): write after read of h0",
-    ]
-
-
-def test_implied_reuse_is_described_with_the_path_that_implies_it() -> None:
-    flow = [[(0, W)], [(0, R), (1, W)], [(1, R), (2, W)], [(2, R), (0, W)]]
-    result = check_reuse(make_trace(flow, steps=[0, 0, 0, 1]), np.array([1, 1, 1, 1]) * 10**6)
-    assert result.describe() == [
-        "handle reuse: passed: 1 edges added, 0 not implied; the critical path grows by 0.000%, expected 0",
-        "  critical path: 0.004000 s, without reuse 0.004000 s",
-        "  implied: work (step 0) → work (step 1): write after read of h0, by work (step 0) → [h1] work (step 0) → "
-        "[h2] work (step 1)",
     ]
 
 
@@ -96,20 +76,16 @@ def test_reuse_without_times_grows_by_nothing() -> None:
     trace = make_trace([[(0, W)], [(0, R)]] * 2, steps=[0, 0, 1, 1])
     result = check_reuse(trace, np.zeros(4, np.int64))
     assert result.measured == 0
-    assert result.finding.endswith("; no task took any time")
+    assert result.sentence.startswith("no task took any time; ")
 
 
-def test_gradients_beyond_their_limit_are_listed_and_otherwise_the_nearest() -> None:
+def test_gradients_beyond_their_limit_are_listed() -> None:
     reference = sum_reference([np.array([1, 8], np.float32), np.array([3, -2], np.float32)])
     near, far = (
         gradient_error(name, np.array(values, np.float32), reference)
         for name, values in (("near", [4, 6]), ("far", [4, 7]))
     )
-    lines = {tensors: list(gradients_of(*tensors).detail_lines()) for tensors in ((near,), (far, near))}
-    assert lines == {(near,): [str(near)], (far, near): [str(far)]}
-
-
-def gradients_of(*tensors: TensorError) -> GradientErrorResult:
-    return GradientErrorResult(
-        name="gradient error", outcome=Outcome.FAILED, finding="", compared=2, measured=0, limit=1, tensors=tensors
-    )
+    result = GradientBounds().of_errors([far, near], 4)
+    assert [finding.sentence for finding in result.findings] == [str(far)]
+    passed = GradientBounds().of_errors([near], 2).sentence
+    assert passed.endswith(f"the largest error is {near.ratio:.3g} of its bound")

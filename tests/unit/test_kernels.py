@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from starpullm.checks.bits import bits_of
 from starpullm.checks.kernels.cases import CASES, Case, make_case
-from starpullm.checks.kernels.check import Declared, Function, KernelFinding, KernelResult, compare_levels
+from starpullm.checks.kernels.check import Declared, Function, KernelBits, OfLevel, compare_levels
 from starpullm.checks.kernels.draw import SUM_CONTINUES, Buffer
 from starpullm.checks.kernels.fence import Fences
-from starpullm.checks.result import Outcome
+from starpullm.checks.result import Finding, Outcome
 
 KERNEL = "residual_forward"
 
@@ -69,7 +70,7 @@ def cases() -> dict[int, Case]:
     return {threads: case_with(threads) for threads in (1, 2)}
 
 
-def compare(case: Case, kernel: Function) -> tuple[int, list[KernelFinding]]:
+def compare(case: Case, kernel: Function) -> tuple[int, list[OfLevel]]:
     with np.errstate(all="ignore"):
         return compare_levels(case, {"ref": Declared(residual, ("out",)), "mine": Declared(kernel, ("out",))}, Fences())
 
@@ -100,23 +101,22 @@ def test_what_is_wrong_is_found(
 ) -> None:
     case = cases[threads]
     _, findings = compare(case, changed_by(lambda a, thread: change({**a, "threads": threads}, thread)))
-    assert [finding.level for finding in findings] == ["mine"] * len(findings)
-    assert any(sentence in finding.sentence for finding in findings), findings
-    assert all(finding.case == str(case) for finding in findings)
-    line = next(findings[0].lines())
-    assert line.startswith(
+    assert [of.level for of in findings] == ["mine"] * len(findings)
+    assert any(sentence in of.finding.sentence for of in findings), findings
+    assert all(of.finding.sentence.startswith(f"mine, {case}: ") for of in findings)
+    assert findings[0].finding.sentence.startswith(
         f"mine, case {case.number} (count={size(case)}; {threads} thread{'s' if threads > 1 else ''}, "
     )
 
 
 def test_the_first_element_that_differs_is_described(cases: dict[int, Case]) -> None:
     case = cases[1]
-    _, [finding] = compare(case, changed_by(lambda a, thread: flip(a["out"], 5)))
-    assert finding.output == "out"
-    assert finding.difference is not None
-    assert (finding.difference.index, finding.difference.differing) == (5, 1)
-    expected = case.arguments["a"].array()[5] + case.arguments["b"].array()[5]
-    assert np.float32(finding.difference.expected) == expected
+    _, [(_, finding)] = compare(case, changed_by(lambda a, thread: flip(a["out"], 5)))
+    assert finding.sentence.endswith(": out has other bits")
+    assert finding.rows["first element"] == "5, [5]"
+    assert finding.rows["differ"].startswith("1 of ")
+    expected = np.float32(case.arguments["a"].array()[5] + case.arguments["b"].array()[5])
+    assert finding.rows["expected"] == f"0x{bits_of(expected)} ({expected!s})"
 
 
 def test_an_element_that_no_thread_computes_is_found(cases: dict[int, Case]) -> None:
@@ -125,9 +125,8 @@ def test_an_element_that_no_thread_computes_is_found(cases: dict[int, Case]) -> 
             residual(arguments, thread=thread, threads=threads)
 
     case = cases[2]
-    _, [finding] = compare(case, kernel)
-    assert finding.difference is not None
-    assert finding.difference.index == share(size(case), 0, 2).stop
+    _, [(_, finding)] = compare(case, kernel)
+    assert finding.rows["first element"].startswith(f"{share(size(case), 0, 2).stop}, ")
 
 
 def test_an_element_that_two_threads_compute_is_found(cases: dict[int, Case]) -> None:
@@ -135,8 +134,8 @@ def test_an_element_that_two_threads_compute_is_found(cases: dict[int, Case]) ->
         residual(arguments, thread=0, threads=1)
 
     _, findings = compare(cases[2], kernel)
-    assert [finding.sentence for finding in findings] == [
-        ": thread 1 computes element 0, which another thread has computed"
+    assert [of.finding.sentence.rpartition(": ")[2] for of in findings] == [
+        "thread 1 computes element 0, which another thread has computed"
     ]
 
 
@@ -147,9 +146,8 @@ def test_a_thread_that_needs_what_another_computes_is_found(cases: dict[int, Cas
             last = share(arguments["count"], 0, 2).stop - 1
             arguments["out"][last + 1] += arguments["out"][last]
 
-    _, [finding] = compare(cases[2], kernel)
-    assert finding.difference is not None
-    assert finding.difference.nans == 1  # it found garbage
+    _, [(_, finding)] = compare(cases[2], kernel)
+    assert finding.rows["elements by ULPs off"].endswith("NaNs: 1")  # it found garbage
 
 
 def test_inputs_are_the_same_for_the_next_level_after_one_was_changed(cases: dict[int, Case]) -> None:
@@ -194,36 +192,25 @@ def test_findings_are_described_the_first_with_its_bits(cases: dict[int, Case]) 
         flip(arguments["a"], 3)
 
     _, found = compare(cases[1], changed_by(change))
-    assert [finding.output for finding in found] == ["a", "out"]
-
-    def described(findings: list[KernelFinding], measured: int, environment: str = "") -> list[str]:
-        result = KernelResult(
-            name="bits of k",
-            outcome=Outcome.FAILED if findings else Outcome.PASSED,
-            finding="3 findings",
-            compared=9,
-            measured=measured,
-            kernel="k",
-            levels=("ref", "mine"),
-            cases=1,
-            environment=environment,
-            findings=tuple(findings),
-            by_level={"mine": 2, "other": 1} if findings else {},
-        )
-        return list(result.detail_lines())
-
-    first, second = found[1], found[0]
-    lines = list(first.lines())
-    assert len(lines) == 5
-    assert described([first, second], 4, "flush to zero") == [
-        *lines,
-        next(second.lines()),
-        "… and 2 more",
-        "by level: mine 2, other 1",
-        "floating-point environment: flush to zero",
+    assert [of.finding.sentence.rpartition(": ")[2].split()[0] for of in found] == ["a", "out"]
+    other = OfLevel("other", Finding("other, case 1: out has other bits"))
+    result = KernelBits().judge([found[1], found[0], other], 9, ("ref", "mine", "other"), "flush to zero", cases=1)
+    assert (result.outcome, result.count, result.facts) == (
+        Outcome.FAILED,
+        3,
+        {"levels": ["ref", "mine", "other"], "cases": 1},
+    )
+    first, *lines = result.lines()
+    assert first.endswith(
+        f"(3 in 9 elements): {found[1].finding.sentence}; by level: mine 2, other 1; floating-point environment: flush "
+        "to zero"
+    )
+    assert lines == [
+        *(f"  {name}: {row}" for name, row in found[1].finding.rows.items()),
+        f"  {found[0].finding.sentence}",
+        "  other, case 1: out has other bits",
     ]
-    assert described([second], 1) == [next(second.lines()), "by level: mine 2, other 1"]
-    assert described([], 0, "flush to zero") == []
+    assert KernelBits().judge([], 9, ("ref",), "flush to zero").lines() == ["kernel bits: passed: 9 elements compared"]
 
 
 def test_a_read_past_the_end_of_an_input_ends_the_process() -> None:

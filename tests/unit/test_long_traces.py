@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from starpullm.checks.runs import Place
+from starpullm.checks.place import Place
 from starpullm.checks.sessions import check_steps, check_workers
 from starpullm.checks.statements import Statements
 from starpullm.trace import HandleInfo, Trace
@@ -30,11 +30,10 @@ def three_steps() -> Trace:
 
 
 def wrong_in_steps(trace: Trace, steps: int = 3, first: int = 3) -> list[str]:
-    statements = Statements("long traces")
+    statements = Statements()
     check_steps(statements, trace, first, steps, 2)
-    result = statements.result()
-    assert result.compared == 4 + len(trace)  # four of all, two of each step
-    return [statement.what for statement in result.wrong]
+    assert statements.compared == 4 + len(trace)  # four of all, two of each step
+    return [finding.sentence.partition(":")[0] for finding in statements.wrong]
 
 
 def set_field(name: str, task: int, value: int) -> Change:
@@ -93,9 +92,10 @@ def wrong_workers(tmp_path: Path, change: Change) -> list[str]:
     trace.tasks["worker"] = [0, 1] * 3
     trace.tasks["submit_ns"] = trace.tasks["start_ns"]
     change(trace)
-    statements = Statements("workers")
+    statements = Statements()
     check_workers(statements, Place(runtime(partition=TWO), tmp_path), trace)
-    return [f"{wrong.what}: {wrong.found}" for wrong in statements.result().wrong]
+    endings = [(found.sentence.partition(":")[0], found.sentence.rpartition("found ")[2]) for found in statements.wrong]
+    return [f"{what}: {found}" for what, found in endings]
 
 
 class _Two:

@@ -17,15 +17,15 @@ from starpullm.binding.allocations import Site
 from starpullm.checks import memory
 from starpullm.checks.memory import (
     OBJECTS_KEPT,
-    GrowthResult,
+    Growth,
     Leak,
-    check_growth,
-    check_operations,
+    find_growth,
+    find_growth_of_each,
     growing_resources,
     leaking_places,
     place_of,
 )
-from starpullm.checks.result import Outcome
+from starpullm.checks.result import Outcome, judged
 from starpullm.errors import InvalidArgumentError, StateError
 
 OWN, OTHER = "/lib/own.so", "/lib/other.so"
@@ -64,38 +64,31 @@ def test_what_counts_as_a_leak(sites: list[Site], offsets: list[int]) -> None:
     )
 
 
-def result(compared: int, *leaks: Leak) -> GrowthResult:
-    return GrowthResult(
-        name="memory growth",
-        outcome=Outcome.FAILED if leaks else Outcome.PASSED,
-        finding="found",
-        compared=compared,
-        measured=len(leaks),
-        repeated="steps",
-        repetitions=100,
-        leaks=leaks,
-    )
+VERDICT = partial(judged, check="growth", unit="allocations", fault="memory is left")
 
 
 def test_leaks_in_words() -> None:
     leaks = (Leak("own.so, submit", 100, 1600, 100), Leak("threads", 100, None, 100))
-    assert result(5, *leaks).describe() == [
-        "memory growth: failed: found",
-        "  own.so, submit: 16 bytes a repetition, 100 left of 100 repetitions",
+    result = Growth("100 steps", 5, leaks).judged_by(VERDICT)
+    assert (result.outcome, result.compared, result.measured) == (Outcome.FAILED, 5, 2)
+    assert result.lines() == [
+        "growth: failed: memory is left (2 in 5 allocations): own.so, submit: 16 bytes a repetition, 100 left of 100 "
+        "repetitions; 100 steps",
         "  threads: 100 left of 100 repetitions",
     ]
+    assert Growth("100 steps", 5, ()).judged_by(VERDICT).outcome is Outcome.PASSED
 
 
 def test_no_allocation_is_no_verdict() -> None:
-    with pytest.raises(InvalidArgumentError, match="memory growth: nothing was compared"):
-        result(0)
+    with pytest.raises(InvalidArgumentError, match="growth: nothing was compared"):
+        Growth("100 steps", 0, ()).judged_by(VERDICT)
 
 
 def test_a_process_that_counts_nothing_is_refused() -> None:
     """Before anything is repeated."""
     repeated: list[int] = []
     with pytest.raises(StateError, match="isn't preloaded"):
-        check_growth("steps", repeated.append, warm_up=1, repetitions=1, renewals=1)
+        find_growth("steps", repeated.append, warm_up=1, repetitions=1, renewals=1)
     assert repeated == []
 
 
@@ -129,7 +122,7 @@ class Counted:
 
 def grow(
     monkeypatch: pytest.MonkeyPatch, counted: Counted, repeat: Callable[[int], None] = lambda number: None
-) -> GrowthResult:
+) -> Growth:
     monkeypatch.setattr(memory, "allocations", counted)
     monkeypatch.setattr(memory, "find_library", lambda: OWN)
     monkeypatch.setattr(memory, "OBJECTS_KEPT", 1000)  # this process does other things too
@@ -138,28 +131,24 @@ def grow(
         counted.calls.append(f"repeat {number}")
         repeat(number)
 
-    return check_growth("steps", called, warm_up=3, repetitions=10, renewals=4)
+    return find_growth("steps", called, warm_up=3, repetitions=10, renewals=4)
 
 
 def test_only_repetitions_are_counted_and_renewals_follow(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Counted([site(OWN, 1, 1), site(OWN, 2, 0), site(OTHER, 3, 9)])
     found = grow(monkeypatch, counted)
     assert counted.calls == ["start", "repeat 3", "start", "repeat 5", "repeat 5", "stop", "repeat 4"]
-    assert (found.outcome, found.compared, found.measured) == (Outcome.PASSED, 200, 0)
-    assert (found.name, found.finding) == ("memory growth", "0 leaks in 10 steps")
-    assert (found.repeated, found.repetitions, found.leaks) == ("steps", 10, ())
+    assert found == Growth("10 steps", 200, [])
 
 
 def test_what_repetitions_leave_is_told_by_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "FREEING_SECONDS", 0.0)
     left = [site(OWN, 1, 5), site(OWN, 1, 7, thread=2), site(OTHER, 3, 10), site(OTHER, 4, 9)]
     found = grow(monkeypatch, Counted(left))
-    assert (found.outcome, found.compared, found.measured) == (Outcome.FAILED, 200, 2)
-    assert found.describe() == [
-        "memory growth: failed: 2 leaks in 10 steps; own.so, function: 19.2 bytes a repetition, 12 left of 10 "
-        "repetitions",
-        "  own.so, function: 19.2 bytes a repetition, 12 left of 10 repetitions",
-        "  other.so, function: 16 bytes a repetition, 10 left of 10 repetitions",
+    assert found.compared == 200
+    assert [str(leak) for leak in found.leaks] == [
+        "own.so, function: 19.2 bytes a repetition, 12 left of 10 repetitions",
+        "other.so, function: 16 bytes a repetition, 10 left of 10 repetitions",
     ]
 
 
@@ -170,17 +159,17 @@ def test_of_several_operations_a_leak_says_whose_it_is(monkeypatch: pytest.Monke
     monkeypatch.setattr(memory, "OBJECTS_KEPT_EARLY", 1000)
     monkeypatch.setattr(memory, "FREEING_SECONDS", 0.0)
     called: list[str] = []
-    found = check_operations({name: partial(called.append, name) for name in ("open", "close")})
+    found = find_growth_of_each({name: partial(called.append, name) for name in ("open", "close")})
     assert called == ["open"] * 16 + ["close"] * 16
     assert counted.calls == ["start", "start", "stop"] * 2
-    assert (found.outcome, found.compared, found.measured, found.repetitions) == (Outcome.FAILED, 200, 1, 10)
+    assert (found.repeated, found.compared) == ("2 operations, 10 times each", 200)
     leak = "close: own.so, function: 19.2 bytes a repetition, 12 left of 10 repetitions"
-    assert found.finding == f"1 leaks in 2 operations, 10 times each; {leak}"
+    assert [str(leak) for leak in found.leaks] == [leak]
 
 
 def test_what_is_freed_a_little_later_is_no_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     found = grow(monkeypatch, Counted([site(OWN, 1, 2)], [site(OWN, 1, 2)], [site(OWN, 1, 0)]))
-    assert (found.outcome, found.compared) == (Outcome.PASSED, 100)
+    assert (found.leaks, found.compared) == ([], 100)
 
 
 def test_files_that_stay_open_are_a_leak(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +182,6 @@ def test_files_that_stay_open_are_a_leak(monkeypatch: pytest.MonkeyPatch) -> Non
         for file in opened:
             os.close(file)
     assert [str(leak) for leak in found.leaks] == ["file descriptors: 10 left of 10 repetitions"]
-    assert found.finding == "1 leaks in 10 steps; file descriptors: 10 left of 10 repetitions"
 
 
 @pytest.mark.parametrize(

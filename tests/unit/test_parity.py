@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from starpullm.checks.parity import execution_order
+from starpullm.checks.execution_order import execution_order
 from starpullm.golden.records import SHIPPED_RECORDS, shipped_record
 
 

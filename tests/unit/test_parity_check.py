@@ -5,6 +5,7 @@ tests/native/test_parity.py has real runs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -14,19 +15,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from starpullm.checks import references
+from starpullm.checks import parity, references
 from starpullm.checks.bits import bits_of
-from starpullm.checks.parity import check, check_parity, make_inputs
-from starpullm.checks.parity.check import ParityResult
 from starpullm.checks.references import GoldenReference
-from starpullm.checks.result import Outcome
+from starpullm.checks.result import Outcome, Result
+from starpullm.checks.training import make_inputs
 from starpullm.errors import FormatError, InvalidArgumentError, RuntimeFailureError
 from starpullm.golden.records import GoldenRecord, layer_name
 
 from .strict_trainer import Floats, StrictTrainer, flip, runtime
 
 Fault = Callable[[StrictTrainer], None]
-Run = Callable[..., ParityResult]
+Run = Callable[..., Result]
 
 TENSORS = 2 * 190
 """Of both steps: 3 groups of 28 parameters, their gradients, and 39 activations with their gradients."""
@@ -40,11 +40,11 @@ def none(trainer: StrictTrainer) -> None:
 def run(strict: tuple[GoldenRecord, Path], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Return a function that runs the check on a trainer with a fault."""
     record, checkpoint = strict
-    monkeypatch.setattr(check, "libm_fingerprint", lambda: record.libm_fingerprint)
+    monkeypatch.setattr(parity, "libm_fingerprint", lambda: record.libm_fingerprint)
 
-    def run_with(fault: Fault = none, of: Any = None, **options: Any) -> ParityResult:
+    def run_with(fault: Fault = none, of: Any = None, **options: Any) -> Result:
         monkeypatch.setattr(references, "Trainer", partial(StrictTrainer, fault=fault))
-        return check_parity(record, runtime(**(of or {})), checkpoint, **options)
+        return parity.Parity().compare(record, runtime(**(of or {})), checkpoint, **options)
 
     return run_with
 
@@ -64,13 +64,10 @@ def test_a_right_run_passes_and_every_tensor_is_counted(run: Run) -> None:
     done: list[None] = []
     result = run(sub_batches=2, reduction="tree", progress=lambda: done.append(None))
     assert (result.outcome, result.compared, result.measured, result.limit) == (Outcome.PASSED, TENSORS, 0, 0)
-    assert result.describe() == [f"parity: passed: {TENSORS} tensors over 2 steps, 0 differ"]
+    assert result.lines() == [f"parity: passed: {TENSORS} tensors compared; 2 steps against golden record"]
     assert len(done) == 2
-    assert result.as_json() == {
-        **{"name": "parity", "outcome": "passed", "finding": f"{TENSORS} tensors over 2 steps, 0 differ"},
-        **{"compared": TENSORS, "unit": "tensors", "measured": 0, "limit": 0},
-        **{"differences": [], "first": None, "different_functions": []},
-        **{"record": "strict", "reference": "golden record", "steps": 2},
+    assert result.facts == {
+        **{"record": "strict", "reference": "golden record", "steps": 2, "first": ""},
         **{"partition": "1x1", "scheduler": "lws", "ranks": 1, "sub_batches": 2, "reduction": "tree"},
         "matmul": "strict",
     }
@@ -92,33 +89,32 @@ def test_the_trainer_is_made_as_the_record_says(run: Run, strict: tuple[GoldenRe
 def test_one_bit_of_a_gradient_fails_and_is_described(run: Run) -> None:
     result = run(at(0, ("grads", "fcw[1]", (3, 4))))
     assert (result.outcome, result.compared, result.measured) == (Outcome.FAILED, TENSORS, 1)
-    lines = [line.strip() for line in result.describe()]
-    assert lines[:4] == [
-        f"parity: failed: {TENSORS} tensors over 2 steps, 1 differ",
-        "first: step 0, grads/fcw[1]",
-        "1 of 1024 elements (64, 16) differ (0.0977 %)",
-        "the first is element 52, [3, 4]",
+    [finding] = result.findings
+    assert (finding.sentence, result.facts["first"]) == ("step 0, grads/fcw[1]", "step 0, grads/fcw[1]")
+    assert (result.facts["ulps_of_first"], result.facts["ulps_at_most"]) == (1, 1)
+    assert list(finding.rows) == [
+        *("differ", "first element", "expected", "found", "elements by ULPs off", "expected values", "written last by")
     ]
-    assert lines[4].endswith(", 1 ULP off")
-    assert lines[6:] == ["expected values: the record's", "written last by write (step 0) on worker 3 of rank 0"]
+    assert finding.rows["first element"] == "52, [3, 4]"
+    assert finding.rows["found"].endswith(", 1 ULP off")
+    assert finding.rows["expected values"] == "the record's"
+    assert finding.rows["written last by"] == "write (step 0) on worker 3 of rank 0"
 
 
 def test_differences_are_in_the_order_of_execution(run: Run) -> None:
     places = [("params", "wpe", (0, 0)), ("activations", "qkv[1]", (1, 7, 3)), ("activations", "logits", (0, 0, 0))]
     result = run(at(0, *places), sub_batches=2)
-    steps = [str(difference) for difference in result.differences]
+    steps = [finding.sentence for finding in result.findings]
     assert steps[:3] == ["step 0, activations/qkv[1]", "step 0, activations/logits", "step 0, params/wpe"]
     assert steps[3] == "step 1, activations/encoded"  # trained with the wrong parameter
-    assert result.describe()[-len(steps) + 1 :] == [f"  then: {step}" for step in steps[1:]]
-    assert result.first is not None
-    assert [writer.sub_batch for writer in result.first.writers] == [1]
+    assert (len(steps), result.lines()[-1]) == (20, f"  … and {result.count - 20} more")
+    assert "sub-batch 1" in result.findings[0].rows["written last by"]
 
 
 @pytest.mark.parametrize(("index", "part"), [((0, 7, 3), 0), ((1, 0, 0), 1)])
 def test_of_an_activation_the_part_that_differs_has_a_writer(run: Run, index: tuple[int, ...], part: int) -> None:
-    first = run(at(0, ("activation_grads", "qkv[0]", index)), sub_batches=2).first
-    assert first is not None
-    assert [writer.sub_batch for writer in first.writers] == [part]
+    [first, *_] = run(at(0, ("activation_grads", "qkv[0]", index)), sub_batches=2).findings
+    assert re.findall("sub-batch (.)", first.rows["written last by"]) == [str(part)]
 
 
 def test_a_wrong_loss_fails_beside_right_tensors(run: Run) -> None:
@@ -127,13 +123,10 @@ def test_a_wrong_loss_fails_beside_right_tensors(run: Run) -> None:
             trainer.loss = np.nextafter(trainer.loss, np.float32(0))
 
     result = run(fault)
-    assert [str(difference) for difference in result.differences] == ["step 1, loss/mean_loss"]
-    assert result.first is not None
-    assert result.first.bits is not None
-    assert (result.first.source, result.first.bits.ulps) == ("the record's", 1)
-    assert result.first.bits.found_bits == result.differences[0].found_digest
-    assert result.first.bits.expected_bits == result.differences[0].expected_digest
-    assert [writer.operation for writer in result.first.writers] == ["write"]
+    [finding] = result.findings
+    assert (finding.sentence, result.facts["ulps_of_first"]) == ("step 1, loss/mean_loss", 1)
+    assert finding.rows["expected values"] == "the record's"
+    assert finding.rows["written last by"].startswith("write (step 1)")
 
 
 def test_a_reference_that_is_named_is_asked(run: Run, strict: tuple[GoldenRecord, Path]) -> None:
@@ -147,20 +140,17 @@ def test_a_reference_that_is_named_is_asked(run: Run, strict: tuple[GoldenRecord
             return references.ExpectedValues(None, "nowhere")
 
     result = run(at(1, ("v", "lnfb", (2,))), reference=Other(*strict))
-    (difference,) = result.differences
-    assert (result.reference, asked) == ("another", [(1, "v", "lnfb", difference.found_digest)])
-    assert result.describe()[1:] == [
-        "  first: step 1, v/lnfb",
-        f"    expected digest {difference.expected_digest}, found {difference.found_digest}",
-        "    expected values: nowhere",
-        "    written last by write (step 1) on worker 3 of rank 0",
-    ]
+    [finding] = result.findings
+    found = finding.rows["found digest"]
+    assert (result.facts["reference"], asked) == ("another", [(1, "v", "lnfb", found)])
+    assert list(finding.rows) == ["expected digest", "found digest", "expected values", "written last by"]
+    assert finding.rows["expected values"] == "nowhere"
 
 
 def test_what_no_task_has_written_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     empty = StrictTrainer._buffers
     monkeypatch.setattr(StrictTrainer, "_buffers", lambda self: (name for name in empty(self) if "fcw" not in name))
-    assert run(at(0, ("grads", "fcw[1]", (3, 4)))).describe()[-1] == "    written by no task of this step"
+    assert run(at(0, ("grads", "fcw[1]", (3, 4)))).lines()[-1] == "  written last by: no task of this step"
 
 
 def test_what_is_not_comparable_is_not_run(
@@ -168,12 +158,11 @@ def test_what_is_not_comparable_is_not_run(
 ) -> None:
     result = run(of={"matmul": "blas"})
     assert (result.outcome, result.compared, result.measured) == (Outcome.NOT_COMPARABLE, 0, None)
-    assert (result.finding, result.as_json()["matmul"]) == ("matmuls by blas, expected strict ones", "blas")
+    assert (result.sentence, result.facts["matmul"]) == ("matmuls by blas, expected strict ones", "blas")
     known = strict[0].libm_fingerprint
-    monkeypatch.setattr(check, "libm_fingerprint", lambda: {**known, "expf": "", "powf": ""})
+    monkeypatch.setattr(parity, "libm_fingerprint", lambda: {**known, "expf": "", "powf": ""})
     result = run()
-    assert (result.outcome, result.finding) == (Outcome.NOT_COMPARABLE, "this libm has another expf, powf")
-    assert result.different_functions == ("expf", "powf")
+    assert (result.outcome, result.sentence) == (Outcome.NOT_COMPARABLE, "this libm has another expf, powf")
 
 
 def test_ranks_have_to_divide_the_batch(run: Run) -> None:
@@ -224,9 +213,8 @@ def test_values_of_another_run_are_taken_only_with_the_records_digest(
 
     monkeypatch.setattr(references, "_rerun", again)
     result = run(at(1, ("m", "qkvw[1]", (0, 0))))
-    assert result.first is not None
-    assert result.first.source.startswith(source)
-    assert (result.first.bits is not None) == (which == "right")
+    assert result.findings[0].rows["expected values"].startswith(source)
+    assert ("found" in result.findings[0].rows) == (which == "right")
 
 
 # ---- Inputs ----

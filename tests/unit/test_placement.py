@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from starpullm.checks.placement import own_sequences, placement_fields
+from starpullm.checks.training import own_sequences
 from starpullm.errors import InvalidArgumentError
 
 from .strict_trainer import runtime
@@ -19,11 +19,3 @@ def test_ranks_have_parts_of_one_size_in_their_order() -> None:
 def test_a_batch_that_ranks_do_not_divide_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match=r"^odd: its batch of 7 can't be spread over 3 ranks$"):
         own_sequences(runtime(ranks=3), 7, "odd: its")
-
-
-def test_a_result_says_where_its_run_took_place() -> None:
-    place = runtime(ranks=2, matmul="blas", partition="2x1", scheduler="random")
-    assert placement_fields(place, 4, "tree") == {
-        **{"partition": "2x1", "scheduler": "random", "ranks": 2},
-        **{"sub_batches": 4, "reduction": "tree", "matmul": "blas"},
-    }

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 import pytest
 
 from starpullm.binding import allocations
-from starpullm.checks.isolation import CheckReport, Pool, RuntimeConfiguration
-from starpullm.checks.result import Outcome
-from starpullm.checks.runs import parity
+from starpullm.checks.isolation import Pool, RuntimeConfiguration
+from starpullm.checks.place import run_check
+from starpullm.checks.result import Outcome, Result
 from starpullm.errors import RuntimeFailureError
 from starpullm.processes import pool as pools
 from starpullm.processes.children import Answered, Lost, Reply
@@ -84,7 +84,7 @@ def children(monkeypatch: pytest.MonkeyPatch) -> type[Child]:
 
 
 def call(pool: Pool, configuration: RuntimeConfiguration = ONE, **options: Any) -> Reply:
-    return pool.call(configuration, parity, **{"record": "tiny", **options})
+    return pool.call(configuration, run_check, **{"record": "tiny", **options})
 
 
 def test_a_child_serves_all_calls_of_its_configuration(children: type[Child]) -> None:
@@ -100,7 +100,7 @@ def test_a_child_serves_all_calls_of_its_configuration(children: type[Child]) ->
             ("2x1 random 2 ranks", 2, 1),
         ]
         request, time_limit = one.asked[0]
-        assert (request["function"], request["arguments"], time_limit) == ("parity", {"record": "tiny"}, 7.0)
+        assert (request["function"], request["arguments"], time_limit) == ("run_check", {"record": "tiny"}, 7.0)
         assert one.asked[1][1] == pools.DEFAULT_TIME_LIMIT
         assert (one.arguments["configuration"], one.options["request_name"]) == (ONE, "the check")
         assert one.options["environment"] == {"A": "1", "STARPU_HOME": one.arguments["directory"]}
@@ -194,7 +194,7 @@ def test_a_check_alone_has_a_child_without_a_runtime(children: type[Child]) -> N
         reply = pool.call_alone(alone, ranks=2, time_limit=3.0, counts_allocations=True)
         (child,) = children.made
         assert isinstance(reply, Answered)
-        assert isinstance(reply.value, CheckReport)
+        assert isinstance(reply.value, Result)
         assert (child.name, child.options["ranks"], set(child.arguments)) == ("alone", 2, {"directory"})
         assert child.options["environment"]["LD_PRELOAD"] == "counts.so"
         assert (child.options["environment"]["A"], child.options["request_name"]) == ("1", "the check")

@@ -18,14 +18,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from starpullm.checks import reduction
-from starpullm.checks.reduction import (
-    PROMISES,
-    Multiplicity,
-    Promise,
-    check_gradients,
-    gradient_error,
-    multiplicities,
-)
+from starpullm.checks.cases import PROMISES, Promise
+from starpullm.checks.reduction import GradientBounds, gradient_error, multiplicities
 from starpullm.checks.reference64 import GradientReference, gamma, gradient_references
 from starpullm.checks.result import Outcome
 from starpullm.data.generator import generate_parameters, generate_tokens
@@ -36,6 +30,7 @@ from starpullm.golden.records import shipped_record
 from .strict_reference import AdamW, StrictModel
 
 F32 = np.float32
+check_gradients = GradientBounds().judge
 Floats = NDArray[np.float32]
 
 
@@ -223,7 +218,7 @@ def test_ordered_sums_are_within_their_bounds(name: str) -> None:
     step.replaced = {}
     result = check_gradients(step.tensor, step.config, step.inputs)
     assert result.outcome is Outcome.PASSED
-    assert len(result.tensors) == len(step.model.grads)
+    assert len(result.facts["tensors"]) == len(step.model.grads)
     assert result.measured is not None
     assert 0 < result.measured <= 1 == result.limit
 
@@ -245,10 +240,10 @@ def test_a_sub_batch_that_is_not_there_once_is_named(step: Step, tensor: str, ti
     step.replaced[tensor] = (first + times * second).astype(F32)
     result = check_gradients(step.tensor, step.config, step.inputs, sub_batches=2)
     assert result.outcome is Outcome.FAILED
-    beyond = [error for error in result.tensors if error.num_beyond]
-    assert [error.tensor for error in beyond] == [tensor]
-    assert beyond[0].explained_by == (Multiplicity("sub-batch 1", times),)
-    assert result.describe()[1].endswith(f"sub-batch 1 is {'missing' if times == 0 else 'there 2 times'}")
+    beyond = [error for error in result.facts["tensors"] if error["num_beyond"]]
+    assert [error["tensor"] for error in beyond] == [tensor]
+    assert beyond[0]["explained_by"] == ({"contribution": "sub-batch 1", "times": times},)
+    assert result.findings[0].sentence.endswith(f"sub-batch 1 is {'missing' if times == 0 else 'there 2 times'}")
 
 
 def test_another_fault_is_not_explained_by_sub_batches(step: Step) -> None:
@@ -256,8 +251,9 @@ def test_another_fault_is_not_explained_by_sub_batches(step: Step) -> None:
     wrong[3, 4] += F32(0.01)
     step.replaced["fcw[0]"] = wrong
     result = check_gradients(step.tensor, step.config, step.inputs, sub_batches=2)
-    (error,) = (error for error in result.tensors if error.num_beyond)
-    assert (error.tensor, error.index, error.num_beyond, error.explained_by) == ("fcw[0]", (3, 4), 1, ())
+    (error,) = (error for error in result.facts["tensors"] if error["num_beyond"])
+    found = tuple(error[name] for name in ("tensor", "index", "num_beyond", "explained_by"))
+    assert found == ("fcw[0]", (3, 4), 1, ())
 
 
 def test_not_a_number_is_not_explained_either(step: Step) -> None:
@@ -272,14 +268,14 @@ def test_activations_that_are_not_finite_are_a_failure(step: Step) -> None:
     step.replaced["fch_gelu[0]"] = np.full_like(step.tensor("activations", "fch_gelu", 0), np.inf)
     result = check_gradients(step.tensor, step.config, step.inputs, sub_batches=2)
     assert result.outcome is Outcome.FAILED
-    assert result.finding.endswith("; 1 have no reference, because the step's activations aren't finite")
+    assert result.sentence.endswith("; 1 have no reference, because the step's activations aren't finite")
 
 
 @pytest.mark.parametrize(
     ("value", "outcome", "finding"),
     [
         (1.0, Outcome.INCONCLUSIVE, "so many terms that no bound is known"),
-        (math.nan, Outcome.FAILED, "1 gradients, 1 beyond their limit; 1 have values that aren't finite"),
+        (math.nan, Outcome.FAILED, "1 have values that aren't finite"),
     ],
 )
 def test_so_many_terms_that_no_bound_is_known(
@@ -291,7 +287,8 @@ def test_so_many_terms_that_no_bound_is_known(
     monkeypatch.setattr(reduction, "gradient_references", lambda *_: [("lnfb", None, long_sum)])
     step.replaced["lnfb"] = np.full(step.config.channels, value, F32)
     result = check_gradients(step.tensor, step.config, step.inputs)
-    assert (result.outcome, result.finding) == (outcome, finding)
+    assert result.outcome is outcome
+    assert finding in result.sentence
 
 
 def test_sub_batches_must_divide_the_batch(step: Step) -> None:
@@ -308,7 +305,7 @@ def test_multiplicities_of_independent_contributions(times: list[int], seed: int
     for part, count in zip(parts, times, strict=True):
         for _ in range(count):
             total += part
-    expected = tuple(Multiplicity(str(number), count) for number, count in enumerate(times))
+    expected = tuple(reduction.Multiplicity(str(number), count) for number, count in enumerate(times))
     assert multiplicities(total, references) == expected
     assert multiplicities(total + F32(1e-31), references) is None
     assert multiplicities(-total - parts.sum(axis=0), references) is None

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-from collections.abc import Iterator
+import math
+from typing import Any
 
 import pytest
 
-from starpullm import checks, speed
-from starpullm.checks.result import CheckResult, Outcome, listed
+from starpullm.checks.check import Check, all_checks, check
+from starpullm.checks.result import MAX_LISTED, Finding, Outcome, Result
 from starpullm.errors import InvalidArgumentError
 
 
-def result_of(outcome: Outcome, compared: int) -> CheckResult:
-    return CheckResult(name="sums", outcome=outcome, finding="0 sums", compared=compared, measured=0)
+def result_of(outcome: Outcome, compared: int) -> Result:
+    return Result(check="sums", outcome=outcome, sentence="0 sums", compared=compared, measured=0)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.PASSED, Outcome.INCONCLUSIVE])
@@ -29,23 +28,57 @@ def test_a_fault_stands_and_so_does_that_nothing_is_comparable(outcome: Outcome)
     assert result_of(outcome, 0).outcome is outcome
 
 
+class Sums(Check):
+    """A check of the tests."""
+
+    family, unit = "reduction", "sums"
+    claim, fault, cannot_see = "sums are right", "sums are wrong", "much"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "outcome", "sentence"),
+    [
+        ({}, Outcome.PASSED, "4,000 sums compared"),
+        ({"note": "2 ranks"}, Outcome.PASSED, "4,000 sums compared; 2 ranks"),
+        ({"findings": [Finding("a")], "count": 7}, Outcome.FAILED, "sums are wrong (7 in 4,000 sums): a"),
+        ({"measured": 0.5, "limit": 1}, Outcome.PASSED, "4,000 sums compared"),
+        (
+            {"measured": 2.5, "limit": 1},
+            Outcome.FAILED,
+            "sums are wrong (0 in 4,000 sums): found 2.5, expected at most 1",
+        ),
+        (
+            {"measured": math.nan, "limit": 1, "undecided": "noise"},
+            Outcome.FAILED,
+            "sums are wrong (0 in 4,000 sums): found nan, expected at most 1",
+        ),
+        ({"undecided": "noise"}, Outcome.INCONCLUSIVE, "noise"),
+        ({"undecided": "noise", "findings": [Finding("a")]}, Outcome.FAILED, "sums are wrong (1 in 4,000 sums): a"),
+        ({"undecided": "noise", "compared": 0}, Outcome.NOT_COMPARABLE, "noise"),
+    ],
+)
+def test_the_verdict_follows_from_what_was_found(arguments: dict[str, Any], outcome: Outcome, sentence: str) -> None:
+    """Not finite is beyond every limit, and a fault stands also without a verdict on the rest."""
+    result = Sums().result(**{"compared": 4000, **arguments})
+    assert (result.check, result.outcome, result.sentence) == ("sums", outcome, sentence)
+
+
+def test_nothing_compared_is_no_pass() -> None:
+    with pytest.raises(InvalidArgumentError, match="sums: nothing was compared: 0 sums compared"):
+        Sums().result(compared=0)
+
+
 def test_long_lists_are_cut_and_counted() -> None:
-    assert list(listed(["a", "b"], 2, "wrong: ")) == ["wrong: a", "wrong: b"]
-    assert list(listed(["a", "b"], 5)) == ["a", "b", "… and 3 more"]
+    result = Sums().result(compared=50, findings=[Finding(str(number)) for number in range(50)])
+    assert (len(result.findings), result.count, result.lines()[-1]) == (MAX_LISTED, 50, "  … and 30 more")
 
 
-def classes(of: type[CheckResult]) -> Iterator[type[CheckResult]]:
-    below = of.__subclasses__()
-    yield from (found for direct in below for found in classes(direct))
-    if not below and of.__module__.startswith("starpullm."):
-        yield of
+def test_a_check_that_does_not_say_what_it_is_is_refused() -> None:
+    class Mute(Sums):
+        claim = ""
 
-
-def test_every_result_says_what_it_counts() -> None:
-    """A report adds up what was compared by these words; those of accesses and poison differ."""
-    for package in (checks, speed):
-        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if "torch" not in module.name:  # not installed everywhere
-                importlib.import_module(module.name)
-    counted = {found.__name__: vars(found).get("unit", "comparisons") for found in classes(CheckResult)}
-    assert [name for name, unit in counted.items() if unit == "comparisons"] == ["AccessesResult"]
+    with pytest.raises(InvalidArgumentError, match="Mute: found no claim"):
+        check(Mute)
+    assert "parity" in all_checks()
+    with pytest.raises(InvalidArgumentError, match="parity: found two checks of this name, expected one"):
+        check(type("Parity", (Sums,), {}))

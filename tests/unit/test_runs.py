@@ -16,12 +16,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from starpullm.checks import references, runs
-from starpullm.checks.lifetimes import shared_buffers
-from starpullm.checks.parity import check as parity_check
+from starpullm.checks import parity, recorded_run, references, training
+from starpullm.checks.cases import Case, find_record
+from starpullm.checks.check import all_checks
+from starpullm.checks.dependencies.observed_order import ObservedOrder
+from starpullm.checks.place import Place, run_check
+from starpullm.checks.reduction import GradientBounds
 from starpullm.checks.result import Outcome
-from starpullm.checks.runs import STEPS, Place, checkpoint_in, find_record, named_tensors, own_batch
-from starpullm.checks.underflow import underflow
+from starpullm.checks.same_bits import LossesOfRanks, SharedBuffers
+from starpullm.checks.training import STEPS, checkpoint_in, named_tensors, new_trainer, own_batch
+from starpullm.checks.underflow import DenormalGradients
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import FileError, InvalidArgumentError, RuntimeFailureError
 from starpullm.files.model import num_parameters
@@ -33,6 +37,7 @@ from .strict_trainer import StrictTrainer, flip, runtime
 Fault = Callable[[StrictTrainer], None]
 
 TINY = shipped_record("tiny")
+CASE = Case("tiny", 2, "tree", seed=5)
 OPTIONS: dict[str, Any] = {"record": "tiny", "sub_batches": 2, "reduction": "tree", "seed": 5}
 
 
@@ -88,7 +93,7 @@ def test_every_rank_has_its_part_of_the_generated_batch(strict: tuple[GoldenReco
 
 
 def test_tensors_have_names_with_their_group_if_there_are_several(place: Place, faulty: object) -> None:
-    with runs.new_trainer(place, TINY) as trainer:
+    with new_trainer(place, TINY) as trainer:
         trainer.step(*own_batch(trainer, 1, 0))
         plain, grouped = named_tensors(trainer, "grads"), named_tensors(trainer, "m", "v")
         assert np.array_equal(plain["qkvw[1]"], trainer.tensor("grads", "qkvw", 1))
@@ -98,21 +103,21 @@ def test_tensors_have_names_with_their_group_if_there_are_several(place: Place, 
 
 
 def test_a_trainer_has_the_records_settings_and_its_options(place: Place, faulty: Callable[[Fault], None]) -> None:
-    with runs.new_trainer(place, TINY, sub_batches=2, reduction="tree", trace=True) as made:
+    with new_trainer(place, TINY, sub_batches=2, reduction="tree", trace=True) as made:
         trainer: Any = made
         assert (trainer.batch_size, trainer.seq_len) == (TINY.batch_size, TINY.seq_len)
         assert (trainer.options["sub_batches"], trainer.options["reduction"]) == (2, "tree")
         assert (trainer.options["steps_in_flight"], trainer.options["trace"]) == (STEPS - 2, True)
         assert (trainer.options["keep_activations"], trainer.closed) == (True, False)
     assert trainer.closed
-    of_ranks = runs.new_trainer(Place(runtime(ranks=3), place.directory), TINY)
+    of_ranks = new_trainer(Place(runtime(ranks=3), place.directory), TINY)
     with pytest.raises(InvalidArgumentError, match=r"^tiny: its batch of 2 can't be spread over 3 ranks$"), of_ranks:
         pass
 
 
 def test_a_trainer_has_the_records_settings_of_adamw(place: Place, faulty: object) -> None:
     other = replace(TINY, learning_rate=0.5, beta1=0.25, beta2=0.75, eps=1e-3, weight_decay=0.125)
-    with runs.new_trainer(place, other) as made:
+    with new_trainer(place, other) as made:
         trainer: Any = made
         assert trainer.settings == AdamW(0.5, 0.25, 0.75, 1e-3, 0.125)
 
@@ -121,8 +126,8 @@ def test_a_trainer_has_the_records_settings_of_adamw(place: Place, faulty: objec
 
 
 def test_gradients_of_the_second_step_are_compared(place: Place, faulty: Callable[[Fault], None]) -> None:
-    passed = runs.gradients(place, **OPTIONS)
-    assert (passed.outcome, len(passed.tensors)) == (Outcome.PASSED, 28)
+    passed = GradientBounds().run(place, CASE)
+    assert (passed.outcome, len(passed.facts["tensors"])) == (Outcome.PASSED, 28)
     kept: dict[str, Any] = {}
 
     def add_first_step(trainer: StrictTrainer) -> None:
@@ -132,8 +137,8 @@ def test_gradients_of_the_second_step_are_compared(place: Place, faulty: Callabl
             trainer.model.grads["fcw[0]"] += kept["fcw[0]"]
 
     faulty(add_first_step)
-    failed = runs.gradients(place, **OPTIONS)
-    assert [tensor.tensor for tensor in failed.tensors if tensor.num_beyond] == ["fcw[0]"]
+    failed = GradientBounds().run(place, CASE)
+    assert [finding.sentence.partition("]")[0] for finding in failed.findings] == ["fcw[0"]
 
 
 def test_a_sum_that_is_not_finite_fails_in_the_step_in_which_it_is_made(
@@ -147,25 +152,26 @@ def test_a_sum_that_is_not_finite_fails_in_the_step_in_which_it_is_made(
         trainer.model.grads["fcw[0]"][1, 2] = np.nan
 
     faulty(spoil)
-    failed = runs.gradients(place, **OPTIONS)
+    failed = GradientBounds().run(place, CASE)
     assert failed.outcome is Outcome.FAILED
-    assert failed.finding == "28 gradients, 1 beyond their limit; 1 have values that aren't finite"
-    assert [(of.tensor, of.num_not_finite) for of in failed.tensors if of.num_beyond] == [("fcw[0]", 1)]
+    assert failed.sentence.endswith("; 1 have values that aren't finite")
+    assert [finding.sentence.partition("]")[0] for finding in failed.findings] == ["fcw[0"]
     assert steps == [1]
 
 
-def test_gradients_are_written_by_name(place: Place, faulty: object, tmp_path: Path) -> None:
+def test_gradients_are_those_of_the_second_step(place: Place, faulty: object, tmp_path: Path) -> None:
     path = tmp_path / "gradients.npz"
-    runs.write_gradients(place, **OPTIONS, path=str(path))
-    with np.load(path) as arrays, runs._two_steps(place, TINY, 2, "tree", 5) as trainer:
+    assert run_check(place, check="bit stability", case=CASE._asdict(), path=str(path)) is None
+    with np.load(path) as arrays, new_trainer(place, TINY, sub_batches=2, reduction="tree") as trainer:
+        for number in range(2):
+            trainer.step(*own_batch(trainer, 5, number))
         assert len(arrays.files) == 28
         assert np.array_equal(arrays["fcw[1]"], trainer.tensor("grads", "fcw", 1))
 
 
 def test_losses_of_one_rank_show_nothing(place: Place, faulty: object) -> None:
-    options = {**OPTIONS, "sub_batches": 1}
     with pytest.raises(InvalidArgumentError, match="losses of ranks: nothing was compared"):
-        runs.losses_of_ranks(place, **options)
+        LossesOfRanks().run(place, CASE._replace(sub_batches=1))
 
 
 @pytest.mark.parametrize("ulps", [0, 1])
@@ -181,13 +187,11 @@ def test_losses_of_ranks_are_compared_bit_for_bit(
                 other[2] = np.nextafter(other[2], np.float32(0))
             return [losses, other]
 
-    monkeypatch.setattr(runs, "guarded", nullcontext)
+    monkeypatch.setattr(training, "guarded", nullcontext)
     place = Place(runtime(ranks=2, comm=Ranks()), tmp_path)
-    result: Any = runs.losses_of_ranks(place, **{**OPTIONS, "sub_batches": 1})
+    result = LossesOfRanks().run(place, CASE._replace(sub_batches=1))
     assert (result.outcome is Outcome.PASSED, result.compared, result.measured) == (not ulps, 1, ulps)
-    assert [(d.run, d.tensor, d.difference.position) for d in result.differences] == [
-        ("rank 1", "mean_loss", (2,))
-    ] * ulps
+    assert [finding.sentence for finding in result.findings] == ["mean_loss of rank 1, compared with rank 0"] * ulps
 
 
 # ---- Shared buffers, and very small numbers ----
@@ -196,9 +200,9 @@ def test_losses_of_ranks_are_compared_bit_for_bit(
 def test_shared_buffers_have_the_bits_of_separate_ones(place: Place, faulty: Callable[[Fault], None]) -> None:
     made: list[StrictTrainer] = []
     faulty(made.append)
-    result = shared_buffers(place, **OPTIONS)
+    result = SharedBuffers().run(place, CASE)
     assert (result.outcome, result.compared) == (Outcome.PASSED, 1 + 4 * 28)
-    assert result.runs == ("separate buffers", "shared buffers, 3 steps in flight")
+    assert result.facts["runs"] == ["separate buffers", "shared buffers, 3 steps in flight"]
     options = [(t.options["keep_activations"], t.options["steps_in_flight"]) for t in made]
     assert options == [(True, 1)] * STEPS + [(False, 3)] * STEPS
     assert {(t.options["sub_batches"], t.options["reduction"]) for t in made} == {(2, "tree")}
@@ -209,15 +213,13 @@ def test_shared_buffers_have_the_bits_of_separate_ones(place: Place, faulty: Cal
             trainer.loss = np.nextafter(trainer.loss, np.float32(0))
 
     faulty(last_step)
-    differences = shared_buffers(place, **OPTIONS).differences
-    assert [(difference.tensor, difference.difference.index) for difference in differences] == [
-        ("mean_loss", STEPS - 1),
-        ("v/lnfb", 3),
-    ]
+    findings = SharedBuffers().run(place, CASE).findings
+    found = [(of.sentence.partition(" ")[0], of.rows["first element"].partition(",")[0]) for of in findings]
+    assert found == [("mean_loss", str(STEPS - 1)), ("v/lnfb", "3")]
 
 
 def test_gradients_that_are_flushed_to_zero_are_found(place: Place, faulty: Callable[[Fault], None]) -> None:
-    passed = underflow(place, **OPTIONS)
+    passed = DenormalGradients().run(place, CASE)
     assert passed.outcome is Outcome.PASSED
     assert 100 < passed.compared < num_parameters(TINY.model)
 
@@ -226,7 +228,7 @@ def test_gradients_that_are_flushed_to_zero_are_found(place: Place, faulty: Call
             values[np.abs(values) < np.finfo(np.float32).smallest_normal] = 0
 
     faulty(flush)
-    assert underflow(place, **OPTIONS).outcome is Outcome.FAILED
+    assert DenormalGradients().run(place, CASE).outcome is Outcome.FAILED
 
 
 # ---- Traces ----
@@ -237,28 +239,28 @@ def test_labels_are_compared_beside_the_order(
 ) -> None:
     made: list[StrictTrainer] = []
     faulty(made.append)
-    passed = runs.observed_order(place, **OPTIONS)
-    assert passed.describe()[0].startswith("observed order: passed: ")
+    passed = ObservedOrder().run(place, CASE)
+    assert passed.lines()[0].startswith("observed order: passed: ")
     assert [trainer.options["trace"] for trainer in made] == [True] * STEPS
     assert {(trainer.options["sub_batches"], trainer.options["reduction"]) for trainer in made} == {(2, "tree")}
     assert {trainer.options["keep_activations"] for trainer in made} == {False}
     trace = made[-1].trace()
     trace.tasks["sub_batch"][0] = 1
     monkeypatch.setattr(StrictTrainer, "trace", lambda self: trace)
-    failed = runs.observed_order(place, **OPTIONS)
+    failed = ObservedOrder().run(place, CASE)
     assert failed.outcome is Outcome.FAILED
-    assert failed.finding == (
-        "1 labels: write (step 0, sub-batch 1): found sub_batch 1, expected that of activations/encoded#0"
-    )
+    assert [finding.sentence for finding in failed.findings] == [
+        "label of write (step 0, sub-batch 1): found sub_batch 1, expected that of activations/encoded#0"
+    ]
 
 
 def test_a_run_without_its_delays_is_not_written(place: Place, faulty: object, tmp_path: Path) -> None:
     path = tmp_path / "end.npz"
-    options = {**OPTIONS, "delay_seed": 3, "path": str(path)}
+    case = CASE._asdict()
     with pytest.raises(RuntimeFailureError, match="delays: 0 of "):
-        runs.write_perturbed(place, **options, max_delay_us=200)
+        run_check(place, check="perturbation", case={**case, "delays": 3}, path=str(path))
     assert not path.exists()
-    assert runs.write_perturbed(place, **options, max_delay_us=0).outcome is Outcome.PASSED
+    assert run_check(place, check="perturbation", case=case, path=str(path)) is None
     with np.load(path) as arrays:
         assert {name.partition("/")[0] for name in arrays.files} == {"grads", "m", "v", "params"}
         assert len(arrays.files) == 4 * 28
@@ -267,9 +269,9 @@ def test_a_run_without_its_delays_is_not_written(place: Place, faulty: object, t
 def test_a_recording_names_what_was_trained_and_where(tmp_path: Path, faulty: object) -> None:
     path = tmp_path / "recording.json"
     place = Place(runtime(partition="2x1", scheduler="random"), tmp_path)
-    runs.write_recording(place, **OPTIONS, path=str(path))
+    recorded_run.write_recording(place, **OPTIONS, path=str(path))
     found = json.loads(path.read_text())
-    assert found == runs.record_steps(place, **OPTIONS)
+    assert found == recorded_run.record_steps(place, CASE)
     assert (found["name"], found["configuration"]) == ("tiny, sub-batches 2, tree, 4 steps", "2x1 random")
     assert set(found["tasks"]["step"]) == set(range(STEPS))
 
@@ -278,7 +280,15 @@ def test_parity_is_that_of_the_record(
     place: Place, faulty: object, strict: tuple[GoldenRecord, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = strict[0]
-    monkeypatch.setattr(parity_check, "libm_fingerprint", lambda: record.libm_fingerprint)
-    result: Any = runs.parity(place, record=str(record.path), sub_batches=2, reduction="tree")
-    assert (result.outcome, result.record, result.sub_batches) == (Outcome.PASSED, "strict", 2)
-    assert result.reduction == "tree"
+    monkeypatch.setattr(parity, "libm_fingerprint", lambda: record.libm_fingerprint)
+    result = run_check(place, check="parity", case=Case(str(record.path), 2, "tree")._asdict())
+    assert result is not None
+    assert result.lines()[0].startswith("parity of strict-2-tree on 1x1 lws: passed: ")
+    assert (result.facts["record"], result.facts["reduction"]) == ("strict", "tree")
+
+
+def test_every_check_says_what_it_is() -> None:
+    """The registry refuses one that doesn't; the names are those of test ids and properties."""
+    for name, check in all_checks().items():
+        assert check.__doc__
+        assert name == check.name

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from starpullm.checks.result import MAX_LISTED, Outcome
-from starpullm.checks.same_bits import check_same_bits, require_delays
+from starpullm.checks.same_bits import Perturbation, require_delays
 from starpullm.checks.underflow import count_denormals
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 
 from .test_dependencies import make_trace
 
 F32 = np.float32
+compare = Perturbation().compare
 NEAR = float(np.nextafter(F32(6), F32(7)))
 
 
@@ -31,27 +32,28 @@ def run(*values: float) -> dict[str, NDArray[np.float32]]:
 
 @pytest.mark.parametrize("value", [6.0, math.nan])
 def test_equal_bits_pass(value: float) -> None:
-    result = check_same_bits("runs", {"a": run(value), "b": run(value), "c": run(value)})
+    result = compare({"a": run(value), "b": run(value), "c": run(value)})
     assert (result.outcome, result.measured, result.limit, result.compared) == (Outcome.PASSED, 0, 0, 4)
 
 
 def test_difference_is_shown_with_its_bits() -> None:
-    result = check_same_bits("runs", {"a": run(4, 6), "2x1 random, by seed 3": run(-0.0, NEAR)})
+    result = compare({"a": run(4, 6), "2x1 random, by seed 3": run(-0.0, NEAR)})
     assert (result.outcome, result.measured) == (Outcome.FAILED, 1)
-    (difference,) = result.differences
-    assert (difference.difference.position, difference.difference.differing) == ((0,), 2)
-    assert result.describe() == [
-        "runs: failed: 2 tensors of 2 runs, 1 differ from those of a",
-        "  2x1 random, by seed 3, x, compared with a: 2 of 2 elements (2,) differ (100 %); "
-        "the first is element 0, [0]; expected 0x40800000 (4.0), found 0x80000000 (-0.0), 1082130432 ULP off; "
-        "elements by ULPs off: 1: 1, 1073741824 to 2147483647: 1; zeros of other sign: 0; NaNs: 0",
+    assert result.lines() == [
+        "perturbation: failed: delays change bits (1 in 2 tensors): x of 2x1 random, by seed 3, compared with a; 2 "
+        "runs",
+        "  differ: 2 of 2 elements (2,) (100 %)",
+        "  first element: 0, [0]",
+        "  expected: 0x40800000 (4.0)",
+        "  found: 0x80000000 (-0.0), 1082130432 ULP off",
+        "  elements by ULPs off: 1: 1, 1073741824 to 2147483647: 1; zeros of other sign: 0; NaNs: 0",
     ]
     json.dumps(result.as_json(), allow_nan=False)
 
 
 def test_zeros_of_both_signs_differ_by_bits_only() -> None:
-    (difference,) = check_same_bits("runs", {"a": run(0.0), "b": run(-0.0)}).differences
-    assert difference.difference.ulps == 0
+    result = compare({"a": run(0.0), "b": run(-0.0)})
+    assert (result.count, result.facts["ulps_of_first"]) == (1, 0)
 
 
 @given(first=st.floats(width=32, allow_nan=False), steps=st.integers(-5, 5))
@@ -61,30 +63,29 @@ def test_units_in_the_last_place(first: float, steps: int) -> None:
         for _ in range(abs(steps)):
             second = np.nextafter(second, F32(math.copysign(math.inf, steps)))
     assume(math.isfinite(first) and math.isfinite(second))
-    differences = check_same_bits("runs", {"a": run(first), "b": run(float(second))}).differences
-    ulps = [difference.difference.ulps for difference in differences]
-    assert [distance for distance in ulps if distance] == [abs(steps)] * (steps != 0)
+    facts = compare({"a": run(first), "b": run(float(second))}).facts
+    assert facts.get("ulps_of_first", 0) == abs(steps)
 
 
 def test_many_tensors_are_counted_and_some_listed() -> None:
     plain = {f"params/t{number}": np.arange(6, dtype=F32) for number in range(30)}
-    result = check_same_bits("runs", {"plain": plain, "perturbed": {name: of + 1 for name, of in plain.items()}})
-    assert (result.measured, len(result.differences)) == (30, MAX_LISTED)
-    assert result.describe()[-1] == f"  … and {30 - MAX_LISTED} more"
+    result = compare({"plain": plain, "perturbed": {name: of + 1 for name, of in plain.items()}})
+    assert (result.measured, len(result.findings)) == (30, MAX_LISTED)
+    assert result.lines()[-1] == f"  … and {30 - MAX_LISTED} more"
 
 
 def test_runs_must_have_the_same_tensors() -> None:
     with pytest.raises(InvalidArgumentError, match=r"b: found tensors \['x'\], expected \['loss', 'x'\]"):
-        check_same_bits("runs", {"a": run(1), "b": {"x": np.zeros(1, F32)}})
+        compare({"a": run(1), "b": {"x": np.zeros(1, F32)}})
     with pytest.raises(InvalidArgumentError, match=r"found float32 \(2,\) and float32 \(1,\)"):
-        check_same_bits("runs", {"a": run(1), "b": run(1, 2)})
+        compare({"a": run(1), "b": run(1, 2)})
 
 
 def test_one_run_or_no_tensor_shows_nothing() -> None:
-    with pytest.raises(InvalidArgumentError, match="runs: nothing was compared: 0 tensors of 1 runs"):
-        check_same_bits("runs", {"a": run(1)})
+    with pytest.raises(InvalidArgumentError, match="perturbation: nothing was compared: 0 tensors compared"):
+        compare({"a": run(1)})
     with pytest.raises(InvalidArgumentError, match="nothing was compared"):
-        check_same_bits("runs", {"a": {}, "b": {}})
+        compare({"a": {}, "b": {}})
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from starpullm.checks.place import environment
 from starpullm.checks.result import Outcome
 from starpullm.checks.statements import Statements
-from starpullm.checks.workplace import environment
 from starpullm.errors import FileError, InvalidArgumentError, RuntimeFailureError, StarpullmError, StateError
 
 from ..native.limits.processes import in_fork, limited_files
@@ -30,7 +30,7 @@ def outcome(state: Callable[[Statements], None]) -> Outcome:
     statements = Statements("limits")
     state(statements)
     result = statements.result()
-    assert (result.compared, result.measured) == (1, len(result.wrong))
+    assert (result.compared, result.measured) == (1, len(statements.wrong))
     return result.outcome
 
 
@@ -80,9 +80,8 @@ def test_each_wrong_statement_is_shown() -> None:
     statements.equal("first", 1, 1)
     statements.equal("second", 1, 2)
     statements.refused("third", StateError, "no", raising(StateError("yes")))
-    assert statements.result().describe() == [
-        "limits: failed: 3 statements, 2 wrong; second: expected 1, found 2",
-        "  second: expected 1, found 2",
+    assert statements.result().lines() == [
+        "limits: failed: a statement doesn't hold (2 in 3 statements): second: expected 1, found 2",
         "  third: expected StateError: no, found StateError: yes",
     ]
 

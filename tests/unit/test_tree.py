@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK
 from starpullm.checks.result import Outcome
-from starpullm.checks.tree import Sum, check_tree, expected_sum, sum_text
+from starpullm.checks.tree import OrderOfTheTree, Sum, expected_sum, sum_text
 from starpullm.errors import InvalidArgumentError
 from starpullm.trace import AccessMode, HandleInfo, Trace
 
@@ -51,7 +51,7 @@ def make_trace(additions: Iterable[tuple[int, int]], *, steps: int = 2, sub_batc
 )
 def test_the_described_order(sub_batches: int, text: str, additions: list[tuple[int, int]]) -> None:
     assert sum_text(expected_sum(0, sub_batches)) == text
-    result = check_tree(make_trace(additions), sub_batches)
+    result = OrderOfTheTree().judge(make_trace(additions), sub_batches)
     assert (result.outcome, result.compared, result.measured) == (Outcome.PASSED, 4, 0)
 
 
@@ -67,30 +67,32 @@ def test_the_described_order(sub_batches: int, text: str, additions: list[tuple[
     ],
 )
 def test_another_order_fails(additions: list[tuple[int, int]], found: str) -> None:
-    result = check_tree(make_trace(additions, steps=1), 4)
+    result = OrderOfTheTree().judge(make_trace(additions, steps=1), 4)
     assert (result.outcome, result.compared, result.measured) == (Outcome.FAILED, 2, 2)
-    assert result.findings[0] == f"wte, step 0: found {found}, expected ((0 + 1) + (2 + 3))"
+    assert result.findings[0].sentence == f"wte, step 0: found {found}, expected ((0 + 1) + (2 + 3))"
 
 
 def test_an_update_with_a_part_of_the_sum_fails() -> None:
-    result = check_tree(make_trace([(2, 3), (0, 1), (0, 2)], update=2), 4)
+    result = OrderOfTheTree().judge(make_trace([(2, 3), (0, 1), (0, 2)], update=2), 4)
     assert result.measured == 4
-    assert result.findings[-1] == "ln1w[1], step 1: found (2 + 3), expected ((0 + 1) + (2 + 3))"
+    assert result.findings[-1].sentence == "ln1w[1], step 1: found (2 + 3), expected ((0 + 1) + (2 + 3))"
 
 
 def test_another_tensor_s_gradient_fails() -> None:
     trace = make_trace([(0, 1)], steps=1)
     trace.accesses["handle"][0] += 8  # sub-batch 1 of the second tensor
-    result = check_tree(trace, 2)
+    result = OrderOfTheTree().judge(trace, 2)
     assert (result.outcome, result.compared, result.measured) == (Outcome.FAILED, 2, 1)
-    assert result.findings == ("wte, step 0: found the gradient of ln1w[1] added, expected its own",)
+    assert [finding.sentence for finding in result.findings] == [
+        "wte, step 0: found the gradient of ln1w[1] added, expected its own"
+    ]
 
 
 def test_without_updates_nothing_is_compared() -> None:
     trace = make_trace([(0, 1)])
     trace.tasks["operation"] = 1
     with pytest.raises(InvalidArgumentError, match="nothing was compared"):
-        check_tree(Trace(trace.tasks[:0], trace.accesses, trace.operations, trace.handles), 2)
+        OrderOfTheTree().judge(Trace(trace.tasks[:0], trace.accesses, trace.operations, trace.handles), 2)
 
 
 @given(st.integers(1, 300))

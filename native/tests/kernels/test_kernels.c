@@ -1,7 +1,7 @@
 /* Compares the kernels of every level bit for bit with the reference kernels in one thread, over random shapes, values
  * and teams; so level ref is compared with itself in several threads. Other tests show that the reference kernels have
  * the bits of docs/numerics.md: tests/unit/test_reference_kernels.py, tests/native/test_parity.py. The
- * suite's test_kernels.py makes the same comparison with the installed library; this one also runs under the address
+ * suite's check of kernels makes the same comparison with the installed library; this one also runs under the address
  * sanitizer and under an emulator. ctest runs a part of the cases (CMakeLists.txt); by hand: test_kernels --list,
  * test_kernels [--level LEVEL] [--every N] [OPERATION].
  *

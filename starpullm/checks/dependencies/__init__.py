@@ -8,10 +8,3 @@ Everything here follows from the order of submission and the access modes alone.
 - Consecutive contributions (``REDUX``) commute. As a group they wait for what came before the first of them, as a
   ``READ_WRITE`` does, and the next access of another mode waits for all of them.
 """
-
-from starpullm.checks.dependencies.observed_order import check_observed
-from starpullm.checks.dependencies.required_order import required_edges
-from starpullm.checks.dependencies.reuse import check_reuse, typical_durations
-from starpullm.checks.dependencies.runtime_graph import check_runtime_graph
-
-__all__ = ["check_observed", "check_reuse", "check_runtime_graph", "required_edges", "typical_durations"]

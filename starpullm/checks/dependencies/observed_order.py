@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from starpullm.checks.cases import Case
+from starpullm.checks.check import Check, check
 from starpullm.checks.dependencies.graph import Edge, TaskGraph
 from starpullm.checks.dependencies.required_order import required_edges
 from starpullm.checks.dependencies.wording import Dependency, named_dependencies, path_text
-from starpullm.checks.result import MAX_LISTED, CheckResult, Outcome, listed, passed_if
+from starpullm.checks.labels import wrong_labels
+from starpullm.checks.place import Place
+from starpullm.checks.result import Finding, Result
 from starpullm.checks.task_name import TaskName
+from starpullm.checks.training import trace_steps, traced_trainer
 from starpullm.trace import Trace
 
 
@@ -30,35 +35,66 @@ class Violation:
         return f"{path_text(self.path)}: the last started {self.overlap_ns} ns before the end of the first"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ObservedResult(CheckResult):
-    """Whether the run kept the required order; ``measured`` counts violations.
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What the times of tasks show.
 
     ``compared`` counts the required edges between two tasks of one rank, which have one clock. In ``num_free`` pairs of
-    a rank's tasks the one that was submitted later started before the other had ended. A run without such pairs would
-    have kept any order, so it counts as nothing compared. Up to ``max_parallel`` tasks ran at the same time.
-    ``violations`` lists the first ``MAX_LISTED``.
+    a rank's tasks the one that was submitted later started before the other had ended: a run without such pairs would
+    have kept any order. Up to ``max_parallel`` tasks ran at the same time. ``backwards`` are the tasks that started
+    before their submission, or ended before their start.
     """
 
-    unit: str = "required edges"
-    num_tasks: int
-    num_required: int
+    compared: int
     num_free: int
     max_parallel: int
+    backwards: tuple[TaskName, ...]
     violations: tuple[Violation, ...]
 
-    def detail_lines(self) -> Iterator[str]:
-        """Yield the findings."""
-        yield f"{self.num_tasks} tasks, up to {self.max_parallel} at a time; {self.num_free} pairs not as submitted"
-        yield from listed(self.violations, int(self.measured or 0))
 
+@check
+class ObservedOrder(Check):
+    """Compare the times of a run's tasks with the order that their accesses require, and their labels with the data.
 
-def check_observed(trace: Trace) -> ObservedResult:
-    """Compare the times of tasks with the required order: a task may start when those that it waits for have ended.
-
-    Only tasks of the same rank are compared, because every rank has its own clock. Their order can be required by a
-    path through tasks of other ranks.
+    Over ranks only tasks of the same rank are compared, because every rank has its own clock. Their order can be
+    required by a path through tasks of other ranks.
     """
+
+    family, unit = "dependencies", "required edges"
+    claim = "no task begins before those have ended that it has to wait for"
+    fault = "a task began before one had ended that it has to wait for"
+    cannot_see = "orders that did not happen in this run"
+
+    def run(self, place: Place, case: Case) -> Result:
+        """Trace steps that are submitted without waiting between them."""
+        with traced_trainer(place, case) as trainer:
+            trace = trace_steps(trainer, case.seed)
+        return self.judge(trace, list(wrong_labels(trace, place.runtime.ranks)))
+
+    def judge(self, trace: Trace, labels: Sequence[str] = ()) -> Result:
+        """Return the verdict on a trace, some of whose labels may be wrong.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If nothing was compared: each task started after the end of all earlier ones, which keeps any order.
+        """
+        found = observe(trace)
+        # What a recorder that is wrong says of other tasks proves nothing either.
+        wrong = [f"{name}: found a start before its submission, or an end before its start" for name in found.backwards]
+        wrong += [f"label of {label}" for label in labels]
+        findings = wrong or [str(violation) for violation in found.violations]
+        return self.result(
+            compared=found.compared if found.num_free or findings else 0,
+            findings=[Finding(sentence) for sentence in findings],
+            note=f"up to {found.max_parallel} tasks at a time, {found.num_free} pairs not as submitted",
+            num_free=found.num_free,
+            max_parallel=found.max_parallel,
+        )
+
+
+def observe(trace: Trace) -> Observation:
+    """Compare the times of tasks with the required order: a task may start when those that it waits for have ended."""
     tasks = trace.tasks
     required = required_edges(tasks, trace.accesses)
     ran = tasks["worker"] >= 0
@@ -78,30 +114,14 @@ def check_observed(trace: Trace) -> ObservedResult:
     by_pair: dict[tuple[int, int], list[Edge]] = {}
     for path in paths:
         by_pair.setdefault((path[0].before, path[-1].after), path)
-
-    compared = int(same_rank.sum())
-    if len(backwards):
-        outcome = Outcome.FAILED  # of the recorder: what it says of other tasks proves nothing either
-        name = TaskName.of(trace[int(backwards[0])])
-        finding = f"{name}: found a start before its submission, or an end before its start"
-    else:
-        outcome = passed_if(not by_pair)
-        finding = f"{compared} required edges compared, {len(by_pair)} violated"
-        if num_free == 0:
-            compared, finding = 0, "each task started after the end of all earlier ones, which keeps any order"
-    return ObservedResult(
-        name="observed order",
-        outcome=outcome,
-        finding=finding,
-        compared=compared,
-        measured=len(by_pair),
-        num_tasks=int(ran.sum()),
-        num_required=required.num_edges,
+    return Observation(
+        compared=int(same_rank.sum()),
         num_free=num_free,
         max_parallel=_max_parallel(start[ran], end[ran]),
+        backwards=tuple(TaskName.of(trace[task]) for task in backwards.tolist()),
         violations=tuple(
             Violation(named_dependencies(trace, path), int(end[path[0].before] - start[path[-1].after]))
-            for path in list(by_pair.values())[:MAX_LISTED]
+            for path in by_pair.values()
         ),
     )
 

@@ -3,106 +3,77 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from starpullm.checks.cases import Case
+from starpullm.checks.check import Check, Needs, check
 from starpullm.checks.dependencies.graph import TaskGraph
 from starpullm.checks.dependencies.required_order import TaskFlow, graph_of, task_flow
-from starpullm.checks.dependencies.wording import Dependency, named_dependencies, named_dependency, path_text
-from starpullm.checks.result import MAX_LISTED, CheckResult, Outcome, passed_if
+from starpullm.checks.dependencies.wording import named_dependencies, named_dependency
+from starpullm.checks.place import Place
+from starpullm.checks.result import MAX_LISTED, Finding, Result
+from starpullm.checks.training import trace_steps, traced_trainer
 from starpullm.trace import AccessMode, Trace
 
 
-@dataclass(frozen=True, slots=True)
-class ReusedHandle:
-    """The edges that the reuse of one handle adds; how many of them no path without reuse implies, and one of these."""
-
-    handle: str
-    num_added: int
-    num_not_implied: int
-    example: Dependency
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReuseResult(CheckResult):
-    """What the reuse of handles adds to the order and to the critical path.
-
-    ``measured`` is the growth of the critical path: (with reuse − without reuse) ÷ without reuse. Times are in seconds.
-    ``compared`` counts the added edges. ``handles`` are those with added edges that aren't implied, the one with most
-    of them first. ``on_critical_path`` are the added edges on the critical path with reuse; if that path grows, they
-    are the reason. ``implied_example`` is an added edge that is implied, and ``implied_path`` the path that implies it.
-    """
-
-    unit: str = "added edges"
-    num_not_implied: int
-    critical_path: float
-    critical_path_without_reuse: float
-    handles: tuple[ReusedHandle, ...]
-    on_critical_path: tuple[Dependency, ...]
-    implied_example: Dependency | None
-    implied_path: tuple[Dependency, ...]
-
-    def detail_lines(self) -> Iterator[str]:
-        """Yield the findings."""
-        yield f"critical path: {self.critical_path:.6f} s, without reuse {self.critical_path_without_reuse:.6f} s"
-        yield from (f"on the critical path: {edge}" for edge in self.on_critical_path)
-        # One line for all sub-batches and layers of a tensor.
-        by_tensor: dict[str, list[ReusedHandle]] = {}
-        for entry in self.handles:
-            by_tensor.setdefault(re.split(r"[\[#@]", entry.handle, maxsplit=1)[0], []).append(entry)
-        for tensor, entries in by_tensor.items():
-            not_implied = sum(entry.num_not_implied for entry in entries)
-            yield f"not implied: {not_implied} edges of {tensor}, for example {entries[0].example}"
-        if self.implied_example:
-            yield f"implied: {self.implied_example}, by {path_text(self.implied_path)}"
-
-
-def check_reuse(trace: Trace, durations: NDArray[np.int64]) -> ReuseResult:
-    """Compare the task flow with the same flow in which no handle is reused by a later step.
+@check
+class HandleReuse(Check):
+    """Compare the critical path with that of the same task flow in which every step has buffers of its own.
 
     In that flow the first ``WRITE`` of a handle in each step gets a fresh handle. Updates (``READ_WRITE``) and
-    contributions (``REDUX``) keep theirs, and wait for those that read the old value in both flows.
-
-    Passed: reuse doesn't make the critical path longer. The critical path is the time that the graph needs with any
-    number of workers; with few workers, other work hides a part of the waiting. ``durations`` are nanoseconds for each
-    task, such as ``typical_durations``.
+    contributions (``REDUX``) keep theirs, and wait for those that read the old value in both flows. The critical path
+    is the time that the graph needs with any number of workers; with few workers, other work hides a part of the
+    waiting. What is measured is its growth: (with reuse − without reuse) ÷ without reuse.
     """
-    flow = task_flow(trace.tasks, trace.accesses)
-    num_tasks = len(flow)
-    reused = graph_of(flow)
-    renamed = _without_reuse(flow, trace.tasks["step"].tolist())
-    is_added = ~np.isin(reused.before * num_tasks + reused.after, renamed.before * num_tasks + renamed.after)
-    added = reused.with_edges(is_added)
-    implied = renamed.implies(added.before, added.after)
-    without, _ = renamed.critical_path(durations)
-    length, path = reused.critical_path(durations)
-    growth = (length - without) / without if without else 0.0
 
-    links = set(pairwise(path))
-    on_path = [edge for edge in map(added.edge, range(added.num_edges)) if (edge.before, edge.after) in links]
-    example = added.edge(int(np.flatnonzero(implied)[0])) if implied.any() else None
-    num_added, num_not_implied = _num_pairs(added), _num_pairs(added.with_edges(~implied))
-    outcome = passed_if(growth <= 0) if without else Outcome.INCONCLUSIVE
-    finding = f"{num_added} edges added, {num_not_implied} not implied; "
-    finding += f"the critical path grows by {growth:.3%}, expected 0" if without else "no task took any time"
-    return ReuseResult(
-        name="handle reuse",
-        outcome=outcome,
-        finding=finding,
-        compared=num_added,
-        measured=growth,
-        num_not_implied=num_not_implied,
-        critical_path=length * 1e-9,
-        critical_path_without_reuse=without * 1e-9,
-        handles=tuple(_reused_handles(trace, added, implied)),
-        on_critical_path=named_dependencies(trace, on_path[:MAX_LISTED]),
-        implied_example=named_dependency(trace, example) if example else None,
-        implied_path=named_dependencies(trace, renamed.shortest_path(example.before, example.after) if example else ()),
-    )
+    family, unit = "dependencies", "added edges"
+    claim = "reused buffers don't lengthen the critical path of the recorded run"
+    fault = "reused buffers lengthen the critical path"
+    cannot_see = "other durations, in which another path may be critical"
+    needs = Needs(ranks=(1, 1))
+
+    def run(self, place: Place, case: Case) -> Result:
+        """Trace some steps."""
+        with traced_trainer(place, case) as trainer:
+            trace = trace_steps(trainer, case.seed)
+        return self.judge(trace, typical_durations(trace))
+
+    def judge(self, trace: Trace, durations: NDArray[np.int64]) -> Result:
+        """Return the verdict; ``durations`` are nanoseconds for each task, such as ``typical_durations``."""
+        flow = task_flow(trace.tasks, trace.accesses)
+        num_tasks = len(flow)
+        reused = graph_of(flow)
+        renamed = _without_reuse(flow, trace.tasks["step"].tolist())
+        is_added = ~np.isin(reused.before * num_tasks + reused.after, renamed.before * num_tasks + renamed.after)
+        added = reused.with_edges(is_added)
+        implied = renamed.implies(added.before, added.after)
+        without, _ = renamed.critical_path(durations)
+        length, path = reused.critical_path(durations)
+        growth = (length - without) / without if without else 0.0
+        num_added, num_not_implied = _num_pairs(added), _num_pairs(added.with_edges(~implied))
+        links = set(pairwise(path))
+        on_path = [edge for edge in map(added.edge, range(added.num_edges)) if (edge.before, edge.after) in links]
+        findings = [f"on the critical path: {edge}" for edge in named_dependencies(trace, on_path[:MAX_LISTED])]
+        not_implied = _by_tensor(trace, added, implied)
+        for tensor, edges in not_implied.items():
+            example = named_dependency(trace, added.edge(edges[0]))
+            findings.append(f"not implied: {len(edges)} edges of {tensor}, for example {example}")
+        return self.result(
+            compared=num_added,
+            findings=[Finding(sentence) for sentence in findings] if growth > 0 else (),
+            measured=growth,
+            undecided="no task took any time" if num_added and not without else "",
+            note=f"critical path {length * 1e-9:.6f} s, without reuse {without * 1e-9:.6f} s; {num_not_implied} edges "
+            "not implied",
+            critical_path=length * 1e-9,
+            critical_path_without_reuse=without * 1e-9,
+            not_implied=num_not_implied,
+            reused={tensor: len(edges) for tensor, edges in not_implied.items()},
+        )
 
 
 def typical_durations(trace: Trace) -> NDArray[np.int64]:
@@ -147,13 +118,10 @@ def _num_pairs(graph: TaskGraph) -> int:
     return sum(map(len, graph.predecessors))
 
 
-def _reused_handles(trace: Trace, added: TaskGraph, implied: NDArray[np.bool_]) -> Iterator[ReusedHandle]:
-    """Yield the handles with added edges that aren't implied, the one with most of them first."""
-    num_added = np.bincount(added.handle, minlength=len(trace.handles))
-    num_not_implied = np.bincount(added.handle[~implied], minlength=len(trace.handles))
-    for handle in np.argsort(-num_not_implied, kind="stable").tolist():
-        if num_not_implied[handle] == 0:
-            return
-        example = added.edge(int(np.flatnonzero(~implied & (added.handle == handle))[0]))
-        name = trace.handles[handle].name
-        yield ReusedHandle(name, int(num_added[handle]), int(num_not_implied[handle]), named_dependency(trace, example))
+def _by_tensor(trace: Trace, added: TaskGraph, implied: NDArray[np.bool_]) -> dict[str, list[int]]:
+    """Return the added edges that no path without reuse implies, by tensor: of all its parts, the most first."""
+    edges: dict[str, list[int]] = {}
+    for index in np.flatnonzero(~implied).tolist():
+        name = trace.handles[int(added.handle[index])].name
+        edges.setdefault(re.split(r"[\[#@]", name, maxsplit=1)[0], []).append(index)
+    return dict(sorted(edges.items(), key=lambda entry: -len(entry[1])))

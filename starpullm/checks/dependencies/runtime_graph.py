@@ -2,104 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from starpullm.checks.cases import Case
+from starpullm.checks.check import Check, Needs, Where, check
 from starpullm.checks.dependencies.graph import Edge, TaskGraph
 from starpullm.checks.dependencies.required_order import TaskFlow, graph_of, task_flow
-from starpullm.checks.dependencies.wording import Dependency, named_dependencies
-from starpullm.checks.result import MAX_LISTED, CheckResult, listed, passed_if
+from starpullm.checks.dependencies.wording import named_dependencies
+from starpullm.checks.observer import Observer
+from starpullm.checks.place import Place
+from starpullm.checks.result import MAX_LISTED, Finding, Result
 from starpullm.checks.task_name import TaskName
+from starpullm.checks.training import STEPS, own_batch, traced_trainer
 from starpullm.errors import InvalidArgumentError
 from starpullm.trace import AccessMode, Trace
 
 
-@dataclass(frozen=True, slots=True)
-class SuperfluousOrder:
-    """An edge of the runtime that nothing requires; ``common`` are the handles of both tasks with their modes."""
-
-    before: TaskName
-    after: TaskName
-    common: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"{self.before} → {self.after}: " + (", ".join(self.common) or "no handle in common")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RuntimeGraphResult(CheckResult):
-    """How the runtime's graph differs from the required order; ``measured`` counts missing and superfluous edges.
-
-    ``compared`` counts required edges. Those that a longer path implies aren't counted. ``missing`` (no path of the
-    runtime's graph) and ``superfluous`` list the first ``MAX_LISTED``, in the order of submission of the later task.
-    """
-
-    unit: str = "required edges"
-    num_runtime: int
-    num_missing: int
-    num_superfluous: int
-    missing: tuple[Dependency, ...]
-    superfluous: tuple[SuperfluousOrder, ...]
-
-    def detail_lines(self) -> Iterator[str]:
-        """Yield the findings."""
-        yield from listed(self.missing, self.num_missing, "missing: ")
-        yield from listed(self.superfluous, self.num_superfluous, "superfluous: ")
-
-
-def check_runtime_graph(trace: Trace, runtime_edges: ArrayLike) -> RuntimeGraphResult:
-    """Compare the graph that the runtime made of the submitted tasks with the required order.
+@check
+class RuntimeGraph(Check):
+    """Compare StarPU's graph of two steps, read while their tasks are held back, with the required order.
 
     Passed: every required edge is implied by a path of the runtime's graph, and every edge of the runtime by a path of
-    required edges.
-
-    Parameters
-    ----------
-    trace
-        The recorded tasks. None of them has started when the runtime is asked: it forgets the successors of tasks that
-        have run.
-    runtime_edges
-        Integers (E, 2): ids of a task and of a task that waits for it. Ids that the trace doesn't have are tasks that
-        the runtime created itself, for synchronisation; they count only as links of a path.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If an edge goes from a task to one that was submitted before it.
+    required edges. Required edges that a longer path implies aren't counted.
     """
-    ids = trace.tasks["id"]
-    flow = task_flow(trace.tasks, trace.accesses)
-    required = graph_of(flow).reduced()
-    position_of = dict(zip(ids.tolist(), range(len(ids)), strict=True))
-    runtime = _plain_graph(len(ids), _contracted(np.asarray(runtime_edges, np.int64).reshape(-1, 2), position_of))
 
-    missing: dict[tuple[int, int], Edge] = {}
-    for index in np.flatnonzero(~runtime.implies(required.before, required.after)).tolist():
-        edge = required.edge(index)
-        missing.setdefault((edge.before, edge.after), edge)
-    superfluous = np.flatnonzero(~required.implies(runtime.before, runtime.after))
+    family, unit = "dependencies", "required edges"
+    claim = "StarPU's graph has every edge that the declared accesses require, by a path, and no other"
+    fault = "StarPU's graph is not the one that the declared accesses require"
+    cannot_see = "whether the declarations are true (accesses)"
+    needs = Needs(Where.ONE_WORKER, ranks=(1, 1))
 
-    num_required = len(np.unique(required.before * len(ids) + required.after))
-    bad = len(missing) + len(superfluous)
-    return RuntimeGraphResult(
-        name="runtime graph",
-        outcome=passed_if(not bad),
-        finding=f"{num_required} required edges, {len(missing)} missing; {runtime.num_edges} edges of the runtime, "
-        f"{len(superfluous)} superfluous",
-        compared=num_required,
-        measured=bad,
-        num_runtime=runtime.num_edges,
-        num_missing=len(missing),
-        num_superfluous=len(superfluous),
-        missing=named_dependencies(trace, list(missing.values())[:MAX_LISTED]),
-        superfluous=tuple(
-            _superfluous(trace, flow, int(runtime.before[edge]), int(runtime.after[edge]))
-            for edge in superfluous[:MAX_LISTED].tolist()
-        ),
-    )
+    def run(self, place: Place, case: Case) -> Result:
+        """Hold back the tasks of steps after the first: StarPU forgets the successors of tasks that have run."""
+        with traced_trainer(place, case) as trainer:
+            first, *held = (own_batch(trainer, case.seed, number) for number in range(STEPS - 1))
+            trainer.submit(*first)
+            trainer.wait()
+            trainer.clear_trace()
+            observer = Observer(trainer)
+            observer.hold()
+            for batch in held:
+                trainer.submit(*batch)
+            edges = observer.release()
+            return self.judge(trainer.trace(), edges)
+
+    def judge(self, trace: Trace, runtime_edges: ArrayLike) -> Result:
+        """Compare the graph that the runtime made of the submitted tasks with the required order.
+
+        Parameters
+        ----------
+        trace
+            The recorded tasks, none of which had started when the runtime was asked.
+        runtime_edges
+            Integers (E, 2): ids of a task and of a task that waits for it. Ids that the trace doesn't have are tasks
+            that the runtime created itself, for synchronisation; they count only as links of a path.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If an edge goes from a task to one that was submitted before it.
+        """
+        ids = trace.tasks["id"]
+        flow = task_flow(trace.tasks, trace.accesses)
+        required = graph_of(flow).reduced()
+        position_of = dict(zip(ids.tolist(), range(len(ids)), strict=True))
+        runtime = _plain_graph(len(ids), _contracted(np.asarray(runtime_edges, np.int64).reshape(-1, 2), position_of))
+        missing: dict[tuple[int, int], Edge] = {}
+        for index in np.flatnonzero(~runtime.implies(required.before, required.after)).tolist():
+            edge = required.edge(index)
+            missing.setdefault((edge.before, edge.after), edge)
+        superfluous = np.flatnonzero(~required.implies(runtime.before, runtime.after))
+        pairs = [(int(runtime.before[index]), int(runtime.after[index])) for index in superfluous.tolist()]
+        sentences = [f"missing: {edge}" for edge in named_dependencies(trace, list(missing.values())[:MAX_LISTED])]
+        sentences += [f"superfluous: {_superfluous(trace, flow, *pair)}" for pair in pairs[:MAX_LISTED]]
+        return self.result(
+            compared=len(np.unique(required.before * len(ids) + required.after)),
+            findings=[Finding(sentence) for sentence in sentences],
+            count=len(missing) + len(pairs),
+            note=f"{len(missing)} missing, {len(pairs)} superfluous of {runtime.num_edges} of the runtime",
+            missing=[ids[list(pair)].tolist() for pair in list(missing)[:MAX_LISTED]],
+            superfluous=[ids[list(pair)].tolist() for pair in pairs[:MAX_LISTED]],
+        )
 
 
 def _contracted(edges: NDArray[np.int64], position_of: dict[int, int]) -> list[tuple[int, int]]:
@@ -134,14 +120,16 @@ def _plain_graph(num_tasks: int, pairs: Sequence[tuple[int, int]]) -> TaskGraph:
     return TaskGraph(first, table[:, 0], np.full(len(table), -1), np.zeros(len(table), np.int8))
 
 
-def _superfluous(trace: Trace, flow: TaskFlow, before: int, after: int) -> SuperfluousOrder:
+def _superfluous(trace: Trace, flow: TaskFlow, before: int, after: int) -> str:
+    """Return the tasks of an edge that nothing requires, and the handles of both with their modes."""
     earlier, later = dict(flow[before]), dict(flow[after])
-    common = tuple(
+    common = ", ".join(
         f"{trace.handles[handle].name} ({_mode_name(mode)}, {_mode_name(later[handle])})"
         for handle, mode in earlier.items()
         if handle in later
     )
-    return SuperfluousOrder(TaskName.of(trace[before]), TaskName.of(trace[after]), common)
+    names = (TaskName.of(trace[task]) for task in (before, after))
+    return f"{' → '.join(map(str, names))}: {common or 'no handle in common'}"
 
 
 def _mode_name(mode: int) -> str:

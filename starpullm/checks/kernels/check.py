@@ -1,12 +1,12 @@
-"""Calls a kernel of every SIMD level on the same cases, and compares the bits of its outputs with the plain one's."""
+"""The kernels of every SIMD level compared bit for bit with the plain ones, on shapes that no model has."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,15 +14,16 @@ from numpy.typing import NDArray
 from starpullm.binding import prototypes
 from starpullm.binding.kernels import Kernel, fit_caches, kernel_names, present_caches
 from starpullm.checks.bits import BitDifference, compare_bits
+from starpullm.checks.cases import Asked
+from starpullm.checks.cases import Case as CheckCase
+from starpullm.checks.check import Check, Needs, Where, check
 from starpullm.checks.kernels.cases import CASES, Case, make_case
 from starpullm.checks.kernels.draw import GUARD_BITS, Buffer, Words
 from starpullm.checks.kernels.fence import Fences
-from starpullm.checks.result import MAX_LISTED, CheckResult, listed, passed_if
+from starpullm.checks.place import Place
+from starpullm.checks.result import Finding, Result
 from starpullm.errors import InvalidArgumentError
 from starpullm.processes.progress import report_phase
-
-if TYPE_CHECKING:
-    from starpullm.checks.runs import Place
 
 REFERENCE: Final = "ref"
 """The level of the plain kernels."""
@@ -44,107 +45,88 @@ class Declared(NamedTuple):
     outputs: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class KernelFinding:
-    """What a level's kernel did otherwise than the plain one, in one case.
-
-    ``difference`` describes the bits of ``output``; it is None if ``sentence`` says what else is wrong.
-    """
+class OfLevel(NamedTuple):
+    """What a level's kernel did otherwise than the plain one."""
 
     level: str
-    case: str
-    output: str
-    sentence: str
-    difference: BitDifference | None
-
-    def lines(self) -> Iterator[str]:
-        """Yield the lines that describe it."""
-        yield f"{self.level}, {self.case}: {self.output}{self.sentence}"
-        if self.difference is not None:
-            yield from (f"  {line}" for line in self.difference.lines())
+    finding: Finding
 
 
-@dataclass(frozen=True, kw_only=True)
-class KernelResult(CheckResult):
-    """How the levels of a kernel compare; ``compared`` counts elements of outputs, ``measured`` findings.
-
-    ``findings`` lists the first ``MAX_LISTED``, of the smallest cases first. ``levels`` are those that were compared
-    with the plain kernel, which is one of them in cases with several threads. ``environment`` says how the
-    floating-point environment differed from the default one, if it did.
-    """
-
-    unit: str = "elements"
-    kernel: str
-    levels: tuple[str, ...]
-    cases: int
-    environment: str
-    findings: tuple[KernelFinding, ...]
-    by_level: dict[str, int]
-
-    def detail_lines(self) -> Iterator[str]:
-        """Yield the findings, the first with all that is known of it."""
-        if not self.findings:
-            return
-        first, *others = self.findings
-        yield from first.lines()
-        yield from (line for line in listed([next(other.lines()) for other in others], int(self.measured or 0) - 1))
-        yield "by level: " + ", ".join(f"{level} {count}" for level, count in self.by_level.items())
-        if self.environment:
-            yield f"floating-point environment: {self.environment}"
-
-
-def kernel_bits(place: Place, *, kernel: str, seed: int) -> KernelResult:
-    """Compare one kernel of every level with the plain one; the runtime of ``place`` isn't used."""
-    del place
-    return check_kernel(kernel, seed=seed)
-
-
-def check_kernel(kernel: str, *, seed: int, cases: int | None = None) -> KernelResult:
+@check
+class KernelBits(Check):
     """Compare a kernel of every SIMD level of this machine with the plain kernel, bit for bit, in random cases.
 
-    Passed: in every case, every level has computed every element of the outputs with the plain kernel's bits, each
-    element by one thread of the team, has written nothing else, and has changed no input. A read past the end of an
-    input ends the process, whose phase is the kernel, level and case. The threads of a team run one
-    after the other, each on memory as it was at the start, so that a thread that needs what another one computes
-    doesn't find it. Two NaNs are equal, whatever their payloads. The plain kernel in one thread is what is compared
-    with; with several threads it is compared too.
-
-    Parameters
-    ----------
-    kernel
-        One of ``starpullm.binding.kernels.kernel_names``.
-    seed
-        Of the cases.
-    cases
-        Their number; None: as many as ``CASES`` says.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If there is no such kernel, or no cases for it.
+    In every case, every level computes every element of the outputs with the plain kernel's bits, each element by one
+    thread of the team, writes nothing else, and changes no input. A read past the end of an input ends the process,
+    whose phase is the kernel, level and case. The threads of a team run one after the other, each on memory as it was
+    at the start, so that a thread that needs what another one computes doesn't find it. Two NaNs are equal, whatever
+    their payloads. The plain kernel in one thread is what is compared with; with several threads it is compared too.
     """
-    if kernel not in CASES:
-        raise InvalidArgumentError(f'kernel: found "{kernel}", expected one with cases: {", ".join(CASES)}')
-    unknown = [name for name in kernel_names() if name not in CASES]
-    if unknown:
-        raise InvalidArgumentError(f"kernels: found no cases for {', '.join(unknown)}, expected some for every kernel")
-    levels = tuple(prototypes.names("simd_level_name"))
-    declared = {level: _declare(Kernel(level, kernel)) for level in levels}
-    count = CASES[kernel].number if cases is None else cases
-    compared = 0
-    findings: list[tuple[int, KernelFinding]] = []
-    fences = Fences()
-    with _caches_kept() as present:
-        for case in (make_case(kernel, seed, number) for number in range(count)):
-            fit_caches(*(case.caches or present))
-            elements, found = compare_levels(case, declared, fences)
-            compared += elements
-            findings += [(elements, finding) for finding in found]
-    findings.sort(key=lambda entry: entry[0])
-    return _result(kernel, levels, count, compared, [finding for _, finding in findings])
+
+    family, unit = "kernels", "elements"
+    claim = "kernels of every SIMD level have the bits of the plain ones"
+    fault = "a level's kernel does otherwise than the plain one"
+    cannot_see = "a mistake of the plain kernel, which parity sees; sizes that weren't drawn"
+    needs = Needs(Where.ONE_WORKER, ranks=(1, 1))
+
+    def cases(self, asked: Asked, ranks: int) -> Iterator[CheckCase]:
+        """Yield a case for each kernel; no record is needed."""
+        del ranks
+        yield from (CheckCase(what=kernel, seed=asked.seed) for kernel in CASES)
+
+    def run(self, place: Place, case: CheckCase) -> Result:
+        """Compare the kernel ``case.what``; the runtime isn't used."""
+        del place
+        return self.of(case.what, case.seed)
+
+    def of(self, kernel: str, seed: int, cases: int | None = None) -> Result:
+        """Compare a kernel in so many cases, or as many as ``CASES`` says.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If there is no such kernel, or no cases for it.
+        """
+        if kernel not in CASES:
+            raise InvalidArgumentError(f'kernel: found "{kernel}", expected one with cases: {", ".join(CASES)}')
+        unknown = [name for name in kernel_names() if name not in CASES]
+        if unknown:
+            raise InvalidArgumentError(
+                f"kernels: found no cases for {', '.join(unknown)}, expected some for every kernel"
+            )
+        levels = tuple(prototypes.names("simd_level_name"))
+        declared = {level: _declare(Kernel(level, kernel)) for level in levels}
+        count = CASES[kernel].number if cases is None else cases
+        compared = 0
+        found: list[tuple[int, OfLevel]] = []
+        fences = Fences()
+        with _caches_kept() as present:
+            for case in (make_case(kernel, seed, number) for number in range(count)):
+                fit_caches(*(case.caches or present))
+                elements, of_case = compare_levels(case, declared, fences)
+                compared += elements
+                found += [(elements, finding) for finding in of_case]
+        found.sort(key=lambda entry: entry[0])  # those of the smallest case first
+        environment = prototypes.text(prototypes.call("float_environment"))
+        return self.judge([finding for _, finding in found], compared, levels, environment, cases=count)
+
+    def judge(
+        self, found: Sequence[OfLevel], compared: int, levels: Sequence[str], environment: str = "", **facts: Any
+    ) -> Result:
+        """Return the verdict; ``environment`` says how that of floating-point arithmetic differs from the default."""
+        by_level = Counter(of.level for of in found)
+        notes = ["by level: " + ", ".join(f"{level} {count}" for level, count in by_level.items())] if found else []
+        notes += [f"floating-point environment: {environment}"] if environment and found else []
+        return self.result(
+            compared=compared,
+            findings=[of.finding for of in found],
+            note="; ".join(notes),
+            levels=list(levels),
+            **facts,
+        )
 
 
-def compare_levels(case: Case, declared: Mapping[str, Declared], fences: Fences) -> tuple[int, list[KernelFinding]]:
+def compare_levels(case: Case, declared: Mapping[str, Declared], fences: Fences) -> tuple[int, list[OfLevel]]:
     """Run a case at every level; return how many elements were compared, and what was wrong.
 
     ``declared`` has the kernel of each level, and names its outputs; that of `REFERENCE` is what the others are
@@ -168,7 +150,8 @@ def compare_levels(case: Case, declared: Mapping[str, Declared], fences: Fences)
             continue
         report_phase(f"{case.kernel} at {level}, case {case.number}")
         for output, sentence, difference in _compare(function, case, plain, expected):
-            findings.append(KernelFinding(level, str(case), output, sentence, difference))
+            rows = {} if difference is None else difference.rows()
+            findings.append(OfLevel(level, Finding(f"{level}, {case}: {output}{sentence}", rows)))
         compared += sum(buffer.end - buffer.begin for buffer in plain.values())
     return compared, findings
 
@@ -185,25 +168,6 @@ def _caches_kept() -> Iterator[tuple[int, int]]:
         yield present
     finally:
         fit_caches(*present)
-
-
-def _result(
-    kernel: str, levels: Sequence[str], cases: int, compared: int, findings: Sequence[KernelFinding]
-) -> KernelResult:
-    what = f"{cases} cases, {compared} elements compared at {', '.join(levels)}"
-    return KernelResult(
-        name=f"bits of {kernel}",
-        outcome=passed_if(not findings),
-        finding=what if not findings else f"{len(findings)} findings in {what}",
-        compared=compared,
-        measured=len(findings),
-        kernel=kernel,
-        levels=tuple(levels),
-        cases=cases,
-        environment=prototypes.text(prototypes.call("float_environment")),
-        findings=tuple(findings[:MAX_LISTED]),
-        by_level=dict(Counter(finding.level for finding in findings)),
-    )
 
 
 # ---- One level ----

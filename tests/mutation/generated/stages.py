@@ -16,6 +16,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+from starpullm.checks.check import all_checks
 from starpullm.golden.records import SHIPPED_RECORDS, THRESHOLD_RECORDS
 from starpullm.processes.job import Completed, Job, JobEnding, TimedOut, run_job
 
@@ -57,11 +58,11 @@ class Stage:
     name
         What the results call it.
     records
-        Of the suite's tests those with one of these records; none: the tests of `modules`.
-    modules
-        Of the suite, without ``test_``.
+        Of the suite's tests those with one of these records; none: all of `families` or `only`.
+    families
+        Of checks.
     only, others
-        Of these tests the ones with these names, or the ones with other names.
+        The checks with these names, or the ones with other names.
     ranks
         How many run it.
     files
@@ -72,7 +73,7 @@ class Stage:
 
     name: str
     records: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ()
+    families: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     ranks: int = 1
@@ -81,25 +82,28 @@ class Stage:
 
     def selects(self, test: str) -> bool:
         """Return whether a test of the suite is part of this stage."""
-        path, _, name = test.rpartition("::")
-        module = path.rpartition("test_")[2].removesuffix(".py")
-        function = name.partition("[")[0]
-        if (self.only and function not in self.only) or function in self.others:
+        check = check_of(test)
+        if check not in all_checks() or (self.only and check not in self.only) or check in self.others:
             return False
-        if self.modules:
-            return module in self.modules
-        record = _RECORDS.search(name)
-        return record is not None and record[1] in self.records and module not in _LONG
+        family = all_checks()[check].family
+        if not self.records:
+            return bool(self.only) or family in self.families
+        record = _RECORDS.search(test)
+        return record is not None and record[1] in self.records and family not in _LONG and check != "perturbation"
+
+
+def check_of(test: str) -> str:
+    """Return the name of the check that a test of the suite runs."""
+    return re.split(r"[-\]]", test.partition("[")[2], maxsplit=1)[0].replace("_", " ")
 
 
 UNKNOWN_LIBM = (("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-FMA"),)
 """The environment of a libm that is not known to have the bits of the vector versions, as ctest has it."""
 
-_INTERFACE = ("interface", "interface_over_ranks")
+_LONG = ("memory", "interface")
+"""Families whose tests take long, or depend on no record."""
 
-_LONG = ("perturbation", "memory", *_INTERFACE)
-
-_PARITY = ("test_every_tensor_has_the_record_s_bits", "test_losses_are_the_same_on_all_ranks")
+_PARITY = ("parity", "losses of ranks")
 
 _OWN_TESTS = (
     "limits/test_limits.py",
@@ -108,22 +112,22 @@ _OWN_TESTS = (
 
 STAGES = (
     Stage("quick", records=("tiny",)),
-    Stage("interface", modules=_INTERFACE),
+    Stage("interface", families=("interface",)),
     Stage("parity", records=("odd", "small", "deep"), only=_PARITY),
     Stage("two ranks, parity", records=("tiny", "small"), only=_PARITY, ranks=2),
-    Stage("two ranks, interface", modules=_INTERFACE, ranks=2),
-    Stage("two ranks, transfers", modules=("ranks",), others=_PARITY, ranks=2),
-    Stage("memory", modules=("memory",)),
+    Stage("two ranks, interface", families=("interface",), ranks=2),
+    Stage("two ranks, transfers", only=("transfers",), ranks=2),
+    Stage("memory", families=("memory",)),
     Stage("two ranks, tiny", records=("tiny",), others=_PARITY, ranks=2),
-    Stage("two ranks, memory", modules=("memory",), ranks=2),
+    Stage("two ranks, memory", families=("memory",), ranks=2),
     Stage("thresholds", records=THRESHOLD_RECORDS, only=_PARITY),
     Stage("odd", records=("odd",), others=_PARITY),
-    Stage("delays", modules=("perturbation",)),
+    Stage("delays", only=("perturbation",)),
     Stage("two ranks, small", records=("small",), others=_PARITY, ranks=2),
     Stage("two ranks, thresholds", records=THRESHOLD_RECORDS, only=_PARITY, ranks=2),
     Stage("small", records=("small",), others=_PARITY),
     Stage("deep", records=("deep",), others=_PARITY),
-    Stage("kernels", modules=("kernels",)),
+    Stage("kernels", families=("kernels",)),
     Stage(
         "C tests",
         programs=(
@@ -187,7 +191,7 @@ class Outcome:
         return asdict(self)
 
 
-TIMED = "test_reuse_adds_nothing_to_the_critical_path"
+TIMED = "handle_reuse"
 """A test that compares times. On a busy machine it can fail without a defect."""
 
 _HOW = (

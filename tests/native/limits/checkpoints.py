@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from starpullm.binding import prototypes
-from starpullm.checks.result import CheckResult
-from starpullm.checks.runs import Place
+from starpullm.checks.place import Place
+from starpullm.checks.result import Result
 from starpullm.checks.statements import Statements
 from starpullm.errors import FileError, FormatError, InvalidArgumentError
 from starpullm.files.model import num_parameters
@@ -45,7 +45,7 @@ _IN_SENTENCE = ("max_seq_len", "num_layers", "channels", "padded_vocab_size")
 _ELEMENTS_OF_A_LAYER = 12 * MODEL.channels**2 + 13 * MODEL.channels
 
 
-def damaged_checkpoints(place: Place, *, seed: int) -> CheckResult:
+def damaged_checkpoints(place: Place, *, seed: int) -> Result:
     """Open checkpoints that are just as they should be, and ones that are not, on one rank."""
     del seed
     statements = Statements("damaged checkpoints")

@@ -1,6 +1,6 @@
 """What each operation of a trainer leaves that is repeated, also of those that are refused.
 
-A leak is told with the operation's name. ``lifetimes.py`` repeats steps, whole trainers and runtimes.
+A leak is told with the operation's name. The suite repeats steps, whole trainers and runtimes.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from starpullm.checks.memory import GrowthResult, check_operations
+from starpullm.checks.cases import find_record
+from starpullm.checks.memory import find_growth_of_each
 from starpullm.checks.observer import Observer
-from starpullm.checks.runs import Place, find_record, new_trainer, own_batch
+from starpullm.checks.place import Place
+from starpullm.checks.result import Result, judged
+from starpullm.checks.training import new_trainer, own_batch
 from starpullm.errors import (
     FileError,
     FormatError,
@@ -37,8 +40,10 @@ if TYPE_CHECKING:
 
 Operations = dict[str, Callable[[], object]]
 
+OPERATIONS = partial(judged, check="growth over operations", unit="allocations", fault="operations leave memory")
 
-def operation_growth(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> GrowthResult:
+
+def operation_growth(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> Result:
     """Compare what each operation allocates with what is freed of it; over ranks those that all ranks do together."""
     golden, runtime = find_record(record), place.runtime
     options = {"sub_batches": sub_batches, "reduction": reduction, "trace": True, "keep_activations": False}
@@ -50,13 +55,14 @@ def operation_growth(place: Place, *, record: str, sub_batches: int, reduction: 
         operations = _of_a_model(trainer, seed) | _of_files(trainer, directory, seed)
         if runtime.comm:
             operations = {name: _together(call, runtime.comm) for name, call in operations.items()}
-            return check_operations(operations, warm_up=2, repetitions=6, renewals=1, pools=True)
+            found = find_growth_of_each(operations, warm_up=2, repetitions=6, renewals=1, pools=True)
+            return found.judged_by(OPERATIONS)
         with new_trainer(place, golden, keep_activations=False) as other:
             operations |= _of_held_tasks(trainer, seed)
             operations |= _refused_saves(trainer, other, directory)
             operations |= _of_states(place, golden, directory, trainer)
             operations |= _of_trainers(place, golden, directory, seed)
-            return check_operations(operations)
+            return find_growth_of_each(operations).judged_by(OPERATIONS)
 
 
 def _together(call: Callable[[], object], comm: Comm) -> Callable[[], None]:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from starpullm.binding import prototypes, structs
-from starpullm.checks.result import CheckResult
-from starpullm.checks.runs import Place
+from starpullm.checks.place import Place
+from starpullm.checks.result import Result
 from starpullm.checks.statements import Statements
 from starpullm.errors import InvalidArgumentError, OutOfMemoryError, StateError
 from starpullm.golden.records import shipped_record
@@ -27,7 +27,7 @@ _MOST_IN_FLIGHT = 1024
 _MOST_DELAY_US = 1_000_000
 
 
-def options_of_trainers(place: Place, *, seed: int) -> CheckResult:
+def options_of_trainers(place: Place, *, seed: int) -> Result:
     """Create trainers with the last allowed and the first refused value of each option; on one rank."""
     del seed
     statements = Statements("limits of a trainer's options")

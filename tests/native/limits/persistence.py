@@ -15,9 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from starpullm.checks.result import CheckResult
-from starpullm.checks.runs import Place, new_trainer, own_batch
+from starpullm.checks.place import Place
+from starpullm.checks.result import Result
 from starpullm.checks.statements import Statements
+from starpullm.checks.training import new_trainer, own_batch
 from starpullm.data.generator import generate_checkpoint
 from starpullm.errors import FileError, FormatError, InvalidArgumentError
 from starpullm.files.checkpoint import read_checkpoint
@@ -41,7 +42,7 @@ _TEMPORARY = ".rank-00000-of-00001.tmp"
 _RATES: dict[str, Any] = {"learning_rate": 1e-3, "betas": (0.8, 0.9), "eps": 1e-7, "weight_decay": 0.25}
 
 
-def saved_and_read(place: Place, *, seed: int) -> CheckResult:
+def saved_and_read(place: Place, *, seed: int) -> Result:
     """Save states and checkpoints at many moments, read them, and resume from them; on one rank."""
     statements = Statements("what is saved")
     with tempfile.TemporaryDirectory(dir=place.directory, prefix=NO_FORMAT) as directory:
@@ -70,7 +71,7 @@ def saved_and_read(place: Place, *, seed: int) -> CheckResult:
     return statements.result()
 
 
-def failing_saves(place: Place, *, seed: int) -> CheckResult:
+def failing_saves(place: Place, *, seed: int) -> Result:
     """Save where that is not possible; what was there before stays, and training goes on; on one rank."""
     statements = Statements("saves that fail")
     with (

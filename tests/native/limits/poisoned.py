@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from starpullm.checks.result import CheckResult
-from starpullm.checks.runs import Place, new_trainer, own_batch
+from starpullm.checks.place import Place
+from starpullm.checks.result import Result
 from starpullm.checks.statements import Statements
+from starpullm.checks.training import new_trainer, own_batch
 from starpullm.trainer import Instruments, Trainer
 
 from .options import TINY
@@ -14,7 +15,7 @@ from .options import TINY
 _QUIET_NAN = 1 << 22
 
 
-def poisoned_memory(place: Place, *, seed: int) -> CheckResult:
+def poisoned_memory(place: Place, *, seed: int) -> Result:
     """Look at what the poison fills between two submissions: all that the second doesn't need; on one rank."""
     statements = Statements("reach of the poison")
     options = {"keep_activations": True, "trace": True, "instruments": Instruments(poison=True)}

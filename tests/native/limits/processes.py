@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from starpullm.checks.workplace import environment
+from starpullm.checks.place import environment
 from starpullm.errors import RuntimeFailureError
 
 NO_FORMAT = "100%d%s "

@@ -8,10 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from starpullm.binding import prototypes
+from starpullm.checks.cases import find_record
 from starpullm.checks.observer import Observer
-from starpullm.checks.result import CheckResult
-from starpullm.checks.runs import Place, find_record, new_trainer, own_batch
+from starpullm.checks.place import Place
+from starpullm.checks.result import Result
 from starpullm.checks.statements import Statements
+from starpullm.checks.training import new_trainer, own_batch
 from starpullm.errors import FileError, InvalidArgumentError, StateError
 from starpullm.files.checkpoint import read_checkpoint
 from starpullm.resume import training_state
@@ -24,7 +26,7 @@ from .processes import NO_FORMAT
 _INT32_MAX = 2**31 - 1
 
 
-def refused_over_ranks(place: Place, *, record: str, seed: int) -> CheckResult:
+def refused_over_ranks(place: Place, *, record: str, seed: int) -> Result:
     """Try what several ranks can't do, and what fails on one of them alone."""
     statements = Statements("limits over ranks")
     ranks, golden = place.runtime.ranks, find_record(record)
@@ -93,7 +95,7 @@ def _check_one_rank_alone(statements: Statements, place: Place) -> None:
     )
 
 
-def saved_over_ranks(place: Place, *, record: str, seed: int) -> CheckResult:
+def saved_over_ranks(place: Place, *, record: str, seed: int) -> Result:
     """Save a state of several ranks while steps are in flight, and read it by the package's reader and by resuming."""
     statements = Statements("what several ranks save")
     comm, golden = place.runtime.comm, find_record(record)

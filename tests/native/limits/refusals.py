@@ -6,9 +6,10 @@ from functools import partial
 
 from starpullm.binding import allocations
 from starpullm.checks.observer import Observer
-from starpullm.checks.runs import Place, new_trainer, own_batch
-from starpullm.checks.statements import Statements, StatementsResult
-from starpullm.checks.workplace import Workplace
+from starpullm.checks.place import Place, Workplace
+from starpullm.checks.result import Result
+from starpullm.checks.statements import Statements
+from starpullm.checks.training import new_trainer, own_batch
 from starpullm.errors import RuntimeFailureError, StateError
 from starpullm.runtime import Runtime
 
@@ -25,7 +26,7 @@ _ERROR = -19
 """-ENODEV, which StarPU returns where no worker can run a task."""
 
 
-def refused_tasks(workplace: Workplace) -> StatementsResult:
+def refused_tasks(workplace: Workplace) -> Result:
     """Let StarPU refuse tasks from the first to the last of a step, each in a step of another trainer; on one rank.
 
     Also of a step that is held back, and the tasks that hold it back and that ask where threads run. The process must

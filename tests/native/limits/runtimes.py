@@ -9,11 +9,11 @@ from pathlib import Path
 
 from starpullm.binding import prototypes, structs
 from starpullm.binding.library import find_library
-from starpullm.checks.result import CheckResult
-from starpullm.checks.runs import checkpoint_in
+from starpullm.checks.place import Workplace, environment
+from starpullm.checks.result import Result
 from starpullm.checks.statements import ACCEPTED, Statements, ending_of, text_of
 from starpullm.checks.threads import machine_info
-from starpullm.checks.workplace import Workplace, environment
+from starpullm.checks.training import checkpoint_in
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StateError
 from starpullm.runtime import Partition, Runtime, schedulers
@@ -28,7 +28,7 @@ from .starts import as_it_is, has_mpi, start_as_is
 _TWO_CORES = "numa:1 core:2 pu:1"
 
 
-def starts_of_runtimes(workplace: Workplace) -> CheckResult:
+def starts_of_runtimes(workplace: Workplace) -> Result:
     """Start runtimes with the last allowed and the first refused value of each limit, in a process without one."""
     statements = Statements("limits of a runtime")
     checkpoint = checkpoint_in(workplace.directory, TINY)

@@ -15,28 +15,18 @@ from starpullm.binding import allocations
 from starpullm.binding.allocations import Site
 from starpullm.binding.library import find_library
 from starpullm.checks import memory
+from starpullm.checks.cases import find_record
 from starpullm.checks.memory import place_of
 from starpullm.checks.observer import Observer
-from starpullm.checks.result import MAX_LISTED, CheckResult, listed, passed_if
-from starpullm.checks.runs import Place, find_record, new_trainer, own_batch
+from starpullm.checks.place import Place
+from starpullm.checks.result import MAX_LISTED, Finding, Result, judged
+from starpullm.checks.training import new_trainer, own_batch
 from starpullm.errors import OutOfMemoryError, StarpullmError
 from starpullm.resume import training_state
 from starpullm.trainer import Trainer
 
 MOST_WRONG = 3
 """Of an operation; then no further allocation of it is tried, because a leak takes ``FREEING_SECONDS``."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScarcityResult(CheckResult):
-    """How failing allocations ended; ``compared`` counts those that failed, ``measured`` those in ``wrong``."""
-
-    unit: str = "failed allocations"
-    wrong: tuple[str, ...]
-
-    def detail_lines(self) -> Iterator[str]:
-        """Yield what was told otherwise than as a lack of memory, and what was left."""
-        yield from listed(self.wrong[:MAX_LISTED], len(self.wrong))
 
 
 @dataclass(frozen=True)
@@ -48,7 +38,7 @@ class Operation:
     call: Callable[[Any], object]
 
 
-def scarce_memory(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> ScarcityResult:
+def scarce_memory(place: Place, *, record: str, sub_batches: int, reduction: str, seed: int) -> Result:
     """Let allocations of the library fail, each in a call of an operation that is made for it; on one rank.
 
     Of each place in the library's code that allocates during an operation, the first, the middle and the last
@@ -68,14 +58,12 @@ def scarce_memory(place: Place, *, record: str, sub_batches: int, reduction: str
             number, found = fail_each(operation)
             failed += number
             wrong += found
-    first = f"; {wrong[0]}" if wrong else ""
-    return ScarcityResult(
-        name="scarce memory",
-        outcome=passed_if(not wrong),
-        finding=f"{failed} allocations failed, {len(wrong)} faults{first}",
+    return judged(
+        check="scarce memory",
+        unit="failed allocations",
+        fault="an allocation that failed was told otherwise, or left something",
         compared=failed,
-        measured=len(wrong),
-        wrong=tuple(wrong),
+        findings=[Finding(sentence) for sentence in wrong],
     )
 
 

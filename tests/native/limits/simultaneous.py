@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 
 from starpullm.binding import prototypes, structs
+from starpullm.checks.place import environment
 from starpullm.checks.statements import Statements, ending_of, text_of
-from starpullm.checks.workplace import environment
 from starpullm.errors import StateError
 from starpullm.runtime import Runtime
 

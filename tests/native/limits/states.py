@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from starpullm.checks.result import CheckResult
-from starpullm.checks.runs import Place, new_trainer, own_batch
+from starpullm.checks.place import Place
+from starpullm.checks.result import Result
 from starpullm.checks.statements import Statements
+from starpullm.checks.training import new_trainer, own_batch
 from starpullm.errors import FileError, FormatError, InvalidArgumentError, StarpullmError
 from starpullm.files.model import parameter_shapes
 from starpullm.resume import training_state
@@ -73,7 +74,7 @@ class _Folder:
             path.unlink()
 
 
-def damaged_states(place: Place, *, seed: int) -> CheckResult:
+def damaged_states(place: Place, *, seed: int) -> Result:
     """Resume from states that are as they should be, and from ones that are not, on one rank."""
     statements = Statements("damaged training states")
     with tempfile.TemporaryDirectory(dir=place.directory, prefix=NO_FORMAT) as directory:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from starpullm.checks.isolation import CheckReport, Pool, RuntimeConfiguration
-from starpullm.checks.result import CheckResult, Outcome
+from starpullm.checks.isolation import Pool, RuntimeConfiguration
+from starpullm.checks.result import Outcome, Result
 
 from . import checkpoints, operations, options, persistence, poisoned, ranks, runtimes, scarcity, states, trainers
 from .refusals import refused_tasks
@@ -20,7 +20,7 @@ TWO_RANKS = RuntimeConfiguration("1x1", "lws", 2)
 TINY: dict[str, Any] = {"record": "tiny", "seed": 1}
 SPLIT: dict[str, Any] = {**TINY, "sub_batches": 2, "reduction": "ordered"}
 
-Check = Callable[..., CheckResult]
+Check = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +29,8 @@ def pool() -> Iterator[Pool]:
         yield one
 
 
-def require_passed(report: CheckReport) -> None:
-    assert report.outcome is Outcome.PASSED, "\n".join(report.lines)
+def require_passed(result: Result) -> None:
+    assert result.outcome is Outcome.PASSED, "\n".join(result.lines())
 
 
 def name_of(check: Check) -> str:

@@ -11,10 +11,11 @@ import numpy as np
 
 from starpullm.binding import prototypes, structs
 from starpullm.checks.observer import InstrumentCounts, Observer
+from starpullm.checks.place import Place
 from starpullm.checks.references import record_trainer
-from starpullm.checks.result import CheckResult
-from starpullm.checks.runs import Place, new_trainer, own_batch
+from starpullm.checks.result import Result
 from starpullm.checks.statements import Statements
+from starpullm.checks.training import new_trainer, own_batch
 from starpullm.errors import InvalidArgumentError, StateError, TokenRangeError
 from starpullm.trainer import Instruments, Trainer
 
@@ -26,7 +27,7 @@ _HELD = "the session holds its tasks, expected a release first"
 _NOT_TRACED = "the session isn't traced, expected one created with trace"
 
 
-def calls_of_trainers(place: Place, *, seed: int) -> CheckResult:
+def calls_of_trainers(place: Place, *, seed: int) -> Result:
     """Call every function of a trainer with the last allowed and the first refused argument; on one rank, 1x1."""
     statements = Statements("limits of a trainer's functions")
     plain: dict[str, Any] = {"keep_activations": False}

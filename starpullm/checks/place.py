@@ -1,4 +1,4 @@
-"""The process that a check runs in: its place, environment, cores and output."""
+"""Where a check runs: in a process that has a runtime, or alone; the environment, cores and output of the process."""
 
 from __future__ import annotations
 
@@ -6,11 +6,37 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from starpullm.checks.cases import Case
+from starpullm.checks.check import all_checks
+from starpullm.checks.result import Result
+from starpullm.checks.training import checkpoint_in
+from starpullm.golden.records import GoldenRecord
+from starpullm.processes.progress import report_phase
+from starpullm.runtime import Runtime
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
+
+
+class Place(NamedTuple):
+    """Where a check runs: a runtime, and a directory for generated models."""
+
+    runtime: Runtime
+    directory: Path
+
+    def checkpoint(self, record: GoldenRecord) -> Path:
+        """Return the record's model; an existing file is used if it still has the record's hash."""
+        return checkpoint_in(self.directory, record)
+
+    def __str__(self) -> str:
+        ranks = f" {self.runtime.ranks} ranks" if self.runtime.ranks > 1 else ""
+        return f"{self.runtime.partition} {self.runtime.scheduler}{ranks}"
 
 
 class Workplace(NamedTuple):
@@ -18,6 +44,22 @@ class Workplace(NamedTuple):
 
     directory: Path
     comm: Comm | None = None
+
+    def __str__(self) -> str:
+        return f"{self.comm.Get_size()} ranks" if self.comm else ""
+
+
+def run_check(place: Place | Workplace, *, check: str, case: Mapping[str, Any], path: str = "") -> Result | None:
+    """Run a case of a registered check; arrays are written to a file (.npz), and there is no result then."""
+    of = Case(**case)
+    report_phase(f"running {check} of {of}")
+    found: Any = all_checks()[check].run(place, of)  # type: ignore[arg-type]
+    if isinstance(found, Result):
+        return replace(found, where=" on ".join(filter(None, (str(of), str(place)))))
+    assert isinstance(place, Place)
+    if place.runtime.rank == 0:
+        np.savez(path, allow_pickle=False, **found)
+    return None
 
 
 @contextmanager

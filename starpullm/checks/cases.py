@@ -1,0 +1,131 @@
+"""Which cases a check has: the chosen records, numbers of sub-batches and reductions, as far as they suit it."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from starpullm.errors import FileError
+from starpullm.files.model import num_parameters
+from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
+
+if TYPE_CHECKING:
+    from starpullm.checks.isolation import RuntimeConfiguration
+
+LIGHT_PARAMETERS = 10**7
+"""Of a model whose tensors are kept twice."""
+
+
+class Promise(Enum):
+    """What a reduction mode promises about the bits of its sums; the strongest promise first."""
+
+    BITWISE = "bitwise"  # those of the golden run
+    FIXED_BITS = "fixed bits"  # the same in every run, on any partition and number of ranks
+    BOUNDED = "bounded"  # within the bound of a sum in any order
+
+
+PROMISES: Mapping[str, Promise] = {
+    "ordered": Promise.BITWISE,
+    "tree": Promise.FIXED_BITS,
+    "redux": Promise.BOUNDED,
+}
+"""The promise of each reduction mode of ``Trainer``."""
+
+REPRODUCIBLE = (Promise.BITWISE, Promise.FIXED_BITS)
+
+
+class Case(NamedTuple):
+    """What a check is run with; each check uses some of the fields. ``sub_batches`` are those of one rank."""
+
+    record: str = ""
+    sub_batches: int = 0
+    reduction: str = ""
+    what: str = ""
+    """A kernel, for example."""
+    seed: int = 1
+    counts: Sequence[int] = ()
+    """Numbers of sub-batches whose bits must be equal."""
+    delays: int | None = None
+    """The seed of delays in tasks."""
+    library: str = ""
+    """llm.c."""
+
+    def __str__(self) -> str:
+        counts = "_".join(map(str, self.counts)) or str(self.sub_batches or "")
+        delays = "" if self.delays is None else f"delays{self.delays}"
+        return "-".join(filter(None, (Path(self.record).stem, counts, self.reduction, self.what, delays)))
+
+
+class Asked(Protocol):
+    """What the user has chosen: the options of a run of pytest."""
+
+    seed: int
+    llmc_library: Path | None
+
+    @property
+    def records(self) -> Sequence[str]:
+        """The chosen records: names of shipped ones, paths of others."""
+
+    @property
+    def parity_records(self) -> Sequence[str]:
+        """The records that only parity is checked with."""
+
+    @property
+    def reductions(self) -> Sequence[str]:
+        """The chosen reduction modes."""
+
+    def sub_batches(self, record: str, ranks: int = 1) -> list[int]:
+        """Return the chosen numbers of sub-batches that divide each rank's part of a record's batch."""
+
+    def configurations(self, ranks: int = 1) -> list[RuntimeConfiguration]:
+        """Return every chosen placement."""
+
+    @property
+    def perturbing_configurations(self) -> list[RuntimeConfiguration]:
+        """The placements of runs with delays."""
+
+
+def record_cases(
+    asked: Asked, ranks: int, promises: Sequence[Promise], *, light: bool = False, records: Sequence[str] | None = None
+) -> Iterator[Case]:
+    """Yield the cases of the chosen records, or of others, with a reduction that makes one of the promises."""
+    for record in asked.records if records is None else records:
+        if light and num_parameters(find_record(record).model) > LIGHT_PARAMETERS:
+            continue
+        for sub_batches in asked.sub_batches(record, ranks):
+            # With one sub-batch there is nothing to reduce.
+            modes = asked.reductions if ranks * sub_batches > 1 else asked.reductions[:1]
+            for reduction in modes:
+                if PROMISES[reduction] in promises:
+                    yield Case(record, sub_batches, reduction, seed=asked.seed)
+
+
+def one_record(asked: Asked, ranks: int) -> Iterator[Case]:
+    """Yield the first record whose batch the ranks divide: for what doesn't depend on the record."""
+    known = [record for record in asked.records if asked.sub_batches(record, ranks)]
+    yield from (Case(record, seed=asked.seed) for record in known[:1])
+
+
+def find_record(name: str) -> GoldenRecord:
+    """Return the shipped record of this name, or else the record in the file of this name.
+
+    The name of a shipped record may end in ``.json``, if there is no such file.
+
+    Raises
+    ------
+    FormatError, FileError
+        If the file doesn't contain a record, or can't be read.
+    """
+    shipped = name.removesuffix(".json")
+    if shipped in SHIPPED_RECORDS and (shipped == name or not Path(name).exists()):
+        return shipped_record(shipped)
+    if not Path(name).suffix and not Path(name).exists():
+        raise FileError(
+            f"{name}: no such file, expected one or the name of a shipped record: {', '.join(SHIPPED_RECORDS)}",
+            errno.ENOENT,
+            name,
+        )
+    return GoldenRecord.load(name)

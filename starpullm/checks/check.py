@@ -1,0 +1,164 @@
+"""The one description of a check: what it claims, what it needs, its cases, its run and its verdict.
+
+Items of the suite, lines of the terminal, JUnit, the report and the table of docs/checks.md are made from it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from starpullm import checks
+from starpullm.checks.cases import Asked, Case, Promise, record_cases
+from starpullm.checks.result import Finding, Result, judged
+from starpullm.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from starpullm.checks.isolation import RuntimeConfiguration
+    from starpullm.checks.place import Place
+
+Arrays: TypeAlias = Mapping[str, NDArray[np.float32]]
+"""What a run leaves to be compared with other runs, by name."""
+
+ALL = tuple(Promise)
+
+
+class Where(Enum):
+    """The placements of a check's cases."""
+
+    EACH = "on each placement"
+    ONE_WORKER = "on 1x1"
+    ALONE = "in a process that has no runtime yet"
+    TOGETHER = "on all placements, which are compared with each other"
+
+
+class Needs(NamedTuple):
+    """What a check needs to be run."""
+
+    where: Where = Where.EACH
+    ranks: tuple[int, int | None] = (1, None)
+    """The least and the largest number; None: any."""
+    promises: Sequence[Promise] = ALL
+    """What a reduction must promise to be a case."""
+    light: bool = False
+    """The tensors of two runs must fit into memory."""
+    counts_allocations: bool = False
+    environment: Mapping[str, str] = {}
+
+    def allow(self, ranks: int) -> bool:
+        """Return whether the check can be run on so many ranks."""
+        least, most = self.ranks
+        return least <= ranks and (most is None or ranks <= most)
+
+
+class Check:
+    """A claim about training, and how it is checked; subclasses are registered by `check`, and named by their class.
+
+    The docstring says what is compared with what. A check of ``Where.TOGETHER`` returns arrays from its run.
+    """
+
+    family: str
+    """The marker of its tests, without ``starpullm_``."""
+    claim: str
+    """What holds if it passes."""
+    fault: str
+    """What is wrong if it fails."""
+    unit: str
+    """What it compares, in the plural."""
+    cannot_see: str
+    """Which mistakes it passes."""
+    needs: ClassVar[Needs] = Needs()
+    without_cases: str = "none of what was chosen is a case for it"
+    """Why the check is left out if it has no case."""
+
+    @property
+    def name(self) -> str:
+        """The words of the class's name."""
+        return re.sub(r"(?<!^)(?=[A-Z])", " ", type(self).__name__).lower()
+
+    def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
+        """Yield what is run on so many ranks: records, sub-batches and reductions that `needs` allows."""
+        yield from record_cases(asked, ranks, self.needs.promises, light=self.needs.light)
+
+    def placements(self, asked: Asked, ranks: int) -> Sequence[RuntimeConfiguration | None]:
+        """Return the placements of each case; None: the check chooses them itself."""
+        places = asked.configurations(ranks)
+        if self.needs.where is Where.ONE_WORKER:
+            return [places[0]._replace(partition="1x1")]
+        return places if self.needs.where is Where.EACH else [None]
+
+    def parts(
+        self, asked: Asked, ranks: int, case: Case, placement: RuntimeConfiguration | None
+    ) -> Sequence[tuple[RuntimeConfiguration, Case]]:
+        """Return the runs whose arrays are compared, the one that is compared with first."""
+        raise NotImplementedError
+
+    def run(self, place: Place, case: Case) -> Result | Arrays:
+        """Run a case; over ranks on all of them, and the worst result counts. A check alone gets a ``Workplace``."""
+        raise NotImplementedError
+
+    def together(self, parts: Mapping[str, Arrays]) -> Result:
+        """Compare the arrays of all parts, which are named by where they ran."""
+        raise NotImplementedError
+
+    def result(
+        self,
+        *,
+        compared: int,
+        findings: Sequence[Finding] = (),
+        count: int | None = None,
+        measured: float | None = None,
+        limit: float | None = 0,
+        undecided: str = "",
+        note: str = "",
+        **facts: Any,
+    ) -> Result:
+        """Return the verdict, as `starpullm.checks.result.judged`, of which ``facts`` are for programs."""
+        return judged(
+            check=self.name,
+            family=self.family,
+            claim=self.claim,
+            unit=self.unit,
+            fault=self.fault,
+            compared=compared,
+            findings=findings,
+            count=count,
+            measured=measured,
+            limit=limit,
+            undecided=undecided,
+            note=note,
+            facts=facts,
+        )
+
+
+_REGISTERED: dict[str, Check] = {}
+
+C = TypeVar("C", bound=type[Check])
+
+
+def check(kind: C) -> C:
+    """Register a check, and refuse one that doesn't say what it is."""
+    for text in ("family", "claim", "fault", "unit", "cannot_see"):
+        if not getattr(kind, text, ""):
+            raise InvalidArgumentError(f"{kind.__name__}: found no {text}, expected a sentence or a word")
+    found = kind()
+    if found.name in _REGISTERED:
+        raise InvalidArgumentError(f"{found.name}: found two checks of this name, expected one")
+    _REGISTERED[found.name] = found
+    return kind
+
+
+def all_checks() -> Mapping[str, Check]:
+    """Return the checks of the package by name, in the order in which the suite runs them."""
+    modules = [f"{checks.__name__}.{name}" for name in checks.MODULES]
+    for module in modules:
+        importlib.import_module(module)
+    # They import each other, so the order of registration is another one.
+    own = [found for module in modules for found in _REGISTERED.values() if type(found).__module__ == module]
+    return {found.name: found for found in own}

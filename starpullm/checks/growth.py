@@ -1,0 +1,117 @@
+"""Memory doesn't grow with steps, trainers and runtimes. One record is enough: no leak depends on it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+
+from starpullm.checks.cases import Asked, Case, find_record
+from starpullm.checks.check import Check, Needs, Where, check
+from starpullm.checks.memory import find_growth, find_growth_of_each
+from starpullm.checks.observer import Observer
+from starpullm.checks.place import Place
+from starpullm.checks.result import Result
+from starpullm.checks.training import STEPS, new_trainer, own_batch, traced_trainer
+from starpullm.errors import InvalidArgumentError, RuntimeFailureError
+from starpullm.runtime import Runtime
+
+_RECORDS = ("tiny", "odd", "small", "deep")
+
+
+class _Growth(Check):
+    """Compare what repetitions allocate with what of it is freed."""
+
+    family, unit = "memory", "allocations"
+    cannot_see = "a leak of one allocation a thread; less than one a repetition in StarPU or MPI"
+    without_cases = f"the ranks divide the batch of none of the records {', '.join(_RECORDS)}"
+
+    def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
+        """Yield a record whose batch the ranks divide, and two sub-batches where that works."""
+        for record in _RECORDS:
+            own, rest = divmod(find_record(record).batch_size, ranks)
+            if rest == 0:
+                yield Case(record, 1 + (own % 2 == 0), "ordered", seed=asked.seed)
+                return
+
+
+@check
+class GrowthOverRuntimes(_Growth):
+    """Compare what runtimes allocate, also those that are refused, with what of it is freed when they are closed."""
+
+    claim = "closed and refused runtimes leave nothing"
+    fault = "runtimes leave memory"
+    needs = Needs(Where.ALONE, ranks=(1, 1), counts_allocations=True)
+
+    def run(self, place: object, case: Case) -> Result:
+        """Start and close runtimes, in a process that has none."""
+        del place, case
+        runtimes = {
+            "a runtime": lambda: Runtime("1x1", "eager").close(),
+            "a runtime with a scheduler that is not there": lambda: _refuse("1x1", "nothing"),
+            "a runtime with too many workers": lambda: _refuse("100000x1", "eager"),
+        }
+        return find_growth_of_each(runtimes, warm_up=2, renewals=1).judged_by(self.result)
+
+
+@check
+class GrowthOverSteps(_Growth):
+    """Compare what traced steps allocate with what of it is freed; over ranks, each rank has a result.
+
+    The traces are longer than one block of the recorder, and are cleared.
+    """
+
+    claim = "memory doesn't grow with the number of steps"
+    fault = "steps leave memory"
+    needs = Needs(counts_allocations=True)
+
+    def run(self, place: Place, case: Case) -> Result:
+        """Run 100 steps; over ranks 20, which take as long."""
+        steps = 100 if place.runtime.ranks == 1 else 20
+        with traced_trainer(place, case) as trainer:
+
+            def repeat(count: int) -> None:
+                for number in range(count):
+                    trainer.submit(*own_batch(trainer, case.seed, number))
+                trainer.wait()
+                trainer.clear_trace()
+
+            found = find_growth("steps", repeat, warm_up=steps // 4, repetitions=steps, renewals=2 * STEPS)
+        return found.judged_by(self.result)
+
+
+@check
+class GrowthOverTrainers(_Growth):
+    """Compare what trainers allocate that are traced, saved and closed, with what of it is freed.
+
+    They are closed while the step is under way that has been saved.
+    """
+
+    claim = "closed trainers leave nothing"
+    fault = "trainers leave memory"
+    needs = Needs(Where.ONE_WORKER, ranks=(1, 1), counts_allocations=True)
+
+    def run(self, place: Place, case: Case) -> Result:
+        """Make 20 trainers."""
+        golden = find_record(case.record)  # reading a record is not what is measured
+
+        def repeat(count: int) -> None:
+            for _ in range(count):
+                with (
+                    tempfile.TemporaryDirectory(dir=place.directory) as states,
+                    new_trainer(place, golden, sub_batches=case.sub_batches, trace=True) as trainer,
+                ):
+                    Observer(trainer).hold()
+                    trainer.submit(*own_batch(trainer, case.seed, 0))
+                    Observer(trainer).release()
+                    trainer.save_state(states)
+
+        found = find_growth("trainers", repeat, warm_up=5, repetitions=20, renewals=1)
+        return found.judged_by(self.result)
+
+
+def _refuse(partition: str, scheduler: str) -> None:
+    try:
+        Runtime(partition, scheduler).close()
+    except InvalidArgumentError:
+        return
+    raise RuntimeFailureError(f"a runtime was started with {partition} and {scheduler}, expected a refusal")

@@ -1,0 +1,50 @@
+"""What the suite runs: every registered check with its cases and placements, and what is left out of these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from starpullm.checks.cases import Asked, Case
+from starpullm.checks.check import Check, Where, all_checks
+from starpullm.report.left_out import LeftOut
+
+if TYPE_CHECKING:
+    from starpullm.checks.isolation import RuntimeConfiguration
+
+
+class Item(NamedTuple):
+    """A case of a check on a placement, which is None if the check has its own ones."""
+
+    check: Check
+    case: Case
+    placement: RuntimeConfiguration | None
+    ranks: int
+    parts: Sequence[tuple[RuntimeConfiguration, Case]]
+    """The runs that are compared with each other; of a check of ``Where.TOGETHER``."""
+
+    def __str__(self) -> str:
+        place = self.placement.id if self.placement else ""
+        return "-".join(filter(None, (self.check.name.replace(" ", "_"), str(self.case), place)))
+
+
+def items(asked: Asked, ranks: int) -> Iterator[Item | LeftOut]:
+    """Yield what is run on so many ranks; and instead of what isn't, why."""
+    fitting = [check for check in all_checks().values() if check.needs.allow(ranks)]
+    others = ", ".join(name for name, check in all_checks().items() if check not in fitting)
+    if ranks > 1:
+        yield LeftOut(f"checks of one process: {others}", f"over {ranks} ranks, only checks of what ranks do run")
+    else:
+        yield LeftOut(f"checks of several ranks: {others}", "one process")
+    for check in fitting:
+        cases = list(check.cases(asked, ranks))
+        if not cases:
+            yield LeftOut(check.name, check.without_cases)
+        for case in cases:
+            for placement in check.placements(asked, ranks):
+                together = check.needs.where is Where.TOGETHER
+                parts = check.parts(asked, ranks, case, placement) if together else ()
+                if together and len(parts) < 2:
+                    yield LeftOut(f"{check.name} of {case}", "one placement has nothing to compare with")
+                else:
+                    yield Item(check, case, placement, ranks, parts)

@@ -1,0 +1,263 @@
+"""Bitwise parity: every tensor of every step of a run is compared with llm.c's, without tolerance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from starpullm.checks.bits import bits_of, compare_bits
+from starpullm.checks.cases import Asked, Case, Promise, find_record, record_cases
+from starpullm.checks.check import Check, Needs, check
+from starpullm.checks.execution_order import execution_order
+from starpullm.checks.llmc import run_llmc
+from starpullm.checks.place import Place
+from starpullm.checks.references import ExpectedValues, GoldenReference, Reference, record_trainer
+from starpullm.checks.result import MAX_LISTED, Finding, Result
+from starpullm.checks.task_name import TaskName
+from starpullm.checks.training import own_sequences
+from starpullm.data.generator import generate_tokens
+from starpullm.golden.records import GoldenRecord, layer_name, tensor_digest
+from starpullm.machine import libm_fingerprint
+from starpullm.runtime import Runtime
+from starpullm.trace import TaskRecord
+from starpullm.trainer import Trainer
+
+
+class Difference(NamedTuple):
+    """A tensor whose digest isn't the record's; ``step`` counts from 0, ``tensor`` is named like ``qkvw[1]``.
+
+    For the mean loss (group ``loss``) the digests are its bits.
+    """
+
+    step: int
+    group: str
+    tensor: str
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"step {self.step}, {self.group}/{self.tensor}"
+
+
+@dataclass
+class _Found:
+    """What rank 0 has compared and found; of the first tensor that differs also its values and last writers."""
+
+    compared: int = 0
+    differences: list[Difference] = field(default_factory=list)
+    values: NDArray[np.float32] | None = None
+    writers: dict[str, TaskRecord] = field(default_factory=dict)
+    rows: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@check
+class Parity(Check):
+    """Train a record's steps, and compare all six groups of tensors and the mean loss after each with its digests.
+
+    The text of a failure names the first tensor that differs in the order of execution, which is the nearest to the
+    cause, with its first element, the task that wrote it last, and where the expected values are from.
+    """
+
+    family, unit = "parity", "tensors"
+    claim = "every tensor of every step has the bits of llm.c"
+    fault = "tensors have other bits than llm.c's"
+    cannot_see = "other sizes and settings than the records'; wrong declarations that happen to do no harm"
+    needs: ClassVar = Needs(promises=(Promise.BITWISE,))
+
+    def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
+        """Yield the cases of all records, also of those that only parity is checked with."""
+        for records in (asked.records, asked.parity_records):
+            yield from record_cases(asked, ranks, self.needs.promises, records=records)
+
+    def run(self, place: Place, case: Case) -> Result:
+        """Compare with a golden record."""
+        record = find_record(case.record)
+        checkpoint = place.checkpoint(record)
+        return self.compare(record, place.runtime, checkpoint, case.sub_batches, case.reduction)
+
+    def compare(
+        self,
+        record: GoldenRecord,
+        runtime: Runtime,
+        checkpoint: Path,
+        sub_batches: int = 1,
+        reduction: str = "ordered",
+        *,
+        reference: Reference | None = None,
+        progress: Callable[[], None] | None = None,
+    ) -> Result:
+        """Run a record's steps on a runtime. Over ranks all ranks must call this, and all get the same result.
+
+        Parameters
+        ----------
+        checkpoint
+            The record's model, from ``make_inputs``.
+        sub_batches, reduction
+            As for ``Trainer``; the number of sub-batches is that of one rank.
+        reference
+            Where expected values come from; by default the record is a golden one. Only that of rank 0 is used.
+        progress
+            Called after each step.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If the ranks, or a rank's sub-batches, don't divide the record's batch.
+        """
+        own_sequences(runtime, record.batch_size, f"{record.name}: its")
+        reference = reference or GoldenReference(record, checkpoint)
+        undecided = _why_not_comparable(runtime, record.different_functions(libm_fingerprint()))
+        found = _Found()
+        if not undecided:
+            with record_trainer(
+                runtime, record, checkpoint, sub_batches=sub_batches, reduction=reduction, trace=True
+            ) as trainer:
+                found = _run(record, trainer, progress)
+            if found.differences:  # only rank 0 has any
+                _describe_first(record, reference, found, sub_batches * runtime.ranks)
+            if runtime.comm:
+                found = runtime.comm.bcast(found)
+        findings = [Finding(str(difference)) for difference in found.differences[:MAX_LISTED]]
+        if findings:
+            findings[0] = findings[0]._replace(rows=found.rows)
+        return self.result(
+            compared=found.compared,
+            findings=findings,
+            count=len(found.differences),
+            undecided=undecided,
+            note="" if undecided else f"{record.num_steps} steps against {reference.name}",
+            record=record.name,
+            reference=reference.name,
+            partition=str(runtime.partition),
+            scheduler=runtime.scheduler,
+            ranks=runtime.ranks,
+            sub_batches=sub_batches,
+            reduction=reduction,
+            matmul=runtime.matmul,
+            steps=0 if undecided else record.num_steps,
+            first=findings[0].sentence if findings else "",
+            **found.facts,
+        )
+
+
+@check
+class ParityWithLlmc(Parity):
+    """The same comparison with llm.c itself, which trains on this machine with the record's model and tokens."""
+
+    claim = "every tensor of every step has the bits that llm.c itself computes here"
+    cannot_see = "what llm.c itself does wrong"
+    without_cases = "there is no llm.c: --starpullm-llmc-library names one"
+
+    def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
+        """Yield the same cases, if there is an llm.c."""
+        library = str(asked.llmc_library or "")
+        yield from (case._replace(library=library) for case in super().cases(asked, ranks) if library)
+
+    def run(self, place: Place, case: Case) -> Result:
+        """Compare with llm.c, which runs once for each record."""
+        record = find_record(case.record)
+        checkpoint = place.checkpoint(record)
+        reference = run_llmc(Path(case.library), record, checkpoint, place.directory, place.runtime.comm)
+        options = case.sub_batches, case.reduction
+        return self.compare(reference.record, place.runtime, checkpoint, *options, reference=reference)
+
+
+def _why_not_comparable(runtime: Runtime, different_functions: Sequence[str]) -> str:
+    if different_functions:
+        return f"this libm has another {', '.join(different_functions)}"
+    return "" if runtime.matmul == "strict" else f"matmuls by {runtime.matmul}, expected strict ones"
+
+
+def _run(record: GoldenRecord, trainer: Trainer, progress: Callable[[], None] | None) -> _Found:
+    """Train on a rank's own sequences and compare, on rank 0."""
+    comm = trainer.runtime.comm
+    own = own_sequences(trainer.runtime, record.batch_size, "the")
+    found = _Found()
+    for number in range(record.num_steps):
+        inputs, targets = generate_tokens(
+            record.seed, number, record.batch_size, record.seq_len, record.model.vocab_size
+        )
+        trainer.clear_trace()
+        loss = trainer.step(inputs[own], targets[own])
+        known = len(found.differences)
+        for difference, values in _differences(record, number, trainer, loss, found):
+            if not found.differences:
+                found.values = values
+            found.differences.append(difference)
+        first = found.differences[0] if found.differences and not known else None
+        if comm:  # all ranks have to name the tasks that they ran
+            first = comm.bcast(first)
+        if first is not None:
+            found.writers = _last_writers(trainer, first)
+        if progress:
+            progress()
+    return found
+
+
+def _differences(
+    record: GoldenRecord, number: int, trainer: Trainer, loss: np.float32, found: _Found
+) -> Iterator[tuple[Difference, NDArray[np.float32]]]:
+    """Yield the differences after a step with their values, and count the tensors; nothing on ranks above 0."""
+    step = record.steps[number]
+    for group, tensor, layer in execution_order(record.model.num_layers):
+        values = trainer.tensor(group, tensor, layer)
+        if trainer.runtime.rank > 0:
+            continue
+        found.compared += 1
+        name = layer_name(tensor, layer)
+        expected, digest = step.digests[group][name], tensor_digest(values)
+        if digest != expected:
+            yield Difference(number, group, name, expected, digest), values
+    if trainer.runtime.rank == 0 and bits_of(loss) != step.mean_loss_bits:
+        yield Difference(number, "loss", "mean_loss", step.mean_loss_bits, bits_of(loss)), np.array(loss)
+
+
+def _last_writers(trainer: Trainer, difference: Difference) -> dict[str, TaskRecord]:
+    """Return the last task of this step that wrote each of a tensor's buffers, by the buffer's name.
+
+    Every rank has recorded all tasks, but it knows the workers of its own tasks only.
+    """
+    group = difference.group
+    writers = trainer.trace().last_writers(difference.tensor if group == "loss" else f"{group}/{difference.tensor}")
+    if not trainer.runtime.comm:
+        return writers
+    of_ranks = trainer.runtime.comm.allgather(writers)
+    return {name: of_ranks[task.rank][name] for name, task in writers.items()}
+
+
+def _describe_first(record: GoldenRecord, reference: Reference, found: _Found, num_sub_batches: int) -> None:
+    """Add what is known of the tensor that differs first: its first element, and which tasks wrote it last.
+
+    If the element isn't known, the last writer of each sub-batch's part is named.
+    """
+    first, values = found.differences[0], found.values
+    assert values is not None
+    if first.group == "loss":
+        bits = np.array(int(first.expected, 16), np.uint32)
+        expected = ExpectedValues(bits.view(np.float32), "the record's")
+    else:
+        expected = reference.expected_values(first.step, first.group, first.tensor, first.found)
+    compared = None if expected.values is None else compare_bits(expected.values.reshape(values.shape), values)
+    writers = sorted(found.writers.items(), key=lambda entry: entry[1].id)  # buffers with their last tasks
+    if not first.group.startswith("activation"):
+        writers = writers[-1:]  # parameters and their gradients have no parts by sub-batch
+    elif compared is not None:
+        part = compared.position[0] * num_sub_batches // record.batch_size
+        writers = [(name, task) for name, task in writers if name.endswith(f"#{part}")]
+    if compared is None:
+        found.rows = {"expected digest": first.expected, "found digest": first.found}
+    else:
+        found.rows, found.facts = compared.rows(), compared.facts()
+    found.rows["expected values"] = expected.source
+    found.rows["written last by"] = "; ".join(map(_writer, (task for _, task in writers))) or "no task of this step"
+
+
+def _writer(task: TaskRecord) -> str:
+    worker = f"worker {task.worker} of " if task.worker >= 0 else ""  # a transfer has none
+    return f"{TaskName.of(task)} on {worker}rank {task.rank}"

@@ -1,0 +1,159 @@
+"""Training as the checks do it: with a record's model and settings, on generated batches, which the ranks share."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from starpullm.checks.cases import Case, find_record
+from starpullm.checks.execution_order import execution_order
+from starpullm.checks.reference64 import ReadTensor
+from starpullm.checks.references import record_trainer
+from starpullm.data.generator import generate_checkpoint, generate_tokens, generated_tokens_sha256
+from starpullm.errors import FormatError, InvalidArgumentError
+from starpullm.golden.records import GoldenRecord, layer_name
+from starpullm.processes.ranks import guarded
+from starpullm.runtime import Runtime
+from starpullm.trace import Trace
+from starpullm.trainer import Trainer
+
+if TYPE_CHECKING:
+    from starpullm.checks.place import Place
+
+R = TypeVar("R")
+
+STEPS = 4
+"""Steps of a traced run: the first one reuses nothing, and two more than may be in flight have to wait."""
+
+
+def checkpoint_in(directory: Path, record: GoldenRecord) -> Path:
+    """Return a record's model in a directory; an existing file is used if it still has the record's hash."""
+    directory = directory / record.checkpoint_sha256[:16]
+    path = directory / f"{record.name}.bin"
+    if path.is_file():
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() == record.checkpoint_sha256:
+                return path
+    directory.mkdir(exist_ok=True)
+    return make_inputs(record, directory)
+
+
+def make_inputs(record: GoldenRecord, directory: Path) -> Path:
+    """Generate the record's checkpoint in a directory, verify the hashes of checkpoint and tokens, and return its path.
+
+    Raises
+    ------
+    FormatError
+        If the hash of the generated checkpoint or tokens isn't the record's, so that nothing can be compared.
+    FileError
+        If the checkpoint can't be written.
+    """
+    tokens = generated_tokens_sha256(
+        record.seed, record.num_steps, record.batch_size, record.seq_len, record.model.vocab_size
+    )
+    if tokens != record.tokens_sha256:
+        raise FormatError(f"{record.path}, key tokens_sha256: expected {tokens}, found {record.tokens_sha256}")
+    path = directory / f"{record.name}.bin"
+    checkpoint = generate_checkpoint(path, record.model, record.seed)
+    if checkpoint != record.checkpoint_sha256:
+        path.unlink()
+        raise FormatError(
+            f"{record.path}, key checkpoint_sha256: expected {checkpoint}, found {record.checkpoint_sha256}"
+        )
+    return path
+
+
+def own_sequences(runtime: Runtime, batch_size: int, whose: str) -> slice:
+    """Return which sequences of all ranks' batch are this rank's; messages speak of ``whose`` batch.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If the ranks don't divide the batch.
+    """
+    if batch_size % runtime.ranks:
+        raise InvalidArgumentError(f"{whose} batch of {batch_size} can't be spread over {runtime.ranks} ranks")
+    size = batch_size // runtime.ranks
+    return slice(runtime.rank * size, (runtime.rank + 1) * size)
+
+
+@contextmanager
+def new_trainer(place: Place, record: GoldenRecord, **options: Any) -> Iterator[Trainer]:
+    """Provide a trainer with the record's model and settings, before its first step; options as ``record_trainer``.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If the ranks, or a rank's sub-batches, don't divide the record's batch.
+    """
+    runtime = place.runtime
+    own_sequences(runtime, record.batch_size, f"{record.name}: its")
+    trainer = record_trainer(runtime, record, place.checkpoint(record), **{"steps_in_flight": STEPS - 2, **options})
+    # The guard is inside: a trainer that is closed waits for the other ranks.
+    with trainer, guarded(runtime.comm) if runtime.comm else nullcontext():
+        yield trainer
+
+
+def own_batch(trainer: Trainer, seed: int, number: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return this rank's inputs and targets (B, T), from the generated batch of all ranks with that number."""
+    runtime = trainer.runtime
+    whole_batch = runtime.ranks * trainer.batch_size
+    inputs, targets = generate_tokens(seed, number, whole_batch, trainer.seq_len, trainer.config.vocab_size)
+    own = own_sequences(runtime, whole_batch, "the")
+    return inputs[own], targets[own]
+
+
+def named_tensors(trainer: Trainer, *groups: str) -> dict[str, NDArray[np.float32]]:
+    """Return the tensors of groups by names like ``qkvw[1]``; of several groups, by names like ``params/qkvw[1]``."""
+    prefixes = {group: f"{group}/" if len(groups) > 1 else "" for group in groups}
+    return {
+        prefixes[group] + layer_name(name, layer): trainer.tensor(group, name, layer)
+        for group, name, layer in execution_order(trainer.config.num_layers)
+        if group in groups
+    }
+
+
+def trace_steps(trainer: Trainer, seed: int) -> Trace:
+    """Submit ``STEPS`` steps of generated tokens without waiting between them, and return their trace."""
+    for number in range(STEPS):
+        trainer.submit(*own_batch(trainer, seed, number))
+    return trainer.trace()
+
+
+def case_trainer(place: Place, case: Case, **options: Any) -> AbstractContextManager[Trainer]:
+    """Provide the trainer of a case; options as ``new_trainer``."""
+    settings = {"sub_batches": case.sub_batches or 1, "reduction": case.reduction or "ordered", **options}
+    return new_trainer(place, find_record(case.record), **settings)
+
+
+def traced_trainer(place: Place, case: Case, **options: Any) -> AbstractContextManager[Trainer]:
+    """Provide the trainer of a case whose trace is compared; it keeps no activations, as in training."""
+    return case_trainer(place, case, keep_activations=False, trace=True, **options)
+
+
+def on_rank_0(trainer: Trainer, check: Callable[[ReadTensor], R]) -> R:
+    """Return on all ranks the result of a check that rank 0 makes; the others take part in its reads of tensors."""
+    comm = trainer.runtime.comm
+    if comm is None:
+        return check(trainer.tensor)
+    if comm.Get_rank() > 0:
+        while True:
+            what, content = comm.bcast(None)
+            if what == "result":
+                result: R = content
+                return result
+            trainer.tensor(*content)
+
+    def tensor(group: str, name: str, layer: int | None) -> NDArray[np.float32]:
+        comm.bcast(("tensor", (group, name, layer)))
+        return trainer.tensor(group, name, layer)
+
+    result = check(tensor)
+    comm.bcast(("result", result))
+    return result

@@ -1,0 +1,82 @@
+"""What the suite runs of the registered checks, and what it says that it leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from starpullm.checks.check import all_checks
+from starpullm.checks.isolation import RuntimeConfiguration
+from starpullm.checks.items import Item, items
+from starpullm.report.left_out import LeftOut
+
+
+class Chosen:
+    """Options that choose tiny with one and two sub-batches, on given partitions."""
+
+    seed = 7
+    records = ("tiny",)
+    parity_records = ("single",)
+    reductions = ("ordered", "tree", "redux")
+    llmc_library: Path | None = None
+
+    def __init__(self, *partitions: str) -> None:
+        self.partitions = partitions
+
+    def sub_batches(self, record: str, ranks: int = 1) -> list[int]:
+        return [1, 2] if ranks == 1 else [1]
+
+    def configurations(self, ranks: int = 1) -> list[RuntimeConfiguration]:
+        return [RuntimeConfiguration(partition, "lws", ranks) for partition in self.partitions]
+
+    @property
+    def perturbing_configurations(self) -> list[RuntimeConfiguration]:
+        return [RuntimeConfiguration("2x1", scheduler) for scheduler in ("eager", "prio")]
+
+
+def of(found: Sequence[Item | LeftOut], check: str) -> list[str]:
+    return [str(item) for item in found if isinstance(item, Item) and item.check.name == check]
+
+
+def left_out(found: Sequence[Item | LeftOut]) -> dict[str, str]:
+    return {entry.what: entry.reason for entry in found if isinstance(entry, LeftOut)}
+
+
+def test_cases_follow_from_what_a_check_needs() -> None:
+    """Reductions differ with two sub-batches only; a check on one worker has one placement."""
+    found = list(items(Chosen("1x1", "2x1"), 1))
+    ids = [str(item) for item in found if isinstance(item, Item)]
+    assert len(set(ids)) == len(ids)
+    first = ["parity-tiny-1-ordered-1x1-lws", "parity-tiny-1-ordered-2x1-lws", "parity-tiny-2-ordered-1x1-lws"]
+    assert of(found, "parity")[:3] == first
+    assert len(of(found, "parity")) == 2 * 2 * 2  # also of the record that only parity is checked with
+    assert of(found, "accesses") == [f"accesses-tiny-{case}-1x1-lws" for case in ("1-ordered", "2-ordered", "2-tree")]
+    assert of(found, "order of the tree") == ["order_of_the_tree-tiny-2-tree-1x1-lws"]
+    assert of(found, "bit stability") == ["bit_stability-tiny-1_2-ordered", "bit_stability-tiny-2-tree"]
+    assert of(found, "perturbation")[:2] == [
+        f"perturbation-tiny-2-ordered-delays7-2x1-{of}" for of in ("eager", "prio")
+    ]
+    assert left_out(found)["parity with llmc"].startswith("there is no llm.c")
+
+
+def test_bits_of_one_placement_have_nothing_to_compare_with() -> None:
+    found = list(items(Chosen("1x1"), 1))
+    assert of(found, "bit stability") == ["bit_stability-tiny-1_2-ordered"]
+    assert left_out(found)["bit stability of tiny-2-tree"] == "one placement has nothing to compare with"
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_every_check_has_items_or_is_left_out(ranks: int) -> None:
+    found = list(items(Chosen("1x1", "2x1"), ranks))
+    told = " ".join(left_out(found))
+    assert [name for name in all_checks() if not of(found, name) and name not in told] == []
+    assert ("checks of one process: " in told, "checks of several ranks: " in told) == (ranks > 1, ranks == 1)
+
+
+def test_ranks_are_also_compared_with_one_process() -> None:
+    [item, *_] = (
+        item for item in items(Chosen("1x1"), 2) if isinstance(item, Item) and item.check.name == "bit stability"
+    )
+    assert [(place.ranks, case.sub_batches) for place, case in item.parts] == [(2, 1), (1, 2)]
