@@ -87,7 +87,7 @@ void leaks_in_libc(void)
 {
     kept = malloc(1);
     free(kept);
-    kept = strdup("fifteen letters");
+    kept = strndup("fifteen letters", 15);
 }
 
 void leaks_every_tenth_time(void)

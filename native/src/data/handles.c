@@ -180,13 +180,14 @@ static status make_table(struct handles *handles)
     rows[ROW_MEAN_LOSSES] = mean_loss_row(o);
 
     int64_t count = 0;
-    for (int r = 0; r < NUM_ROWS && count <= INT32_MAX; r++) {
-        rows[r].first = (int)count;
+    for (int r = 0; r < NUM_ROWS; r++) {
+        rows[r].first = count <= INT32_MAX ? (int)count : 0;
         count += (int64_t)rows[r].instances * rows[r].parts;
     }
+    if (count > INT32_MAX)
+        return fail(STARPULLM_OUT_OF_MEMORY, "a table of %lld handles", (long long)count);
     handles->count = (int)count;
-    return count <= INT32_MAX ? STARPULLM_OK
-                              : fail(STARPULLM_OUT_OF_MEMORY, "a table of %lld handles", (long long)count);
+    return STARPULLM_OK;
 }
 
 /* ---- The handles ---- */

@@ -113,13 +113,14 @@ def _check_sizes(statements: Statements, create: Callable[..., Callable[[], obje
 
 
 def _num_handles(sub_batches: int) -> int:
-    """Return how many entries the tables of a session with two steps in flight have.
+    """Return how many handles a session with two steps in flight has, whose blocks share buffers.
 
     A step in flight has inputs and targets of each sub-batch, and a mean loss. Of 16 parameters, 12 have layers; each
-    has a gradient, m and v. Of 23 activations, 16 have layers; each has room for a gradient.
+    has a gradient, m and v. Of 23 activations, 13 have one for each layer; 15 have a gradient, and that of the losses
+    is one constant.
     """
-    parameters, activations = 4 + 12 * MODEL.num_layers, 7 + 16 * MODEL.num_layers
-    return 2 * (2 * sub_batches + 1) + 4 * parameters + 2 * sub_batches * activations
+    parameters, activations = 4 + 12 * MODEL.num_layers, 10 + 13 * MODEL.num_layers
+    return 2 * (2 * sub_batches + 1) + 4 * parameters + sub_batches * (activations + 15) + 1
 
 
 def _check_numbers(statements: Statements, create: Callable[..., Callable[[], object]]) -> None:
