@@ -416,6 +416,7 @@ TRAINER_CALLS: dict[str, Callable[[Trainer, str], object]] = {
     "clear_trace": lambda trainer, path: trainer.clear_trace(),
     "findings": lambda trainer, path: Observer(trainer).findings(),
     "counts": lambda trainer, path: Observer(trainer).counts(),
+    "share": lambda trainer, path: Observer(trainer).share(),
     "hold": lambda trainer, path: Observer(trainer).hold(),
     "release": lambda trainer, path: Observer(trainer).release(),
 }
