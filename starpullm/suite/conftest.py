@@ -15,9 +15,9 @@ from starpullm.pytest_plugin.options import UnknownMachineError
 from starpullm.report.left_out import LeftOut
 
 
-def pytest_ignore_collect(config: pytest.Config) -> None:
-    """Refuse the suite without its plugin."""
-    validation_of(config)
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Refuse the suite without its plugin; an error of a later hook would be one of collection."""
+    validation_of(collector.config)
 
 
 @pytest.hookimpl(tryfirst=True)

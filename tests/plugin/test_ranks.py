@@ -37,8 +37,8 @@ def test_suite(run_ranks: Run, pytester: pytest.Pytester, llmc_stand_in: Callabl
             "reduction *1x1 lws 2 ranks *7 passed *",
             "reduction *all *2 passed *",
             "memory *1x1 lws 2 ranks *1 passed *",
-            "interface *1x1 lws 2 ranks *3 passed *",
             "interface *all *1 passed *",
+            "interface *1x1 lws 2 ranks *3 passed *",
             "isolation: * processes served * checks; *",
             "report: *report.json",
         ]
