@@ -119,7 +119,7 @@ def test_that_pages_are_found() -> None:
     marked = [page.name for page in sorted((ROOT / "docs").glob("*.md")) if MARK in page.read_text("utf-8")]
     assert marked == list(PAGES)
     shown = {line.partition("starpullm ")[2].split()[0] for page in PAGES for line in commands(page)}
-    assert shown == {of for of in main.commands if of not in ("bench", "demo", "probe")}
+    assert shown == {of for of in main.commands if of not in ("bench", "demo", "predict", "probe")}
 
 
 def examples(command: click.Command) -> Iterator[str]:

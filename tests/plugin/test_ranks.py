@@ -32,7 +32,7 @@ def test_suite(run_ranks: Run, pytester: pytest.Pytester, llmc_stand_in: Callabl
         [
             "starpullm: 2 ranks; tests marked mpi run on all of them, the others on rank 0",
             "parity *1x1 lws 2 ranks *2 passed *",
-            "dependencies *1x1 lws 2 ranks *3 passed *",
+            "dependencies *1x1 lws 2 ranks *6 passed *",
             "dependencies *all *2 passed *",
             "reduction *1x1 lws 2 ranks *7 passed *",
             "reduction *all *2 passed *",
