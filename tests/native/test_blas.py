@@ -133,7 +133,7 @@ def test_parity_says_not_comparable() -> None:
     lines = run.stdout.splitlines()
     assert lines[-1] == "parity: not comparable"
     for line in lines[:-1]:
-        assert "not comparable, matmuls by blas (libscipy_openblas.so, OpenBLAS" in line
+        assert "not comparable: matmuls by blas (libscipy_openblas.so, OpenBLAS" in line
         assert "expected strict ones" in line
     results = json.loads(run_cli("parity", *BLAS, "--json", environment=TWO_CORES).check(3).stdout)
     assert {result["outcome"] for result in results} == {"not comparable"}

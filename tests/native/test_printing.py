@@ -32,7 +32,10 @@ def test_a_closed_pipe_is_no_difference(tiny_checkpoint: Path, options: str) -> 
 
 def test_the_first_line_of_a_long_output() -> None:
     run = run_in_a_shell("starpullm parity tiny odd small | head -1; exit ${PIPESTATUS[0]}").check(128 + signal.SIGPIPE)
-    assert run.stdout == "tiny 1x1 lws sub-batches 1 ordered: 570 tensors over 3 steps, 0 differ\n"
+    assert (
+        run.stdout
+        == "parity of tiny-1-ordered on 1x1 lws: passed: 570 tensors compared; 3 steps against golden record\n"
+    )
     assert run.stderr == ""
 
 
@@ -47,9 +50,9 @@ def test_results_stand_above_the_progress_bar(tiny_checkpoint: Path, tiny_tokens
     """Each has a line of its own; the bar is drawn again below it."""
     lines = lines_on_a_terminal("parity", "tiny", "odd")
     assert any(line.startswith("parity ━") for line in lines)
-    assert [line for line in lines if " 0 differ" in line] == [
-        "tiny 1x1 lws sub-batches 1 ordered: 570 tensors over 3 steps, 0 differ",
-        "odd 1x1 lws sub-batches 1 ordered: 1080 tensors over 4 steps, 0 differ",
+    assert [line for line in lines if " 0 differ" in line or " passed: " in line] == [
+        "parity of tiny-1-ordered on 1x1 lws: passed: 570 tensors compared; 3 steps against golden record",
+        "parity of odd-1-ordered on 1x1 lws: passed: 1,080 tensors compared; 4 steps against golden record",
         "parity: 1650 tensors over 7 steps, 0 differ",
     ]
     files = ("--checkpoint", tiny_checkpoint, "--tokens", tiny_tokens)

@@ -38,7 +38,7 @@ def test_report_of_a_failure(run: Run, tampered: Path, pytester: pytest.Pytester
     assert verdict_of(document).kind == "failed"
     assert document["selection"]["partitions"] == ["2x1"]
     assert {"several ranks", "partitions of more than 2 cores", "partition 1x2"} <= set(left_out(document))
-    assert any("memory" in test for test in left_out(document)["tests of memory"])
+    assert any("growth_over_steps" in test for test in left_out(document)["tests of memory"])
     [recording] = document["recordings"]
     assert recording["configuration"] == "2x1 lws"
     assert set(recording["tasks"]["step"]) == {0, 1, 2, 3}
