@@ -67,6 +67,7 @@ def check_libm(
         compared=inputs,
         findings=[] if first is None else [Finding(f"the first of input {first:#010x}")],
         count=differences,
+        measured=differences,
         undecided="" if inputs == NUM_INPUTS else f"{inputs:,} of {NUM_INPUTS:,} inputs have the same bits",
         family="kernels",
         claim="the vector version has libm's bits at every input",

@@ -137,7 +137,7 @@ def test_parity_says_not_comparable() -> None:
         assert "expected strict ones" in line
     results = json.loads(run_cli("parity", *BLAS, "--json", environment=TWO_CORES).check(3).stdout)
     assert {result["outcome"] for result in results} == {"not comparable"}
-    assert all(result["matmul"].startswith("blas (") and not result["compared"] for result in results)
+    assert all(result["facts"]["matmul"].startswith("blas (") and not result["compared"] for result in results)
 
 
 def test_training_and_its_states_say_it(tiny_checkpoint: Path, tiny_tokens: Path, tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_bench_says_it() -> None:
         run_cli("bench", "--model", "tiny", "--iterations", 2, *BLAS, "--json", timeout=100).check().stdout
     )
     assert result["configuration"]["matmul"] == "blas"
-    assert result["matmul"].startswith("blas (libscipy_openblas.so, OpenBLAS")
+    assert result["facts"]["matmul"].startswith("blas (libscipy_openblas.so, OpenBLAS")
 
 
 # ---- What can't serve ----
