@@ -67,7 +67,10 @@ void exchange_values(float *values, int64_t count, int owner)
         return;
     for (int64_t done = 0; done < count; done += INT32_MAX) {
         const int64_t left = count - done;
-        MPI_Bcast(values + done, left < INT32_MAX ? (int)left : INT32_MAX, MPI_FLOAT, owner, ranks_communicator());
+        MPI_Request request;
+        MPI_Ibcast(values + done, left < INT32_MAX ? (int)left : INT32_MAX, MPI_FLOAT, owner, ranks_communicator(),
+                   &request);
+        ranks_wait(&request);
     }
 }
 
