@@ -39,7 +39,7 @@ def test_suite(run_ranks: Run, pytester: pytest.Pytester, llmc_stand_in: Callabl
             "memory *1x1 lws 2 ranks *1 passed *",
             "interface *all *1 passed *",
             "interface *1x1 lws 2 ranks *3 passed *",
-            "isolation: * processes served * checks; *",
+            "isolation: 9 processes served * checks; *",
             "report: *report.json",
         ]
     )
@@ -47,7 +47,8 @@ def test_suite(run_ranks: Run, pytester: pytest.Pytester, llmc_stand_in: Callabl
     assert text.count("test session starts") == text.count("= starpullm =") == 1
     report = json.loads((pytester.path / "report.json").read_text())
     assert report["ranks"] == 2
-    assert all("ranks" in check for test in report["tests"] for check in test["results"])
+    of_ranks = {check["ranks"] for test in report["tests"] for check in test["results"]}
+    assert of_ranks == {"", "rank 0 of 2"}, of_ranks
     assert [path.name for path in pytester.path.iterdir() if path.suffix == ".json"] == ["report.json"]
 
 
