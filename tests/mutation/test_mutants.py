@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from starpullm.processes.mpirun import mpirun_here
+
 from .generated.candidates import (
     Candidate,
     Stratum,
@@ -106,7 +108,7 @@ def test_a_kill_is_credited_to_what_happened(message: str, how: str) -> None:
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_every_test_of_the_suite_is_in_one_stage(ranks: int, tmp_path: Path) -> None:
     """By the names that pytest collects."""
-    over_ranks = ["mpirun", "-n", str(ranks), "--oversubscribe"] if ranks > 1 else []
+    over_ranks = mpirun_here(ranks, (), os.environ["PATH"]) if ranks > 1 else []
     options = ["--starpullm-over-ranks"] if ranks > 1 else []
     command = [*over_ranks, sys.executable, "-P", "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
     environment = {**os.environ, "HWLOC_SYNTHETIC": "numa:1 core:2 pu:1"}

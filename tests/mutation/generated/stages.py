@@ -19,6 +19,7 @@ from typing import Any
 from starpullm.checks.check import all_checks
 from starpullm.golden.records import SHIPPED_RECORDS, THRESHOLD_RECORDS
 from starpullm.processes.job import Completed, Job, JobEnding, TimedOut, run_job
+from starpullm.processes.mpirun import mpirun_here
 
 from ..mutants import Builder
 from ..patches import CHECKOUT
@@ -157,7 +158,6 @@ _CHECK_SECONDS = 60
 """For one check."""
 
 _PROGRAM_SECONDS = 200.0
-_MPIRUN = ("--oversubscribe", "--bind-to", "none")
 _STAGE_SECONDS = 1800.0
 
 
@@ -346,7 +346,7 @@ class Workplace:
         else:
             arguments += ["-p", "tests.mutation.generated.selected", "--stage", stage.name, "--starpullm-strict"]
             arguments += ["--starpullm-time-limit", str(_CHECK_SECONDS), "--pyargs", "starpullm.suite"]
-        ranks = ["mpirun", "-n", str(stage.ranks), *_MPIRUN] if stage.ranks > 1 else []
+        ranks = mpirun_here(stage.ranks, (), os.environ["PATH"]) if stage.ranks > 1 else []
         arguments += ["--starpullm-over-ranks"] if ranks else []
         command = ["env", "-C", str(folder), *ranks, sys.executable, "-P", "-m", "pytest", *arguments]
         ending = run_job(Job(command, _STAGE_SECONDS, None, environment))
