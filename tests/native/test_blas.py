@@ -164,7 +164,7 @@ def test_bench_says_it() -> None:
         run_cli("bench", "--model", "tiny", "--iterations", 2, *BLAS, "--json", timeout=100).check().stdout
     )
     assert result["configuration"]["matmul"] == "blas"
-    assert result["facts"]["matmul"].startswith("blas (libscipy_openblas.so, OpenBLAS")
+    assert result["matmul"].startswith("blas (libscipy_openblas.so, OpenBLAS")
 
 
 # ---- What can't serve ----

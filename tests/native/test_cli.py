@@ -95,7 +95,7 @@ def test_doctor_json() -> None:
 def measure_a_handle() -> float:
     """Return the resident bytes that registering a vector takes in the StarPU that the library is linked with."""
     starpu = ctypes.CDLL(str(find_library()))
-    handles = (ctypes.c_void_p * 2000)()
+    handles = (ctypes.c_void_p * 10_000)()
     assert starpu.starpu_init(None) == 0
 
     def resident() -> int:

@@ -97,12 +97,12 @@ def test_a_difference_names_the_rank_that_wrote_it() -> None:
     assert isinstance(outcome, ExitedWith), outcome
     assert outcome.status == 1
     [result] = json.loads(outcome.reports[0].stdout)
-    first = result["first"]
-    assert (first["difference"]["group"], first["difference"]["tensor"]) == ("grads", "lnfw")
-    assert first["bits"]["ulps"] > 0
-    assert first["source"] == "from a run on 1x1 with the ref kernels, which has the record's digest"
-    [writer] = first["writers"]
-    assert (writer["operation"], writer["rank"], writer["worker"]) == ("gradient_add", 0, 0)
+    first, facts = result["findings"][0], result["facts"]
+    assert facts["first"] == first["sentence"] == "step 0, grads/lnfw"
+    assert facts["ulps_of_first"] > 0
+    rows = first["rows"]
+    assert rows["expected values"] == "from a run on 1x1 with the ref kernels, which has the record's digest"
+    assert rows["written last by"] == "gradient_add (step 0, sub-batch 0) on worker 0 of rank 0"
 
 
 def test_a_live_llmc(llmc_stand_in: Callable[..., Path]) -> None:
@@ -127,8 +127,11 @@ def test_the_worker_is_that_of_the_rank_that_wrote(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "starpullm.commands", "parity", "--json", "--sub-batches", "2", str(path)]
     outcome = run_job(Job(command, TIME_LIMIT, 2))
     [result] = json.loads(outcome.reports[0].stdout)
-    writers = [(entry["rank"], entry["sub_batch"], entry["worker"]) for entry in result["first"]["writers"]]
-    assert writers == [(0, 0, 0), (0, 1, 0), (1, 2, 0), (1, 3, 0)]
+    writers = result["findings"][0]["rows"]["written last by"].split("; ")
+    assert writers == [
+        f"attention_forward (step 0, sub-batch {sub_batch}, layer 2) on worker 0 of rank {rank}"
+        for rank, sub_batch in ((0, 0), (0, 1), (1, 2), (1, 3))
+    ]
 
 
 @pytest.fixture
