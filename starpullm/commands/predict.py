@@ -41,7 +41,7 @@ _WAITS = 4
     epilog=options.example(
         "starpullm predict --model gpt2-124m --partition 36x1 --gflops 10",
         "starpullm predict --model gpt2-124m --partition 12x3 --ranks 16 --network 10us,10GB/s --gflops 10",
-        "starpullm predict --model gpt2-124m --partition 2x1 --validate",
+        "starpullm predict --model small --partition 2x1 --validate",
     ),
 )
 @click.option(
