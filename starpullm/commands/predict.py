@@ -55,6 +55,7 @@ _WAITS = 4
 @options.partition
 @click.option("--sub-batches", type=int, show_default="one per worker", metavar="S", help=f"{options.SUB_BATCHES}.")
 @options.reduction
+@options.tiles
 @options.scheduler
 @click.option("--ranks", type=click.IntRange(min=1), default=1, help="Number of ranks.")
 @click.option("--steps", type=int, default=1, help="Steps, submitted ahead.")
@@ -121,6 +122,7 @@ def _workload(run: SimpleNamespace, config: ModelConfig) -> Workload:
         scheduler=run.scheduler,
         sub_batches=sub_batches,
         reduction=run.reduction,
+        weight_gradient_tiles=run.weight_gradient_tiles,
         ranks=run.ranks,
         iterations=run.steps,
         warm_up=2,  # tasks are those of a plan only after an even number: see `same_tasks`

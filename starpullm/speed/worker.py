@@ -84,6 +84,7 @@ def open_trainer(workload: Workload, checkpoint: Path, comm: Comm | None, *, tra
             seq_len=workload.seq_len,
             sub_batches=workload.sub_batches,
             reduction=workload.reduction,
+            weight_gradient_tiles=workload.weight_gradient_tiles,
             trace=trace,
         ) as trainer,
         guard(),

@@ -50,6 +50,7 @@ class Workload:
     scheduler: str = DEFAULT_SCHEDULER
     sub_batches: int = 1
     reduction: str = REDUCTIONS[0]
+    weight_gradient_tiles: int = 0
     ranks: int = 1
     iterations: int = 1
     warm_up: int = 1
@@ -72,7 +73,8 @@ class Workload:
     def __str__(self) -> str:
         ranks = f", {self.ranks} ranks" if self.ranks > 1 else ""
         matmul = "" if self.matmul == "strict" else f", {self.matmul}"
-        return f"{self.partition}{ranks}, S = {self.sub_batches}, {self.reduction}{matmul}"
+        tiles = f", {self.weight_gradient_tiles} tiles" if self.weight_gradient_tiles else ""
+        return f"{self.partition}{ranks}, S = {self.sub_batches}, {self.reduction}{tiles}{matmul}"
 
     @property
     def cores(self) -> int:

@@ -194,13 +194,16 @@ def test_matmul_backward_input(kernel: Callable[[str], Kernel], values: Values, 
     assert_same(dinp, expected)
 
 
+@pytest.mark.parametrize(("first", "rows"), [(0, OC), (0, 1), (1, OC - 1), (OC - 1, 1)])
 @pytest.mark.parametrize("biased", [False, True])
-def test_matmul_backward_weight(kernel: Callable[[str], Kernel], values: Values, start: Start, biased: bool) -> None:
+def test_matmul_backward_weight(
+    kernel: Callable[[str], Kernel], values: Values, start: Start, biased: bool, first: int, rows: int
+) -> None:
     dout, inp = values(B, T, OC), values(B, T, C)
-    dweight, expected_dweight = sums(start, values, OC, C)
-    dbias, expected_dbias = sums(start, values, OC) if biased else (None, None)
-    kernel("matmul_backward_weight")(dweight, dbias, dout, inp, N, C, OC, start)
-    strict.matmul_backward_weight(expected_dweight, expected_dbias, dout, inp)
+    dweight, expected_dweight = sums(start, values, rows, C)
+    dbias, expected_dbias = sums(start, values, rows) if biased else (None, None)
+    kernel("matmul_backward_weight")(dweight, dbias, dout, inp, N, C, OC, first, rows, start)
+    strict.matmul_backward_weight(expected_dweight, expected_dbias, dout[..., first : first + rows], inp)
     assert_same(dweight, expected_dweight)
     if dbias is not None and expected_dbias is not None:
         assert_same(dbias, expected_dbias)

@@ -102,6 +102,7 @@ status session_check_options(const struct starpullm_session_options *o, const mo
     if (o->reduction < STARPULLM_REDUCTION_ORDERED || o->reduction > STARPULLM_REDUCTION_REDUX)
         return fail(STARPULLM_INVALID_ARGUMENT, "reduction: found %d, expected %d (ordered), %d (tree) or %d (redux)",
                     o->reduction, STARPULLM_REDUCTION_ORDERED, STARPULLM_REDUCTION_TREE, STARPULLM_REDUCTION_REDUX);
+    TRY(tiles_check(config, o->reduction, o->weight_gradient_tiles));
     if (o->steps_in_flight < 1 || o->steps_in_flight > MAX_STEPS_IN_FLIGHT)
         return fail(STARPULLM_INVALID_ARGUMENT, "steps_in_flight: found %d, expected 1 to %d", o->steps_in_flight,
                     MAX_STEPS_IN_FLIGHT);

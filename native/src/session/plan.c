@@ -31,6 +31,8 @@ static status check_options(const struct starpullm_plan_options *o)
     TRY(check_number("sub_batches", o->sub_batches, 1, INT32_MAX / o->ranks));
     TRY(check_number("reduction", o->reduction, STARPULLM_REDUCTION_ORDERED, STARPULLM_REDUCTION_TREE));
     TRY(check_number("steps", o->steps, 1, INT32_MAX));
+    TRY(check_number("workers", o->workers, 1, INT32_MAX));
+    TRY(tiles_check(&o->config, o->reduction, o->weight_gradient_tiles));
     if (o->batch_size % o->sub_batches != 0)
         return fail(STARPULLM_INVALID_ARGUMENT, "sub_batches: found %lld, expected a divisor of the batch size %lld",
                     (long long)o->sub_batches, (long long)o->batch_size);
@@ -62,12 +64,15 @@ static status write_plan(struct starpullm_plan *plan, const struct starpullm_pla
                                     .sub_batches = (int)o->sub_batches * o->ranks,
                                     .placement = &plan->placement,
                                     .reduction = (enum starpullm_reduction)o->reduction};
+    graph->tiles = tiles_choose(&o->config, graph->reduction, graph->sub_batches, (int64_t)o->workers * o->ranks,
+                                o->weight_gradient_tiles);
     const struct handles_options handles_options = {
         .config = o->config,
         .sub_batch_size = (int64_t)graph->B,
         .seq_len = o->seq_len,
         .placement = &plan->placement,
         .reduction = graph->reduction,
+        .tiles = &graph->tiles,
         .slots = SLOTS,
         .keep_activations = o->keep_activations != 0,
         .on_paper = true,

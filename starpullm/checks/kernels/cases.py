@@ -165,12 +165,14 @@ def _matmul_backward_input(draw: Draw) -> Arguments:
 
 def _matmul_backward_weight(draw: Draw) -> Arguments:
     (N, C, OC), start = _matmul_sizes(draw), draw.start()
+    first = draw.below(OC) if draw.below(2) else 0
+    rows = 1 + draw.below(OC - first) if first else OC
     return {
-        "dweight": draw.output(start, OC, C),
-        "dbias": draw.output(start, OC) if draw.below(2) else None,
+        "dweight": draw.output(start, rows, C),
+        "dbias": draw.output(start, rows) if draw.below(2) else None,
         "dout": draw.input(N, OC),
         "inp": draw.input(N, C),
-        **{"N": N, "C": C, "OC": OC, "start": start},
+        **{"N": N, "C": C, "OC": OC, "first": first, "rows": rows, "start": start},
     }
 
 
