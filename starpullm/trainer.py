@@ -84,7 +84,7 @@ class Trainer(Resource, HasTensors):
         run and the error is bounded; one set per worker.
     weight_gradient_tiles
         With ``"ordered"``: the running sums that the gradient of each weight is cut into by rows, at most one a row. 0:
-        so many that no chain of sums is longer than about a tenth of a step, by the sizes of the model, S and the
+        so many that no chain of sums is longer than about a twentieth of a step, by the sizes of the model, S and the
         workers of all ranks. The bits are the same.
     learning_rate, betas, eps, weight_decay
         Settings of AdamW; ``submit`` can give each step a learning rate of its own. A training state has those that it

@@ -133,9 +133,9 @@ def expected_tiles(model: ModelConfig, reduction: str, sub_batches: int, workers
     tiles = {}
     for name, shape in weights.items():
         instances = 1 if name == "wte" else model.num_layers
-        enough = 10 * workers * num_elements(shape) // (instances * products)
+        enough = 20 * workers * num_elements(shape) // (instances * products)
         rows = shape[0] if name == "wte" else shape[1]
-        tiles[name] = max(1, min(enough, sub_batches, rows)) if reduction == "ordered" else 1
+        tiles[name] = max(1, min(enough, sub_batches, rows)) if reduction == "ordered" and workers > 1 else 1
     return tiles
 
 

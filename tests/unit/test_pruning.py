@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from starpullm.checks.pruning import Shape, expected_exchanged, expected_handles, expected_submitted, expected_tiles
-from starpullm.data.models import MODELS
+from starpullm.golden.records import shipped_record
 
 OWNED = 10
 ONE = dict.fromkeys(("wte", "qkvw", "attprojw", "fcw", "fcprojw"), 1)
@@ -52,11 +52,11 @@ def test_numbers_of_a_case_with_tiles() -> None:
 
 
 @pytest.mark.parametrize(
-    ("workers", "wte", "fcw"), [(1, 1, 1), (2, 2, 1), (4, 4, 1), (12, 12, 1), (36, 36, 2), (64, 66, 4)]
+    ("workers", "wte", "fcw"), [(1, 1, 1), (2, 4, 1), (4, 8, 1), (12, 25, 1), (36, 75, 4), (64, 133, 8)]
 )
 def test_tiles_of_gpt2(workers: int, wte: int, fcw: int) -> None:
-    """An operation's share of a sub-batch's products, 0.104 for wte, ten times for each worker."""
-    tiles = expected_tiles(MODELS["gpt2-124m"], "ordered", 1000, workers)
+    """An operation's share of a sub-batch's products, 0.104 for wte, 20 times for each worker."""
+    tiles = expected_tiles(shipped_record("gpt2-124m").model, "ordered", 1000, workers)
     assert (tiles["wte"], tiles["fcw"]) == (wte, fcw)
-    assert set(expected_tiles(MODELS["gpt2-124m"], "tree", 1000, workers).values()) == {1}
-    assert max(expected_tiles(MODELS["gpt2-124m"], "ordered", 3, workers).values()) == min(wte, 3)
+    assert set(expected_tiles(shipped_record("gpt2-124m").model, "tree", 1000, workers).values()) == {1}
+    assert max(expected_tiles(shipped_record("gpt2-124m").model, "ordered", 3, workers).values()) == min(wte, 3)

@@ -4,7 +4,7 @@
 /* A chain may take the 1/CHAIN_PART of a step in which no worker waits. A step of S sub-batches takes S*D/W on W
  * workers, D being the multiplications of one sub-batch, of which a chain of S tiles has S*d/tiles. What the step loses
  * by it for 2 to 64 workers: docs/performance.md. */
-enum { CHAIN_PART = 10 };
+enum { CHAIN_PART = 20 };
 
 /* The parameter by whose rows p is cut: the weight of a matmul. NUM_PARAMETERS: it isn't cut. */
 static enum parameter weight_of(enum parameter p)
@@ -70,6 +70,8 @@ status tiles_check(const model_config *config, int32_t reduction, int32_t reques
 /* A chain of S links keeps at most S tiles busy: more would not help. */
 static int64_t enough_tiles(const model_config *config, enum parameter weight, int sub_batches, int64_t workers)
 {
+    if (workers == 1) /* which never waits for another */
+        return 1;
     const double tiles =
         CHAIN_PART * (double)workers * (double)elements_of(config, weight) / (double)products_of_model(config);
     return tiles < 1 ? 1 : tiles < sub_batches ? (int64_t)tiles : sub_batches;
