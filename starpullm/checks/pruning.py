@@ -117,25 +117,18 @@ def expected_exchanged(shape: Shape, rank: int) -> int:
     return exchanged
 
 
-def expected_tiles(model: ModelConfig, reduction: str, sub_batches: int, workers: int) -> dict[str, int]:
-    """Return the tiles of each weight's gradient: see numerics.md.
-
-    Parameters
-    ----------
-    model
-        Its sizes.
-    reduction, sub_batches, workers
-        Of all ranks.
-    """
+def expected_tiles(model: ModelConfig, case: Case, ranks: int, workers: int) -> dict[str, int]:
+    """Return the tiles of each weight's gradient on so many ranks of so many workers: see design.md."""
     shapes = parameter_shapes(model)
     weights = {name: shapes[name] for name in ("wte", "qkvw", "attprojw", "fcw", "fcprojw")}
+    if case.reduction != "ordered":
+        return dict.fromkeys(weights, 1)
     products = 3 * sum(num_elements(shape) for shape in weights.values())
     tiles = {}
     for name, shape in weights.items():
-        instances = 1 if name == "wte" else model.num_layers
-        enough = 20 * workers * num_elements(shape) // (instances * products)
-        rows = shape[0] if name == "wte" else shape[1]
-        tiles[name] = max(1, min(enough, sub_batches, rows)) if reduction == "ordered" and workers > 1 else 1
+        *_, rows, columns = shape
+        enough = 20 * ranks * workers * rows * columns // products if ranks * workers > 1 else 1
+        tiles[name] = min(case.tiles or max(1, min(enough, ranks * case.sub_batches)), rows)
     return tiles
 
 
@@ -169,8 +162,7 @@ class SharesOfRanks(Check):
         model = find_record(case.record).model
         own = {(task.rank, name) for task in trace for name in _updated(task)}
         owned = Counter(owner for owner, _ in own)
-        workers = len(ranks) * place.runtime.partition.workers
-        tiles = expected_tiles(model, case.reduction, len(ranks) * case.sub_batches, workers)
+        tiles = expected_tiles(model, case, len(ranks), place.runtime.partition.workers)
         shape = Shape(
             layers=model.num_layers,
             sub_batches=case.sub_batches,

@@ -46,7 +46,7 @@ blas_library = click.option(
 
 def placement(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say where a training runs, how gradients are summed and what computes the matmuls."""
-    for option in (blas_library, matmul, scheduler, reduction, sub_batches, partition):  # --help shows the last first
+    for option in reversed((partition, sub_batches, reduction, tiles, scheduler, matmul, blas_library)):
         command = option(command)
     return command
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from starpullm.checks.cases import Case
 from starpullm.checks.pruning import Shape, expected_exchanged, expected_handles, expected_submitted, expected_tiles
 from starpullm.golden.records import shipped_record
 
@@ -56,7 +57,13 @@ def test_numbers_of_a_case_with_tiles() -> None:
 )
 def test_tiles_of_gpt2(workers: int, wte: int, fcw: int) -> None:
     """An operation's share of a sub-batch's products, 0.104 for wte, 20 times for each worker."""
-    tiles = expected_tiles(shipped_record("gpt2-124m").model, "ordered", 1000, workers)
-    assert (tiles["wte"], tiles["fcw"]) == (wte, fcw)
-    assert set(expected_tiles(shipped_record("gpt2-124m").model, "tree", 1000, workers).values()) == {1}
-    assert max(expected_tiles(shipped_record("gpt2-124m").model, "ordered", 3, workers).values()) == min(wte, 3)
+    model = shipped_record("gpt2-124m").model
+
+    def tiles(reduction: str, sub_batches: int, of_each: int = 0) -> dict[str, int]:
+        return expected_tiles(model, Case("", sub_batches, reduction, tiles=of_each), 1, workers)
+
+    many = tiles("ordered", 1000)
+    assert (many["wte"], many["fcw"]) == (wte, fcw)
+    assert tiles("ordered", 3)["wte"] == min(wte, 3)
+    assert set(tiles("ordered", 1000, 7).values()) == {7}
+    assert set(tiles("tree", 1000).values()) == {1}
