@@ -212,6 +212,7 @@ struct starpullm_session_options {
                                complete one is taken; NULL if a checkpoint is given */
     int64_t batch_size, seq_len;   /* of one rank: the whole batch is ranks times batch_size; seq_len at most maxT */
     int64_t sub_batches;           /* of one rank; divides batch_size */
+    int64_t activation_sets;       /* of one rank: so many sub-batches have buffers, and run, at a time; 0: all */
     int32_t reduction;             /* enum starpullm_reduction */
     int32_t weight_gradient_tiles; /* running sums that each weight's gradient is cut into by rows, with the reduction
                                       ordered; 0: by the model, the sub-batches and the workers of all ranks */
@@ -425,6 +426,7 @@ struct starpullm_plan_options {
     struct starpullm_model_config config;
     int64_t batch_size, seq_len; /* of one rank */
     int64_t sub_batches;         /* of one rank; divides batch_size */
+    int64_t activation_sets;     /* as in starpullm_session_options */
     int32_t ranks;
     int32_t reduction; /* STARPULLM_REDUCTION_ORDERED or _TREE; StarPU adds tasks of its own to _REDUX */
     int32_t weight_gradient_tiles, keep_activations; /* as in starpullm_session_options */

@@ -55,6 +55,7 @@ from starpullm.trainer import REDUCTIONS
 @options.repeated(
     "--sub-batches", "sub_batch_counts", type=int, show_default="one per worker", help=options.SUB_BATCHES
 )
+@options.sets
 @options.repeated(
     "--reduction", "reductions", type=click.Choice(REDUCTIONS), default=[REDUCTIONS[0]], help=options.REDUCTION
 )
@@ -147,6 +148,7 @@ def _workloads(run: SimpleNamespace, record: GoldenRecord | None) -> Iterator[Wo
                 sub_batches=sub_batches,
                 reduction=reduction,
                 weight_gradient_tiles=tiles,
+                activation_sets=run.activation_sets,
                 ranks=ranks,
                 iterations=run.iterations,
                 warm_up=run.warm_up,

@@ -31,6 +31,7 @@ _TRAINER_OPTIONS = (
     "batch_size",
     "seq_len",
     "sub_batches",
+    "activation_sets",
     "reduction",
     "weight_gradient_tiles",
     "learning_rate",

@@ -48,6 +48,7 @@ def make_plan(
     reduction: str,
     workers: int = 1,
     weight_gradient_tiles: int = 0,
+    activation_sets: int = 0,
     keep_activations: bool = False,
     steps: int = 1,
 ) -> Plan:
@@ -61,7 +62,12 @@ def make_plan(
     """
     if reduction not in REDUCTIONS[:2]:
         raise InvalidArgumentError(f'reduction: found "{reduction}", expected one of {", ".join(REDUCTIONS[:2])}')
-    sizes = {"batch_size": batch_size, "seq_len": seq_len, "sub_batches": sub_batches}
+    sizes = {
+        "batch_size": batch_size,
+        "seq_len": seq_len,
+        "sub_batches": sub_batches,
+        "activation_sets": activation_sets,
+    }
     counts = {
         "ranks": ranks,
         "steps": steps,

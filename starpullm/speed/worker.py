@@ -83,6 +83,7 @@ def open_trainer(workload: Workload, checkpoint: Path, comm: Comm | None, *, tra
             batch_size=workload.batch_size // workload.ranks,
             seq_len=workload.seq_len,
             sub_batches=workload.sub_batches,
+            activation_sets=workload.activation_sets,
             reduction=workload.reduction,
             weight_gradient_tiles=workload.weight_gradient_tiles,
             trace=trace,

@@ -2,7 +2,10 @@
  *
  * Without keep_activations, a tensor that is needed inside one block only has one buffer for all blocks: in the forward
  * pass preatt, attproj and fcproj, which the backward pass doesn't read; in the backward pass every gradient inside a
- * block. This includes residual3's: a block has read it before that of the block below is written. */
+ * block. This includes residual3's: a block has read it before that of the block below is written.
+ *
+ * With fewer activation sets than sub-batches, sub-batch s of a rank has the buffers of set s modulo their number. Only
+ * the gradient of encoded isn't in a set: the encoder's backward passes come after those of all sub-batches. */
 #include "data/handles.h"
 
 #include <stdio.h>
@@ -18,9 +21,10 @@ enum {
     NUM_ROWS
 };
 
-enum owner { OWNED_BY_UPDATER, OWNED_BY_HOME_OF_PART, OWNED_BY_RANK_OF_PART, OWNED_BY_RANK_0 };
+enum owner { OWNED_BY_UPDATER, OWNED_BY_HOME_OF_PART, OWNED_BY_RANK_OF_SET, OWNED_BY_RANK_OF_PART, OWNED_BY_RANK_0 };
 
-/* A tensor's handles: one for each instance, a layer or a slot, part, a sub-batch or a rank, and tile of rows. */
+/* A tensor's handles: one for each instance, a layer or a slot, part, a sub-batch, a set or a
+ * rank, and tile of rows. */
 struct row {
     const char *group, *tensor;                /* the name: group, tensor, instance, tile, part */
     const char *instance_format, *part_format; /* NULL: the name has no such number */
@@ -104,9 +108,15 @@ static struct row gradient_row(const struct handles_options *o, enum parameter p
     return row;
 }
 
+/* As many as sub-batches: each sub-batch has buffers of its own. */
+static int sets_of_all_ranks(const struct handles_options *o)
+{
+    return o->activation_sets * o->placement->ranks;
+}
+
 static struct row activation_row(const struct handles_options *o, const char *group, enum activation a, bool kept)
 {
-    return (struct row){
+    struct row row = {
         .group = group,
         .tensor = activation_name(a),
         .instance_format = kept && activation_layered(a) ? "[%d]" : NULL,
@@ -119,6 +129,21 @@ static struct row activation_row(const struct handles_options *o, const char *gr
         .elements = tensor_elements(activation_shape(&o->config, a, o->sub_batch_size, o->seq_len)),
         .element_size = sizeof(float),
     };
+    if (sets_of_all_ranks(o) < row.parts) {
+        row.parts = sets_of_all_ranks(o);
+        row.owner = OWNED_BY_RANK_OF_SET;
+        row.part_format = "~%d";
+    }
+    return row;
+}
+
+static struct row encoded_gradient_row(const struct handles_options *o)
+{
+    struct row row = activation_row(o, "activation_grads/", ACT_ENCODED, true);
+    row.parts = o->placement->sub_batches;
+    row.owner = OWNED_BY_HOME_OF_PART;
+    row.part_format = "#%d";
+    return row;
 }
 
 /* One buffer of 1/(B*T), B being the whole batch, for all sub-batches of a rank. */
@@ -179,6 +204,7 @@ static status make_table(struct handles *handles)
             rows[ROW_ACTIVATION_GRADS + a] =
                 activation_row(o, "activation_grads/", a, handles_activation_grad_kept(handles, a));
     }
+    rows[ROW_ACTIVATION_GRADS + ACT_ENCODED] = encoded_gradient_row(o);
     rows[ROW_ACTIVATION_GRADS + ACT_LOSSES] = loss_gradient_row(o);
     rows[ROW_INPUTS] = tokens_row(o, "inputs");
     rows[ROW_TARGETS] = tokens_row(o, "targets");
@@ -205,6 +231,8 @@ static int owner_in(const struct handles *handles, int r, int instance, int part
         return owner_of(placement, r % NUM_PARAMETERS, instance);
     case OWNED_BY_HOME_OF_PART:
         return home_of(placement, part);
+    case OWNED_BY_RANK_OF_SET:
+        return part / handles->options.activation_sets;
     case OWNED_BY_RANK_OF_PART:
         return part;
     default:
@@ -389,17 +417,33 @@ struct data *handles_gradient(const struct handles *handles, enum parameter p, i
     return find_tile(handles, ROW_PARAMETERS + STARPULLM_GRADS * NUM_PARAMETERS + (int)p, layer, index, tile);
 }
 
+/* The part of a row that a sub-batch has. */
+static int part_of(const struct handles *handles, int r, int sub_batch)
+{
+    const struct placement *placement = handles->options.placement;
+    const int home = home_of(placement, sub_batch), sets = handles->options.activation_sets;
+    switch (handles->rows[r].owner) {
+    case OWNED_BY_RANK_OF_SET:
+        return home * sets + sub_batch % (placement->sub_batches / placement->ranks) % sets;
+    case OWNED_BY_RANK_OF_PART:
+        return home;
+    default:
+        return sub_batch;
+    }
+}
+
 struct data *handles_activation(const struct handles *handles, enum activation a, int layer, int sub_batch)
 {
-    return find(handles, ROW_ACTIVATIONS + (int)a, layer, sub_batch);
+    const int r = ROW_ACTIVATIONS + (int)a;
+    return find(handles, r, layer, part_of(handles, r, sub_batch));
 }
 
 struct data *handles_activation_grad(const struct handles *handles, enum activation a, int layer, int sub_batch)
 {
     if (!handles_has_activation_grad(a))
         return NULL;
-    const int part = a == ACT_LOSSES ? home_of(handles->options.placement, sub_batch) : sub_batch;
-    return find(handles, ROW_ACTIVATION_GRADS + (int)a, layer, part);
+    const int r = ROW_ACTIVATION_GRADS + (int)a;
+    return find(handles, r, layer, part_of(handles, r, sub_batch));
 }
 
 struct data *handles_inputs(const struct handles *handles, int slot, int sub_batch)

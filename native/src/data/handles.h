@@ -20,6 +20,7 @@ struct handles_options {
     const struct tiles *tiles; /* of the gradients; must stay */
     int slots;                 /* iterations in flight: each has tokens and a mean loss of its own */
     int64_t first_tag;         /* of transfers: a handle's id is added */
+    int activation_sets;       /* of each rank: buffers for the activations of so many sub-batches */
     bool keep_activations;     /* no activation and no activation gradient shares a buffer with another layer's */
     bool on_paper;             /* all ranks' handles are here, as names alone: for a plan of tasks */
 };
@@ -37,7 +38,7 @@ struct data *handles_parameter(const struct handles *handles, enum starpullm_gro
  * sub-batch, with `redux` one. */
 struct data *handles_gradient(const struct handles *handles, enum parameter p, int layer, int index, int tile);
 
-/* (B/S, T, …) of one sub-batch, on its home rank. */
+/* (B/S, T, …) of one sub-batch, on its home rank; with fewer sets than sub-batches, several of them share it. */
 struct data *handles_activation(const struct handles *handles, enum activation a, int layer, int sub_batch);
 
 /* Its gradient, of the same shape. NULL for the tensors without one (means, rstds, probs). The gradient of losses is

@@ -10,8 +10,9 @@
 struct graph_options {
     const struct handles *handles;
     model_config config;
-    size_t B, T;     /* of one sub-batch */
-    int sub_batches; /* of all ranks */
+    size_t B, T;         /* of one sub-batch */
+    int sub_batches;     /* of all ranks */
+    int activation_sets; /* of each rank */
     const struct placement *placement;
     enum starpullm_reduction reduction;
     struct tiles tiles; /* of the gradients */

@@ -29,6 +29,7 @@ static status check_options(const struct starpullm_plan_options *o)
     TRY(check_number("seq_len", o->seq_len, 1, o->config.max_seq_len));
     TRY(check_number("ranks", o->ranks, 1, INT32_MAX));
     TRY(check_number("sub_batches", o->sub_batches, 1, INT32_MAX / o->ranks));
+    TRY(check_number("activation_sets", o->activation_sets, 0, o->sub_batches));
     TRY(check_number("reduction", o->reduction, STARPULLM_REDUCTION_ORDERED, STARPULLM_REDUCTION_TREE));
     TRY(check_number("steps", o->steps, 1, INT32_MAX));
     TRY(check_number("workers", o->workers, 1, INT32_MAX));
@@ -62,6 +63,7 @@ static status write_plan(struct starpullm_plan *plan, const struct starpullm_pla
                                     .B = (size_t)(o->batch_size / o->sub_batches),
                                     .T = (size_t)o->seq_len,
                                     .sub_batches = (int)o->sub_batches * o->ranks,
+                                    .activation_sets = (int)(o->activation_sets ? o->activation_sets : o->sub_batches),
                                     .placement = &plan->placement,
                                     .reduction = (enum starpullm_reduction)o->reduction};
     graph->tiles = tiles_choose(&o->config, graph->reduction, graph->sub_batches, (int64_t)o->workers * o->ranks,
@@ -74,6 +76,7 @@ static status write_plan(struct starpullm_plan *plan, const struct starpullm_pla
         .reduction = graph->reduction,
         .tiles = &graph->tiles,
         .slots = SLOTS,
+        .activation_sets = graph->activation_sets,
         .keep_activations = o->keep_activations != 0,
         .on_paper = true,
     };

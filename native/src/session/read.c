@@ -68,11 +68,16 @@ static status check_kept(const struct starpullm_session *session, int32_t group,
 {
     const bool kept = group == STARPULLM_ACTIVATIONS ? handles_activation_kept(session->handles, index)
                                                      : handles_activation_grad_kept(session->handles, index);
+    const char *name = group == STARPULLM_ACTIVATIONS ? "activations" : "activation_grads";
+    if (session->graph.activation_sets < session->graph.sub_batches / session->placement.ranks)
+        return fail(STARPULLM_INVALID_STATE,
+                    "%s/%s: its sub-batches share buffers, expected as many activation sets as sub-batches to read it",
+                    name, activation_name(index));
     if (kept)
         return STARPULLM_OK;
     return fail(STARPULLM_INVALID_STATE,
-                "%s/%s: its layers share one buffer, expected a session with keep_activations to read it",
-                group == STARPULLM_ACTIVATIONS ? "activations" : "activation_grads", activation_name(index));
+                "%s/%s: its layers share one buffer, expected a session with keep_activations to read it", name,
+                activation_name(index));
 }
 
 /* The sub-batches of a batch are stored one after the other, each in a buffer of its own. */

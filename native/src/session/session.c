@@ -34,6 +34,7 @@ static status create_handles(struct starpullm_session *session, const struct sta
         .tiles = &graph->tiles,
         .slots = options->steps_in_flight,
         .first_tag = first_tag,
+        .activation_sets = graph->activation_sets,
         .keep_activations = options->keep_activations != 0,
     };
     fenv_t environment;
@@ -91,6 +92,7 @@ static status open_model(struct starpullm_session *session, const struct starpul
     graph->B = (size_t)(options->batch_size / options->sub_batches);
     graph->T = (size_t)options->seq_len;
     graph->sub_batches = (int)options->sub_batches * layout->ranks;
+    graph->activation_sets = (int)(options->activation_sets ? options->activation_sets : options->sub_batches);
     graph->placement = &session->placement;
     graph->reduction = (enum starpullm_reduction)options->reduction;
     graph->tiles = tiles_choose(&graph->config, graph->reduction, graph->sub_batches, layout->all_workers,
