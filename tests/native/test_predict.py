@@ -16,6 +16,7 @@ from starpullm.checks.transfers import Sent, required_messages
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.data.models import MODELS
 from starpullm.files.model import ModelConfig
+from starpullm.golden.records import shipped_record
 from starpullm.predict.costs import matmul_operations
 from starpullm.predict.graph import work_of
 from starpullm.predict.measure import same_tasks
@@ -68,6 +69,22 @@ def test_operations_and_messages_of_a_plan(reduction: str, ranks: int) -> None:
         sizes_to = np.bincount(work.rank[mine], work.bytes[mine]).tolist()
         sent.append(Sent(int(mine.sum()), {to: int(size) for to, size in enumerate(sizes_to) if size}))
     assert sent == required_messages(plan.trace, dict(enumerate(plan.owners.tolist())), ranks)
+
+
+@pytest.mark.parametrize(("sub_batches", "sets", "ranks"), [(8, 1, 1), (8, 3, 1), (4, 2, 2)])
+def test_bytes_of_activation_sets(sub_batches: int, sets: int, ranks: int) -> None:
+    """Activations take sets / sub-batches of what they take with all; encoded's gradient is none of them."""
+    options: dict[str, Any] = {"batch_size": sub_batches, "seq_len": 256, "sub_batches": sub_batches, "ranks": ranks}
+
+    def bytes_of(**sets: int) -> tuple[int, int]:
+        handles = make_plan(shipped_record("gpt2-124m").model, **options, reduction="ordered", **sets).trace.handles
+        activations = {h.name: h.bytes for h in handles if h.name.startswith("activation")}
+        kept = [size for name, size in activations.items() if "grads/encoded" in name or "grads/losses" in name]
+        return sum(kept), sum(activations.values()) - sum(kept)
+
+    kept, of_all = bytes_of()
+    assert bytes_of(activation_sets=sets) == (kept, of_all * sets // sub_batches)
+    assert kept < 0.02 * of_all
 
 
 def sleeping_steps(directory: str, workers: int, layers: int) -> list[float]:
