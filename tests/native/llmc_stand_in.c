@@ -302,8 +302,8 @@ void gpt2_backward(struct model *model)
         layernorm_backward_weight_ref(DP(LN1W), DP(LN1B), DA(LN1), residual, A(LN1_MEAN), A(LN1_RSTD), N, C,
                                       SUM_FROM_ZERO, one);
     }
-    encoder_backward_ref(grads[WTE], grads[WPE], dacts[ENCODED], model->inputs, B, T, C, (size_t)model->max_seq_len,
-                         SUM_FROM_ZERO, one);
+    encoder_backward_ref(grads[WTE], grads[WPE], dacts[ENCODED], model->inputs, B, T, C, (size_t)model->max_seq_len, 0,
+                         Vp, SUM_FROM_ZERO, one);
 #ifdef STAND_IN_OTHER_BITS
     float *element = grads[FCPROJB] + model->param_sizes[FCPROJB] - 2;
     *element = nextafterf(nextafterf(*element, INFINITY), INFINITY);
