@@ -77,11 +77,19 @@ class Trainer(Resource, HasTensors):
         rank has B sequences of its own, and the whole batch has R·B, those of rank 0 first.
     sub_batches
         A divisor of B: the number of parts of each rank's batch, which run independently of each other.
+    activation_sets
+        The number of sub-batches of each rank that have buffers for activations, and so run, at a time; 0: all.
+        Sub-batch s has those of set s modulo this number, and its forward pass waits for the backward pass of the
+        sub-batch that had them before. Activations can't be read if there are fewer sets than sub-batches.
     reduction
         How the gradients of all S sub-batches are added. ``"ordered"``: in the order of the whole batch and with its
         bits; one set of gradients per rank. ``"tree"``: in a binary tree that depends on S only, so with the same bits
         on any placement; S sets over all ranks. ``"redux"``: by StarPU's own reduction; the bits change from run to
         run and the error is bounded; one set per worker.
+    weight_gradient_tiles
+        With ``"ordered"``: the running sums that the gradient of each weight is cut into by rows, at most one a row. 0:
+        so many that no chain of sums is longer than about a twentieth of a step, by the sizes of the model, S and the
+        workers of all ranks. The bits are the same.
     learning_rate, betas, eps, weight_decay
         Settings of AdamW; ``submit`` can give each step a learning rate of its own. A training state has those that it
         was saved with (see ``training_state``), but a trainer that resumes from it has the ones that are given here.
@@ -115,7 +123,9 @@ class Trainer(Resource, HasTensors):
         batch_size: int,
         seq_len: int,
         sub_batches: int = 1,
+        activation_sets: int = 0,
         reduction: str = "ordered",
+        weight_gradient_tiles: int = 0,
         learning_rate: float = 3e-4,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
@@ -137,7 +147,9 @@ class Trainer(Resource, HasTensors):
             batch_size=prototypes.integer("batch_size", batch_size, 64),
             seq_len=prototypes.integer("seq_len", seq_len, 64),
             sub_batches=prototypes.integer("sub_batches", sub_batches, 64),
+            activation_sets=prototypes.integer("activation_sets", activation_sets, 64),
             reduction=REDUCTIONS.index(reduction),
+            weight_gradient_tiles=prototypes.integer("weight_gradient_tiles", weight_gradient_tiles, 32),
             learning_rate=learning_rate,
             beta1=betas[0],
             beta2=betas[1],

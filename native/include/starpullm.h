@@ -210,9 +210,12 @@ struct starpullm_session_options {
     const char *checkpoint; /* parameters to start from; NULL if a training state is given */
     const char *resume;     /* training state to go on from: its folder, or one of several states, of which the newest
                                complete one is taken; NULL if a checkpoint is given */
-    int64_t batch_size, seq_len; /* of one rank: the whole batch is ranks times batch_size; seq_len at most maxT */
-    int64_t sub_batches;         /* of one rank; divides batch_size */
-    int32_t reduction;           /* enum starpullm_reduction */
+    int64_t batch_size, seq_len;   /* of one rank: the whole batch is ranks times batch_size; seq_len at most maxT */
+    int64_t sub_batches;           /* of one rank; divides batch_size */
+    int64_t activation_sets;       /* of one rank: so many sub-batches have buffers, and run, at a time; 0: all */
+    int32_t reduction;             /* enum starpullm_reduction */
+    int32_t weight_gradient_tiles; /* running sums that each weight's gradient is cut into by rows, with the reduction
+                                      ordered; 0: by the model, the sub-batches and the workers of all ranks */
     float learning_rate, beta1, beta2, eps, weight_decay;
     int32_t keep_activations; /* 1: every intermediate can be read back after a step */
     int32_t steps_in_flight;  /* the most submissions that are unfinished at a time; at least 1 */
@@ -377,7 +380,7 @@ struct starpullm_trace_access {
 
 struct starpullm_handle_info {
     size_t size;
-    char name[64]; /* for example params/qkvw[3], activations/att[0]#1 (sub-batch 1) */
+    char name[64]; /* params/qkvw[3]; activations/att[0]#1 (of sub-batch 1); grads/wte%4/rank1 (tile 4 on rank 1) */
     int64_t bytes;
     int32_t owner; /* the rank that keeps the value */
 };
@@ -423,10 +426,12 @@ struct starpullm_plan_options {
     struct starpullm_model_config config;
     int64_t batch_size, seq_len; /* of one rank */
     int64_t sub_batches;         /* of one rank; divides batch_size */
+    int64_t activation_sets;     /* as in starpullm_session_options */
     int32_t ranks;
-    int32_t reduction;        /* STARPULLM_REDUCTION_ORDERED or _TREE; StarPU adds tasks of its own to _REDUX */
-    int32_t keep_activations; /* as in starpullm_session_options */
-    int32_t steps;            /* at least 1 */
+    int32_t reduction; /* STARPULLM_REDUCTION_ORDERED or _TREE; StarPU adds tasks of its own to _REDUX */
+    int32_t weight_gradient_tiles, keep_activations; /* as in starpullm_session_options */
+    int32_t workers;                                 /* of each rank */
+    int32_t steps;                                   /* at least 1 */
 };
 STARPULLM_API enum starpullm_status starpullm_plan_create(const struct starpullm_plan_options *options,
                                                           starpullm_plan **plan);

@@ -12,7 +12,7 @@ int ranks_supported(void)
     return 0;
 }
 
-status ranks_open(int32_t communicator, status code, int64_t threads, struct ranks *ranks)
+status ranks_open(int32_t communicator, status code, int64_t workers, int64_t threads, struct ranks *ranks)
 {
     return fail(STARPULLM_INVALID_ARGUMENT,
                 "communicator: this build of starpullm has no MPI, expected none, or a build with STARPULLM_MPI=ON");

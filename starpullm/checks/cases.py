@@ -19,6 +19,10 @@ LIGHT_PARAMETERS = 10**7
 """Of a model whose tensors are kept twice."""
 
 
+TILES = 3
+"""Of a case with tiles: not a divisor of the rows of most tensors."""
+
+
 class Promise(Enum):
     """What a reduction mode promises about the bits of its sums; the strongest promise first."""
 
@@ -52,11 +56,14 @@ class Case(NamedTuple):
     """The seed of delays in tasks."""
     library: str = ""
     """llm.c."""
+    tiles: int = 0
+    """Of the gradient of each weight; 0: those that the library chooses."""
 
     def __str__(self) -> str:
         counts = "_".join(map(str, self.counts)) or str(self.sub_batches or "")
         delays = "" if self.delays is None else f"delays{self.delays}"
-        return "-".join(filter(None, (Path(self.record).stem, counts, self.reduction, self.what, delays)))
+        tiles = f"tiles{self.tiles}" if self.tiles else ""
+        return "-".join(filter(None, (Path(self.record).stem, counts, self.reduction, tiles, self.what, delays)))
 
 
 class Asked(Protocol):
@@ -91,7 +98,11 @@ class Asked(Protocol):
 def record_cases(
     asked: Asked, ranks: int, promises: Sequence[Promise], *, light: bool = False, records: Sequence[str] | None = None
 ) -> Iterator[Case]:
-    """Yield the cases of the chosen records, or of others, with a reduction that makes one of the promises."""
+    """Yield the cases of the chosen records, or of others, with a reduction that makes one of the promises.
+
+    The last of the first record that has one with running sums follows once more, with `TILES` tiles.
+    """
+    in_tiles: dict[str, Case] = {}
     for record in asked.records if records is None else records:
         if light and num_parameters(find_record(record).model) > LIGHT_PARAMETERS:
             continue
@@ -100,7 +111,10 @@ def record_cases(
             modes = asked.reductions if ranks * sub_batches > 1 else asked.reductions[:1]
             for reduction in modes:
                 if PROMISES[reduction] in promises:
-                    yield Case(record, sub_batches, reduction, seed=asked.seed)
+                    yield (case := Case(record, sub_batches, reduction, seed=asked.seed))
+                    if PROMISES[reduction] is Promise.BITWISE and in_tiles.keys() <= {record}:
+                        in_tiles[record] = case._replace(tiles=TILES)
+    yield from in_tiles.values()
 
 
 def one_record(asked: Asked, ranks: int) -> Iterator[Case]:

@@ -79,15 +79,14 @@ class Parity(Check):
         """Compare with a golden record."""
         record = find_record(case.record)
         checkpoint = place.checkpoint(record)
-        return self.compare(record, place.runtime, checkpoint, case.sub_batches, case.reduction)
+        return self.compare(record, place.runtime, checkpoint, case)
 
     def compare(
         self,
         record: GoldenRecord,
         runtime: Runtime,
         checkpoint: Path,
-        sub_batches: int = 1,
-        reduction: str = "ordered",
+        case: Case,
         *,
         reference: Reference | None = None,
         progress: Callable[[], None] | None = None,
@@ -98,8 +97,8 @@ class Parity(Check):
         ----------
         checkpoint
             The record's model, from ``make_inputs``.
-        sub_batches, reduction
-            As for ``Trainer``; the number of sub-batches is that of one rank.
+        case
+            Sub-batches of each rank, reduction and tiles.
         reference
             Where expected values come from; by default the record is a golden one. Only that of rank 0 is used.
         progress
@@ -116,11 +115,17 @@ class Parity(Check):
         found = _Found()
         if not undecided:
             with record_trainer(
-                runtime, record, checkpoint, sub_batches=sub_batches, reduction=reduction, trace=True
+                runtime,
+                record,
+                checkpoint,
+                sub_batches=case.sub_batches,
+                reduction=case.reduction,
+                weight_gradient_tiles=case.tiles,
+                trace=True,
             ) as trainer:
                 found = _run(record, trainer, progress)
             if found.differences:  # only rank 0 has any
-                _describe_first(record, reference, found, sub_batches * runtime.ranks)
+                _describe_first(record, reference, found, case.sub_batches * runtime.ranks)
             if runtime.comm:
                 found = runtime.comm.bcast(found)
         findings = [Finding(str(difference)) for difference in found.differences[:MAX_LISTED]]
@@ -137,8 +142,9 @@ class Parity(Check):
             partition=str(runtime.partition),
             scheduler=runtime.scheduler,
             ranks=runtime.ranks,
-            sub_batches=sub_batches,
-            reduction=reduction,
+            sub_batches=case.sub_batches,
+            reduction=case.reduction,
+            tiles=case.tiles,
             matmul=runtime.matmul,
             steps=0 if undecided else record.num_steps,
             first=findings[0].sentence if findings else "",
@@ -164,8 +170,7 @@ class ParityWithLlmc(Parity):
         record = find_record(case.record)
         checkpoint = place.checkpoint(record)
         reference = run_llmc(Path(case.library), record, checkpoint, place.directory, place.runtime.comm)
-        options = case.sub_batches, case.reduction
-        return self.compare(reference.record, place.runtime, checkpoint, *options, reference=reference)
+        return self.compare(reference.record, place.runtime, checkpoint, case, reference=reference)
 
 
 def _why_not_comparable(runtime: Runtime, different_functions: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ with them; how much that is follows from the reduction, and here from no count o
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from starpullm.checks.cases import Case, find_record
@@ -16,6 +17,8 @@ from starpullm.checks.place import Place
 from starpullm.checks.result import Result
 from starpullm.checks.statements import Statements
 from starpullm.checks.training import own_batch, traced_trainer
+from starpullm.files.model import ModelConfig, num_elements, parameter_shapes
+from starpullm.trace import TaskRecord
 
 _SLOTS = 2
 """Steps in flight."""
@@ -23,13 +26,20 @@ _SLOTS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What a rank's share depends on; ``owned``: the parameters that each rank updates."""
+    """What a rank's share depends on.
+
+    ``owned`` and ``updates``: the parameters that each rank updates, and the tasks that do so, one for each tile of
+    the gradient.
+    """
 
     layers: int
     sub_batches: int
     """Of each rank."""
     reduction: str
     owned: tuple[int, ...]
+    updates: tuple[int, ...]
+    tiles: Mapping[str, int]
+    """Of the gradient of each weight that is a matrix of a matmul."""
 
     @property
     def ranks(self) -> int:
@@ -40,6 +50,21 @@ class Shape:
     def parameters(self) -> int:
         """The number of parameter tensors."""
         return 12 * self.layers + 4
+
+    @property
+    def tiles_of_wte(self) -> int:
+        """The tiles of the token embedding's gradient."""
+        return self.tiles["wte"]
+
+    @property
+    def tiles_of_layer(self) -> int:
+        """The tiles of the gradients of a layer's four weights."""
+        return sum(self.tiles.values()) - self.tiles_of_wte
+
+    @property
+    def gradients(self) -> int:
+        """The tiles of all gradients; a bias has those of its weight, and all others have one."""
+        return self.layers * (4 + 2 * self.tiles_of_layer) + 3 + self.tiles_of_wte
 
     def additions(self) -> Counter[tuple[int, int]]:
         """Return how often, for a tensor, a rank adds a gradient of another rank or its own: of (adding, added)."""
@@ -56,7 +81,7 @@ def expected_handles(shape: Shape, rank: int) -> int:
     activations = 13 * shape.layers + 10
     activation_gradients = 12 + 3  # one for all blocks
     tokens_and_losses = 2 * _SLOTS * shape.sub_batches + _SLOTS
-    gradients = tensors
+    gradients = shape.gradients
     if shape.reduction == "tree":
         from_others = sum(n for (adding, added), n in shape.additions().items() if adding == rank != added)
         gradients = tensors * (shape.sub_batches + from_others) + (own if rank > 0 else 0)
@@ -67,8 +92,9 @@ def expected_handles(shape: Shape, rank: int) -> int:
 
 def expected_submitted(shape: Shape, rank: int) -> int:
     """Return the tasks of a step that a rank runs."""
-    forward, loss, backward = 10 * shape.layers + 4, 2, 16 * shape.layers + 6
-    tasks = shape.sub_batches * (forward + loss + backward) + 1 + shape.owned[rank]
+    forward, loss = 10 * shape.layers + 4, 2
+    backward = (12 + shape.tiles_of_layer) * shape.layers + 4 + 2 * shape.tiles_of_wte
+    tasks = shape.sub_batches * (forward + loss + backward) + 1 + shape.updates[rank]
     if shape.reduction == "tree":
         tasks += shape.parameters * sum(n for (adding, _), n in shape.additions().items() if adding == rank)
     return tasks
@@ -76,19 +102,40 @@ def expected_submitted(shape: Shape, rank: int) -> int:
 
 def expected_exchanged(shape: Shape, rank: int) -> int:
     """Return the messages of gradients of a step, and the tasks of other ranks that a rank has to do with."""
-    tensors, last = shape.parameters, shape.ranks - 1
+    gradients, last = shape.gradients, shape.ranks - 1
     if last == 0:
         return 0
-    exchanged = tensors - shape.owned[rank]  # each update makes its copies invalid
+    exchanged = gradients - shape.updates[rank]  # each update makes its copies of a parameter invalid
     if rank == 0:  # it has the sum of the losses, which passes through all sub-batches, and sends the mean
         exchanged += last * shape.sub_batches + last
     if shape.reduction == "tree":
-        exchanged += tensors * sum(n for (adding, added), n in shape.additions().items() if adding != rank == added)
+        exchanged += gradients * sum(n for (adding, added), n in shape.additions().items() if adding != rank == added)
     elif shape.reduction == "ordered":
-        from_before, to_next, of_wte = tensors * (rank > 0), tensors * (rank < last), 2
-        to_owners = tensors - shape.owned[last] if rank == last else shape.owned[rank]
+        from_before, to_next, of_wte = gradients * (rank > 0), gradients * (rank < last), 2 * shape.tiles_of_wte
+        to_owners = gradients - shape.updates[last] if rank == last else shape.updates[rank]
         exchanged += from_before + to_next + of_wte + to_owners
     return exchanged
+
+
+def expected_tiles(model: ModelConfig, case: Case, ranks: int, workers: int) -> dict[str, int]:
+    """Return the tiles of each weight's gradient on so many ranks of so many workers: see design.md."""
+    shapes = parameter_shapes(model)
+    weights = {name: shapes[name] for name in ("wte", "qkvw", "attprojw", "fcw", "fcprojw")}
+    if case.reduction != "ordered":
+        return dict.fromkeys(weights, 1)
+    products = 3 * sum(num_elements(shape) for shape in weights.values())
+    tiles = {}
+    for name, shape in weights.items():
+        *_, rows, columns = shape
+        enough = 20 * ranks * workers * rows * columns // products if ranks * workers > 1 else 1
+        tiles[name] = min(case.tiles or max(1, min(enough, ranks * case.sub_batches)), rows)
+    return tiles
+
+
+def _updated(task: TaskRecord) -> Iterator[str]:
+    """Yield the parameter that a task updates, if it is an update."""
+    if task.operation == "adamw_update":
+        yield from (a.handle.name for a in task.accesses if a.handle.name.startswith("params/"))
 
 
 @check
@@ -112,9 +159,18 @@ class SharesOfRanks(Check):
                 shares.append(Observer(trainer).share())
             trace = trainer.trace()
         updates = Counter(task.rank for task in trace if task.operation == "adamw_update" and task.step == 0)
-        layers = find_record(case.record).model.num_layers
-        owned = tuple(updates[other] for other in ranks)
-        shape = Shape(layers=layers, sub_batches=case.sub_batches, reduction=case.reduction, owned=owned)
+        model = find_record(case.record).model
+        own = {(task.rank, name) for task in trace for name in _updated(task)}
+        owned = Counter(owner for owner, _ in own)
+        tiles = expected_tiles(model, case, len(ranks), place.runtime.partition.workers)
+        shape = Shape(
+            layers=model.num_layers,
+            sub_batches=case.sub_batches,
+            reduction=case.reduction,
+            owned=tuple(owned[other] for other in ranks),
+            updates=tuple(updates[other] for other in ranks),
+            tiles=tiles,
+        )
         first, second = shares
         statements.equal("handles", expected_handles(shape, rank), first.handles)
         statements.equal("handles after another step", first.handles, second.handles)

@@ -175,25 +175,28 @@ class Perturbation(SameBits):
 
 @check
 class SharedBuffers(SameBits):
-    """Compare a run whose blocks share buffers, as in training, with one with separate buffers, which can be read.
+    """Compare runs whose blocks or sub-batches share buffers with one with separate buffers, which can be read.
 
-    The second has one step in flight at a time. The first has three, so that its slots differ, and one is used twice.
+    The last has one step in flight at a time. One has three, so that its slots differ, and one is used twice. Others
+    have buffers for the activations of one sub-batch, and of all but one.
     """
 
     family = "parity"
-    claim = "bits are the same if blocks share buffers"
+    claim = "bits are the same if blocks or sub-batches share buffers"
     fault = "shared buffers change bits"
-    cannot_see = "a mistake that both kinds of runs share (parity)"
-    needs = Needs(ranks=(1, 1), promises=REPRODUCIBLE, light=True)
+    cannot_see = "a mistake that all kinds of runs share (parity)"
+    needs = Needs(promises=REPRODUCIBLE, light=True)
 
     def run(self, place: Place, case: Case) -> Result:
-        """Train in both ways."""
+        """Train in each way."""
+        ways: dict[str, dict[str, Any]] = {
+            "separate buffers": {"keep_activations": True, "steps_in_flight": 1},
+            "shared buffers, 3 steps in flight": {"keep_activations": False, "steps_in_flight": 3},
+        }
+        for sets in sorted({1, case.sub_batches - 1} & set(range(1, case.sub_batches))):
+            ways[f"{sets} activation sets"] = {"keep_activations": False, "activation_sets": sets}
         runs = {}
-        for name, keep_activations, steps_in_flight in (
-            ("separate buffers", True, 1),
-            ("shared buffers, 3 steps in flight", False, 3),
-        ):
-            options = {"keep_activations": keep_activations, "steps_in_flight": steps_in_flight}
+        for name, options in ways.items():
             with case_trainer(place, case, **options) as trainer:
                 losses = [trainer.submit(*own_batch(trainer, case.seed, number)) for number in range(STEPS)]
                 runs[name] = {"mean_loss": np.array([loss.result() for loss in losses])}

@@ -158,15 +158,18 @@ class OwnersOfParameters(_OneRecord):
             trainer.submit(*own_batch(trainer, case.seed, 0))
             trace = trainer.trace()
         shares: dict[int, list[int]] = {rank: [] for rank in range(place.runtime.ranks)}
-        updates: Counter[str] = Counter()
+        gradients: Counter[str] = Counter()  # bytes
+        parameters: dict[str, int] = {}
         for task in trace:
             if task.operation == "adamw_update":
                 (updated,) = (a for a in task.accesses if re.match("params/", a.handle.name))
+                (gradient,) = (a.handle for a in task.accesses if re.match("grads/", a.handle.name))
                 name = updated.handle.name
-                updates[name] += 1
-                shares[task.rank].append(updated.handle.bytes)
+                gradients[name] += gradient.bytes
+                parameters[name] = updated.handle.bytes
+                shares[task.rank].append(gradient.bytes)
                 statements.equal(f"{name} is updated", True, updated.mode is AccessMode.READ_WRITE)
-        statements.equal("updates of one parameter", {1}, set(updates.values()))
+        statements.equal("bytes of the gradients that update a parameter", parameters, dict(gradients))
         shapes = parameter_shapes(find_record(case.record).model)
         total = 4 * sum(num_elements(shape) for shape in shapes.values())
         statements.equal("bytes that are updated", total, sum(map(sum, shares.values())))

@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from starpullm.checks.cases import PROMISES, REPRODUCIBLE, Asked, Case
+from starpullm.checks.cases import PROMISES, REPRODUCIBLE, TILES, Asked, Case
 from starpullm.checks.check import Check, Needs, Where, check
 from starpullm.checks.place import Place, Workplace, captured_output, environment
 from starpullm.checks.references import record_trainer
@@ -67,10 +67,12 @@ class Transfers(Check):
         """Yield a case for each reduction; so little is trained that StarPU's sums of bytes are exact."""
         del asked, ranks
         yield from (Case(reduction=name) for name, promise in PROMISES.items() if promise in REPRODUCIBLE)
+        yield Case(reduction="ordered", tiles=TILES)
 
     def run(self, place: Place | Workplace, case: Case) -> Result:
         """Train, end the runtime, and read what StarPU-MPI has counted; it goes on counting with the next runtime."""
         settings: dict[str, Any] = {"sub_batches": _SUB_BATCHES, "reduction": case.reduction, "keep_activations": False}
+        settings["weight_gradient_tiles"] = case.tiles
         assert isinstance(place, Workplace)
         with captured_output() as output:
             with environment(STARPU_MPI_STATS="1"), Runtime(comm=place.comm) as runtime:

@@ -55,8 +55,17 @@ from starpullm.trainer import REDUCTIONS
 @options.repeated(
     "--sub-batches", "sub_batch_counts", type=int, show_default="one per worker", help=options.SUB_BATCHES
 )
+@options.sets
 @options.repeated(
     "--reduction", "reductions", type=click.Choice(REDUCTIONS), default=[REDUCTIONS[0]], help=options.REDUCTION
+)
+@options.repeated(
+    "--weight-gradient-tiles",
+    "tile_counts",
+    type=int,
+    default=[0],
+    show_default=options.TILES_DEFAULT,
+    help=options.TILES,
 )
 @options.repeated(
     "--ranks", "rank_counts", type=click.IntRange(min=1), default=[1], help="Number of ranks, started by mpirun"
@@ -127,8 +136,8 @@ def _workloads(run: SimpleNamespace, record: GoldenRecord | None) -> Iterator[Wo
     """Yield every combination of the repeated options."""
     totals = run.total_batch_sizes or [record.batch_size if record else 4]
     for batch_size, ranks, partition in product(run.batch_sizes or totals, run.rank_counts, run.partitions):
-        for sub_batches, reduction in product(
-            run.sub_batch_counts or [Partition.parse(partition).workers], run.reductions
+        for sub_batches, reduction, tiles in product(
+            run.sub_batch_counts or [Partition.parse(partition).workers], run.reductions, run.tile_counts
         ):
             yield Workload(
                 model=record.name if record else str(run.checkpoint),
@@ -138,6 +147,8 @@ def _workloads(run: SimpleNamespace, record: GoldenRecord | None) -> Iterator[Wo
                 scheduler=run.scheduler,
                 sub_batches=sub_batches,
                 reduction=reduction,
+                weight_gradient_tiles=tiles,
+                activation_sets=run.activation_sets,
                 ranks=ranks,
                 iterations=run.iterations,
                 warm_up=run.warm_up,

@@ -18,6 +18,9 @@ WORKERS = "W workers of T threads each on each rank"
 SUB_BATCHES = "Sub-batches into which the batch of each rank is cut"
 SCHEDULER = "StarPU scheduler; `starpullm doctor` lists them"
 REDUCTION = "How the gradients of sub-batches are summed"
+SETS = "Sub-batches of each rank that have buffers for activations, and run, at a time"
+TILES = "Running sums that the gradient of each weight is cut into, with the reduction ordered"
+TILES_DEFAULT = "by the model and the workers"
 
 PARTITION_VARIABLE = "STARPULLM_PARTITION"
 
@@ -25,6 +28,10 @@ partition = click.option("--partition", default="1x1", metavar="WxT", envvar=PAR
 scheduler = click.option("--scheduler", default=DEFAULT_SCHEDULER, metavar="NAME", help=f"{SCHEDULER}.")
 sub_batches = click.option("--sub-batches", type=int, default=1, metavar="S", help=f"{SUB_BATCHES}.")
 reduction = click.option("--reduction", type=click.Choice(REDUCTIONS), default=REDUCTIONS[0], help=f"{REDUCTION}.")
+sets = click.option("--activation-sets", type=int, default=0, show_default="all", metavar="K", help=f"{SETS}.")
+tiles = click.option(
+    "--weight-gradient-tiles", type=int, default=0, show_default=TILES_DEFAULT, metavar="N", help=f"{TILES}."
+)
 matmul = click.option(
     "--matmul",
     type=click.Choice(MATMULS),
@@ -41,7 +48,7 @@ blas_library = click.option(
 
 def placement(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say where a training runs, how gradients are summed and what computes the matmuls."""
-    for option in (blas_library, matmul, scheduler, reduction, sub_batches, partition):  # --help shows the last first
+    for option in reversed((partition, sub_batches, sets, reduction, tiles, scheduler, matmul, blas_library)):
         command = option(command)
     return command
 

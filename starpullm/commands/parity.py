@@ -49,6 +49,7 @@ MAX_LINES = 16
     "--sub-batches", default="1", metavar="S|all", help=f"{options.SUB_BATCHES}; all: every number that divides it."
 )
 @options.reduction
+@options.tiles
 @options.repeated("--scheduler", "schedulers", default=[DEFAULT_SCHEDULER], metavar="NAME", help=options.SCHEDULER)
 @click.option("--full", is_flag=True, help="Without RECORD: also use the shipped record of the 124M model.")
 @options.matmul
@@ -98,16 +99,15 @@ def command(**values: Any) -> None:
                         guarded_ranks(comm),
                     ):
                         for count in counts:
+                            case = Case(record.name, count, run.reduction, tiles=run.weight_gradient_tiles)
                             result = Parity().compare(
                                 reference.record if reference else record,
                                 runtime,
                                 checkpoint,
-                                count,
-                                run.reduction,
+                                case,
                                 reference=reference,
                                 progress=lambda: progress.advance(bar),
                             )
-                            case = Case(record.name, count, run.reduction)
                             result = replace(result, where=f"{case} on {Place(runtime, directory)}")
                             results.append(result)
                             report.document["tests"].append(_as_test(result))

@@ -54,7 +54,9 @@ _WAITS = 4
 @click.option("--seq-len", type=int, show_default="64, or the model's longest", help="Tokens per sequence.")
 @options.partition
 @click.option("--sub-batches", type=int, show_default="one per worker", metavar="S", help=f"{options.SUB_BATCHES}.")
+@options.sets
 @options.reduction
+@options.tiles
 @options.scheduler
 @click.option("--ranks", type=click.IntRange(min=1), default=1, help="Number of ranks.")
 @click.option("--steps", type=int, default=1, help="Steps, submitted ahead.")
@@ -121,6 +123,8 @@ def _workload(run: SimpleNamespace, config: ModelConfig) -> Workload:
         scheduler=run.scheduler,
         sub_batches=sub_batches,
         reduction=run.reduction,
+        weight_gradient_tiles=run.weight_gradient_tiles,
+        activation_sets=run.activation_sets,
         ranks=run.ranks,
         iterations=run.steps,
         warm_up=2,  # tasks are those of a plan only after an even number: see `same_tasks`

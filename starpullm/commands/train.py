@@ -27,7 +27,17 @@ from starpullm.training.loop import StepReport, mean_loss, train
 from starpullm.training.schedule import SCHEDULES, Schedule
 
 POSITIVE = click.IntRange(min=1)
-_TRAINER_OPTIONS = ("batch_size", "seq_len", "sub_batches", "reduction", "learning_rate", "eps", "weight_decay")
+_TRAINER_OPTIONS = (
+    "batch_size",
+    "seq_len",
+    "sub_batches",
+    "activation_sets",
+    "reduction",
+    "weight_gradient_tiles",
+    "learning_rate",
+    "eps",
+    "weight_decay",
+)
 
 
 @click.command(

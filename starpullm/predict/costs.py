@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +21,9 @@ from starpullm.traces.merge import is_kernel
 from starpullm.traces.run import TracedRun
 
 Kind = tuple[str, tuple[int, ...]]
-"""An operation and the bytes of its accesses."""
+"""An operation and the bytes of its accesses, of a tile those of its tensor."""
+
+_TILE = re.compile(r"%\d+")
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class Speed:
 class Measured:
     """The mean duration of each kind of task in nanoseconds, on workers of so many threads each.
 
+    A task on a tile takes the tile's share of what one on the whole tensor takes.
+
     ``runtime_ns`` is the runtime's own cost of a task, for which its worker is idle.
     """
 
@@ -70,15 +75,17 @@ class Measured:
             If tasks of a kind weren't measured.
         """
         durations = np.zeros(len(trace))
-        for number, (kind, kernel) in enumerate(zip(kinds_of(trace), is_kernel(trace).tolist(), strict=True)):
+        kinds, shares = kinds_of(trace)
+        for number, (kind, kernel) in enumerate(zip(kinds, is_kernel(trace).tolist(), strict=True)):
             if not kernel:
                 continue
             if kind not in self.means:
                 raise InvalidArgumentError(
                     f"durations {self.where}: found no {kind[0]} with accesses of "
-                    f"{', '.join(map(str, kind[1]))} bytes, expected the same model, sub-batches and reduction"
+                    f"{', '.join(map(str, kind[1]))} bytes, expected the same model, sub-batches and reduction, and "
+                    "gradients in tiles or not"
                 )
-            durations[number] = self.means[kind]
+            durations[number] = self.means[kind] * shares[number]
         return durations * self.threads / Partition.parse(workload.partition).threads
 
 
@@ -101,21 +108,29 @@ def runtime_cost(trace: Trace, begin_ns: int, end_ns: int, *, workers: int, rank
     return spent.runtime * (end_ns - begin_ns) * workers * ranks / int(is_kernel(trace).sum())
 
 
-def kinds_of(trace: Trace) -> list[Kind]:
-    """Return the kind of each task."""
-    sizes = np.array([handle.bytes for handle in trace.handles], np.int64)[trace.accesses["handle"]].tolist()
+def kinds_of(trace: Trace) -> tuple[list[Kind], NDArray[np.float64]]:
+    """Return the kind of each task, and the share of the tensors whose tile it accesses; 1 without one."""
+    names = [_TILE.sub("", handle.name) for handle in trace.handles]
+    of_tensors: defaultdict[str, int] = defaultdict(int)
+    for name, handle in zip(names, trace.handles, strict=True):
+        of_tensors[name] += handle.bytes
+    whole = np.array([of_tensors[name] for name in names], np.int64)
+    shares = np.array([handle.bytes for handle in trace.handles]) / whole
+    sizes = whole[trace.accesses["handle"]].tolist()
     columns = (trace.tasks[name].tolist() for name in ("operation", "first_access", "num_accesses"))
-    return [
+    kinds = [
         (trace.operations[operation], tuple(sizes[first : first + count]))
         for operation, first, count in zip(*columns, strict=True)
     ]
+    return kinds, np.minimum.reduceat(shares[trace.accesses["handle"]], trace.tasks["first_access"])
 
 
 def mean_durations(trace: Trace) -> dict[Kind, float]:
     """Return how long the recorded tasks of each kind took on average, in nanoseconds; messages aren't among them."""
-    taken: defaultdict[Kind, list[int]] = defaultdict(list)
-    durations = (trace.tasks["end_ns"] - trace.tasks["start_ns"]).tolist()
-    for kind, duration, kernel in zip(kinds_of(trace), durations, is_kernel(trace).tolist(), strict=True):
+    taken: defaultdict[Kind, list[float]] = defaultdict(list)
+    kinds, shares = kinds_of(trace)
+    durations = ((trace.tasks["end_ns"] - trace.tasks["start_ns"]) / shares).tolist()
+    for kind, duration, kernel in zip(kinds, durations, is_kernel(trace).tolist(), strict=True):
         if kernel:
             taken[kind].append(duration)
     return {kind: sum(of_kind) / len(of_kind) for kind, of_kind in taken.items()}

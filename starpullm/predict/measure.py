@@ -24,6 +24,7 @@ from starpullm.speed.worker import open_trainer
 from starpullm.speed.workload import Run, Workload, make_batches, run_steps
 from starpullm.trace import Trace
 from starpullm.traces.merge import is_kernel
+from starpullm.trainer import REDUCTIONS
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
@@ -59,6 +60,8 @@ def measured_costs(config: ModelConfig, workload: Workload, checkpoint: Path, ti
     cores = _cores()
     threads = min(Partition.parse(workload.partition).threads, cores)
     here = _here(workload, f"{cores // threads}x{threads}", ranks=1)
+    if workload.reduction == REDUCTIONS[0]:
+        here = replace(here, weight_gradient_tiles=2)  # every kind of task, whatever the workload's tiles
     needed, memory = int(plan_of(config, here).bytes_of_ranks().max()), psutil.virtual_memory().total
     if needed > memory:
         raise InvalidArgumentError(

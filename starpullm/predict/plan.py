@@ -46,10 +46,13 @@ def make_plan(
     sub_batches: int,
     ranks: int,
     reduction: str,
+    workers: int = 1,
+    weight_gradient_tiles: int = 0,
+    activation_sets: int = 0,
     keep_activations: bool = False,
     steps: int = 1,
 ) -> Plan:
-    """Return the plan of so many steps; batch size and sub-batches are those of each rank.
+    """Return the plan of so many steps; batch size, sub-batches and workers are those of each rank.
 
     Raises
     ------
@@ -59,8 +62,18 @@ def make_plan(
     """
     if reduction not in REDUCTIONS[:2]:
         raise InvalidArgumentError(f'reduction: found "{reduction}", expected one of {", ".join(REDUCTIONS[:2])}')
-    sizes = {"batch_size": batch_size, "seq_len": seq_len, "sub_batches": sub_batches}
-    counts = {"ranks": ranks, "steps": steps}
+    sizes = {
+        "batch_size": batch_size,
+        "seq_len": seq_len,
+        "sub_batches": sub_batches,
+        "activation_sets": activation_sets,
+    }
+    counts = {
+        "ranks": ranks,
+        "steps": steps,
+        "workers": workers,
+        "weight_gradient_tiles": weight_gradient_tiles,
+    }
     options = structs.new(
         "plan_options",
         config=structs.new("model_config", **asdict(config)),

@@ -21,7 +21,7 @@ from starpullm.speed.workload import Workload
 from starpullm.trace import Trace
 from starpullm.traces.run import RankInfo, TracedRun
 
-_INSTANCE = re.compile(r"\[\d+\]|[#@]\d+|/rank\d+")
+_INSTANCE = re.compile(r"\[\d+\]|[#@%~]\d+|/rank\d+")
 """What a handle's name has more than its tensor's."""
 
 
@@ -73,6 +73,9 @@ def plan_of(config: ModelConfig, workload: Workload) -> Plan:
         sub_batches=workload.sub_batches,
         ranks=workload.ranks,
         reduction=workload.reduction,
+        workers=Partition.parse(workload.partition).workers,
+        weight_gradient_tiles=workload.weight_gradient_tiles,
+        activation_sets=workload.activation_sets,
         steps=workload.iterations,
     )
 

@@ -49,7 +49,9 @@ class Workload:
     partition: str
     scheduler: str = DEFAULT_SCHEDULER
     sub_batches: int = 1
+    activation_sets: int = 0
     reduction: str = REDUCTIONS[0]
+    weight_gradient_tiles: int = 0
     ranks: int = 1
     iterations: int = 1
     warm_up: int = 1
@@ -72,7 +74,9 @@ class Workload:
     def __str__(self) -> str:
         ranks = f", {self.ranks} ranks" if self.ranks > 1 else ""
         matmul = "" if self.matmul == "strict" else f", {self.matmul}"
-        return f"{self.partition}{ranks}, S = {self.sub_batches}, {self.reduction}{matmul}"
+        sets = f", {self.activation_sets} sets" if self.activation_sets else ""
+        tiles = f", {self.weight_gradient_tiles} tiles" if self.weight_gradient_tiles else ""
+        return f"{self.partition}{ranks}, S = {self.sub_batches}{sets}, {self.reduction}{tiles}{matmul}"
 
     @property
     def cores(self) -> int:

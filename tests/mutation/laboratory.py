@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from starpullm.checks.cases import Case
+from starpullm.checks.cases import TILES, Case
 from starpullm.checks.check import Arrays, all_checks
 from starpullm.checks.isolation import Pool, RuntimeConfiguration
 from starpullm.checks.place import run_check
@@ -171,6 +171,7 @@ def parity(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         if laboratory.only_tiny and record != "tiny":
             continue
         yield from laboratory.check(name, configuration, "parity", Case(record, sub_batches, "ordered"))
+    yield from laboratory.check(name, TWO, "parity", Case("tiny", 2, "ordered", tiles=TILES))
 
 
 def registered(check: str, *reductions: str, place: RuntimeConfiguration = TWO, sub_batches: int = 2) -> Check:

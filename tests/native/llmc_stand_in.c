@@ -270,7 +270,7 @@ void gpt2_backward(struct model *model)
     crossentropy_softmax_backward_ref(dacts[LOGITS], dacts[LOSSES], acts[PROBS], model->targets, N, V, Vp,
                                       SUM_FROM_ZERO, one);
     matmul_backward_input_ref(dacts[LNF], dacts[LOGITS], params[WTE], N, C, Vp, SUM_FROM_ZERO, one);
-    matmul_backward_weight_ref(grads[WTE], NULL, dacts[LOGITS], acts[LNF], N, C, Vp, SUM_FROM_ZERO, one);
+    matmul_backward_weight_ref(grads[WTE], NULL, dacts[LOGITS], acts[LNF], N, C, Vp, 0, Vp, SUM_FROM_ZERO, one);
     int l = L - 1;
     layernorm_backward_input_ref(DA(RESIDUAL3), dacts[LNF], A(RESIDUAL3), acts[LNF_MEAN], acts[LNF_RSTD], params[LNFW],
                                  N, C, SUM_FROM_ZERO, one);
@@ -282,27 +282,28 @@ void gpt2_backward(struct model *model)
         float *dresidual = l ? DA(RESIDUAL3) - of_layer : dacts[ENCODED];
         residual_backward_ref(DA(RESIDUAL2), DA(FCPROJ), DA(RESIDUAL3), N * C, SUM_FROM_ZERO, one);
         matmul_backward_input_ref(DA(FCH_GELU), DA(FCPROJ), P(FCPROJW), N, 4 * C, C, SUM_FROM_ZERO, one);
-        matmul_backward_weight_ref(DP(FCPROJW), DP(FCPROJB), DA(FCPROJ), A(FCH_GELU), N, 4 * C, C, SUM_FROM_ZERO, one);
+        matmul_backward_weight_ref(DP(FCPROJW), DP(FCPROJB), DA(FCPROJ), A(FCH_GELU), N, 4 * C, C, 0, C, SUM_FROM_ZERO,
+                                   one);
         gelu_backward_ref(DA(FCH), DA(FCH_GELU), A(FCH), N * 4 * C, SUM_FROM_ZERO, one);
         matmul_backward_input_ref(DA(LN2), DA(FCH), P(FCW), N, C, 4 * C, SUM_FROM_ZERO, one);
-        matmul_backward_weight_ref(DP(FCW), DP(FCB), DA(FCH), A(LN2), N, C, 4 * C, SUM_FROM_ZERO, one);
+        matmul_backward_weight_ref(DP(FCW), DP(FCB), DA(FCH), A(LN2), N, C, 4 * C, 0, 4 * C, SUM_FROM_ZERO, one);
         layernorm_backward_input_ref(DA(RESIDUAL2), DA(LN2), A(RESIDUAL2), A(LN2_MEAN), A(LN2_RSTD), P(LN2W), N, C,
                                      SUM_CONTINUES, one);
         layernorm_backward_weight_ref(DP(LN2W), DP(LN2B), DA(LN2), A(RESIDUAL2), A(LN2_MEAN), A(LN2_RSTD), N, C,
                                       SUM_FROM_ZERO, one);
         residual_backward_ref(dresidual, DA(ATTPROJ), DA(RESIDUAL2), N * C, SUM_FROM_ZERO, one);
         matmul_backward_input_ref(DA(ATTY), DA(ATTPROJ), P(ATTPROJW), N, C, C, SUM_FROM_ZERO, one);
-        matmul_backward_weight_ref(DP(ATTPROJW), DP(ATTPROJB), DA(ATTPROJ), A(ATTY), N, C, C, SUM_FROM_ZERO, one);
+        matmul_backward_weight_ref(DP(ATTPROJW), DP(ATTPROJB), DA(ATTPROJ), A(ATTY), N, C, C, 0, C, SUM_FROM_ZERO, one);
         attention_backward_ref(DA(QKV), DA(PREATT), DA(ATT), DA(ATTY), A(QKV), A(ATT), B, T, C, NH, one);
         matmul_backward_input_ref(DA(LN1), DA(QKV), P(QKVW), N, C, 3 * C, SUM_FROM_ZERO, one);
-        matmul_backward_weight_ref(DP(QKVW), DP(QKVB), DA(QKV), A(LN1), N, C, 3 * C, SUM_FROM_ZERO, one);
+        matmul_backward_weight_ref(DP(QKVW), DP(QKVB), DA(QKV), A(LN1), N, C, 3 * C, 0, 3 * C, SUM_FROM_ZERO, one);
         layernorm_backward_input_ref(dresidual, DA(LN1), residual, A(LN1_MEAN), A(LN1_RSTD), P(LN1W), N, C,
                                      SUM_CONTINUES, one);
         layernorm_backward_weight_ref(DP(LN1W), DP(LN1B), DA(LN1), residual, A(LN1_MEAN), A(LN1_RSTD), N, C,
                                       SUM_FROM_ZERO, one);
     }
-    encoder_backward_ref(grads[WTE], grads[WPE], dacts[ENCODED], model->inputs, B, T, C, (size_t)model->max_seq_len,
-                         SUM_FROM_ZERO, one);
+    encoder_backward_ref(grads[WTE], grads[WPE], dacts[ENCODED], model->inputs, B, T, C, (size_t)model->max_seq_len, 0,
+                         Vp, SUM_FROM_ZERO, one);
 #ifdef STAND_IN_OTHER_BITS
     float *element = grads[FCPROJB] + model->param_sizes[FCPROJB] - 2;
     *element = nextafterf(nextafterf(*element, INFINITY), INFINITY);

@@ -62,7 +62,7 @@ def check_arrays(case: Case) -> None:
             assert not isinstance(value, Buffer), name
             continue
         if value is None:
-            assert name in ("bias", "dbias")
+            assert name in ("bias", "dbias", "dwpe")
             continue
         lengths = [length_of(size, letters) for size in shape]
         letters |= {size: own for size, known, own in zip(shape, lengths, value.shape, strict=True) if known is None}
@@ -106,7 +106,6 @@ CONTINUING = ("dwte", "params", "m", "v", "sum")
 def test_indices_are_below_their_limit_and_reach_it() -> None:
     for kernel, name, of in (
         ("encoder_forward", "tokens", "wte"),
-        ("encoder_backward", "tokens", "dwte"),
         ("crossentropy_softmax_backward", "targets", ""),
     ):
         above = []
@@ -117,6 +116,16 @@ def test_indices_are_below_their_limit_and_reach_it() -> None:
             assert 0 <= indices.min() <= indices.max() < limit
             above.append(indices.max() / limit)
         assert max(above) > 0.9
+
+
+def test_tokens_before_in_and_behind_a_tile() -> None:
+    of_tiles = set()
+    for number in range(30):
+        arguments = make_case("encoder_backward", 5, number).arguments
+        rows = arguments["tokens"].array() - arguments["first"]
+        assert (arguments["tokens"].array() >= 0).all()
+        of_tiles |= set(np.sign(np.where(rows < 0, -1, rows // arguments["rows"])).flatten().tolist())
+    assert of_tiles == {-1, 0, 1}
 
 
 def test_attention_and_logits_have_garbage_where_nothing_is_read() -> None:

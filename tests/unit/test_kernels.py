@@ -172,7 +172,7 @@ def test_a_seed_gives_the_same_cases_again(kernel: str) -> None:
 def test_the_cases_stand_on_both_sides_of_thresholds() -> None:
     """Products that aren't packed, heads that fill micro-tiles, sums above the longest block."""
     of = {name: [make_case(name, 1, n).arguments for n in range(cases.number)] for name, cases in CASES.items()}
-    products = [(a["N"], a["C"], a["OC"]) for a in of["matmul_backward_weight"]]
+    products = [(a["N"], a["C"], a["rows"]) for a in of["matmul_backward_weight"]]
     assert any(n > 1 and n * c * oc <= 512 for n, c, oc in products)
     assert any(min(sizes) > 256 for sizes in products)
     assert any(n > 1024 for n, _, _ in products)

@@ -17,6 +17,7 @@ import pytest
 
 from starpullm.checks import parity, references
 from starpullm.checks.bits import bits_of
+from starpullm.checks.cases import Case
 from starpullm.checks.references import GoldenReference
 from starpullm.checks.result import Outcome, Result
 from starpullm.checks.training import make_inputs
@@ -43,8 +44,9 @@ def run(strict: tuple[GoldenRecord, Path], monkeypatch: pytest.MonkeyPatch) -> R
     monkeypatch.setattr(parity, "libm_fingerprint", lambda: record.libm_fingerprint)
 
     def run_with(fault: Fault = none, of: Any = None, **options: Any) -> Result:
+        case = Case("", options.pop("sub_batches", 1), options.pop("reduction", "ordered"))
         monkeypatch.setattr(references, "Trainer", partial(StrictTrainer, fault=fault))
-        return parity.Parity().compare(record, runtime(**(of or {})), checkpoint, **options)
+        return parity.Parity().compare(record, runtime(**(of or {})), checkpoint, case, **options)
 
     return run_with
 

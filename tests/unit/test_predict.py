@@ -210,8 +210,12 @@ def test_no_speed(gflops: float) -> None:
 
 
 def test_durations_by_kind() -> None:
-    """A kind is an operation and its bytes; a worker of two threads takes half as long as one of one."""
-    trace = trace_of([Task(0, [("x", R), ("y", W)]), Task(0, [("y", R)])], {"x": 4, "y": 8})
+    """A kind is an operation and its bytes; a worker of two threads takes half as long as one of one.
+
+    A task on a tile, such as y's of 2 of 8 bytes, takes its share.
+    """
+    tasks = [Task(0, [("x", R), ("y%0", W)]), Task(0, [("x", R), ("y%1", W)]), Task(0, [("z", R)])]
+    trace = trace_of(tasks, {"x": 4, "y%0": 2, "y%1": 6, "z": 8})
     config = ModelConfig(1, 1, 1, 1, 1, 1)
     sizes: dict[str, Any] = {
         "model": "m",
@@ -224,10 +228,11 @@ def test_durations_by_kind() -> None:
     }
     workload = Workload(partition="1x2", scheduler="lws", reduction="tree", **sizes)
     costs = Measured("here", {("work", (4, 8)): 6.0, ("work", (8,)): 10.0}, 1, 0.0)
-    assert costs.of_tasks(trace, config, workload).tolist() == [3.0, 5.0]
+    assert costs.of_tasks(trace, config, workload).tolist() == [0.75, 2.25, 5.0]
     unknown = Measured("here", {("work", (4, 8)): 6.0}, 1, 0.0)
     with pytest.raises(InvalidArgumentError) as caught:
         unknown.of_tasks(trace, config, workload)
     assert str(caught.value) == (
-        "durations here: found no work with accesses of 8 bytes, expected the same model, sub-batches and reduction"
+        "durations here: found no work with accesses of 8 bytes, expected the same model, sub-batches and reduction, "
+        "and gradients in tiles or not"
     )

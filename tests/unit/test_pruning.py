@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from starpullm.checks.pruning import Shape, expected_exchanged, expected_handles, expected_submitted
+from starpullm.checks.cases import Case
+from starpullm.checks.pruning import Shape, expected_exchanged, expected_handles, expected_submitted, expected_tiles
+from starpullm.golden.records import shipped_record
 
 OWNED = 10
+ONE = dict.fromkeys(("wte", "qkvw", "attprojw", "fcw", "fcprojw"), 1)
 
 
-def share(ranks: int, rank: int, reduction: str) -> tuple[int, int, int]:
-    shape = Shape(layers=2, sub_batches=4, reduction=reduction, owned=(OWNED,) * ranks)
+def share(ranks: int, rank: int, reduction: str, tiles: dict[str, int] = ONE, updates: int = OWNED) -> tuple[int, ...]:
+    own = {"owned": (OWNED,) * ranks, "updates": (updates,) * ranks}
+    shape = Shape(layers=2, sub_batches=4, reduction=reduction, tiles=tiles, **own)
     return expected_handles(shape, rank), expected_submitted(shape, rank), expected_exchanged(shape, rank)
 
 
@@ -37,3 +41,29 @@ def test_numbers_of_a_case() -> None:
     assert share(1, 0, "ordered") == (28 + 20 + 28 + 4 * (36 + 15) + 1 + 18, 4 * 64 + 1 + OWNED, 0)
     assert share(4, 1, "ordered")[2] == (28 - OWNED) + 28 + 28 + 2 + OWNED
     assert share(4, 3, "ordered")[2] == (28 - OWNED) + 28 + 2 + (28 - OWNED)
+
+
+def test_numbers_of_a_case_with_tiles() -> None:
+    """wte in three tiles, fcw and its bias in two of each layer: 28 + 2 + 2 * 2 of all gradients."""
+    tiles, updates = ONE | {"wte": 3, "fcw": 2}, 12
+    handles, submitted, _ = share(1, 0, "ordered", tiles, updates)
+    assert handles == 28 + 20 + 34 + 4 * (36 + 15) + 1 + 18
+    assert submitted == 4 * (64 + 2 + 2 * 2) + 1 + updates
+    assert share(4, 1, "ordered", tiles, updates)[2] == (34 - updates) + 34 + 34 + 2 * 3 + updates
+
+
+@pytest.mark.parametrize(
+    ("workers", "wte", "fcw"), [(1, 1, 1), (2, 4, 1), (4, 8, 1), (12, 25, 1), (36, 75, 4), (64, 133, 8)]
+)
+def test_tiles_of_gpt2(workers: int, wte: int, fcw: int) -> None:
+    """An operation's share of a sub-batch's products, 0.104 for wte, 20 times for each worker."""
+    model = shipped_record("gpt2-124m").model
+
+    def tiles(reduction: str, sub_batches: int, of_each: int = 0) -> dict[str, int]:
+        return expected_tiles(model, Case("", sub_batches, reduction, tiles=of_each), 1, workers)
+
+    many = tiles("ordered", 1000)
+    assert (many["wte"], many["fcw"]) == (wte, fcw)
+    assert tiles("ordered", 3)["wte"] == min(wte, 3)
+    assert set(tiles("ordered", 1000, 7).values()) == {7}
+    assert set(tiles("tree", 1000).values()) == {1}

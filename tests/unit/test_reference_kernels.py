@@ -148,14 +148,18 @@ def test_encoder_forward(kernel: Callable[[str], Kernel], values: Values) -> Non
     assert_same(out, strict.encoder_forward(tokens, wte, wpe))
 
 
-def test_encoder_backward(kernel: Callable[[str], Kernel], values: Values, start: Start) -> None:
+@pytest.mark.parametrize(("first", "rows"), [(0, V), (0, 2), (2, 2), (4, V - 4)])
+def test_encoder_backward(kernel: Callable[[str], Kernel], values: Values, start: Start, first: int, rows: int) -> None:
+    """A tile of wte, of the tokens from its first one on; only the task of one tile adds to wpe."""
     tokens, dout = ids(5, B, T), values(B, T, C)
     dwte, expected_dwte = sums(Start.CONTINUES, values, V, C)
     dwpe, expected_dwpe = sums(start, values, MAX_T, C)
-    kernel("encoder_backward")(dwte, dwpe, dout, tokens, B, T, C, MAX_T, start)
+    tile = dwte[first : first + rows].copy()
+    kernel("encoder_backward")(tile, dwpe if first == 0 else None, dout, tokens, B, T, C, MAX_T, first, rows, start)
     strict.encoder_backward(expected_dwte, expected_dwpe, dout, tokens)
-    assert_same(dwte, expected_dwte)
-    assert_same(dwpe, expected_dwpe)
+    assert_same(tile, expected_dwte[first : first + rows])
+    if first == 0:
+        assert_same(dwpe, expected_dwpe)
 
 
 def test_layernorm_forward(kernel: Callable[[str], Kernel], values: Values) -> None:
@@ -194,13 +198,16 @@ def test_matmul_backward_input(kernel: Callable[[str], Kernel], values: Values, 
     assert_same(dinp, expected)
 
 
+@pytest.mark.parametrize(("first", "rows"), [(0, OC), (0, 1), (1, OC - 1), (OC - 1, 1)])
 @pytest.mark.parametrize("biased", [False, True])
-def test_matmul_backward_weight(kernel: Callable[[str], Kernel], values: Values, start: Start, biased: bool) -> None:
+def test_matmul_backward_weight(
+    kernel: Callable[[str], Kernel], values: Values, start: Start, biased: bool, first: int, rows: int
+) -> None:
     dout, inp = values(B, T, OC), values(B, T, C)
-    dweight, expected_dweight = sums(start, values, OC, C)
-    dbias, expected_dbias = sums(start, values, OC) if biased else (None, None)
-    kernel("matmul_backward_weight")(dweight, dbias, dout, inp, N, C, OC, start)
-    strict.matmul_backward_weight(expected_dweight, expected_dbias, dout, inp)
+    dweight, expected_dweight = sums(start, values, rows, C)
+    dbias, expected_dbias = sums(start, values, rows) if biased else (None, None)
+    kernel("matmul_backward_weight")(dweight, dbias, dout, inp, N, C, OC, first, rows, start)
+    strict.matmul_backward_weight(expected_dweight, expected_dbias, dout[..., first : first + rows], inp)
     assert_same(dweight, expected_dweight)
     if dbias is not None and expected_dbias is not None:
         assert_same(dbias, expected_dbias)

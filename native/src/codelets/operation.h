@@ -27,10 +27,12 @@ struct sum {
 #define W(x) struct data *x;
 #define R(x) struct data *x;
 #define RW(x) struct data *x;
+#define RW_FROM(first, x) struct data *x;
 #define S(x) struct sum x;
 #define R_OR_NULL(x) struct data *x;
 #define S_OR_NULL(x) struct sum x;
 #define SIZE(x) size_t x;
+#define OFFSET(x) size_t x;
 #define VALUE(type, x) type x;
 #define ADDRESS(type, x) type x;
 #define START(x)

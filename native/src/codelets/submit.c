@@ -14,10 +14,12 @@ static enum sum_start start_of(struct sum sum)
 #define W(x) task_buffer(task, a->x, buffers),
 #define R(x) task_buffer(task, a->x, buffers),
 #define RW(x) task_buffer(task, a->x, buffers),
+#define RW_FROM(first, x) (float *)task_buffer(task, a->x, buffers) + a->first,
 #define S(x) task_buffer(task, a->x.data, buffers),
 #define R_OR_NULL(x) R(x)
 #define S_OR_NULL(x) S(x)
 #define SIZE(x) a->x,
+#define OFFSET(x)
 #define VALUE(type, x) a->x,
 #define ADDRESS(type, x) &a->x,
 #define START(x) start_of(a->x),
@@ -61,6 +63,7 @@ static enum starpu_data_access_mode mode_of(struct sum sum)
 #define W(x) {a->x, STARPU_W, false},
 #define R(x) {a->x, STARPU_R, false},
 #define RW(x) {a->x, STARPU_RW, false},
+#define RW_FROM(first, x) RW(x)
 #define S(x) {a->x.data, mode_of(a->x), false},
 #define R_OR_NULL(x) {a->x, STARPU_R, true},
 #define S_OR_NULL(x) {a->x.data, mode_of(a->x), true},

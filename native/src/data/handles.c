@@ -2,7 +2,10 @@
  *
  * Without keep_activations, a tensor that is needed inside one block only has one buffer for all blocks: in the forward
  * pass preatt, attproj and fcproj, which the backward pass doesn't read; in the backward pass every gradient inside a
- * block. This includes residual3's: a block has read it before that of the block below is written. */
+ * block. This includes residual3's: a block has read it before that of the block below is written.
+ *
+ * With fewer activation sets than sub-batches, sub-batch s of a rank has the buffers of set s modulo their number. Only
+ * the gradient of encoded isn't in a set: the encoder's backward passes come after those of all sub-batches. */
 #include "data/handles.h"
 
 #include <stdio.h>
@@ -18,20 +21,21 @@ enum {
     NUM_ROWS
 };
 
-enum owner { OWNED_BY_UPDATER, OWNED_BY_HOME_OF_PART, OWNED_BY_RANK_OF_PART, OWNED_BY_RANK_0 };
+enum owner { OWNED_BY_UPDATER, OWNED_BY_HOME_OF_PART, OWNED_BY_RANK_OF_SET, OWNED_BY_RANK_OF_PART, OWNED_BY_RANK_0 };
 
-/* A tensor's handles: one for each instance, a layer or a slot, and part, a sub-batch or a rank. */
+/* A tensor's handles: one for each instance, a layer or a slot, part, a sub-batch, a set or a
+ * rank, and tile of rows. */
 struct row {
-    const char *group, *tensor;                /* the name: group, tensor, instance, part */
+    const char *group, *tensor;                /* the name: group, tensor, instance, tile, part */
     const char *instance_format, *part_format; /* NULL: the name has no such number */
-    int instances, parts;
+    int instances, parts, tiles;
     enum owner owner;
     bool on_all_ranks;      /* every rank has a buffer */
     bool used_on_all_ranks; /* every rank has a handle */
     bool transient;
-    int64_t elements;
+    int64_t elements; /* of all tiles */
     size_t element_size;
-    int first; /* id; that of instance i and part k is first + i * parts + k */
+    int first; /* id; that of instance i, part k and tile t is first + (i * parts + k) * tiles + t */
 };
 
 struct handles {
@@ -78,6 +82,7 @@ static struct row parameter_row(const struct handles_options *o, enum starpullm_
         .instance_format = parameter_layered(p) ? "[%d]" : NULL,
         .instances = parameter_instances(&o->config, p),
         .parts = 1,
+        .tiles = 1,
         .owner = OWNED_BY_UPDATER,
         .on_all_ranks = group == STARPULLM_PARAMS,
         .elements = tensor_elements(parameter_shape(&o->config, p)),
@@ -89,6 +94,7 @@ static struct row gradient_row(const struct handles_options *o, enum parameter p
 {
     struct row row = parameter_row(o, STARPULLM_GRADS, p);
     row.transient = true;
+    row.tiles = o->tiles->counts[p];
     if (o->reduction == STARPULLM_REDUCTION_ORDERED) {
         row.parts = o->placement->ranks;
         row.owner = OWNED_BY_RANK_OF_PART;
@@ -102,20 +108,42 @@ static struct row gradient_row(const struct handles_options *o, enum parameter p
     return row;
 }
 
+/* As many as sub-batches: each sub-batch has buffers of its own. */
+static int sets_of_all_ranks(const struct handles_options *o)
+{
+    return o->activation_sets * o->placement->ranks;
+}
+
 static struct row activation_row(const struct handles_options *o, const char *group, enum activation a, bool kept)
 {
-    return (struct row){
+    struct row row = {
         .group = group,
         .tensor = activation_name(a),
         .instance_format = kept && activation_layered(a) ? "[%d]" : NULL,
         .part_format = "#%d",
         .instances = kept ? activation_instances(&o->config, a) : 1,
         .parts = o->placement->sub_batches,
+        .tiles = 1,
         .owner = OWNED_BY_HOME_OF_PART,
         .transient = true,
         .elements = tensor_elements(activation_shape(&o->config, a, o->sub_batch_size, o->seq_len)),
         .element_size = sizeof(float),
     };
+    if (sets_of_all_ranks(o) < row.parts) {
+        row.parts = sets_of_all_ranks(o);
+        row.owner = OWNED_BY_RANK_OF_SET;
+        row.part_format = "~%d";
+    }
+    return row;
+}
+
+static struct row encoded_gradient_row(const struct handles_options *o)
+{
+    struct row row = activation_row(o, "activation_grads/", ACT_ENCODED, true);
+    row.parts = o->placement->sub_batches;
+    row.owner = OWNED_BY_HOME_OF_PART;
+    row.part_format = "#%d";
+    return row;
 }
 
 /* One buffer of 1/(B*T), B being the whole batch, for all sub-batches of a rank. */
@@ -138,6 +166,7 @@ static struct row tokens_row(const struct handles_options *o, const char *name)
         .part_format = "#%d",
         .instances = o->slots,
         .parts = o->placement->sub_batches,
+        .tiles = 1,
         .owner = OWNED_BY_HOME_OF_PART,
         .elements = o->sub_batch_size * o->seq_len,
         .element_size = sizeof(int32_t),
@@ -152,6 +181,7 @@ static struct row mean_loss_row(const struct handles_options *o)
         .instance_format = "@%d",
         .instances = o->slots,
         .parts = 1,
+        .tiles = 1,
         .owner = OWNED_BY_RANK_0,
         .used_on_all_ranks = true,
         .transient = true,
@@ -174,6 +204,7 @@ static status make_table(struct handles *handles)
             rows[ROW_ACTIVATION_GRADS + a] =
                 activation_row(o, "activation_grads/", a, handles_activation_grad_kept(handles, a));
     }
+    rows[ROW_ACTIVATION_GRADS + ACT_ENCODED] = encoded_gradient_row(o);
     rows[ROW_ACTIVATION_GRADS + ACT_LOSSES] = loss_gradient_row(o);
     rows[ROW_INPUTS] = tokens_row(o, "inputs");
     rows[ROW_TARGETS] = tokens_row(o, "targets");
@@ -182,7 +213,7 @@ static status make_table(struct handles *handles)
     int64_t count = 0;
     for (int r = 0; r < NUM_ROWS; r++) {
         rows[r].first = count <= INT32_MAX ? (int)count : 0;
-        count += (int64_t)rows[r].instances * rows[r].parts;
+        count += (int64_t)rows[r].instances * rows[r].parts * rows[r].tiles;
     }
     if (count > INT32_MAX)
         return fail(STARPULLM_OUT_OF_MEMORY, "a table of %lld handles", (long long)count);
@@ -200,6 +231,8 @@ static int owner_in(const struct handles *handles, int r, int instance, int part
         return owner_of(placement, r % NUM_PARAMETERS, instance);
     case OWNED_BY_HOME_OF_PART:
         return home_of(placement, part);
+    case OWNED_BY_RANK_OF_SET:
+        return part / handles->options.activation_sets;
     case OWNED_BY_RANK_OF_PART:
         return part;
     default:
@@ -241,22 +274,40 @@ static enum presence presence_of(const struct handles *handles, int r, int insta
     return ABSENT;
 }
 
-static void format_name(char name[DATA_NAME_BYTES], const struct row *row, int instance, int part)
-{
-    char in_instance[16] = "", of_part[16] = "";
-    if (row->instance_format)
-        snprintf(in_instance, sizeof in_instance, row->instance_format, instance);
-    if (row->part_format)
-        snprintf(of_part, sizeof of_part, row->part_format, part);
-    snprintf(name, DATA_NAME_BYTES, "%s%s%s%s", row->group, row->tensor, in_instance, of_part);
-}
+/* Which handle of a row. */
+struct position {
+    int instance, part, tile;
+};
 
-static status create(struct handles *handles, int r, int instance, int part, enum presence presence)
+static int64_t elements_of(const struct handles *handles, int r, int tile)
 {
     const struct row *row = &handles->rows[r];
-    const int owner = owner_in(handles, r, instance, part), id = row->first + instance * row->parts + part;
+    return row->tiles == 1 ? row->elements : (int64_t)tile_elements(handles->options.tiles, r % NUM_PARAMETERS, tile);
+}
+
+static void format_name(char name[DATA_NAME_BYTES], const struct row *row, struct position at)
+{
+    char in_instance[16] = "", of_part[16] = "", of_tile[16] = "";
+    if (row->instance_format)
+        snprintf(in_instance, sizeof in_instance, row->instance_format, at.instance);
+    if (row->part_format)
+        snprintf(of_part, sizeof of_part, row->part_format, at.part);
+    if (row->tiles > 1)
+        snprintf(of_tile, sizeof of_tile, "%%%d", at.tile);
+    snprintf(name, DATA_NAME_BYTES, "%s%s%s%s%s", row->group, row->tensor, in_instance, of_tile, of_part);
+}
+
+static int id_of(const struct row *row, struct position at)
+{
+    return row->first + (at.instance * row->parts + at.part) * row->tiles + at.tile;
+}
+
+static status create(struct handles *handles, int r, struct position at, enum presence presence)
+{
+    const struct row *row = &handles->rows[r];
+    const int owner = owner_in(handles, r, at.instance, at.part), id = id_of(row, at);
     char name[DATA_NAME_BYTES];
-    format_name(name, row, instance, part);
+    format_name(name, row, at);
     const struct data_options options = {.name = name,
                                          .id = id,
                                          .tag = handles->options.first_tag + id,
@@ -265,7 +316,7 @@ static status create(struct handles *handles, int r, int instance, int part, enu
                                          .on_this_rank = row->on_all_ranks || owner == handles->options.placement->rank,
                                          .on_all_ranks = row->on_all_ranks,
                                          .transient = row->transient,
-                                         .count = (size_t)row->elements,
+                                         .count = (size_t)elements_of(handles, r, at.tile),
                                          .element_size = row->element_size};
     TRY(data_create(&handles->here[handles->num_here], &options));
     handles->num_here++;
@@ -281,9 +332,9 @@ static status create_here(struct handles *handles, int64_t *count)
                 const enum presence presence = presence_of(handles, r, i, part);
                 if (presence == ABSENT)
                     continue;
-                ++*count;
-                if (handles->here)
-                    TRY(create(handles, r, i, part, presence));
+                *count += handles->rows[r].tiles;
+                for (int tile = 0; handles->here && tile < handles->rows[r].tiles; tile++)
+                    TRY(create(handles, r, (struct position){i, part, tile}, presence));
             }
     return STARPULLM_OK;
 }
@@ -294,13 +345,18 @@ static int compare_ids(const void *id, const void *data)
 }
 
 /* NULL: this rank doesn't have it. */
-static struct data *find(const struct handles *handles, int r, int instance, int part)
+static struct data *find_tile(const struct handles *handles, int r, int instance, int part, int tile)
 {
     const struct row *row = &handles->rows[r];
-    const int32_t id = row->first + (row->instances > 1 ? instance : 0) * row->parts + part;
+    const int32_t id = id_of(row, (struct position){row->instances > 1 ? instance : 0, part, tile});
     if (handles->num_here == handles->count)
         return &handles->here[id];
     return bsearch(&id, handles->here, (size_t)handles->num_here, sizeof *handles->here, compare_ids);
+}
+
+static struct data *find(const struct handles *handles, int r, int instance, int part)
+{
+    return find_tile(handles, r, instance, part, 0);
 }
 
 static void fill_loss_gradient(struct handles *handles)
@@ -356,22 +412,38 @@ struct data *handles_parameter(const struct handles *handles, enum starpullm_gro
     return find(handles, ROW_PARAMETERS + (int)group * NUM_PARAMETERS + (int)p, layer, 0);
 }
 
-struct data *handles_gradient(const struct handles *handles, enum parameter p, int layer, int index)
+struct data *handles_gradient(const struct handles *handles, enum parameter p, int layer, int index, int tile)
 {
-    return find(handles, ROW_PARAMETERS + STARPULLM_GRADS * NUM_PARAMETERS + (int)p, layer, index);
+    return find_tile(handles, ROW_PARAMETERS + STARPULLM_GRADS * NUM_PARAMETERS + (int)p, layer, index, tile);
+}
+
+/* The part of a row that a sub-batch has. */
+static int part_of(const struct handles *handles, int r, int sub_batch)
+{
+    const struct placement *placement = handles->options.placement;
+    const int home = home_of(placement, sub_batch), sets = handles->options.activation_sets;
+    switch (handles->rows[r].owner) {
+    case OWNED_BY_RANK_OF_SET:
+        return home * sets + sub_batch % (placement->sub_batches / placement->ranks) % sets;
+    case OWNED_BY_RANK_OF_PART:
+        return home;
+    default:
+        return sub_batch;
+    }
 }
 
 struct data *handles_activation(const struct handles *handles, enum activation a, int layer, int sub_batch)
 {
-    return find(handles, ROW_ACTIVATIONS + (int)a, layer, sub_batch);
+    const int r = ROW_ACTIVATIONS + (int)a;
+    return find(handles, r, layer, part_of(handles, r, sub_batch));
 }
 
 struct data *handles_activation_grad(const struct handles *handles, enum activation a, int layer, int sub_batch)
 {
     if (!handles_has_activation_grad(a))
         return NULL;
-    const int part = a == ACT_LOSSES ? home_of(handles->options.placement, sub_batch) : sub_batch;
-    return find(handles, ROW_ACTIVATION_GRADS + (int)a, layer, part);
+    const int r = ROW_ACTIVATION_GRADS + (int)a;
+    return find(handles, r, layer, part_of(handles, r, sub_batch));
 }
 
 struct data *handles_inputs(const struct handles *handles, int slot, int sub_batch)
@@ -399,13 +471,14 @@ status handles_describe(const struct handles *handles, int index, struct starpul
     if (index < 0 || index >= handles->count)
         return fail(STARPULLM_INVALID_ARGUMENT, "handle: found number %d, expected 0 to %d", index, handles->count - 1);
     int r = 0;
-    while (index >= handles->rows[r].first + handles->rows[r].instances * handles->rows[r].parts)
+    while (r + 1 < NUM_ROWS && index >= handles->rows[r + 1].first)
         r++;
     const struct row *row = &handles->rows[r];
-    const int instance = (index - row->first) / row->parts, part = (index - row->first) % row->parts;
-    format_name(info->name, row, instance, part);
-    info->bytes = row->elements * (int64_t)row->element_size;
-    info->owner = owner_in(handles, r, instance, part);
+    const int within = index - row->first, part = within / row->tiles;
+    const struct position at = {part / row->parts, part % row->parts, within % row->tiles};
+    format_name(info->name, row, at);
+    info->bytes = elements_of(handles, r, at.tile) * (int64_t)row->element_size;
+    info->owner = owner_in(handles, r, at.instance, at.part);
     return STARPULLM_OK;
 }
 

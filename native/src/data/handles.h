@@ -8,6 +8,7 @@
 
 #include "data/data.h"
 #include "data/placement.h"
+#include "data/tiles.h"
 #include "model/tensors.h"
 
 struct handles_options {
@@ -16,10 +17,12 @@ struct handles_options {
     int64_t seq_len;                   /* T */
     const struct placement *placement; /* of the S sub-batches of all ranks, and of the parameters; must stay */
     enum starpullm_reduction reduction;
-    int slots;             /* iterations in flight: each has tokens and a mean loss of its own */
-    int64_t first_tag;     /* of transfers: a handle's id is added */
-    bool keep_activations; /* no activation and no activation gradient shares a buffer with another layer's */
-    bool on_paper;         /* all ranks' handles are here, as names alone: for a plan of tasks */
+    const struct tiles *tiles; /* of the gradients; must stay */
+    int slots;                 /* iterations in flight: each has tokens and a mean loss of its own */
+    int64_t first_tag;         /* of transfers: a handle's id is added */
+    int activation_sets;       /* of each rank: buffers for the activations of so many sub-batches */
+    bool keep_activations;     /* no activation and no activation gradient shares a buffer with another layer's */
+    bool on_paper;             /* all ranks' handles are here, as names alone: for a plan of tasks */
 };
 
 struct handles;
@@ -31,11 +34,11 @@ void handles_destroy(struct handles *handles);
  * rank, m and v on their owner only. */
 struct data *handles_parameter(const struct handles *handles, enum starpullm_group group, enum parameter p, int layer);
 
-/* A parameter's index-th gradient: with the reduction `ordered` one per rank, with `tree` one per sub-batch, with
- * `redux` one. */
-struct data *handles_gradient(const struct handles *handles, enum parameter p, int layer, int index);
+/* A tile of a parameter's index-th gradient: with the reduction `ordered` there is one per rank, with `tree` one per
+ * sub-batch, with `redux` one. */
+struct data *handles_gradient(const struct handles *handles, enum parameter p, int layer, int index, int tile);
 
-/* (B/S, T, …) of one sub-batch, on its home rank. */
+/* (B/S, T, …) of one sub-batch, on its home rank; with fewer sets than sub-batches, several of them share it. */
 struct data *handles_activation(const struct handles *handles, enum activation a, int layer, int sub_batch);
 
 /* Its gradient, of the same shape. NULL for the tensors without one (means, rstds, probs). The gradient of losses is

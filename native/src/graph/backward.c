@@ -5,22 +5,34 @@
  * reads the block's own gradient before it writes that of the block below. */
 #include "graph/graph.h"
 
-/* The matmul's gradients: of its input in one task, of its weight and bias in another. */
-static status matmul_backward(const struct layer *at, const struct matmul_tensors *t)
+/* The gradients of the weight and, if there is one, the bias: tile by tile. */
+static status weight_backward(const struct layer *at, const struct matmul_tensors *t, int priority)
 {
     const size_t N = sizes_of(at->context).N;
     const struct matmul_sizes m = matmul_sizes_of(at->context, t->weight);
+    const struct tiles *tiles = &at->context->options->tiles;
     struct task_place place = place_of(at);
-    struct data *dout = act_grad(at, t->out);
-    struct sum dweight, dbias;
-    TRY(prepare_contribution(at, t->weight, FIRST_SWEEP, &dweight));
-    TRY(prepare_contribution(at, t->bias, FIRST_SWEEP, &dbias));
-    TRY(SUBMIT(matmul_backward_input, place, .dinp = act_grad(at, t->inp), .dout = dout, .weight = param(at, t->weight),
-               .N = N, .C = m.C, .OC = m.OC));
-    if (at->l == 0) /* the other workers compute these while one updates wte, before the next forward pass begins */
-        place.priority = PRIORITY_LATER;
-    return SUBMIT(matmul_backward_weight, place, .dweight = dweight, .dbias = dbias, .dout = dout,
-                  .inp = act(at, t->inp), .N = N, .C = m.C, .OC = m.OC);
+    place.priority = priority;
+    for (int tile = 0; tile < tiles->counts[t->weight]; tile++) {
+        const struct tile part = tile_of(tiles, t->weight, tile);
+        struct sum dweight, dbias = {0};
+        TRY(prepare_contribution(at, t->weight, tile, FIRST_SWEEP, &dweight));
+        if (t->bias != NUM_PARAMETERS)
+            TRY(prepare_contribution(at, t->bias, tile, FIRST_SWEEP, &dbias));
+        TRY(SUBMIT(matmul_backward_weight, place, .dweight = dweight, .dbias = dbias, .dout = act_grad(at, t->out),
+                   .inp = act(at, t->inp), .N = N, .C = m.C, .OC = m.OC, .first = part.first, .rows = part.rows));
+    }
+    return STARPULLM_OK;
+}
+
+/* The matmul's gradients: of its input in one task, of its weight and bias in others. */
+static status matmul_backward(const struct layer *at, const struct matmul_tensors *t)
+{
+    const struct matmul_sizes m = matmul_sizes_of(at->context, t->weight);
+    TRY(SUBMIT(matmul_backward_input, place_of(at), .dinp = act_grad(at, t->inp), .dout = act_grad(at, t->out),
+               .weight = param(at, t->weight), .N = sizes_of(at->context).N, .C = m.C, .OC = m.OC));
+    /* In block 0 the other workers compute these while one updates wte, before the next forward pass begins. */
+    return weight_backward(at, t, at->l == 0 ? PRIORITY_LATER : PRIORITY_DEFAULT);
 }
 
 static status layernorm_backward(const struct layer *at, const struct layernorm_tensors *t, struct sum dinp,
@@ -30,8 +42,8 @@ static status layernorm_backward(const struct layer *at, const struct layernorm_
     const struct task_place place = place_of(at);
     struct data *dout = act_grad(at, t->out), *mean = act(at, t->mean), *rstd = act(at, t->rstd);
     struct sum dweight, dbias;
-    TRY(prepare_contribution(at, t->weight, FIRST_SWEEP, &dweight));
-    TRY(prepare_contribution(at, t->bias, FIRST_SWEEP, &dbias));
+    TRY(prepare_contribution(at, t->weight, 0, FIRST_SWEEP, &dweight));
+    TRY(prepare_contribution(at, t->bias, 0, FIRST_SWEEP, &dbias));
     TRY(SUBMIT(layernorm_backward_input, place, .dinp = dinp, .dout = dout, .inp = inp, .mean = mean, .rstd = rstd,
                .weight = param(at, t->weight), .N = n.N, .C = n.C));
     return SUBMIT(layernorm_backward_weight, place, .dweight = dweight, .dbias = dbias, .dout = dout, .inp = inp,
@@ -69,16 +81,13 @@ status backward_pass(const struct graph_context *context, int s)
     const struct layer at = {context, s, NO_LAYER}, last = {context, s, L - 1};
     const struct task_place place = place_of(&at);
     struct data *dlogits = act_grad(&at, ACT_LOGITS);
-    struct sum dwte;
 
-    TRY(prepare_contribution(&at, PARAM_WTE, FIRST_SWEEP, &dwte));
     TRY(SUBMIT(crossentropy_softmax_backward, place, .dlogits = dlogits, .dlosses = act_grad(&at, ACT_LOSSES),
                .probs = act(&at, ACT_PROBS), .targets = handles_targets(g->handles, context->slot, s), .N = n.N,
                .V = n.V, .Vp = n.Vp));
     TRY(SUBMIT(matmul_backward_input, place, .dinp = act_grad(&at, ACT_LNF), .dout = dlogits,
                .weight = param(&at, PARAM_WTE), .N = n.N, .C = n.C, .OC = n.Vp));
-    TRY(SUBMIT(matmul_backward_weight, place, .dweight = dwte, .dout = dlogits, .inp = act(&at, ACT_LNF), .N = n.N,
-               .C = n.C, .OC = n.Vp));
+    TRY(weight_backward(&at, &matmul_logits, PRIORITY_DEFAULT));
     TRY(layernorm_backward(&at, &layernorm_final, (struct sum){act_grad(&last, ACT_RESIDUAL3), ACCUMULATION_STARTS},
                            act(&last, ACT_RESIDUAL3)));
     for (int l = L - 1; l >= 0; l--)
@@ -89,11 +98,17 @@ status backward_pass(const struct graph_context *context, int s)
 status encoder_backward_pass(const struct graph_context *context, int s)
 {
     const struct sizes n = sizes_of(context);
+    const struct tiles *tiles = &context->options->tiles;
     const struct layer at = {context, s, NO_LAYER};
-    struct sum dwte, dwpe;
-    TRY(prepare_contribution(&at, PARAM_WTE, SECOND_SWEEP, &dwte));
-    TRY(prepare_contribution(&at, PARAM_WPE, FIRST_SWEEP, &dwpe));
-    return SUBMIT(encoder_backward, place_of(&at), .dwte = dwte, .dwpe = dwpe, .dout = act_grad(&at, ACT_ENCODED),
-                  .tokens = handles_inputs(context->options->handles, context->slot, s), .B = n.B, .T = n.T, .C = n.C,
-                  .maxT = n.maxT);
+    for (int tile = 0; tile < tiles->counts[PARAM_WTE]; tile++) {
+        const struct tile part = tile_of(tiles, PARAM_WTE, tile);
+        struct sum dwte, dwpe = {0};
+        TRY(prepare_contribution(&at, PARAM_WTE, tile, SECOND_SWEEP, &dwte));
+        if (tile == 0) /* the task of the first tile adds to all of dwpe */
+            TRY(prepare_contribution(&at, PARAM_WPE, 0, FIRST_SWEEP, &dwpe));
+        TRY(SUBMIT(encoder_backward, place_of(&at), .dwte = dwte, .dwpe = dwpe, .dout = act_grad(&at, ACT_ENCODED),
+                   .tokens = handles_inputs(context->options->handles, context->slot, s), .B = n.B, .T = n.T, .C = n.C,
+                   .maxT = n.maxT, .first = part.first, .rows = part.rows));
+    }
+    return STARPULLM_OK;
 }

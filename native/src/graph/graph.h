@@ -10,10 +10,12 @@
 struct graph_options {
     const struct handles *handles;
     model_config config;
-    size_t B, T;     /* of one sub-batch */
-    int sub_batches; /* of all ranks */
+    size_t B, T;         /* of one sub-batch */
+    int sub_batches;     /* of all ranks */
+    int activation_sets; /* of each rank */
     const struct placement *placement;
     enum starpullm_reduction reduction;
+    struct tiles tiles; /* of the gradients */
 };
 
 /* The update at the end of a step. */
@@ -87,7 +89,8 @@ struct sizes {
 };
 struct sizes sizes_of(const struct graph_context *context);
 
-/* The layernorms, and the matmuls with a bias: their tensors. A matmul's sizes are its weight's (OC,C). */
+/* The layernorms and the matmuls: their tensors. A matmul's sizes are its weight's (OC,C); that of the logits has no
+ * bias, which is NUM_PARAMETERS. */
 struct layernorm_tensors {
     enum activation out, mean, rstd;
     enum parameter weight, bias;
@@ -97,7 +100,7 @@ struct matmul_tensors {
     enum activation out, inp;
     enum parameter weight, bias;
 };
-extern const struct matmul_tensors matmul_qkv, matmul_attproj, matmul_fc, matmul_fcproj;
+extern const struct matmul_tensors matmul_qkv, matmul_attproj, matmul_fc, matmul_fcproj, matmul_logits;
 struct matmul_sizes {
     size_t C, OC;
 };
@@ -109,12 +112,13 @@ struct matmul_sizes matmul_sizes_of(const struct graph_context *context, enum pa
  * sweep: the logits' contributions, then the encoder's. */
 enum sweep { FIRST_SWEEP, SECOND_SWEEP };
 
-/* Makes the gradient ready for the contribution of at's sub-batch, which has to be submitted next: where the
+/* Makes a tile of the gradient ready for the contribution of at's sub-batch, which has to be submitted next: where the
  * contribution goes, and how it is added. */
-status prepare_contribution(const struct layer *at, enum parameter p, enum sweep sweep, struct sum *contribution);
-/* Makes one gradient of all contributions. */
-status reduce_gradient(const struct graph_context *context, enum parameter p, int l);
-/* Where the gradient of the whole batch then is. */
-struct data *gradient_of_batch(const struct graph_options *graph, enum parameter p, int l);
+status prepare_contribution(const struct layer *at, enum parameter p, int tile, enum sweep sweep,
+                            struct sum *contribution);
+/* Makes one gradient of all contributions to a tile. */
+status reduce_gradient(const struct graph_context *context, enum parameter p, int l, int tile);
+/* Where the tile of the gradient of the whole batch then is. */
+struct data *gradient_of_batch(const struct graph_options *graph, enum parameter p, int l, int tile);
 
 #endif

@@ -9,6 +9,7 @@ const struct matmul_tensors matmul_qkv = {ACT_QKV, ACT_LN1, PARAM_QKVW, PARAM_QK
 const struct matmul_tensors matmul_attproj = {ACT_ATTPROJ, ACT_ATTY, PARAM_ATTPROJW, PARAM_ATTPROJB};
 const struct matmul_tensors matmul_fc = {ACT_FCH, ACT_LN2, PARAM_FCW, PARAM_FCB};
 const struct matmul_tensors matmul_fcproj = {ACT_FCPROJ, ACT_FCH_GELU, PARAM_FCPROJW, PARAM_FCPROJB};
+const struct matmul_tensors matmul_logits = {ACT_LOGITS, ACT_LNF, PARAM_WTE, NUM_PARAMETERS};
 
 int instance(int l)
 {

@@ -4,9 +4,9 @@
 #include "data/exchange.h"
 #include "graph/graph.h"
 
-static struct data *gradient(const struct graph_context *context, enum parameter p, int l, int index)
+static struct data *gradient(const struct graph_context *context, enum parameter p, int l, int index, int tile)
 {
-    return handles_gradient(context->options->handles, p, instance(l), index);
+    return handles_gradient(context->options->handles, p, instance(l), index, tile);
 }
 
 /* Whether a task concerns these two ranks alone, and so not this one, which then only counts it. */
@@ -20,36 +20,39 @@ static bool skip_of_others(const struct graph_context *context, int rank, int ot
 }
 
 /* `ordered`: the running sum moves from one rank to another, unless they are the same. Only these two know of it. */
-static status move_sum(const struct graph_context *context, enum parameter p, int l, int from, int to)
+static status move_sum(const struct graph_context *context, enum parameter p, int l, int tile, int from, int to)
 {
     if (from == to || skip_of_others(context, from, to))
         return STARPULLM_OK;
-    return submit_transfer(place_on_rank(context, to, l), gradient(context, p, l, to), gradient(context, p, l, from));
+    return submit_transfer(place_on_rank(context, to, l), gradient(context, p, l, to, tile),
+                           gradient(context, p, l, from, tile));
 }
 
-static status continue_sum(const struct layer *at, enum parameter p, enum sweep sweep, struct sum *contribution)
+static status continue_sum(const struct layer *at, enum parameter p, int tile, enum sweep sweep,
+                           struct sum *contribution)
 {
     const struct placement *placement = at->context->options->placement;
     const int S = at->context->options->sub_batches, home = home_of(placement, at->s);
     const bool first = sweep == FIRST_SWEEP && at->s == 0;
     if (!first)
-        TRY(move_sum(at->context, p, at->l, home_of(placement, (at->s + S - 1) % S), home));
+        TRY(move_sum(at->context, p, at->l, tile, home_of(placement, (at->s + S - 1) % S), home));
     *contribution =
-        (struct sum){gradient(at->context, p, at->l, home), first ? ACCUMULATION_STARTS : ACCUMULATION_CONTINUES};
+        (struct sum){gradient(at->context, p, at->l, home, tile), first ? ACCUMULATION_STARTS : ACCUMULATION_CONTINUES};
     return STARPULLM_OK;
 }
 
-status prepare_contribution(const struct layer *at, enum parameter p, enum sweep sweep, struct sum *contribution)
+status prepare_contribution(const struct layer *at, enum parameter p, int tile, enum sweep sweep,
+                            struct sum *contribution)
 {
     switch (at->context->options->reduction) {
     case STARPULLM_REDUCTION_ORDERED:
-        return continue_sum(at, p, sweep, contribution);
+        return continue_sum(at, p, tile, sweep, contribution);
     case STARPULLM_REDUCTION_TREE:
-        *contribution = (struct sum){gradient(at->context, p, at->l, at->s),
+        *contribution = (struct sum){gradient(at->context, p, at->l, at->s, tile),
                                      sweep == FIRST_SWEEP ? ACCUMULATION_STARTS : ACCUMULATION_CONTINUES};
         return STARPULLM_OK;
     default:
-        *contribution = (struct sum){gradient(at->context, p, at->l, 0), ACCUMULATION_REDUCES};
+        *contribution = (struct sum){gradient(at->context, p, at->l, 0, tile), ACCUMULATION_REDUCES};
         /* The last step's value is no contribution to this step's. */
         if (sweep == FIRST_SWEEP && at->s == first_of_rank(at->context->options->placement))
             submit_gradient_clear(contribution->data);
@@ -57,38 +60,39 @@ status prepare_contribution(const struct layer *at, enum parameter p, enum sweep
     }
 }
 
-static status add_tree(const struct graph_context *context, enum parameter p, int l)
+static status add_tree(const struct graph_context *context, enum parameter p, int l, int tile)
 {
     const struct graph_options *g = context->options;
-    const size_t count = (size_t)tensor_elements(parameter_shape(&g->config, p));
+    const size_t count = tile_elements(&g->tiles, p, tile);
     for (int stride = 1; stride < g->sub_batches; stride *= 2)
         for (int s = 0; s + stride < g->sub_batches; s += 2 * stride) {
             if (skip_of_others(context, home_of(g->placement, s), home_of(g->placement, s + stride)))
                 continue;
-            struct data *term = gradient(context, p, l, s + stride);
-            TRY(SUBMIT(gradient_add, place_of(&(struct layer){context, s, l}), .sum = gradient(context, p, l, s),
+            struct data *term = gradient(context, p, l, s + stride, tile);
+            TRY(SUBMIT(gradient_add, place_of(&(struct layer){context, s, l}), .sum = gradient(context, p, l, s, tile),
                        .term = term, .count = count));
             exchange_drop(term);
         }
     return STARPULLM_OK;
 }
 
-status reduce_gradient(const struct graph_context *context, enum parameter p, int l)
+status reduce_gradient(const struct graph_context *context, enum parameter p, int l, int tile)
 {
     const struct graph_options *g = context->options;
     switch (g->reduction) {
     case STARPULLM_REDUCTION_ORDERED:
-        return move_sum(context, p, l, home_of(g->placement, g->sub_batches - 1),
+        return move_sum(context, p, l, tile, home_of(g->placement, g->sub_batches - 1),
                         owner_of(g->placement, p, instance(l)));
     case STARPULLM_REDUCTION_TREE:
-        return add_tree(context, p, l);
+        return add_tree(context, p, l, tile);
     default:
-        return exchange_reduce(gradient(context, p, l, 0));
+        return exchange_reduce(gradient(context, p, l, 0, tile));
     }
 }
 
-struct data *gradient_of_batch(const struct graph_options *graph, enum parameter p, int l)
+struct data *gradient_of_batch(const struct graph_options *graph, enum parameter p, int l, int tile)
 {
     const bool ordered = graph->reduction == STARPULLM_REDUCTION_ORDERED;
-    return handles_gradient(graph->handles, p, instance(l), ordered ? owner_of(graph->placement, p, instance(l)) : 0);
+    const int index = ordered ? owner_of(graph->placement, p, instance(l)) : 0;
+    return handles_gradient(graph->handles, p, instance(l), index, tile);
 }

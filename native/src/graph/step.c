@@ -49,24 +49,52 @@ static status report_mean_loss(const struct graph_context *context, struct starp
     return STARPULLM_OK;
 }
 
+static status add_forward_and_loss(const struct graph_context *context, int s)
+{
+    const bool keeps_sum = context->options->placement->rank == 0; /* of the losses */
+    TRY(add_pass(context, forward_pass, s));
+    return keeps_sum ? loss_pass(context, s) : add_pass(context, loss_pass, s);
+}
+
 status graph_add_evaluation(const struct graph_context *context, struct starpullm_loss *loss)
 {
     TRY(send_parameters(context));
-    const bool keeps_sum = context->options->placement->rank == 0; /* of the losses */
-    for (int s = 0; s < context->options->sub_batches; s++) {
-        TRY(add_pass(context, forward_pass, s));
-        TRY(keeps_sum ? loss_pass(context, s) : add_pass(context, loss_pass, s));
+    for (int s = 0; s < context->options->sub_batches; s++)
+        TRY(add_forward_and_loss(context, s));
+    return report_mean_loss(context, loss);
+}
+
+/* With fewer activation sets than sub-batches: the forward passes of a rank are so many ahead of its backward passes.
+ * The sums of losses and gradients pass through all of a rank's sub-batches before those of the next one. */
+static status add_alternately(const struct graph_context *context, struct starpullm_loss *loss)
+{
+    const struct graph_options *g = context->options;
+    const int of_rank = g->sub_batches / g->placement->ranks, sets = g->activation_sets;
+    TRY(send_parameters(context));
+    for (int s = 0; s < g->sub_batches; s++) {
+        const int local = s % of_rank, end = s - local + of_rank;
+        for (int next = local == 0 ? s : s + sets - 1; next < s + sets && next < end; next++)
+            TRY(add_forward_and_loss(context, next));
+        TRY(add_pass(context, backward_pass, s));
     }
     return report_mean_loss(context, loss);
 }
 
+static status add_passes(const struct graph_context *context, struct starpullm_loss *loss)
+{
+    const struct graph_options *g = context->options;
+    if (g->activation_sets < g->sub_batches / g->placement->ranks)
+        return add_alternately(context, loss);
+    TRY(graph_add_evaluation(context, loss));
+    for (int s = 0; s < g->sub_batches; s++)
+        TRY(add_pass(context, backward_pass, s));
+    return STARPULLM_OK;
+}
+
 status graph_add_step(const struct graph_context *context, struct starpullm_loss *loss, const struct update *update)
 {
-    const int S = context->options->sub_batches;
-    TRY(graph_add_evaluation(context, loss));
-    for (int s = 0; s < S; s++)
-        TRY(add_pass(context, backward_pass, s));
-    for (int s = 0; s < S; s++)
+    TRY(add_passes(context, loss));
+    for (int s = 0; s < context->options->sub_batches; s++)
         TRY(add_pass(context, encoder_backward_pass, s));
     return reduce_and_update(context, update);
 }

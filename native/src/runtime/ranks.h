@@ -7,6 +7,7 @@
 
 struct ranks {
     int rank, size;
+    int64_t workers; /* of all of them */
     /* Among those on the same machine: how many there are, how many threads all of them have, and those before this
      * one. */
     int local_size;
@@ -17,9 +18,9 @@ struct ranks {
 int ranks_supported(void);
 
 /* Collective. communicator: a Fortran handle, of which a duplicate is used. code: how matters stand on this rank; a
- * failure on one rank is one on all of them. threads: of this rank. MPI must be initialized with MPI_THREAD_MULTIPLE.
- */
-status ranks_open(int32_t communicator, status code, int64_t threads, struct ranks *ranks);
+ * failure on one rank is one on all of them. workers, threads: of this rank. MPI must be initialized with
+ * MPI_THREAD_MULTIPLE. */
+status ranks_open(int32_t communicator, status code, int64_t workers, int64_t threads, struct ranks *ranks);
 void ranks_close(void);
 
 /* Collective: STARPULLM_OK if `code` is so on every rank. Otherwise a rank that has failed keeps its failure, and the

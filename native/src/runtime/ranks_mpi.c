@@ -99,7 +99,7 @@ static void count_local_threads(int64_t threads, struct ranks *ranks)
     MPI_Comm_free(&local);
 }
 
-status ranks_open(int32_t fortran_communicator, status code, int64_t threads, struct ranks *ranks)
+status ranks_open(int32_t fortran_communicator, status code, int64_t workers, int64_t threads, struct ranks *ranks)
 {
     TRY(check_running());
     MPI_Comm theirs = MPI_Comm_f2c(fortran_communicator);
@@ -111,6 +111,7 @@ status ranks_open(int32_t fortran_communicator, status code, int64_t threads, st
         return fail(STARPULLM_RUNTIME_FAILURE, "MPI could not duplicate the communicator");
     MPI_Comm_rank(communicator, &ranks->rank);
     MPI_Comm_size(communicator, &ranks->size);
+    MPI_Allreduce(&workers, &ranks->workers, 1, MPI_INT64_T, MPI_SUM, communicator);
     count_local_threads(threads, ranks);
     return STARPULLM_OK;
 }

@@ -15,7 +15,7 @@
 #include "runtime/start_lock.h"
 #include "runtime/topology.h"
 
-static const struct runtime_layout alone = {.workers = 1, .threads_per_worker = 1, .ranks = 1};
+static const struct runtime_layout alone = {.workers = 1, .threads_per_worker = 1, .all_workers = 1, .ranks = 1};
 
 /* There is one StarPU in a process, and one of these. */
 struct starpullm_runtime {
@@ -26,7 +26,8 @@ struct starpullm_runtime {
     int64_t next_tag;                                       /* of the next session's transfers */
 };
 
-static struct starpullm_runtime the_runtime = {.layout = {.workers = 1, .threads_per_worker = 1, .ranks = 1}};
+static struct starpullm_runtime the_runtime = {
+    .layout = {.workers = 1, .threads_per_worker = 1, .all_workers = 1, .ranks = 1}};
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
 static status open_blas(const char *library)
@@ -137,6 +138,7 @@ static status start_on_this_rank(struct starpullm_runtime *runtime, const struct
     runtime->layout = (struct runtime_layout){
         .workers = options->workers,
         .threads_per_worker = options->threads_per_worker,
+        .all_workers = ranks->workers,
         .rank = ranks->rank,
         .ranks = ranks->size,
         .blas = options->blas_library != NULL,
@@ -147,10 +149,10 @@ static status start_on_this_rank(struct starpullm_runtime *runtime, const struct
 static status create_locked(const struct starpullm_runtime_options *options)
 {
     struct starpullm_runtime *runtime = &the_runtime;
-    struct ranks ranks = {.size = 1, .local_size = 1};
+    struct ranks ranks = {.size = 1, .workers = options->workers, .local_size = 1};
     status code = check_none_running(runtime);
     if (options->communicator)
-        code = ranks_open(*options->communicator, code, threads_of(options), &ranks);
+        code = ranks_open(*options->communicator, code, options->workers, threads_of(options), &ranks);
     TRY(code);
     code = ranks_agree(start_on_this_rank(runtime, options, &ranks));
     if (code == STARPULLM_OK && ranks.size > 1)

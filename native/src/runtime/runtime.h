@@ -17,6 +17,7 @@ void runtime_leave_session(struct starpullm_runtime *runtime);
 /* The running runtime's partition and ranks; 1x1 and one rank while none is running. */
 struct runtime_layout {
     int workers, threads_per_worker;
+    int64_t all_workers; /* of all ranks */
     int rank, ranks;
     unsigned context; /* the scheduling context that tasks are submitted to */
     bool blas;        /* matmuls aren't strict */

@@ -86,6 +86,9 @@ static status check_sizes(const struct starpullm_session_options *o, const model
         return fail(STARPULLM_INVALID_ARGUMENT,
                     "sub_batches: found %lld, expected a divisor of the batch size %lld that 32 bits hold",
                     (long long)o->sub_batches, (long long)o->batch_size);
+    if (o->activation_sets < 0 || o->activation_sets > o->sub_batches)
+        return fail(STARPULLM_INVALID_ARGUMENT, "activation_sets: found %lld, expected 0 to %lld, the sub-batches",
+                    (long long)o->activation_sets, (long long)o->sub_batches);
     const int64_t ranks = runtime_layout()->ranks;
     if (o->sub_batches > INT32_MAX / ranks || o->batch_size > INT64_MAX / ranks)
         return fail(STARPULLM_INVALID_ARGUMENT,
@@ -102,6 +105,7 @@ status session_check_options(const struct starpullm_session_options *o, const mo
     if (o->reduction < STARPULLM_REDUCTION_ORDERED || o->reduction > STARPULLM_REDUCTION_REDUX)
         return fail(STARPULLM_INVALID_ARGUMENT, "reduction: found %d, expected %d (ordered), %d (tree) or %d (redux)",
                     o->reduction, STARPULLM_REDUCTION_ORDERED, STARPULLM_REDUCTION_TREE, STARPULLM_REDUCTION_REDUX);
+    TRY(tiles_check(config, o->reduction, o->weight_gradient_tiles));
     if (o->steps_in_flight < 1 || o->steps_in_flight > MAX_STEPS_IN_FLIGHT)
         return fail(STARPULLM_INVALID_ARGUMENT, "steps_in_flight: found %d, expected 1 to %d", o->steps_in_flight,
                     MAX_STEPS_IN_FLIGHT);

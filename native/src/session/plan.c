@@ -29,8 +29,11 @@ static status check_options(const struct starpullm_plan_options *o)
     TRY(check_number("seq_len", o->seq_len, 1, o->config.max_seq_len));
     TRY(check_number("ranks", o->ranks, 1, INT32_MAX));
     TRY(check_number("sub_batches", o->sub_batches, 1, INT32_MAX / o->ranks));
+    TRY(check_number("activation_sets", o->activation_sets, 0, o->sub_batches));
     TRY(check_number("reduction", o->reduction, STARPULLM_REDUCTION_ORDERED, STARPULLM_REDUCTION_TREE));
     TRY(check_number("steps", o->steps, 1, INT32_MAX));
+    TRY(check_number("workers", o->workers, 1, INT32_MAX));
+    TRY(tiles_check(&o->config, o->reduction, o->weight_gradient_tiles));
     if (o->batch_size % o->sub_batches != 0)
         return fail(STARPULLM_INVALID_ARGUMENT, "sub_batches: found %lld, expected a divisor of the batch size %lld",
                     (long long)o->sub_batches, (long long)o->batch_size);
@@ -60,15 +63,20 @@ static status write_plan(struct starpullm_plan *plan, const struct starpullm_pla
                                     .B = (size_t)(o->batch_size / o->sub_batches),
                                     .T = (size_t)o->seq_len,
                                     .sub_batches = (int)o->sub_batches * o->ranks,
+                                    .activation_sets = (int)(o->activation_sets ? o->activation_sets : o->sub_batches),
                                     .placement = &plan->placement,
                                     .reduction = (enum starpullm_reduction)o->reduction};
+    graph->tiles = tiles_choose(&o->config, graph->reduction, graph->sub_batches, (int64_t)o->workers * o->ranks,
+                                o->weight_gradient_tiles);
     const struct handles_options handles_options = {
         .config = o->config,
         .sub_batch_size = (int64_t)graph->B,
         .seq_len = o->seq_len,
         .placement = &plan->placement,
         .reduction = graph->reduction,
+        .tiles = &graph->tiles,
         .slots = SLOTS,
+        .activation_sets = graph->activation_sets,
         .keep_activations = o->keep_activations != 0,
         .on_paper = true,
     };

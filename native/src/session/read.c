@@ -68,11 +68,16 @@ static status check_kept(const struct starpullm_session *session, int32_t group,
 {
     const bool kept = group == STARPULLM_ACTIVATIONS ? handles_activation_kept(session->handles, index)
                                                      : handles_activation_grad_kept(session->handles, index);
+    const char *name = group == STARPULLM_ACTIVATIONS ? "activations" : "activation_grads";
+    if (session->graph.activation_sets < session->graph.sub_batches / session->placement.ranks)
+        return fail(STARPULLM_INVALID_STATE,
+                    "%s/%s: its sub-batches share buffers, expected as many activation sets as sub-batches to read it",
+                    name, activation_name(index));
     if (kept)
         return STARPULLM_OK;
     return fail(STARPULLM_INVALID_STATE,
-                "%s/%s: its layers share one buffer, expected a session with keep_activations to read it",
-                group == STARPULLM_ACTIVATIONS ? "activations" : "activation_grads", activation_name(index));
+                "%s/%s: its layers share one buffer, expected a session with keep_activations to read it", name,
+                activation_name(index));
 }
 
 /* The sub-batches of a batch are stored one after the other, each in a buffer of its own. */
@@ -100,18 +105,37 @@ static status read_activation(struct starpullm_session *session, int32_t group, 
     return STARPULLM_OK;
 }
 
-static struct data *parameter_data(struct starpullm_session *session, int32_t group, int32_t index, int32_t layer)
+static status read_parameter(const struct starpullm_session *session, int32_t group, int32_t index, int32_t layer,
+                             int64_t offset, int64_t count, float *values)
 {
-    return group == STARPULLM_GRADS ? gradient_of_batch(&session->graph, index, layer)
-                                    : handles_parameter(session->handles, group, index, layer);
+    return copy_out(session, handles_parameter(session->handles, group, index, layer),
+                    owner_of(&session->placement, index, layer), offset, count, values);
 }
 
-/* The rank that has it: a tree's sum is in the gradient of the first sub-batch. */
-static int parameter_home(const struct starpullm_session *session, int32_t group, int32_t index, int32_t layer)
+/* A tree's sum is in the gradient of the first sub-batch. */
+static int gradient_home(const struct starpullm_session *session, int32_t index, int32_t layer)
 {
     const bool tree = session->graph.reduction == STARPULLM_REDUCTION_TREE;
-    return group == STARPULLM_GRADS && tree ? home_of(&session->placement, 0)
-                                            : owner_of(&session->placement, index, layer);
+    return tree ? home_of(&session->placement, 0) : owner_of(&session->placement, index, layer);
+}
+
+static status read_gradient(const struct starpullm_session *session, int32_t index, int32_t layer, int64_t offset,
+                            int64_t count, float *values)
+{
+    const struct tiles *tiles = &session->graph.tiles;
+    for (int tile = 0; tile < tiles->counts[index] && count > 0; tile++) {
+        const int64_t elements = (int64_t)tile_elements(tiles, index, tile);
+        if (offset < elements) {
+            const int64_t now = count < elements - offset ? count : elements - offset;
+            TRY(copy_out(session, gradient_of_batch(&session->graph, index, layer, tile),
+                         gradient_home(session, index, layer), offset, now, values));
+            values += now;
+            count -= now;
+            offset += now;
+        }
+        offset -= elements;
+    }
+    return STARPULLM_OK;
 }
 
 status starpullm_session_read_tensor(starpullm_session *session, int32_t group, int32_t index, int32_t layer,
@@ -131,9 +155,10 @@ status starpullm_session_read_tensor(starpullm_session *session, int32_t group, 
     if (offset < 0 || count < 0 || offset > elements || count > elements - offset)
         return fail(STARPULLM_INVALID_ARGUMENT, "%s: found %lld elements from %lld on, expected a part of %lld",
                     info.name, (long long)count, (long long)offset, (long long)elements);
-    if (is_parameter_group(group))
-        TRY(copy_out(session, parameter_data(session, group, index, layer),
-                     parameter_home(session, group, index, layer), offset, count, values));
+    if (group == STARPULLM_GRADS)
+        TRY(read_gradient(session, index, layer, offset, count, values));
+    else if (is_parameter_group(group))
+        TRY(read_parameter(session, group, index, layer, offset, count, values));
     else
         TRY(read_activation(session, group, index, layer, offset, count, values));
     return failure_check(&session->failure);

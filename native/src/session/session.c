@@ -31,8 +31,10 @@ static status create_handles(struct starpullm_session *session, const struct sta
         .seq_len = (int64_t)graph->T,
         .placement = &session->placement,
         .reduction = graph->reduction,
+        .tiles = &graph->tiles,
         .slots = options->steps_in_flight,
         .first_tag = first_tag,
+        .activation_sets = graph->activation_sets,
         .keep_activations = options->keep_activations != 0,
     };
     fenv_t environment;
@@ -45,7 +47,7 @@ static status create_handles(struct starpullm_session *session, const struct sta
     if (graph->reduction == STARPULLM_REDUCTION_REDUX)
         for (int p = 0; p < NUM_PARAMETERS; p++)
             for (int l = 0; l < parameter_instances(&graph->config, p); l++)
-                gradient_make_reducible(handles_gradient(session->handles, p, l, 0));
+                gradient_make_reducible(handles_gradient(session->handles, p, l, 0, 0));
     return STARPULLM_OK;
 }
 
@@ -90,8 +92,11 @@ static status open_model(struct starpullm_session *session, const struct starpul
     graph->B = (size_t)(options->batch_size / options->sub_batches);
     graph->T = (size_t)options->seq_len;
     graph->sub_batches = (int)options->sub_batches * layout->ranks;
+    graph->activation_sets = (int)(options->activation_sets ? options->activation_sets : options->sub_batches);
     graph->placement = &session->placement;
     graph->reduction = (enum starpullm_reduction)options->reduction;
+    graph->tiles = tiles_choose(&graph->config, graph->reduction, graph->sub_batches, layout->all_workers,
+                                options->weight_gradient_tiles);
     session->adamw = (struct adamw_options){options->learning_rate, options->beta1, options->beta2, options->eps,
                                             options->weight_decay};
     session->learning_rate = state ? state->meta.learning_rate : options->learning_rate;

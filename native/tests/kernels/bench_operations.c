@@ -90,7 +90,7 @@ static void encoder_forward(const struct kernels *k, struct team team)
 }
 static void encoder_backward(const struct kernels *k, struct team team)
 {
-    k->encoder_backward(b, c, a, ids, s.B, s.T, s.C, s.T, SUM_FROM_ZERO, team);
+    k->encoder_backward(b, c, a, ids, s.B, s.T, s.C, s.T, 0, s.V, SUM_FROM_ZERO, team);
 }
 
 static void layernorm_setup(void)
@@ -125,7 +125,7 @@ static void matmul_backward_input(const struct kernels *k, struct team team)
 }
 static void matmul_backward_weight(const struct kernels *k, struct team team)
 {
-    k->matmul_backward_weight(c, d, a, b, N(), s.C, s.OC, SUM_FROM_ZERO, team);
+    k->matmul_backward_weight(c, d, a, b, N(), s.C, s.OC, 0, s.OC, SUM_FROM_ZERO, team);
 }
 
 static void attention_setup(void)

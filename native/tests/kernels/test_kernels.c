@@ -43,11 +43,14 @@ CASES(encoder_backward, 300)
     RANDOM_SIZES(100000, &B, &T, &C);
     const size_t V = 1 + random_below(B * T), maxT = T + random_below(3);
     const enum sum_start start = random_start();
-    SHAPE("B=%zu T=%zu C=%zu V=%zu maxT=%zu, dwpe %s", B, T, C, V, maxT, start_name(start));
-    const struct pair dwte = output("dwte", V * C, SUM_CONTINUES), dwpe = output("dwpe", maxT * C, start);
+    const size_t first = random_below(2) ? random_below(V) : 0, rows = 1 + random_below(V - first);
+    const bool positions = random_below(4);
+    SHAPE("B=%zu T=%zu C=%zu maxT=%zu, %zu rows from %zu of %zu, %s dwpe, %s", B, T, C, maxT, rows, first, V,
+          positions ? "with" : "no", start_name(start));
+    const struct pair dwte = output("dwte", rows * C, SUM_CONTINUES), dwpe = output("dwpe", maxT * C, start);
     const float *dout = input("dout", B * T * C);
     const int32_t *tokens = indices("tokens", B * T, V);
-    RUN(encoder_backward, at(dwte), at(dwpe), dout, tokens, B, T, C, maxT, start);
+    RUN(encoder_backward, at(dwte), positions ? at(dwpe) : NULL, dout, tokens, B, T, C, maxT, first, rows, start);
 }
 
 CASES(layernorm_forward, 600)
@@ -132,10 +135,13 @@ CASES(matmul_backward_weight, 400)
     matmul_sizes(&N, &C, &OC);
     const bool biased = random_below(2);
     const enum sum_start start = random_start();
-    SHAPE("N=%zu C=%zu OC=%zu, %s bias, %s", N, C, OC, biased ? "with" : "no", start_name(start));
-    const struct pair dweight = output("dweight", OC * C, start), dbias = output("dbias", OC, start);
+    const size_t first = random_below(2) ? random_below(OC) : 0;
+    const size_t rows = first ? 1 + random_below(OC - first) : OC;
+    SHAPE("N=%zu C=%zu OC=%zu, %zu rows from %zu, %s bias, %s", N, C, OC, rows, first, biased ? "with" : "no",
+          start_name(start));
+    const struct pair dweight = output("dweight", rows * C, start), dbias = output("dbias", rows, start);
     const float *dout = input("dout", N * OC), *inp = input("inp", N * C);
-    RUN(matmul_backward_weight, at(dweight), biased ? at(dbias) : NULL, dout, inp, N, C, OC, start);
+    RUN(matmul_backward_weight, at(dweight), biased ? at(dbias) : NULL, dout, inp, N, C, OC, first, rows, start);
 }
 
 /* Every eighth case is long (T above two panels), every 64th longer, the others are within the limit. In one case T,

@@ -73,15 +73,22 @@ def _encoder_forward(draw: Draw) -> Arguments:
     }
 
 
+def _tile(draw: Draw, of: int) -> tuple[int, int]:
+    """Return the first row and the number of rows of a tile, in every other case all."""
+    first = draw.below(of) if draw.below(2) else 0
+    return first, 1 + draw.below(of - first) if first else of
+
+
 def _encoder_backward(draw: Draw) -> Arguments:
     B, T, C = draw.sizes(3, 100_000)
     V, longest, start = 1 + draw.below(B * T), T + draw.below(3), draw.start()
+    first, rows = _tile(draw, V)
     return {
-        "dwte": draw.output(SUM_CONTINUES, V, C),
-        "dwpe": draw.output(start, longest, C),
+        "dwte": draw.output(SUM_CONTINUES, rows, C),
+        "dwpe": draw.output(start, longest, C) if draw.below(4) else None,
         "dout": draw.input(B, T, C),
         "tokens": draw.indices(V, B, T),
-        **{"B": B, "T": T, "C": C, "maxT": longest, "dwpe_start": start},
+        **{"B": B, "T": T, "C": C, "maxT": longest, "first": first, "rows": rows, "dwpe_start": start},
     }
 
 
@@ -165,12 +172,13 @@ def _matmul_backward_input(draw: Draw) -> Arguments:
 
 def _matmul_backward_weight(draw: Draw) -> Arguments:
     (N, C, OC), start = _matmul_sizes(draw), draw.start()
+    first, rows = _tile(draw, OC)
     return {
-        "dweight": draw.output(start, OC, C),
-        "dbias": draw.output(start, OC) if draw.below(2) else None,
+        "dweight": draw.output(start, rows, C),
+        "dbias": draw.output(start, rows) if draw.below(2) else None,
         "dout": draw.input(N, OC),
         "inp": draw.input(N, C),
-        **{"N": N, "C": C, "OC": OC, "start": start},
+        **{"N": N, "C": C, "OC": OC, "first": first, "rows": rows, "start": start},
     }
 
 

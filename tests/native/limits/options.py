@@ -83,6 +83,28 @@ def _check_sizes(statements: Statements, create: Callable[..., Callable[[], obje
             call=create(batch_size=batch_size, sub_batches=number),
         )
     statements.allowed(f"sub_batches {B}", create(sub_batches=B))
+    for sets in (-1, B + 1):
+        refused(
+            f"activation_sets {sets}",
+            sentence=f"activation_sets: found {sets}, expected 0 to {B}, the sub-batches",
+            call=create(sub_batches=B, activation_sets=sets),
+        )
+    longest_weight = max(MODEL.padded_vocab_size, 4 * MODEL.channels)
+    for tiles in (-1, longest_weight + 1):
+        refused(
+            f"weight_gradient_tiles {tiles}",
+            sentence=f"weight_gradient_tiles: found {tiles}, expected 0 to {longest_weight}, the rows of the longest "
+            "weight",
+            call=create(weight_gradient_tiles=tiles),
+        )
+    statements.allowed(f"weight_gradient_tiles {longest_weight}", create(weight_gradient_tiles=longest_weight))
+    for reduction in ("tree", "redux"):
+        refused(
+            f"weight_gradient_tiles 2, {reduction}",
+            sentence="weight_gradient_tiles: found 2, expected 0 or 1 without the reduction ordered: no other has "
+            "running sums",
+            call=create(weight_gradient_tiles=2, reduction=reduction),
+        )
     refused(
         "a batch whose bytes leave 64 bits",
         sentence=f"activations with batch_size {2**60} and seq_len {T} are too large, expected at most {_INT64_MAX} "

@@ -50,24 +50,25 @@ static void matmul_backward_input_blas(float *dinp /* (N,C) */, const float *dou
                  weight + part.columns.begin, C, false, rows, columns, OC, start == SUM_CONTINUES);
 }
 
-static void matmul_backward_weight_blas(float *dweight /* (OC,C) */, float *dbias /* (OC) */,
+static void matmul_backward_weight_blas(float *dweight /* (rows,C) */, float *dbias /* (rows) */,
                                         const float *dout /* (N,OC) */, const float *inp /* (N,C) */, size_t N,
-                                        size_t C, size_t OC, enum sum_start start, struct team team)
+                                        size_t C, size_t OC, size_t first, size_t rows, enum sum_start start,
+                                        struct team team)
 {
-    const struct part part = part_of_output(team, OC, C);
-    const size_t rows = length(part.rows), columns = length(part.columns);
-    if (rows > 0 && columns > 0)
-        blas_product(dweight + part.rows.begin * C + part.columns.begin, C, dout + part.rows.begin, OC, true,
-                     inp + part.columns.begin, C, false, rows, columns, N, start == SUM_CONTINUES);
+    const struct part part = part_of_output(team, rows, C);
+    const size_t m = length(part.rows), n = length(part.columns);
+    if (m > 0 && n > 0)
+        blas_product(dweight + part.rows.begin * C + part.columns.begin, C, dout + first + part.rows.begin, OC, true,
+                     inp + part.columns.begin, C, false, m, n, N, start == SUM_CONTINUES);
     if (!dbias)
         return;
-    const struct share own = team_share(team, OC, FLOATS_PER_LINE);
+    const struct share own = team_share(team, rows, FLOATS_PER_LINE);
     if (start == SUM_FROM_ZERO)
         for (size_t o = own.begin; o < own.end; o++)
             dbias[o] = 0.0f;
     for (size_t n = 0; n < N; n++)
         for (size_t o = own.begin; o < own.end; o++)
-            dbias[o] += dout[n * OC + o];
+            dbias[o] += dout[n * OC + first + o];
 }
 
 void kernels_override_blas(struct kernels *kernels)

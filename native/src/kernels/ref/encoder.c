@@ -11,18 +11,22 @@ void encoder_forward_ref(float *restrict out, const int32_t *tokens, const float
 }
 
 void encoder_backward_ref(float *restrict dwte, float *restrict dwpe, const float *restrict dout, const int32_t *tokens,
-                          size_t B, size_t T, size_t C, size_t maxT, enum sum_start dwpe_start, struct team team)
+                          size_t B, size_t T, size_t C, size_t maxT, size_t first, size_t rows,
+                          enum sum_start dwpe_start, struct team team)
 {
     const struct share columns = team_share(team, C, FLOATS_PER_LINE); /* several rows n may have the same token */
+    for (size_t n = 0; n < B * T; n++) {
+        const size_t row = (size_t)tokens[n] - first; /* of a token before the first: above every row */
+        if (row < rows)
+            for (size_t c = columns.begin; c < columns.end; c++)
+                dwte[row * C + c] += dout[n * C + c];
+    }
+    if (!dwpe)
+        return;
     for (size_t t = 0; t < maxT; t++)
         for (size_t c = columns.begin; c < columns.end; c++)
             dwpe[t * C + c] = present(dwpe_start, &dwpe[t * C + c]);
-    for (size_t b = 0; b < B; b++)
-        for (size_t t = 0; t < T; t++) {
-            const size_t n = b * T + t;
-            for (size_t c = columns.begin; c < columns.end; c++) {
-                dwte[(size_t)tokens[n] * C + c] += dout[n * C + c];
-                dwpe[t * C + c] += dout[n * C + c];
-            }
-        }
+    for (size_t n = 0; n < B * T; n++)
+        for (size_t c = columns.begin; c < columns.end; c++)
+            dwpe[n % T * C + c] += dout[n * C + c];
 }

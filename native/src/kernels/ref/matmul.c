@@ -28,19 +28,19 @@ void matmul_backward_input_ref(float *dinp, const float *dout, const float *weig
 }
 
 void matmul_backward_weight_ref(float *dweight, float *dbias, const float *dout, const float *inp, size_t N, size_t C,
-                                size_t OC, enum sum_start start, struct team team)
+                                size_t OC, size_t first, size_t rows, enum sum_start start, struct team team)
 {
-    const struct share rows = team_share(team, OC, FLOATS_PER_LINE);
-    for (size_t o = rows.begin; o < rows.end; o++) {
+    const struct share own = team_share(team, rows, FLOATS_PER_LINE);
+    for (size_t o = own.begin; o < own.end; o++) {
         for (size_t i = 0; i < C; i++)
             dweight[o * C + i] = present(start, &dweight[o * C + i]);
         for (size_t n = 0; n < N; n++)
             for (size_t i = 0; i < C; i++)
-                dweight[o * C + i] += inp[n * C + i] * dout[n * OC + o];
+                dweight[o * C + i] += inp[n * C + i] * dout[n * OC + first + o];
         if (!dbias)
             continue;
         dbias[o] = present(start, &dbias[o]);
         for (size_t n = 0; n < N; n++)
-            dbias[o] += dout[n * OC + o];
+            dbias[o] += dout[n * OC + first + o];
     }
 }

@@ -1,6 +1,7 @@
 /* matmul_backward_weight: dweight[o,i] += sum over n of inp[n,i] * dout[n,o]; dbias[o] += sum over n of dout[n,o].
  *
- * As C = A * B: A is the transpose of dout (m = OC, k = N), B is inp (k = N, n = C), C is dweight.
+ * As C = A * B: A is the transpose of the tile's columns of dout (m = rows, k = N), B is inp (k = N, n = C), C is
+ * dweight.
  *
  *   loop 5: for jc < n by NC
  *   loop 4:   for pc < k by KC        pack B (KC,NC)
@@ -121,14 +122,14 @@ static bool backward_weight_packed(struct backward_weight *w)
     return true;
 }
 
-void SIMD_NAME(matmul_backward_weight)(float *dweight /* (OC,C) */, float *dbias /* (OC) */,
+void SIMD_NAME(matmul_backward_weight)(float *dweight /* (rows,C) */, float *dbias /* (rows) */,
                                        const float *dout /* (N,OC) */, const float *inp /* (N,C) */, size_t N, size_t C,
-                                       size_t OC, enum sum_start start, struct team team)
+                                       size_t OC, size_t first, size_t rows, enum sum_start start, struct team team)
 {
-    const struct rectangle own = SIMD_NAME(team_rectangle)(team, OC, C);
+    const struct rectangle own = SIMD_NAME(team_rectangle)(team, rows, C);
     struct backward_weight w = {.dweight = dweight + own.rows.begin * C + own.columns.begin,
                                 .dbias = dbias && own.columns.begin == 0 ? dbias + own.rows.begin : NULL,
-                                .dout = dout + own.rows.begin,
+                                .dout = dout + first + own.rows.begin,
                                 .inp = inp + own.columns.begin,
                                 .m = own.rows.end - own.rows.begin,
                                 .n = own.columns.end - own.columns.begin,
@@ -139,7 +140,7 @@ void SIMD_NAME(matmul_backward_weight)(float *dweight /* (OC,C) */, float *dbias
     if (w.m == 0 || w.n == 0)
         return;
     /* A single row gives each value of dweight one term: nothing to gain by packing. */
-    if (N > 1 && !SIMD_NAME(is_small_matmul)(OC, C, N) && backward_weight_packed(&w))
+    if (N > 1 && !SIMD_NAME(is_small_matmul)(rows, C, N) && backward_weight_packed(&w))
         return;
     for (size_t o = 0; o < w.m; o++)
         SIMD_NAME(unpacked_row)(w.dweight + o * C, start, w.dout + o, OC, w.inp, C, w.n, N);

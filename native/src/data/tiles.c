@@ -1,0 +1,107 @@
+/* The tiles of gradients: how many, and which rows each has. */
+#include "data/tiles.h"
+
+/* A chain may take the 1/CHAIN_PART of a step in which no worker waits. A step of S sub-batches takes S*D/W on W
+ * workers, D being the multiplications of one sub-batch, of which a chain of S tiles has S*d/tiles. What the step loses
+ * by it for 2 to 64 workers: docs/performance.md. */
+enum { CHAIN_PART = 20 };
+
+/* The parameter by whose rows p is cut: the weight of a matmul. NUM_PARAMETERS: it isn't cut. */
+static enum parameter weight_of(enum parameter p)
+{
+    switch (p) {
+    case PARAM_QKVB:
+        return PARAM_QKVW;
+    case PARAM_ATTPROJB:
+        return PARAM_ATTPROJW;
+    case PARAM_FCB:
+        return PARAM_FCW;
+    case PARAM_FCPROJB:
+        return PARAM_FCPROJW;
+    case PARAM_WTE:
+    case PARAM_QKVW:
+    case PARAM_ATTPROJW:
+    case PARAM_FCW:
+    case PARAM_FCPROJW:
+        return p;
+    default:
+        return NUM_PARAMETERS;
+    }
+}
+
+static int64_t elements_of(const model_config *config, enum parameter p)
+{
+    return tensor_elements(parameter_shape(config, p));
+}
+
+/* The multiplications for one token: forward, and backward of input and weight. */
+static int64_t products_of_model(const model_config *config)
+{
+    int64_t products = 0;
+    for (int p = 0; p < NUM_PARAMETERS; p++)
+        if (weight_of(p) == (enum parameter)p)
+            products += 3 * parameter_instances(config, p) * elements_of(config, p);
+    return products;
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+status tiles_check(const model_config *config, int32_t reduction, int32_t requested)
+{
+    int64_t most = 1;
+    for (int p = 0; p < NUM_PARAMETERS; p++)
+        if (weight_of(p) == (enum parameter)p && parameter_shape(config, p).dims[0] > most)
+            most = parameter_shape(config, p).dims[0];
+    if (requested < 0 || requested > most)
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "weight_gradient_tiles: found %d, expected 0 to %lld, the rows of the longest weight", requested,
+                    (long long)most);
+    if (requested > 1 && reduction != STARPULLM_REDUCTION_ORDERED)
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "weight_gradient_tiles: found %d, expected 0 or 1 without the reduction ordered: no other has "
+                    "running sums",
+                    requested);
+    return STARPULLM_OK;
+}
+
+/* A chain of S links keeps at most S tiles busy: more would not help. */
+static int64_t enough_tiles(const model_config *config, enum parameter weight, int sub_batches, int64_t workers)
+{
+    if (workers == 1) /* which never waits for another */
+        return 1;
+    const double tiles =
+        CHAIN_PART * (double)workers * (double)elements_of(config, weight) / (double)products_of_model(config);
+    return tiles < 1 ? 1 : tiles < sub_batches ? (int64_t)tiles : sub_batches;
+}
+
+struct tiles tiles_choose(const model_config *config, enum starpullm_reduction reduction, int sub_batches,
+                          int64_t workers, int requested)
+{
+    struct tiles tiles;
+    for (int p = 0; p < NUM_PARAMETERS; p++) {
+        const enum parameter weight = weight_of(p);
+        tiles.rows[p] = parameter_shape(config, p).dims[0];
+        tiles.row_elements[p] = elements_of(config, p) / tiles.rows[p];
+        tiles.counts[p] = 1;
+        if (weight == NUM_PARAMETERS || reduction != STARPULLM_REDUCTION_ORDERED)
+            continue;
+        const int64_t wanted = requested > 0 ? requested : enough_tiles(config, weight, sub_batches, workers);
+        tiles.counts[p] = (int)least(wanted, tiles.rows[p]);
+    }
+    return tiles;
+}
+
+struct tile tile_of(const struct tiles *tiles, enum parameter p, int tile)
+{
+    const int64_t rows = tiles->rows[p], count = tiles->counts[p];
+    const int64_t first = rows * tile / count, end = rows * (tile + 1) / count;
+    return (struct tile){.first = (size_t)first, .rows = (size_t)(end - first)};
+}
+
+size_t tile_elements(const struct tiles *tiles, enum parameter p, int tile)
+{
+    return tile_of(tiles, p, tile).rows * (size_t)tiles->row_elements[p];
+}
