@@ -125,13 +125,67 @@ bool pages_watch(uintptr_t address)
     return i < count && ranges[i].begin <= page;
 }
 
-uint64_t pages_watched_bytes(uintptr_t begin, uintptr_t end)
+static void add_run(void *is_new, char *row, size_t bytes)
 {
-    uint64_t bytes = 0;
+    *(bool *)is_new |= pages_add((uintptr_t)row, (uintptr_t)row + bytes);
+}
+
+bool pages_add_layout(const struct layout *layout)
+{
+    bool is_new = false;
+    content_for_each_run(layout, add_run, &is_new);
+    return is_new;
+}
+
+static void remove_run(void *unused, char *row, size_t bytes)
+{
+    (void)unused;
+    pages_remove((uintptr_t)row, (uintptr_t)row + bytes);
+}
+
+void pages_remove_layout(const struct layout *layout)
+{
+    content_for_each_run(layout, remove_run, NULL);
+}
+
+static void count_run(void *watched, char *row, size_t bytes)
+{
+    const uintptr_t begin = (uintptr_t)row, end = begin + bytes;
     for (size_t i = first_from(begin + 1); i < count && ranges[i].begin < end; i++) {
         const uintptr_t from = page_up(ranges[i].begin), until = page_down(ranges[i].end);
         const uintptr_t first = begin > from ? begin : from, last = end < until ? end : until;
-        bytes += first < last ? last - first : 0;
+        *(uint64_t *)watched += first < last ? last - first : 0;
     }
+}
+
+uint64_t pages_watched_bytes(const struct layout *layout)
+{
+    uint64_t bytes = 0;
+    content_for_each_run(layout, count_run, &bytes);
     return bytes;
+}
+
+// Runs of elements whose pages meet are protected together.
+struct protecting {
+    uintptr_t begin, end;
+    int protection;
+    bool is_done;
+};
+
+static void protect_run(void *pointer, char *row, size_t bytes)
+{
+    struct protecting *state = pointer;
+    const uintptr_t begin = (uintptr_t)row;
+    if (state->end == 0 || begin >= state->end + page_bytes() || begin < state->begin) {
+        state->is_done &= pages_protect(state->begin, state->end, state->protection);
+        state->begin = begin;
+    }
+    state->end = begin + bytes;
+}
+
+bool pages_protect_layout(const struct layout *layout, int protection)
+{
+    struct protecting state = {.protection = protection, .is_done = true};
+    content_for_each_run(layout, protect_run, &state);
+    return pages_protect(state.begin, state.end, protection) && state.is_done;
 }

@@ -1,6 +1,8 @@
 // Which pages of memory hold nothing but data of handles, and their protection. Calls are serialised.
 #pragma once
 
+#include "content.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -16,7 +18,10 @@ bool pages_protect_all(int protection);
 // Whether a page is watched: all of it was added. Async-signal-safe.
 bool pages_watch(uintptr_t address);
 
-// How many of these bytes are on watched pages.
-uint64_t pages_watched_bytes(uintptr_t begin, uintptr_t end);
+// The same of the elements of a handle, and how many of their bytes are on watched pages.
+bool pages_add_layout(const struct layout *layout);
+void pages_remove_layout(const struct layout *layout);
+bool pages_protect_layout(const struct layout *layout, int protection);
+uint64_t pages_watched_bytes(const struct layout *layout);
 
 uintptr_t page_bytes(void);

@@ -70,6 +70,8 @@ static void note_exit(int status, void *unused)
 static void forget_log(void)
 {
     record_to = NULL;
+    if (settings.watch)
+        undeclared_forked();
     settings.watch = false;
     crash_unwatch();
     pthread_mutex_init(&lock, NULL);
@@ -434,7 +436,7 @@ static void watch(struct starpu_task *task)
         list[count].is_shared = (mode & (STARPU_SCRATCH | STARPU_REDUX)) == 0;
         list[count++].writes = (mode & STARPU_W) != 0;
     }
-    undeclared_begin(task_number(task), list, count);
+    undeclared_begin(task, task_number(task), list, count);
 }
 
 void recorder_started(struct starpu_task *task)

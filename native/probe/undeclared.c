@@ -11,7 +11,6 @@
 #include <execinfo.h>
 #include <pthread.h>
 #include <signal.h>
-#include <starpu.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,6 +51,7 @@ static size_t num_opened;
 static bool is_running[STARPU_NMAXWORKERS]; // a task
 static unsigned num_running;
 static struct {
+    const struct starpu_task *task;
     uint64_t number;
     pthread_t thread;
     struct declared *list;
@@ -142,6 +142,13 @@ static bool open_all(void)
     return pages_protect_all(PROT_READ | PROT_WRITE);
 }
 
+// Behind the function, and before the task's end, the worker may call a function of the application's that was waiting
+// for data. Then no task is its current one.
+static bool is_in_function(void)
+{
+    return task.is_watched && pthread_equal(task.thread, pthread_self()) && starpu_task_get_current() == task.task;
+}
+
 // False if the page isn't one of those that are protected.
 static bool open_page(uintptr_t address, const void *context, const void *kernel)
 {
@@ -149,7 +156,7 @@ static bool open_page(uintptr_t address, const void *context, const void *kernel
     bool is_write = true;
     if (!pages_watch(address))
         return false;
-    if (task.is_watched && pthread_equal(task.thread, pthread_self())) {
+    if (is_in_function()) {
         const struct declared *declared = declared_at(address);
         is_write = fault_is_write(context) || declared != NULL || was_opened(page);
         if (declared == NULL || !declared->writes)
@@ -190,54 +197,13 @@ static void on_fault(int number, siginfo_t *info, void *context)
 
 // ---- Handles ----
 
-static void add_run(void *is_new, char *row, size_t bytes)
-{
-    *(bool *)is_new |= pages_add((uintptr_t)row, (uintptr_t)row + bytes);
-}
-
-static void remove_run(void *unused, char *row, size_t bytes)
-{
-    (void)unused;
-    pages_remove((uintptr_t)row, (uintptr_t)row + bytes);
-}
-
-static void count_run(void *bytes_of_all, char *row, size_t bytes)
-{
-    *(uint64_t *)bytes_of_all += pages_watched_bytes((uintptr_t)row, (uintptr_t)row + bytes);
-}
-
 static void count_handle(struct handle *handle)
 {
     if (handle->is_counted || header == NULL)
         return;
     handle->is_counted = true;
     header->handle_bytes += layout_bytes(&handle->layout);
-    content_for_each_run(&handle->layout, count_run, &header->watched_bytes);
-}
-
-// Runs of elements whose pages meet are protected together.
-struct protecting {
-    uintptr_t begin, end;
-    int protection;
-    bool is_done;
-};
-
-static void protect_run(void *pointer, char *row, size_t bytes)
-{
-    struct protecting *state = pointer;
-    const uintptr_t begin = (uintptr_t)row;
-    if (state->end == 0 || begin >= state->end + page_bytes() || begin < state->begin) {
-        state->is_done &= pages_protect(state->begin, state->end, state->protection);
-        state->begin = begin;
-    }
-    state->end = begin + bytes;
-}
-
-static bool protect_layout(const struct layout *layout, int protection)
-{
-    struct protecting state = {.protection = protection, .is_done = true};
-    content_for_each_run(layout, protect_run, &state);
-    return pages_protect(state.begin, state.end, protection) && state.is_done;
+    header->watched_bytes += pages_watched_bytes(&handle->layout);
 }
 
 // Memory that can't be made writable, such as that of a file, isn't watched: it could not be opened again.
@@ -253,16 +219,15 @@ static void add_handle(uint32_t number, const struct layout *layout)
         num_handles = room;
     }
     struct handle *handle = &handles[number];
-    bool is_new = false;
-    content_for_each_run(layout, add_run, &is_new);
+    const bool is_new = pages_add_layout(layout);
     if (!is_new && handle->layout.address == layout->address)
         return;
     handle->layout = *layout;
     handle->is_inside = !is_new;
     handle->is_new = true;
     has_new = true;
-    if (is_new && !protect_layout(layout, PROT_READ | PROT_WRITE))
-        content_for_each_run(layout, remove_run, NULL);
+    if (is_new && !pages_protect_layout(layout, PROT_READ | PROT_WRITE))
+        pages_remove_layout(layout);
 }
 
 void undeclared_add(uint32_t number, const struct layout *layout)
@@ -282,7 +247,7 @@ void undeclared_remove(uint32_t number)
         struct handle *handle = &handles[number];
         count_handle(handle);
         if (!handle->is_inside)
-            content_for_each_run(&handle->layout, remove_run, NULL);
+            pages_remove_layout(&handle->layout);
         *handle = (struct handle){0};
     }
     release(before);
@@ -368,6 +333,13 @@ void undeclared_stop(void)
     release(before);
 }
 
+void undeclared_forked(void)
+{
+    header = NULL;
+    atomic_flag_clear(&lock); // another thread may have had it, which isn't in the child
+    open_all();
+}
+
 void undeclared_submitted(void)
 {
     unfinished++;
@@ -381,7 +353,7 @@ static void close_the_rest(void)
         pages_protect(opened[i], opened[i] + 1, PROT_NONE);
     for (uint32_t i = 0; has_new && i < num_handles; i++) {
         if (handles[i].is_new && is_closed)
-            protect_layout(&handles[i].layout, PROT_NONE);
+            pages_protect_layout(&handles[i].layout, PROT_NONE);
         handles[i].is_new = false;
     }
     is_closed = true;
@@ -395,7 +367,7 @@ static bool open_declared(bool for_writing)
     for (unsigned i = 0; i < task.count; i++) {
         const bool is_writable = task.list[i].writes || !task.list[i].is_shared;
         if (is_writable == for_writing)
-            is_done &= protect_layout(&task.list[i].layout, for_writing ? PROT_READ | PROT_WRITE : PROT_READ);
+            is_done &= pages_protect_layout(&task.list[i].layout, for_writing ? PROT_READ | PROT_WRITE : PROT_READ);
     }
     return is_done;
 }
@@ -410,13 +382,14 @@ static bool can_watch(const struct declared *list, unsigned count)
     return num_running == 1 && header != NULL && starpu_memory_nodes_get_count_by_kind(STARPU_DISK_RAM) == 0;
 }
 
-void undeclared_begin(uint64_t number, struct declared *list, unsigned count)
+void undeclared_begin(const struct starpu_task *begun, uint64_t number, struct declared *list, unsigned count)
 {
     const sigset_t before = acquire();
     set_handler();
     num_running += !is_running[starpu_worker_get_id_check()];
     is_running[starpu_worker_get_id_check()] = true;
     if (can_watch(list, count)) {
+        task.task = begun;
         task.number = number;
         task.thread = pthread_self();
         task.list = list;
@@ -469,7 +442,7 @@ void undeclared_end(void)
     num_running--;
     if (task.list != NULL && pthread_equal(task.thread, pthread_self())) {
         for (unsigned i = 0; is_closed && i < task.count; i++)
-            protect_layout(&task.list[i].layout, PROT_NONE);
+            pages_protect_layout(&task.list[i].layout, PROT_NONE);
         for (size_t i = 0; header != NULL && i < num_faults; i++)
             write_fault(&faults[i]);
         num_faults = 0;

@@ -5,6 +5,7 @@
 #include "content.h"
 #include "log_format.h"
 
+#include <starpu.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -15,6 +16,9 @@ void undeclared_start(struct probe_header *header, int file);
 
 // All memory can be accessed, from now on or until the next task.
 void undeclared_stop(void);
+
+// In a forked child: all memory can be accessed, and nothing is said any more.
+void undeclared_forked(void);
 
 // A task with a function was submitted.
 void undeclared_submitted(void);
@@ -33,5 +37,5 @@ struct declared {
 };
 
 // Around a task's function, on its worker. The list is allocated, and taken over.
-void undeclared_begin(uint64_t task, struct declared *list, unsigned count);
+void undeclared_begin(const struct starpu_task *task, uint64_t number, struct declared *list, unsigned count);
 void undeclared_end(void);

@@ -102,13 +102,16 @@ def _finding(schedule: str, flow: Flow, task: int, handle: int, access: _Access)
 
 
 def _place(frames: Sequence[_Frame]) -> str:
-    """Return the function and the line of the innermost frame of the program's own; nothing if there is none."""
+    """Return the function and the line of the innermost frame of the program's own; nothing if there is none.
+
+    Where no line is known, it is the outermost one: the task's function, and not one of a library.
+    """
     own = [frame for frame in frames if frame.module and not Path(frame.module).name.startswith(_SYSTEM_LIBRARIES)]
     lines = [(frame, *_line(frame)) for frame in own]
     for frame, function, line in lines:
         if line:
             return f"in {function or frame.function} ({line})"
-    for frame in own:
+    for frame in own[-1:]:
         where = f"{Path(frame.module).name}+0x{frame.address - frame.base:x}"
         return f"in {frame.function} ({where})" if frame.function else f"at {where}"
     return ""

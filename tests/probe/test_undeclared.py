@@ -24,7 +24,7 @@ def line_of(comment: str) -> int:
     return next(number for number, line in enumerate(lines, 1) if line.endswith(f"// {comment}"))
 
 
-@pytest.mark.parametrize("name", ["right", "acquires", "partitions"])
+@pytest.mark.parametrize("name", ["right", "acquires", "acquires_in_callback", "partitions"])
 def test_no_false_alarm(compiled: Compile, name: str) -> None:
     result = probe(compiled, name)
     assert result.outcome is Outcome.PASSED, result.describe()

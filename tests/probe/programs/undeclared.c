@@ -159,6 +159,21 @@ static void acquires(void)
     right();
 }
 
+static void update_in_callback(void *handle)
+{
+    ((volatile double *)blocks[1])[999] += 1;
+    starpu_data_release(handle);
+}
+
+// The worker calls the application's function, behind a task that only reads.
+static void acquires_in_callback(void)
+{
+    right();
+    SUBMIT(&scale_codelet, STARPU_RW, handles[0], STARPU_R, handles[1]);
+    starpu_data_acquire_cb(handles[1], STARPU_RW, update_in_callback, handles[1]);
+    right();
+}
+
 static void partitions(void)
 {
     struct starpu_data_filter filter = {.filter_func = starpu_vector_filter_block, .nchildren = 2};
@@ -282,6 +297,7 @@ static const struct {
 } programs[] = {
     {"right", right},
     {"acquires", acquires},
+    {"acquires_in_callback", acquires_in_callback},
     {"partitions", partitions},
     {"tiles", tiles},
     {"reads_tile", reads_tile},
