@@ -97,6 +97,22 @@ uint64_t layout_bytes(const struct layout *layout)
     return layout->sizes[0] * layout->sizes[1] * layout->sizes[2] * layout->sizes[3] * layout->element_bytes;
 }
 
+bool layout_element(const struct layout *layout, uintptr_t address, uint64_t *element)
+{
+    uint64_t rest = address - layout->address, index = 0;
+    if (address < layout->address || layout->element_bytes == 0)
+        return false;
+    for (int d = 3; d > 0; d--) {
+        const uint64_t at = layout->sizes[d] > 1 ? rest / layout->strides[d] : 0;
+        if (at >= layout->sizes[d])
+            return false;
+        rest -= at * (layout->sizes[d] > 1 ? layout->strides[d] : 0);
+        index = index * layout->sizes[d] + at;
+    }
+    *element = index * layout->sizes[0] + rest / layout->element_bytes;
+    return rest / layout->element_bytes < layout->sizes[0];
+}
+
 void content_for_each_run(const struct layout *layout, content_visit *function, void *state)
 {
     uint64_t sizes[4];

@@ -22,6 +22,9 @@ bool content_values(int interface_id, void *interface, struct layout *layout);
 // The bytes of all elements.
 uint64_t layout_bytes(const struct layout *layout);
 
+// Which element an address belongs to, counted in the order of dimensions; false if to none.
+bool layout_element(const struct layout *layout, uintptr_t address, uint64_t *element);
+
 // Calls a function for each contiguous run of elements. Rows without a gap between them are one run.
 typedef void content_visit(void *state, char *row, size_t bytes);
 void content_for_each_run(const struct layout *layout, content_visit *function, void *state);

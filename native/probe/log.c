@@ -43,7 +43,7 @@ struct stream {
 struct log {
     struct probe_header *header;
     struct stream streams[PROBE_STREAMS];
-    int header_file, stack_file, bytes_file;
+    int header_file, stack_file, undeclared_file, bytes_file;
     uint64_t bytes; // reserved in bytes_file
     bool failed;
 };
@@ -111,8 +111,9 @@ struct log *log_open(const char *directory, const struct probe_header *first)
         goto failed;
     log->header_file = open_file(folder, "header");
     log->stack_file = open_file(folder, "stack");
+    log->undeclared_file = open_file(folder, "undeclared");
     log->bytes_file = open_file(folder, "bytes");
-    if (log->header_file < 0 || log->stack_file < 0 || log->bytes_file < 0)
+    if (log->header_file < 0 || log->stack_file < 0 || log->undeclared_file < 0 || log->bytes_file < 0)
         goto failed;
     for (int i = 0; i < PROBE_STREAMS; i++) {
         log->streams[i].file = open_file(folder, streams[i].name);
@@ -179,6 +180,11 @@ int log_stack_file(struct log *log)
     return log->stack_file;
 }
 
+int log_undeclared_file(struct log *log)
+{
+    return log->undeclared_file;
+}
+
 void log_close(struct log *log)
 {
     for (int i = 0; i < PROBE_STREAMS; i++) {
@@ -193,6 +199,7 @@ void log_close(struct log *log)
     munmap(log->header, HEADER_BYTES);
     close(log->header_file);
     close(log->stack_file);
+    close(log->undeclared_file);
     close(log->bytes_file);
     free(log);
 }

@@ -29,5 +29,8 @@ void log_fail(struct log *log, int error);
 // The descriptor of the file `stack`, where a signal's handler writes.
 int log_stack_file(struct log *log);
 
+// That of the file `undeclared`, of accesses that tasks haven't declared, as text.
+int log_undeclared_file(struct log *log);
+
 // Cuts the files to what was written and closes them.
 void log_close(struct log *log);

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #define PROBE_MAGIC "STPPROBE"
-#define PROBE_FORMAT 2
+#define PROBE_FORMAT 3
 
 enum probe_stream {
     PROBE_NAMES,
@@ -36,6 +36,9 @@ struct probe_header {
     uint64_t seed;         // 0: the order of submission
     uint64_t start_ns;     // CLOCK_MONOTONIC, as all times
     uint64_t deinit_count; // how often StarPU was shut down
+    // Of a run in which undeclared accesses are looked for: bytes of handles, those of them that are watched, handles
+    // that aren't plain memory, and tasks in which all that can be watched was.
+    uint64_t handle_bytes, watched_bytes, unwatched_handles, watched_tasks;
     uint64_t counts[PROBE_STREAMS];
 };
 

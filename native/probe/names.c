@@ -1,6 +1,8 @@
 // A hash table from a name's hash to its record.
 #include "names.h"
 
+#include <dlfcn.h>
+#include <stdio.h>
 #include <string.h>
 
 #define XXH_INLINE_ALL
@@ -42,4 +44,28 @@ uint32_t name_index(struct log *log, const char *name)
     slots[slot].index = append(log, name);
     num_names++;
     return slots[slot].index;
+}
+
+// Without one, a performance model has one, or the function: by the program, or by the dynamic linker,
+// which knows exported functions alone, and of others where they lie in their file.
+uint32_t codelet_name(struct log *log, struct starpu_task *task)
+{
+    const struct starpu_codelet *codelet = task->cl;
+    const char *model = codelet == NULL ? NULL : starpu_task_get_model_name(task);
+    char place[128];
+    Dl_info found;
+    if (codelet == NULL)
+        return name_index(log, NULL);
+    if (codelet->name != NULL || model != NULL)
+        return name_index(log, codelet->name != NULL ? codelet->name : model);
+    if (codelet->cpu_funcs_name[0] != NULL)
+        return name_index(log, codelet->cpu_funcs_name[0]);
+    if (codelet->cpu_funcs[0] == NULL || dladdr((void *)codelet->cpu_funcs[0], &found) == 0)
+        return name_index(log, NULL);
+    if (found.dli_saddr == (void *)codelet->cpu_funcs[0])
+        return name_index(log, found.dli_sname);
+    const char *file = strrchr(found.dli_fname, '/');
+    snprintf(place, sizeof place, "%s+0x%tx", file == NULL ? found.dli_fname : file + 1,
+             (char *)codelet->cpu_funcs[0] - (char *)found.dli_fbase);
+    return name_index(log, place);
 }

@@ -7,11 +7,10 @@
 #include "log.h"
 #include "names.h"
 #include "poison.h"
+#include "undeclared.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -71,6 +70,9 @@ static void note_exit(int status, void *unused)
 static void forget_log(void)
 {
     record_to = NULL;
+    if (settings.watch)
+        undeclared_forked();
+    settings.watch = false;
     crash_unwatch();
     pthread_mutex_init(&lock, NULL);
 }
@@ -97,6 +99,8 @@ static void open_log(void)
     pthread_atfork(NULL, NULL, forget_log);
     on_exit(note_exit, NULL);
     crash_watch(log_header(record_to), log_stack_file(record_to));
+    if (settings.watch)
+        undeclared_start(log_header(record_to), log_undeclared_file(record_to));
 }
 
 const struct settings *recorder_start(void)
@@ -126,6 +130,8 @@ __attribute__((destructor)) static void end_log(void)
     pthread_mutex_lock(&lock);
     if (record_to != NULL) {
         crash_unwatch();
+        if (settings.watch)
+            undeclared_stop();
         log_header(record_to)->ended = 1;
         log_close(record_to);
         record_to = NULL;
@@ -219,6 +225,8 @@ static void unregistered(starpu_data_handle_t handle)
     int id = starpu_data_get_interface_id(handle);
     if (settings.hash)
         look_at_the_last(handle);
+    if (settings.watch && starpu_data_get_sched_data(handle) != NULL)
+        undeclared_remove(number_of(handle));
     if (unregister[id] != NULL)
         unregister[id](handle);
 }
@@ -251,33 +259,13 @@ static uint32_t handle_number(starpu_data_handle_t handle)
         memcpy(record.strides, layout.strides, sizeof record.strides);
     }
     uint64_t index = log_append(record_to, PROBE_HANDLES, &record);
+    if (settings.watch && record.interface != STARPU_VOID_INTERFACE_ID && record.element_bytes == 0)
+        undeclared_add((uint32_t)index, NULL);
+    else if (settings.watch && record.address != 0)
+        undeclared_add((uint32_t)index, &layout);
     starpu_data_set_sched_data(handle, (void *)(uintptr_t)(index + 1));
     watch_unregistration(handle);
     return (uint32_t)index;
-}
-
-// Codelets need no name. Then a performance model has one, or the function: by the program, or by the dynamic linker,
-// which knows exported functions alone, and of others where they lie in their file.
-static uint32_t codelet_name(const struct starpu_task *task)
-{
-    const struct starpu_codelet *codelet = task->cl;
-    const char *model = codelet == NULL ? NULL : starpu_task_get_model_name((struct starpu_task *)task);
-    char place[128];
-    Dl_info found;
-    if (codelet == NULL)
-        return name_index(record_to, NULL);
-    if (codelet->name != NULL || model != NULL)
-        return name_index(record_to, codelet->name != NULL ? codelet->name : model);
-    if (codelet->cpu_funcs_name[0] != NULL)
-        return name_index(record_to, codelet->cpu_funcs_name[0]);
-    if (codelet->cpu_funcs[0] == NULL || dladdr((void *)codelet->cpu_funcs[0], &found) == 0)
-        return name_index(record_to, NULL);
-    if (found.dli_saddr == (void *)codelet->cpu_funcs[0])
-        return name_index(record_to, found.dli_sname);
-    const char *file = strrchr(found.dli_fname, '/');
-    snprintf(place, sizeof place, "%s+0x%tx", file == NULL ? found.dli_fname : file + 1,
-             (char *)codelet->cpu_funcs[0] - (char *)found.dli_fbase);
-    return name_index(record_to, place);
 }
 
 static void append_task(struct starpu_task *task, uint32_t flags)
@@ -287,7 +275,7 @@ static void append_task(struct starpu_task *task, uint32_t flags)
         .submit_ns = now_ns(),
         .first_access = log_header(record_to)->counts[PROBE_ACCESSES],
         .num_accesses = num_accesses,
-        .codelet = codelet_name(task),
+        .codelet = codelet_name(record_to, task),
         .name = name_index(record_to, starpu_task_get_name(task)),
         .flags = flags,
         .priority = task->priority,
@@ -319,6 +307,8 @@ static void number_and_append(struct starpu_task *task, uint32_t flags)
     if (settings.keep != KEEP_NOTHING && is_own && keep_task(&settings, task))
         number |= kept;
     task->sched_data = (void *)number;
+    if (settings.watch && runs(task) && (flags & PROBE_INTERNAL) == 0)
+        undeclared_submitted();
     if (record_to != NULL)
         append_task(task, flags);
 }
@@ -429,6 +419,26 @@ static void look_before(struct starpu_task *task, unsigned node)
     }
 }
 
+static void watch(struct starpu_task *task)
+{
+    unsigned num_accesses = STARPU_TASK_GET_NBUFFERS(task), count = 0;
+    struct declared *list = calloc(num_accesses + 1, sizeof *list);
+    STARPU_ASSERT_MSG(list != NULL, "starpullm's probe: no memory");
+    for (unsigned i = 0; i < num_accesses; i++) {
+        starpu_data_handle_t handle = STARPU_TASK_GET_HANDLE(task, i);
+        int id = starpu_data_get_interface_id(handle);
+        void *interface = interface_of(task, i);
+        enum starpu_data_access_mode mode = STARPU_TASK_GET_MODE(task, i);
+        if (id == STARPU_VOID_INTERFACE_ID)
+            continue;
+        list[count].handle = number_of(handle);
+        list[count].is_plain = interface != NULL && content_layout(id, interface, &list[count].layout);
+        list[count].is_shared = (mode & (STARPU_SCRATCH | STARPU_REDUX)) == 0;
+        list[count++].writes = (mode & STARPU_W) != 0;
+    }
+    undeclared_begin(task, task_number(task), list, count);
+}
+
 void recorder_started(struct starpu_task *task)
 {
     int worker = starpu_worker_get_id();
@@ -443,6 +453,9 @@ void recorder_started(struct starpu_task *task)
     if (record_to != NULL)
         append_event(task, PROBE_START);
     pthread_mutex_unlock(&lock);
+    // StarPU's own may end without a word to the policy.
+    if (settings.watch && (flags_of(task) & PROBE_INTERNAL) == 0)
+        watch(task);
 }
 
 // An access whose order is free has been released before this hook, so another task may be changing its data. Where
@@ -462,6 +475,8 @@ static void look_after(struct starpu_task *task, unsigned node)
 void recorder_ended(struct starpu_task *task)
 {
     int worker = starpu_worker_get_id();
+    if (settings.watch)
+        undeclared_end();
     if (worker >= 0 && settings.hash)
         look_after(task, starpu_worker_get_memory_node((unsigned)worker));
     pthread_mutex_lock(&lock);

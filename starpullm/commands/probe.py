@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,6 +16,7 @@ from starpullm.commands.render import OUT, print_json, progress_bar
 from starpullm.probe import probe_program
 from starpullm.probe.check import DEFAULT_RUNS, DEFAULT_WORKERS, NUM_STANDARD_RUNS
 from starpullm.probe.elements import TYPES
+from starpullm.probe.replay import replay_program
 
 EXIT_UNTRUE = 5
 """Tasks do something else than they declare, and no run has shown another result."""
@@ -40,6 +43,11 @@ _STATUS = {Outcome.PASSED: 0, Outcome.FAILED: EXIT_DIFFERENT, Outcome.NOT_COMPAR
     metavar="SECONDS",
     help="Time limit of each run; default: 300 for the first, then 10 times as long as that took, at least 10.",
 )
+@click.option("--keep", metavar="DIR", type=click.Path(path_type=Path), help="Keep all logs, in a new folder.")
+@click.option(
+    "--replay", metavar="SCHEDULE", help="Only run this schedule again, with PROGRAM's input and output here."
+)
+@click.option("--wrapper", metavar="COMMAND", default="", help="With --replay: before PROGRAM, such as 'gdb --args'.")
 @click.option("--no-poison", is_flag=True, help="Leave out the runs with poison.")
 @click.option(
     "--tolerance", metavar="4ulp|1e-6", help="Bound of contents whose order is free (REDUX, COMMUTE): ULP, or relative."
@@ -47,12 +55,20 @@ _STATUS = {Outcome.PASSED: 0, Outcome.FAILED: EXIT_DIFFERENT, Outcome.NOT_COMPAR
 @click.option("--tolerance-type", type=click.Choice(list(TYPES)), help="What numbers these contents are.")
 @options.as_json
 def command(
-    program: str, arguments: tuple[str, ...], runs: int, no_poison: bool, as_json: bool, **settings: Any
+    program: str,
+    arguments: tuple[str, ...],
+    runs: int,
+    no_poison: bool,
+    replay: str | None,
+    wrapper: str,
+    as_json: bool,
+    **settings: Any,
 ) -> None:
     """Check whether a StarPU program depends on the schedule.
 
     PROGRAM is run with each ARG unchanged, with a scheduling policy that StarPU loads: in the reference schedule (one
-    worker, in the order of submission) twice, once more with poison in what tasks declare as written only, and in
+    worker, in the order of submission) twice, once more with the data protected that the running task doesn't declare,
+    once with poison in what tasks declare as written only, and in
     perturbed schedules. The contents of all handles after all tasks are compared. PROGRAM may be a launcher of ranks on
     this machine, such as mpirun. Each run writes the files that PROGRAM writes, in the folder where it writes them.
 
@@ -60,6 +76,9 @@ def command(
     or hangs; 2 for bad usage or a program that can't be judged; 3 if its results change from run to run by themselves;
     5 if they are the same, and a task does something else than it declares.
     """
+    if replay is not None:
+        whole = (program, *arguments)
+        sys.exit(replay_program(whole, replay, workers=settings["workers"], wrapper=shlex.split(wrapper)))
     with progress_bar(hidden=as_json) as progress:
         bar = progress.add_task("probe", total=runs + NUM_STANDARD_RUNS - no_poison)
         result = probe_program(

@@ -15,7 +15,7 @@ from starpullm.errors import FormatError
 from starpullm.files.header import file_size, reading
 
 MAGIC: Final = b"STPPROBE"
-FORMAT: Final = 2
+FORMAT: Final = 3
 
 _STREAMS: Final = ("names", "handles", "tasks", "accesses", "events", "hashes", "contents")
 HEADER: Final = np.dtype(
@@ -34,6 +34,10 @@ HEADER: Final = np.dtype(
         ("seed", "<u8"),
         ("start_ns", "<u8"),
         ("deinit_count", "<u8"),
+        ("handle_bytes", "<u8"),
+        ("watched_bytes", "<u8"),
+        ("unwatched_handles", "<u8"),
+        ("watched_tasks", "<u8"),
         ("counts", "<u8", len(_STREAMS)),
     ]
 )

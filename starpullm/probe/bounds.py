@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from starpullm.probe.compare import Comparison
 from starpullm.probe.elements import Difference, Tolerance, beyond
 from starpullm.probe.findings import Finding, Kind, finding_of
@@ -30,9 +28,10 @@ def beyond_tolerance(
             text = f"{{task}} {did} other contents in {{handle}}, because of a free order; {result}"
             yield finding_of(Kind.NOT_BOUNDED, schedule, other, access, text)
         elif result is not None:
+            where = reference.element_name(int(reference.handle[access]), result.element)
             off_by = f", {result.off_by} off" if result.off_by else ""
             text = (
-                f"{{task}} {did} {result.found} in {{handle}}, {position(reference, access, result.element)}, expected "
+                f"{{task}} {did} {result.found} in {{handle}}, {where}, expected "
                 f"{result.expected} as in the reference schedule{off_by}; {result.count} of {result.total} numbers are "
                 f"beyond the tolerance of {tolerance}"
             )
@@ -46,16 +45,6 @@ def beyond_tolerance(
                 expected=result.expected,
                 found=result.found,
             )
-
-
-def position(flow: Flow, access: int, element: int) -> str:
-    """Return what findings call an element of an access's handle: its number, and its indices in a dense handle."""
-    sizes = flow.log.handles[flow.handle_of_log[flow.handle[access]]]["sizes"].astype(np.int64)
-    if int(np.prod(sizes)) <= element or int((sizes > 1).sum()) < 2:
-        return f"element {element}"
-    indices = np.unravel_index(element, sizes.tolist(), order="F")
-    used = [str(int(index)) for index, size in zip(indices, sizes, strict=True) if size > 1]
-    return f"element {element} ({', '.join(used)})"
 
 
 def _judged(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import tempfile
 from collections import Counter
@@ -29,14 +30,15 @@ from starpullm.probe.poison import explain_poison, left_unwritten, of_unwritten,
 from starpullm.probe.recorded import RecordedRun, last_moments, record
 from starpullm.probe.result import ProbeResult, verdict
 from starpullm.probe.schedules import Schedule
+from starpullm.probe.undeclared import Watched, undeclared_accesses
 from starpullm.probe.witness import has_read_poison, with_first_element
 
 DEFAULT_RUNS = 5
 DEFAULT_WORKERS = 4
 FIRST_TIME_LIMIT = 300.0
 """Seconds for the reference schedule, if none are given; another schedule then has `_LIMIT_FACTOR` times as long."""
-NUM_STANDARD_RUNS = 3
-"""The reference schedule, the same again, and with poison."""
+NUM_STANDARD_RUNS = 4
+"""The reference schedule, watched for undeclared accesses, the same again, and with poison."""
 
 _LIMIT_FACTOR, _LEAST_TIME_LIMIT = 10, 10.0
 _LONGEST_DELAY_US = 5000
@@ -56,6 +58,7 @@ def probe_program(
     tolerance: str | None = None,
     tolerance_type: str | None = None,
     poison: bool = True,
+    keep: Path | None = None,
     progress: Callable[[], None] = lambda: None,
 ) -> ProbeResult:
     """Judge a StarPU program: whether its results depend on the schedule, and its tasks do what they declare.
@@ -63,7 +66,7 @@ def probe_program(
     Parameters
     ----------
     command
-        The program and its arguments, or ``mpirun -n N`` and them. It is run 3 + ``runs`` times; twice more if a task
+        The program and its arguments, or ``mpirun -n N`` and them. It is run 4 + ``runs`` times; twice more if a task
         leaves something as it was that it declares to write, and again for findings whose first differing element is to
         be told. Each run writes the files that the program writes.
     runs
@@ -81,6 +84,8 @@ def probe_program(
         ``"double"``, or ``"by-size"``: float of 4 bytes and double of 8. Without them, such contents may be anything.
     poison
         Whether to run with poison in what tasks declare as written only.
+    keep
+        A folder that is made, in which logs stay: one folder for each run, with the ends of the program's output.
     progress
         Is called after each run.
 
@@ -98,9 +103,25 @@ def probe_program(
     if time_limit is not None and not time_limit > 0:
         raise InvalidArgumentError(f"time_limit: found {time_limit:g}, expected more than 0 seconds")
     bound = parse_tolerance(tolerance, tolerance_type)
-    with tempfile.TemporaryDirectory(prefix="starpullm-probe-", ignore_cleanup_errors=True) as directory:
-        judge = _Judge(tuple(command), Path(directory), workers, time_limit, bound, progress)
+    with _place(keep) as directory:
+        judge = _Judge(tuple(command), directory, workers, time_limit, bound, progress, keeps=keep is not None)
         return judge.verdict(runs, seed, poison)
+
+
+@contextmanager
+def _place(keep: Path | None) -> Iterator[Path]:
+    """Give a folder for logs: a new one that stays, or one that is removed afterwards."""
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="starpullm-probe-", ignore_cleanup_errors=True) as directory:
+            yield Path(directory)
+        return
+    try:
+        keep.mkdir(parents=True)
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"{keep}: can't be made: {error.strerror}, expected a new folder for logs"
+        ) from error
+    yield keep.resolve()
 
 
 class _Judge:
@@ -114,7 +135,10 @@ class _Judge:
         time_limit: float | None,
         tolerance: Tolerance | None,
         progress: Callable[[], None],
+        *,
+        keeps: bool,
     ) -> None:
+        self._keeps = keeps
         self._command, self._directory, self._workers = command, directory, workers
         self._asked_limit, self._time_limit = time_limit, time_limit or FIRST_TIME_LIMIT
         self._tolerance, self._progress = tolerance, progress
@@ -126,10 +150,11 @@ class _Judge:
         self._schedules: dict[str, Schedule] = {}
         self._unsteady: dict[int, NDArray[np.bool_]] = {}
         self._again = 0
+        self._watched = Watched()
 
     def verdict(self, runs: int, seed: int, poison: bool) -> ProbeResult:
         """Return the result of all runs; the first run without poison that doesn't end by itself is the last."""
-        reference = self._run(schedules.REFERENCE, "reference")
+        reference = self._run(schedules.REFERENCE)
         if self._asked_limit is None:
             self._time_limit = max(_LEAST_TIME_LIMIT, _LIMIT_FACTOR * reference.ending.seconds)
         if reference.num_tasks == 0 and reference.is_complete:
@@ -145,6 +170,7 @@ class _Judge:
 
     def _other_runs(self, reference: RecordedRun, runs: int, seed: int, poison: bool) -> None:
         delay_us = min(_LONGEST_DELAY_US, 8 * _DELAYS_US // reference.num_tasks)
+        self._watch(reference)
         if not self._follows(schedules.REPEATED, reference):
             return
         if poison:
@@ -152,6 +178,28 @@ class _Judge:
         for schedule in schedules.perturbed(runs, seed, self._workers, delay_us):
             if not self._follows(schedule, reference):
                 return
+
+    def _watch(self, reference: RecordedRun) -> None:
+        """Look for accesses that tasks don't declare, in a run whose end isn't judged.
+
+        A system call on protected memory fails, also where the application has acquired that meanwhile.
+        """
+        with self._another_run(schedules.WATCHED) as run:
+            name = run.schedule.name
+            self._watched = Watched.of(list(run.flows.values()))
+            for rank, flow in run.flows.items():
+                found = list(undeclared_accesses(name, flow))
+                known = {(rank, one.kind, one.task, one.handle) for one in found}  # better, with a line
+                self._findings = [
+                    one for one in self._findings if (one.rank, one.kind, one.task, one.handle) not in known
+                ]
+                self._add(rank, found)
+            if run.ending.status != reference.ending.status:
+                text = (
+                    "undeclared accesses after that: with data protected against them, the program "
+                    f"{run.ending}, perhaps because a system call on such data fails then"
+                )
+                self._findings.append(Finding(Kind.NOT_CHECKED, name, text))
 
     def _follows(self, schedule: Schedule, reference: RecordedRun) -> bool:
         """Run a schedule and compare it; return whether others can be compared too."""
@@ -198,12 +246,15 @@ class _Judge:
 
     @contextmanager
     def _another_run(self, schedule: Schedule) -> Iterator[RecordedRun]:
-        """Run a schedule; its records are removed afterwards."""
-        folder = str(len(self._seconds))
+        """Run a schedule; its records are removed afterwards, unless they are kept."""
         try:
-            yield self._run(schedule, folder)
+            yield self._run(schedule)
         finally:
-            shutil.rmtree(self._directory / folder, ignore_errors=True)
+            self._remove(self._directory / schedule.folder)
+
+    def _remove(self, folder: Path) -> None:
+        if not self._keeps:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _compare_remains(self, run: RecordedRun, reference: RecordedRun) -> None:
         """Compare what a run left that ended otherwise: a task that did something else may be why.
@@ -214,9 +265,9 @@ class _Judge:
         self._compare(run, reference)
         self._findings[known:] = [one for one in self._findings[known:] if one.kind is not Kind.OTHER_TASKS]
 
-    def _run(self, schedule: Schedule, folder: str) -> RecordedRun:
+    def _run(self, schedule: Schedule) -> RecordedRun:
         keep = schedules.KEEP_FROM_FREE if self._tolerance is not None else ""
-        run = record(self._command, schedule, self._directory / folder, self._workers, self._time_limit, keep)
+        run = self._record(schedule, schedule.folder, keep)
         self._seconds[schedule.name] = run.ending.seconds
         self._schedules[schedule.name] = schedule
         if schedule not in schedules.POISON_STAYS:
@@ -224,9 +275,13 @@ class _Judge:
         return run
 
     def _run_again(self, schedule: Schedule, keep: str) -> RecordedRun:
-        folder = self._directory / f"again-{self._again}"
         self._again += 1
-        return record(self._command, schedule, folder, self._workers, self._time_limit, keep)
+        return self._record(schedule, f"again-{self._again}", keep)
+
+    def _record(self, schedule: Schedule, folder: str, keep: str) -> RecordedRun:
+        place = self._directory / folder
+        temporary = () if self._keeps else (self._directory,)
+        return record(self._command, schedule, place, self._workers, self._time_limit, keep, temporary)
 
     def _add(self, rank: int, findings: Iterable[Finding]) -> None:
         self._findings += [replace(finding, rank=rank) for finding in findings]
@@ -306,8 +361,16 @@ class _Judge:
                 left[finding.kind] += 1
             left[finding.kind] -= 1
             for folder in self._directory.glob("again-*"):
-                shutil.rmtree(folder, ignore_errors=True)
+                self._remove(folder)
         return result
+
+    def _replays(self, findings: Sequence[Finding]) -> Iterator[str]:
+        """Yield a command for the first schedule with a finding about a task, or an ending: it runs that again."""
+        for finding in findings:
+            if finding.schedule in self._schedules:
+                words = shlex.quote(self._schedules[finding.schedule].words)
+                yield f"starpullm probe --workers {self._workers} --replay {words} -- {shlex.join(self._command)}"
+                return
 
     def _count(self, comparison: Comparison) -> None:
         for name in ("outputs", "different", "tolerated"):
@@ -349,8 +412,10 @@ class _Judge:
             tolerated=totals["tolerated"],
             tolerance="" if self._tolerance is None else str(self._tolerance),
             unseen=totals["unseen"],
+            watched=self._watched,
             findings=tuple(found),
             notes=tuple(notes),
+            replays=tuple(self._replays(found)),
             last_moments=tuple(self._moments),
             seconds=self._seconds,
         )

@@ -19,14 +19,12 @@ from starpullm.probe.flow import Flow
 class Comparison:
     """What two runs had in common, and what explains their differences.
 
-    ``outputs`` counts pairs of contents after a task that were compared, ``inputs`` pairs of contents before. Of
-    ``tolerated`` outputs the difference comes from accesses that StarPU may reorder, or from what the application
-    computed from them; ``allowed_before`` and ``allowed_after`` are the accesses with such differences, without those
-    whose own order is free.
+    ``outputs`` counts pairs of contents after a task that were compared. Of ``tolerated`` outputs the difference comes
+    from accesses that StarPU may reorder, or from what the application computed from them; ``allowed_before`` and
+    ``allowed_after`` are the accesses with such differences, without those whose own order is free.
     """
 
     outputs: int = 0
-    inputs: int = 0
     handles: int = 0
     different: int = 0
     tolerated: int = 0
@@ -187,7 +185,6 @@ class _Pairs:
         allowed = self.output_differs & np.isin(self.reference.task, list(explanation.tolerated))
         return Comparison(
             outputs=int(self.outputs.sum()) + int(self.inputs[self._is_at_the_end].sum()),
-            inputs=int(self.inputs.sum()),
             handles=len(np.unique(self.reference.handle[self.outputs | (self.inputs & self._is_at_the_end)])),
             different=int(self.output_differs.sum()) + int(self.input_differs[self._is_at_the_end].sum()),
             tolerated=int(allowed.sum())

@@ -16,6 +16,8 @@ class Kind(Enum):
     OUTPUT_DIFFERS = "output differs"
     INPUT_CHANGED = "input changed"
     CHANGED_BETWEEN = "changed without a declared writer"
+    UNDECLARED_READ = "undeclared read"
+    UNDECLARED_WRITE = "undeclared write"
     READ_WRITTEN = "declared read, but written"
     WRITTEN_READ = "declared written, but read"
     NOT_WRITTEN = "declared written, but nothing was"
@@ -42,7 +44,8 @@ class Kind(Enum):
     def is_declaration(self) -> bool:
         """Whether a task does something else than it declares, which alone changes no result of this program here."""
         declared = (Kind.READ_WRITTEN, Kind.WRITTEN_READ, Kind.NOT_WRITTEN, Kind.PARTLY_WRITTEN)
-        return self in (*declared, Kind.CHANGED_BETWEEN, Kind.POISONED_ENDING)
+        seen = (Kind.UNDECLARED_READ, Kind.UNDECLARED_WRITE, Kind.CHANGED_BETWEEN)
+        return self in (*declared, *seen, Kind.POISONED_ENDING)
 
     @property
     def forbids_comparison(self) -> bool:

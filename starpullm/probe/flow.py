@@ -184,6 +184,15 @@ class Flow:
         shape = "×".join(map(str, sizes))
         return f"handle {handle} ({shape} elements of {_bytes(int(record['element_bytes']))})"
 
+    def element_name(self, handle: int, element: int) -> str:
+        """Return what findings call an element of a handle: its number, and its indices in a dense handle."""
+        sizes = self.log.handles[self.handle_of_log[handle]]["sizes"].astype(np.int64)
+        if int(np.prod(sizes)) <= element or int((sizes > 1).sum()) < 2:
+            return f"element {element}"
+        indices = np.unravel_index(element, sizes.tolist(), order="F")
+        used = [str(int(index)) for index, size in zip(indices, sizes, strict=True) if size > 1]
+        return f"element {element} ({', '.join(used)})"
+
     @cached_property
     def source(self) -> NDArray[np.int64]:
         """The last access before each access that wrote its handle: an access of the log. -1: nobody wrote it before.

@@ -125,7 +125,7 @@ def run_program(
         }
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         try:
-            with _without_random_addresses():
+            with without_random_addresses():
                 process = stack.enter_context(launched([path, *command[1:]], place, env=variables, **pipes))
         except OSError as error:
             raise InvalidArgumentError(f"{path}: can't be started: {error.strerror}") from error
@@ -150,7 +150,7 @@ def run_program(
 
 
 @contextmanager
-def _without_random_addresses() -> Iterator[None]:
+def without_random_addresses() -> Iterator[None]:
     """Have processes that this thread starts get the same addresses each time: they are arguments of tasks, and data.
 
     Where a container forbids it, addresses stay random.

@@ -105,12 +105,18 @@ def _fault(flow: Flow) -> str:
 
 
 def record(
-    command: Sequence[str], schedule: Schedule, folder: Path, num_workers: int, time_limit: float, keep: str = ""
+    command: Sequence[str],
+    schedule: Schedule,
+    folder: Path,
+    num_workers: int,
+    time_limit: float,
+    keep: str = "",
+    temporary: Sequence[Path] = (),
 ) -> RecordedRun:
     """Run the program under a schedule, and read what it recorded into the folder, which is made.
 
-    ``keep`` is that of `Schedule.environment`. If this process is killed meanwhile, the program is killed, and the
-    directory that the folder is in is removed.
+    ``keep`` is that of `Schedule.environment`. If this process is killed meanwhile, the program is killed, and
+    ``temporary`` folders are removed. The ends of the program's output come into the folder, too.
 
     Raises
     ------
@@ -118,8 +124,10 @@ def record(
         If the program can't be started or recorded nothing; the sentence says why.
     """
     folder.mkdir()
-    environment = schedule.environment(folder, num_workers, hash_contents=True, keep=keep)
-    ending = run_program(command, environment, time_limit, (folder.parent,), folder)
+    environment = schedule.environment(folder, num_workers, keep)
+    ending = run_program(command, environment, time_limit, temporary, folder)
+    for name in ("stdout", "stderr"):
+        (folder / name).write_text(getattr(ending, name), "utf-8")
     folders = sorted(folder.glob("probe-*"))
     if not folders:
         raise InvalidArgumentError(explain_missing_log(command, ending, folder))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from starpullm.checks.result import CheckResult, listed
 from starpullm.probe.findings import Finding, Kind
+from starpullm.probe.undeclared import Watched
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +19,8 @@ class ProbeResult(CheckResult):
     aren't notes. ``runs`` counts runs besides the reference. ``tolerated`` contents differ because of accesses that
     StarPU may reorder (REDUX, COMMUTE, no sequential consistency); ``tolerance`` says what they were bounded by, if
     they were. ``num_ranks`` is 0 for a program that isn't started as ranks. Of ``unseen`` accesses the contents can't
-    be read. ``seconds`` has the time of each run by the name of its schedule.
+    be read. ``watched`` says where undeclared accesses were looked for. ``replays`` are commands that
+    run a schedule with a finding again. ``seconds`` has the time of each run by the name of its schedule.
     """
 
     unit: str = "contents of handles"
@@ -33,8 +35,10 @@ class ProbeResult(CheckResult):
     tolerated: int
     tolerance: str
     unseen: int
+    watched: Watched
     findings: tuple[Finding, ...]
     notes: tuple[Finding, ...]
+    replays: tuple[str, ...]
     last_moments: tuple[str, ...]
     seconds: dict[str, float]
 
@@ -76,7 +80,9 @@ class ProbeResult(CheckResult):
     def detail_lines(self) -> Iterator[str]:
         """Yield what was run, findings about results, then about declarations, notes, and an ended process's state."""
         yield self._run_line()
+        yield str(self.watched)
         yield from self._finding_lines()
+        yield from (f"again: {command}" for command in self.replays)
         yield from self.last_moments
         if self.tolerated:
             yield (
@@ -92,7 +98,7 @@ def verdict(findings: Sequence[Finding]) -> str:
     """Return one sentence: a word, and what it means for this program."""
     kinds = {finding.kind for finding in findings}
     if not findings:
-        return "same: no schedule gave another result, and every task did what it declares"
+        return "same: no schedule gave another result, and no task was seen to do anything else than it declares"
     ending = next((finding for finding in findings if finding.kind is Kind.ENDING), None)
     if ending is not None:
         return f"failed: {ending.sentence} [{ending.schedule}]"

@@ -40,7 +40,8 @@ class Schedule:
 
     ``seed`` 0 takes them in the order of submission, any other number in an order that follows from it. At most
     ``max_workers`` tasks run at a time. Every fourth task is delayed, by up to ``delay_us`` microseconds. What a task
-    declares as written only is filled with ``poison`` before.
+    declares as written only is filled with ``poison`` before. If ``watched``, contents aren't looked at, but accesses
+    that tasks don't declare.
     """
 
     name: str
@@ -48,8 +49,19 @@ class Schedule:
     max_workers: int = 1
     delay_us: int = 0
     poison: Poison = Poison.NONE
+    watched: bool = False
 
-    def environment(self, folder: Path, num_workers: int, *, hash_contents: bool, keep: str = "") -> dict[str, str]:
+    @property
+    def words(self) -> str:
+        """What a user says to run it again."""
+        return f"{self.name}, {self.delay_us} us" if self.seed else self.name
+
+    @property
+    def folder(self) -> str:
+        """Of a run's records."""
+        return self.name.replace(",", "").replace(" ", "-")
+
+    def environment(self, folder: Path, num_workers: int, keep: str = "") -> dict[str, str]:
         """Return the variables for a run that records into a folder, on a StarPU with so many workers.
 
         ``keep`` says whose contents are recorded, not only hashed: `KEEP_FROM_FREE`, or the number of one task.
@@ -57,6 +69,9 @@ class Schedule:
         return (
             machine_variables(num_workers)
             | _memory_variables()
+            # Open MPI's ranks on one machine then don't read each other's memory by a system call, which protected
+            # pages would let fail.
+            | ({"OMPI_MCA_btl_vader_single_copy_mechanism": "none"} if self.watched else {})
             | {
                 # StarPU calibrates the workers that it is told to have, which aren't those of the user's machine.
                 "STARPU_HOME": str(folder.parent),
@@ -69,7 +84,8 @@ class Schedule:
                 "STARPULLM_PROBE_DELAY_US": str(self.delay_us),
                 "STARPULLM_PROBE_SETTLE_US": str(_SETTLE_US),
                 "STARPULLM_PROBE_SETTLE_MS": str(_SETTLE_MS),
-                "STARPULLM_PROBE_HASH": str(int(hash_contents)),
+                "STARPULLM_PROBE_HASH": str(int(not self.watched)),
+                "STARPULLM_PROBE_WATCH": str(int(self.watched)),
                 "STARPULLM_PROBE_POISON": str(int(self.poison)),
                 "STARPULLM_PROBE_CONTENTS": keep,
                 "STARPULLM_PROBE_CONTENTS_BYTES": str(_KEPT_BYTES),
@@ -105,6 +121,7 @@ def _memory_variables() -> dict[str, str]:
 
 
 REFERENCE = Schedule("reference schedule")
+WATCHED = Schedule("reference schedule, watched", watched=True)
 REPEATED = Schedule("reference schedule, again")
 POISONED = Schedule("reference schedule with poison", poison=Poison.RESTORED)
 POISON_STAYS = (
@@ -112,6 +129,8 @@ POISON_STAYS = (
     Schedule("reference schedule with other poison that stays", poison=Poison.LARGE),
 )
 """They differ where a task uses what another one has left as it was."""
+
+STANDARD = (REFERENCE, WATCHED, REPEATED, POISONED, *POISON_STAYS)
 
 
 def perturbed(runs: int, seed: int, num_workers: int, delay_us: int) -> Sequence[Schedule]:

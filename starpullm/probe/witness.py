@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 
 from starpullm.errors import InvalidArgumentError
-from starpullm.probe.bounds import position
 from starpullm.probe.elements import first_difference
 from starpullm.probe.findings import Finding
 from starpullm.probe.flow import Flow
@@ -107,7 +106,7 @@ def _completed(finding: Finding, reference: Flow, other: Flow, access: int) -> F
     if difference is None:
         return _not_shown(finding, "the recorded bytes are equal: another thread changed them meanwhile")
     text = (
-        f"; run again, {position(reference, access, difference.element)} is the first that differs: "
+        f"; run again, {reference.element_name(finding.handle, difference.element)} is the first that differs: "
         f"{difference.expected} in the reference schedule, {difference.found} here ({difference.count} of "
         f"{difference.total} differ)"
     )

@@ -13,7 +13,7 @@ from starpullm.files.model import ModelConfig
 from starpullm.files.tokens import write_tokens
 from starpullm.probe import probe_program
 
-TINY = ModelConfig(max_seq_len=8, vocab_size=13, num_layers=1, num_heads=2, channels=8, padded_vocab_size=16)
+TINY = ModelConfig(max_seq_len=8, vocab_size=13, num_layers=1, num_heads=2, channels=64, padded_vocab_size=16)
 
 
 def test_training_has_the_same_results_in_any_schedule(tmp_path: Path) -> None:
@@ -24,4 +24,5 @@ def test_training_has_the_same_results_in_any_schedule(tmp_path: Path) -> None:
     result = probe_program([*command, "--steps", "2", "--seq-len", "8"], runs=1, workers=2, time_limit=60)
     assert result.outcome is Outcome.PASSED, result.describe()
     assert result.findings == ()
+    assert result.watched.bytes > 0
     assert result.compared > result.num_tasks > 50

@@ -40,6 +40,7 @@ def write_records(folder: Path, records: Mapping[str, NDArray[np.void]]) -> Path
     for name in STREAMS:
         records[name].tofile(folder / name)
     (folder / "stack").write_text("")
+    (folder / "undeclared").write_text("")
     return folder
 
 

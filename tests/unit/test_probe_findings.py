@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from starpullm.errors import FormatError
 from starpullm.files import probe_log
 from starpullm.probe.bounds import beyond_tolerance
 from starpullm.probe.claims import changed_between, never_changed, written_though_read
@@ -15,6 +16,7 @@ from starpullm.probe.elements import parse_tolerance
 from starpullm.probe.findings import Finding, Kind
 from starpullm.probe.order import broken_order
 from starpullm.probe.result import verdict
+from starpullm.probe.undeclared import undeclared_accesses
 
 from .probe_logs import COMMUTE, REDUX, RW, R, Task, W, flow
 
@@ -218,3 +220,31 @@ def test_a_group_that_commutes_runs_in_any_order(tmp_path: Path) -> None:
 )
 def test_a_verdict_is_one_sentence(findings: list[Finding], sentence: str) -> None:
     assert verdict(findings).startswith(sentence)
+
+
+FRAMES = "\t0x1004\t0x1000\tcopy\t/no/libc.so.6\t0x2009\t0x2000\tupdate\t/no/heat"
+
+
+def test_an_undeclared_access(tmp_path: Path) -> None:
+    """The first read and the first write of a handle by a task, in the program's own function."""
+    one = flow(tmp_path / "a", FILL, ADD, READ)
+    lines = ["1\t1\t0\tr\t0", "1\t1\t0\tr\t0", "1\t1\t0\tw\t0", "2\t0\t0\tw\t1"]
+    (tmp_path / "a" / "undeclared").write_text("".join(f"{line}{FRAMES}\n" for line in lines))
+    found = list(undeclared_accesses("watched", one))
+    kinds = [Kind.UNDECLARED_READ, Kind.UNDECLARED_WRITE, Kind.READ_WRITTEN]
+    assert [(finding.kind, finding.task, finding.handle) for finding in found] == [
+        (kinds[0], 1, 1),
+        (kinds[1], 1, 1),
+        (kinds[2], 2, 0),
+    ]
+    assert found[0].sentence == (
+        "add (task 1) reads element 0 of handle 1 (8 bytes), which it doesn't declare, in update (heat+0x8)"
+    )
+
+
+@pytest.mark.parametrize("line", ["1\t1", "1\t1\t0\tr\t0\t0x1\t0x2\tupdate", "a\t1\t0\tr\t0"])
+def test_an_undeclared_access_that_is_damaged(tmp_path: Path, line: str) -> None:
+    one = flow(tmp_path / "a", FILL, ADD, READ)
+    (tmp_path / "a" / "undeclared").write_text(f"{line}\n")
+    with pytest.raises(FormatError, match="expected an access"):
+        list(undeclared_accesses("watched", one))

@@ -1,0 +1,68 @@
+"""One run of a probe again, in the foreground, with this process's input and output: for a debugger or another tool."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from starpullm.errors import InvalidArgumentError
+from starpullm.probe import schedules
+from starpullm.probe.linkage import program_of
+from starpullm.probe.program import find_program, without_random_addresses
+from starpullm.probe.schedules import Schedule
+
+_PERTURBED = re.compile(r"seed (\d+), (\d+) workers?, (\d+) us")
+
+
+def schedule_of(words: str) -> Schedule:
+    """Return the schedule that a probe calls so, where it says how to run it again.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If there is no such schedule.
+    """
+    known = {one.words: one for one in schedules.STANDARD}
+    if words in known:
+        return known[words]
+    found = _PERTURBED.fullmatch(words)
+    if found is None:
+        raise InvalidArgumentError(
+            f"schedule: found {words!r}, expected what a probe names after --replay, such as “seed 1, 4 workers, 5000 "
+            f"us”, or one of {', '.join(known)}"
+        )
+    seed, workers, delay_us = map(int, found.groups())
+    return Schedule(words, seed, workers, delay_us)
+
+
+def replay_program(command: Sequence[str], words: str, *, workers: int, wrapper: Sequence[str] = ()) -> int:
+    """Run a program once in a schedule, by the words that a probe has for it, and return its exit status.
+
+    ``wrapper`` is a command that is put before the program, behind a launcher of ranks. What is recorded is removed.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If there is no such schedule, or the program can't be started.
+    """
+    schedule = schedule_of(words)
+    place = list(command).index(program_of(command))
+    whole = [*command[:place], *wrapper, *command[place:]]
+    whole[0] = find_program(whole[0])
+    with tempfile.TemporaryDirectory(prefix="starpullm-probe-", ignore_cleanup_errors=True) as directory:
+        folder = Path(directory) / "run"
+        folder.mkdir()
+        try:
+            with without_random_addresses():
+                process = subprocess.Popen(whole, env={**os.environ, **schedule.environment(folder, workers)})
+        except OSError as error:
+            raise InvalidArgumentError(f"{whole[0]}: can't be started: {error.strerror}") from error
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                continue  # it is the debugger's

@@ -1,0 +1,170 @@
+"""Accesses to handles that tasks didn't declare, as the run with protected pages saw them, and where in the source."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Self
+
+from starpullm.errors import FormatError
+from starpullm.files.header import reading
+from starpullm.probe.findings import Finding, Kind
+from starpullm.probe.flow import Flow
+
+_LOOKUP_SECONDS = 20.0
+_SYSTEM_LIBRARIES = ("libc.so", "libc-", "libm.so", "libm-", "ld-linux", "libstarpu")
+"""Functions in them were called by whoever made the mistake."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """An instruction, where its module begins in memory, its function if that is exported, and the module's path."""
+
+    address: int
+    base: int
+    function: str
+    module: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """What one line of the log says; task and handle are numbers of the log."""
+
+    task: int
+    handle: int
+    element: int
+    is_write: bool
+    is_declared: bool
+    frames: tuple[_Frame, ...]
+
+    @classmethod
+    def parse(cls, line: str) -> Self:
+        """Return what a line says; a `ValueError` is raised if it isn't of the format."""
+        task, handle, element, kind, declared, *rest = line.split("\t")
+        columns = zip(*(rest[column::4] for column in range(4)), strict=True)
+        # Of a function that has called another one, the address behind the call is known.
+        frames = tuple(
+            _Frame(int(address, 16) - (number > 0), 0 if base == "(nil)" else int(base, 16), function, module)
+            for number, (address, base, function, module) in enumerate(columns)
+        )
+        return cls(int(task), int(handle), int(element), kind == "w", declared == "1", frames)
+
+
+def undeclared_accesses(schedule: str, flow: Flow) -> Iterator[Finding]:
+    """Yield the first access of each task to each handle that it doesn't declare, and the first write as well.
+
+    Raises
+    ------
+    FileError
+        If the log's file can't be read.
+    FormatError
+        If a line of it isn't of the format.
+    """
+    handles = {of_log: handle for handle, of_log in enumerate(flow.handle_of_log.tolist())}
+    seen: set[tuple[int, int, bool]] = set()
+    for access in _read(flow.log.folder / "undeclared"):
+        key = access.task, access.handle, access.is_write
+        task, handle = flow.position(access.task), handles.get(access.handle)
+        if key in seen or task is None or handle is None:
+            continue
+        seen.add(key)
+        yield _finding(schedule, flow, task, handle, access)
+
+
+def _read(path: Path) -> Iterator[_Access]:
+    with reading(path) as (file, _):
+        content = file.read().decode(errors="replace")
+    for line in content.splitlines():
+        try:
+            yield _Access.parse(line)
+        except ValueError as error:
+            raise FormatError(f"{path}: found the line {line!r:.40}, expected an access: {error}") from error
+
+
+def _finding(schedule: str, flow: Flow, task: int, handle: int, access: _Access) -> Finding:
+    does = "writes" if access.is_write else "reads"
+    text = f"{flow.name(task)} {does} {flow.element_name(handle, access.element)} of {flow.handle_name(handle)}"
+    kind = Kind.UNDECLARED_WRITE if access.is_write else Kind.UNDECLARED_READ
+    if access.is_declared:
+        text += ", which it declares to read only"
+        kind = Kind.READ_WRITTEN
+    else:
+        text += ", which it doesn't declare"
+    place = _place(access.frames)
+    codelet = flow.log.names[int(flow.codelet[task])]
+    rank = int(flow.log.header["rank"])
+    sentence = f"{text}, {place}" if place else text
+    return Finding(kind, schedule, sentence, task, codelet, handle, rank=rank, element=access.element)
+
+
+def _place(frames: Sequence[_Frame]) -> str:
+    """Return the function and the line of the innermost frame of the program's own; nothing if there is none.
+
+    Where no line is known, it is the outermost one: the task's function, and not one of a library.
+    """
+    own = [frame for frame in frames if frame.module and not Path(frame.module).name.startswith(_SYSTEM_LIBRARIES)]
+    lines = [(frame, *_line(frame)) for frame in own]
+    for frame, function, line in lines:
+        if line:
+            return f"in {function or frame.function} ({line})"
+    for frame in own[-1:]:
+        where = f"{Path(frame.module).name}+0x{frame.address - frame.base:x}"
+        return f"in {frame.function} ({where})" if frame.function else f"at {where}"
+    return ""
+
+
+@cache
+def _line(frame: _Frame) -> tuple[str, str]:
+    """Return what the debugging information says: the function, and FILE:LINE; nothing if there is none."""
+    with suppress(OSError, subprocess.SubprocessError):
+        with Path(frame.module).open("rb") as file:
+            is_fixed = file.read(18)[16:18] == b"\x02\x00"  # ET_EXEC: addresses in the file are those in memory
+        address = frame.address if is_fixed else frame.address - frame.base
+        run = subprocess.run(
+            ["addr2line", "-f", "-C", "-e", frame.module, hex(address)],
+            capture_output=True,
+            text=True,
+            timeout=_LOOKUP_SECONDS,
+            check=True,
+        )
+        function, line = run.stdout.splitlines()[:2]
+        if not line.startswith("?") and not line.endswith((":0", ":?")):
+            path, _, number = line.partition(" (")[0].rpartition(":")
+            return function, f"{Path(path).name}:{number}"
+    return "", ""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """How much of a run was watched for undeclared accesses."""
+
+    bytes: int = 0
+    of_bytes: int = 0
+    tasks: int = 0
+    of_tasks: int = 0
+    handles_left_out: int = 0
+
+    @classmethod
+    def of(cls, flows: Sequence[Flow]) -> Self:
+        """Return what the ranks of a run counted."""
+        members = ("watched_bytes", "handle_bytes", "watched_tasks", "unwatched_handles")
+        watched, total, tasks, left_out = (sum(int(flow.log.header[name]) for flow in flows) for name in members)
+        num_tasks = sum(int(((flow.start_ns >= 0) & flow.has_function).sum()) for flow in flows)
+        return cls(watched, total, min(tasks, num_tasks), num_tasks, left_out)
+
+    def __str__(self) -> str:
+        left_out = f"; handles that aren't plain memory: {self.handles_left_out}" if self.handles_left_out else ""
+        if self.bytes == 0 or self.tasks == 0:
+            return (
+                "not watched: no byte could be protected against undeclared accesses (no page has only handles' data, "
+                f"or StarPU uses a disk){left_out}"
+            )
+        share = 100 * self.bytes / self.of_bytes
+        return (
+            f"watched for undeclared accesses: {share:.3g} % of the bytes of handles, in {self.tasks} of "
+            f"{self.of_tasks} tasks{left_out}"
+        )

@@ -1,0 +1,115 @@
+"""Accesses to handles that a task doesn't declare: seen when they happen, and named with the line of the source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from starpullm.checks.result import Outcome
+from starpullm.probe import ProbeResult, probe_program
+from starpullm.probe.findings import Kind
+from starpullm.probe.recorded import record
+from starpullm.probe.schedules import WATCHED
+
+from .conftest import SOURCES, Compile
+
+
+def probe(compiled: Compile, name: str) -> ProbeResult:
+    return probe_program([str(compiled("undeclared")), name], runs=1, time_limit=60)
+
+
+def line_of(comment: str) -> int:
+    lines = (SOURCES / "undeclared.c").read_text("utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.endswith(f"// {comment}"))
+
+
+@pytest.mark.parametrize("name", ["right", "acquires", "acquires_in_callback", "partitions"])
+def test_no_false_alarm(compiled: Compile, name: str) -> None:
+    result = probe(compiled, name)
+    assert result.outcome is Outcome.PASSED, result.describe()
+    assert 0.8 * result.watched.of_bytes < result.watched.bytes <= result.watched.of_bytes
+    assert result.watched.tasks == result.watched.of_tasks > 0
+    assert not any(note.kind is Kind.NOT_CHECKED for note in result.notes), result.describe()
+
+
+def test_tiles_of_a_matrix(compiled: Compile) -> None:
+    """Their columns are shorter than a page, but no page has anything else than tiles."""
+    result = probe(compiled, "tiles")
+    assert result.outcome is Outcome.PASSED, result.describe()
+    assert result.watched.bytes > 0.8 * result.watched.of_bytes
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words", "line"),
+    [
+        (
+            "reads",
+            Kind.UNDECLARED_READ,
+            "read_other (task 16) reads element 1000 of handle 2 (2000 elements of 8 bytes), which it doesn't declare, "
+            "in read_other (undeclared.c:{})",
+            "line of the read",
+        ),
+        (
+            "writes",
+            Kind.UNDECLARED_WRITE,
+            "write_other (task 16) writes element 1001 of handle 2 (2000 elements of 8 bytes), which it doesn't "
+            "declare, in write_other (undeclared.c:{})",
+            "line of the write",
+        ),
+        (
+            "reads_tile",
+            Kind.UNDECLARED_READ,
+            "read_tile (task 4) reads element 11264 (0, 44) of handle 3 (256×256 elements of 8 bytes), which it "
+            "doesn't declare, in read_tile (undeclared.c:{})",
+            "line of the tile",
+        ),
+        ("copies", Kind.UNDECLARED_READ, "in copy_other (undeclared.c:{})", "line of the copy"),
+        (
+            "writes_back",
+            Kind.READ_WRITTEN,
+            "write_back (task 4) writes element 999 of handle 1 (2000 elements of 8 bytes), which it declares to read "
+            "only, in write_back (undeclared.c:{})",
+            "line of the update",
+        ),
+        (
+            "temporaries",
+            Kind.UNDECLARED_READ,
+            "read_kept (task 1) reads element 0 of handle 0 (8 bytes), which it doesn't declare, "
+            "in read_kept (undeclared.c:{})",
+            "line of the kept address",
+        ),
+        (
+            "has_a_handler",
+            Kind.UNDECLARED_READ,
+            "in touch_own_page (undeclared.c:{})",
+            "line of the read behind the program's handler",
+        ),
+    ],
+)
+def test_the_access_is_named(compiled: Compile, name: str, kind: Kind, words: str, line: str) -> None:
+    result = probe(compiled, name)
+    named = [finding for finding in result.findings if finding.schedule == "reference schedule, watched"]
+    assert [finding.kind for finding in named] == [kind], result.describe()
+    assert words.format(line_of(line)) in named[0].sentence
+
+
+def test_nothing_is_claimed_of_what_was_not_watched(compiled: Compile) -> None:
+    """Four numbers in one page, with other data."""
+    result = probe(compiled, "small_handles")
+    assert result.watched.bytes == 0
+    assert any(line.lstrip().startswith("not watched: no byte could be protected") for line in result.describe())
+
+
+def test_a_crash_ends_the_watched_run(compiled: Compile, tmp_path: Path) -> None:
+    run = record([str(compiled("undeclared")), "crashes"], WATCHED, tmp_path / "run", 2, 30)
+    assert run.describe_ending() == "the program was ended by SIGSEGV"
+    assert run.flows[-1].log.stack.startswith("task 16\n")
+
+
+def test_a_system_call_that_fails_is_no_verdict(compiled: Compile) -> None:
+    """The program ends with another status, only because its data are protected."""
+    result = probe(compiled, "calls_the_system")
+    assert not any(finding.kind is Kind.ENDING for finding in result.findings)
+    (note,) = (note for note in result.notes if note.kind is Kind.NOT_CHECKED)
+    assert "the program ended with exit status 4, perhaps because a system call" in note.sentence
