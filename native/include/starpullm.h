@@ -1,8 +1,7 @@
 /* The C ABI of starpullm: GPT-2 training as one StarPU task graph, with llm.c's bits.
  *
  * A function that can fail returns a status; STARPULLM_OK is 0. starpullm_last_error() describes the thread's last
- * failure. The library never prints and never exits. Structs that callers fill begin with their
- * size.
+ * failure. The library never prints and never exits. Structs that callers fill begin with their size.
  *
  * Letters: B batch, T sequence length, C channels, NH heads, L layers, V vocabulary, Vp padded vocabulary,
  * maxT the longest sequence. Arrays are dense, row-major, in the machine's own byte order. */
@@ -290,9 +289,8 @@ STARPULLM_API enum starpullm_status starpullm_session_tensor_info(const starpull
                                                                   int32_t index, struct starpullm_tensor_info *info);
 
 /* Waits for the tasks that write the tensor, and copies count elements from offset on. Over ranks every rank gets them.
- * Fails if a task of the session has failed on this rank by then.
- * STARPULLM_INVALID_STATE for activations and their gradients that the session doesn't keep. What no task has written
- * yet is +0. */
+ * Fails if a task of the session has failed on this rank by then. STARPULLM_INVALID_STATE for activations and their
+ * gradients that the session doesn't keep. What no task has written yet is +0. */
 STARPULLM_API enum starpullm_status starpullm_session_read_tensor(starpullm_session *session, int32_t group,
                                                                   int32_t index, int32_t layer, int64_t offset,
                                                                   int64_t count, float *values);
@@ -336,8 +334,7 @@ struct starpullm_save_options {
  * fails with STARPULLM_FILE_ERROR and EBUSY. STARPULLM_INVALID_ARGUMENT if the directory is itself a state, or has a
  * complete state of a later step than this session's, from which a run would resume instead of from this session's.
  * Each save does the same; before the first step, a run learns it before it computes. If it fails on some ranks, it
- * fails on all of them.
- */
+ * fails on all of them. */
 STARPULLM_API enum starpullm_status starpullm_session_claim_directory(starpullm_session *session, const char *directory,
                                                                       uint64_t run);
 

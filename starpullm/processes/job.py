@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -54,7 +54,7 @@ JOB_VARIABLE = "STARPULLM_JOB"
 by colons."""
 
 FAILURE_SECONDS = 10.0
-"""Seconds that a job may go on after one of its ranks has failed. Open MPI ends it within about two."""
+"""Seconds that ranks may go on after one of them has failed. Open MPI ends them within about two."""
 
 _MEMORY = Path("/dev/shm")
 """The directory for files that are memory shared between processes."""
@@ -64,6 +64,7 @@ _CLOCK_SECONDS = 1.0  # far above the resolution of the times of files
 _PAUSE_SECONDS = 0.01
 _STACK_SECONDS = 10.0  # for the native stacks of all ranks together
 _ABORT_SECONDS = 2.0  # for Python's stacks, which faulthandler writes at SIGABRT
+_LEAVE_SECONDS = 1.0  # for ranks to end by themselves after another one has failed: mpirun's own default
 _DYING_SECONDS = 0.5  # mpirun may end before the kernel has removed a rank that mpirun killed
 
 
@@ -91,14 +92,14 @@ def run_job(job: Job, stop: threading.Event | None = None) -> JobEnding:
         left_running: list[str] = []
         stacks: dict[int, str] = {}
         with _started(job, place) as process:
-            ended = _wait(process, ranks, start + job.time_limit, stop)
+            ended = _wait(process, place, job.ranks or 1, start + job.time_limit, stop)
             seconds = time.monotonic() - start
             failure = _first_failure(ranks)
             reports = _read_reports(job, ranks)
             if ended:
-                left_running = _describe_remaining(place.name)
+                left_running = _describe_remaining(place.name, process.pid)
             else:
-                stacks = _native_stacks(reports, place.name, ranks)
+                stacks = _native_stacks(place)
         for rank, report in reports.items():
             stdout, stderr = _text(ranks / f"{rank}.stdout"), _text(ranks / f"{rank}.stderr")
             reports[rank] = replace(report, stdout=stdout, stderr=stderr, native_stacks=stacks.get(rank, ""))
@@ -223,12 +224,18 @@ def _started(job: Job, place: Place) -> Iterator[subprocess.Popen[bytes]]:
         yield process
 
 
-def _wait(process: subprocess.Popen[bytes], ranks: Path, limit: float, stop: threading.Event | None) -> bool:
+def _wait(
+    process: subprocess.Popen[bytes], place: Place, count: int, limit: float, stop: threading.Event | None
+) -> bool:
     """Wait for the end of a job; False if it has to be killed: by a time limit, or because `stop` is set.
 
-    A job may be idle for long, so this asks little: the kernel says when the process has ended.
+    A job may be idle for long, so this asks little: the kernel says when the process has ended. After a failure the
+    other ranks are asked to end, and the end of all ranks is enough. mpirun takes longer for both, because it waits as
+    long as `mpi_parameters` says, needed or not.
     """
-    failed = False
+    ranks = place.directory / "ranks"
+    failed = None
+    asked = False
     changed = -1
     poll = select.poll()
     end = guard.process_end(process.pid)
@@ -238,14 +245,29 @@ def _wait(process: subprocess.Popen[bytes], ranks: Path, limit: float, stop: thr
             now = time.monotonic()
             before, changed = changed, ranks.stat().st_mtime_ns  # with the resolution of the kernel's clock
             is_new = changed != before or time.time_ns() - changed < _CLOCK_SECONDS * 1e9
-            if not failed and is_new and _first_failure(ranks) is not None:
-                failed, limit = True, min(limit, now + FAILURE_SECONDS)
+            if failed is None and is_new and _first_failure(ranks) is not None:
+                failed, limit = now, min(limit, now + FAILURE_SECONDS)
+            ended = {} if failed is None else _read_endings(ranks)
+            if len(ended) == count:
+                return True
+            if failed is not None and ended and not asked and now > failed + _LEAVE_SECONDS:
+                asked = True
+                for survivor in _running(place, ended).values():
+                    with suppress(psutil.Error):
+                        survivor.terminate()
             if now > limit or (stop is not None and stop.is_set()):
                 return False
     finally:
         os.close(end)
     process.wait()
     return True
+
+
+def _running(place: Place, ended: Container[int]) -> dict[int, psutil.Process]:
+    """Return the processes of the ranks that haven't ended."""
+    processes = {process.pid: process for process in processes_of(place.name)}
+    pids = {int(path.stem): int(path.read_text("ascii")) for path in (place.directory / "ranks").glob("*.pid")}
+    return {rank: processes[pid] for rank, pid in pids.items() if rank not in ended and pid in processes}
 
 
 def _first_failure(ranks: Path) -> tuple[int, int | None] | None:
@@ -290,15 +312,10 @@ def _read_reports(job: Job, ranks: Path) -> dict[int, RankReport]:
     }
 
 
-def _native_stacks(reports: Mapping[int, RankReport], name: str, ranks: Path) -> dict[int, str]:
+def _native_stacks(place: Place) -> dict[int, str]:
     """Return the native stacks of the ranks that run, and make them write Python's to their standard error."""
-    processes = {process.pid: process for process in processes_of(name)}
-    ended = _read_endings(ranks)
-    running = {
-        rank: processes[report.pid]
-        for rank, report in reports.items()
-        if rank not in ended and report.pid is not None and report.pid in processes
-    }
+    ranks = place.directory / "ranks"
+    running = _running(place, _read_endings(ranks))
     deadline = time.monotonic() + _STACK_SECONDS
     stacks = {
         rank: native_stacks(process.pid, max(deadline - time.monotonic(), 0)) for rank, process in running.items()
@@ -312,13 +329,17 @@ def _native_stacks(reports: Mapping[int, RankReport], name: str, ranks: Path) ->
     return stacks
 
 
-def _describe_remaining(name: str) -> list[str]:
-    """Return what still runs of a job that has ended, except what is about to end."""
+def _describe_remaining(name: str, launcher: int) -> list[str]:
+    """Return what still runs of a job whose ranks have ended, except its launcher and what is about to end."""
+
+    def remaining() -> list[psutil.Process]:
+        return [process for process in processes_of(name) if process.pid != launcher]
+
     deadline = time.monotonic() + _DYING_SECONDS
-    while (remaining := processes_of(name)) and time.monotonic() < deadline:
+    while remaining() and time.monotonic() < deadline:
         time.sleep(_PAUSE_SECONDS)
     descriptions = []
-    for process in remaining:
+    for process in remaining():
         with suppress(psutil.Error):
             descriptions.append(f"{process.pid}: {' '.join(process.cmdline())}")
     return descriptions

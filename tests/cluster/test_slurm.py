@@ -21,6 +21,7 @@ import pytest
 from starpullm.report import read_document
 from starpullm.report.verdict import Verdict, verdict_of
 
+from ..pytest_children import UNUSED
 from .slurm import Cluster, wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(240)]
@@ -100,6 +101,7 @@ def submit(
             "PATH": f"{wrappers}:{installed}:{cluster.environment['PATH']}",
             "HWLOC_SYNTHETIC": "numa:1 core:1 pu:1",
             "PYTHONSAFEPATH": "1",
+            "PYTEST_ADDOPTS": " ".join(UNUSED),
             "STARPULLM_RANKS": "2",
             "STARPULLM_PARITY_OPTIONS": TINY,
             "STARPULLM_SUITE_OPTIONS": SUITE,
@@ -237,8 +239,8 @@ def test_the_ranks_of_checks_are_on_one_machine(cluster: Cluster, tmp_path: Path
     report, output = tmp_path / "report.json", tmp_path / "output"
     pytest_over_ranks = (
         "export SLURM_OVERLAP=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; "
-        f"exec mpirun -n 2 --map-by node --bind-to none {sys.executable} -P -m pytest -p no:cacheprovider --with-mpi "
-        f"--starpullm-partition 1x1 --starpullm-report {report} test_place.py"
+        f"exec mpirun -n 2 --map-by node --bind-to none {sys.executable} -P -m pytest {' '.join(UNUSED)} "
+        f"-p no:cacheprovider --with-mpi --starpullm-partition 1x1 --starpullm-report {report} test_place.py"
     )
     options = ["--nodes=2", "--ntasks-per-node=1", f"--output={output}", f"--chdir={tmp_path}"]
     two_cores = ["env", "HWLOC_SYNTHETIC=numa:1 core:2 pu:1"]

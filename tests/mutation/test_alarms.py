@@ -5,7 +5,6 @@ Collected by pytest; ``--mutation-repetitions`` says how often.
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import re
 import subprocess
@@ -17,6 +16,7 @@ import pytest
 
 from starpullm.binding.library import find_library
 
+from ..pytest_children import UNUSED, load_plugin
 from .laboratory import CHECKS, REPEATED, Catch, Laboratory
 from .mutants import Builder
 from .table import Alarms, Table
@@ -27,6 +27,7 @@ QUICK_PART = "in one process"
 QUICK_LIBRARY = "built for the defects"
 SUITE_REPETITIONS = 5
 SUITE_SECONDS = 600.0
+OPTIONS = (*load_plugin(), *UNUSED, "-p", "no:cacheprovider", "-q")
 
 
 @pytest.mark.parametrize("library", [QUICK_LIBRARY, "installed"])
@@ -63,9 +64,8 @@ def test_repeated_checks(
 def test_repeated_suite(families: str, repetition: int, table: Table, tmp_path: Path) -> None:
     """The whole suite on the installed library."""
     report = tmp_path / "report.json"
-    plugins = [] if "starpullm.pytest_plugin" in installed_plugins() else ["-p", "starpullm.pytest_plugin"]
     start = time.monotonic()
-    command = [sys.executable, "-m", "pytest", *plugins, "-p", "no:cacheprovider", "-q", "--pyargs", "starpullm.suite"]
+    command = [sys.executable, "-m", "pytest", *OPTIONS, "--pyargs", "starpullm.suite"]
     run = subprocess.run(
         [*command, "-m", re.sub(r"\b(?!or\b)(\w+)", r"starpullm_\1", families), "--starpullm-report", str(report)],
         capture_output=True,
@@ -80,8 +80,3 @@ def test_repeated_suite(families: str, repetition: int, table: Table, tmp_path: 
     table.add(Alarms(f"suite, {families}, library installed", 1, len(tests), len(failed), time.monotonic() - start))
     assert tests
     assert failed == []
-
-
-def installed_plugins() -> set[str]:
-    """Return the modules that pytest loads by itself."""
-    return {entry.value for entry in importlib.metadata.entry_points(group="pytest11")}

@@ -12,6 +12,7 @@ import pytest
 
 from starpullm.processes.mpirun import mpirun_here
 
+from ..pytest_children import UNUSED, load_plugin
 from .generated.candidates import (
     Candidate,
     Stratum,
@@ -110,7 +111,8 @@ def test_every_test_of_the_suite_is_in_one_stage(ranks: int, tmp_path: Path) -> 
     """By the names that pytest collects."""
     over_ranks = mpirun_here(ranks, (), os.environ["PATH"]) if ranks > 1 else []
     options = ["--starpullm-over-ranks"] if ranks > 1 else []
-    command = [*over_ranks, sys.executable, "-P", "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    command = [*over_ranks, sys.executable, "-P", "-m", "pytest", *load_plugin(), *UNUSED]
+    options += ["-p", "no:cacheprovider", "--collect-only", "-q"]
     environment = {**os.environ, "HWLOC_SYNTHETIC": "numa:1 core:2 pu:1"}
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     collected = subprocess.run(

@@ -12,12 +12,15 @@ import re
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from starpullm.binding.library import find_library
+from starpullm.processes import children
 
 from .children import TWO_CORES, cli_command, finish, run_cli, run_command, started
 
@@ -114,6 +117,16 @@ def test_what_cannot_be_compared(args: tuple[object, ...], sentence: str) -> Non
     assert "Traceback" not in run.stderr
 
 
+def children_of(pid: int) -> list[psutil.Process]:
+    """The processes of the benchmark that measure."""
+    found = []
+    for process in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.Error):
+            if children.__name__ in process.cmdline():
+                found.append(process)
+    return found
+
+
 @pytest.mark.parametrize("args", [(), BLAS])
 def test_sigterm_leaves_nothing_behind(tmp_path: Path, args: tuple[object, ...]) -> None:
     """Neither the generated model nor a process."""
@@ -123,7 +136,9 @@ def test_sigterm_leaves_nothing_behind(tmp_path: Path, args: tuple[object, ...])
         while not list(tmp_path.glob("starpullm-bench-*/model.bin")) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert list(tmp_path.glob("starpullm-bench-*/model.bin")), "no model was generated"
-        time.sleep(3)  # children have started
+        while not children_of(process.pid) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert children_of(process.pid), "no child was started"
         process.send_signal(signal.SIGTERM)
         finished = finish(process)
     finished.check(128 + signal.SIGTERM)

@@ -5,7 +5,6 @@ pytest loads it for this directory's tests.
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import sys
 import uuid
@@ -17,6 +16,8 @@ import pytest
 
 from starpullm.processes.job import JOB_VARIABLE, processes_of
 from starpullm.processes.lock import LOCK_VARIABLE
+
+from ..pytest_children import UNUSED, load_plugin
 
 pytest_plugins = ["pytester"]
 
@@ -87,18 +88,5 @@ def mpirun() -> tuple[str, ...]:
     return ("mpirun", "-n", "2", "--oversubscribe", "--bind-to", "none", *root)
 
 
-def load_plugin() -> tuple[str, ...]:
-    """The options that load the plugin: the checkout's, if PYTHONPATH names it, isn't found by its entry point."""
-    plugins = {entry.value for entry in importlib.metadata.entry_points(group="pytest11")}
-    return () if "starpullm.pytest_plugin" in plugins else ("-p", "starpullm.pytest_plugin")
-
-
-# Plugins of the environment that these tests don't need: they take two thirds of a child's start. test_neighbours.py
-# loads them.
-_UNUSED = tuple(
-    word for name in ("pytest_cov", "randomly", "rerunfailures", "hypothesispytest") for word in ("-p", f"no:{name}")
-)
-
-
 def _options(cache: bool = False) -> tuple[str, ...]:
-    return (*load_plugin(), *(() if cache else ("-p", "no:cacheprovider")), *_UNUSED, "-W", "error")
+    return (*load_plugin(), *(() if cache else ("-p", "no:cacheprovider")), *UNUSED, "-W", "error")

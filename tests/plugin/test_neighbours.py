@@ -14,7 +14,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from .conftest import job_environment, load_plugin, mpirun
+from ..pytest_children import load_plugin
+from .conftest import job_environment, mpirun
 
 LIBRARY = """
 def of(rank):

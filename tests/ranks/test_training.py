@@ -120,9 +120,9 @@ def test_the_example_of_the_page(tmp_path: Path) -> None:
 
 
 def test_hangs(tmp_path: Path) -> None:
-    outcome = run(programs.hang, model(tmp_path), time_limit=15)
+    outcome = run(programs.hang, model(tmp_path), time_limit=9)
     assert isinstance(outcome, TimedOut), outcome
-    assert outcome.sentence.startswith("not ended after 15 s: rank 0 was running, last finished step ")
+    assert outcome.sentence.startswith("not ended after 9 s: rank 0 was running, last finished step ")
     first, second = (report.phase for report in outcome.reports.values())
     assert first is not None
     assert second is not None

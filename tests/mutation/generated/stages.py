@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from starpullm.golden.records import SHIPPED_RECORDS, THRESHOLD_RECORDS
 from starpullm.processes.job import Completed, Job, JobEnding, TimedOut, run_job
 from starpullm.processes.mpirun import mpirun_here
 
+from ...pytest_children import UNUSED, load_plugin
 from ..mutants import Builder
 from ..patches import CHECKOUT
 
@@ -337,9 +337,7 @@ class Workplace:
     def _run_pytest(self, stage: Stage, environment: Mapping[str, str], folder: Path) -> Outcome:
         """Run the stage's part of the suite, or the project's own tests, until one fails."""
         (folder / "pytest.ini").write_text("[pytest]\n")
-        loaded = any(entry.value == "starpullm.pytest_plugin" for entry in entry_points(group="pytest11"))
-        arguments = [] if loaded else ["-p", "starpullm.pytest_plugin"]
-        arguments += ["-x", "-q", "-rfE", "--color=no", "-p", "no:cacheprovider"]
+        arguments = [*load_plugin(), *UNUSED, "-x", "-q", "-rfE", "--color=no", "-p", "no:cacheprovider"]
         if stage.files:
             files = [str(CHECKOUT / "tests" / "native" / name) for name in stage.files]
             arguments += ["--timeout=120", "--timeout-method=thread", *files]
