@@ -110,8 +110,8 @@ class Scene:
         self.compare(who)
 
     def submit(self, who: str, *, rate: float | None = None) -> None:
-        """Submit a step, and go on at once unless its gradients have no fixed bits."""
-        twin = self._twin(who)
+        """Submit a step, and go on at once unless its gradients have no fixed bits and change parameters."""
+        twin = self._twin(who) if rate == 0 else self._settled(who)
         twin.step(*self._batch(twin), rate)
         if twin.must_compare and rate != 0:
             self.compare(who)
@@ -205,6 +205,11 @@ class Scene:
 
     # ---- What they use ----
 
+    def wait_saved(self) -> None:
+        """Wait until all states are complete."""
+        for twin in self._twins.values():
+            twin.trainer.wait_saved()
+
     def _close_runtime(self) -> None:
         self.runtime.close()
 
@@ -253,6 +258,7 @@ def _open_again(scene: Scene, trainer: Trainer, **options: Any) -> None:
 
 def _fill_disk(scene: Scene, trainer: Trainer, save: str) -> None:
     """Save while files may have a few bytes only."""
+    scene.wait_saved()
     with _limited_files(64):
         getattr(trainer, save)(scene.folder / "full")
         trainer.wait_saved()

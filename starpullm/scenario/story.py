@@ -126,9 +126,11 @@ def _draw_sizes(random: Random) -> dict[str, int]:
     words = random.choice((1, 2, 3, 7, 13, 31, 61, 64, 100, 131))
     padding = random.choice((0, 0, 1, 3, 16))
     layers = random.choice((1, 1, 2, 3))
-    match random.randrange(40):
+    match random.randrange(50):
         case 0:
-            layers, heads, head_size, longest = 1, 1, 3, random.choice((257, 1025))
+            layers, heads, head_size, longest = 1, 1, 3, random.choice((130, 257))
+        case 3 if random.random() < 0.3:
+            layers, heads, head_size, longest = 1, 1, 2, 1025
         case 1:
             layers, heads, head_size, longest = 1, random.choice((1, 4)), random.choice((48, 65)), 3
         case 2:
@@ -187,7 +189,8 @@ class _Drawing:
 
     def _instrument(self, reduction: str) -> dict[str, Any]:
         kinds = ["delay"] if self._ranks > 1 else ["delay", "poison"]
-        if self._scene["partition"] == "1x1" and reduction != "redux" and self._ranks == 1:
+        audited = any(options.get("audit") for options in self._open.values())
+        if not audited and self._scene["partition"] == "1x1" and reduction != "redux" and self._ranks == 1:
             kinds.append("audit")
         kind = self._random.choice(kinds)
         value = {"max_delay_us": 200, "delay_seed": self._random.randrange(1000)} if kind == "delay" else {kind: True}
@@ -236,8 +239,9 @@ class _Drawing:
         yield Call("save_checkpoint", {"who": who, "name": self._checkpoints[-1]})
 
     def _refuse(self, who: str) -> Iterator[Call]:
-        if self._ranks == 1:
-            yield Call("refuse", {"who": who, "what": self._random.choice(list(REFUSALS))})
+        what = self._random.choice(list(REFUSALS))
+        if self._ranks == 1 and not (self._open[who].get("audit") and what == "full disk, state"):
+            yield Call("refuse", {"who": who, "what": what})
 
     def _close(self, who: str) -> Iterator[Call]:
         options = self._open.pop(who)
