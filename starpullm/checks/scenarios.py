@@ -12,8 +12,8 @@ from starpullm.checks.place import Workplace, environment
 from starpullm.checks.result import Finding, Result
 from starpullm.scenario.story import LEVELS, SIMD_VARIABLE, Story, draw, tell
 
-STORIES = 12
-"""Of one case: as many as ten seconds allow."""
+STORIES, OVER_RANKS = 12, 3
+"""Number of stories of a case: as many as eight seconds allow."""
 
 
 @check
@@ -39,9 +39,9 @@ class Scenarios(Check):
     def run(self, place: Workplace, case: Case) -> Result:  # type: ignore[override]
         """Tell the stories of seeds from the case's on."""
         ranks = place.comm.Get_size() if place.comm else 1
-        level = LEVELS.index("" if case.what == "best" else case.what)
-        first = len(LEVELS) * STORIES * (case.seed - 1) + level
-        stories = [draw(first + number * len(LEVELS), ranks) for number in range(STORIES)]
+        count = STORIES if ranks == 1 else OVER_RANKS
+        first = len(LEVELS) * count * (case.seed - 1) + ["best", "ref"].index(case.what)
+        stories = [draw(first + number * len(LEVELS), ranks) for number in range(count)]
         with environment(**{SIMD_VARIABLE: stories[0].simd}):
             return self.of(place, stories)
 
@@ -49,12 +49,12 @@ class Scenarios(Check):
         """Tell stories of one SIMD level until one ends badly; ``told`` is a file for the number of the present one."""
         compared = 0
         for number, story in enumerate(stories):
-            if told is not None:
+            if told is not None and not (place.comm and place.comm.Get_rank()):
                 told.write_text(str(number))
-            ending = tell(story, place.comm)
+            ending = tell(story, place.directory, place.comm)
             compared += ending.compared
             if ending.kind:
-                finding = Finding(f"story {story.scene['seed']}, {ending.sentence}")
+                finding = Finding(ending.sentence)
                 return self.result(compared=max(compared, 1), findings=[finding], number=number, kind=ending.kind)
         return self.result(compared=compared, note=f"{len(stories)} stories")
 

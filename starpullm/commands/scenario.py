@@ -18,11 +18,11 @@ from starpullm.commands import options
 from starpullm.commands.main import EXIT_DIFFERENT, refuse_ranks
 from starpullm.commands.render import OUT
 from starpullm.processes.children import Answered
-from starpullm.scenario.story import LEVELS, NOT_A_STORY, SIMD_VARIABLE, Story, draw, shrink
+from starpullm.scenario.story import LEVELS, SIMD_VARIABLE, Story, draw, shrink
 
 IN_ONE_PROCESS = 20
-STORY_SECONDS = 60.0
-"""Time limit of a story."""
+START_SECONDS, STORY_SECONDS = 30.0, 5.0
+"""Time limit of a process, and what each of its stories adds to it."""
 
 
 class Told(NamedTuple):
@@ -34,25 +34,14 @@ class Told(NamedTuple):
     text: str = ""
 
 
-class Seconds(click.ParamType[float]):
-    """A time, such as 90s, 10m or 2h."""
-
-    name = "time"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the seconds."""
-        number, unit = str(value)[:-1], str(value)[-1:]
-        if unit not in "smh" or not number.isdecimal():
-            self.fail(f'found "{value}", expected a time such as 90s, 10m or 2h', param, ctx)
-        return float(number) * {"s": 1, "m": 60, "h": 3600}[unit]
-
-
-@click.command("scenario", epilog=options.example("starpullm scenario --time 10m", "starpullm scenario --seed 17"))
+@click.command(
+    "scenario", epilog=options.example("starpullm scenario --minutes 10 --ranks 2", "starpullm scenario --seed 17")
+)
 @click.option("--seed", type=click.IntRange(0), help="Tell the story of this seed alone.")
 @click.option("--first", type=click.IntRange(0), default=0, help="Seed of the first story.")
-@click.option("--time", "seconds", type=Seconds(), metavar="TIME", default="1m", help="How long new stories are begun.")
+@click.option("--minutes", type=click.FloatRange(0), default=1.0, help="How long new stories are begun.")
 @click.option("--ranks", type=click.IntRange(1), default=1, metavar="R", help="Ranks of each story.")
-def command(seed: int | None, first: int, seconds: float, ranks: int) -> None:
+def command(seed: int | None, first: int, minutes: float, ranks: int) -> None:
     """Do what nobody wrote: calls drawn from seeds, after which trainers are compared with a plain model.
 
     The plain model is a sequential GPT-2 in one C file. The first story in which a trainer does otherwise, ends its
@@ -71,7 +60,7 @@ def command(seed: int | None, first: int, seconds: float, ranks: int) -> None:
                 _show(pool, stories[found.number], found, told, ranks)
                 sys.exit(EXIT_DIFFERENT)
             OUT.print(f"{told_stories:,} stories, {compared:,} comparisons, {time.monotonic() - begun:.0f} s")
-            if time.monotonic() - begun > seconds:
+            if time.monotonic() - begun > 60 * minutes:
                 return
 
 
@@ -88,10 +77,11 @@ def _blocks(seed: int | None, first: int, ranks: int) -> Iterator[list[Story]]:
 
 def _tell(pool: Pool, stories: Sequence[Story], told: Path, ranks: int) -> Told:
     """Tell stories in a process of their own."""
+    told.write_text("0")
     reply = pool.call_alone(
         tell_stories,
         ranks=ranks,
-        time_limit=STORY_SECONDS * len(stories),
+        time_limit=START_SECONDS + STORY_SECONDS * len(stories),
         environment={SIMD_VARIABLE: stories[0].simd},
         stories=stories,
         told=str(told),
@@ -108,7 +98,7 @@ def _show(pool: Pool, story: Story, found: Told, told: Path, ranks: int) -> None
     OUT.print(f"{found.text}\nstory {story.scene['seed']} ends so; a shorter one:\n")
 
     def ends_alike(other: Story) -> bool:
-        return found.kind != NOT_A_STORY and _tell(pool, [other], told, ranks).kind == found.kind
+        return _tell(pool, [other], told, ranks).kind == found.kind
 
     shortest = shrink(story, ends_alike)
-    OUT.print(shortest.script(_tell(pool, [shortest], told, ranks).text, ranks))
+    OUT.print(shortest.program(_tell(pool, [shortest], told, ranks).text, ranks))

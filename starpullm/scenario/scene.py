@@ -36,8 +36,8 @@ class Difference(Exception):  # noqa: N818 - not an error of the library's
     """The library did otherwise than the plain model."""
 
 
-class NotAStory(Exception):  # noqa: N818
-    """A call that no story has at this place, such as one of a trainer that isn't open."""
+class Impossible(Exception):  # noqa: N818
+    """A call that can't be made at this place of a story, such as one of a trainer that isn't open."""
 
 
 class Scene:
@@ -53,6 +53,7 @@ class Scene:
         scheduler: str = DEFAULT_SCHEDULER,
         *,
         comm: Comm | None = None,
+        directory: Path | None = None,
         seed: int = 1,
         **sizes: int,
     ) -> None:
@@ -62,11 +63,11 @@ class Scene:
         self._states: dict[str, State] = {}
         with ExitStack() as exits:
             first = comm is None or comm.Get_rank() == 0
-            folder = exits.enter_context(tempfile.TemporaryDirectory(prefix="starpullm-scene-")) if first else ""
+            folder = exits.enter_context(tempfile.TemporaryDirectory(dir=directory)) if first else ""
             self.folder = Path(comm.bcast(folder) if comm else folder)
-            self._models = {"": new_state(self.config, dict(generate_parameters(self.config, seed)))}
+            self._models = {"generated": new_state(self.config, dict(generate_parameters(self.config, seed)))}
             if first:
-                generate_checkpoint(self.folder / ".bin", self.config, seed)
+                generate_checkpoint(self.folder / "generated.bin", self.config, seed)
             self.runtime = Runtime(partition, scheduler, comm)
             exits.callback(self._close_runtime)
             self._exits = exits.pop_all()
@@ -75,31 +76,39 @@ class Scene:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._comm and kind not in (None, Difference):
+            return  # closing would wait for the other ranks
         with self._exits:
             if kind is None:
                 self.end()
-            for twin in self._twins.values():
+            for twin in self:
                 self._exits.callback(twin.trainer.close)
 
     # ---- The calls of a story ----
 
-    def open(self, who: str, *, checkpoint: str = "", resume: str = "", **options: Any) -> None:
-        """Open a trainer with a model or state of this name; options as `Trainer`, and the fields of `Instruments`."""
-        if who in self._twins or resume in {twin.folder or None for twin in self._twins.values()}:
-            raise NotAStory(f"{who} is open, or its states are being saved")
-        start = self._states.get(resume) if resume else self._models.get(checkpoint)
-        if start is None:
-            raise NotAStory(f"{who} has nothing to start from")
+    def open(self, who: str, *, start: str = "", **options: Any) -> None:
+        """Open a trainer with the last "state" or "checkpoint", or else with the generated model.
+
+        A state is one of a trainer that has been closed. Options are those of `Trainer`, and the fields of
+        `Instruments`.
+        """
+        _require(who not in self._twins)
+        closed = [folder for folder in self._states if all(twin.folder != folder for twin in self)]
+        folder = closed[-1] if closed and start == "state" else ""
+        name = "saved" if start == "checkpoint" and "saved" in self._models else "generated"
+        state = self._states[folder] if folder else self._models[name]
         instruments = {name: value for name, value in options.items() if name in Instruments.__annotations__}
+        self._require_instruments(instruments, options.get("reduction", ""))
+        others = {name: value for name, value in options.items() if name not in instruments}
         trainer = Trainer(
             self.runtime,
-            None if resume else self.folder / f"{checkpoint}.bin",
-            resume=self.folder / resume if resume else None,
+            None if folder else self.folder / f"{name}.bin",
+            resume=self.folder / folder if folder else None,
             instruments=Instruments(**instruments),
-            **{name: value for name, value in options.items() if name not in instruments},
+            **{**others, "trace": bool(instruments or options.get("trace"))},
         )
         settings = Settings(**{name: options[name] for name in Settings._fields if name in options})
-        model = PlainModel(self.config, start, self.runtime.ranks * trainer.batch_size, trainer.seq_len, settings)
+        model = PlainModel(self.config, state, self.runtime.ranks * trainer.batch_size, trainer.seq_len, settings)
         self._twins[who] = Twin(trainer, model, options, self.said)
         self.said.equal("sizes", self.config, trainer.config)
         self.compare(who)
@@ -125,6 +134,7 @@ class Scene:
     def probabilities(self, who: str, *, sequence: int, position: int) -> None:
         """Compute the probabilities of the token after a position."""
         twin = self._settled(who)
+        _require(self._comm is None)  # each rank would have a sequence of its own
         twin.forward(self._batch(twin)[0][0], sequence, position)
         self.compare(who)
 
@@ -140,8 +150,9 @@ class Scene:
 
     def graph(self, who: str) -> None:
         """Compare StarPU's graph of held tasks with the one that their accesses require."""
-        self.step(who)
         twin = self._twin(who)
+        _require(twin.traced and not twin.audited and not twin.poisoned and self._comm is None)
+        self.step(who)
         observer = Observer(twin.trainer)
         observer.hold()
         twin.step(*self._batch(twin), 0.0)
@@ -149,22 +160,22 @@ class Scene:
         twin.take(RuntimeGraph().judge(twin.trainer.trace(), edges))
         self.compare(who)
 
-    def save_state(self, who: str, folder: str, *, keep: int = 2) -> None:
-        """Save the state, and go on at once."""
+    def save_state(self, who: str, *, keep: int = 2) -> None:
+        """Save the state in a folder of the trainer's own, and go on at once."""
         twin = self._settled(who)
-        if folder in self._states and twin.folder != folder:
-            raise NotAStory(f"{folder} is another run's")
-        twin.folder = folder
-        twin.trainer.save_state(self.folder / folder, batches=self._batches, seed=-1, data_id=2**64 - 1, keep=keep)
-        self._states[folder] = twin.model.state
+        _require(not twin.audited)
+        twin.folder = twin.folder or f"states-{len(self._states)}"
+        path = self.folder / twin.folder
+        twin.trainer.save_state(path, batches=self._batches, seed=-1, data_id=2**64 - 1, keep=keep)
+        self._states[twin.folder] = twin.model.state
 
-    def save_checkpoint(self, who: str, name: str) -> None:
+    def save_checkpoint(self, who: str) -> None:
         """Save the model, and read it."""
         self.compare(who)
         twin = self._twin(who)
-        path = self.folder / f"{name}.bin"
+        path = self.folder / "saved.bin"
         twin.trainer.save_checkpoint(path)
-        self._models[name] = new_state(self.config, twin.model.state.params)
+        self._models["saved"] = new_state(self.config, twin.model.state.params)
         for tensor, values in read_checkpoint(path).parameters.items() if self.runtime.rank == 0 else ():
             self.said.same_bits(f"{tensor} of the checkpoint", twin.model.tensor("params", tensor), values)
         self._judge()
@@ -172,8 +183,10 @@ class Scene:
     def refuse(self, who: str, what: str) -> None:
         """Make a call that is refused, and changes nothing."""
         kind, call = REFUSALS[what]
+        twin = self._twin(who)
+        _require(self._comm is None and not twin.audited)
         try:
-            call(self, self._twin(who).trainer)
+            call(self, twin.trainer)
         except StarpullmError as error:
             self.said.equal(f"refusal of {what}", kind.__name__, type(error).__name__)
         else:
@@ -205,17 +218,20 @@ class Scene:
 
     # ---- What they use ----
 
-    def wait_saved(self) -> None:
-        """Wait until all states are complete."""
-        for twin in self._twins.values():
-            twin.trainer.wait_saved()
+    def __iter__(self) -> Iterator[Twin]:
+        return iter(self._twins.values())
+
+    def _require_instruments(self, instruments: Mapping[str, Any], reduction: str) -> None:
+        """Require what instruments need of a trainer."""
+        one_thread = self.runtime.partition == (1, 1) and reduction != "redux"
+        _require(not instruments.get("audit") or (one_thread and not any(twin.audited for twin in self)))
+        _require(self._comm is None or not {"audit", "poison"} & set(instruments))
 
     def _close_runtime(self) -> None:
         self.runtime.close()
 
     def _twin(self, who: str) -> Twin:
-        if who not in self._twins:
-            raise NotAStory(f"{who} isn't open")
+        _require(who in self._twins)
         return self._twins[who]
 
     def _settled(self, who: str) -> Twin:
@@ -236,8 +252,16 @@ class Scene:
         return (inputs, targets), (inputs[own], targets[own])
 
     def _judge(self) -> None:
-        if self.said.wrong:
-            raise Difference("; ".join(finding.sentence for finding in self.said.wrong[:3]))
+        """Raise `Difference` on all ranks, if one has found something wrong."""
+        wrong = "; ".join(finding.sentence for finding in self.said.wrong[:3])
+        of_ranks = self._comm.allgather(wrong) if self._comm else [wrong]
+        if any(of_ranks):
+            raise Difference(next(filter(None, of_ranks)))
+
+
+def _require(possible: bool) -> None:
+    if not possible:
+        raise Impossible
 
 
 # ---- Refusals ----
@@ -253,14 +277,15 @@ def _tokens(trainer: Trainer, *last: int) -> list[Ids]:
 
 def _open_again(scene: Scene, trainer: Trainer, **options: Any) -> None:
     sizes = {"batch_size": trainer.batch_size, "seq_len": trainer.seq_len}
-    Trainer(scene.runtime, scene.folder / ".bin", **{**sizes, **options}).close()
+    Trainer(scene.runtime, scene.folder / "generated.bin", **{**sizes, **options}).close()
 
 
 def _fill_disk(scene: Scene, trainer: Trainer, save: str) -> None:
     """Save while files may have a few bytes only."""
-    scene.wait_saved()
+    for twin in scene:
+        twin.trainer.wait_saved()
     with _limited_files(64):
-        getattr(trainer, save)(scene.folder / "full")
+        getattr(trainer, save)(scene.folder / f"full_{save}")
         trainer.wait_saved()
 
 

@@ -36,7 +36,8 @@ class Twin:
         self.trainer, self.model, self.said = trainer, model, said
         self.folder = ""
         """Where it saves its states."""
-        self.traced, self.poisoned, self.audited = (bool(options.get(name)) for name in ("trace", "poison", "audit"))
+        self.poisoned, self.audited = bool(options.get("poison")), bool(options.get("audit"))
+        self.traced = self.poisoned or self.audited or bool(options.get("trace") or options.get("max_delay_us"))
         self._keeps_activations = bool(options.get("keep_activations"))
         self._losses: list[tuple[Loss, np.float32]] = []
         self._last = ""
