@@ -37,15 +37,14 @@ class Told(NamedTuple):
 @click.command(
     "scenario", epilog=options.example("starpullm scenario --minutes 10 --ranks 2", "starpullm scenario --seed 17")
 )
-@click.option("--seed", type=click.IntRange(0), help="Tell the story of this seed alone.")
-@click.option("--first", type=click.IntRange(0), default=0, help="Seed of the first story.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the first story.")
 @click.option("--minutes", type=click.FloatRange(0), default=1.0, help="How long new stories are begun.")
 @click.option("--ranks", type=click.IntRange(1), default=1, metavar="R", help="Ranks of each story.")
-def command(seed: int | None, first: int, minutes: float, ranks: int) -> None:
-    """Do what nobody wrote: calls drawn from seeds, after which trainers are compared with a plain model.
+def command(seed: int, minutes: float, ranks: int) -> None:
+    """Compare trainers with a plain model, whatever the calls.
 
-    The plain model is a sequential GPT-2 in one C file. The first story in which a trainer does otherwise, ends its
-    process or doesn't end is made as short as possible and printed as a program.
+    The calls are drawn from seeds, and the plain model is a sequential GPT-2 in one C file. The first story in which a
+    trainer does otherwise, ends its process or doesn't end is shortened and printed as a program.
 
     Exit status: 0 if no story ended so; 1 if one did.
     """
@@ -53,7 +52,7 @@ def command(seed: int | None, first: int, minutes: float, ranks: int) -> None:
     begun, told_stories, compared = time.monotonic(), 0, 0
     with tempfile.TemporaryDirectory(prefix="starpullm-scenario-") as directory, Pool() as pool:
         told = Path(directory, "told")
-        for stories in _blocks(seed, first, ranks):
+        for stories in _blocks(seed, ranks):
             found = _tell(pool, stories, told, ranks)
             told_stories, compared = told_stories + len(stories), compared + found.compared
             if found.kind:
@@ -64,15 +63,12 @@ def command(seed: int | None, first: int, minutes: float, ranks: int) -> None:
                 return
 
 
-def _blocks(seed: int | None, first: int, ranks: int) -> Iterator[list[Story]]:
-    """Yield the stories of a process each: that of the one seed, or those from the first one on, by SIMD level."""
-    if seed is not None:
-        yield [draw(seed, ranks)]
-        return
+def _blocks(seed: int, ranks: int) -> Iterator[list[Story]]:
+    """Yield the stories of a process each, from those of a seed on; they have one SIMD level."""
     stride = len(LEVELS)
-    for block in count(first, IN_ONE_PROCESS * stride):
+    for first in count(seed, IN_ONE_PROCESS * stride):
         for level in range(stride):
-            yield [draw(block + level + number * stride, ranks) for number in range(IN_ONE_PROCESS)]
+            yield [draw(first + level + number * stride, ranks) for number in range(IN_ONE_PROCESS)]
 
 
 def _tell(pool: Pool, stories: Sequence[Story], told: Path, ranks: int) -> Told:

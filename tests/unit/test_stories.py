@@ -28,7 +28,7 @@ STORY = Story(
         Call("open", {"who": "a", "batch_size": 6, "seq_len": 8, "sub_batches": 3, "reduction": "tree"}),
         Call("step", {"who": "a"}),
         Call("submit", {"who": "a", "rate": 1e-2}),
-        Call("save_state", {"who": "a", "folder": "s1", "keep": 1}),
+        Call("save_state", {"who": "a", "keep": 1}),
         Call("close", {"who": "a"}),
     ],
 )
@@ -47,34 +47,19 @@ def test_a_seed_is_one_story_and_json_keeps_it() -> None:
         assert story == draw(seed) != draw(seed + 1)
         again = Story.from_json(*json.loads(json.dumps(story)))
         assert str(again.calls[0]).startswith("open(who='a', batch_size=")
+        assert story.simd == ("", "ref")[seed % 2]
         assert json.dumps(again) == json.dumps(story)
 
 
 def test_all_calls_and_options_are_drawn() -> None:
-    calls = [call for seed in range(400) for call in draw(seed).calls]
+    calls = [call for seed in range(200) for call in draw(seed).calls]
     names = Counter(call.name for call in calls)
     public = {name for name, of in vars(Scene).items() if callable(of) and not name.startswith("_")}
     assert set(names) == public - {"compare", "end"}
     assert {call.arguments["what"] for call in calls if call.name == "refuse"} == set(REFUSALS)
     options = Counter(name for call in calls if call.name == "open" for name in call.arguments)
-    assert {*stories.OPTIONS, "resume", "checkpoint", "poison", "audit", "max_delay_us"} <= set(options)
+    assert {*stories.OPTIONS, "who", "batch_size", "seq_len", "sub_batches"} == set(options)
     assert {draw(seed).scene["partition"] for seed in range(99)} >= {"1x1", "2x1", "1x2", "2x2", "4x1"}
-
-
-@pytest.mark.parametrize("seed", range(200))
-def test_a_story_calls_only_trainers_that_are_open(seed: int) -> None:
-    running: dict[str, str] = {}
-    for call in draw(seed).calls:
-        who = call.arguments.get("who", "")
-        if call.name == "restart":
-            running.clear()
-        elif call.name == "open":
-            assert who not in running
-            running[who] = call.arguments.get("resume", "")
-        else:
-            assert who in running, call
-        if call.name == "close":
-            del running[who]
 
 
 def test_shrinking_keeps_what_matters() -> None:
@@ -95,7 +80,7 @@ def test_shrinking_keeps_what_matters() -> None:
     assert found.scene == {
         "partition": "1x1",
         "scheduler": "lws",
-        "seed": 1,
+        "seed": 5,
         "max_seq_len": 1,
         "vocab_size": 1,
         "num_layers": 1,
@@ -124,7 +109,7 @@ def test_the_program_makes_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("starpullm.scenario.scene.Scene", Heard)
     monkeypatch.setenv("STARPULLM_SIMD", "")
-    program = STORY.script("two\nlines")
+    program = STORY.program("two\nlines")
     exec(compile(program, "program", "exec"), {})
     assert made == [("", STORY.scene), *STORY.calls]
     assert len(program.splitlines()) <= 12
