@@ -22,7 +22,7 @@ from starpullm.scenario.story import LEVELS, SIMD_VARIABLE, Story, draw, shrink
 
 IN_ONE_PROCESS = 20
 START_SECONDS, STORY_SECONDS = 30.0, 5.0
-"""Time limit of a process, and what each of its stories adds to it."""
+"""Time limit of a process, and what each of its stories adds to it for each pair of ranks: these may share one core."""
 
 
 class Told(NamedTuple):
@@ -65,10 +65,10 @@ def command(seed: int, minutes: float, ranks: int) -> None:
 
 def _blocks(seed: int, ranks: int) -> Iterator[list[Story]]:
     """Yield the stories of a process each, from those of a seed on; they have one SIMD level."""
-    stride = len(LEVELS)
-    for first in count(seed, IN_ONE_PROCESS * stride):
+    stride, stories = len(LEVELS), -(-IN_ONE_PROCESS // ranks)
+    for first in count(seed, stories * stride):
         for level in range(stride):
-            yield [draw(first + level + number * stride, ranks) for number in range(IN_ONE_PROCESS)]
+            yield [draw(first + level + number * stride, ranks) for number in range(stories)]
 
 
 def _tell(pool: Pool, stories: Sequence[Story], told: Path, ranks: int) -> Told:
@@ -77,7 +77,7 @@ def _tell(pool: Pool, stories: Sequence[Story], told: Path, ranks: int) -> Told:
     reply = pool.call_alone(
         tell_stories,
         ranks=ranks,
-        time_limit=START_SECONDS + STORY_SECONDS * len(stories),
+        time_limit=START_SECONDS + STORY_SECONDS * ranks**2 * len(stories),
         environment={SIMD_VARIABLE: stories[0].simd},
         stories=stories,
         told=str(told),
