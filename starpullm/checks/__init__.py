@@ -18,4 +18,5 @@ MODULES = (
     "kernels.libm",
     "threads",
     "sessions",
+    "scenarios",
 )

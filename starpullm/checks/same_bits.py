@@ -1,10 +1,8 @@
-"""Several runs have the same bits: in any place, with delays in their tasks, with shared buffers, after resuming."""
+"""Several runs have the same bits: in any place, and with delays in their tasks."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,10 +16,8 @@ from starpullm.checks.place import Place
 from starpullm.checks.result import Finding, Outcome, Result
 from starpullm.checks.training import STEPS, case_trainer, named_tensors, own_batch, trace_steps, traced_trainer
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
-from starpullm.files.checkpoint import read_checkpoint
-from starpullm.golden.records import split_layers
 from starpullm.trace import Trace
-from starpullm.trainer import Instruments, Trainer
+from starpullm.trainer import Instruments
 
 MAX_DELAY_US = 200
 """For perturbed runs: longer than most tasks of the small records, so that delays decide which of them run together."""
@@ -171,79 +167,6 @@ class Perturbation(SameBits):
             require_delays(trace, MAX_DELAY_US)
         order = ObservedOrder().judge(trace)
         return tensors if order.outcome is Outcome.PASSED else order
-
-
-@check
-class SharedBuffers(SameBits):
-    """Compare runs whose blocks or sub-batches share buffers with one with separate buffers, which can be read.
-
-    The last has one step in flight at a time. One has three, so that its slots differ, and one is used twice. Others
-    have buffers for the activations of one sub-batch, and of all but one.
-    """
-
-    family = "parity"
-    claim = "bits are the same if blocks or sub-batches share buffers"
-    fault = "shared buffers change bits"
-    cannot_see = "a mistake that all kinds of runs share (parity)"
-    needs = Needs(promises=REPRODUCIBLE, light=True)
-
-    def run(self, place: Place, case: Case) -> Result:
-        """Train in each way."""
-        ways: dict[str, dict[str, Any]] = {
-            "separate buffers": {"keep_activations": True, "steps_in_flight": 1},
-            "shared buffers, 3 steps in flight": {"keep_activations": False, "steps_in_flight": 3},
-        }
-        for sets in sorted({1, case.sub_batches - 1} & set(range(1, case.sub_batches))):
-            ways[f"{sets} activation sets"] = {"keep_activations": False, "activation_sets": sets}
-        runs = {}
-        for name, options in ways.items():
-            with case_trainer(place, case, **options) as trainer:
-                losses = [trainer.submit(*own_batch(trainer, case.seed, number)) for number in range(STEPS)]
-                runs[name] = {"mean_loss": np.array([loss.result() for loss in losses])}
-                runs[name] |= named_tensors(trainer, "grads", *_STATE)
-        return self.compare(runs)
-
-
-@check
-class ResumedRun(SameBits):
-    """Compare a run that was saved, closed and resumed half way with an uninterrupted one.
-
-    It is saved while its steps are in flight. At the end its model is saved as a checkpoint, which is compared too.
-    """
-
-    family = "parity"
-    claim = "a resumed run has the bits of one that wasn't stopped"
-    fault = "a resumed run has other bits than one that wasn't stopped"
-    cannot_see = "a mistake that both runs share (parity)"
-    needs = Needs(ranks=(1, 1), promises=REPRODUCIBLE, light=True)
-
-    def run(self, place: Place, case: Case) -> Result:
-        """Train in both ways."""
-        with tempfile.TemporaryDirectory(dir=place.directory) as states:
-            with case_trainer(place, case) as trainer:
-                _submit(trainer, case.seed, range(STEPS))
-                whole = named_tensors(trainer, *_STATE)
-                whole |= {f"checkpoint/{name}": values for name, values in named_tensors(trainer, "params").items()}
-            with case_trainer(place, case) as trainer:
-                for number in range(STEPS // 2):
-                    trainer.submit(*own_batch(trainer, case.seed, number))
-                trainer.save_state(states)
-                trainer.submit(*own_batch(trainer, case.seed, STEPS // 2))  # it runs while the state is written
-                trainer.wait_saved()
-            with case_trainer(place, case, resume=Path(states)) as trainer:
-                _submit(trainer, case.seed, range(STEPS // 2, STEPS))
-                resumed = named_tensors(trainer, *_STATE)
-                trainer.save_checkpoint(Path(states, "model.bin"))
-                saved = split_layers(read_checkpoint(Path(states, "model.bin")).parameters)
-                resumed |= {f"checkpoint/{name}": values for name, values in saved}
-        return self.compare({"uninterrupted": whole, "resumed": resumed})
-
-
-def _submit(trainer: Trainer, seed: int, numbers: range) -> None:
-    """Submit steps of generated tokens, and wait for the last one."""
-    for number in numbers:
-        trainer.submit(*own_batch(trainer, seed, number))
-    trainer.wait()
 
 
 def require_delays(trace: Trace, max_delay_us: int) -> None:

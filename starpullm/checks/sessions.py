@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from starpullm.checks.check import Check, Needs, check
 from starpullm.checks.place import Place
 from starpullm.checks.result import Result
 from starpullm.checks.statements import Statements
-from starpullm.checks.training import case_trainer, own_batch, traced_trainer
+from starpullm.checks.training import own_batch, traced_trainer
 from starpullm.files.model import num_elements, parameter_shapes
 from starpullm.trace import AccessMode, Trace
 
@@ -102,44 +101,6 @@ def check_workers(statements: Statements, place: Place, trace: Trace) -> None:
         own = np.sort(tasks[tasks["worker"] == worker], order="start_ns")
         overlapping = int(np.sum(own["start_ns"][1:] < own["end_ns"][:-1]))
         statements.equal(f"tasks of worker {worker} that overlap", 0, overlapping)
-
-
-@check
-class TrainersSideBySide(_OneRecord):
-    """Compare two trainers on one runtime, whose steps are submitted in turn, with one that is alone."""
-
-    claim = "two trainers on one runtime have the bits that each has alone"
-    fault = "two trainers on one runtime disturb each other"
-    cannot_see = "more than two trainers; trainers of several threads"
-
-    def run(self, place: Place, case: Case) -> Result:
-        """Compare losses and parameters."""
-        statements = Statements()
-        steps = 4
-        make = partial(case_trainer, place, case, keep_activations=False)
-        with make() as alone:
-            expected = [alone.step(*own_batch(alone, case.seed, number)) for number in range(steps)]
-            ends = {name: alone.tensor("params", name) for name in alone.tensor_names("params")}
-        with make() as first, make() as second:
-            both = (first, second)
-            losses = [[of.submit(*own_batch(of, case.seed, number)) for of in both] for number in range(steps)]
-            first.wait()
-            second.wait()
-            for number, pair in enumerate(losses):
-                for which, loss in enumerate(pair):
-                    what = f"loss {number} of trainer {which}"
-                    statements.equal(f"{what} is ready", True, loss.ready)
-                    statements.same_bits(what, _array(expected[number]), _array(loss.result()))
-            for name, values in ends.items():
-                for which, trainer in enumerate(both):
-                    statements.same_bits(f"{name} of trainer {which}", values, trainer.tensor("params", name))
-            kept = [of.submit(*own_batch(of, case.seed, steps)) for of in both]
-        statements.same_bits("losses of closed trainers", _array(kept[0].result()), _array(kept[1].result()))
-        return self.result(compared=statements.compared, findings=statements.wrong)
-
-
-def _array(value: np.float32) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    return np.array([value], np.float32)
 
 
 @check

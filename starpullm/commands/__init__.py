@@ -15,6 +15,7 @@ from starpullm.commands import (
     probe,
     record,
     report,
+    scenario,
     tokenize,
     trace,
     train,
@@ -24,7 +25,7 @@ from starpullm.commands.main import main
 __all__ = ["main"]
 
 _SECTIONS = {
-    "Check": (doctor, parity, probe, record, report),
+    "Check": (doctor, parity, scenario, probe, record, report),
     "Train": (demo, train, generate),
     "Measure": (bench, predict, trace),
     "Convert": (checkpoint, tokenize, convert),

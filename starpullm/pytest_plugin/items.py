@@ -14,6 +14,7 @@ FAMILIES = {
     "memory": "memory does not grow, whatever is repeated, and a lack of it is told",
     "kernels": "kernels of every SIMD level have the bits of the plain ones",
     "interface": "limits are refused with their sentences, reports are true, and what is saved is what was trained",
+    "scenario": "trainers have the bits of a plain sequential one, whatever the calls",
     "throughput": "training is as fast as a baseline; only with --starpullm-benchmark",
 }
 """The families of tests, in the order of the summary; the marker of each has the prefix ``starpullm_``."""

@@ -25,7 +25,7 @@ from starpullm.checks.result import Outcome, Result
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.files.tokens import write_tokens
 from starpullm.golden.records import shipped_record
-from starpullm.processes.children import Answered, Hung
+from starpullm.processes.children import Answered, Hung, Reply
 from starpullm.processes.job import Completed, Job, TimedOut, run_job
 from starpullm.pytest_plugin.options import PERTURBING
 from starpullm.speed.contender import Contender
@@ -108,8 +108,23 @@ class Laboratory:
         **arguments: Any,
     ) -> Iterator[Catch]:
         """Yield what a check in a child has found: that it failed, that the child died, or that it took too long."""
+        yield from self._judge(
+            name,
+            str(configuration),
+            lambda: self._pool.call(configuration, function, time_limit=TIME_LIMIT, **arguments),
+        )
+
+    def alone(self, name: str, case: Case) -> Iterator[Catch]:
+        """Yield what a registered check of this name has found in a process without a runtime."""
+        yield from self._judge(
+            name,
+            "",
+            lambda: self._pool.call_alone(run_check, time_limit=TIME_LIMIT, check=name, case=case._asdict()),
+        )
+
+    def _judge(self, name: str, where: str, call: Callable[[], Reply]) -> Iterator[Catch]:
         start = time.monotonic()
-        answer = self._pool.call(configuration, function, time_limit=TIME_LIMIT, **arguments)
+        answer = call()
         seconds = time.monotonic() - start
         if not isinstance(answer, Answered):
             assert "LibraryNotFoundError" not in answer.text, answer.text  # nothing was tried
@@ -117,7 +132,7 @@ class Laboratory:
             hung = isinstance(answer, Hung) and seconds >= TIME_LIMIT
             yield Catch(TIME_LIMIT_CATCH if hung else name, answer.text.splitlines()[0])
         elif answer.value is not None:
-            yield from judge(name, answer.value, str(configuration))
+            yield from judge(name, answer.value, where)
 
     def check(
         self, name: str, configuration: RuntimeConfiguration, check: str, case: Case, path: str = ""
@@ -242,6 +257,12 @@ def training_over_ranks(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         yield Catch(name, "the trained models differ")
 
 
+def scenarios(laboratory: Laboratory, name: str) -> Iterator[Catch]:
+    """Tell the suite's stories."""
+    for level in ("best", "ref"):
+        yield from laboratory.alone(name, Case(what=level, seed=SEED))
+
+
 ROUNDS = 16
 """Turns of each build: enough to see a slowdown of 20 %."""
 
@@ -292,13 +313,12 @@ CHECKS: dict[str, Check] = {
     "loss falls": registered("loss falls", "ordered"),
     "underflow": registered("denormal gradients", "ordered"),
     "bit stability": bit_stability,
-    "shared buffers": registered("shared buffers", "ordered", "tree"),
-    "resumed run": registered("resumed run", "ordered"),
     "perturbation": perturbation,
     "parity over ranks": parity_over_ranks,
     "gradient error over ranks": registered("gradient bounds", *ALL, place=RANKS, sub_batches=1),
     "training over ranks": training_over_ranks,
     "shares of ranks": registered("shares of ranks", *ALL, place=RANKS, sub_batches=1),
+    "scenarios": scenarios,
     "memory growth": registered("growth over steps", "ordered"),
     "memory growth, trainers": registered("growth over trainers", "ordered"),
     "memory growth, operations": on_tiny(operation_growth),

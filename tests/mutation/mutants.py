@@ -28,7 +28,7 @@ BUILD = CHECKOUT / ".cache" / "build" / "release"
 """Where the unchanged library is built, as for the C tests; later runs build only what has changed since."""
 
 _LIBRARY = "libstarpullm.so"
-_PRELOADED = ("libstarpullm_allocations.so",)
+_OTHERS = ("libstarpullm_allocations.so", "libstarpullm_plain.so")
 _BUILD_SECONDS = 300.0
 
 
@@ -94,11 +94,11 @@ class Builder:
         """Without any patch."""
         shutil.copy2(BUILD / _LIBRARY, self.library)
 
-    def install_preloaded(self, package: Path) -> None:
-        """Put the libraries that children preload where a copy of the package starpullm finds them."""
-        _run(["ninja", *_PRELOADED], BUILD)
+    def install_others(self, package: Path) -> None:
+        """Put the libraries that checks use beside the library where a copy of the package starpullm finds them."""
+        _run(["ninja", *_OTHERS], BUILD)
         (package / "lib").mkdir()
-        for name in _PRELOADED:
+        for name in _OTHERS:
             shutil.copy2(BUILD / name, package / "lib")
 
     def build(self, change: Change, *, refuse_warnings: bool = False) -> Mutant:

@@ -38,8 +38,9 @@ def test_suite(run_ranks: Run, pytester: pytest.Pytester, llmc_stand_in: Callabl
             "reduction *all *2 passed *",
             "memory *1x1 lws 2 ranks *1 passed *",
             "interface *all *1 passed *",
-            "interface *1x1 lws 2 ranks *3 passed *",
-            "isolation: 9 processes served * checks; *",
+            "interface *1x1 lws 2 ranks *2 passed *",
+            "scenario *all *2 passed *",
+            "isolation: 11 processes served * checks; *",
             "report: *report.json",
         ]
     )

@@ -40,7 +40,10 @@ COMMANDS = dict(commands(main))
 
 def test_all_commands_are_there() -> None:
     assert {names[0] for names in COMMANDS if names} == set(
-        "bench checkpoint convert demo doctor generate parity predict probe record report tokenize trace train".split()
+        (
+            "bench checkpoint convert demo doctor generate parity predict probe record report scenario tokenize "
+            "trace train"
+        ).split()
     )
     assert ("checkpoint", "new") in COMMANDS
 

@@ -23,7 +23,7 @@ from starpullm.checks.dependencies.observed_order import ObservedOrder
 from starpullm.checks.place import Place, run_check
 from starpullm.checks.reduction import GradientBounds
 from starpullm.checks.result import Outcome
-from starpullm.checks.same_bits import LossesOfRanks, SharedBuffers
+from starpullm.checks.same_bits import LossesOfRanks
 from starpullm.checks.training import STEPS, checkpoint_in, named_tensors, new_trainer, own_batch
 from starpullm.checks.underflow import DenormalGradients
 from starpullm.data.generator import generate_tokens
@@ -32,7 +32,7 @@ from starpullm.files.model import num_parameters
 from starpullm.golden.records import GoldenRecord, shipped_record
 
 from .strict_reference import AdamW
-from .strict_trainer import StrictTrainer, flip, runtime
+from .strict_trainer import StrictTrainer, runtime
 
 Fault = Callable[[StrictTrainer], None]
 
@@ -194,28 +194,7 @@ def test_losses_of_ranks_are_compared_bit_for_bit(
     assert [finding.sentence for finding in result.findings] == ["mean_loss of rank 1, compared with rank 0"] * ulps
 
 
-# ---- Shared buffers, and very small numbers ----
-
-
-def test_shared_buffers_have_the_bits_of_separate_ones(place: Place, faulty: Callable[[Fault], None]) -> None:
-    made: list[StrictTrainer] = []
-    faulty(made.append)
-    result = SharedBuffers().run(place, CASE)
-    assert (result.outcome, result.compared) == (Outcome.PASSED, 1 + 4 * 28)
-    assert result.facts["runs"] == ["separate buffers", "shared buffers, 3 steps in flight"]
-    options = [(t.options["keep_activations"], t.options["steps_in_flight"]) for t in made]
-    assert options == [(True, 1)] * STEPS + [(False, 3)] * STEPS
-    assert {(t.options["sub_batches"], t.options["reduction"]) for t in made} == {(2, "tree")}
-
-    def last_step(trainer: StrictTrainer) -> None:
-        if trainer.model.steps == STEPS and not trainer.options["keep_activations"]:
-            flip(trainer.model.v["lnfb"], 3)
-            trainer.loss = np.nextafter(trainer.loss, np.float32(0))
-
-    faulty(last_step)
-    findings = SharedBuffers().run(place, CASE).findings
-    found = [(of.sentence.partition(" ")[0], of.rows["first element"].partition(",")[0]) for of in findings]
-    assert found == [("mean_loss", str(STEPS - 1)), ("v/lnfb", "3")]
+# ---- Very small numbers ----
 
 
 def test_gradients_that_are_flushed_to_zero_are_found(place: Place, faulty: Callable[[Fault], None]) -> None:

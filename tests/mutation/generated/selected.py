@@ -9,13 +9,12 @@ from .stages import STAGES, check_of
 ORDER = (
     "parity",
     "losses of ranks",
-    "resumed run",
-    "shared buffers",
     "observed order",
     "poison",
     "gradient bounds",
     "accesses",
     "runtime graph",
+    "scenarios",
 )
 """The others come after these."""
 

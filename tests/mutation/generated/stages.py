@@ -101,7 +101,7 @@ def check_of(test: str) -> str:
 UNKNOWN_LIBM = (("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-FMA"),)
 """The environment of a libm that is not known to have the bits of the vector versions, as ctest has it."""
 
-_LONG = ("memory", "interface")
+_LONG = ("memory", "interface", "scenario")
 """Families whose tests take long, or depend on no record."""
 
 _PARITY = ("parity", "losses of ranks")
@@ -114,9 +114,11 @@ _OWN_TESTS = (
 STAGES = (
     Stage("quick", records=("tiny",)),
     Stage("interface", families=("interface",)),
+    Stage("scenarios", families=("scenario",)),
     Stage("parity", records=("odd", "small", "deep"), only=_PARITY),
     Stage("two ranks, parity", records=("tiny", "small"), only=_PARITY, ranks=2),
     Stage("two ranks, interface", families=("interface",), ranks=2),
+    Stage("two ranks, scenarios", families=("scenario",), ranks=2),
     Stage("two ranks, transfers", only=("transfers",), ranks=2),
     Stage("memory", families=("memory",)),
     Stage("two ranks, tiny", records=("tiny",), others=_PARITY, ranks=2),
@@ -243,7 +245,7 @@ class Workplace:
         for package in ("tests", "tests/native"):
             (self._package / package).mkdir(exist_ok=True)
             (self._package / package / "__init__.py").touch()
-        builder.install_preloaded(self._package / "starpullm")
+        builder.install_others(self._package / "starpullm")
         starpu.mkdir(exist_ok=True)
 
     def measure(self, stage: Stage, level: str | None) -> float:

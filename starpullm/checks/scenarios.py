@@ -1,0 +1,64 @@
+"""Stories that nobody wrote: calls drawn from seeds, after which trainers are compared with a plain model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from starpullm.checks.cases import Asked, Case
+from starpullm.checks.check import Check, Needs, Where, check
+from starpullm.checks.place import Workplace, environment
+from starpullm.checks.result import Finding, Result
+from starpullm.scenario.story import LEVELS, SIMD_VARIABLE, Story, draw, tell
+
+STORIES, OVER_RANKS = 12, 3
+"""Number of stories of a case: as many as eight seconds allow."""
+
+
+@check
+class Scenarios(Check):
+    """Tell stories: what their calls can read of trainers is compared with a plain model that did the same.
+
+    A story has sizes, a partition, a scheduler and calls: steps, several in flight, evaluations, states and checkpoints
+    that are saved, closed and resumed from with other options, a second trainer, refusals. The plain model is one C
+    file, ``native/plain/gpt2.c``. A failure names the seed; ``starpullm scenario --seed`` shortens the story.
+    """
+
+    family, unit = "scenario", "comparisons"
+    claim = "whatever the calls, trainers have the bits of a plain sequential one"
+    fault = "a trainer does otherwise than a plain sequential one"
+    cannot_see = "calls and sizes that weren't drawn; how long it takes, and what it leaves in memory"
+    needs = Needs(Where.ALONE)
+
+    def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
+        """Yield a case for the plain kernels and one for the machine's best; no record is needed."""
+        del ranks
+        yield from (Case(what=level or "best", seed=asked.seed) for level in LEVELS)
+
+    def run(self, place: Workplace, case: Case) -> Result:  # type: ignore[override]
+        """Tell the stories of seeds from the case's on."""
+        ranks = place.comm.Get_size() if place.comm else 1
+        count = STORIES if ranks == 1 else OVER_RANKS
+        first = len(LEVELS) * count * (case.seed - 1) + ["best", "ref"].index(case.what)
+        stories = [draw(first + number * len(LEVELS), ranks) for number in range(count)]
+        with environment(**{SIMD_VARIABLE: stories[0].simd}):
+            return self.of(place, stories)
+
+    def of(self, place: Workplace, stories: Sequence[Story], told: Path | None = None) -> Result:
+        """Tell stories of one SIMD level until one ends badly; ``told`` is a file for the number of the present one."""
+        compared = 0
+        for number, story in enumerate(stories):
+            if told is not None and not (place.comm and place.comm.Get_rank()):
+                told.write_text(str(number))
+            ending = tell(story, place.directory, place.comm)
+            compared += ending.compared
+            if ending.kind:
+                finding = Finding(ending.sentence)
+                return self.result(compared=max(compared, 1), findings=[finding], number=number, kind=ending.kind)
+        return self.result(compared=compared, note=f"{len(stories)} stories")
+
+
+def tell_stories(place: Workplace, *, stories: Sequence[Any], told: str) -> Result:
+    """Tell stories of which this is the JSON."""
+    return Scenarios().of(place, [Story.from_json(*story) for story in stories], Path(told))

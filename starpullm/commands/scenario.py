@@ -1,0 +1,100 @@
+"""``starpullm scenario``: tells stories drawn from seeds, and shortens the one in which a trainer does otherwise."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from starpullm.checks.isolation import Pool
+from starpullm.checks.scenarios import tell_stories
+from starpullm.commands import options
+from starpullm.commands.main import EXIT_DIFFERENT, refuse_ranks
+from starpullm.commands.render import OUT
+from starpullm.processes.children import Answered
+from starpullm.scenario.story import LEVELS, SIMD_VARIABLE, Story, draw, shrink
+
+IN_ONE_PROCESS = 20
+START_SECONDS, STORY_SECONDS = 30.0, 5.0
+"""Time limit of a process, and what each of its stories adds to it for each pair of ranks: these may share one core."""
+
+
+class Told(NamedTuple):
+    """What stories came to: how much was compared and, if one ended badly, its number, kind of end and text."""
+
+    compared: int
+    number: int = 0
+    kind: str = ""
+    text: str = ""
+
+
+@click.command(
+    "scenario", epilog=options.example("starpullm scenario --minutes 10 --ranks 2", "starpullm scenario --seed 17")
+)
+@click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the first story.")
+@click.option("--minutes", type=click.FloatRange(0), default=1.0, help="How long new stories are begun.")
+@click.option("--ranks", type=click.IntRange(1), default=1, metavar="R", help="Ranks of each story.")
+def command(seed: int, minutes: float, ranks: int) -> None:
+    """Compare trainers with a plain model, whatever the calls.
+
+    The calls are drawn from seeds, and the plain model is a sequential GPT-2 in one C file. The first story in which a
+    trainer does otherwise, ends its process or doesn't end is shortened and printed as a program.
+
+    Exit status: 0 if no story ended so; 1 if one did.
+    """
+    refuse_ranks("the command starts those of --ranks itself")
+    begun, told_stories, compared = time.monotonic(), 0, 0
+    with tempfile.TemporaryDirectory(prefix="starpullm-scenario-") as directory, Pool() as pool:
+        told = Path(directory, "told")
+        for stories in _blocks(seed, ranks):
+            found = _tell(pool, stories, told, ranks)
+            told_stories, compared = told_stories + len(stories), compared + found.compared
+            if found.kind:
+                _show(pool, stories[found.number], found, told, ranks)
+                sys.exit(EXIT_DIFFERENT)
+            OUT.print(f"{told_stories:,} stories, {compared:,} comparisons, {time.monotonic() - begun:.0f} s")
+            if time.monotonic() - begun > 60 * minutes:
+                return
+
+
+def _blocks(seed: int, ranks: int) -> Iterator[list[Story]]:
+    """Yield the stories of a process each, from those of a seed on; they have one SIMD level."""
+    stride, stories = len(LEVELS), -(-IN_ONE_PROCESS // ranks)
+    for first in count(seed, stories * stride):
+        for level in range(stride):
+            yield [draw(first + level + number * stride, ranks) for number in range(stories)]
+
+
+def _tell(pool: Pool, stories: Sequence[Story], told: Path, ranks: int) -> Told:
+    """Tell stories in a process of their own."""
+    told.write_text("0")
+    reply = pool.call_alone(
+        tell_stories,
+        ranks=ranks,
+        time_limit=START_SECONDS + STORY_SECONDS * ranks**2 * len(stories),
+        environment={SIMD_VARIABLE: stories[0].simd},
+        stories=stories,
+        told=str(told),
+    )
+    if not isinstance(reply, Answered):
+        return Told(0, int(told.read_text()), type(reply).__name__, reply.text)
+    result = reply.value
+    text = "\n".join(result.lines())
+    return Told(result.compared, result.facts.get("number", 0), result.facts.get("kind", ""), text)
+
+
+def _show(pool: Pool, story: Story, found: Told, told: Path, ranks: int) -> None:
+    """Print how a story ended, and the program of the shortest one that ends alike."""
+    OUT.print(f"{found.text}\nstory {story.scene['seed']} ends so; a shorter one:\n")
+
+    def ends_alike(other: Story) -> bool:
+        return _tell(pool, [other], told, ranks).kind == found.kind
+
+    shortest = shrink(story, ends_alike)
+    OUT.print(shortest.program(_tell(pool, [shortest], told, ranks).text, ranks))

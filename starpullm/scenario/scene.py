@@ -1,0 +1,317 @@
+"""A scene: a runtime, and trainers that do the calls of a story, each beside its plain model.
+
+The calls of a story are methods of `Scene`. `submit` and `save_state` leave steps in flight and compare nothing, and
+`read` compares one tensor meanwhile; the others wait, and compare everything.
+"""
+
+from __future__ import annotations
+
+import resource
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from starpullm.checks.dependencies.runtime_graph import RuntimeGraph
+from starpullm.checks.observer import Observer
+from starpullm.checks.statements import Statements
+from starpullm.data.generator import generate_checkpoint, generate_parameters, generate_tokens
+from starpullm.errors import FileError, InvalidArgumentError, StarpullmError, StateError, TokenRangeError
+from starpullm.files.checkpoint import read_checkpoint
+from starpullm.files.model import ModelConfig
+from starpullm.resume import training_state
+from starpullm.runtime import DEFAULT_SCHEDULER, Runtime
+from starpullm.scenario.plain import Ids, PlainModel, Settings, State, new_state
+from starpullm.scenario.twin import Twin
+from starpullm.trainer import Instruments, Trainer
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Comm
+
+
+class Difference(Exception):  # noqa: N818 - not an error of the library's
+    """The library did otherwise than the plain model."""
+
+
+class Impossible(Exception):  # noqa: N818
+    """A call that can't be made at this place of a story, such as one of a trainer that isn't open."""
+
+
+class Scene:
+    """A runtime, and the calls of a story; a context manager that closes it with its trainers.
+
+    Sizes are those of `ModelConfig`; the model and all tokens are generated from the seed. A call raises `Difference`
+    if the library and the plain model differ.
+    """
+
+    def __init__(
+        self,
+        partition: str = "1x1",
+        scheduler: str = DEFAULT_SCHEDULER,
+        *,
+        comm: Comm | None = None,
+        directory: Path | None = None,
+        seed: int = 1,
+        **sizes: int,
+    ) -> None:
+        self.config, self.said = ModelConfig(**sizes), Statements()
+        self._seed, self._comm, self._batches = seed, comm, 0
+        self._twins: dict[str, Twin] = {}
+        self._states: dict[str, State] = {}
+        with ExitStack() as exits:
+            first = comm is None or comm.Get_rank() == 0
+            folder = exits.enter_context(tempfile.TemporaryDirectory(dir=directory)) if first else ""
+            self.folder = Path(comm.bcast(folder) if comm else folder)
+            self._models = {"generated": new_state(self.config, dict(generate_parameters(self.config, seed)))}
+            if first:
+                generate_checkpoint(self.folder / "generated.bin", self.config, seed)
+            self.runtime = Runtime(partition, scheduler, comm)
+            exits.callback(self._close_runtime)
+            self._exits = exits.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._comm and kind not in (None, Difference):
+            return  # closing would wait for the other ranks
+        with self._exits:
+            if kind is None:
+                self.end()
+            for twin in self:
+                self._exits.callback(twin.trainer.close)
+
+    # ---- The calls of a story ----
+
+    def open(self, who: str, *, start: str = "", **options: Any) -> None:
+        """Open a trainer with the last "state" or "checkpoint", or else with the generated model.
+
+        A state is one of a trainer that has been closed. Options are those of `Trainer`, and the fields of
+        `Instruments`.
+        """
+        _require(who not in self._twins)
+        closed = [folder for folder in self._states if all(twin.folder != folder for twin in self)]
+        folder = closed[-1] if closed and start == "state" else ""
+        name = "saved" if start == "checkpoint" and "saved" in self._models else "generated"
+        state = self._states[folder] if folder else self._models[name]
+        instruments = {name: value for name, value in options.items() if name in Instruments.__annotations__}
+        self._require_instruments(instruments, options.get("reduction", ""))
+        others = {name: value for name, value in options.items() if name not in instruments}
+        trainer = Trainer(
+            self.runtime,
+            None if folder else self.folder / f"{name}.bin",
+            resume=self.folder / folder if folder else None,
+            instruments=Instruments(**instruments),
+            **{**others, "trace": bool(instruments or options.get("trace"))},
+        )
+        settings = Settings(**{name: options[name] for name in Settings._fields if name in options})
+        model = PlainModel(self.config, state, self.runtime.ranks * trainer.batch_size, trainer.seq_len, settings)
+        self._twins[who] = Twin(trainer, model, options, self.said)
+        self.said.equal("sizes", self.config, trainer.config)
+        self.compare(who)
+
+    def step(self, who: str, *, rate: float | None = None) -> None:
+        """Do a step."""
+        self.submit(who, rate=rate)
+        self.compare(who)
+
+    def submit(self, who: str, *, rate: float | None = None) -> None:
+        """Submit a step, and go on at once unless its gradients have no fixed bits and change parameters."""
+        twin = self._twin(who) if rate == 0 else self._settled(who)
+        twin.step(*self._batch(twin), rate)
+        if twin.must_compare and rate != 0:
+            self.compare(who)
+
+    def evaluate(self, who: str) -> None:
+        """Compute the loss of a batch."""
+        twin = self._settled(who)
+        twin.evaluate(*self._batch(twin))
+        self.compare(who)
+
+    def probabilities(self, who: str, *, sequence: int, position: int) -> None:
+        """Compute the probabilities of the token after a position."""
+        twin = self._settled(who)
+        _require(self._comm is None and not twin.shares_sets)  # each rank would have a sequence of its own
+        twin.forward(self._batch(twin)[0][0], sequence, position)
+        self.compare(who)
+
+    def read(self, who: str, *, group: str, name: str, layer: int | None) -> None:
+        """Compare one tensor, while steps may be in flight."""
+        self._settled(who).compare_tensor(group, name, layer)
+        self._judge()
+
+    def compare(self, who: str) -> None:
+        """Wait for everything, and compare it."""
+        self._twin(who).compare()
+        self._judge()
+
+    def graph(self, who: str) -> None:
+        """Compare StarPU's graph of held tasks with the one that their accesses require."""
+        twin = self._twin(who)
+        _require(twin.traced and not twin.audited and not twin.poisoned and self._comm is None)
+        self.step(who)
+        observer = Observer(twin.trainer)
+        observer.hold()
+        twin.step(*self._batch(twin), 0.0)
+        edges = observer.release()
+        twin.take(RuntimeGraph().judge(twin.trainer.trace(), edges))
+        self.compare(who)
+
+    def save_state(self, who: str, *, keep: int = 2) -> None:
+        """Save the state in a folder of the trainer's own, and go on at once."""
+        twin = self._settled(who)
+        _require(not twin.audited)
+        twin.folder = twin.folder or f"states-{len(self._states)}"
+        path = self.folder / twin.folder
+        twin.trainer.save_state(path, batches=self._batches, seed=-1, data_id=2**64 - 1, keep=keep)
+        self._states[twin.folder] = twin.model.state
+
+    def save_checkpoint(self, who: str) -> None:
+        """Save the model, and read it."""
+        self.compare(who)
+        twin = self._twin(who)
+        path = self.folder / "saved.bin"
+        twin.trainer.save_checkpoint(path)
+        self._models["saved"] = new_state(self.config, twin.model.state.params)
+        for tensor, values in read_checkpoint(path).parameters.items() if self.runtime.rank == 0 else ():
+            self.said.same_bits(f"{tensor} of the checkpoint", twin.model.tensor("params", tensor), values)
+        self._judge()
+
+    def refuse(self, who: str, what: str) -> None:
+        """Make a call that is refused, and changes nothing."""
+        kind, call = REFUSALS[what]
+        twin = self._twin(who)
+        _require(self._comm is None and not twin.audited)
+        try:
+            call(self, twin.trainer)
+        except StarpullmError as error:
+            self.said.equal(f"refusal of {what}", kind.__name__, type(error).__name__)
+        else:
+            self.said.equal(f"refusal of {what}", kind.__name__, "none")
+        self._judge()
+
+    def close(self, who: str) -> None:
+        """Compare a last time, and close a trainer; its saved states are complete then."""
+        self.compare(who)
+        twin = self._twins.pop(who)
+        twin.trainer.close()
+        if twin.folder:
+            newest = training_state(self.folder / twin.folder)
+            expected = (self._states[twin.folder].updates, self.config, -1, 2**64 - 1, self.runtime.ranks)
+            found = (newest.step, newest.config, newest.seed, newest.data_id, newest.ranks)
+            self.said.equal("newest state", expected, found)
+        self._judge()
+
+    def restart(self, partition: str, scheduler: str = DEFAULT_SCHEDULER) -> None:
+        """Close everything, and start another runtime."""
+        self.end()
+        self.runtime.close()
+        self.runtime = Runtime(partition, scheduler, self._comm)
+
+    def end(self) -> None:
+        """Close all trainers."""
+        for who in list(self._twins):
+            self.close(who)
+
+    # ---- What they use ----
+
+    def __iter__(self) -> Iterator[Twin]:
+        return iter(self._twins.values())
+
+    def _require_instruments(self, instruments: Mapping[str, Any], reduction: str) -> None:
+        """Require what instruments need of a trainer."""
+        one_thread = self.runtime.partition == (1, 1) and reduction != "redux"
+        _require(not instruments.get("audit") or (one_thread and not any(twin.audited for twin in self)))
+        _require(self._comm is None or not {"audit", "poison"} & set(instruments))
+
+    def _close_runtime(self) -> None:
+        self.runtime.close()
+
+    def _twin(self, who: str) -> Twin:
+        _require(who in self._twins)
+        return self._twins[who]
+
+    def _settled(self, who: str) -> Twin:
+        """Return a twin whose model has the trainer's gradients."""
+        twin = self._twin(who)
+        if twin.must_compare:
+            self.compare(who)
+        return twin
+
+    def _batch(self, twin: Twin) -> tuple[tuple[Ids, Ids], tuple[Ids, Ids]]:
+        """Return the next inputs and targets of all ranks, and those of this one."""
+        self._batches += 1
+        model = twin.model
+        sizes = (model.batch_size, model.seq_len, self.config.vocab_size)
+        inputs, targets = generate_tokens(self._seed, self._batches, *sizes)
+        size = twin.trainer.batch_size
+        own = slice(self.runtime.rank * size, (self.runtime.rank + 1) * size)
+        return (inputs, targets), (inputs[own], targets[own])
+
+    def _judge(self) -> None:
+        """Raise `Difference` on all ranks, if one has found something wrong."""
+        wrong = "; ".join(finding.sentence for finding in self.said.wrong[:3])
+        of_ranks = self._comm.allgather(wrong) if self._comm else [wrong]
+        if any(of_ranks):
+            raise Difference(next(filter(None, of_ranks)))
+
+
+def _require(possible: bool) -> None:
+    if not possible:
+        raise Impossible
+
+
+# ---- Refusals ----
+
+
+def _tokens(trainer: Trainer, *last: int) -> list[Ids]:
+    """Return inputs, or inputs and targets, of which the last token is given."""
+    tokens = [np.zeros((trainer.batch_size, trainer.seq_len), np.int32) for _ in last]
+    for of, token in zip(tokens, last, strict=True):
+        of[-1, -1] = token
+    return tokens
+
+
+def _open_again(scene: Scene, trainer: Trainer, **options: Any) -> None:
+    sizes = {"batch_size": trainer.batch_size, "seq_len": trainer.seq_len}
+    Trainer(scene.runtime, scene.folder / "generated.bin", **{**sizes, **options}).close()
+
+
+def _fill_disk(scene: Scene, trainer: Trainer, save: str) -> None:
+    """Save while files may have a few bytes only."""
+    for twin in scene:
+        twin.trainer.wait_saved()
+    with _limited_files(64):
+        getattr(trainer, save)(scene.folder / f"full_{save}")
+        trainer.wait_saved()
+
+
+@contextmanager
+def _limited_files(size: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+REFUSALS: Mapping[str, tuple[type[StarpullmError], Callable[[Scene, Trainer], object]]] = {
+    "input": (TokenRangeError, lambda scene, trainer: trainer.submit(*_tokens(trainer, scene.config.vocab_size, 0))),
+    "target": (TokenRangeError, lambda scene, trainer: trainer.submit(*_tokens(trainer, 0, -1))),
+    "evaluated target": (TokenRangeError, lambda scene, trainer: trainer.evaluate(*_tokens(trainer, 0, 2**31 - 1))),
+    "shape": (InvalidArgumentError, lambda scene, trainer: trainer.submit([[0]], np.zeros((1, 2)))),
+    "rate": (InvalidArgumentError, lambda scene, trainer: trainer.submit(*_tokens(trainer, 0, 0), learning_rate=-1.0)),
+    "layer": (InvalidArgumentError, lambda scene, trainer: trainer.tensor("m", "qkvw", scene.config.num_layers)),
+    "missing folder": (FileError, lambda scene, trainer: trainer.save_checkpoint(scene.folder / "no" / "model.bin")),
+    "full disk, checkpoint": (FileError, lambda scene, trainer: _fill_disk(scene, trainer, "save_checkpoint")),
+    "full disk, state": (FileError, lambda scene, trainer: _fill_disk(scene, trainer, "save_state")),
+    "T": (InvalidArgumentError, lambda scene, trainer: _open_again(scene, trainer, seq_len=2**31)),
+    "sub-batches": (InvalidArgumentError, lambda scene, trainer: _open_again(scene, trainer, sub_batches=97)),
+    "second runtime": (StateError, lambda scene, trainer: Runtime().close()),
+    "runtime in use": (StateError, lambda scene, trainer: scene.runtime.close()),
+}
+"""Calls that are refused while a trainer is open, by what is wrong, with the kind of their errors."""

@@ -1,0 +1,260 @@
+"""A story: the calls of a scene, drawn from a seed, told, and made shorter as long as it ends alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from starpullm.binding.library import find_library, starpu_limits
+from starpullm.checks.execution_order import execution_order
+from starpullm.data.sizes import divisors
+from starpullm.errors import StarpullmError
+from starpullm.machine import count_cores, full_partitions
+from starpullm.processes.progress import report_phase
+from starpullm.scenario.scene import REFUSALS, Difference, Impossible, Scene
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Comm
+
+SIMD_VARIABLE = "STARPULLM_SIMD"
+LEVELS = ("", "ref")
+"""SIMD levels: the machine's best, and the plain kernels."""
+
+Arguments = Mapping[str, Any]
+
+
+class Call(NamedTuple):
+    """A method of `Scene` and its arguments."""
+
+    name: str
+    arguments: Arguments
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(f'{name}={value!r}' for name, value in self.arguments.items())})"
+
+
+class Story(NamedTuple):
+    """What a scene is made with, the SIMD level, and the calls."""
+
+    scene: Arguments
+    simd: str
+    calls: Sequence[Call]
+
+    @classmethod
+    def from_json(cls, scene: Arguments, simd: str, calls: Sequence[Any]) -> Story:
+        """Return the story whose JSON is that of a tuple."""
+        return cls(scene, simd, [Call(*call) for call in calls])
+
+    def program(self, comment: str, ranks: int = 1) -> str:
+        """Return a Python program that tells the story."""
+        made = ", ".join(f"{name}={value!r}" for name, value in self.scene.items())
+        lines = [
+            *(f"# {line}" for line in comment.splitlines()),
+            f"import os; os.environ[{SIMD_VARIABLE!r}] = {self.simd!r}",
+            "from starpullm.scenario.scene import Scene",
+            *(["from mpi4py.MPI import COMM_WORLD"] if ranks > 1 else []),
+            f"with Scene({'comm=COMM_WORLD, ' if ranks > 1 else ''}{made}) as scene:",
+            *(f"    scene.{call}" for call in self.calls),
+        ]
+        return "\n".join(lines)
+
+
+class Ending(NamedTuple):
+    """How a story ended: how much was compared and, if something was wrong, what, and which kind of thing."""
+
+    compared: int
+    sentence: str = ""
+    kind: str = ""
+
+
+def tell(story: Story, directory: Path, comm: Comm | None = None) -> Ending:
+    """Do the calls of a story but those that are impossible; in a process without a runtime.
+
+    The directory is for files. Over ranks an error of the library's is raised: the other ranks may not have it.
+    """
+    compared, where = 0, "the beginning"
+    try:
+        with Scene(**story.scene, directory=directory, comm=comm) as scene:
+            for number, call in enumerate([*story.calls, Call("end", {})]):
+                where = f"story {story.scene['seed']}, call {number}, {call}"
+                report_phase(where)
+                try:
+                    getattr(scene, call.name)(**call.arguments)
+                except Impossible:
+                    continue
+                compared = scene.said.compared
+    except (Difference, StarpullmError) as error:
+        if comm and not isinstance(error, Difference):
+            raise
+        return Ending(compared, f"{where}: {type(error).__name__}: {error}", type(error).__name__)
+    return Ending(compared)
+
+
+# ---- Drawing ----
+
+
+def any_of(*values: Any) -> Callable[[Random], Any]:
+    """Return a function that draws one of the values."""
+    return lambda random: random.choice(values)
+
+
+OPTIONS: Mapping[str, tuple[float, Callable[[Random], Any]]] = {
+    "reduction": (0.7, any_of("tree", "tree", "redux")),
+    "learning_rate": (0.4, any_of(1e-4, 1e-3, 1e-2, 0.0)),
+    "betas": (0.4, any_of((0.9, 0.95), (0.0, 0.0), (0.5, 0.99))),
+    "eps": (0.4, any_of(1e-5, 1e-3)),
+    "weight_decay": (0.4, any_of(0.1, 1.0)),
+    "steps_in_flight": (0.5, any_of(1, 3, 4)),
+    "keep_activations": (0.5, any_of(True)),
+    "trace": (0.3, any_of(True)),
+    "weight_gradient_tiles": (0.4, any_of(1, 2, 3, 4)),
+    "activation_sets": (0.4, any_of(1, 2, 3)),
+    "poison": (0.12, any_of(True)),
+    "audit": (0.25, any_of(True)),
+    "max_delay_us": (0.15, any_of(50, 300)),
+    "start": (0.7, any_of("state", "state", "checkpoint")),
+}
+"""Options of `Scene.open`: how often each is given, and with which value."""
+
+_NOT_AT_FIRST = {"poison", "audit"}
+"""Options with which the opening of the first trainer may be impossible."""
+
+
+def _opening(random: Random, sizes: Mapping[str, int]) -> Arguments:
+    longest = sizes["max_seq_len"]
+    batch_size = random.choice((1, 1, 2, 2, 3, 4, 5, 6, 8)) if longest < 100 else 1
+    given = {name: value(random) for name, (chance, value) in OPTIONS.items() if random.random() < chance}
+    seq_len = random.choice((1, longest, longest, random.randint(1, longest)))
+    sub_batches = random.choice(divisors(batch_size))
+    if "reduction" in given:
+        given.pop("weight_gradient_tiles", None)
+    if "activation_sets" in given:
+        given["activation_sets"] = min(given["activation_sets"], sub_batches)
+    return {"batch_size": batch_size, "seq_len": seq_len, "sub_batches": sub_batches, **given}
+
+
+def _rate(random: Random, sizes: Mapping[str, int]) -> Arguments:
+    del sizes
+    return {"rate": random.choice((0.0, 0.0, 1e-3, 1e-2))} if random.random() < 0.5 else {}
+
+
+def _tensor(random: Random, sizes: Mapping[str, int]) -> Arguments:
+    return dict(zip(("group", "name", "layer"), random.choice(list(execution_order(sizes["num_layers"]))), strict=True))
+
+
+Draw = Callable[[Random, Mapping[str, int]], Arguments]
+
+CALLS: Mapping[str, tuple[int, Draw]] = {
+    "open": (2, _opening),
+    "step": (4, _rate),
+    "submit": (16, _rate),
+    "evaluate": (2, lambda random, sizes: {}),
+    "probabilities": (1, lambda random, sizes: {"sequence": random.randrange(8), "position": random.randrange(32)}),
+    "read": (4, _tensor),
+    "graph": (1, lambda random, sizes: {}),
+    "save_state": (4, lambda random, sizes: {"keep": random.randint(1, 3)}),
+    "save_checkpoint": (2, lambda random, sizes: {}),
+    "refuse": (3, lambda random, sizes: {"what": random.choice(list(REFUSALS))}),
+    "close": (4, lambda random, sizes: {}),
+}
+"""The calls of one trainer: how often each is drawn, and its arguments."""
+
+
+def draw(seed: int, ranks: int = 1, calls: int = 36) -> Story:
+    """Return the story of a seed; its partitions have up to four of this machine's cores."""
+    random = Random(seed)
+    limits, cores = starpu_limits(find_library()), max(count_cores() // ranks, 1)
+    partitions = [of for used in range(1, min(cores, 4) + 1) for of in full_partitions(used, *limits)]
+
+    def placed() -> Arguments:
+        schedulers = ("lws", "eager", "random", "prio", "ws")
+        return {"partition": random.choice(partitions), "scheduler": random.choice(schedulers)}
+
+    sizes = _draw_sizes(random)
+    scene = {**placed(), "seed": seed, **sizes}
+    first = {name: value for name, value in _opening(random, sizes).items() if name not in _NOT_AT_FIRST}
+    told = [Call("open", {"who": "a", **first})]
+    weights = [weight for weight, _ in CALLS.values()]
+    for name in random.choices(list(CALLS), weights, k=calls):
+        told.append(Call(name, {"who": random.choice("aaab"), **CALLS[name][1](random, sizes)}))
+        if random.random() < 0.03:
+            told.append(Call("restart", placed()))
+        if told[-1].name in ("close", "restart"):
+            told.append(Call("open", {"who": told[-1].arguments.get("who", "a"), **_opening(random, sizes)}))
+    return Story(scene, LEVELS[seed % len(LEVELS)], told)
+
+
+def _draw_sizes(random: Random) -> dict[str, int]:
+    """Return the sizes of a model: small and odd ones, and now and then one that is beyond a blocking's edge."""
+    heads, head_size = random.choice((1, 1, 2, 3, 4)), random.choice((1, 2, 3, 5, 7, 8, 9, 16, 17))
+    longest, layers = random.choice((1, 2, 3, 5, 8, 13, 16, 17)), random.choice((1, 1, 2, 3))
+    words, padding = random.choice((1, 2, 3, 7, 13, 31, 61, 64, 100, 131)), random.choice((0, 0, 1, 3, 16))
+    match random.randrange(150):
+        case 0 | 1 | 2:
+            layers, heads, head_size, longest = 1, 1, 3, random.choice((130, 257))
+        case 3:
+            layers, heads, head_size, longest = 1, 1, 2, 1025
+        case 4 | 5 | 6:
+            layers, head_size, longest = 1, random.choice((48, 65)), 3
+        case 7 | 8 | 9:
+            words, head_size = random.choice((1021, 2049)), random.choice((1, 3))
+    return {
+        "max_seq_len": longest,
+        "vocab_size": words,
+        "num_layers": layers,
+        "num_heads": heads,
+        "channels": heads * head_size,
+        "padded_vocab_size": words + padding,
+    }
+
+
+# ---- Shrinking ----
+
+
+def shrink(story: Story, ends_alike: Callable[[Story], bool]) -> Story:
+    """Return the shortest story found that ends as this one does."""
+    found: Story | None = story
+    while found:
+        story, found = found, next((other for other in shorter(found) if ends_alike(other)), None)
+    return story
+
+
+def shorter(story: Story) -> Iterator[Story]:
+    """Yield stories that are simpler than this one, the boldest changes first."""
+    calls = list(story.calls)
+    size = len(calls) // 2
+    while size:
+        for begin in range(0, len(calls), size):
+            yield story._replace(calls=calls[:begin] + calls[begin + size :])
+        size //= 2
+    yield from (story._replace(scene={**story.scene, **smaller}) for smaller in _smaller(story.scene))
+    for number, call in enumerate(calls):
+        for arguments in _simpler(call.arguments):
+            yield story._replace(calls=[*calls[:number], call._replace(arguments=arguments), *calls[number + 1 :]])
+
+
+def _smaller(scene: Arguments) -> Iterator[Arguments]:
+    """Yield changes of a scene."""
+    plain = {"partition": "1x1", "scheduler": "lws", "num_layers": 1, "padded_vocab_size": scene["vocab_size"]}
+    yield from ({name: value} for name, value in plain.items() if scene[name] != value)
+    heads, head_size, words = scene["num_heads"], scene["channels"] // scene["num_heads"], scene["vocab_size"] // 2
+    if heads > 1:
+        yield {"num_heads": 1, "channels": head_size}
+    if head_size > 1:
+        yield {"channels": heads * (head_size // 2)}
+    if words:
+        yield {"vocab_size": words, "padded_vocab_size": words}
+    if scene["max_seq_len"] > 1:
+        yield {"max_seq_len": scene["max_seq_len"] // 2}
+
+
+def _simpler(arguments: Arguments) -> Iterator[Arguments]:
+    """Yield a call's arguments without one that may be left out, or with a smaller size."""
+    for name in ("rate", "keep", "sub_batches", *OPTIONS):
+        if name in arguments:
+            yield {key: value for key, value in arguments.items() if key != name}
+    for name in ("batch_size", "seq_len"):
+        size = arguments.get(name, 1)
+        yield from ({**arguments, name: smaller} for smaller in {1, size - 1} if 0 < smaller < size)

@@ -1,0 +1,143 @@
+"""A trainer and the plain model that does the same, compared in everything that can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from starpullm.checks.accesses import Accesses, Poison
+from starpullm.checks.dependencies.observed_order import observe
+from starpullm.checks.execution_order import execution_order
+from starpullm.checks.observer import Observer
+from starpullm.checks.reduction import gradient_error
+from starpullm.checks.reference64 import gradient_references
+from starpullm.checks.result import Result
+from starpullm.checks.statements import Statements
+from starpullm.golden.records import layer_name
+from starpullm.loss import Loss
+from starpullm.scenario.plain import Ids, PlainModel
+from starpullm.trainer import Trainer
+
+_SHARED = {"preatt", "attproj", "fcproj"}
+"""The activations whose layers share a buffer without keep_activations."""
+
+
+class Twin:
+    """A trainer, its plain model, and what has been submitted.
+
+    With the reduction ``redux`` gradients have no fixed bits. They are compared by their bounds, and the model goes on
+    with those that the trainer had. As only the last step's can be read, steps in flight have the learning rate 0: then
+    the parameters still have fixed bits, and the moments, which haven't, are taken over.
+    """
+
+    def __init__(self, trainer: Trainer, model: PlainModel, options: Mapping[str, Any], said: Statements) -> None:
+        self.trainer, self.model, self.said = trainer, model, said
+        self.folder = ""
+        """Where it saves its states."""
+        self.poisoned, self.audited = bool(options.get("poison")), bool(options.get("audit"))
+        self.traced = self.poisoned or self.audited or bool(options.get("trace") or options.get("max_delay_us"))
+        self._keeps_activations = bool(options.get("keep_activations"))
+        self.shares_sets = 0 < options.get("activation_sets", 0) < trainer.sub_batches
+        self._losses: list[tuple[Loss, np.float32]] = []
+        self._last = ""
+        """What was submitted last: a step, an evaluation or a forward pass."""
+        self._has_stepped = False
+        self._inputs: Ids | None = None
+        self._rates: list[float | None] = []
+        """Inputs of the last step, and rates of all, whose gradients haven't been compared: with ``redux`` alone."""
+
+    def step(self, whole: tuple[Ids, Ids], own: tuple[Ids, Ids], rate: float | None) -> None:
+        """Submit a step: the model does the ranks' whole batch, the trainer this rank's own part of it."""
+        self._losses.append((self.trainer.submit(*own, learning_rate=rate), self.model.evaluate(*whole)))
+        self._last, self._has_stepped = "step", True
+        parts = self.model.batch_size // self.trainer.batch_size * self.trainer.sub_batches
+        self.model.backward(*whole, parts if self.trainer.reduction == "tree" else 1)
+        if self.trainer.reduction == "redux":
+            self._inputs = whole[0]
+            self._rates.append(rate)
+        else:
+            self.model.update(rate)
+
+    @property
+    def must_compare(self) -> bool:
+        """Whether the model lacks gradients that the trainer has."""
+        return bool(self._rates)
+
+    def evaluate(self, whole: tuple[Ids, Ids], own: tuple[Ids, Ids]) -> None:
+        """Evaluate a batch, and compare the loss."""
+        found = self.trainer.evaluate(*own)
+        self.said.same_bits("loss of the evaluation", np.array(self.model.evaluate(*whole)), np.array(found))
+        self._last = "evaluation"
+
+    def forward(self, inputs: Ids, sequence: int, position: int) -> None:
+        """Do a forward pass, and compare the probabilities after a position; on one rank."""
+        sequence, position = sequence % self.model.batch_size, position % self.model.seq_len
+        found = self.trainer.probabilities(inputs, sequence, position)
+        self.model.forward(inputs)
+        expected = self.model.tensor("activations", "probs")[sequence, position, : self.model.config.vocab_size]
+        self.said.same_bits("probabilities", expected, found)
+        self._last = "forward"
+
+    def compare(self) -> None:
+        """Wait, and compare losses and all tensors, then what was observed of the tasks."""
+        self.trainer.wait()
+        for loss, expected in self._losses:
+            self.said.equal("a loss is ready", True, loss.ready)
+            self.said.same_bits("loss", np.array(expected), np.array(loss.result()))
+        self._losses.clear()
+        if self._rates:
+            self._take_gradients()
+        for group, name, layer in execution_order(self.model.config.num_layers):
+            self.compare_tensor(group, name, layer)
+        if self.traced:
+            self._compare_tasks()
+
+    def compare_tensor(self, group: str, name: str, layer: int | None) -> None:
+        """Compare a tensor, if it has a value that the model has too."""
+        layered = self.trainer.layers_of(group, name) is not None
+        match group:
+            case "activations":
+                kept = self._keeps_activations or name not in _SHARED
+                stale = self.poisoned and self._last == "forward" and name == "losses"
+                readable = bool(self._last) and kept and not stale and not self.shares_sets
+            case "grads" | "activation_grads":
+                kept = group == "grads" or ((self._keeps_activations or not layered) and not self.shares_sets)
+                stale = self.poisoned and self._last != "step"
+                readable = self._has_stepped and kept and not stale
+            case _:
+                readable = True
+        if readable:
+            found = self.trainer.tensor(group, name, layer)
+            self.said.same_bits(f"{group}/{layer_name(name, layer)}", self.model.tensor(group, name, layer), found)
+
+    def take(self, result: Result) -> None:
+        """State that a check has found nothing."""
+        self.said.equal(f"findings of {result.check}", "", result.sentence if result.count else "")
+
+    def _take_gradients(self) -> None:
+        assert self._inputs is not None
+        for name, layer, reference in gradient_references(self.model.tensor, self.model.config, self._inputs):
+            values = self.trainer.tensor("grads", name, layer)
+            error = gradient_error(layer_name(name, layer), values, reference)
+            self.said.equal(f"elements beyond their bounds of {error}", 0, error.num_beyond)
+            self.model.tensor("grads", name, layer)[...] = values
+        for rate in self._rates:
+            self.model.update(rate)
+        for group in ("m", "v") if len(self._rates) > 1 else ():
+            for name, values in self.model.groups[group].items():
+                values[...] = self.trainer.tensor(group, name)
+        self._rates.clear()
+
+    def _compare_tasks(self) -> None:
+        """Compare what trace and instruments have since the last comparison, and clear it."""
+        trace, observer = self.trainer.trace(), Observer(self.trainer)
+        if len(trace):
+            observed = observe(trace)
+            for violation in (*observed.backwards, *observed.violations):
+                self.said.equal("order of tasks", "", str(violation))
+            for asked, instrument in ((self.audited, Accesses()), (self.poisoned, Poison())):
+                if asked:
+                    self.take(instrument.judge(trace, observer.findings(), observer.counts()))
+        self.trainer.clear_trace()

@@ -1,0 +1,175 @@
+"""Stories end badly if a trainer and the plain model differ in anything that is compared, and become short programs.
+
+Collected by pytest; the stories are told in child processes. The plain model is tested in tests/unit.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from starpullm.scenario import scene
+from starpullm.scenario import story as stories
+from starpullm.scenario.plain import PlainModel
+from starpullm.scenario.scene import Scene
+from starpullm.scenario.story import Call, Ending, Story, draw, tell
+
+from .children import TWO_CORES, run_cli, run_function, run_python
+
+SIZES = {
+    "max_seq_len": 5,
+    "vocab_size": 7,
+    "num_layers": 2,
+    "num_heads": 1,
+    "channels": 3,
+    "padded_vocab_size": 8,
+}
+OPENED = {"who": "a", "batch_size": 2, "seq_len": 5, "sub_batches": 2, "keep_activations": True}
+
+
+patch = pytest.MonkeyPatch().setattr
+"""In children, which end with what has been patched."""
+
+
+def story(*calls: tuple[str, dict[str, Any]], **options: Any) -> Story:
+    rest = [Call(name, {"who": "a", **arguments}) for name, arguments in calls]
+    made = {"partition": "1x1", "scheduler": "lws", "seed": 3, **SIZES}
+    return Story(made, "", [Call("open", {**OPENED, **options}), *rest])
+
+
+def told(of: Story) -> Ending:
+    with tempfile.TemporaryDirectory() as directory:
+        return tell(of, Path(directory))
+
+
+def nan_loss(model: PlainModel) -> None:
+    evaluate = model.evaluate
+    patch(model, "evaluate", lambda *batch: evaluate(*batch) * np.float32("nan"))
+
+
+def changing(group: str, name: str) -> Callable[[PlainModel], None]:
+    """Return a function after which a model has another last bit in a tensor after each update."""
+
+    def change(model: PlainModel) -> None:
+        update = model.update
+
+        def changed(rate: float | None = None) -> None:
+            update(rate)
+            model.groups[group][name].view(np.uint32)[...] ^= 1
+
+        patch(model, "update", changed)
+
+    return change
+
+
+FAULTS: dict[str, Callable[[PlainModel], None]] = {
+    "loss": nan_loss,
+    "activations/att[1]": changing("activations", "att"),
+    "activation_grads/qkv": changing("activation_grads", "qkv"),
+    "grads/wpe": changing("grads", "wpe"),
+    "m/lnfb": changing("m", "lnfb"),
+    "v/fcw": changing("v", "fcw"),
+    "params/wte": changing("params", "wte"),
+}
+
+
+def endings_with_faults() -> dict[str, list[Any]]:
+    """Tell one story with a plain model that has each of the faults."""
+    made = PlainModel.__init__
+    endings = {}
+    for name, fault in {"": lambda model: None, **FAULTS}.items():
+
+        def make(self: PlainModel, *arguments: Any, fault: Any = fault) -> None:
+            made(self, *arguments)
+            fault(self)
+
+        patch(PlainModel, "__init__", make)
+        endings[name] = list(told(story(("step", {}))))
+    return endings
+
+
+def test_a_difference_in_anything_that_is_compared_is_found() -> None:
+    endings = run_function(endings_with_faults)
+    compared, *nothing = endings.pop("")
+    assert compared > 2 * 6 * 28
+    assert nothing == ["", ""]
+    for name, (_, sentence, kind) in endings.items():
+        assert kind == "Difference", name
+        assert sentence.startswith("story 3, call 1, step(who='a'): Difference: "), sentence
+        assert f" {name}" in sentence, sentence
+
+
+def ending_beyond_bounds() -> list[Any]:
+    """Tell a story with gradients that have no fixed bits, of which one is wrong by a hundredth."""
+    backward = PlainModel.backward
+
+    def wrong(self: PlainModel, *batch: Any) -> None:
+        backward(self, *batch)
+        self.groups["activation_grads"]["fch"][...] *= np.float32(1.01)
+
+    patch(PlainModel, "backward", wrong)
+    return list(told(story(("step", {}), reduction="redux", keep_activations=False)))
+
+
+def test_gradients_beyond_their_bounds_are_found() -> None:
+    _, sentence, kind = run_function(ending_beyond_bounds)
+    assert kind == "Difference"
+    assert "elements beyond their bounds of fcw[1]" in sentence
+
+
+def endings_of_refusals() -> list[Any]:
+    """Tell a story in which the library accepts what it should refuse."""
+    ends = [list(told(story(("refuse", {"what": what})))) for what in ("input", "runtime in use")]
+    patch(scene, "REFUSALS", {"nothing": (ValueError, lambda scene, trainer: None)})
+    return [*ends, list(told(story(("refuse", {"what": "nothing"}))))]
+
+
+def test_what_is_not_refused_is_found() -> None:
+    *refused, accepted = run_function(endings_of_refusals)
+    assert [kind for _, _, kind in refused] == ["", ""]
+    assert accepted[1].endswith("Difference: refusal of nothing: expected 'ValueError', found 'none'")
+
+
+@pytest.mark.parametrize("seed", [6])
+def test_a_story_is_a_program(seed: int) -> None:
+    """It makes the same calls as the story, so it ends well too; impossible ones are left out."""
+    possible = Story.from_json(*run_function(possible_calls, seed, environment=TWO_CORES))
+    run_python(possible.program("no difference"), environment=TWO_CORES)
+
+
+def possible_calls(seed: int) -> Story:
+    """Return the story of a seed without the calls that are impossible."""
+    drawn = draw(seed)
+    made: list[Call] = []
+    nested: list[str] = []
+
+    def heard(name: str, call: Callable[..., None]) -> Callable[..., None]:
+        def make(self: Scene, *who: str, **arguments: Any) -> None:
+            nested.append(name)
+            try:
+                call(self, *who, **arguments)
+            finally:
+                nested.pop()
+            if not nested and not who:  # closing a scene closes its trainers
+                made.append(Call(name, arguments))
+
+        return make
+
+    class Heard(Scene):
+        """Hears the calls, but not those that calls make themselves."""
+
+    for name in {call.name for call in drawn.calls}:
+        patch(Heard, name, heard(name, getattr(Scene, name)))
+    patch(stories, "Scene", Heard)
+    assert told(drawn).kind == ""
+    return drawn._replace(calls=made)
+
+
+def test_command() -> None:
+    run = run_cli("scenario", "--minutes", 0, "--seed", 40, environment=TWO_CORES).check()
+    assert run.stdout.startswith("20 stories, ")

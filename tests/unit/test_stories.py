@@ -1,0 +1,115 @@
+"""Stories as values: they can be told, they cover the calls, they are made shorter, and they become programs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from starpullm.binding.library import StarpuLimits
+from starpullm.scenario import story as stories
+from starpullm.scenario.scene import REFUSALS, Scene
+from starpullm.scenario.story import Call, Story, draw, shorter, shrink
+
+SIZES = {
+    "max_seq_len": 8,
+    "vocab_size": 9,
+    "num_layers": 2,
+    "num_heads": 2,
+    "channels": 6,
+    "padded_vocab_size": 10,
+}
+STORY = Story(
+    {"partition": "2x1", "scheduler": "eager", "seed": 5, **SIZES},
+    "ref",
+    [
+        Call("open", {"who": "a", "batch_size": 6, "seq_len": 8, "sub_batches": 3, "reduction": "tree"}),
+        Call("step", {"who": "a"}),
+        Call("submit", {"who": "a", "rate": 1e-2}),
+        Call("save_state", {"who": "a", "keep": 1}),
+        Call("close", {"who": "a"}),
+    ],
+)
+
+
+@pytest.fixture(autouse=True)
+def _limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stories, "find_library", lambda: None)
+    monkeypatch.setattr(stories, "starpu_limits", lambda path: StarpuLimits(8, 4, True))
+    monkeypatch.setattr(stories, "count_cores", lambda: 4)
+
+
+def test_a_seed_is_one_story_and_json_keeps_it() -> None:
+    for seed in range(50):
+        story = draw(seed)
+        assert story == draw(seed) != draw(seed + 1)
+        again = Story.from_json(*json.loads(json.dumps(story)))
+        assert str(again.calls[0]).startswith("open(who='a', batch_size=")
+        assert story.simd == ("", "ref")[seed % 2]
+        assert json.dumps(again) == json.dumps(story)
+
+
+def test_all_calls_and_options_are_drawn() -> None:
+    calls = [call for seed in range(200) for call in draw(seed).calls]
+    names = Counter(call.name for call in calls)
+    public = {name for name, of in vars(Scene).items() if callable(of) and not name.startswith("_")}
+    assert set(names) == public - {"compare", "end"}
+    assert {call.arguments["what"] for call in calls if call.name == "refuse"} == set(REFUSALS)
+    options = Counter(name for call in calls if call.name == "open" for name in call.arguments)
+    assert {*stories.OPTIONS, "who", "batch_size", "seq_len", "sub_batches"} == set(options)
+    assert {draw(seed).scene["partition"] for seed in range(99)} >= {"1x1", "2x1", "1x2", "2x2", "4x1"}
+
+
+def test_shrinking_keeps_what_matters() -> None:
+    """A story that differs if it saves after a step of several sub-batches is left with no more than that."""
+
+    def ends_alike(story: Story) -> bool:
+        opened, *others = story.calls or [Call("", {})]
+        names = [call.name for call in others]
+        return (
+            opened.arguments.get("sub_batches", 1) > 1 and "save_state" in names[names.index("submit") :]
+            if ("submit" in names)
+            else False
+        )
+
+    found = shrink(STORY, ends_alike)
+    assert [call.name for call in found.calls] == ["open", "submit", "save_state"]
+    assert set(found.calls[0].arguments) == {"who", "batch_size", "seq_len", "sub_batches"}
+    assert found.scene == {
+        "partition": "1x1",
+        "scheduler": "lws",
+        "seed": 5,
+        "max_seq_len": 1,
+        "vocab_size": 1,
+        "num_layers": 1,
+        "num_heads": 1,
+        "channels": 1,
+        "padded_vocab_size": 1,
+    }
+    assert not any(map(ends_alike, shorter(found)))
+
+
+def test_the_program_makes_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[str, dict[str, Any]]] = []
+
+    class Heard:
+        def __init__(self, **options: Any) -> None:
+            made.append(("", options))
+
+        def __enter__(self) -> Heard:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda **arguments: made.append((name, arguments))
+
+    monkeypatch.setattr("starpullm.scenario.scene.Scene", Heard)
+    monkeypatch.setenv("STARPULLM_SIMD", "")
+    program = STORY.program("two\nlines")
+    exec(compile(program, "program", "exec"), {})
+    assert made == [("", STORY.scene), *STORY.calls]
+    assert len(program.splitlines()) <= 12
