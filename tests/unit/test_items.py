@@ -45,14 +45,15 @@ def left_out(found: Sequence[Item | LeftOut]) -> dict[str, str]:
 
 
 def test_cases_follow_from_what_a_check_needs() -> None:
-    """Reductions differ with two sub-batches only; a check on one worker has one placement."""
+    """Reductions differ with two sub-batches only; a check on one worker has one placement; one case has tiles."""
     found = list(items(Chosen("1x1", "2x1"), 1))
     ids = [str(item) for item in found if isinstance(item, Item)]
     assert len(set(ids)) == len(ids)
     first = ["parity-tiny-1-ordered-1x1-lws", "parity-tiny-1-ordered-2x1-lws", "parity-tiny-2-ordered-1x1-lws"]
     assert of(found, "parity")[:3] == first
-    assert len(of(found, "parity")) == 2 * 2 * 2  # also of the record that only parity is checked with
-    assert of(found, "accesses") == [f"accesses-tiny-{case}-1x1-lws" for case in ("1-ordered", "2-ordered", "2-tree")]
+    assert len(of(found, "parity")) == 2 * 3 * 2  # also of the record that only parity is checked with
+    cases = ("1-ordered", "2-ordered", "2-tree", "2-ordered-tiles3")
+    assert of(found, "accesses") == [f"accesses-tiny-{case}-1x1-lws" for case in cases]
     assert of(found, "order of the tree") == ["order_of_the_tree-tiny-2-tree-1x1-lws"]
     assert of(found, "bit stability") == ["bit_stability-tiny-1_2-ordered", "bit_stability-tiny-2-tree"]
     assert of(found, "perturbation")[:2] == [
