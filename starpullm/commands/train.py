@@ -180,6 +180,8 @@ def _train(
     say: Callable[[str], None] = (lambda line: None) if run.as_json else OUT.print
     if runtime.matmul != "strict":
         say(f"matmuls by {runtime.matmul}: not strict")
+    if 0 < run.activation_sets < min(run.sub_batches, workers := runtime.partition.workers):
+        say(f"{run.activation_sets} of {workers} workers have a sub-batch: more activation sets keep them busy")
     loader = _open_tokens(run.tokens, run, config, runtime)
     data_id = loader.fingerprint if state or run.save_every else 0
     if state:

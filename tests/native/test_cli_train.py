@@ -83,6 +83,16 @@ def test_train_json_on_another_partition(tiny_checkpoint: Path, tiny_tokens: Pat
     assert parameters_of(saved) == direct["parameters"]
 
 
+def test_train_with_fewer_activation_sets_than_workers(tiny_checkpoint: Path, tiny_tokens: Path) -> None:
+    placement = ("--partition", "2x1", "--sub-batches", 2, "--weight-gradient-tiles", 3)
+    options = ("--checkpoint", tiny_checkpoint, "--tokens", tiny_tokens, "--seq-len", 8, "--steps", 2, *placement)
+    few, all_of_them = (run_cli("train", *options, *sets).check().stdout for sets in (("--activation-sets", 1), ()))
+    said = "1 of 2 workers have a sub-batch: more activation sets keep them busy"
+    assert said in few
+    assert said not in all_of_them
+    assert re.findall(r"loss [\d.]+", few) == re.findall(r"loss [\d.]+", all_of_them) != []
+
+
 def test_train_prints_validation(tiny_checkpoint: Path, tiny_tokens: Path) -> None:
     files = ("--checkpoint", tiny_checkpoint, "--tokens", tiny_tokens, "--val-tokens", tiny_tokens)
     run = run_cli("train", *files, *SIZES, "--steps", 1, "--val-batches", 1).check()
