@@ -80,16 +80,3 @@ def test_critical_path(graph: TaskGraph, data: st.DataObject) -> None:
     weighted.add_weighted_edges_from((task, count, durations[task]) for task in range(count))  # a task at the end
     assert length == networkx.dag_longest_path_length(weighted) == sum(durations[task] for task in path)
     assert set(itertools.pairwise(path)) <= edges_of(graph)
-
-
-@given(graph=graphs())
-def test_shortest_paths(graph: TaskGraph) -> None:
-    same = oracle(graph)
-    for before, after in itertools.product(range(graph.num_tasks), repeat=2):
-        path = graph.shortest_path(before, after)
-        if before == after or not networkx.has_path(same, before, after):
-            assert path == []
-            continue
-        assert len(path) == networkx.shortest_path_length(same, before, after)
-        assert [path[0].before, *(edge.after for edge in path)] == [*(edge.before for edge in path), after]
-        assert {(edge.before, edge.after) for edge in path} <= edges_of(graph)

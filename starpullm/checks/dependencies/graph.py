@@ -129,25 +129,6 @@ class TaskGraph:
                 ancestors.append(bits)
             yield base, pairs, ancestors
 
-    def shortest_path(self, before: int, after: int) -> list[Edge]:
-        """Return the edges of a path with the fewest tasks; empty if there is no path."""
-        following: dict[int, int] = {}
-        frontier = [after]
-        while frontier and before not in following:
-            reached = []
-            for task in frontier:
-                for earlier in self.predecessors[task]:
-                    if earlier >= before and earlier not in following:
-                        following[earlier] = task
-                        reached.append(earlier)
-            frontier = reached
-        path = []
-        task = before
-        while task in following:
-            path.append(self._edge_between(task, following[task]))
-            task = following[task]
-        return path
-
     def critical_path(self, durations: NDArray[np.int64]) -> tuple[int, list[int]]:
         """Return the length of the longest path, weighted by the tasks' durations, and the tasks on it.
 
@@ -166,7 +147,3 @@ class TaskGraph:
             path.append(task)
             task = through[task]
         return length, path[::-1]
-
-    def _edge_between(self, before: int, after: int) -> Edge:
-        start, end = int(self.first[after]), int(self.first[after + 1])
-        return self.edge(start + int(np.flatnonzero(self.before[start:end] == before)[0]))
