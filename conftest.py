@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import starpullm
+from starpullm.processes.lock import LOCK_VARIABLE
 
 CHECKOUT = Path(__file__).parent
 
@@ -60,6 +61,15 @@ def pytest_configure(config: pytest.Config) -> None:
         )
     config.addinivalue_line("markers", "mutation: the checks catch a seeded defect")
     config.addinivalue_line("markers", "slurm: runs jobs on a Slurm cluster of this machine; skipped if there is none")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def lock_of_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Give each worker of pytest-xdist a lock of its own: they are two, and no test expects a speed."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "PYTEST_XDIST_WORKER" in os.environ and LOCK_VARIABLE not in os.environ:
+            patch.setenv(LOCK_VARIABLE, str(tmp_path_factory.mktemp("lock") / "lock"))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -53,6 +53,9 @@ _STATUS = {Outcome.PASSED: 0, Outcome.FAILED: EXIT_DIFFERENT, Outcome.NOT_COMPAR
     "--tolerance", metavar="4ulp|1e-6", help="Bound of contents whose order is free (REDUX, COMMUTE): ULP, or relative."
 )
 @click.option("--tolerance-type", type=click.Choice(list(TYPES)), help="What numbers these contents are.")
+@click.option(
+    "--intended", metavar="FILE", type=click.Path(path_type=Path), help="Findings that are no faults, with reasons."
+)
 @options.as_json
 def command(
     program: str,

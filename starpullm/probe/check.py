@@ -24,6 +24,7 @@ from starpullm.probe.compare import Comparison, compare_ranks
 from starpullm.probe.elements import Tolerance, parse_tolerance
 from starpullm.probe.findings import Finding, Kind, first_of_each
 from starpullm.probe.flow import Flow
+from starpullm.probe.intended import Intended, read_intended, split_intended
 from starpullm.probe.linkage import program_of
 from starpullm.probe.order import broken_order
 from starpullm.probe.poison import explain_poison, left_unwritten, of_unwritten, used_unwritten
@@ -59,6 +60,7 @@ def probe_program(
     tolerance_type: str | None = None,
     poison: bool = True,
     keep: Path | None = None,
+    intended: Path | None = None,
     progress: Callable[[], None] = lambda: None,
 ) -> ProbeResult:
     """Judge a StarPU program: whether its results depend on the schedule, and its tasks do what they declare.
@@ -86,11 +88,15 @@ def probe_program(
         Whether to run with poison in what tasks declare as written only.
     keep
         A folder that is made, in which logs stay: one folder for each run, with the ends of the program's output.
+    intended
+        A file of findings about declarations that are no faults, with their reasons: see docs/probe.md.
     progress
         Is called after each run.
 
     Raises
     ------
+    FormatError, FileError
+        If the file of what is intended is wrong, or can't be read.
     InvalidArgumentError
         If an argument is out of range, or the program can't be judged: it can't be started, it isn't a StarPU program,
         it can't load the probe, or it submits no task. The sentence says which.
@@ -103,8 +109,11 @@ def probe_program(
     if time_limit is not None and not time_limit > 0:
         raise InvalidArgumentError(f"time_limit: found {time_limit:g}, expected more than 0 seconds")
     bound = parse_tolerance(tolerance, tolerance_type)
+    known = read_intended(intended) if intended else ()
     with _place(keep) as directory:
-        judge = _Judge(tuple(command), directory, workers, time_limit, bound, progress, keeps=keep is not None)
+        judge = _Judge(
+            tuple(command), directory, workers, time_limit, bound, progress, keeps=keep is not None, intended=known
+        )
         return judge.verdict(runs, seed, poison)
 
 
@@ -137,6 +146,7 @@ class _Judge:
         progress: Callable[[], None],
         *,
         keeps: bool,
+        intended: Iterable[Intended],
     ) -> None:
         self._keeps = keeps
         self._command, self._directory, self._workers = command, directory, workers
@@ -151,6 +161,7 @@ class _Judge:
         self._unsteady: dict[int, NDArray[np.bool_]] = {}
         self._again = 0
         self._watched = Watched()
+        self._intended = tuple(intended)
 
     def verdict(self, runs: int, seed: int, poison: bool) -> ProbeResult:
         """Return the result of all runs; the first run without poison that doesn't end by itself is the last."""
@@ -379,7 +390,7 @@ class _Judge:
 
     def _result(self, reference: RecordedRun) -> ProbeResult:
         found = first_of_each([finding for finding in self._findings if not finding.kind.is_note])
-        found = self._with_witnesses(found)
+        found, excused, unused = split_intended(self._with_witnesses(found), self._intended)
         faulty = {finding.codelet for finding in found if finding.kind.is_declaration}
         notes = [finding for finding in self._findings if finding.kind.is_note and finding.codelet not in faulty]
         notes = first_of_each(notes)
@@ -398,7 +409,7 @@ class _Judge:
         return ProbeResult(
             name="probe",
             outcome=outcome,
-            finding=verdict(found),
+            finding=verdict(found, excused),
             compared=totals["outputs"],
             measured=len(found),
             command=self._command,
@@ -415,6 +426,8 @@ class _Judge:
             watched=self._watched,
             findings=tuple(found),
             notes=tuple(notes),
+            intended=excused,
+            not_found=unused,
             replays=tuple(self._replays(found)),
             last_moments=tuple(self._moments),
             seconds=self._seconds,

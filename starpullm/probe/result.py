@@ -18,7 +18,8 @@ class ProbeResult(CheckResult):
     handles that the application unregisters after accesses whose order is free. ``measured`` counts findings that
     aren't notes. ``runs`` counts runs besides the reference. ``tolerated`` contents differ because of accesses that
     StarPU may reorder (REDUX, COMMUTE, no sequential consistency); ``tolerance`` says what they were bounded by, if
-    they were. ``num_ranks`` is 0 for a program that isn't started as ranks. Of ``unseen`` accesses the contents can't
+    they were. ``intended`` are findings that a file gives reasons for, ``not_found`` its entries without a finding.
+    ``num_ranks`` is 0 for a program that isn't started as ranks. Of ``unseen`` accesses the contents can't
     be read. ``watched`` says where undeclared accesses were looked for. ``replays`` are commands that
     run a schedule with a finding again. ``seconds`` has the time of each run by the name of its schedule.
     """
@@ -38,6 +39,8 @@ class ProbeResult(CheckResult):
     watched: Watched
     findings: tuple[Finding, ...]
     notes: tuple[Finding, ...]
+    intended: tuple[str, ...]
+    not_found: tuple[str, ...]
     replays: tuple[str, ...]
     last_moments: tuple[str, ...]
     seconds: dict[str, float]
@@ -91,14 +94,19 @@ class ProbeResult(CheckResult):
             )
         if self.unseen:
             yield f"not seen: the contents of {_counted(self.unseen, 'access')} can't be read"
+        yield from (f"intended: {line}" for line in self.intended)
+        yield from (f"intended, but not found: {line}" for line in self.not_found)
         yield from listed(self.notes, len(self.notes), "note: ")
 
 
-def verdict(findings: Sequence[Finding]) -> str:
+def verdict(findings: Sequence[Finding], intended: Sequence[str] = ()) -> str:
     """Return one sentence: a word, and what it means for this program."""
     kinds = {finding.kind for finding in findings}
     if not findings:
-        return "same: no schedule gave another result, and no task was seen to do anything else than it declares"
+        known = ", but for what is intended" if intended else ""
+        return (
+            f"same: no schedule gave another result, and no task was seen to do anything else than it declares{known}"
+        )
     ending = next((finding for finding in findings if finding.kind is Kind.ENDING), None)
     if ending is not None:
         return f"failed: {ending.sentence} [{ending.schedule}]"

@@ -64,6 +64,22 @@ def test_no_wrong_same(verdicts: Path, name: str, kind: Kind, codelets: list[str
     assert result.is_only_untrue is (kind is not Kind.OUTPUT_DIFFERS)
 
 
+def test_what_is_intended_is_no_fault(verdicts: Path, tmp_path: Path) -> None:
+    """Its reason is printed; an entry about something else is said to be unused, and excuses nothing."""
+    file = tmp_path / "intended.toml"
+    entry = '[[intended]]\nfinding = "declared written, but not all of it was"\ncodelet = "{}"\nreason = "a flag"\n'
+    file.write_text(entry.format("fill_half") + entry.format("other"))
+    command = ["probe", "--runs", "1", "--intended", str(file), "--", str(verdicts), "leavings_are_used"]
+    run = CliRunner().invoke(main, command)
+    assert run.exit_code == 0, run.output
+    assert "declares, but for what is intended\n" in run.output
+    assert "  intended: declared written, but not all of it was: " in run.output
+    assert ": a flag\n" in run.output
+    assert "  intended, but not found: declared written, but not all of it was, other: a flag\n" in run.output
+    file.write_text(entry.format("other"))
+    assert CliRunner().invoke(main, command).exit_code == 5
+
+
 def test_the_user_of_what_was_left_is_named(verdicts: Path) -> None:
     (finding,) = probe(verdicts, "leavings_are_used", runs=1).findings
     assert "fill_half (task 6) declares to write handle 0 (64 elements of 8 bytes), and left 256" in finding.sentence
