@@ -74,7 +74,7 @@ def _suite_parts() -> list[tuple[str, tuple[str, str]]]:
         *((f"parity-{records.partition(' ')[0]}", ("parity", records)) for records in _PARITY_RECORDS),
         *by_record,
         *((f"perturbation-{record}", ("dependencies", f"perturbation and {record}")) for record in _RECORDS[:2]),
-        *((family, (family, "")) for family in ("memory", "interface")),
+        *((family, (family, "")) for family in ("memory", "interface", "scenario")),
         *((f"kernels-{name}", ("kernels", chosen)) for name, chosen in _KERNELS.items()),
     ]
 
