@@ -112,7 +112,8 @@ def record_cases(
             for reduction in modes:
                 if PROMISES[reduction] in promises:
                     yield (case := Case(record, sub_batches, reduction, seed=asked.seed))
-                    if PROMISES[reduction] is Promise.BITWISE and in_tiles.keys() <= {record}:
+                    running_sums = PROMISES[reduction] is Promise.BITWISE and ranks * sub_batches > 1
+                    if running_sums and in_tiles.keys() <= {record}:
                         in_tiles[record] = case._replace(tiles=TILES)
     yield from in_tiles.values()
 

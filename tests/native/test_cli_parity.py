@@ -90,6 +90,7 @@ def test_parity_json() -> None:
         "ranks": 1,
         "sub_batches": 1,
         "reduction": "ordered",
+        "tiles": 0,
         "matmul": "strict",
         "steps": 3,
         "first": "",

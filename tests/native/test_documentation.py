@@ -44,6 +44,7 @@ NOT_RUN = {
     "bench": "takes minutes; test_bench.py and test_against.py measure smaller models",
     "demo": "takes half a minute; test_demo.py runs it",
     "probe": "the programs are the reader's; tests/probe runs others",
+    "scenario": "takes minutes; test_scenarios.py tells fewer stories",
     "report results/report": "the file is that of a cluster's jobs; tests/cluster makes one",
     "checkpoint new --config gpt2": "writes up to 500 MB; test_commands.py makes smaller ones",
 }
@@ -119,7 +120,7 @@ def test_that_pages_are_found() -> None:
     marked = [page.name for page in sorted((ROOT / "docs").glob("*.md")) if MARK in page.read_text("utf-8")]
     assert marked == list(PAGES)
     shown = {line.partition("starpullm ")[2].split()[0] for page in PAGES for line in commands(page)}
-    assert shown == {of for of in main.commands if of not in ("bench", "demo", "predict", "probe")}
+    assert shown == {of for of in main.commands if of not in ("bench", "demo", "predict", "probe", "scenario")}
 
 
 def examples(command: click.Command) -> Iterator[str]:

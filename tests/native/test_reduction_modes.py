@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,10 @@ def test_memory_of_each_mode(small_checkpoint: Path) -> None:
         run_function(gradient_handles, small_checkpoint, reduction, timeout=TIME_LIMIT, environment=TWO_CORES)
         for reduction in ("ordered", "tree", "redux")
     )
-    assert len(ordered) == 4 + 12 * shipped_record("small").model.num_layers
-    assert tree == {f"{name}#{s}": size for name, size in ordered.items() for s in range(SUB_BATCHES)}
+    sizes: Counter[str] = Counter()
+    for name, size in ordered.items():
+        sizes[name.partition("%")[0]] += size  # of all its tiles
+    assert len(sizes) == 4 + 12 * shipped_record("small").model.num_layers < len(ordered)
+    assert tree == {f"{name}#{s}": size for name, size in sizes.items() for s in range(SUB_BATCHES)}
     # The sets per worker are StarPU's own.
-    assert redux == ordered
+    assert redux == sizes

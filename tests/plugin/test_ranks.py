@@ -31,10 +31,10 @@ def test_suite(run_ranks: Run, pytester: pytest.Pytester, llmc_stand_in: Callabl
     result.stdout.fnmatch_lines(
         [
             "starpullm: 2 ranks; tests marked mpi run on all of them, the others on rank 0",
-            "parity *1x1 lws 2 ranks *2 passed *",
-            "dependencies *1x1 lws 2 ranks *6 passed *",
-            "dependencies *all *2 passed *",
-            "reduction *1x1 lws 2 ranks *7 passed *",
+            "parity *1x1 lws 2 ranks *4 passed *",
+            "dependencies *1x1 lws 2 ranks *8 passed *",
+            "dependencies *all *3 passed *",
+            "reduction *1x1 lws 2 ranks *9 passed *",
             "reduction *all *2 passed *",
             "memory *1x1 lws 2 ranks *1 passed *",
             "interface *all *1 passed *",
