@@ -23,8 +23,8 @@ enum {
 
 enum owner { OWNED_BY_UPDATER, OWNED_BY_HOME_OF_PART, OWNED_BY_RANK_OF_SET, OWNED_BY_RANK_OF_PART, OWNED_BY_RANK_0 };
 
-/* A tensor's handles: one for each instance, a layer or a slot, part, a sub-batch, a set or a
- * rank, and tile of rows. */
+/* A tensor's handles: one for each instance, a layer or a slot, part, a sub-batch, a set or a rank,
+ * and tile of rows. */
 struct row {
     const char *group, *tensor;                /* the name: group, tensor, instance, tile, part */
     const char *instance_format, *part_format; /* NULL: the name has no such number */
@@ -108,15 +108,9 @@ static struct row gradient_row(const struct handles_options *o, enum parameter p
     return row;
 }
 
-/* As many as sub-batches: each sub-batch has buffers of its own. */
-static int sets_of_all_ranks(const struct handles_options *o)
-{
-    return o->activation_sets * o->placement->ranks;
-}
-
 static struct row activation_row(const struct handles_options *o, const char *group, enum activation a, bool kept)
 {
-    struct row row = {
+    return (struct row){
         .group = group,
         .tensor = activation_name(a),
         .instance_format = kept && activation_layered(a) ? "[%d]" : NULL,
@@ -129,20 +123,17 @@ static struct row activation_row(const struct handles_options *o, const char *gr
         .elements = tensor_elements(activation_shape(&o->config, a, o->sub_batch_size, o->seq_len)),
         .element_size = sizeof(float),
     };
-    if (sets_of_all_ranks(o) < row.parts) {
-        row.parts = sets_of_all_ranks(o);
-        row.owner = OWNED_BY_RANK_OF_SET;
-        row.part_format = "~%d";
-    }
-    return row;
 }
 
-static struct row encoded_gradient_row(const struct handles_options *o)
+/* Of an activation, or a gradient of one, that is in a set: if there is one for each sub-batch, it is as it was. */
+static struct row in_sets(const struct handles_options *o, struct row row)
 {
-    struct row row = activation_row(o, "activation_grads/", ACT_ENCODED, true);
-    row.parts = o->placement->sub_batches;
-    row.owner = OWNED_BY_HOME_OF_PART;
-    row.part_format = "#%d";
+    const int sets = o->activation_sets * o->placement->ranks;
+    if (sets == row.parts)
+        return row;
+    row.parts = sets;
+    row.owner = OWNED_BY_RANK_OF_SET;
+    row.part_format = "~%d";
     return row;
 }
 
@@ -199,12 +190,13 @@ static status make_table(struct handles *handles)
             rows[ROW_PARAMETERS + group * NUM_PARAMETERS + p] =
                 group == STARPULLM_GRADS ? gradient_row(o, p) : parameter_row(o, group, p);
     for (int a = 0; a < NUM_ACTIVATIONS; a++) {
-        rows[ROW_ACTIVATIONS + a] = activation_row(o, "activations/", a, handles_activation_kept(handles, a));
+        rows[ROW_ACTIVATIONS + a] =
+            in_sets(o, activation_row(o, "activations/", a, handles_activation_kept(handles, a)));
         if (handles_has_activation_grad(a))
             rows[ROW_ACTIVATION_GRADS + a] =
-                activation_row(o, "activation_grads/", a, handles_activation_grad_kept(handles, a));
+                in_sets(o, activation_row(o, "activation_grads/", a, handles_activation_grad_kept(handles, a)));
     }
-    rows[ROW_ACTIVATION_GRADS + ACT_ENCODED] = encoded_gradient_row(o);
+    rows[ROW_ACTIVATION_GRADS + ACT_ENCODED] = activation_row(o, "activation_grads/", ACT_ENCODED, true);
     rows[ROW_ACTIVATION_GRADS + ACT_LOSSES] = loss_gradient_row(o);
     rows[ROW_INPUTS] = tokens_row(o, "inputs");
     rows[ROW_TARGETS] = tokens_row(o, "targets");

@@ -5,34 +5,29 @@
  * reads the block's own gradient before it writes that of the block below. */
 #include "graph/graph.h"
 
-/* The gradients of the weight and, if there is one, the bias: tile by tile. */
-static status weight_backward(const struct layer *at, const struct matmul_tensors *t, int priority)
+/* The matmul's gradients: that of its input in one task, those of its weight and, if it has one, its bias in a task for
+ * each tile. */
+static status matmul_backward(const struct layer *at, const struct matmul_tensors *t)
 {
     const size_t N = sizes_of(at->context).N;
     const struct matmul_sizes m = matmul_sizes_of(at->context, t->weight);
     const struct tiles *tiles = &at->context->options->tiles;
     struct task_place place = place_of(at);
-    place.priority = priority;
+    struct data *dout = act_grad(at, t->out);
+    TRY(SUBMIT(matmul_backward_input, place, .dinp = act_grad(at, t->inp), .dout = dout, .weight = param(at, t->weight),
+               .N = N, .C = m.C, .OC = m.OC));
+    if (at->l == 0) /* the other workers compute these while one updates wte, before the next forward pass begins */
+        place.priority = PRIORITY_LATER;
     for (int tile = 0; tile < tiles->counts[t->weight]; tile++) {
         const struct tile part = tile_of(tiles, t->weight, tile);
         struct sum dweight, dbias = {0};
         TRY(prepare_contribution(at, t->weight, tile, FIRST_SWEEP, &dweight));
         if (t->bias != NUM_PARAMETERS)
             TRY(prepare_contribution(at, t->bias, tile, FIRST_SWEEP, &dbias));
-        TRY(SUBMIT(matmul_backward_weight, place, .dweight = dweight, .dbias = dbias, .dout = act_grad(at, t->out),
+        TRY(SUBMIT(matmul_backward_weight, place, .dweight = dweight, .dbias = dbias, .dout = dout,
                    .inp = act(at, t->inp), .N = N, .C = m.C, .OC = m.OC, .first = part.first, .rows = part.rows));
     }
     return STARPULLM_OK;
-}
-
-/* The matmul's gradients: of its input in one task, of its weight and bias in others. */
-static status matmul_backward(const struct layer *at, const struct matmul_tensors *t)
-{
-    const struct matmul_sizes m = matmul_sizes_of(at->context, t->weight);
-    TRY(SUBMIT(matmul_backward_input, place_of(at), .dinp = act_grad(at, t->inp), .dout = act_grad(at, t->out),
-               .weight = param(at, t->weight), .N = sizes_of(at->context).N, .C = m.C, .OC = m.OC));
-    /* In block 0 the other workers compute these while one updates wte, before the next forward pass begins. */
-    return weight_backward(at, t, at->l == 0 ? PRIORITY_LATER : PRIORITY_DEFAULT);
 }
 
 static status layernorm_backward(const struct layer *at, const struct layernorm_tensors *t, struct sum dinp,
@@ -80,14 +75,11 @@ status backward_pass(const struct graph_context *context, int s)
     const int L = g->config.num_layers;
     const struct layer at = {context, s, NO_LAYER}, last = {context, s, L - 1};
     const struct task_place place = place_of(&at);
-    struct data *dlogits = act_grad(&at, ACT_LOGITS);
 
-    TRY(SUBMIT(crossentropy_softmax_backward, place, .dlogits = dlogits, .dlosses = act_grad(&at, ACT_LOSSES),
-               .probs = act(&at, ACT_PROBS), .targets = handles_targets(g->handles, context->slot, s), .N = n.N,
-               .V = n.V, .Vp = n.Vp));
-    TRY(SUBMIT(matmul_backward_input, place, .dinp = act_grad(&at, ACT_LNF), .dout = dlogits,
-               .weight = param(&at, PARAM_WTE), .N = n.N, .C = n.C, .OC = n.Vp));
-    TRY(weight_backward(&at, &matmul_logits, PRIORITY_DEFAULT));
+    TRY(SUBMIT(crossentropy_softmax_backward, place, .dlogits = act_grad(&at, ACT_LOGITS),
+               .dlosses = act_grad(&at, ACT_LOSSES), .probs = act(&at, ACT_PROBS),
+               .targets = handles_targets(g->handles, context->slot, s), .N = n.N, .V = n.V, .Vp = n.Vp));
+    TRY(matmul_backward(&at, &matmul_logits));
     TRY(layernorm_backward(&at, &layernorm_final, (struct sum){act_grad(&last, ACT_RESIDUAL3), ACCUMULATION_STARTS},
                            act(&last, ACT_RESIDUAL3)));
     for (int l = L - 1; l >= 0; l--)

@@ -45,18 +45,16 @@ status forward_pass(const struct graph_context *context, int s)
     const int L = g->config.num_layers;
     const struct layer at = {context, s, NO_LAYER}, last = {context, s, L - 1};
     const struct task_place place = place_of(&at);
-    struct data *wte = param(&at, PARAM_WTE), *logits = act(&at, ACT_LOGITS);
 
     TRY(SUBMIT(encoder_forward, place, .out = act(&at, ACT_ENCODED),
-               .tokens = handles_inputs(g->handles, context->slot, s), .wte = wte, .wpe = param(&at, PARAM_WPE),
-               .B = n.B, .T = n.T, .C = n.C));
+               .tokens = handles_inputs(g->handles, context->slot, s), .wte = param(&at, PARAM_WTE),
+               .wpe = param(&at, PARAM_WPE), .B = n.B, .T = n.T, .C = n.C));
     for (int l = 0; l < L; l++)
         TRY(block_forward(&(struct layer){context, s, l}));
     TRY(layernorm_forward(&at, &layernorm_final, act(&last, ACT_RESIDUAL3)));
-    TRY(SUBMIT(matmul_forward, place, .out = logits, .inp = act(&at, ACT_LNF), .weight = wte, .N = n.N, .C = n.C,
-               .OC = n.Vp));
-    return SUBMIT(softmax_forward, place, .probs = act(&at, ACT_PROBS), .logits = logits, .N = n.N, .V = n.V,
-                  .Vp = n.Vp);
+    TRY(matmul_forward(&at, &matmul_logits));
+    return SUBMIT(softmax_forward, place, .probs = act(&at, ACT_PROBS), .logits = act(&at, ACT_LOGITS), .N = n.N,
+                  .V = n.V, .Vp = n.Vp);
 }
 
 /* The mean loss is one ordered sum over the whole batch: each sub-batch continues it, the last divides it. */

@@ -66,7 +66,7 @@ enum { NO_LAYER = -1 };
 /* The layer's number among a tensor's instances: 0 for NO_LAYER. */
 int instance(int l);
 
-struct data *param(const struct layer *at, enum parameter p);
+struct data *param(const struct layer *at, enum parameter p); /* NULL of NUM_PARAMETERS */
 struct data *act(const struct layer *at, enum activation a);
 struct data *act_grad(const struct layer *at, enum activation a);
 

@@ -33,7 +33,8 @@ status for_each_parameter(const struct graph_context *context,
 
 struct data *param(const struct layer *at, enum parameter p)
 {
-    return handles_parameter(at->context->options->handles, STARPULLM_PARAMS, p, instance(at->l));
+    const struct handles *handles = at->context->options->handles;
+    return p == NUM_PARAMETERS ? NULL : handles_parameter(handles, STARPULLM_PARAMS, p, instance(at->l));
 }
 
 struct data *act(const struct layer *at, enum activation a)
