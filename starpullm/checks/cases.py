@@ -102,7 +102,7 @@ def record_cases(
 
     The last of the first record that has one with running sums follows once more, with `TILES` tiles.
     """
-    in_tiles: dict[str, Case] = {}
+    last: Case | None = None
     for record in asked.records if records is None else records:
         if light and num_parameters(find_record(record).model) > LIGHT_PARAMETERS:
             continue
@@ -113,9 +113,10 @@ def record_cases(
                 if PROMISES[reduction] in promises:
                     yield (case := Case(record, sub_batches, reduction, seed=asked.seed))
                     running_sums = PROMISES[reduction] is Promise.BITWISE and ranks * sub_batches > 1
-                    if running_sums and in_tiles.keys() <= {record}:
-                        in_tiles[record] = case._replace(tiles=TILES)
-    yield from in_tiles.values()
+                    if running_sums and (last is None or last.record == record):
+                        last = case
+    if last:
+        yield last._replace(tiles=TILES)
 
 
 def one_record(asked: Asked, ranks: int) -> Iterator[Case]:

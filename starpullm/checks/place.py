@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -82,6 +83,17 @@ def bound_to(units: set[int]) -> Iterator[None]:
         yield
     finally:
         _bind(before)
+
+
+@contextmanager
+def limited_files(size: int) -> Iterator[None]:
+    """Let no file that this process writes become larger than so many bytes; Python ignores the signal."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @contextmanager

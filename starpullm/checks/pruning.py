@@ -7,7 +7,7 @@ with them; how much that is follows from the reduction, and here from no count o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from starpullm.checks.cases import Case, find_record
@@ -18,7 +18,6 @@ from starpullm.checks.result import Result
 from starpullm.checks.statements import Statements
 from starpullm.checks.training import own_batch, traced_trainer
 from starpullm.files.model import ModelConfig, num_elements, parameter_shapes
-from starpullm.trace import TaskRecord
 
 _SLOTS = 2
 """Steps in flight."""
@@ -132,12 +131,6 @@ def expected_tiles(model: ModelConfig, case: Case, ranks: int, workers: int) -> 
     return tiles
 
 
-def _updated(task: TaskRecord) -> Iterator[str]:
-    """Yield the parameter that a task updates, if it is an update."""
-    if task.operation == "adamw_update":
-        yield from (a.handle.name for a in task.accesses if a.handle.name.startswith("params/"))
-
-
 @check
 class SharesOfRanks(Check):
     """Compare what each rank registers, submits and exchanges with what a rank must, whatever the number of ranks."""
@@ -158,10 +151,11 @@ class SharesOfRanks(Check):
                 trainer.submit(*own_batch(trainer, case.seed, number))
                 shares.append(Observer(trainer).share())
             trace = trainer.trace()
-        updates = Counter(task.rank for task in trace if task.operation == "adamw_update" and task.step == 0)
+        of_step = [task for task in trace if task.operation == "adamw_update" and task.step == 0]
+        updates = Counter(task.rank for task in of_step)
+        updated = {(task.rank, access.handle.name) for task in of_step for access in task.accesses}
+        owned = Counter(owner for owner, name in updated if name.startswith("params/"))
         model = find_record(case.record).model
-        own = {(task.rank, name) for task in trace for name in _updated(task)}
-        owned = Counter(owner for owner, _ in own)
         tiles = expected_tiles(model, case, len(ranks), place.runtime.partition.workers)
         shape = Shape(
             layers=model.num_layers,

@@ -55,7 +55,7 @@ class Scenarios(Check):
             compared += ending.compared
             if ending.kind:
                 finding = Finding(ending.sentence)
-                return self.result(compared=max(compared, 1), findings=[finding], number=number, kind=ending.kind)
+                return self.result(compared=compared, findings=[finding], number=number, kind=ending.kind)
         return self.result(compared=compared, note=f"{len(stories)} stories")
 
 

@@ -71,8 +71,12 @@ class Transfers(Check):
 
     def run(self, place: Place | Workplace, case: Case) -> Result:
         """Train, end the runtime, and read what StarPU-MPI has counted; it goes on counting with the next runtime."""
-        settings: dict[str, Any] = {"sub_batches": _SUB_BATCHES, "reduction": case.reduction, "keep_activations": False}
-        settings["weight_gradient_tiles"] = case.tiles
+        settings: dict[str, Any] = {
+            "sub_batches": _SUB_BATCHES,
+            "reduction": case.reduction,
+            "weight_gradient_tiles": case.tiles,
+            "keep_activations": False,
+        }
         assert isinstance(place, Workplace)
         with captured_output() as output:
             with environment(STARPU_MPI_STATS="1"), Runtime(comm=place.comm) as runtime:

@@ -6,10 +6,9 @@ The calls of a story are methods of `Scene`. `submit` and `save_state` leave ste
 
 from __future__ import annotations
 
-import resource
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from starpullm.checks.dependencies.runtime_graph import RuntimeGraph
 from starpullm.checks.observer import Observer
+from starpullm.checks.place import limited_files
 from starpullm.checks.statements import Statements
 from starpullm.data.generator import generate_checkpoint, generate_parameters, generate_tokens
 from starpullm.errors import FileError, InvalidArgumentError, StarpullmError, StateError, TokenRangeError
@@ -284,19 +284,9 @@ def _fill_disk(scene: Scene, trainer: Trainer, save: str) -> None:
     """Save while files may have a few bytes only."""
     for twin in scene:
         twin.trainer.wait_saved()
-    with _limited_files(64):
+    with limited_files(64):
         getattr(trainer, save)(scene.folder / f"full_{save}")
         trainer.wait_saved()
-
-
-@contextmanager
-def _limited_files(size: int) -> Iterator[None]:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 REFUSALS: Mapping[str, tuple[type[StarpullmError], Callable[[Scene, Trainer], object]]] = {

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from starpullm.checks.place import environment
+from starpullm.checks.place import environment, limited_files
 from starpullm.checks.result import Outcome
 from starpullm.checks.statements import Statements
 from starpullm.errors import FileError, InvalidArgumentError, RuntimeFailureError, StarpullmError, StateError
 
-from ..native.limits.processes import in_fork, limited_files
+from ..native.limits.processes import in_fork
 
 F32 = np.float32
 

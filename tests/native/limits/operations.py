@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from starpullm.checks.cases import find_record
 from starpullm.checks.memory import find_growth_of_each
 from starpullm.checks.observer import Observer
-from starpullm.checks.place import Place
+from starpullm.checks.place import Place, limited_files
 from starpullm.checks.result import Result, judged
 from starpullm.checks.training import new_trainer, own_batch
 from starpullm.errors import (
@@ -33,7 +33,6 @@ from starpullm.runtime import Runtime
 from starpullm.trainer import Instruments, Trainer
 
 from ..readers.state_file import StateFile
-from .processes import limited_files
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm

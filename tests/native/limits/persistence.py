@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from starpullm.checks.place import Place
+from starpullm.checks.place import Place, limited_files
 from starpullm.checks.result import Result
 from starpullm.checks.statements import Statements
 from starpullm.checks.training import new_trainer, own_batch
@@ -30,7 +30,7 @@ from ..readers.state_file import StateFile
 from ..readers.training_state import read_training_state
 from .checkpoints import HEADER, opening
 from .options import MODEL, TINY, B, T
-from .processes import NO_FORMAT, limited_files, working_folder
+from .processes import NO_FORMAT, working_folder
 
 _OLD = b"what was there before"
 _LOCK_BYTES = 128

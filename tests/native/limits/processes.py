@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,14 +75,3 @@ def working_folder(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.chdir(before)
-
-
-@contextmanager
-def limited_files(size: int) -> Iterator[None]:
-    """Let no file that this process writes become larger than so many bytes; Python ignores the signal."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
