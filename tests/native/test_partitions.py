@@ -19,14 +19,6 @@ def assert_parity(environment: dict[str, str], last_line: str, *options: object)
     assert run.stdout.splitlines()[-1] == last_line
 
 
-@pytest.mark.parametrize("scheduler", ["lws", "eager"])
-def test_one_worker_of_two_threads(scheduler: str) -> None:
-    """All small records with every number of sub-batches."""
-    records = (shipped_record(name).path for name in ("tiny", "odd", "small", "deep"))
-    options = (*records, "--partition", "1x2", "--scheduler", scheduler, "--sub-batches", "all")
-    assert_parity(TWO_CORES, "parity: 33020 tensors over 66 steps, 0 differ", *options)
-
-
 @pytest.mark.parametrize(
     ("topology", "partitions"),
     [
