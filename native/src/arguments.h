@@ -1,6 +1,5 @@
 /* Checks of the pointers and structs that callers of the exported functions pass. */
-#ifndef STARPULLM_ARGUMENTS_H
-#define STARPULLM_ARGUMENTS_H
+#pragma once
 
 #include "status.h"
 
@@ -16,5 +15,3 @@
             return fail(STARPULLM_INVALID_ARGUMENT, "%s: " #pointer "->size is %zu, expected %zu", __func__, \
                         (pointer)->size, sizeof *(pointer));                                                 \
     } while (0)
-
-#endif

@@ -1,6 +1,5 @@
 /* Status codes of the C ABI and the one sentence that goes with a failure, kept per thread. */
-#ifndef STARPULLM_STATUS_H
-#define STARPULLM_STATUS_H
+#pragma once
 
 #include "starpullm.h"
 
@@ -27,5 +26,3 @@ status check_pointers(const char *function, const char *names, const void *const
         if (try_status != STARPULLM_OK) \
             return try_status;          \
     } while (0)
-
-#endif

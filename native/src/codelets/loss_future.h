@@ -1,6 +1,5 @@
 /* The mean loss of an iteration as a future: its caller gets it at once, the task report_loss sets the value. */
-#ifndef STARPULLM_LOSS_FUTURE_H
-#define STARPULLM_LOSS_FUTURE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -18,5 +17,3 @@ void loss_future_release(struct starpullm_loss *loss);
 void report_loss(const float *mean, struct starpullm_loss *loss, struct failure *failure, struct team team);
 status loss_future_wait(struct starpullm_loss *loss, float *value);
 bool loss_future_ready(const struct starpullm_loss *loss);
-
-#endif

@@ -1,7 +1,6 @@
 /* One submit_<operation>() per operation of operations.def, which inserts one task. StarPU derives the dependencies
  * from the operands' accesses and the order of submission. */
-#ifndef STARPULLM_SUBMIT_H
-#define STARPULLM_SUBMIT_H
+#pragma once
 
 #include "codelets/operation.h"
 
@@ -23,5 +22,3 @@ void submit_gradient_clear(struct data *gradient);
 
 /* Name of the operation with this number in the trace; NULL past the last. */
 const char *operation_name(int index);
-
-#endif

@@ -1,6 +1,5 @@
 /* One piece of data: a buffer and StarPU's handle for it, under which the graph, the trace and the files know it. */
-#ifndef STARPULLM_DATA_H
-#define STARPULLM_DATA_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -53,5 +52,3 @@ void data_release(struct data *data);
 /* The same without waiting: ready(argument) is called when the buffer may be read, by any thread, and must neither wait
  * nor fail. data_release() follows, by any thread. Not for audited data. */
 status data_when_readable(struct data *data, void (*ready)(void *argument), void *argument);
-
-#endif

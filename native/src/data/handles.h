@@ -1,8 +1,7 @@
 /* The handles of a session: which tensors have one, and which share one. They are created once and used by every
  * iteration. A handle has the same id and the same tag on every rank, but a rank has only those that it owns and those
  * that its tasks use; the functions that look for another one return NULL. */
-#ifndef STARPULLM_HANDLES_H
-#define STARPULLM_HANDLES_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -67,5 +66,3 @@ int handles_here(const struct handles *handles);
 struct data *handles_at(const struct handles *handles, int index);
 /* Refuses an index that no handle has. */
 status handles_describe(const struct handles *handles, int index, struct starpullm_handle_info *info);
-
-#endif

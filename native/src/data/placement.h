@@ -1,6 +1,5 @@
 /* Which rank has what: the home of a sub-batch and the owner of a parameter. Every rank gets the same answers. */
-#ifndef STARPULLM_PLACEMENT_H
-#define STARPULLM_PLACEMENT_H
+#pragma once
 
 #include "model/tensors.h"
 
@@ -23,5 +22,3 @@ int first_of_rank(const struct placement *placement);
 /* The rank that holds a parameter's m and v, and updates it. Each parameter, the largest first, goes to the rank with
  * the fewest elements so far. */
 int owner_of(const struct placement *placement, enum parameter p, int layer);
-
-#endif

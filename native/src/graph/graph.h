@@ -1,7 +1,6 @@
 /* The training step as a sequential task flow: the operations of forward, loss, backward, reduction and update,
  * submitted in the algorithm's order. What each is, and when it may run, is up to codelets/. */
-#ifndef STARPULLM_GRAPH_H
-#define STARPULLM_GRAPH_H
+#pragma once
 
 #include "codelets/submit.h"
 #include "data/handles.h"
@@ -120,5 +119,3 @@ status prepare_contribution(const struct layer *at, enum parameter p, int tile, 
 status reduce_gradient(const struct graph_context *context, enum parameter p, int l, int tile);
 /* Where the tile of the gradient of the whole batch then is. */
 struct data *gradient_of_batch(const struct graph_options *graph, enum parameter p, int l, int tile);
-
-#endif

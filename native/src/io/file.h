@@ -3,8 +3,7 @@
  *
  * Sentences begin with the path as the caller gave it. What the system refuses is STARPULLM_FILE_ERROR with its errno;
  * a content that isn't what the format says, a path that is no regular file included, is STARPULLM_INVALID_FILE. */
-#ifndef STARPULLM_FILE_H
-#define STARPULLM_FILE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -101,5 +100,3 @@ void stamp_header(enum file_format format, int32_t header[FILE_HEADER_INTS]);
 
 /* fsync of a folder; 0 also where the file system doesn't know that, -1 with errno on failure. */
 int sync_folder(int descriptor);
-
-#endif

@@ -1,7 +1,6 @@
 /* Where a file's tensors are read to or written from: buffers of the caller's, without a copy in between. A tensor has
  * one buffer per layer, in the shape of parameter_shape(); one buffer is held at a time, in the file's order. */
-#ifndef STARPULLM_TENSOR_BUFFERS_H
-#define STARPULLM_TENSOR_BUFFERS_H
+#pragma once
 
 #include "model/tensors.h"
 
@@ -11,5 +10,3 @@ struct tensor_buffers {
                       float **values); /* NULL: not wanted, skipped and not released */
     void (*release)(void *context, enum starpullm_group group, enum parameter p, int layer); /* also after a failure */
 };
-
-#endif

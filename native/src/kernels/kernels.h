@@ -9,8 +9,7 @@
  * All threads of a team call a kernel at the same time, with the same arguments except for the thread's own number.
  * Each output element is computed whole by one of them (kernels/team.h), so that the bits don't depend on how many
  * there are. A kernel doesn't wait for the team's other threads and needs nothing of what they compute. */
-#ifndef STARPULLM_KERNELS_H
-#define STARPULLM_KERNELS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -67,5 +66,3 @@ const char *kernels_level_name(size_t index);
 
 /* The kernels of a level; NULL if there is no such level here. */
 const struct kernels *kernels_of_level(const char *name);
-
-#endif

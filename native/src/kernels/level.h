@@ -1,6 +1,5 @@
 /* A SIMD level: one implementation of every kernel. */
-#ifndef STARPULLM_LEVEL_H
-#define STARPULLM_LEVEL_H
+#pragma once
 
 #include "kernels/caches.h"
 #include "kernels/kernels.h"
@@ -14,5 +13,3 @@ struct level {
     struct peak peak;
     void (*fit_caches)(const struct caches *caches); /* NULL: it has no blocks */
 };
-
-#endif

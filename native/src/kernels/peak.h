@@ -1,7 +1,6 @@
 /* What a core can do at most: multiplications and additions that wait for nothing and need no memory. It is the limit
  * that the matmuls are measured against. */
-#ifndef STARPULLM_PEAK_H
-#define STARPULLM_PEAK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -30,5 +29,3 @@ const struct peak *kernels_peak(void);
 /* Runs one of the level's loops in this thread for so many seconds; returns operations per second, 0 if there is no
  * such loop. */
 double peak_measure(bool fused, double seconds);
-
-#endif

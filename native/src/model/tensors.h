@@ -3,8 +3,7 @@
  *
  * Size letters, here and everywhere: B batch, T sequence length, C channels, NH heads, L layers, V vocabulary,
  * Vp padded vocabulary, maxT the longest sequence the position table has. */
-#ifndef STARPULLM_TENSORS_H
-#define STARPULLM_TENSORS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -105,5 +104,3 @@ int64_t parameter_offset(const model_config *config, enum parameter p, int layer
 
 /* Refuses positive B, T whose activations' byte counts leave 64 bits. */
 status activations_check(const model_config *config, int64_t B, int64_t T);
-
-#endif

@@ -1,7 +1,6 @@
 /* Settings that StarPU takes from the environment alone. setenv() isn't used: it may move the array of the environment
  * while another thread reads it. */
-#ifndef STARPULLM_ENVIRONMENT_H
-#define STARPULLM_ENVIRONMENT_H
+#pragma once
 
 #include <stddef.h>
 
@@ -12,5 +11,3 @@
  * the user loads a scheduler of his own (STARPU_SCHED_LIB), as `starpullm probe` does. */
 status environment_extend(const char *scheduler, char *const *settings, size_t count);
 void environment_restore(void);
-
-#endif

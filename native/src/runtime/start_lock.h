@@ -1,7 +1,6 @@
 /* Processes start StarPU one after the other: StarPU 1.4 keeps a file of the machine's bus speeds in STARPU_HOME,
  * XDG_CACHE_HOME or HOME, which the first process writes, and aborts a process that reads it before it is complete. */
-#ifndef STARPULLM_START_LOCK_H
-#define STARPULLM_START_LOCK_H
+#pragma once
 
 /* Descriptors of the folders that are locked; -1: none. */
 struct start_lock {
@@ -12,5 +11,3 @@ struct start_lock {
  * folder can't be locked, the process starts StarPU all the same. */
 struct start_lock start_lock(void);
 void start_unlock(struct start_lock lock);
-
-#endif

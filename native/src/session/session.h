@@ -1,7 +1,6 @@
 /* What the files of this folder share: the session, and the few functions that one file offers another. The exported
  * functions of a session are spread over these files. */
-#ifndef STARPULLM_SESSION_H
-#define STARPULLM_SESSION_H
+#pragma once
 
 #include "arguments.h"
 #include "codelets/hold.h"
@@ -53,5 +52,3 @@ status session_check_not_held(const struct starpullm_session *session);
 status session_load(struct starpullm_session *session, const char *path, struct training_state *state);
 /* Waits for the last save; NULL is allowed. */
 void saving_destroy(struct saving *saving);
-
-#endif

@@ -1,6 +1,5 @@
 /* The micro-kernel on operands that stay in the first-level cache: what the matmuls of a level could reach at most. */
-#ifndef STARPULLM_BARE_MICROKERNEL_H
-#define STARPULLM_BARE_MICROKERNEL_H
+#pragma once
 
 #include "kernels/peak.h"
 
@@ -11,5 +10,3 @@ struct bare_microkernel {
 
 /* That of a level; {0} at a level without micro-kernels. */
 struct bare_microkernel bare_microkernel_of(const char *level);
-
-#endif

@@ -1,6 +1,5 @@
 /* Micro-kernels with other micro-tiles than those of the library. */
-#ifndef STARPULLM_BENCH_TILES_H
-#define STARPULLM_BENCH_TILES_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -19,5 +18,3 @@ typedef struct tile_work tile_function(bool packed, double operations, float *ro
 /* Prints, for each micro-tile of the level that was compiled, operations per second and instructions per step. false:
  * the level has none. */
 bool bench_tiles(const char *level);
-
-#endif

@@ -1,6 +1,5 @@
 /* Instructions that this thread has retired, by the processor's own counter, where the kernel gives access to it. */
-#ifndef STARPULLM_INSTRUCTIONS_H
-#define STARPULLM_INSTRUCTIONS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -9,5 +8,3 @@ bool instructions_start(void);
 
 /* Instructions since the start; not after a failed one. */
 double instructions_read(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* What measurements need: a clock, and the median of what it gave. */
-#ifndef STARPULLM_TIMING_H
-#define STARPULLM_TIMING_H
+#pragma once
 
 #include <stddef.h>
 
@@ -12,5 +11,3 @@ int compare_doubles(const void *x, const void *y);
 
 /* Sorts x, which has at least one value. */
 double median(double *x, size_t count);
-
-#endif

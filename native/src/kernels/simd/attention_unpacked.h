@@ -1,8 +1,7 @@
 /* Heads of attention, and their forward and backward without packing or micro-tiles: for heads so small that packing
  * takes longer than it saves, and where there is no memory to pack. Compiled once for all levels: a small head has few
  * outputs side by side, fewer than the lanes of a long vector. */
-#ifndef STARPULLM_SIMD_ATTENTION_UNPACKED_H
-#define STARPULLM_SIMD_ATTENTION_UNPACKED_H
+#pragma once
 
 #include <stddef.h>
 
@@ -30,5 +29,3 @@ void attention_forward_unpacked(const struct forward_head *head, const struct he
                                 size_t end);
 
 void attention_backward_unpacked(const struct backward_head *head, const struct head_sizes *sizes);
-
-#endif

@@ -1,7 +1,6 @@
 /* The blocking of a matmul: how large the blocks are into which the five loops around the micro-kernel cut a product,
  * and which part of the output each thread of a team computes. Where each size comes from stands in blocking.c. */
-#ifndef STARPULLM_SIMD_BLOCKING_H
-#define STARPULLM_SIMD_BLOCKING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -64,5 +63,3 @@ static inline size_t row_distance(size_t length)
 {
     return (parts_of(length, FLOATS_PER_LINE) | 1) * FLOATS_PER_LINE;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Prototypes of this level's kernels and of its vector functions; kernels.def says what the kernels mean. */
-#ifndef STARPULLM_KERNELS_SIMD_H
-#define STARPULLM_KERNELS_SIMD_H
+#pragma once
 
 #include "kernels/kernels.h"
 #include "kernels/libm.h"
@@ -11,5 +10,3 @@
 
 /* The functions of simd/math.h over arrays. */
 libm_map SIMD_NAME(map_expf), SIMD_NAME(map_tanhf), SIMD_NAME(map_coshf);
-
-#endif

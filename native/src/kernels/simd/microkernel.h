@@ -3,8 +3,7 @@
  *
  * c[i,j] = sum over p ascending of a[i,p] * b[p,j]. Columns j are the lanes, so a sum is never spread over lanes. A sum
  * starts from `initial` or from C and takes its terms in order; it is split along k only by storing and reloading C. */
-#ifndef STARPULLM_SIMD_MICROKERNEL_H
-#define STARPULLM_SIMD_MICROKERNEL_H
+#pragma once
 
 #include <stddef.h>
 
@@ -49,5 +48,3 @@ enum triangle { UP_TO_ROW /* p <= i */, FROM_ROW /* p >= i */ };
 
 /* The same over a triangle of a, with any strides; k is m, and b a packed micro-panel. */
 void SIMD_NAME(microkernel_triangular)(const struct product *product, enum triangle triangle, float scale);
-
-#endif

@@ -1,7 +1,6 @@
 /* The loops of kernels/peak.h: as many independent chains as fit 16 registers beside two operands. A processor that
  * starts two operations in a cycle, each of which takes 3 or 4 cycles, needs 6 or 8. */
-#ifndef STARPULLM_PEAK_LOOP_H
-#define STARPULLM_PEAK_LOOP_H
+#pragma once
 
 #include "kernels/peak.h"
 #include "kernels/simd/vector.h"
@@ -19,5 +18,3 @@ static inline float peak_sum(const vector chains[PEAK_CHAINS])
         sum += chains[i];
     return sum[0];
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Arithmetic on sizes that several files of this folder need. */
-#ifndef STARPULLM_SIMD_SIZES_H
-#define STARPULLM_SIMD_SIZES_H
+#pragma once
 
 #include <stddef.h>
 
@@ -19,5 +18,3 @@ static inline size_t rounded_up(size_t items, size_t grain)
 {
     return parts_of(items, grain) * grain;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* The exponentials of a softmax, over the vocabulary or over attention scores. */
-#ifndef STARPULLM_SIMD_SOFTMAX_H
-#define STARPULLM_SIMD_SOFTMAX_H
+#pragma once
 
 #include <stddef.h>
 
@@ -10,5 +9,3 @@
  * don't overlap. `next` (count), if it isn't NULL, is prefetched. */
 float SIMD_NAME(softmax_exponentials)(float *e /* (count) */, const float *x /* (count) */, size_t count,
                                       const float *next);
-
-#endif

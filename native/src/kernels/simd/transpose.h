@@ -1,6 +1,5 @@
 /* Transposing a matrix in registers. */
-#ifndef STARPULLM_SIMD_TRANSPOSE_H
-#define STARPULLM_SIMD_TRANSPOSE_H
+#pragma once
 
 #include <stddef.h>
 
@@ -8,5 +7,3 @@
 
 /* out[j,i] = in[i,j] of in (rows,columns), whose rows are ldin apart; out's are ldout apart. */
 void SIMD_NAME(transpose)(float *out, size_t ldout, const float *in, size_t ldin, size_t rows, size_t columns);
-
-#endif

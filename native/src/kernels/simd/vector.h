@@ -3,8 +3,7 @@
  * SIMD_BYTES the width of a vector, SIMD_REGISTERS the number of vector registers, and SIMD_ROWS and SIMD_VECTORS the
  * size of a micro-tile; SIMD_NAME(f) is f's name at this
  * level. Lanes go across outputs, never along a sum (docs/numerics.md, Rules). */
-#ifndef STARPULLM_VECTOR_H
-#define STARPULLM_VECTOR_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -60,5 +59,3 @@ SIMD_INLINE vector vector_broadcast(const float *x)
     memcpy(&bits, x, sizeof bits);
     return (vector)(bits - (vector_int){0});
 }
-
-#endif
