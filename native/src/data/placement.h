@@ -13,6 +13,8 @@ struct placement {
 status placement_create(struct placement *placement, const model_config *config, int rank, int ranks, int sub_batches);
 void placement_destroy(struct placement *placement);
 
+int sub_batches_of_rank(const struct placement *placement);
+
 /* The rank that computes a sub-batch: rank 0 the first ones, rank 1 the next ones, and so on. */
 int home_of(const struct placement *placement, int sub_batch);
 

@@ -70,6 +70,17 @@ enum activation {
     NUM_ACTIVATIONS
 };
 
+/* The names of enum starpullm_group. */
+extern const char *const group_names[STARPULLM_NUM_GROUPS];
+
+/* The matmuls and their tensors; the weight (OC,C) has their sizes. That of the logits has no bias: NUM_PARAMETERS. */
+enum matmul { MATMUL_QKV, MATMUL_ATTPROJ, MATMUL_FC, MATMUL_FCPROJ, MATMUL_LOGITS, NUM_MATMULS };
+struct matmul_tensors {
+    enum activation out, inp;
+    enum parameter weight, bias;
+};
+extern const struct matmul_tensors matmuls[NUM_MATMULS];
+
 enum { TENSOR_MAX_DIMS = 4 };
 
 struct tensor_shape {

@@ -11,10 +11,9 @@
 struct starpullm_session {
     struct starpullm_runtime *runtime; /* NULL: not entered yet */
     int64_t batch_size;                /* sequences of this rank */
-    struct graph_options graph;
+    struct workload work;
     struct adamw_options adamw; /* of a step that gives no learning rate */
     float learning_rate;        /* of the last update */
-    struct placement placement;
     struct handles *handles;
     struct recorder *recorder;     /* NULL: not traced */
     struct instrument *instrument; /* NULL: none */
