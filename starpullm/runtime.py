@@ -112,7 +112,7 @@ class Runtime(Resource):
         self.rank = self.comm.Get_rank() if self.comm else 0
         self.ranks = self.comm.Get_size() if self.comm else 1
         self.scheduler = scheduler
-        self._handle = structs.RuntimeHandle()
+        self._handle = structs.Handle("runtime")
         with failing_together(self.comm):
             library = _blas_to_open(matmul, blas_library)
             self.partition = Partition.parse(partition) if isinstance(partition, str) else partition

@@ -135,7 +135,7 @@ class Trainer(Resource, HasTensors):
         trace: bool = False,
         instruments: Instruments | None = None,
     ) -> None:
-        self._handle = structs.SessionHandle()
+        self._handle = structs.Handle("session")
         if reduction not in REDUCTIONS:
             raise InvalidArgumentError(f'reduction: found "{reduction}", expected one of {", ".join(REDUCTIONS)}')
         if len(betas) != 2:
@@ -172,8 +172,7 @@ class Trainer(Resource, HasTensors):
         # Distinguishes the states of two runs.
         run = secrets.randbits(64)
         self._run = runtime.comm.bcast(run) if runtime.comm else run
-        config = structs.new("model_config")
-        prototypes.call("session_config", self._handle, config)
+        (config,) = prototypes.results("session_config", self._handle)
         self.config = model_config(config)
         self._last_step = 0 if resume is None else training_state(resume).step
         self._tensors = TensorTable(self._handle)
@@ -422,7 +421,7 @@ class Trainer(Resource, HasTensors):
 
     def _destroy(self) -> None:
         # Cleared first, so that an interrupt leaks the session instead of destroying it twice.
-        handle, self._handle = self._handle, structs.SessionHandle()
+        handle, self._handle = self._handle, structs.Handle("session")
         try:
             prototypes.call("session_wait_saved", handle)
         finally:
@@ -447,7 +446,7 @@ class Trainer(Resource, HasTensors):
     def _submit(
         self, function: str, inputs: ArrayLike, targets: ArrayLike, *options: object, step: int | None = None
     ) -> Loss:
-        loss = structs.LossHandle()
+        loss = structs.Handle("loss")
         tokens = self._tokens("inputs", inputs), self._tokens("targets", targets)
         self._call(function, *tokens, *options, loss.address)
         return Loss(loss, step)
