@@ -7,6 +7,13 @@
 #include "kernels/simd/microkernel.h"
 #include "kernels/simd/sizes.h"
 
+/* q, k, v and their gradients are (T,hs) with rows 3C apart, out and dout are (T,hs) with rows C apart, the scores
+ * (preatt, att and their gradients) are (T,T). */
+struct head_sizes {
+    size_t T, hs, C, NH;
+    float scale;
+};
+
 /* Rows t to t + rows of a head's scores, rows <= MR. */
 struct score_rows {
     size_t t, rows;

@@ -8,5 +8,10 @@
 #define KERNEL(name, parameters) void SIMD_NAME(name) parameters;
 #include "kernels/kernels.def"
 
+/* The reference kernels at this level: for heads so small that packing takes longer than it saves, and where there is
+ * no memory to pack. */
+__typeof__(SIMD_NAME(attention_forward)) SIMD_NAME(attention_forward_unpacked);
+__typeof__(SIMD_NAME(attention_backward)) SIMD_NAME(attention_backward_unpacked);
+
 /* The functions of simd/math.h over arrays. */
 libm_map SIMD_NAME(map_expf), SIMD_NAME(map_tanhf), SIMD_NAME(map_coshf);
