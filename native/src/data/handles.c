@@ -36,8 +36,6 @@ struct row {
     int first;        /* id; that of instance i, part k and tile t is first + (i * parts + k) * tiles + t */
 };
 
-enum { ELEMENT_BYTES = 4 }; /* floats and tokens */
-
 struct handles {
     struct handles_options options;
     struct row rows[NUM_ROWS];
@@ -284,20 +282,15 @@ static status create(struct handles *handles, int r, struct position at, enum pr
 {
     const struct row *row = &handles->rows[r];
     const int owner = owner_in(handles, r, at.instance, at.part), id = id_of(row, at);
-    char name[DATA_NAME_BYTES];
-    format_name(name, row, at);
-    const struct data_options options = {.name = name,
-                                         .id = id,
-                                         .tag = handles->options.first_tag + id,
-                                         .owner = owner,
-                                         .registered = presence == REGISTERED,
-                                         .on_this_rank =
-                                             row->on_all_ranks || owner == handles->options.work->placement.rank,
-                                         .on_all_ranks = row->on_all_ranks,
-                                         .transient = row->transient,
-                                         .count = (size_t)elements_of(handles, r, at.tile),
-                                         .element_size = ELEMENT_BYTES};
-    TRY(data_create(&handles->here[handles->num_here], &options));
+    struct data *data = &handles->here[handles->num_here];
+    *data = (struct data){.bytes = (size_t)elements_of(handles, r, at.tile) * DATA_ELEMENT_BYTES,
+                          .id = id,
+                          .tag = handles->options.first_tag + id,
+                          .owner = owner,
+                          .on_all_ranks = row->on_all_ranks,
+                          .transient = row->transient};
+    format_name(data->name, row, at);
+    TRY(data_create(data, presence == REGISTERED, row->on_all_ranks || owner == handles->options.work->placement.rank));
     handles->num_here++;
     return STARPULLM_OK;
 }
@@ -450,7 +443,7 @@ status handles_describe(const struct handles *handles, int index, struct starpul
     const int within = index - row->first, part = within / row->tiles;
     const struct position at = {part / row->parts, part % row->parts, within % row->tiles};
     format_name(info->name, row, at);
-    info->bytes = elements_of(handles, r, at.tile) * ELEMENT_BYTES;
+    info->bytes = elements_of(handles, r, at.tile) * DATA_ELEMENT_BYTES;
     info->owner = owner_in(handles, r, at.instance, at.part);
     return STARPULLM_OK;
 }

@@ -49,14 +49,11 @@ const char *kernels_blas(void);
  * environment names another. */
 const char *kernels_level(void);
 
-/* What STARPULLM_SIMD names if there is no such level here, else NULL. */
-const char *kernels_missing_level(void);
+/* false: STARPULLM_SIMD names no level that is here, or STARPULLM_CACHES no sizes of caches; `sentence` says which. */
+bool kernels_check_environment(char *sentence, size_t sentence_size);
 
 /* The caches from which the blocks of matmuls follow. No bit depends on them. */
 const struct caches *kernels_caches(void);
-
-/* Whether STARPULLM_CACHES is set to something else than sizes of caches. */
-bool kernels_caches_are_refused(void);
 
 /* From now on the blocks follow from these. Not while kernels run. */
 void kernels_fit_caches(const struct caches *caches);

@@ -15,6 +15,3 @@ struct topology {
 };
 
 status topology_read(struct topology *topology);
-
-/* Where the calling thread may run, as in starpullm_thread_info. */
-void topology_thread(int32_t *first_unit, int32_t *num_units);

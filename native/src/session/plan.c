@@ -2,8 +2,7 @@
  * recorded, and its data have names and sizes alone. */
 #include <stdlib.h>
 
-#include "arguments.h"
-#include "graph/graph.h"
+#include "session/session.h"
 
 enum { SLOTS = 2 }; /* of a session with two steps in flight */
 
@@ -13,25 +12,17 @@ struct starpullm_plan {
     struct recorder *recorder;
 };
 
-static status check_number(const char *name, int64_t value, int64_t least, int64_t most)
-{
-    if (value >= least && value <= most)
-        return STARPULLM_OK;
-    return fail(STARPULLM_INVALID_ARGUMENT, "%s: found %lld, expected %lld to %lld", name, (long long)value,
-                (long long)least, (long long)most);
-}
-
 static status check_options(const struct starpullm_plan_options *o)
 {
     TRY(model_config_check(&o->config, "plan"));
-    TRY(check_number("batch_size", o->batch_size, 1, INT32_MAX));
-    TRY(check_number("seq_len", o->seq_len, 1, o->config.max_seq_len));
-    TRY(check_number("ranks", o->ranks, 1, INT32_MAX));
-    TRY(check_number("sub_batches", o->sub_batches, 1, INT32_MAX / o->ranks));
-    TRY(check_number("activation_sets", o->activation_sets, 0, o->sub_batches));
-    TRY(check_number("reduction", o->reduction, STARPULLM_REDUCTION_ORDERED, STARPULLM_REDUCTION_TREE));
-    TRY(check_number("steps", o->steps, 1, INT32_MAX));
-    TRY(check_number("workers", o->workers, 1, INT32_MAX));
+    TRY(session_check_range("batch_size", o->batch_size, 1, INT32_MAX));
+    TRY(session_check_range("seq_len", o->seq_len, 1, o->config.max_seq_len));
+    TRY(session_check_range("ranks", o->ranks, 1, INT32_MAX));
+    TRY(session_check_range("sub_batches", o->sub_batches, 1, INT32_MAX / o->ranks));
+    TRY(session_check_range("activation_sets", o->activation_sets, 0, o->sub_batches));
+    TRY(session_check_range("reduction", o->reduction, STARPULLM_REDUCTION_ORDERED, STARPULLM_REDUCTION_TREE));
+    TRY(session_check_range("steps", o->steps, 1, INT32_MAX));
+    TRY(session_check_range("workers", o->workers, 1, INT32_MAX));
     TRY(tiles_check(&o->config, o->reduction, o->weight_gradient_tiles));
     if (o->batch_size % o->sub_batches != 0)
         return fail(STARPULLM_INVALID_ARGUMENT, "sub_batches: found %lld, expected a divisor of the batch size %lld",

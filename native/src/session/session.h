@@ -34,6 +34,7 @@ struct starpullm_session {
 
 /* options.c: refuses options that this model and the running runtime can't serve. */
 status session_check_options(const struct starpullm_session_options *options, const model_config *config);
+status session_check_range(const char *name, int64_t value, int64_t least, int64_t most);
 /* A setting of AdamW other than the betas. */
 status session_check_number(const char *name, float value);
 
