@@ -27,8 +27,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--fuzz-files",
         metavar="N",
         type=int,
-        default=100_000,
-        help="how many mutated files tests/native/test_fuzzing.py reads; default 100000",
+        default=40_000,
+        help="how many mutated files tests/native/test_fuzzing.py reads; default 40000",
     )
     group = parser.getgroup("mutation", "seeded defects")
     group.addoption(

@@ -35,7 +35,7 @@ from .readers.training_state import read_training_state
 
 CONFIG = ModelConfig(max_seq_len=2, vocab_size=3, num_layers=1, num_heads=1, channels=1, padded_vocab_size=4)
 STEP = 7
-PARTS = 4
+PARTS = 2
 ACCEPTED_BY_C = 0.2
 """The part of those files that Python accepts and that a trainer is made of, to compare its tensors."""
 

@@ -74,4 +74,4 @@ void test_prune(void);
 void test_prune_at_once(void);
 void test_folder_lock(void);
 /* Kills a run of so many ranks again and again while it saves. */
-void killed(int32_t num_ranks);
+void killed(int32_t num_ranks, int kills);
