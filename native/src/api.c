@@ -1,5 +1,5 @@
-/* The exported functions about the build, the machine, libm and the kernels. Those of the runtime, of sessions, of losses
- * and of training states are in runtime/, session/, codelets/ and io/. */
+/* The exported functions about the build, the machine, libm and the kernels. Those of the runtime, of sessions, of
+ * losses and of training states are in runtime/, session/, codelets/ and io/. */
 #include <fenv.h>
 #include <float.h>
 #include <inttypes.h>
@@ -7,14 +7,14 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "arguments.h"
 #include "build_info.h"
 #include "kernels/kernels.h"
+#include "kernels/level.h"
 #include "kernels/libm.h"
-#include "kernels/peak.h"
 #include "runtime/features.h"
 #include "runtime/ranks.h"
 #include "runtime/topology.h"
+#include "status.h"
 
 enum { MAX_PEAK_SECONDS = 60 };
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "arguments.h"
+#include "status.h"
 
 struct starpullm_loss {
     atomic_int references;

@@ -1,7 +1,7 @@
 /* Model checkpoints: header, parameters into the caller's buffers, and back, one tensor of one layer at a time. */
 #pragma once
 
-#include "io/tensor_buffers.h"
+#include "io/file.h"
 
 /* Reads the header and checks it, and that the file has exactly the size that goes with it. Version 5 (bfloat16) is
  * refused, as is every version but 3. Sets config only on success. */

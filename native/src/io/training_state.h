@@ -6,7 +6,7 @@
  * are. Only one run at a time may save into a root: see folder_lock.h. */
 #pragma once
 
-#include "io/tensor_buffers.h"
+#include "io/file.h"
 
 /* The same on all ranks, but for `rank` and `num_tensors`. The members lie as in a file's header, from byte 8 on. */
 struct training_state_meta {

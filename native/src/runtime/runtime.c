@@ -6,13 +6,13 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-#include "arguments.h"
 #include "kernels/kernels.h"
 #include "runtime/check.h"
 #include "runtime/features.h"
 #include "runtime/ranks.h"
 #include "runtime/start.h"
 #include "runtime/topology.h"
+#include "status.h"
 
 static const struct runtime_layout alone = {.workers = 1, .threads_per_worker = 1, .all_workers = 1, .ranks = 1};
 

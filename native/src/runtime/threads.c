@@ -3,9 +3,9 @@
 #include <starpu.h>
 #include <stdlib.h>
 
-#include "arguments.h"
 #include "runtime/runtime.h"
 #include "runtime/team.h"
+#include "status.h"
 
 struct probe {
     int threads;

@@ -2,11 +2,11 @@
  * functions of a session are spread over these files. */
 #pragma once
 
-#include "arguments.h"
 #include "codelets/hold.h"
 #include "graph/graph.h"
 #include "instrument/instrument.h"
 #include "io/training_state.h"
+#include "status.h"
 
 struct starpullm_session {
     struct starpullm_runtime *runtime; /* NULL: not entered yet */

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "kernels/simd/microkernel.h"
-#include "kernels/simd/sizes.h"
+#include "kernels/simd/vector.h"
 
 /* q, k, v and their gradients are (T,hs) with rows 3C apart, out and dout are (T,hs) with rows C apart, the scores
  * (preatt, att and their gradients) are (T,T). */

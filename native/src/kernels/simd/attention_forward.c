@@ -16,7 +16,6 @@
 #include "kernels/simd/kernels_simd.h"
 #include "kernels/simd/packing.h"
 #include "kernels/simd/scratch.h"
-#include "kernels/simd/softmax.h"
 
 enum {
     SMALL_HEAD = 2048,   /* T * T * hs up to which packing takes longer than it saves; measured */

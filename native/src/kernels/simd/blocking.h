@@ -7,7 +7,7 @@
 
 #include "kernels/caches.h"
 #include "kernels/simd/microkernel.h"
-#include "kernels/simd/sizes.h"
+#include "kernels/simd/vector.h"
 #include "kernels/team.h"
 
 /* The block sizes of one product C (m,n) = A (m,k) * B (k,n), none of whose sizes is 0. */

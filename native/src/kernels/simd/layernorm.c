@@ -8,8 +8,7 @@
 #include <string.h>
 
 #include "kernels/simd/kernels_simd.h"
-#include "kernels/simd/sizes.h"
-#include "kernels/simd/transpose.h"
+#include "kernels/simd/vector.h"
 
 enum {
     GROUPS = 2,  /* vectors of rows */

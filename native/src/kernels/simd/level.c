@@ -1,4 +1,4 @@
-/* What this level offers to kernels/select.c; and its strict chains of kernels/peak.h. */
+/* What this level offers to kernels/select.c; and its strict chains of kernels/level.h. */
 #include "kernels/level.h"
 
 #include "kernels/simd/blocking.h"

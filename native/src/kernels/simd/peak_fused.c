@@ -1,4 +1,4 @@
-/* The fused loop of kernels/peak.h: the only file that may be compiled to instructions that multiply and add with one
+/* The fused loop of kernels/level.h: the only file that may be compiled to instructions that multiply and add with one
  * rounding. No result of the contract comes from here. */
 #include "kernels/simd/peak_loop.h"
 

@@ -1,8 +1,8 @@
-/* The loops of kernels/peak.h: as many independent chains as fit 16 registers beside two operands. A processor that
+/* The loops of kernels/level.h: as many independent chains as fit 16 registers beside two operands. A processor that
  * starts two operations in a cycle, each of which takes 3 or 4 cycles, needs 6 or 8. */
 #pragma once
 
-#include "kernels/peak.h"
+#include "kernels/level.h"
 #include "kernels/simd/vector.h"
 
 enum { PEAK_CHAINS = 14 };

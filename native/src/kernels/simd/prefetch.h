@@ -9,7 +9,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "kernels/simd/sizes.h"
 #include "kernels/simd/vector.h"
 #include "kernels/team.h"
 

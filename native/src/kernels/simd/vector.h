@@ -5,6 +5,7 @@
  * level. Lanes go across outputs, never along a sum (docs/numerics.md, Rules). */
 #pragma once
 
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -58,4 +59,22 @@ SIMD_INLINE vector vector_broadcast(const float *x)
     int32_t bits;
     memcpy(&bits, x, sizeof bits);
     return (vector)(bits - (vector_int){0});
+}
+
+/* ---- Sizes ---- */
+
+static inline size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline size_t parts_of(size_t items, size_t part)
+{
+    return (items + part - 1) / part;
+}
+
+/* The smallest multiple of grain that isn't below `items`. */
+static inline size_t rounded_up(size_t items, size_t grain)
+{
+    return parts_of(items, grain) * grain;
 }
