@@ -11,7 +11,7 @@ from starpullm.processes.progress import report_phase
 class Loss:
     """The mean loss of a submitted step, which is known when the step's tasks have run."""
 
-    def __init__(self, handle: structs.LossHandle, step: int | None = None) -> None:
+    def __init__(self, handle: structs.Handle, step: int | None = None) -> None:
         self._handle = handle
         self._step = step  # None: of no step
         self._value: np.float32 | None = None
@@ -46,7 +46,7 @@ class Loss:
 
     def _release(self) -> None:
         # Cleared before it is destroyed, so that an interrupt leaks the loss instead of destroying it twice.
-        handle, self._handle = self._handle, structs.LossHandle()
+        handle, self._handle = self._handle, structs.Handle("loss")
         if handle:
             prototypes.call("loss_destroy", handle)
 

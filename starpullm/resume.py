@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from starpullm.binding import prototypes, structs
+from starpullm.binding import prototypes
 from starpullm.files.model import ModelConfig
 
 
@@ -43,8 +43,7 @@ def training_state(path: str | os.PathLike[str]) -> TrainingState:
 
     Without a complete state, the message of the `FormatError` says what is wrong with the newest.
     """
-    info = structs.new("training_state_info")
-    prototypes.call("training_state_info", prototypes.c_string("path", path), info)
+    (info,) = prototypes.results("training_state_info", prototypes.c_string("path", path))
     same = ("step", "batches", "batch_size", "seq_len", "seed", "data_id", "ranks")
     return TrainingState(
         path=Path(os.fsdecode(info.path)),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
-import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -112,7 +110,7 @@ class Runtime(Resource):
         self.rank = self.comm.Get_rank() if self.comm else 0
         self.ranks = self.comm.Get_size() if self.comm else 1
         self.scheduler = scheduler
-        self._handle = structs.RuntimeHandle()
+        self._handle = structs.Handle("runtime")
         with failing_together(self.comm):
             library = _blas_to_open(matmul, blas_library)
             self.partition = Partition.parse(partition) if isinstance(partition, str) else partition
@@ -148,19 +146,8 @@ class Runtime(Resource):
             self._blocks.free()
 
     @property
-    def _common_blocks(self) -> CommonBlocks | None:
-        return self._blocks
-
-    def __del__(self) -> None:
-        # A runtime that is dropped without close() would keep this process from starting another one. Over ranks
-        # closing waits for the other ranks, which a rank that has failed must not do.
-        if not getattr(self, "_handle", None) or sys.is_finalizing():
-            return
-        if self.comm is None:
-            self.close()
-        else:
-            sentence = f"{self!r} was dropped, expected close() on every rank"
-            warnings.warn(sentence, ResourceWarning, stacklevel=2, source=self)
+    def _own_runtime(self) -> Runtime:
+        return self
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "running"

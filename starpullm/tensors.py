@@ -27,7 +27,7 @@ class Tensor(NamedTuple):
 class TensorTable:
     """The tensors of a session, by group and name."""
 
-    def __init__(self, session: structs.SessionHandle) -> None:
+    def __init__(self, session: structs.Handle) -> None:
         self._groups = {group: _read_group(session, number) for number, group in enumerate(GROUPS)}
 
     def of_group(self, group: str) -> dict[str, Tensor]:
@@ -44,11 +44,10 @@ class TensorTable:
         return tensors[name]
 
 
-def _read_group(session: structs.SessionHandle, group: int) -> dict[str, Tensor]:
+def _read_group(session: structs.Handle, group: int) -> dict[str, Tensor]:
     table: dict[str, Tensor] = {}
-    info = structs.new("tensor_info")
     for index in range(prototypes.call("tensor_count", group)):
-        prototypes.call("session_tensor_info", session, group, index, info)
+        (info,) = prototypes.results("session_tensor_info", session, group, index)
         shape = tuple(info.dims[: info.num_dims])
         table[prototypes.text(info.name)] = Tensor(index, bool(info.layered), int(info.instances), shape)
     return table

@@ -150,7 +150,7 @@ def read_trace(session: structs.Handle, comm: Comm | None = None) -> Trace:
     RuntimeFailureError
         If the ranks have submitted different tasks.
     """
-    num_tasks, num_accesses = prototypes.trace_size(session)
+    num_tasks, num_accesses = prototypes.results("session_trace_size", session)
     tasks, accesses = np.empty(num_tasks, structs.TRACE_TASK), np.empty(num_accesses, structs.TRACE_ACCESS)
     prototypes.call("session_trace_read", session, tasks, len(tasks), accesses, len(accesses))
     own = Trace(tasks, accesses, tuple(prototypes.names("operation_name")), read_handles(session))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import operator
 import secrets
-import sys
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +18,7 @@ from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.header import StrPath
 from starpullm.loss import Loss
 from starpullm.processes.progress import report_phase
-from starpullm.processes.ranks import CommonBlocks, check_same_options, common_call
+from starpullm.processes.ranks import check_same_options, common_call
 from starpullm.resume import model_config, training_state
 from starpullm.runtime import Runtime
 from starpullm.tensors import GROUPS, HasTensors, Tensor, TensorTable
@@ -54,6 +52,15 @@ class Instruments:
     poison: bool = False
     max_delay_us: int = 0
     delay_seed: int = 0
+
+    def options(self) -> dict[str, int]:
+        """Return them as a session's options; the flags are those of ``enum starpullm_instrument``."""
+        flags = (self.audit, self.poison, self.max_delay_us != 0)
+        return {
+            "instruments": sum(bool(flag) << bit for bit, flag in enumerate(flags)),
+            "max_delay_us": prototypes.integer("max_delay_us", self.max_delay_us, 32),
+            "delay_seed": prototypes.integer("delay_seed", self.delay_seed, 64) % 2**64,
+        }
 
 
 class Trainer(Resource, HasTensors):
@@ -135,7 +142,7 @@ class Trainer(Resource, HasTensors):
         trace: bool = False,
         instruments: Instruments | None = None,
     ) -> None:
-        self._handle = structs.SessionHandle()
+        self._handle = structs.Handle("session")
         if reduction not in REDUCTIONS:
             raise InvalidArgumentError(f'reduction: found "{reduction}", expected one of {", ".join(REDUCTIONS)}')
         if len(betas) != 2:
@@ -158,7 +165,7 @@ class Trainer(Resource, HasTensors):
             keep_activations=keep_activations,
             steps_in_flight=prototypes.integer("steps_in_flight", steps_in_flight, 32),
             trace=trace,
-            **_instrument_options(instruments or Instruments()),
+            **(instruments or Instruments()).options(),
         )
         if runtime.comm:
             check_same_options(
@@ -172,8 +179,7 @@ class Trainer(Resource, HasTensors):
         # Distinguishes the states of two runs.
         run = secrets.randbits(64)
         self._run = runtime.comm.bcast(run) if runtime.comm else run
-        config = structs.new("model_config")
-        prototypes.call("session_config", self._handle, config)
+        (config,) = prototypes.results("session_config", self._handle)
         self.config = model_config(config)
         self._last_step = 0 if resume is None else training_state(resume).step
         self._tensors = TensorTable(self._handle)
@@ -417,28 +423,16 @@ class Trainer(Resource, HasTensors):
         prototypes.call("session_trace_clear", self._handle)
 
     @property
-    def _common_blocks(self) -> CommonBlocks | None:
-        return self.runtime._common_blocks
+    def _own_runtime(self) -> Runtime:
+        return self.runtime
 
     def _destroy(self) -> None:
         # Cleared first, so that an interrupt leaks the session instead of destroying it twice.
-        handle, self._handle = self._handle, structs.SessionHandle()
+        handle, self._handle = self._handle, structs.Handle("session")
         try:
             prototypes.call("session_wait_saved", handle)
         finally:
             prototypes.call("session_destroy", handle)
-
-    def __del__(self) -> None:
-        # A trainer that is dropped without close() would keep the runtime from closing. Over ranks closing waits for
-        # the other ranks, for ever if they don't drop theirs. If __init__ wasn't completed, there may be nothing to
-        # close; at the end of the program closing is of no use.
-        if not getattr(self, "_handle", None) or sys.is_finalizing():
-            return
-        if self.runtime.comm is None:
-            self.close()
-        else:
-            sentence = f"{self!r} was dropped, expected close() on every rank"
-            warnings.warn(sentence, ResourceWarning, stacklevel=2, source=self)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
@@ -447,7 +441,7 @@ class Trainer(Resource, HasTensors):
     def _submit(
         self, function: str, inputs: ArrayLike, targets: ArrayLike, *options: object, step: int | None = None
     ) -> Loss:
-        loss = structs.LossHandle()
+        loss = structs.Handle("loss")
         tokens = self._tokens("inputs", inputs), self._tokens("targets", targets)
         self._call(function, *tokens, *options, loss.address)
         return Loss(loss, step)
@@ -480,16 +474,6 @@ class Trainer(Resource, HasTensors):
     def _read(self, group: str, tensor: Tensor, layer: int, offset: int, values: NDArray[np.float32]) -> None:
         where = (GROUPS.index(group), tensor.number, layer, offset)
         self._call("session_read_tensor", *where, values.size, values)
-
-
-def _instrument_options(instruments: Instruments) -> dict[str, int]:
-    """Return the session options of instruments; the flags are those of ``enum starpullm_instrument``."""
-    flags = (instruments.audit, instruments.poison, instruments.max_delay_us != 0)
-    return {
-        "instruments": sum(bool(flag) << bit for bit, flag in enumerate(flags)),
-        "max_delay_us": prototypes.integer("max_delay_us", instruments.max_delay_us, 32),
-        "delay_seed": prototypes.integer("delay_seed", instruments.delay_seed, 64) % 2**64,
-    }
 
 
 def _options_of_all_ranks(options: Any, checkpoint: StrPath | None, resume: StrPath | None) -> dict[str, object]:

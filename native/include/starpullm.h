@@ -5,8 +5,7 @@
  *
  * Letters: B batch, T sequence length, C channels, NH heads, L layers, V vocabulary, Vp padded vocabulary,
  * maxT the longest sequence. Arrays are dense, row-major, in the machine's own byte order. */
-#ifndef STARPULLM_H
-#define STARPULLM_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -170,8 +169,7 @@ STARPULLM_API enum starpullm_status starpullm_runtime_destroy(starpullm_runtime 
 
 struct starpullm_thread_info {
     int32_t worker, thread;        /* the thread's number in the worker */
-    int32_t first_unit, num_units; /* processing units that it is bound to: the first one's number in the operating
-                                      system, and how many; -1, 0 if unknown */
+    int32_t first_unit, num_units; /* that it is bound to: the system's number of the first; -1, 0 if unknown */
 };
 
 /* Where the partition's threads run, worker 0's first. An array of workers times threads_per_worker. */
@@ -199,8 +197,7 @@ enum starpullm_instrument {
      * those whose values the next one doesn't need. What is left of it, and what was computed from it, is a finding. On
      * one rank. */
     STARPULLM_POISON = 2,
-    /* Every task waits before its kernel, for 0 to max_delay_us microseconds that depend on delay_seed and its number.
-     */
+    /* Every task waits before its kernel, for 0 to max_delay_us microseconds by delay_seed and its number. */
     STARPULLM_DELAY = 4
 };
 
@@ -500,6 +497,4 @@ STARPULLM_API enum starpullm_status starpullm_session_findings_read(starpullm_se
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

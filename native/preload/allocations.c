@@ -5,6 +5,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -20,18 +21,12 @@
 
 /* ---- The C library's functions ---- */
 
+#define FUNCTIONS(X) \
+    X(malloc) X(calloc) X(realloc) X(memalign) X(aligned_alloc) X(posix_memalign) X(free) X(mmap) X(mremap) X(munmap)
+
 static struct {
-    void *(*malloc)(size_t);
-    void *(*calloc)(size_t, size_t);
-    void *(*realloc)(void *, size_t);
-    void *(*memalign)(size_t, size_t);
-    void *(*aligned_alloc)(size_t, size_t);
-    int (*posix_memalign)(void **, size_t, size_t);
-    void (*free)(void *);
-    void *(*mmap)(void *, size_t, int, int, int, off_t);
-    void *(*mmap64)(void *, size_t, int, int, int, off64_t);
-    void *(*mremap)(void *, size_t, size_t, int, ...);
-    int (*munmap)(void *, size_t);
+#define POINTER(name) __typeof__(name) *name;
+    FUNCTIONS(POINTER)
 } next;
 
 /* dlsym() may allocate itself; it gets memory from here, which is never freed. */
@@ -59,19 +54,8 @@ static bool resolve(void)
     if (started)
         return done;
     started = true;
-#define RESOLVE(name) *(void **)&next.name = dlsym(RTLD_NEXT, #name)
-    RESOLVE(malloc);
-    RESOLVE(calloc);
-    RESOLVE(realloc);
-    RESOLVE(memalign);
-    RESOLVE(aligned_alloc);
-    RESOLVE(posix_memalign);
-    RESOLVE(free);
-    RESOLVE(mmap);
-    RESOLVE(mmap64);
-    RESOLVE(mremap);
-    RESOLVE(munmap);
-#undef RESOLVE
+#define RESOLVE(name) *(void **)&next.name = dlsym(RTLD_NEXT, #name);
+    FUNCTIONS(RESOLVE)
     return done = true;
 }
 
@@ -299,15 +283,8 @@ EXPORTED void *mmap(void *wanted, size_t bytes, int protection, int flags, int f
     return address;
 }
 
-EXPORTED void *mmap64(void *wanted, size_t bytes, int protection, int flags, int file, off64_t offset)
-{
-    if (!resolve() || refuses(CALLER))
-        return MAP_FAILED;
-    void *address = next.mmap64(wanted, bytes, protection, flags, file, offset);
-    if (address != MAP_FAILED && !(flags & MAP_FIXED))
-        count(address, bytes, CALLER);
-    return address;
-}
+_Static_assert(sizeof(off_t) == sizeof(off64_t), "mmap64 is mmap");
+EXPORTED void *mmap64(void *, size_t, int, int, int, off64_t) __attribute__((alias("mmap")));
 
 EXPORTED void *mremap(void *address, size_t bytes, size_t new_bytes, int flags, ...)
 {

@@ -1,8 +1,7 @@
 /* Counting what a process allocates and doesn't free, by the place of the call. libstarpullm_allocations.so has to be
  * preloaded (LD_PRELOAD): it stands between all modules of the process and the C library's allocator. It can also
  * refuse an allocation. It is a library of its own, so that libstarpullm carries nothing of it. */
-#ifndef STARPULLM_ALLOCATIONS_H
-#define STARPULLM_ALLOCATIONS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -31,5 +30,3 @@ void starpullm_allocations_refuse(uint64_t caller, size_t number);
 size_t starpullm_allocations_not_reached(void);
 /* Returns the number of sites, and writes as many of them as there is room for. */
 size_t starpullm_allocations_sites(struct starpullm_allocation_site *sites, size_t room);
-
-#endif

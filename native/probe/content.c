@@ -6,6 +6,7 @@
 
 #define XXH_INLINE_ALL
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -233,57 +234,32 @@ uint64_t content_bytes(starpu_data_handle_t handle, void *interface)
     return layout_bytes(&layout);
 }
 
-// Short runs are gathered in a buffer.
-struct writing {
-    int file, error;
-    uint64_t offset;
-    size_t used;
-    char buffer[1 << 14];
-};
-
-static void write_all(struct writing *writing, const char *from, size_t bytes)
+static void copy_run(void *state, char *row, size_t bytes)
 {
-    while (bytes > 0 && writing->error == 0) {
-        ssize_t written = pwrite(writing->file, from, bytes, (off_t)writing->offset);
-        if (written <= 0) {
-            if (written == 0 || errno != EINTR)
-                writing->error = written == 0 ? ENOSPC : errno;
-            continue;
-        }
-        from += written;
-        bytes -= (size_t)written;
-        writing->offset += (uint64_t)written;
-    }
-}
-
-static void flush(struct writing *writing)
-{
-    write_all(writing, writing->buffer, writing->used);
-    writing->used = 0;
-}
-
-static void write_run(void *state, char *row, size_t bytes)
-{
-    struct writing *writing = state;
-    if (writing->used + bytes > sizeof writing->buffer)
-        flush(writing);
-    if (bytes > sizeof writing->buffer) {
-        write_all(writing, row, bytes);
-        return;
-    }
-    memcpy(writing->buffer + writing->used, row, bytes);
-    writing->used += bytes;
+    char **to = state;
+    memcpy(*to, row, bytes);
+    *to += bytes;
 }
 
 int content_write(starpu_data_handle_t handle, void *interface, int file, uint64_t offset)
 {
     struct layout layout;
-    struct writing writing = {.file = file, .offset = offset};
     if (!content_layout(starpu_data_get_interface_id(handle), interface, &layout) || layout.address == 0)
         return EINVAL;
-    content_for_each_run(&layout, write_run, &writing);
-    flush(&writing);
-    return writing.error;
+    char *copy = malloc(layout_bytes(&layout)), *end = copy;
+    if (copy == NULL)
+        return ENOMEM;
+    content_for_each_run(&layout, copy_run, &end);
+    int error = 0;
+    for (char *from = copy; from < end && error == 0;) {
+        const ssize_t written = pwrite(file, from, (size_t)(end - from), (off_t)(offset + (uint64_t)(from - copy)));
+        if (written > 0)
+            from += written;
+        else if (written == 0 || errno != EINTR)
+            error = written == 0 ? ENOSPC : errno;
+    }
+    free(copy);
+    return error;
 }
 
 static uintptr_t end_of(const struct layout *layout)

@@ -31,23 +31,6 @@ _Static_assert(sizeof(struct probe_task) == 64 && sizeof(struct probe_access) ==
 _Static_assert(sizeof(struct probe_event) == 32 && sizeof(struct probe_hash) == 32, "record sizes of the format");
 _Static_assert(sizeof(struct probe_contents) == 32, "record sizes of the format");
 
-struct stream {
-    int file;
-    char *window;
-    size_t window_bytes; // 0: there is none
-    size_t used;         // of the window
-    uint64_t start;      // of the window in the file
-    uint64_t count;
-};
-
-struct log {
-    struct probe_header *header;
-    struct stream streams[PROBE_STREAMS];
-    int header_file, stack_file, undeclared_file, bytes_file;
-    uint64_t bytes; // reserved in bytes_file
-    bool failed;
-};
-
 static int open_file(int folder, const char *name)
 {
     return openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -66,7 +49,7 @@ static char *map_window(int file, uint64_t start, size_t bytes)
     return window == MAP_FAILED ? NULL : window;
 }
 
-static bool next_window(struct stream *stream)
+static bool next_window(struct log_stream *stream)
 {
     size_t bytes = first_window;
     if (stream->window_bytes > 0) {
@@ -136,7 +119,7 @@ failed:
 
 uint64_t log_append(struct log *log, enum probe_stream number, const void *record)
 {
-    struct stream *stream = &log->streams[number];
+    struct log_stream *stream = &log->streams[number];
     size_t bytes = streams[number].bytes;
     if (log->failed)
         return stream->count;
@@ -152,21 +135,11 @@ uint64_t log_append(struct log *log, enum probe_stream number, const void *recor
     return stream->count++;
 }
 
-struct probe_header *log_header(struct log *log)
-{
-    return log->header;
-}
-
 uint64_t log_reserve(struct log *log, uint64_t bytes)
 {
     uint64_t offset = log->bytes;
     log->bytes += bytes;
     return offset;
-}
-
-int log_bytes_file(struct log *log)
-{
-    return log->bytes_file;
 }
 
 void log_fail(struct log *log, int error)
@@ -175,20 +148,10 @@ void log_fail(struct log *log, int error)
     log->header->write_error = error;
 }
 
-int log_stack_file(struct log *log)
-{
-    return log->stack_file;
-}
-
-int log_undeclared_file(struct log *log)
-{
-    return log->undeclared_file;
-}
-
 void log_close(struct log *log)
 {
     for (int i = 0; i < PROBE_STREAMS; i++) {
-        struct stream *stream = &log->streams[i];
+        struct log_stream *stream = &log->streams[i];
         if (stream->window_bytes > 0)
             munmap(stream->window, stream->window_bytes);
         // Readers go by the header's counts, so a file that can't be cut is only longer.

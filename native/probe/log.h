@@ -5,8 +5,26 @@
 #include "log_format.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 
-struct log;
+struct log_stream {
+    int file;
+    char *window;
+    size_t window_bytes; // 0: there is none
+    size_t used;         // of the window
+    uint64_t start;      // of the window in the file
+    uint64_t count;
+};
+
+// The files but those of streams are open for others to write: `stack` for a signal's handler, `undeclared` for
+// accesses that tasks haven't declared, as text, and `bytes` for contents, where log_reserve() has made room.
+struct log {
+    struct probe_header *header;
+    struct log_stream streams[PROBE_STREAMS];
+    int header_file, stack_file, undeclared_file, bytes_file;
+    uint64_t bytes; // reserved in bytes_file
+    bool failed;
+};
 
 // Makes a folder probe-PID (-2, -3, … if there is one) in `directory` and opens a log there; NULL and errno if that
 // fails.
@@ -16,21 +34,11 @@ struct log *log_open(const char *directory, const struct probe_header *first);
 // the header says so. The caller serialises calls.
 uint64_t log_append(struct log *log, enum probe_stream stream, const void *record);
 
-struct probe_header *log_header(struct log *log);
-
-// Reserves room in the file `bytes`, and returns the offset there; the caller serialises calls, and writes to
-// log_bytes_file when it likes.
+// Reserves room in the file `bytes`, and returns the offset there; the caller serialises calls.
 uint64_t log_reserve(struct log *log, uint64_t bytes);
-int log_bytes_file(struct log *log);
 
 // Says in the header that a write has failed, so that nothing is recorded any more.
 void log_fail(struct log *log, int error);
-
-// The descriptor of the file `stack`, where a signal's handler writes.
-int log_stack_file(struct log *log);
-
-// That of the file `undeclared`, of accesses that tasks haven't declared, as text.
-int log_undeclared_file(struct log *log);
 
 // Cuts the files to what was written and closes them.
 void log_close(struct log *log);

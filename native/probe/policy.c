@@ -20,7 +20,6 @@ struct context {
     pthread_mutex_t lock;
     struct ready ready;
     size_t restricted; // of the ready tasks, those that not every worker may run
-    unsigned id;
 };
 
 static const struct settings *settings;
@@ -40,7 +39,6 @@ static void init(unsigned id)
     struct context *context = calloc(1, sizeof *context);
     STARPU_ASSERT_MSG(context != NULL, "starpullm's probe: no memory");
     pthread_mutex_init(&context->lock, NULL);
-    context->id = id;
     settings = recorder_start();
     starpu_sched_ctx_set_policy_data(id, context);
 }
@@ -78,10 +76,23 @@ static int push(struct starpu_task *task)
 }
 
 struct candidate {
-    const struct context *context;
-    unsigned worker;
+    unsigned context, worker;
     unsigned rank; // how many of the context's workers come before
 };
+
+// How many of a context's workers come before one; with a task, of those that can run it.
+static unsigned workers_before(unsigned context, unsigned worker, struct starpu_task *task)
+{
+    struct starpu_worker_collection *workers = starpu_sched_ctx_get_worker_collection(context);
+    struct starpu_sched_ctx_iterator iterator;
+    unsigned before = 0;
+    workers->init_iterator(workers, &iterator);
+    while (workers->has_next(workers, &iterator)) {
+        const unsigned other = (unsigned)workers->get_next(workers, &iterator);
+        before += other < worker && (!task || starpu_worker_can_execute_task_first_impl(other, task, NULL));
+    }
+    return before;
+}
 
 // A task may run on the first `max_workers` workers that can run it, so that one worker always may.
 static bool may_run(struct starpu_task *task, const void *state)
@@ -91,31 +102,17 @@ static bool may_run(struct starpu_task *task, const void *state)
         return false;
     if (settings->max_workers == 0 || candidate->rank < settings->max_workers)
         return true;
-    if (!is_restricted(task))
-        return false;
-    struct starpu_worker_collection *workers = starpu_sched_ctx_get_worker_collection(candidate->context->id);
-    struct starpu_sched_ctx_iterator iterator;
-    unsigned earlier = 0;
-    workers->init_iterator(workers, &iterator);
-    while (workers->has_next(workers, &iterator)) {
-        unsigned worker = (unsigned)workers->get_next(workers, &iterator);
-        earlier += worker < candidate->worker && starpu_worker_can_execute_task_first_impl(worker, task, NULL);
-    }
-    return earlier < settings->max_workers;
+    return is_restricted(task) && workers_before(candidate->context, candidate->worker, task) < settings->max_workers;
 }
 
 static struct starpu_task *pop(unsigned id)
 {
     struct context *context = starpu_sched_ctx_get_policy_data(id);
-    struct candidate candidate = {context, (unsigned)starpu_worker_get_id_check(), 0};
-    struct starpu_worker_collection *workers = starpu_sched_ctx_get_worker_collection(id);
-    struct starpu_sched_ctx_iterator iterator;
+    const unsigned worker = (unsigned)starpu_worker_get_id_check();
+    const struct candidate candidate = {id, worker, workers_before(id, worker, NULL)};
+    const bool is_extra = settings->max_workers > 0 && candidate.rank >= settings->max_workers;
     struct starpu_task *task = NULL;
     unsigned implementation;
-    workers->init_iterator(workers, &iterator);
-    while (workers->has_next(workers, &iterator))
-        candidate.rank += (unsigned)workers->get_next(workers, &iterator) < candidate.worker;
-    bool is_extra = settings->max_workers > 0 && candidate.rank >= settings->max_workers;
     pthread_mutex_lock(&context->lock);
     if (!is_extra || context->restricted > 0)
         task = ready_pop(&context->ready, may_run, &candidate);

@@ -63,7 +63,7 @@ static void note_exit(int status, void *unused)
 {
     (void)unused;
     if (record_to != NULL)
-        log_header(record_to)->exit_status = status;
+        record_to->header->exit_status = status;
 }
 
 // A forked child has its parent's mapped log, which is not its own to write.
@@ -98,9 +98,9 @@ static void open_log(void)
     name_index(record_to, NULL);
     pthread_atfork(NULL, NULL, forget_log);
     on_exit(note_exit, NULL);
-    crash_watch(log_header(record_to), log_stack_file(record_to));
+    crash_watch(record_to->header, record_to->stack_file);
     if (settings.watch)
-        undeclared_start(log_header(record_to), log_undeclared_file(record_to));
+        undeclared_start(record_to->header, record_to->undeclared_file);
 }
 
 const struct settings *recorder_start(void)
@@ -121,7 +121,7 @@ void recorder_stop(void)
 {
     pthread_mutex_lock(&lock);
     if (record_to != NULL)
-        log_header(record_to)->deinit_count++;
+        record_to->header->deinit_count++;
     pthread_mutex_unlock(&lock);
 }
 
@@ -132,7 +132,7 @@ __attribute__((destructor)) static void end_log(void)
         crash_unwatch();
         if (settings.watch)
             undeclared_stop();
-        log_header(record_to)->ended = 1;
+        record_to->header->ended = 1;
         log_close(record_to);
         record_to = NULL;
     }
@@ -173,7 +173,7 @@ static void keep_contents(starpu_data_handle_t handle, void *interface, uint64_t
     struct probe_contents record = {.hash = hash, .bytes = content_bytes(handle, interface)};
     pthread_mutex_lock(&lock);
     bool is_new = record_to != NULL && record.bytes > 0 && keep_reserve(&settings, record_to, &record);
-    int file = is_new ? log_bytes_file(record_to) : -1;
+    int file = is_new ? record_to->bytes_file : -1;
     pthread_mutex_unlock(&lock);
     if (!is_new)
         return;
@@ -201,7 +201,7 @@ static void look_at_the_last(starpu_data_handle_t handle)
         struct probe_access access = {.handle = number_of(handle), .mode = STARPU_R};
         struct probe_task task = {
             .submit_ns = now_ns(),
-            .first_access = log_header(record_to)->counts[PROBE_ACCESSES],
+            .first_access = record_to->header->counts[PROBE_ACCESSES],
             .num_accesses = 1,
             .flags = PROBE_LAST | PROBE_NOWHERE,
         };
@@ -273,7 +273,7 @@ static void append_task(struct starpu_task *task, uint32_t flags)
     unsigned num_accesses = task->cl == NULL ? 0 : STARPU_TASK_GET_NBUFFERS(task);
     struct probe_task record = {
         .submit_ns = now_ns(),
-        .first_access = log_header(record_to)->counts[PROBE_ACCESSES],
+        .first_access = record_to->header->counts[PROBE_ACCESSES],
         .num_accesses = num_accesses,
         .codelet = codelet_name(record_to, task),
         .name = name_index(record_to, starpu_task_get_name(task)),
@@ -325,20 +325,20 @@ static void append_event(const struct starpu_task *task, uint32_t kind)
     int worker = starpu_worker_get_id();
     struct probe_event event = {
         .task = task_number(task),
-        .time_ns = now_ns(),
         .kind = kind,
         .worker = kind == PROBE_READY ? -1 : worker,
         .node = kind == PROBE_READY || worker < 0 ? -1 : (int32_t)starpu_worker_get_memory_node((unsigned)worker),
     };
-    log_append(record_to, PROBE_EVENTS, &event);
+    pthread_mutex_lock(&lock);
+    event.time_ns = now_ns();
+    if (record_to != NULL)
+        log_append(record_to, PROBE_EVENTS, &event);
+    pthread_mutex_unlock(&lock);
 }
 
 void recorder_ready(struct starpu_task *task)
 {
-    pthread_mutex_lock(&lock);
-    if (record_to != NULL)
-        append_event(task, PROBE_READY);
-    pthread_mutex_unlock(&lock);
+    append_event(task, PROBE_READY);
 }
 
 // Only memory of CPUs can be read from here. Contributions to a reduction and scratch memory are a worker's own.
@@ -449,10 +449,7 @@ void recorder_started(struct starpu_task *task)
     if (worker >= 0 && (settings.hash || settings.poison))
         look_before(task, starpu_worker_get_memory_node((unsigned)worker));
     crash_task(task_number(task));
-    pthread_mutex_lock(&lock);
-    if (record_to != NULL)
-        append_event(task, PROBE_START);
-    pthread_mutex_unlock(&lock);
+    append_event(task, PROBE_START);
     // StarPU's own may end without a word to the policy.
     if (settings.watch && (flags_of(task) & PROBE_INTERNAL) == 0)
         watch(task);
@@ -479,9 +476,6 @@ void recorder_ended(struct starpu_task *task)
         undeclared_end();
     if (worker >= 0 && settings.hash)
         look_after(task, starpu_worker_get_memory_node((unsigned)worker));
-    pthread_mutex_lock(&lock);
-    if (record_to != NULL)
-        append_event(task, PROBE_END);
-    pthread_mutex_unlock(&lock);
+    append_event(task, PROBE_END);
     crash_task(UINT64_MAX);
 }

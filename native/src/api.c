@@ -1,5 +1,5 @@
-/* The exported functions about the build, the machine, libm and the kernels, and thin covers of codelets/. Those of the
- * runtime, of sessions and of training states are in runtime/, session/ and io/. */
+/* The exported functions about the build, the machine, libm and the kernels. Those of the runtime, of sessions, of
+ * losses and of training states are in runtime/, session/, codelets/ and io/. */
 #include <fenv.h>
 #include <float.h>
 #include <inttypes.h>
@@ -7,15 +7,14 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "arguments.h"
 #include "build_info.h"
-#include "codelets/submit.h"
 #include "kernels/kernels.h"
+#include "kernels/level.h"
 #include "kernels/libm.h"
-#include "kernels/peak.h"
 #include "runtime/features.h"
 #include "runtime/ranks.h"
 #include "runtime/topology.h"
+#include "status.h"
 
 enum { MAX_PEAK_SECONDS = 60 };
 
@@ -208,25 +207,4 @@ const char *starpullm_float_environment(void)
 const char *starpullm_blas(void)
 {
     return kernels_blas();
-}
-
-status starpullm_loss_wait(starpullm_loss *loss, float *value)
-{
-    CHECK_POINTERS(loss, value);
-    return loss_future_wait(loss, value);
-}
-
-int starpullm_loss_ready(const starpullm_loss *loss)
-{
-    return loss && loss_future_ready(loss);
-}
-
-void starpullm_loss_destroy(starpullm_loss *loss)
-{
-    loss_future_release(loss);
-}
-
-const char *starpullm_operation_name(int32_t index)
-{
-    return operation_name(index);
 }

@@ -1,6 +1,5 @@
 /* Status codes of the C ABI and the one sentence that goes with a failure, kept per thread. */
-#ifndef STARPULLM_STATUS_H
-#define STARPULLM_STATUS_H
+#pragma once
 
 #include "starpullm.h"
 
@@ -17,7 +16,7 @@ status fail_errno(status code, int error_number, const char *format, ...) __attr
 /* Reports another thread's failure as the calling thread's: its code, errno value (0 if none) and sentence. */
 status fail_again(status code, int error_number, const char *sentence);
 
-/* Refuses a pointer that is NULL. `names` has the names of all, as in "session, inputs". */
+/* Refuses a pointer that is NULL; for CHECK_POINTERS. `names` has the names of all, as in "session, inputs". */
 status check_pointers(const char *function, const char *names, const void *const *pointers, size_t count);
 
 /* Passes a failure on to the caller. */
@@ -28,4 +27,17 @@ status check_pointers(const char *function, const char *names, const void *const
             return try_status;          \
     } while (0)
 
-#endif
+/* ---- The pointers and structs that callers of the exported functions pass ---- */
+
+#define CHECK_POINTERS(...)                                                        \
+    TRY(check_pointers(__func__, #__VA_ARGS__, (const void *const[]){__VA_ARGS__}, \
+                       sizeof((const void *const[]){__VA_ARGS__}) / sizeof(const void *)))
+
+/* A caller built against another header has a struct of another size. */
+#define CHECK_STRUCT(pointer)                                                                                \
+    do {                                                                                                     \
+        CHECK_POINTERS(pointer);                                                                             \
+        if ((pointer)->size != sizeof *(pointer))                                                            \
+            return fail(STARPULLM_INVALID_ARGUMENT, "%s: " #pointer "->size is %zu, expected %zu", __func__, \
+                        (pointer)->size, sizeof *(pointer));                                                 \
+    } while (0)

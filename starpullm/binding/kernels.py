@@ -23,14 +23,7 @@ class _AdamwOptions(ctypes.Structure):
     _fields_ = [(name, ctypes.c_float) for name in ("learning_rate", "beta1", "beta2", "eps", "weight_decay")]
 
 
-_VALUES: dict[str, Any] = {
-    "size_t": ctypes.c_size_t,
-    "int64_t": ctypes.c_int64,
-    "float": ctypes.c_float,
-    "sum_start": ctypes.c_int,
-    "team": _Team,
-}
-_DTYPES = {"float": np.dtype(np.float32), "int32_t": np.dtype(np.int32)}
+_TYPES: dict[str, Any] = structs.TYPES | {"sum_start": ctypes.c_int, "team": _Team, "adamw_options": _AdamwOptions}
 
 
 class Kernel:
@@ -45,8 +38,7 @@ class Kernel:
     """
 
     def __init__(self, level: str, name: str) -> None:
-        info = structs.new("kernel_info")
-        prototypes.call("kernel", prototypes.c_string("level", level), prototypes.c_string("kernel", name), info)
+        (info,) = prototypes.results("kernel", prototypes.c_string("level", level), prototypes.c_string("kernel", name))
         self.name, self.level = name, level
         declared = header.kernel_parameters(prototypes.text(info.parameters))
         assert declared[-1].type == "team", declared
@@ -91,19 +83,19 @@ def fit_caches(l1_cache: int, l2_cache: int) -> None:
 
 def present_caches() -> tuple[int, int]:
     """Return the bytes of the caches, first and second level, that the blocks of matmuls are for."""
-    machine = structs.new("machine_info")
-    prototypes.call("machine_info", machine)
+    (machine,) = prototypes.results("machine_info")
     return machine.l1_cache, machine.l2_cache
 
 
 def _is_array(parameter: header.Declaration) -> bool:
-    return parameter.pointers > 0 and parameter.type in _DTYPES
+    return parameter.pointers > 0 and parameter.type != "adamw_options"
 
 
 def _c_type(parameter: header.Declaration) -> Any:
     if _is_array(parameter):
         return ctypes.c_void_p
-    return ctypes.POINTER(_AdamwOptions) if parameter.type == "adamw_options" else _VALUES[parameter.type]
+    kind = _TYPES[parameter.type]
+    return ctypes.POINTER(kind) if parameter.pointers else kind
 
 
 def _to_c(parameter: header.Declaration, arguments: Mapping[str, Argument]) -> Any:
@@ -115,6 +107,6 @@ def _to_c(parameter: header.Declaration, arguments: Mapping[str, Argument]) -> A
     if not _is_array(parameter) or value is None:
         return value
     try:
-        return prototypes.address_of_array(value, parameter, _DTYPES[parameter.type])
+        return prototypes.address_of_array(value, parameter, np.dtype(_TYPES[parameter.type]))
     except TypeError as error:
         raise InvalidArgumentError(str(error)) from error

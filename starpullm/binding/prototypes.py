@@ -6,8 +6,8 @@ import ctypes
 import operator
 import os
 from collections.abc import Callable, Iterator
-from ctypes import c_char_p, c_double, c_float, c_int, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
-from functools import cache
+from ctypes import c_char_p, c_float, c_int, c_int32, c_void_p
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from starpullm.binding import header
 from starpullm.binding.library import open_library
-from starpullm.binding.structs import TYPES, Handle, LossHandle, PlanHandle, RuntimeHandle, SessionHandle, c_type
+from starpullm.binding.structs import TYPES, Handle, c_type
 from starpullm.errors import (
     FileError,
     FormatError,
@@ -37,12 +37,6 @@ _EXCEPTIONS: dict[int, type[StarpullmError]] = {
     6: OutOfMemoryError,
     7: RuntimeFailureError,
 }
-_HANDLES: dict[str, type[Handle]] = {
-    "runtime": RuntimeHandle,
-    "session": SessionHandle,
-    "loss": LossHandle,
-    "plan": PlanHandle,
-}
 
 
 class _Status(c_int):
@@ -56,10 +50,10 @@ _Converter = Callable[[object], Any] | None
 
 
 def _converter(parameter: header.Declaration) -> _Converter:
-    if parameter.pointers == 1 and parameter.type in _HANDLES:
-        return _HANDLES[parameter.type].to_c
-    if parameter.pointers != 1 or parameter.type == "char" or parameter.type not in TYPES:
+    if parameter.pointers != 1 or parameter.type == "char":
         return None
+    if parameter.type not in TYPES:
+        return partial(Handle.to_c, parameter.type)
     target = TYPES[parameter.type]
     # Made here, because NumPy turns an interrupt in there into a TypeError. Structs with a size aren't in arrays.
     dtype = None if hasattr(target, "size") else np.dtype(target)
@@ -134,6 +128,18 @@ def call(name: str, *arguments: Any) -> Any:
     return function(*converted)
 
 
+def results(name: str, *arguments: Any) -> list[Any]:
+    """Call a function whose pointers that aren't constant are to one value each, and return those values."""
+    parameters = header.functions()[name][1]
+    given = iter(arguments)
+    is_result = [parameter.output and parameter.type in TYPES for parameter in parameters]
+    values = [
+        TYPES[parameter.type]() if made else next(given) for parameter, made in zip(parameters, is_result, strict=True)
+    ]
+    call(name, *values)
+    return [getattr(value, "value", value) for value, made in zip(values, is_result, strict=True) if made]
+
+
 def _exception(code: int) -> StarpullmError:
     sentence = call("last_error").decode(errors="replace")
     kind = _EXCEPTIONS[code]
@@ -202,26 +208,24 @@ def libm_powf(base: NDArray[np.float32], exponent: NDArray[np.float32]) -> NDArr
 
 def vector_libm(function: str) -> tuple[bool, int]:
     """Return whether kernels use the vector version of a libm function, and the fingerprint of libm's own."""
-    used, fingerprint = c_int32(), c_uint64()
-    call("vector_libm", used, fingerprint, c_string("function", function))
-    return bool(used.value), fingerprint.value
+    used, fingerprint = results("vector_libm", c_string("function", function))
+    return bool(used), fingerprint
 
 
 def prove_libm(level: str, function: str, begin: int, end: int) -> tuple[int, int | None]:
     """Return how many results differ for inputs with bit patterns begin <= i < end, and the first such bit pattern."""
-    differences, first = c_uint64(), c_uint32()
-    call("prove_libm", differences, first, c_string("level", level), c_string("function", function), begin, end)
-    return differences.value, first.value if differences.value else None
+    names = c_string("level", level), c_string("function", function)
+    differences, first = results("prove_libm", *names, begin, end)
+    return differences, first if differences else None
 
 
 def peak_gflops(*, fused: bool, seconds: float) -> float:
     """Return the calling thread's peak in GFLOP/s with the SIMD level in use; 0 if fused and it has no such loop."""
-    gflops = c_double()
-    call("peak_gflops", gflops, fused, seconds)
-    return gflops.value
+    (gflops,) = results("peak_gflops", fused, seconds)
+    return float(gflops)
 
 
-def loss_value(loss: LossHandle) -> np.float32:
+def loss_value(loss: Handle) -> np.float32:
     """Wait for a loss and return it."""
     value = c_float()
     call("loss_wait", loss, value)
@@ -230,31 +234,9 @@ def loss_value(loss: LossHandle) -> np.float32:
     return bits
 
 
-def trace_size(session: Handle) -> tuple[int, int]:
-    """Return the numbers of recorded tasks and accesses."""
-    tasks, accesses = c_size_t(), c_size_t()
-    call("session_trace_size", session, tasks, accesses)
-    return tasks.value, accesses.value
-
-
-def plan_size(plan: Handle) -> tuple[int, int, int]:
-    """Return the numbers of a plan's tasks, accesses and handles."""
-    tasks, accesses, handles = c_size_t(), c_size_t(), c_size_t()
-    call("plan_size", plan, tasks, accesses, handles)
-    return tasks.value, accesses.value, handles.value
-
-
 def release(session: Handle) -> NDArray[np.int64]:
     """Release held tasks; return the dependencies between them in StarPU's graph, shape (E, 2)."""
-    count = c_size_t()
-    call("session_release", session, count)
-    edges = np.empty((count.value, 2), np.int64)
-    call("session_runtime_edges", session, edges, count.value)
+    (count,) = results("session_release", session)
+    edges = np.empty((count, 2), np.int64)
+    call("session_runtime_edges", session, edges, count)
     return edges
-
-
-def findings_size(session: Handle) -> int:
-    """Return the number of the instruments' findings."""
-    count = c_size_t()
-    call("session_findings_size", session, count)
-    return count.value

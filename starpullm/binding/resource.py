@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from starpullm.binding.structs import Handle
 
 if TYPE_CHECKING:
-    from starpullm.processes.ranks import CommonBlocks
+    from starpullm.runtime import Runtime
 
 
 class Resource(ABC):
@@ -44,18 +46,30 @@ class Resource(ABC):
             self._handle.forget()
 
     @property
-    def _common_blocks(self) -> CommonBlocks | None:
-        """The blocks that all ranks enter and leave together; None: there is one rank."""
-        return None
+    @abstractmethod
+    def _own_runtime(self) -> Runtime:
+        """The runtime that this belongs to, or is."""
 
     def __enter__(self) -> Self:
-        if self._common_blocks is not None:
-            self._common_blocks.enter()
+        if self._own_runtime._blocks is not None:
+            self._own_runtime._blocks.enter()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._common_blocks is not None:
-            self._common_blocks.leave(error)  # closing waits for the other ranks
+        if self._own_runtime._blocks is not None:
+            self._own_runtime._blocks.leave(error)  # closing waits for the other ranks
         self.close()
+
+    def __del__(self) -> None:
+        # What is dropped without close() would keep the runtime from closing, or this process from starting another.
+        # Over ranks closing waits for the other ranks, for ever if they don't drop theirs. If __init__ wasn't
+        # completed, there may be nothing to close; at the end of the program closing is of no use.
+        if not getattr(self, "_handle", None) or sys.is_finalizing():
+            return
+        if self._own_runtime.comm is None:
+            self.close()
+        else:
+            sentence = f"{self!r} was dropped, expected close() on every rank"
+            warnings.warn(sentence, ResourceWarning, stacklevel=2, source=self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import c_char_p, c_void_p
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -58,9 +58,9 @@ FINDING = np.dtype(TYPES["finding"])
 class Handle:
     """A pointer to an object of C's; it can't be passed to C after closing, or where another kind is expected."""
 
-    kind: ClassVar[str]
-
-    def __init__(self) -> None:
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        """Its type's name without the prefix ``starpullm_``."""
         self._pointer = c_void_p()
 
     def forget(self) -> None:
@@ -70,40 +70,17 @@ class Handle:
     def __bool__(self) -> bool:
         return bool(self._pointer)
 
-    @classmethod
-    def to_c(cls, handle: object) -> c_void_p:
+    @staticmethod
+    def to_c(kind: str, handle: object) -> c_void_p:
         """Return the pointer for C."""
-        if not isinstance(handle, cls):
-            raise TypeError(f"found {type(handle).__name__}, expected {cls.__name__}")
+        if not isinstance(handle, Handle) or handle._kind != kind:
+            found = handle._kind if isinstance(handle, Handle) else type(handle).__name__
+            raise TypeError(f"found {found}, expected a handle of a {kind}")
         if not handle:
-            raise StateError(f"the {cls.kind} is closed, expected one that is open")
+            raise StateError(f"the {'trainer' if kind == 'session' else kind} is closed, expected one that is open")
         return handle._pointer
 
     @property
     def address(self) -> Any:
         """The address to which C writes the pointer."""
         return ctypes.byref(self._pointer)
-
-
-class RuntimeHandle(Handle):
-    """``starpullm_runtime *``."""
-
-    kind = "runtime"
-
-
-class SessionHandle(Handle):
-    """``starpullm_session *``."""
-
-    kind = "trainer"
-
-
-class PlanHandle(Handle):
-    """``starpullm_plan *``."""
-
-    kind = "plan"
-
-
-class LossHandle(Handle):
-    """``starpullm_loss *``."""
-
-    kind = "loss"

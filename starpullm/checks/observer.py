@@ -126,7 +126,7 @@ class Observer:
             If the trainer has no instruments.
         """
         session = self._trainer._handle
-        table = np.empty(prototypes.findings_size(session), structs.FINDING)
+        table = np.empty(prototypes.results("session_findings_size", session), structs.FINDING)
         prototypes.call("session_findings_read", session, table, len(table))
         handles = read_handles(session)
         return [

@@ -82,7 +82,7 @@ def make_plan(
         **{name: prototypes.integer(name, value, 64) for name, value in sizes.items()},
         **{name: prototypes.integer(name, value, 32) for name, value in counts.items()},
     )
-    handle = structs.PlanHandle()
+    handle = structs.Handle("plan")
     prototypes.call("plan_create", options, handle.address)
     try:
         plan = _read(handle, ranks)
@@ -94,8 +94,8 @@ def make_plan(
     return plan
 
 
-def _read(handle: structs.PlanHandle, ranks: int) -> Plan:
-    num_tasks, num_accesses, num_handles = prototypes.plan_size(handle)
+def _read(handle: structs.Handle, ranks: int) -> Plan:
+    num_tasks, num_accesses, num_handles = prototypes.results("plan_size", handle)
     tasks, accesses = np.empty(num_tasks, structs.TRACE_TASK), np.empty(num_accesses, structs.TRACE_ACCESS)
     prototypes.call("plan_read", handle, tasks, len(tasks), accesses, len(accesses))
     handles, owners = [], np.empty(num_handles, np.int64)

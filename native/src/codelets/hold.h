@@ -1,7 +1,6 @@
 /* Tasks that are submitted but held back, so that StarPU can be asked for the dependencies between them: it only knows
  * the successors of tasks that haven't run. */
-#ifndef STARPULLM_HOLD_H
-#define STARPULLM_HOLD_H
+#pragma once
 
 #include "status.h"
 
@@ -28,5 +27,3 @@ status hold_edges(struct hold *hold, struct hold_edge **edges, size_t *count);
 
 /* Lets the tasks run, and destroys the hold. NULL is allowed. */
 void hold_release(struct hold *hold);
-
-#endif

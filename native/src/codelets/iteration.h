@@ -1,7 +1,6 @@
 /* One iteration (a step, an evaluation, a forward pass): counts its unfinished tasks, so that others can wait for them,
  * and keeps the first failure of a task. */
-#ifndef STARPULLM_ITERATION_H
-#define STARPULLM_ITERATION_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -42,5 +41,3 @@ void iteration_open(struct iteration *iteration, int64_t number);
 void iteration_add_task(struct iteration *iteration);
 void iteration_task_done(struct iteration *iteration); /* called once more when all tasks have been submitted */
 void iteration_wait(struct iteration *iteration);
-
-#endif

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "status.h"
+
 struct starpullm_loss {
     atomic_int references;
     pthread_mutex_t mutex;
@@ -40,11 +42,12 @@ void report_loss(const float *mean, struct starpullm_loss *loss, struct failure 
     pthread_cond_broadcast(&loss->ready_changed);
     pthread_mutex_unlock(&loss->mutex);
     pthread_mutex_unlock(&failure->mutex);
-    loss_future_release(loss);
+    starpullm_loss_destroy(loss);
 }
 
-status loss_future_wait(struct starpullm_loss *loss, float *value)
+status starpullm_loss_wait(starpullm_loss *loss, float *value)
 {
+    CHECK_POINTERS(loss, value);
     pthread_mutex_lock(&loss->mutex);
     while (!loss->ready)
         pthread_cond_wait(&loss->ready_changed, &loss->mutex);
@@ -55,9 +58,9 @@ status loss_future_wait(struct starpullm_loss *loss, float *value)
     return STARPULLM_OK;
 }
 
-bool loss_future_ready(const struct starpullm_loss *loss)
+int starpullm_loss_ready(const starpullm_loss *loss)
 {
-    return atomic_load(&loss->ready);
+    return loss && atomic_load(&loss->ready);
 }
 
 void loss_future_retain(struct starpullm_loss *loss)
@@ -65,7 +68,7 @@ void loss_future_retain(struct starpullm_loss *loss)
     atomic_fetch_add(&loss->references, 1);
 }
 
-void loss_future_release(struct starpullm_loss *loss)
+void starpullm_loss_destroy(starpullm_loss *loss)
 {
     if (!loss || atomic_fetch_sub(&loss->references, 1) > 1)
         return;

@@ -1,6 +1,5 @@
 /* What is submitted: the arguments of each operation of operations.def, and a task's place in the algorithm. */
-#ifndef STARPULLM_OPERATION_H
-#define STARPULLM_OPERATION_H
+#pragma once
 
 #include "codelets/loss_future.h"
 #include "data/data.h"
@@ -42,5 +41,3 @@ struct sum {
         operands values                   \
     };
 #include "codelets/operations.def"
-
-#endif

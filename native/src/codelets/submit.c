@@ -46,7 +46,7 @@ static struct operation operations[] = {
 #include "codelets/operations.def"
 };
 
-const char *operation_name(int index)
+const char *starpullm_operation_name(int32_t index)
 {
     return index >= 0 && index < NUM_OPERATIONS ? operations[index].name : NULL;
 }

@@ -1,7 +1,6 @@
 /* One submit_<operation>() per operation of operations.def, which inserts one task. StarPU derives the dependencies
  * from the operands' accesses and the order of submission. */
-#ifndef STARPULLM_SUBMIT_H
-#define STARPULLM_SUBMIT_H
+#pragma once
 
 #include "codelets/operation.h"
 
@@ -20,8 +19,3 @@ status submit_transfer(struct task_place place, struct data *destination, struct
 /* The reduction is a sum that starts at +0. */
 void gradient_make_reducible(struct data *gradient);
 void submit_gradient_clear(struct data *gradient);
-
-/* Name of the operation with this number in the trace; NULL past the last. */
-const char *operation_name(int index);
-
-#endif

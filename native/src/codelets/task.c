@@ -155,6 +155,6 @@ status task_create(struct task **created, const struct operation *operation, str
 
 void task_destroy(struct task *task)
 {
-    loss_future_release(loss_of(task));
+    starpullm_loss_destroy(loss_of(task));
     free(task);
 }

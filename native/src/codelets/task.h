@@ -1,7 +1,6 @@
 /* A task from its submission to its end: its argument block, its record in the trace, the messages between ranks that
  * it needs. */
-#ifndef STARPULLM_TASK_H
-#define STARPULLM_TASK_H
+#pragma once
 
 #include <starpu.h>
 
@@ -89,5 +88,3 @@ status transfers_before_task(struct starpu_task **created, struct operation *ope
 /* After it, on the same ranks: what was received before is no longer valid where the task has changed it. */
 status transfers_after_task(struct operation *operation, struct task_place place, const struct access *accesses,
                             size_t num_accesses);
-
-#endif

@@ -2,7 +2,6 @@
 #include "data/data.h"
 
 #include <starpu.h>
-#include <stdio.h>
 #include <sys/mman.h>
 
 #include "data/exchange.h"
@@ -21,22 +20,15 @@ static status allocate(struct data *data)
     return STARPULLM_OK;
 }
 
-status data_create(struct data *data, const struct data_options *options)
+status data_create(struct data *data, bool registered, bool on_this_rank)
 {
-    *data = (struct data){.bytes = options->count * options->element_size,
-                          .id = options->id,
-                          .tag = options->tag,
-                          .owner = options->owner,
-                          .on_all_ranks = options->on_all_ranks,
-                          .transient = options->transient};
-    snprintf(data->name, sizeof data->name, "%s", options->name);
-    if (!options->registered)
+    if (!registered)
         return STARPULLM_OK;
-    if (options->on_this_rank)
+    if (on_this_rank)
         TRY(allocate(data));
     starpu_data_handle_t handle;
-    starpu_vector_data_register(&handle, data->buffer ? STARPU_MAIN_RAM : -1, (uintptr_t)data->buffer, options->count,
-                                options->element_size);
+    starpu_vector_data_register(&handle, data->buffer ? STARPU_MAIN_RAM : -1, (uintptr_t)data->buffer,
+                                (uint32_t)(data->bytes / DATA_ELEMENT_BYTES), DATA_ELEMENT_BYTES);
     starpu_data_set_name(handle, data->name);
     data->handle = handle;
     exchange_register(data);

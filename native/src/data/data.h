@@ -1,6 +1,5 @@
 /* One piece of data: a buffer and StarPU's handle for it, under which the graph, the trace and the files know it. */
-#ifndef STARPULLM_DATA_H
-#define STARPULLM_DATA_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -24,21 +23,12 @@ struct data {
     struct audit *audit;        /* NULL: accesses aren't audited */
 };
 
-/* What a piece of data is created with; see struct data. */
-struct data_options {
-    const char *name;
-    int32_t id;
-    int64_t tag;
-    int owner;
-    bool registered;   /* with a handle */
-    bool on_this_rank; /* with a buffer, at first +0 */
-    bool on_all_ranks, transient;
-    size_t count, element_size;
-};
+enum { DATA_ELEMENT_BYTES = 4 }; /* of floats and tokens */
 
-/* Registers the elements with StarPU. The buffer has pages of its own, so that a memory fault belongs to one handle;
- * the rest of its last page can be read. */
-status data_create(struct data *data, const struct data_options *options);
+/* Gives the data, whose other members the caller has set, a handle if they are `registered`, and if they are to be
+ * `on_this_rank` a buffer, at first +0. It has pages of its own, so that a memory fault belongs to one handle; the rest
+ * of its last page can be read. */
+status data_create(struct data *data, bool registered, bool on_this_rank);
 
 /* Waits for the tasks that use it. */
 void data_destroy(struct data *data);
@@ -53,5 +43,3 @@ void data_release(struct data *data);
 /* The same without waiting: ready(argument) is called when the buffer may be read, by any thread, and must neither wait
  * nor fail. data_release() follows, by any thread. Not for audited data. */
 status data_when_readable(struct data *data, void (*ready)(void *argument), void *argument);
-
-#endif

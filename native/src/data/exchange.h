@@ -1,7 +1,6 @@
 /* Bringing data to ranks that no task brings it to, in builds with MPI. The ranks that have the data make the
  * same calls in the same order among their tasks. */
-#ifndef STARPULLM_EXCHANGE_H
-#define STARPULLM_EXCHANGE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -25,5 +24,3 @@ void exchange_values(float *values, int64_t count, int owner);
 
 /* Adds up the ranks' contributions to a reducible value in a binary tree; the sum is on the owner. */
 status exchange_reduce(struct data *data);
-
-#endif

@@ -13,9 +13,8 @@
 
 enum {
     ROW_PARAMETERS, /* parameters, gradients, m and v by group and parameter */
-    ROW_ACTIVATIONS = (STARPULLM_V + 1) * NUM_PARAMETERS,
-    ROW_ACTIVATION_GRADS = ROW_ACTIVATIONS + NUM_ACTIVATIONS,
-    ROW_INPUTS = ROW_ACTIVATION_GRADS + NUM_ACTIVATIONS,
+    ROW_ACTIVATIONS = STARPULLM_ACTIVATIONS * NUM_PARAMETERS, /* and their gradients, by group and activation */
+    ROW_INPUTS = ROW_ACTIVATIONS + 2 * NUM_ACTIVATIONS,
     ROW_TARGETS,
     ROW_MEAN_LOSSES,
     NUM_ROWS
@@ -26,7 +25,7 @@ enum owner { OWNED_BY_UPDATER, OWNED_BY_HOME_OF_PART, OWNED_BY_RANK_OF_SET, OWNE
 /* A tensor's handles: one for each instance, a layer or a slot, part, a sub-batch, a set or a rank,
  * and tile of rows. */
 struct row {
-    const char *group, *tensor;                /* the name: group, tensor, instance, tile, part */
+    const char *group, *tensor;                /* the name: group, tensor, instance, tile, part; group NULL: none */
     const char *instance_format, *part_format; /* NULL: the name has no such number */
     int instances, parts, tiles;
     enum owner owner;
@@ -34,8 +33,7 @@ struct row {
     bool used_on_all_ranks; /* every rank has a handle */
     bool transient;
     int64_t elements; /* of all tiles */
-    size_t element_size;
-    int first; /* id; that of instance i, part k and tile t is first + (i * parts + k) * tiles + t */
+    int first;        /* id; that of instance i, part k and tile t is first + (i * parts + k) * tiles + t */
 };
 
 struct handles {
@@ -48,9 +46,9 @@ struct handles {
 
 enum presence { ABSENT, NAMED, REGISTERED };
 
-static bool activation_shared(enum activation a)
+bool sub_batches_share_buffers(const struct workload *work)
 {
-    return a == ACT_PREATT || a == ACT_ATTPROJ || a == ACT_FCPROJ;
+    return work->activation_sets < sub_batches_of_rank(&work->placement);
 }
 
 bool handles_has_activation_grad(enum activation a)
@@ -61,147 +59,131 @@ bool handles_has_activation_grad(enum activation a)
     return !none[a];
 }
 
-bool handles_activation_kept(const struct handles *handles, enum activation a)
+bool handles_activation_kept(const struct handles *handles, enum starpullm_group group, enum activation a)
 {
-    return handles->options.keep_activations || !activation_shared(a);
-}
-
-bool handles_activation_grad_kept(const struct handles *handles, enum activation a)
-{
-    return handles->options.keep_activations || !activation_layered(a);
+    if (handles->options.keep_activations)
+        return true;
+    if (group == STARPULLM_ACTIVATION_GRADS)
+        return !activation_layered(a);
+    return a != ACT_PREATT && a != ACT_ATTPROJ && a != ACT_FCPROJ;
 }
 
 /* ---- The table ---- */
 
-static struct row parameter_row(const struct handles_options *o, enum starpullm_group group, enum parameter p)
+static struct row parameter_row(const struct workload *work, enum starpullm_group group, enum parameter p)
 {
-    static const char *const groups[] = {"params/", "grads/", "m/", "v/"};
     return (struct row){
-        .group = groups[group],
+        .group = group_names[group],
         .tensor = parameter_name(p),
         .instance_format = parameter_layered(p) ? "[%d]" : NULL,
-        .instances = parameter_instances(&o->config, p),
+        .instances = parameter_instances(&work->config, p),
         .parts = 1,
         .tiles = 1,
         .owner = OWNED_BY_UPDATER,
         .on_all_ranks = group == STARPULLM_PARAMS,
-        .elements = tensor_elements(parameter_shape(&o->config, p)),
-        .element_size = sizeof(float),
+        .elements = tensor_elements(parameter_shape(&work->config, p)),
     };
 }
 
-static struct row gradient_row(const struct handles_options *o, enum parameter p)
+/* With a part for each sub-batch, at home there; and with one for each rank. */
+static struct row of_sub_batches(const struct workload *work, struct row row)
 {
-    struct row row = parameter_row(o, STARPULLM_GRADS, p);
-    row.transient = true;
-    row.tiles = o->tiles->counts[p];
-    if (o->reduction == STARPULLM_REDUCTION_ORDERED) {
-        row.parts = o->placement->ranks;
-        row.owner = OWNED_BY_RANK_OF_PART;
-        row.part_format = row.parts > 1 ? "/rank%d" : NULL;
-    } else if (o->reduction == STARPULLM_REDUCTION_TREE) {
-        row.parts = o->placement->sub_batches;
-        row.owner = OWNED_BY_HOME_OF_PART;
-        row.part_format = row.parts > 1 ? "#%d" : NULL;
-    } else
-        row.used_on_all_ranks = true;
+    row.parts = work->placement.sub_batches;
+    row.owner = OWNED_BY_HOME_OF_PART;
+    row.part_format = "#%d";
     return row;
 }
 
-static struct row activation_row(const struct handles_options *o, const char *group, enum activation a, bool kept)
+static struct row of_ranks(const struct workload *work, struct row row)
 {
-    return (struct row){
-        .group = group,
-        .tensor = activation_name(a),
-        .instance_format = kept && activation_layered(a) ? "[%d]" : NULL,
-        .part_format = "#%d",
-        .instances = kept ? activation_instances(&o->config, a) : 1,
-        .parts = o->placement->sub_batches,
-        .tiles = 1,
-        .owner = OWNED_BY_HOME_OF_PART,
-        .transient = true,
-        .elements = tensor_elements(activation_shape(&o->config, a, o->sub_batch_size, o->seq_len)),
-        .element_size = sizeof(float),
-    };
+    row.parts = work->placement.ranks;
+    row.owner = OWNED_BY_RANK_OF_PART;
+    row.part_format = "/rank%d";
+    return row;
+}
+
+static struct row gradient_row(const struct workload *work, enum parameter p)
+{
+    struct row row = parameter_row(work, STARPULLM_GRADS, p);
+    row.transient = true;
+    row.tiles = work->tiles.counts[p];
+    row.used_on_all_ranks = work->reduction == STARPULLM_REDUCTION_REDUX;
+    if (work->reduction == STARPULLM_REDUCTION_ORDERED)
+        row = of_ranks(work, row);
+    else if (work->reduction == STARPULLM_REDUCTION_TREE)
+        row = of_sub_batches(work, row);
+    if (row.parts == 1)
+        row.part_format = NULL;
+    return row;
+}
+
+static struct row activation_row(const struct workload *work, enum starpullm_group group, enum activation a, bool kept)
+{
+    return of_sub_batches(
+        work, (struct row){
+                  .group = group_names[group],
+                  .tensor = activation_name(a),
+                  .instance_format = kept && activation_layered(a) ? "[%d]" : NULL,
+                  .instances = kept ? activation_instances(&work->config, a) : 1,
+                  .tiles = 1,
+                  .transient = true,
+                  .elements = tensor_elements(activation_shape(&work->config, a, (int64_t)work->B, (int64_t)work->T)),
+              });
 }
 
 /* Of an activation, or a gradient of one, that is in a set: if there is one for each sub-batch, it is as it was. */
-static struct row in_sets(const struct handles_options *o, struct row row)
+static struct row in_sets(const struct workload *work, struct row row)
 {
-    const int sets = o->activation_sets * o->placement->ranks;
-    if (sets == row.parts)
+    if (!sub_batches_share_buffers(work))
         return row;
-    row.parts = sets;
+    row.parts = work->activation_sets * work->placement.ranks;
     row.owner = OWNED_BY_RANK_OF_SET;
     row.part_format = "~%d";
     return row;
 }
 
-/* One buffer of 1/(B*T), B being the whole batch, for all sub-batches of a rank. */
-static struct row loss_gradient_row(const struct handles_options *o)
-{
-    struct row row = activation_row(o, "activation_grads/", ACT_LOSSES, true);
-    row.parts = o->placement->ranks;
-    row.owner = OWNED_BY_RANK_OF_PART;
-    row.part_format = "/rank%d";
-    row.transient = false;
-    return row;
-}
-
-static struct row tokens_row(const struct handles_options *o, const char *name)
+/* Of what each iteration in flight has for itself. */
+static struct row slots_row(const struct handles_options *o, const char *name, int64_t elements)
 {
     return (struct row){
-        .group = "",
-        .tensor = name,
-        .instance_format = "@%d",
-        .part_format = "#%d",
-        .instances = o->slots,
-        .parts = o->placement->sub_batches,
-        .tiles = 1,
-        .owner = OWNED_BY_HOME_OF_PART,
-        .elements = o->sub_batch_size * o->seq_len,
-        .element_size = sizeof(int32_t),
-    };
+        .tensor = name, .instance_format = "@%d", .instances = o->slots, .parts = 1, .tiles = 1, .elements = elements};
 }
 
-static struct row mean_loss_row(const struct handles_options *o)
+static int activation_number(enum starpullm_group group, enum activation a)
 {
-    return (struct row){
-        .group = "",
-        .tensor = "mean_loss",
-        .instance_format = "@%d",
-        .instances = o->slots,
-        .parts = 1,
-        .tiles = 1,
-        .owner = OWNED_BY_RANK_0,
-        .used_on_all_ranks = true,
-        .transient = true,
-        .elements = 1,
-        .element_size = sizeof(float),
-    };
+    return ROW_ACTIVATIONS + (int)(group - STARPULLM_ACTIVATIONS) * NUM_ACTIVATIONS + (int)a;
+}
+
+static void fill_rows(const struct handles *handles, struct row *rows)
+{
+    const struct workload *work = handles->options.work;
+    for (int group = STARPULLM_PARAMS; group <= STARPULLM_V; group++)
+        for (int p = 0; p < NUM_PARAMETERS; p++)
+            rows[ROW_PARAMETERS + group * NUM_PARAMETERS + p] =
+                group == STARPULLM_GRADS ? gradient_row(work, p) : parameter_row(work, group, p);
+    for (int group = STARPULLM_ACTIVATIONS; group <= STARPULLM_ACTIVATION_GRADS; group++)
+        for (int a = 0; a < NUM_ACTIVATIONS; a++)
+            if (group == STARPULLM_ACTIVATIONS || handles_has_activation_grad(a))
+                rows[activation_number(group, a)] =
+                    in_sets(work, activation_row(work, group, a, handles_activation_kept(handles, group, a)));
+    struct row *gradients = rows + activation_number(STARPULLM_ACTIVATION_GRADS, 0);
+    gradients[ACT_ENCODED] = activation_row(work, STARPULLM_ACTIVATION_GRADS, ACT_ENCODED, true);
+    /* One buffer of 1/(B*T), B being the whole batch, for all sub-batches of a rank. */
+    gradients[ACT_LOSSES] = of_ranks(work, activation_row(work, STARPULLM_ACTIVATION_GRADS, ACT_LOSSES, true));
+    gradients[ACT_LOSSES].transient = false;
+
+    const int64_t tokens = (int64_t)(work->B * work->T);
+    rows[ROW_INPUTS] = of_sub_batches(work, slots_row(&handles->options, "inputs", tokens));
+    rows[ROW_TARGETS] = of_sub_batches(work, slots_row(&handles->options, "targets", tokens));
+    rows[ROW_MEAN_LOSSES] = slots_row(&handles->options, "mean_loss", 1);
+    rows[ROW_MEAN_LOSSES].owner = OWNED_BY_RANK_0;
+    rows[ROW_MEAN_LOSSES].used_on_all_ranks = rows[ROW_MEAN_LOSSES].transient = true;
 }
 
 static status make_table(struct handles *handles)
 {
-    const struct handles_options *o = &handles->options;
     struct row *rows = handles->rows;
-    for (int group = STARPULLM_PARAMS; group <= STARPULLM_V; group++)
-        for (int p = 0; p < NUM_PARAMETERS; p++)
-            rows[ROW_PARAMETERS + group * NUM_PARAMETERS + p] =
-                group == STARPULLM_GRADS ? gradient_row(o, p) : parameter_row(o, group, p);
-    for (int a = 0; a < NUM_ACTIVATIONS; a++) {
-        rows[ROW_ACTIVATIONS + a] =
-            in_sets(o, activation_row(o, "activations/", a, handles_activation_kept(handles, a)));
-        if (handles_has_activation_grad(a))
-            rows[ROW_ACTIVATION_GRADS + a] =
-                in_sets(o, activation_row(o, "activation_grads/", a, handles_activation_grad_kept(handles, a)));
-    }
-    rows[ROW_ACTIVATION_GRADS + ACT_ENCODED] = activation_row(o, "activation_grads/", ACT_ENCODED, true);
-    rows[ROW_ACTIVATION_GRADS + ACT_LOSSES] = loss_gradient_row(o);
-    rows[ROW_INPUTS] = tokens_row(o, "inputs");
-    rows[ROW_TARGETS] = tokens_row(o, "targets");
-    rows[ROW_MEAN_LOSSES] = mean_loss_row(o);
-
+    fill_rows(handles, rows);
     int64_t count = 0;
     for (int r = 0; r < NUM_ROWS; r++) {
         rows[r].first = count <= INT32_MAX ? (int)count : 0;
@@ -217,14 +199,14 @@ static status make_table(struct handles *handles)
 
 static int owner_in(const struct handles *handles, int r, int instance, int part)
 {
-    const struct placement *placement = handles->options.placement;
+    const struct placement *placement = &handles->options.work->placement;
     switch (handles->rows[r].owner) {
     case OWNED_BY_UPDATER:
         return owner_of(placement, r % NUM_PARAMETERS, instance);
     case OWNED_BY_HOME_OF_PART:
         return home_of(placement, part);
     case OWNED_BY_RANK_OF_SET:
-        return part / handles->options.activation_sets;
+        return part / handles->options.work->activation_sets;
     case OWNED_BY_RANK_OF_PART:
         return part;
     default:
@@ -253,7 +235,7 @@ static bool reads_gradient(const struct placement *placement, int r, int instanc
 static enum presence presence_of(const struct handles *handles, int r, int instance, int part)
 {
     const struct row *row = &handles->rows[r];
-    const struct placement *placement = handles->options.placement;
+    const struct placement *placement = &handles->options.work->placement;
     const bool gradient = r / NUM_PARAMETERS == STARPULLM_GRADS;
     if (handles->options.on_paper)
         return NAMED;
@@ -274,7 +256,8 @@ struct position {
 static int64_t elements_of(const struct handles *handles, int r, int tile)
 {
     const struct row *row = &handles->rows[r];
-    return row->tiles == 1 ? row->elements : (int64_t)tile_elements(handles->options.tiles, r % NUM_PARAMETERS, tile);
+    return row->tiles == 1 ? row->elements
+                           : (int64_t)tile_elements(&handles->options.work->tiles, r % NUM_PARAMETERS, tile);
 }
 
 static void format_name(char name[DATA_NAME_BYTES], const struct row *row, struct position at)
@@ -286,7 +269,8 @@ static void format_name(char name[DATA_NAME_BYTES], const struct row *row, struc
         snprintf(of_part, sizeof of_part, row->part_format, at.part);
     if (row->tiles > 1)
         snprintf(of_tile, sizeof of_tile, "%%%d", at.tile);
-    snprintf(name, DATA_NAME_BYTES, "%s%s%s%s%s", row->group, row->tensor, in_instance, of_tile, of_part);
+    snprintf(name, DATA_NAME_BYTES, "%s%s%s%s%s%s", row->group ? row->group : "", row->group ? "/" : "", row->tensor,
+             in_instance, of_tile, of_part);
 }
 
 static int id_of(const struct row *row, struct position at)
@@ -298,19 +282,15 @@ static status create(struct handles *handles, int r, struct position at, enum pr
 {
     const struct row *row = &handles->rows[r];
     const int owner = owner_in(handles, r, at.instance, at.part), id = id_of(row, at);
-    char name[DATA_NAME_BYTES];
-    format_name(name, row, at);
-    const struct data_options options = {.name = name,
-                                         .id = id,
-                                         .tag = handles->options.first_tag + id,
-                                         .owner = owner,
-                                         .registered = presence == REGISTERED,
-                                         .on_this_rank = row->on_all_ranks || owner == handles->options.placement->rank,
-                                         .on_all_ranks = row->on_all_ranks,
-                                         .transient = row->transient,
-                                         .count = (size_t)elements_of(handles, r, at.tile),
-                                         .element_size = row->element_size};
-    TRY(data_create(&handles->here[handles->num_here], &options));
+    struct data *data = &handles->here[handles->num_here];
+    *data = (struct data){.bytes = (size_t)elements_of(handles, r, at.tile) * DATA_ELEMENT_BYTES,
+                          .id = id,
+                          .tag = handles->options.first_tag + id,
+                          .owner = owner,
+                          .on_all_ranks = row->on_all_ranks,
+                          .transient = row->transient};
+    format_name(data->name, row, at);
+    TRY(data_create(data, presence == REGISTERED, row->on_all_ranks || owner == handles->options.work->placement.rank));
     handles->num_here++;
     return STARPULLM_OK;
 }
@@ -353,9 +333,10 @@ static struct data *find(const struct handles *handles, int r, int instance, int
 
 static void fill_loss_gradient(struct handles *handles)
 {
-    const struct placement *placement = handles->options.placement;
-    const int64_t rows = handles->rows[ROW_ACTIVATION_GRADS + ACT_LOSSES].elements;
-    float *values = find(handles, ROW_ACTIVATION_GRADS + ACT_LOSSES, 0, placement->rank)->buffer;
+    const struct placement *placement = &handles->options.work->placement;
+    const int r = activation_number(STARPULLM_ACTIVATION_GRADS, ACT_LOSSES);
+    const int64_t rows = handles->rows[r].elements;
+    float *values = find(handles, r, 0, placement->rank)->buffer;
     for (int64_t n = 0; n < rows; n++)
         values[n] = 1.0f / (float)(rows * placement->sub_batches);
 }
@@ -412,11 +393,11 @@ struct data *handles_gradient(const struct handles *handles, enum parameter p, i
 /* The part of a row that a sub-batch has. */
 static int part_of(const struct handles *handles, int r, int sub_batch)
 {
-    const struct placement *placement = handles->options.placement;
-    const int home = home_of(placement, sub_batch), sets = handles->options.activation_sets;
+    const struct placement *placement = &handles->options.work->placement;
+    const int home = home_of(placement, sub_batch), sets = handles->options.work->activation_sets;
     switch (handles->rows[r].owner) {
     case OWNED_BY_RANK_OF_SET:
-        return home * sets + sub_batch % (placement->sub_batches / placement->ranks) % sets;
+        return home * sets + sub_batch % sub_batches_of_rank(placement) % sets;
     case OWNED_BY_RANK_OF_PART:
         return home;
     default:
@@ -424,18 +405,11 @@ static int part_of(const struct handles *handles, int r, int sub_batch)
     }
 }
 
-struct data *handles_activation(const struct handles *handles, enum activation a, int layer, int sub_batch)
+struct data *handles_activation(const struct handles *handles, enum starpullm_group group, enum activation a, int layer,
+                                int sub_batch)
 {
-    const int r = ROW_ACTIVATIONS + (int)a;
-    return find(handles, r, layer, part_of(handles, r, sub_batch));
-}
-
-struct data *handles_activation_grad(const struct handles *handles, enum activation a, int layer, int sub_batch)
-{
-    if (!handles_has_activation_grad(a))
-        return NULL;
-    const int r = ROW_ACTIVATION_GRADS + (int)a;
-    return find(handles, r, layer, part_of(handles, r, sub_batch));
+    const int r = activation_number(group, a);
+    return handles->rows[r].parts > 0 ? find(handles, r, layer, part_of(handles, r, sub_batch)) : NULL;
 }
 
 struct data *handles_inputs(const struct handles *handles, int slot, int sub_batch)
@@ -469,7 +443,7 @@ status handles_describe(const struct handles *handles, int index, struct starpul
     const int within = index - row->first, part = within / row->tiles;
     const struct position at = {part / row->parts, part % row->parts, within % row->tiles};
     format_name(info->name, row, at);
-    info->bytes = elements_of(handles, r, at.tile) * (int64_t)row->element_size;
+    info->bytes = elements_of(handles, r, at.tile) * DATA_ELEMENT_BYTES;
     info->owner = owner_in(handles, r, at.instance, at.part);
     return STARPULLM_OK;
 }

@@ -1,8 +1,7 @@
 /* The handles of a session: which tensors have one, and which share one. They are created once and used by every
  * iteration. A handle has the same id and the same tag on every rank, but a rank has only those that it owns and those
  * that its tasks use; the functions that look for another one return NULL. */
-#ifndef STARPULLM_HANDLES_H
-#define STARPULLM_HANDLES_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -11,18 +10,25 @@
 #include "data/tiles.h"
 #include "model/tensors.h"
 
-struct handles_options {
+/* What every iteration of a session computes, and how that is divided. */
+struct workload {
     model_config config;
-    int64_t sub_batch_size;            /* sequences in one sub-batch, B/S */
-    int64_t seq_len;                   /* T */
-    const struct placement *placement; /* of the S sub-batches of all ranks, and of the parameters; must stay */
+    size_t B, T;                /* of one sub-batch */
+    struct placement placement; /* of the sub-batches of all ranks, and of the parameters */
+    int activation_sets;        /* of each rank: buffers for the activations of so many sub-batches */
     enum starpullm_reduction reduction;
-    const struct tiles *tiles; /* of the gradients; must stay */
-    int slots;                 /* iterations in flight: each has tokens and a mean loss of its own */
-    int64_t first_tag;         /* of transfers: a handle's id is added */
-    int activation_sets;       /* of each rank: buffers for the activations of so many sub-batches */
-    bool keep_activations;     /* no activation and no activation gradient shares a buffer with another layer's */
-    bool on_paper;             /* all ranks' handles are here, as names alone: for a plan of tasks */
+    struct tiles tiles; /* of the gradients */
+};
+
+/* Whether there are fewer activation sets than sub-batches. */
+bool sub_batches_share_buffers(const struct workload *work);
+
+struct handles_options {
+    const struct workload *work; /* must stay */
+    int slots;                   /* iterations in flight: each has tokens and a mean loss of its own */
+    int64_t first_tag;           /* of transfers: a handle's id is added */
+    bool keep_activations;       /* no activation and no activation gradient shares a buffer with another layer's */
+    bool on_paper;               /* all ranks' handles are here, as names alone: for a plan of tasks */
 };
 
 struct handles;
@@ -38,19 +44,18 @@ struct data *handles_parameter(const struct handles *handles, enum starpullm_gro
  * sub-batch, with `redux` one. */
 struct data *handles_gradient(const struct handles *handles, enum parameter p, int layer, int index, int tile);
 
-/* (B/S, T, …) of one sub-batch, on its home rank; with fewer sets than sub-batches, several of them share it. */
-struct data *handles_activation(const struct handles *handles, enum activation a, int layer, int sub_batch);
+/* Of STARPULLM_ACTIVATIONS: (B/S, T, …) of one sub-batch, on its home rank; with fewer sets than sub-batches, several
+ * of them share it. Of STARPULLM_ACTIVATION_GRADS: its gradient, of the same shape; NULL for the tensors without one
+ * (means, rstds, probs). The gradient of losses is the constant 1/(B*T), with one handle for all sub-batches of a rank.
+ */
+struct data *handles_activation(const struct handles *handles, enum starpullm_group group, enum activation a, int layer,
+                                int sub_batch);
 
-/* Its gradient, of the same shape. NULL for the tensors without one (means, rstds, probs). The gradient of losses is
- * the constant 1/(B*T), with one handle for all sub-batches of a rank. */
-struct data *handles_activation_grad(const struct handles *handles, enum activation a, int layer, int sub_batch);
-
-/* Whether there is one. */
+/* Whether an activation has a gradient. */
 bool handles_has_activation_grad(enum activation a);
 
 /* Whether each layer has a buffer of its own, which holds its value until the next iteration. */
-bool handles_activation_kept(const struct handles *handles, enum activation a);
-bool handles_activation_grad_kept(const struct handles *handles, enum activation a);
+bool handles_activation_kept(const struct handles *handles, enum starpullm_group group, enum activation a);
 
 /* int32 (B/S, T) of one sub-batch, for the iteration in this slot. */
 struct data *handles_inputs(const struct handles *handles, int slot, int sub_batch);
@@ -67,5 +72,3 @@ int handles_here(const struct handles *handles);
 struct data *handles_at(const struct handles *handles, int index);
 /* Refuses an index that no handle has. */
 status handles_describe(const struct handles *handles, int index, struct starpullm_handle_info *info);
-
-#endif

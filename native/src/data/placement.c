@@ -57,14 +57,19 @@ void placement_destroy(struct placement *placement)
     placement->owners = NULL;
 }
 
+int sub_batches_of_rank(const struct placement *placement)
+{
+    return placement->sub_batches / placement->ranks;
+}
+
 int home_of(const struct placement *placement, int sub_batch)
 {
-    return sub_batch / (placement->sub_batches / placement->ranks);
+    return sub_batch / sub_batches_of_rank(placement);
 }
 
 int first_of_rank(const struct placement *placement)
 {
-    return placement->rank * (placement->sub_batches / placement->ranks);
+    return placement->rank * sub_batches_of_rank(placement);
 }
 
 int owner_of(const struct placement *placement, enum parameter p, int layer)

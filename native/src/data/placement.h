@@ -1,6 +1,5 @@
 /* Which rank has what: the home of a sub-batch and the owner of a parameter. Every rank gets the same answers. */
-#ifndef STARPULLM_PLACEMENT_H
-#define STARPULLM_PLACEMENT_H
+#pragma once
 
 #include "model/tensors.h"
 
@@ -14,6 +13,8 @@ struct placement {
 status placement_create(struct placement *placement, const model_config *config, int rank, int ranks, int sub_batches);
 void placement_destroy(struct placement *placement);
 
+int sub_batches_of_rank(const struct placement *placement);
+
 /* The rank that computes a sub-batch: rank 0 the first ones, rank 1 the next ones, and so on. */
 int home_of(const struct placement *placement, int sub_batch);
 
@@ -23,5 +24,3 @@ int first_of_rank(const struct placement *placement);
 /* The rank that holds a parameter's m and v, and updates it. Each parameter, the largest first, goes to the rank with
  * the fewest elements so far. */
 int owner_of(const struct placement *placement, enum parameter p, int layer);
-
-#endif

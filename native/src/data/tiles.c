@@ -9,24 +9,10 @@ enum { CHAIN_PART = 20 };
 /* The parameter by whose rows p is cut: the weight of a matmul. NUM_PARAMETERS: it isn't cut. */
 static enum parameter weight_of(enum parameter p)
 {
-    switch (p) {
-    case PARAM_QKVB:
-        return PARAM_QKVW;
-    case PARAM_ATTPROJB:
-        return PARAM_ATTPROJW;
-    case PARAM_FCB:
-        return PARAM_FCW;
-    case PARAM_FCPROJB:
-        return PARAM_FCPROJW;
-    case PARAM_WTE:
-    case PARAM_QKVW:
-    case PARAM_ATTPROJW:
-    case PARAM_FCW:
-    case PARAM_FCPROJW:
-        return p;
-    default:
-        return NUM_PARAMETERS;
-    }
+    for (enum matmul m = 0; m < NUM_MATMULS; m++)
+        if (matmuls[m].weight == p || matmuls[m].bias == p)
+            return matmuls[m].weight;
+    return NUM_PARAMETERS;
 }
 
 static int64_t elements_of(const model_config *config, enum parameter p)
@@ -38,23 +24,18 @@ static int64_t elements_of(const model_config *config, enum parameter p)
 static int64_t products_of_model(const model_config *config)
 {
     int64_t products = 0;
-    for (int p = 0; p < NUM_PARAMETERS; p++)
-        if (weight_of(p) == (enum parameter)p)
-            products += 3 * parameter_instances(config, p) * elements_of(config, p);
+    for (enum matmul m = 0; m < NUM_MATMULS; m++)
+        products += 3 * parameter_instances(config, matmuls[m].weight) * elements_of(config, matmuls[m].weight);
     return products;
-}
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
 }
 
 status tiles_check(const model_config *config, int32_t reduction, int32_t requested)
 {
     int64_t most = 1;
-    for (int p = 0; p < NUM_PARAMETERS; p++)
-        if (weight_of(p) == (enum parameter)p && parameter_shape(config, p).dims[0] > most)
-            most = parameter_shape(config, p).dims[0];
+    for (enum matmul m = 0; m < NUM_MATMULS; m++) {
+        const int64_t rows = parameter_shape(config, matmuls[m].weight).dims[0];
+        most = rows > most ? rows : most;
+    }
     if (requested < 0 || requested > most)
         return fail(STARPULLM_INVALID_ARGUMENT,
                     "weight_gradient_tiles: found %d, expected 0 to %lld, the rows of the longest weight", requested,
@@ -89,7 +70,7 @@ struct tiles tiles_choose(const model_config *config, enum starpullm_reduction r
         if (weight == NUM_PARAMETERS || reduction != STARPULLM_REDUCTION_ORDERED)
             continue;
         const int64_t wanted = requested > 0 ? requested : enough_tiles(config, weight, sub_batches, workers);
-        tiles.counts[p] = (int)least(wanted, tiles.rows[p]);
+        tiles.counts[p] = (int)(wanted < tiles.rows[p] ? wanted : tiles.rows[p]);
     }
     return tiles;
 }

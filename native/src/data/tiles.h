@@ -1,7 +1,6 @@
 /* How the gradients of the matmuls' weights and biases are cut by rows. Each tile is a running sum of its own, which
  * tasks and messages of its own pass on: a later sub-batch needn't wait for the whole tensor. No bit depends on it. */
-#ifndef STARPULLM_TILES_H
-#define STARPULLM_TILES_H
+#pragma once
 
 #include "model/tensors.h"
 #include "status.h"
@@ -27,5 +26,3 @@ struct tiles tiles_choose(const model_config *config, enum starpullm_reduction r
 
 struct tile tile_of(const struct tiles *tiles, enum parameter p, int tile);
 size_t tile_elements(const struct tiles *tiles, enum parameter p, int tile);
-
-#endif

@@ -11,7 +11,7 @@ static status matmul_backward(const struct layer *at, const struct matmul_tensor
 {
     const size_t N = sizes_of(at->context).N;
     const struct matmul_sizes m = matmul_sizes_of(at->context, t->weight);
-    const struct tiles *tiles = &at->context->options->tiles;
+    const struct tiles *tiles = &at->context->work->tiles;
     struct task_place place = place_of(at);
     struct data *dout = act_grad(at, t->out);
     TRY(SUBMIT(matmul_backward_input, place, .dinp = act_grad(at, t->inp), .dout = dout, .weight = param(at, t->weight),
@@ -53,24 +53,24 @@ static status block_backward(const struct layer *at)
 
     TRY(SUBMIT(residual_backward, place, .da = dresidual2, .db = act_grad(at, ACT_FCPROJ),
                .dout = act_grad(at, ACT_RESIDUAL3), .count = n.N * n.C));
-    TRY(matmul_backward(at, &matmul_fcproj));
+    TRY(matmul_backward(at, &matmuls[MATMUL_FCPROJ]));
     TRY(SUBMIT(gelu_backward, place, .dinp = act_grad(at, ACT_FCH), .dout = act_grad(at, ACT_FCH_GELU),
                .inp = act(at, ACT_FCH), .count = n.N * 4 * n.C));
-    TRY(matmul_backward(at, &matmul_fc));
+    TRY(matmul_backward(at, &matmuls[MATMUL_FC]));
     TRY(layernorm_backward(at, &layernorm_2, (struct sum){dresidual2, ACCUMULATION_CONTINUES}, act(at, ACT_RESIDUAL2)));
     TRY(SUBMIT(residual_backward, place, .da = dresidual, .db = act_grad(at, ACT_ATTPROJ), .dout = dresidual2,
                .count = n.N * n.C));
-    TRY(matmul_backward(at, &matmul_attproj));
+    TRY(matmul_backward(at, &matmuls[MATMUL_ATTPROJ]));
     TRY(SUBMIT(attention_backward, place, .dqkv = act_grad(at, ACT_QKV), .dpreatt = act_grad(at, ACT_PREATT),
                .datt = act_grad(at, ACT_ATT), .dout = act_grad(at, ACT_ATTY), .qkv = act(at, ACT_QKV),
                .att = act(at, ACT_ATT), .B = n.B, .T = n.T, .C = n.C, .NH = n.NH));
-    TRY(matmul_backward(at, &matmul_qkv));
+    TRY(matmul_backward(at, &matmuls[MATMUL_QKV]));
     return layernorm_backward(at, &layernorm_1, (struct sum){dresidual, ACCUMULATION_CONTINUES}, block_input(at));
 }
 
 status backward_pass(const struct graph_context *context, int s)
 {
-    const struct graph_options *g = context->options;
+    const struct workload *g = context->work;
     const struct sizes n = sizes_of(context);
     const int L = g->config.num_layers;
     const struct layer at = {context, s, NO_LAYER}, last = {context, s, L - 1};
@@ -78,8 +78,8 @@ status backward_pass(const struct graph_context *context, int s)
 
     TRY(SUBMIT(crossentropy_softmax_backward, place, .dlogits = act_grad(&at, ACT_LOGITS),
                .dlosses = act_grad(&at, ACT_LOSSES), .probs = act(&at, ACT_PROBS),
-               .targets = handles_targets(g->handles, context->slot, s), .N = n.N, .V = n.V, .Vp = n.Vp));
-    TRY(matmul_backward(&at, &matmul_logits));
+               .targets = handles_targets(context->handles, context->slot, s), .N = n.N, .V = n.V, .Vp = n.Vp));
+    TRY(matmul_backward(&at, &matmuls[MATMUL_LOGITS]));
     TRY(layernorm_backward(&at, &layernorm_final, (struct sum){act_grad(&last, ACT_RESIDUAL3), ACCUMULATION_STARTS},
                            act(&last, ACT_RESIDUAL3)));
     for (int l = L - 1; l >= 0; l--)
@@ -90,7 +90,7 @@ status backward_pass(const struct graph_context *context, int s)
 status encoder_backward_pass(const struct graph_context *context, int s)
 {
     const struct sizes n = sizes_of(context);
-    const struct tiles *tiles = &context->options->tiles;
+    const struct tiles *tiles = &context->work->tiles;
     const struct layer at = {context, s, NO_LAYER};
     for (int tile = 0; tile < tiles->counts[PARAM_WTE]; tile++) {
         const struct tile part = tile_of(tiles, PARAM_WTE, tile);
@@ -99,7 +99,7 @@ status encoder_backward_pass(const struct graph_context *context, int s)
         if (tile == 0) /* the task of the first tile adds to all of dwpe */
             TRY(prepare_contribution(&at, PARAM_WPE, 0, FIRST_SWEEP, &dwpe));
         TRY(SUBMIT(encoder_backward, place_of(&at), .dwte = dwte, .dwpe = dwpe, .dout = act_grad(&at, ACT_ENCODED),
-                   .tokens = handles_inputs(context->options->handles, context->slot, s), .B = n.B, .T = n.T, .C = n.C,
+                   .tokens = handles_inputs(context->handles, context->slot, s), .B = n.B, .T = n.T, .C = n.C,
                    .maxT = n.maxT, .first = part.first, .rows = part.rows));
     }
     return STARPULLM_OK;

@@ -24,35 +24,35 @@ static status block_forward(const struct layer *at)
     struct data *residual = block_input(at), *residual2 = act(at, ACT_RESIDUAL2);
 
     TRY(layernorm_forward(at, &layernorm_1, residual));
-    TRY(matmul_forward(at, &matmul_qkv));
+    TRY(matmul_forward(at, &matmuls[MATMUL_QKV]));
     TRY(SUBMIT(attention_forward, place, .out = act(at, ACT_ATTY), .preatt = act(at, ACT_PREATT),
                .att = act(at, ACT_ATT), .qkv = act(at, ACT_QKV), .B = n.B, .T = n.T, .C = n.C, .NH = n.NH));
-    TRY(matmul_forward(at, &matmul_attproj));
+    TRY(matmul_forward(at, &matmuls[MATMUL_ATTPROJ]));
     TRY(SUBMIT(residual_forward, place, .out = residual2, .a = residual, .b = act(at, ACT_ATTPROJ),
                .count = n.N * n.C));
     TRY(layernorm_forward(at, &layernorm_2, residual2));
-    TRY(matmul_forward(at, &matmul_fc));
+    TRY(matmul_forward(at, &matmuls[MATMUL_FC]));
     TRY(SUBMIT(gelu_forward, place, .out = act(at, ACT_FCH_GELU), .inp = act(at, ACT_FCH), .count = n.N * 4 * n.C));
-    TRY(matmul_forward(at, &matmul_fcproj));
+    TRY(matmul_forward(at, &matmuls[MATMUL_FCPROJ]));
     return SUBMIT(residual_forward, place, .out = act(at, ACT_RESIDUAL3), .a = residual2, .b = act(at, ACT_FCPROJ),
                   .count = n.N * n.C);
 }
 
 status forward_pass(const struct graph_context *context, int s)
 {
-    const struct graph_options *g = context->options;
+    const struct workload *g = context->work;
     const struct sizes n = sizes_of(context);
     const int L = g->config.num_layers;
     const struct layer at = {context, s, NO_LAYER}, last = {context, s, L - 1};
     const struct task_place place = place_of(&at);
 
     TRY(SUBMIT(encoder_forward, place, .out = act(&at, ACT_ENCODED),
-               .tokens = handles_inputs(g->handles, context->slot, s), .wte = param(&at, PARAM_WTE),
+               .tokens = handles_inputs(context->handles, context->slot, s), .wte = param(&at, PARAM_WTE),
                .wpe = param(&at, PARAM_WPE), .B = n.B, .T = n.T, .C = n.C));
     for (int l = 0; l < L; l++)
         TRY(block_forward(&(struct layer){context, s, l}));
     TRY(layernorm_forward(&at, &layernorm_final, act(&last, ACT_RESIDUAL3)));
-    TRY(matmul_forward(&at, &matmul_logits));
+    TRY(matmul_forward(&at, &matmuls[MATMUL_LOGITS]));
     return SUBMIT(softmax_forward, place, .probs = act(&at, ACT_PROBS), .logits = act(&at, ACT_LOGITS), .N = n.N,
                   .V = n.V, .Vp = n.Vp);
 }
@@ -60,15 +60,15 @@ status forward_pass(const struct graph_context *context, int s)
 /* The mean loss is one ordered sum over the whole batch: each sub-batch continues it, the last divides it. */
 status loss_pass(const struct graph_context *context, int s)
 {
-    const struct graph_options *g = context->options;
+    const struct workload *g = context->work;
     const struct sizes n = sizes_of(context);
     const struct layer at = {context, s, NO_LAYER};
     struct data *losses = act(&at, ACT_LOSSES);
-    const struct sum mean = {handles_mean_loss(g->handles, context->slot),
+    const struct sum mean = {handles_mean_loss(context->handles, context->slot),
                              s == 0 ? ACCUMULATION_STARTS : ACCUMULATION_CONTINUES};
-    const float divisor = s == g->sub_batches - 1 ? (float)(n.N * (size_t)g->sub_batches) : 0.0f;
+    const float divisor = s == g->placement.sub_batches - 1 ? (float)(n.N * (size_t)g->placement.sub_batches) : 0.0f;
 
     TRY(SUBMIT(crossentropy_forward, place_of(&at), .losses = losses, .probs = act(&at, ACT_PROBS),
-               .targets = handles_targets(g->handles, context->slot, s), .N = n.N, .Vp = n.Vp));
+               .targets = handles_targets(context->handles, context->slot, s), .N = n.N, .Vp = n.Vp));
     return SUBMIT(mean_loss, place_of(&at), .mean = mean, .losses = losses, .N = n.N, .divisor = divisor);
 }

@@ -1,22 +1,9 @@
 /* The training step as a sequential task flow: the operations of forward, loss, backward, reduction and update,
  * submitted in the algorithm's order. What each is, and when it may run, is up to codelets/. */
-#ifndef STARPULLM_GRAPH_H
-#define STARPULLM_GRAPH_H
+#pragma once
 
 #include "codelets/submit.h"
 #include "data/handles.h"
-
-/* What all iterations of a session have in common. */
-struct graph_options {
-    const struct handles *handles;
-    model_config config;
-    size_t B, T;         /* of one sub-batch */
-    int sub_batches;     /* of all ranks */
-    int activation_sets; /* of each rank */
-    const struct placement *placement;
-    enum starpullm_reduction reduction;
-    struct tiles tiles; /* of the gradients */
-};
 
 /* The update at the end of a step. */
 struct update {
@@ -26,7 +13,8 @@ struct update {
 
 /* One iteration: a step, an evaluation, or a forward pass alone. */
 struct graph_context {
-    const struct graph_options *options;
+    const struct workload *work;
+    const struct handles *handles;
     struct iteration *iteration; /* counts its tasks */
     int slot;                    /* which tokens and which mean loss it uses: see handles.h */
 };
@@ -89,18 +77,12 @@ struct sizes {
 };
 struct sizes sizes_of(const struct graph_context *context);
 
-/* The layernorms and the matmuls: their tensors. A matmul's sizes are its weight's (OC,C); that of the logits has no
- * bias, which is NUM_PARAMETERS. */
+/* The layernorms' tensors. */
 struct layernorm_tensors {
     enum activation out, mean, rstd;
     enum parameter weight, bias;
 };
 extern const struct layernorm_tensors layernorm_1, layernorm_2, layernorm_final;
-struct matmul_tensors {
-    enum activation out, inp;
-    enum parameter weight, bias;
-};
-extern const struct matmul_tensors matmul_qkv, matmul_attproj, matmul_fc, matmul_fcproj, matmul_logits;
 struct matmul_sizes {
     size_t C, OC;
 };
@@ -119,6 +101,4 @@ status prepare_contribution(const struct layer *at, enum parameter p, int tile, 
 /* Makes one gradient of all contributions to a tile. */
 status reduce_gradient(const struct graph_context *context, enum parameter p, int l, int tile);
 /* Where the tile of the gradient of the whole batch then is. */
-struct data *gradient_of_batch(const struct graph_options *graph, enum parameter p, int l, int tile);
-
-#endif
+struct data *gradient_of_batch(const struct graph_context *context, enum parameter p, int l, int tile);

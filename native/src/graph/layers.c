@@ -5,12 +5,6 @@ const struct layernorm_tensors layernorm_1 = {ACT_LN1, ACT_LN1_MEAN, ACT_LN1_RST
 const struct layernorm_tensors layernorm_2 = {ACT_LN2, ACT_LN2_MEAN, ACT_LN2_RSTD, PARAM_LN2W, PARAM_LN2B};
 const struct layernorm_tensors layernorm_final = {ACT_LNF, ACT_LNF_MEAN, ACT_LNF_RSTD, PARAM_LNFW, PARAM_LNFB};
 
-const struct matmul_tensors matmul_qkv = {ACT_QKV, ACT_LN1, PARAM_QKVW, PARAM_QKVB};
-const struct matmul_tensors matmul_attproj = {ACT_ATTPROJ, ACT_ATTY, PARAM_ATTPROJW, PARAM_ATTPROJB};
-const struct matmul_tensors matmul_fc = {ACT_FCH, ACT_LN2, PARAM_FCW, PARAM_FCB};
-const struct matmul_tensors matmul_fcproj = {ACT_FCPROJ, ACT_FCH_GELU, PARAM_FCPROJW, PARAM_FCPROJB};
-const struct matmul_tensors matmul_logits = {ACT_LOGITS, ACT_LNF, PARAM_WTE, NUM_PARAMETERS};
-
 int instance(int l)
 {
     return l == NO_LAYER ? 0 : l;
@@ -23,7 +17,7 @@ status for_each_parameter(const struct graph_context *context,
 {
     TRY(visit(context, PARAM_WTE, NO_LAYER, argument));
     TRY(visit(context, PARAM_WPE, NO_LAYER, argument));
-    for (int l = 0; l < context->options->config.num_layers; l++)
+    for (int l = 0; l < context->work->config.num_layers; l++)
         for (int p = 0; p < NUM_PARAMETERS; p++)
             if (parameter_layered(p))
                 TRY(visit(context, p, l, argument));
@@ -33,18 +27,18 @@ status for_each_parameter(const struct graph_context *context,
 
 struct data *param(const struct layer *at, enum parameter p)
 {
-    const struct handles *handles = at->context->options->handles;
+    const struct handles *handles = at->context->handles;
     return p == NUM_PARAMETERS ? NULL : handles_parameter(handles, STARPULLM_PARAMS, p, instance(at->l));
 }
 
 struct data *act(const struct layer *at, enum activation a)
 {
-    return handles_activation(at->context->options->handles, a, instance(at->l), at->s);
+    return handles_activation(at->context->handles, STARPULLM_ACTIVATIONS, a, instance(at->l), at->s);
 }
 
 struct data *act_grad(const struct layer *at, enum activation a)
 {
-    return handles_activation_grad(at->context->options->handles, a, instance(at->l), at->s);
+    return handles_activation(at->context->handles, STARPULLM_ACTIVATION_GRADS, a, instance(at->l), at->s);
 }
 
 struct data *block_input(const struct layer *block)
@@ -61,7 +55,7 @@ struct data *block_input_grad(const struct layer *block)
 
 struct task_place place_of(const struct layer *at)
 {
-    const int home = home_of(at->context->options->placement, at->s);
+    const int home = home_of(&at->context->work->placement, at->s);
     return (struct task_place){at->context->iteration, at->s, at->l, home, PRIORITY_DEFAULT};
 }
 
@@ -72,7 +66,7 @@ struct task_place place_on_rank(const struct graph_context *context, int rank, i
 
 struct sizes sizes_of(const struct graph_context *context)
 {
-    const struct graph_options *g = context->options;
+    const struct workload *g = context->work;
     return (struct sizes){
         .B = g->B,
         .T = g->T,
@@ -87,6 +81,6 @@ struct sizes sizes_of(const struct graph_context *context)
 
 struct matmul_sizes matmul_sizes_of(const struct graph_context *context, enum parameter weight)
 {
-    const struct tensor_shape shape = parameter_shape(&context->options->config, weight);
+    const struct tensor_shape shape = parameter_shape(&context->work->config, weight);
     return (struct matmul_sizes){.C = (size_t)shape.dims[1], .OC = (size_t)shape.dims[0]};
 }

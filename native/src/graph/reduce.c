@@ -6,13 +6,13 @@
 
 static struct data *gradient(const struct graph_context *context, enum parameter p, int l, int index, int tile)
 {
-    return handles_gradient(context->options->handles, p, instance(l), index, tile);
+    return handles_gradient(context->handles, p, instance(l), index, tile);
 }
 
 /* Whether a task concerns these two ranks alone, and so not this one, which then only counts it. */
 static bool skip_of_others(const struct graph_context *context, int rank, int other)
 {
-    const int own = context->options->placement->rank;
+    const int own = context->work->placement.rank;
     if (context->iteration->on_paper || own == rank || own == other)
         return false;
     recorder_skip(context->iteration->recorder);
@@ -31,8 +31,8 @@ static status move_sum(const struct graph_context *context, enum parameter p, in
 static status continue_sum(const struct layer *at, enum parameter p, int tile, enum sweep sweep,
                            struct sum *contribution)
 {
-    const struct placement *placement = at->context->options->placement;
-    const int S = at->context->options->sub_batches, home = home_of(placement, at->s);
+    const struct placement *placement = &at->context->work->placement;
+    const int S = at->context->work->placement.sub_batches, home = home_of(placement, at->s);
     const bool first = sweep == FIRST_SWEEP && at->s == 0;
     if (!first)
         TRY(move_sum(at->context, p, at->l, tile, home_of(placement, (at->s + S - 1) % S), home));
@@ -44,7 +44,7 @@ static status continue_sum(const struct layer *at, enum parameter p, int tile, e
 status prepare_contribution(const struct layer *at, enum parameter p, int tile, enum sweep sweep,
                             struct sum *contribution)
 {
-    switch (at->context->options->reduction) {
+    switch (at->context->work->reduction) {
     case STARPULLM_REDUCTION_ORDERED:
         return continue_sum(at, p, tile, sweep, contribution);
     case STARPULLM_REDUCTION_TREE:
@@ -54,7 +54,7 @@ status prepare_contribution(const struct layer *at, enum parameter p, int tile, 
     default:
         *contribution = (struct sum){gradient(at->context, p, at->l, 0, tile), ACCUMULATION_REDUCES};
         /* The last step's value is no contribution to this step's. */
-        if (sweep == FIRST_SWEEP && at->s == first_of_rank(at->context->options->placement))
+        if (sweep == FIRST_SWEEP && at->s == first_of_rank(&at->context->work->placement))
             submit_gradient_clear(contribution->data);
         return STARPULLM_OK;
     }
@@ -62,11 +62,11 @@ status prepare_contribution(const struct layer *at, enum parameter p, int tile, 
 
 static status add_tree(const struct graph_context *context, enum parameter p, int l, int tile)
 {
-    const struct graph_options *g = context->options;
+    const struct workload *g = context->work;
     const size_t count = tile_elements(&g->tiles, p, tile);
-    for (int stride = 1; stride < g->sub_batches; stride *= 2)
-        for (int s = 0; s + stride < g->sub_batches; s += 2 * stride) {
-            if (skip_of_others(context, home_of(g->placement, s), home_of(g->placement, s + stride)))
+    for (int stride = 1; stride < g->placement.sub_batches; stride *= 2)
+        for (int s = 0; s + stride < g->placement.sub_batches; s += 2 * stride) {
+            if (skip_of_others(context, home_of(&g->placement, s), home_of(&g->placement, s + stride)))
                 continue;
             struct data *term = gradient(context, p, l, s + stride, tile);
             TRY(SUBMIT(gradient_add, place_of(&(struct layer){context, s, l}), .sum = gradient(context, p, l, s, tile),
@@ -78,11 +78,11 @@ static status add_tree(const struct graph_context *context, enum parameter p, in
 
 status reduce_gradient(const struct graph_context *context, enum parameter p, int l, int tile)
 {
-    const struct graph_options *g = context->options;
+    const struct workload *g = context->work;
     switch (g->reduction) {
     case STARPULLM_REDUCTION_ORDERED:
-        return move_sum(context, p, l, tile, home_of(g->placement, g->sub_batches - 1),
-                        owner_of(g->placement, p, instance(l)));
+        return move_sum(context, p, l, tile, home_of(&g->placement, g->placement.sub_batches - 1),
+                        owner_of(&g->placement, p, instance(l)));
     case STARPULLM_REDUCTION_TREE:
         return add_tree(context, p, l, tile);
     default:
@@ -90,9 +90,9 @@ status reduce_gradient(const struct graph_context *context, enum parameter p, in
     }
 }
 
-struct data *gradient_of_batch(const struct graph_options *graph, enum parameter p, int l, int tile)
+struct data *gradient_of_batch(const struct graph_context *context, enum parameter p, int l, int tile)
 {
-    const bool ordered = graph->reduction == STARPULLM_REDUCTION_ORDERED;
-    const int index = ordered ? owner_of(graph->placement, p, instance(l)) : 0;
-    return handles_gradient(graph->handles, p, instance(l), index, tile);
+    const bool ordered = context->work->reduction == STARPULLM_REDUCTION_ORDERED;
+    const int index = ordered ? owner_of(&context->work->placement, p, instance(l)) : 0;
+    return gradient(context, p, l, index, tile);
 }

@@ -9,18 +9,18 @@ static status reduce_and_update_tensor(const struct graph_context *context, enum
                                        const void *argument)
 {
     const struct update *update = argument;
-    const struct graph_options *g = context->options;
-    struct task_place place = place_on_rank(context, owner_of(g->placement, p, instance(l)), l);
+    const struct workload *g = context->work;
+    struct task_place place = place_on_rank(context, owner_of(&g->placement, p, instance(l)), l);
     place.priority = PRIORITY_AT_ONCE;
     size_t first = 0;
     for (int tile = 0; tile < g->tiles.counts[p]; tile++) {
         TRY(reduce_gradient(context, p, l, tile));
-        struct data *grads = gradient_of_batch(g, p, l, tile);
+        struct data *grads = gradient_of_batch(context, p, l, tile);
         const size_t count = tile_elements(&g->tiles, p, tile);
-        TRY(SUBMIT(adamw_update, place, .params = handles_parameter(g->handles, STARPULLM_PARAMS, p, instance(l)),
-                   .m = handles_parameter(g->handles, STARPULLM_M, p, instance(l)),
-                   .v = handles_parameter(g->handles, STARPULLM_V, p, instance(l)), .grads = grads, .first = first,
-                   .count = count, .adamw = update->adamw, .step = update->number));
+        TRY(SUBMIT(adamw_update, place, .params = handles_parameter(context->handles, STARPULLM_PARAMS, p, instance(l)),
+                   .m = handles_parameter(context->handles, STARPULLM_M, p, instance(l)),
+                   .v = handles_parameter(context->handles, STARPULLM_V, p, instance(l)), .grads = grads,
+                   .first = first, .count = count, .adamw = update->adamw, .step = update->number));
         exchange_drop(grads);
         first += count;
     }

@@ -3,8 +3,7 @@
  *
  * A page stays open until its task has ended. So the audit sees the first access to each page and, if that was a read,
  * the first write. It needs one task at a time: one worker of one thread. */
-#ifndef STARPULLM_AUDIT_H
-#define STARPULLM_AUDIT_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -43,5 +42,3 @@ void audit_outside(struct audit *audit, audit_report *report, void *argument);
  * NULL is allowed, and does nothing. */
 void audit_open(struct audit *audit, int32_t handle);
 void audit_close(struct audit *audit, int32_t handle);
-
-#endif

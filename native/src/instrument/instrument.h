@@ -1,7 +1,6 @@
 /* Instruments that watch a session's run, or disturb it, for checks: the access audit, poisoned memory, random delays.
  */
-#ifndef STARPULLM_INSTRUMENT_H
-#define STARPULLM_INSTRUMENT_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -52,5 +51,3 @@ struct starpullm_instrument_counts instrument_counts(const struct instrument *in
 status instrument_findings(struct instrument *instrument, size_t *count);
 void instrument_copy(const struct instrument *instrument, struct starpullm_finding *findings);
 void instrument_clear(struct instrument *instrument);
-
-#endif

@@ -1,6 +1,5 @@
 /* Filling memory with a signalling NaN, and finding what is left of it. */
-#ifndef STARPULLM_POISON_H
-#define STARPULLM_POISON_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -16,5 +15,3 @@ struct poison_found {
     int64_t spread, first_spread;
 };
 struct poison_found poison_find(const void *memory, size_t bytes);
-
-#endif

@@ -1,8 +1,7 @@
 /* Model checkpoints: header, parameters into the caller's buffers, and back, one tensor of one layer at a time. */
-#ifndef STARPULLM_CHECKPOINT_H
-#define STARPULLM_CHECKPOINT_H
+#pragma once
 
-#include "io/tensor_buffers.h"
+#include "io/file.h"
 
 /* Reads the header and checks it, and that the file has exactly the size that goes with it. Version 5 (bfloat16) is
  * refused, as is every version but 3. Sets config only on success. */
@@ -17,5 +16,3 @@ status checkpoint_write(const char *path, const model_config *config, const stru
 
 /* Refuses a file with another model; headers have its sizes from byte 8 on. `whose` says where `expected` is from. */
 status check_same_model(const char *path, const model_config *found, const model_config *expected, const char *whose);
-
-#endif

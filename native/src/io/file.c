@@ -109,15 +109,14 @@ uint32_t checksum_of(const float *values, int64_t elements)
 
 static status check_values(const struct input_file *file, const struct stored_tensor *tensor, const float *values)
 {
-    static const char *const groups[] = {"params", "grads", "m", "v"};
     const uint32_t found = checksum_of(values, tensor->elements);
     if (!tensor->checksum || found == *tensor->checksum)
         return STARPULLM_OK;
     return fail(STARPULLM_INVALID_FILE,
                 "%s: byte %" PRId64 ": %s of %s[%d] have the checksum 0x%08" PRIx32 ", expected 0x%08" PRIx32
                 ": values or checksum are damaged",
-                file->path, tensor->position, groups[tensor->group], parameter_name(tensor->parameter), tensor->layer,
-                found, *tensor->checksum);
+                file->path, tensor->position, group_names[tensor->group], parameter_name(tensor->parameter),
+                tensor->layer, found, *tensor->checksum);
 }
 
 status input_read_tensor(const struct input_file *file, const struct stored_tensor *tensor,

@@ -3,14 +3,13 @@
  *
  * Sentences begin with the path as the caller gave it. What the system refuses is STARPULLM_FILE_ERROR with its errno;
  * a content that isn't what the format says, a path that is no regular file included, is STARPULLM_INVALID_FILE. */
-#ifndef STARPULLM_FILE_H
-#define STARPULLM_FILE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "io/tensor_buffers.h"
+#include "model/tensors.h"
 
 enum { FILE_HEADER_INTS = 256, FILE_HEADER_BYTES = 4 * FILE_HEADER_INTS };
 
@@ -47,6 +46,15 @@ status input_read_header(const struct input_file *file, enum file_format format,
 
 /* Refuses any other size; the sentence says with `consequence_of` what the expected size follows from. */
 status input_check_size(const struct input_file *file, int64_t expected, const char *consequence_of);
+
+/* Where a file's tensors are read to or written from: buffers of the caller's, without a copy in between. A tensor has
+ * one buffer per layer, in the shape of parameter_shape(); one buffer is held at a time, in the file's order. */
+struct tensor_buffers {
+    void *context;
+    status (*acquire)(void *context, enum starpullm_group group, enum parameter p, int layer,
+                      float **values); /* NULL: not wanted, skipped and not released */
+    void (*release)(void *context, enum starpullm_group group, enum parameter p, int layer); /* also after a failure */
+};
 
 /* One layer's tensor in a file. */
 struct stored_tensor {
@@ -101,5 +109,3 @@ void stamp_header(enum file_format format, int32_t header[FILE_HEADER_INTS]);
 
 /* fsync of a folder; 0 also where the file system doesn't know that, -1 with errno on failure. */
 int sync_folder(int descriptor);
-
-#endif

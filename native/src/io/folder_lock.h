@@ -4,8 +4,7 @@
  * The file .lock in the folder names the run. Each rank holds a lock of the kernel's on that file, which ends with the
  * process, so a dead run never blocks a new one; the file itself stays, and means nothing without a process that holds
  * it. Where the file system has no locks, folders aren't protected. */
-#ifndef STARPULLM_FOLDER_LOCK_H
-#define STARPULLM_FOLDER_LOCK_H
+#pragma once
 
 #include <stdint.h>
 
@@ -21,5 +20,3 @@ status folder_lock_take(struct folder_lock **locks, const char *path, uint64_t r
 
 /* Leaves an empty list. */
 void folder_lock_release_all(struct folder_lock **locks);
-
-#endif

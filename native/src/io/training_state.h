@@ -4,10 +4,9 @@
  * there, under a temporary name until it is whole and on the disk. The state is complete when the files of all ranks
  * are there, so no rank waits for another. A save that is killed at any moment leaves the complete states that there
  * are. Only one run at a time may save into a root: see folder_lock.h. */
-#ifndef STARPULLM_TRAINING_STATE_H
-#define STARPULLM_TRAINING_STATE_H
+#pragma once
 
-#include "io/tensor_buffers.h"
+#include "io/file.h"
 
 /* The same on all ranks, but for `rank` and `num_tensors`. The members lie as in a file's header, from byte 8 on. */
 struct training_state_meta {
@@ -112,5 +111,3 @@ void training_state_close(struct training_state *state);
  */
 status training_state_read(struct training_state *state, const model_config *expected,
                            const struct tensor_buffers *buffers);
-
-#endif

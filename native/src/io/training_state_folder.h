@@ -1,8 +1,7 @@
 /* The folders of training states: <root>/step-<k> with the files of the ranks, which writing, reading and pruning
  * share.
  */
-#ifndef STARPULLM_TRAINING_STATE_FOLDER_H
-#define STARPULLM_TRAINING_STATE_FOLDER_H
+#pragma once
 
 #include <dirent.h>
 #include <inttypes.h>
@@ -48,5 +47,3 @@ status state_complete_ranks(int folder, const char *path, int32_t *num_ranks, in
 /* Removes the files and temporary files of states, but those of `kept_ranks` ranks; 0: all. Whatever else is there
  * stays. */
 status state_remove_files(int folder, const char *path, int32_t kept_ranks);
-
-#endif

@@ -3,8 +3,7 @@
  * A file is a header of 256 int32, a table with an entry for each of its tensors, their checksums, the tensors' values,
  * and an end. Header, values and end begin on multiples of STATE_BLOCK bytes. The structs here have the bytes of the
  * file. */
-#ifndef STARPULLM_TRAINING_STATE_FORMAT_H
-#define STARPULLM_TRAINING_STATE_FORMAT_H
+#pragma once
 
 #include <inttypes.h>
 
@@ -66,5 +65,3 @@ status state_compare(const char *path, const struct training_state_meta *found,
 
 /* The step that a folder's name has; -1 if it isn't exactly such a name. */
 int64_t state_step_of(const char *name);
-
-#endif

@@ -1,8 +1,8 @@
 /* Finds, checks and reads training states. */
-#include "arguments.h"
 #include "io/checkpoint.h"
 #include "io/training_state_folder.h"
 #include "io/training_state_format.h"
+#include "status.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,8 +1,7 @@
 /* What the compiler has to guarantee so that a kernel has the bits of docs/numerics.md; a build in which it doesn't is
  * an error. That multiplication and addition aren't fused can't be seen here: native/CMakeLists.txt says
  * -ffp-contract=off, and test_kernels.c would find it. */
-#ifndef STARPULLM_ARITHMETIC_H
-#define STARPULLM_ARITHMETIC_H
+#pragma once
 
 #include <float.h>
 
@@ -22,6 +21,4 @@ _Static_assert(DBL_MANT_DIG == 53 && DBL_MAX_EXP == 1024, "double is binary64");
 #error "GCC 12 or later, or Clang"
 #elif !__has_builtin(__builtin_shufflevector)
 #error "GCC 12 or later, or Clang: there is no __builtin_shufflevector"
-#endif
-
 #endif

@@ -1,6 +1,5 @@
 /* This machine's caches, from which simd/blocking.c derives its blocks. No bit depends on them. */
-#ifndef STARPULLM_CACHES_H
-#define STARPULLM_CACHES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -16,5 +15,3 @@ struct caches {
  * it. l3_is_slow follows from the processor's maker, as measured (docs/performance.md, "Prefetching"); it is false for
  * an unknown processor. */
 bool caches_read(struct caches *caches);
-
-#endif

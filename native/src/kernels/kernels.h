@@ -9,8 +9,7 @@
  * All threads of a team call a kernel at the same time, with the same arguments except for the thread's own number.
  * Each output element is computed whole by one of them (kernels/team.h), so that the bits don't depend on how many
  * there are. A kernel doesn't wait for the team's other threads and needs nothing of what they compute. */
-#ifndef STARPULLM_KERNELS_H
-#define STARPULLM_KERNELS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -50,14 +49,11 @@ const char *kernels_blas(void);
  * environment names another. */
 const char *kernels_level(void);
 
-/* What STARPULLM_SIMD names if there is no such level here, else NULL. */
-const char *kernels_missing_level(void);
+/* false: STARPULLM_SIMD names no level that is here, or STARPULLM_CACHES no sizes of caches; `sentence` says which. */
+bool kernels_check_environment(char *sentence, size_t sentence_size);
 
 /* The caches from which the blocks of matmuls follow. No bit depends on them. */
 const struct caches *kernels_caches(void);
-
-/* Whether STARPULLM_CACHES is set to something else than sizes of caches. */
-bool kernels_caches_are_refused(void);
 
 /* From now on the blocks follow from these. Not while kernels run. */
 void kernels_fit_caches(const struct caches *caches);
@@ -67,5 +63,3 @@ const char *kernels_level_name(size_t index);
 
 /* The kernels of a level; NULL if there is no such level here. */
 const struct kernels *kernels_of_level(const char *name);
-
-#endif

@@ -1,6 +1,5 @@
 /* The platform's libm: which of its functions have the bits of the vector functions in kernels/simd/math.h. */
-#ifndef STARPULLM_LIBM_H
-#define STARPULLM_LIBM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -30,5 +29,3 @@ uint64_t libm_fingerprint(enum libm_function function);
  * whatever their payloads. Returns how many differ and sets *first (if any does) to the first one's bit pattern. */
 uint64_t libm_count_differences(uint32_t *first, enum libm_function function, libm_map *vector, uint64_t begin,
                                 uint64_t end);
-
-#endif

@@ -1,5 +1,5 @@
 /* The measurement of what a core can do at most. */
-#include "kernels/peak.h"
+#include "kernels/level.h"
 
 #include <time.h>
 

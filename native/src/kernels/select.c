@@ -100,12 +100,6 @@ const struct caches *kernels_caches(void)
     return &caches;
 }
 
-bool kernels_caches_are_refused(void)
-{
-    pthread_once(&once, choose);
-    return caches_refused;
-}
-
 void kernels_fit_caches(const struct caches *other)
 {
     pthread_once(&once, choose);
@@ -113,10 +107,23 @@ void kernels_fit_caches(const struct caches *other)
     fit_caches();
 }
 
-const char *kernels_missing_level(void)
+bool kernels_check_environment(char *sentence, size_t sentence_size)
 {
     pthread_once(&once, choose);
-    return *requested && strcmp(requested, chosen->name) != 0 ? requested : NULL;
+    if (*requested && strcmp(requested, chosen->name) != 0) {
+        char names[64] = "";
+        for (size_t i = 0, used = 0; i < num_levels; i++)
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", levels[i].name);
+        snprintf(sentence, sentence_size, "STARPULLM_SIMD: found \"%s\", expected one of %s on this machine", requested,
+                 names);
+        return false;
+    }
+    if (caches_refused)
+        snprintf(sentence, sentence_size,
+                 "STARPULLM_CACHES: found \"%s\", expected the sizes of the first- and second-level caches, such as "
+                 "32K,1M",
+                 getenv("STARPULLM_CACHES"));
+    return !caches_refused;
 }
 
 const struct kernels *kernels(void)

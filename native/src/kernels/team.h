@@ -1,6 +1,5 @@
 /* The threads that run one kernel together, and which outputs each of them computes. */
-#ifndef STARPULLM_TEAM_H
-#define STARPULLM_TEAM_H
+#pragma once
 
 #include <stddef.h>
 
@@ -31,5 +30,3 @@ static inline struct share team_share(struct team team, size_t items, size_t gra
     const size_t begin = first * grain, end = (first + each + (index < more)) * grain;
     return (struct share){begin < items ? begin : items, end < items ? end : items};
 }
-
-#endif

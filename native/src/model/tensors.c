@@ -7,6 +7,16 @@
 const char *const model_size_names[MODEL_SIZES] = {"max_seq_len", "vocab_size", "num_layers",
                                                    "num_heads",   "channels",   "padded_vocab_size"};
 
+const char *const group_names[STARPULLM_NUM_GROUPS] = {"params", "grads", "m", "v", "activations", "activation_grads"};
+
+const struct matmul_tensors matmuls[NUM_MATMULS] = {
+    [MATMUL_QKV] = {ACT_QKV, ACT_LN1, PARAM_QKVW, PARAM_QKVB},
+    [MATMUL_ATTPROJ] = {ACT_ATTPROJ, ACT_ATTY, PARAM_ATTPROJW, PARAM_ATTPROJB},
+    [MATMUL_FC] = {ACT_FCH, ACT_LN2, PARAM_FCW, PARAM_FCB},
+    [MATMUL_FCPROJ] = {ACT_FCPROJ, ACT_FCH_GELU, PARAM_FCPROJW, PARAM_FCPROJB},
+    [MATMUL_LOGITS] = {ACT_LOGITS, ACT_LNF, PARAM_WTE, NUM_PARAMETERS},
+};
+
 /* The sizes that shapes are made of. */
 enum letter { END, B, T, C, C_3, C_4, NH, VP, MAX_T };
 

@@ -3,8 +3,7 @@
  *
  * Size letters, here and everywhere: B batch, T sequence length, C channels, NH heads, L layers, V vocabulary,
  * Vp padded vocabulary, maxT the longest sequence the position table has. */
-#ifndef STARPULLM_TENSORS_H
-#define STARPULLM_TENSORS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -71,6 +70,17 @@ enum activation {
     NUM_ACTIVATIONS
 };
 
+/* The names of enum starpullm_group. */
+extern const char *const group_names[STARPULLM_NUM_GROUPS];
+
+/* The matmuls and their tensors; the weight (OC,C) has their sizes. That of the logits has no bias: NUM_PARAMETERS. */
+enum matmul { MATMUL_QKV, MATMUL_ATTPROJ, MATMUL_FC, MATMUL_FCPROJ, MATMUL_LOGITS, NUM_MATMULS };
+struct matmul_tensors {
+    enum activation out, inp;
+    enum parameter weight, bias;
+};
+extern const struct matmul_tensors matmuls[NUM_MATMULS];
+
 enum { TENSOR_MAX_DIMS = 4 };
 
 struct tensor_shape {
@@ -105,5 +115,3 @@ int64_t parameter_offset(const model_config *config, enum parameter p, int layer
 
 /* Refuses positive B, T whose activations' byte counts leave 64 bits. */
 status activations_check(const model_config *config, int64_t B, int64_t T);
-
-#endif

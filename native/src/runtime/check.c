@@ -1,41 +1,24 @@
 /* Refusals of a scheduler, a partition or a SIMD level, before StarPU is started: it would abort, or wait for ever. */
 #include "runtime/check.h"
 
-#include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/kernels.h"
 #include "runtime/features.h"
 #include "runtime/team.h"
 
-/* "a, b, c" */
-static void join_names(char *names, size_t bytes, const char *(*name_of)(size_t index))
-{
-    size_t used = 0;
-    const char *name;
-    names[0] = '\0';
-    for (size_t i = 0; (name = name_of(i)) && used < bytes; i++)
-        used += (size_t)snprintf(names + used, bytes - used, "%s%s", i ? ", " : "", name);
-}
-
-static bool is_among(const char *name, const char *(*name_of)(size_t index))
-{
-    size_t i = 0;
-    while (name_of(i) && strcmp(name_of(i), name) != 0)
-        i++;
-    return name_of(i) != NULL;
-}
-
 static status check_scheduler(const char *scheduler)
 {
     if (!scheduler)
         return fail(STARPULLM_INVALID_ARGUMENT, "scheduler: none was given, expected one of StarPU's names");
-    if (is_among(scheduler, starpullm_scheduler_name))
-        return STARPULLM_OK;
-    char names[1024];
-    join_names(names, sizeof names, starpullm_scheduler_name);
+    char names[1024] = "";
+    const char *name;
+    for (size_t i = 0, used = 0; (name = starpullm_scheduler_name(i)) && used < sizeof names; i++) {
+        if (strcmp(name, scheduler) == 0)
+            return STARPULLM_OK;
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", name);
+    }
     return fail(STARPULLM_INVALID_ARGUMENT, "scheduler: \"%s\" is unknown to StarPU %s, expected one of %s", scheduler,
                 runtime_starpu_version(), names);
 }
@@ -90,31 +73,11 @@ static status check_partition(const struct starpullm_runtime_options *options, c
     return STARPULLM_OK;
 }
 
-static status check_simd_level(void)
-{
-    const char *missing = kernels_missing_level();
-    if (!missing)
-        return STARPULLM_OK;
-    char names[256];
-    join_names(names, sizeof names, kernels_level_name);
-    return fail(STARPULLM_INVALID_ARGUMENT, "STARPULLM_SIMD: found \"%s\", expected one of %s on this machine", missing,
-                names);
-}
-
-static status check_caches(void)
-{
-    if (!kernels_caches_are_refused())
-        return STARPULLM_OK;
-    return fail(
-        STARPULLM_INVALID_ARGUMENT,
-        "STARPULLM_CACHES: found \"%s\", expected the sizes of the first- and second-level caches, such as 32K,1M",
-        getenv("STARPULLM_CACHES"));
-}
-
 status check_runtime_options(const struct starpullm_runtime_options *options, const struct topology *topology)
 {
     TRY(check_scheduler(options->scheduler));
-    TRY(check_simd_level());
-    TRY(check_caches());
+    char sentence[512];
+    if (!kernels_check_environment(sentence, sizeof sentence))
+        return fail(STARPULLM_INVALID_ARGUMENT, "%s", sentence);
     return check_partition(options, topology);
 }

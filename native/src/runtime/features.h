@@ -1,6 +1,5 @@
 /* What the StarPU at hand has: its version, and what it was built for. */
-#ifndef STARPULLM_FEATURES_H
-#define STARPULLM_FEATURES_H
+#pragma once
 
 #include "status.h"
 
@@ -16,5 +15,3 @@ struct runtime_features runtime_features(void);
 /* Divides the machine's workers into `count` workers of several threads; NULL if StarPU can't. */
 struct starpu_parallel_worker_config *parallel_workers_start(int count);
 void parallel_workers_stop(struct starpu_parallel_worker_config *workers); /* NULL is allowed */
-
-#endif

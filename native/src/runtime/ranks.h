@@ -1,7 +1,6 @@
 /* The processes (ranks) that run one task graph together. They are opened before StarPU is started; their transfers are
  * started after it. */
-#ifndef STARPULLM_RANKS_H
-#define STARPULLM_RANKS_H
+#pragma once
 
 #include "status.h"
 
@@ -34,5 +33,3 @@ int64_t ranks_max_tag(void);
 status ranks_start(void);
 /* Collective: waits for the other ranks. */
 void ranks_stop(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* The MPI communicator of the ranks, for files that are in builds with MPI only. */
-#ifndef STARPULLM_RANKS_MPI_H
-#define STARPULLM_RANKS_MPI_H
+#pragma once
 
 #include <starpu_mpi.h>
 
@@ -12,5 +11,3 @@ MPI_Comm ranks_communicator(void);
 /* Waits for a request, asleep: a rank that waits inside MPI keeps a core busy, which other ranks and StarPU-MPI's
  * thread need where there are more of them than cores. */
 void ranks_wait(MPI_Request *request);
-
-#endif

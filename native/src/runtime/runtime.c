@@ -6,14 +6,13 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-#include "arguments.h"
 #include "kernels/kernels.h"
 #include "runtime/check.h"
-#include "runtime/environment.h"
 #include "runtime/features.h"
 #include "runtime/ranks.h"
-#include "runtime/start_lock.h"
+#include "runtime/start.h"
 #include "runtime/topology.h"
+#include "status.h"
 
 static const struct runtime_layout alone = {.workers = 1, .threads_per_worker = 1, .all_workers = 1, .ranks = 1};
 
@@ -79,9 +78,7 @@ static status start_starpu(const struct starpullm_runtime_options *options, cons
     static char silent[] = "STARPU_SILENT=1", no_mpi_bind[] = "STARPU_MPI_NOBIND=1",
                 no_bind[] = "STARPU_WORKERS_NOBIND=1";
     TRY(environment_extend(options->scheduler, (char *const[]){silent, no_mpi_bind, no_bind}, unbound ? 3 : 2));
-    const struct start_lock lock = start_lock();
-    int error = starpu_init(&conf);
-    start_unlock(lock);
+    const int error = start_in_turn(&conf);
     if (error)
         return fail(STARPULLM_RUNTIME_FAILURE, "StarPU %s could not be started (error %d)", runtime_starpu_version(),
                     error);

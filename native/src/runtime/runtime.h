@@ -1,6 +1,5 @@
 /* StarPU, started and stopped: one runtime in a process, with its partition, its scheduler and its ranks. */
-#ifndef STARPULLM_RUNTIME_H
-#define STARPULLM_RUNTIME_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -23,5 +22,3 @@ struct runtime_layout {
     bool blas;        /* matmuls aren't strict */
 };
 const struct runtime_layout *runtime_layout(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* Running one function in all threads of a worker. */
-#ifndef STARPULLM_RUNTIME_TEAM_H
-#define STARPULLM_RUNTIME_TEAM_H
+#pragma once
 
 #include "kernels/team.h"
 
@@ -11,5 +10,3 @@ int team_run(int threads, void (*function)(void *argument, struct team team), vo
 
 /* Whether OpenMP binds threads itself (OMP_PROC_BIND). */
 int team_binds_threads(void);
-
-#endif

@@ -1,11 +1,11 @@
 /* Where each thread of each worker runs: a task asks the thread itself. */
+#include <sched.h>
 #include <starpu.h>
 #include <stdlib.h>
 
-#include "arguments.h"
 #include "runtime/runtime.h"
 #include "runtime/team.h"
-#include "runtime/topology.h"
+#include "status.h"
 
 struct probe {
     int threads;
@@ -15,8 +15,13 @@ struct probe {
 static void probe_thread(void *argument, struct team team)
 {
     const struct probe *probe = argument;
-    if (team.index < probe->threads)
-        topology_thread(&probe->info[team.index].first_unit, &probe->info[team.index].num_units);
+    cpu_set_t set; /* of the real machine: a synthetic topology's threads aren't bound */
+    if (team.index >= probe->threads || sched_getaffinity(0, sizeof set, &set))
+        return;
+    probe->info[team.index].num_units = CPU_COUNT(&set);
+    for (int unit = CPU_SETSIZE - 1; unit >= 0; unit--)
+        if (CPU_ISSET(unit, &set))
+            probe->info[team.index].first_unit = unit;
 }
 
 static void probe_worker(void *buffers[], void *argument)

@@ -2,7 +2,6 @@
 #include "runtime/topology.h"
 
 #include <hwloc.h>
-#include <sched.h>
 #include <stdio.h>
 
 /* The cores of which the process may use a processing unit. */
@@ -43,15 +42,4 @@ status topology_read(struct topology *topology)
     snprintf(topology->processor, sizeof topology->processor, "%s", model ? model : "");
     hwloc_topology_destroy(hwloc);
     return STARPULLM_OK;
-}
-
-void topology_thread(int32_t *first_unit, int32_t *num_units)
-{
-    cpu_set_t set; /* of the real machine: a synthetic topology's threads aren't bound */
-    if (sched_getaffinity(0, sizeof set, &set))
-        return;
-    *num_units = CPU_COUNT(&set);
-    for (int unit = CPU_SETSIZE - 1; unit >= 0; unit--)
-        if (CPU_ISSET(unit, &set))
-            *first_unit = unit;
 }

@@ -1,6 +1,5 @@
 /* The machine as hwloc describes it (HWLOC_SYNTHETIC included). */
-#ifndef STARPULLM_TOPOLOGY_H
-#define STARPULLM_TOPOLOGY_H
+#pragma once
 
 #include "status.h"
 
@@ -16,8 +15,3 @@ struct topology {
 };
 
 status topology_read(struct topology *topology);
-
-/* Where the calling thread may run, as in starpullm_thread_info. */
-void topology_thread(int32_t *first_unit, int32_t *num_units);
-
-#endif

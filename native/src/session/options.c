@@ -7,6 +7,14 @@
 
 enum { MAX_DELAY_US = 1000000, MAX_STEPS_IN_FLIGHT = 1024 };
 
+status session_check_range(const char *name, int64_t value, int64_t least, int64_t most)
+{
+    if (value >= least && value <= most)
+        return STARPULLM_OK;
+    return fail(STARPULLM_INVALID_ARGUMENT, "%s: found %lld, expected %lld to %lld", name, (long long)value,
+                (long long)least, (long long)most);
+}
+
 status session_check_number(const char *name, float value)
 {
     if (isfinite(value) && value >= 0.0f)
@@ -27,9 +35,7 @@ static status check_instruments(const struct starpullm_session_options *o)
     if (o->instruments & ~all)
         return fail(STARPULLM_INVALID_ARGUMENT, "instruments: found %d, expected a sum of %d, %d and %d",
                     o->instruments, STARPULLM_AUDIT, STARPULLM_POISON, STARPULLM_DELAY);
-    if (o->max_delay_us < 0 || o->max_delay_us > MAX_DELAY_US)
-        return fail(STARPULLM_INVALID_ARGUMENT, "max_delay_us: found %d, expected 0 to %d", o->max_delay_us,
-                    MAX_DELAY_US);
+    TRY(session_check_range("max_delay_us", o->max_delay_us, 0, MAX_DELAY_US));
     if (o->instruments && !o->trace)
         return fail(STARPULLM_INVALID_ARGUMENT, "instruments: found no trace, expected one: findings name its tasks");
     const struct runtime_layout *layout = runtime_layout();
@@ -106,9 +112,7 @@ status session_check_options(const struct starpullm_session_options *o, const mo
         return fail(STARPULLM_INVALID_ARGUMENT, "reduction: found %d, expected %d (ordered), %d (tree) or %d (redux)",
                     o->reduction, STARPULLM_REDUCTION_ORDERED, STARPULLM_REDUCTION_TREE, STARPULLM_REDUCTION_REDUX);
     TRY(tiles_check(config, o->reduction, o->weight_gradient_tiles));
-    if (o->steps_in_flight < 1 || o->steps_in_flight > MAX_STEPS_IN_FLIGHT)
-        return fail(STARPULLM_INVALID_ARGUMENT, "steps_in_flight: found %d, expected 1 to %d", o->steps_in_flight,
-                    MAX_STEPS_IN_FLIGHT);
+    TRY(session_check_range("steps_in_flight", o->steps_in_flight, 1, MAX_STEPS_IN_FLIGHT));
     TRY(check_instruments(o));
     TRY(session_check_number("learning_rate", o->learning_rate));
     TRY(check_beta("beta1", o->beta1));

@@ -2,37 +2,27 @@
  * recorded, and its data have names and sizes alone. */
 #include <stdlib.h>
 
-#include "arguments.h"
-#include "graph/graph.h"
+#include "session/session.h"
 
 enum { SLOTS = 2 }; /* of a session with two steps in flight */
 
 struct starpullm_plan {
-    struct graph_options graph;
-    struct placement placement;
+    struct workload work;
     struct handles *handles;
     struct recorder *recorder;
 };
 
-static status check_number(const char *name, int64_t value, int64_t least, int64_t most)
-{
-    if (value >= least && value <= most)
-        return STARPULLM_OK;
-    return fail(STARPULLM_INVALID_ARGUMENT, "%s: found %lld, expected %lld to %lld", name, (long long)value,
-                (long long)least, (long long)most);
-}
-
 static status check_options(const struct starpullm_plan_options *o)
 {
     TRY(model_config_check(&o->config, "plan"));
-    TRY(check_number("batch_size", o->batch_size, 1, INT32_MAX));
-    TRY(check_number("seq_len", o->seq_len, 1, o->config.max_seq_len));
-    TRY(check_number("ranks", o->ranks, 1, INT32_MAX));
-    TRY(check_number("sub_batches", o->sub_batches, 1, INT32_MAX / o->ranks));
-    TRY(check_number("activation_sets", o->activation_sets, 0, o->sub_batches));
-    TRY(check_number("reduction", o->reduction, STARPULLM_REDUCTION_ORDERED, STARPULLM_REDUCTION_TREE));
-    TRY(check_number("steps", o->steps, 1, INT32_MAX));
-    TRY(check_number("workers", o->workers, 1, INT32_MAX));
+    TRY(session_check_range("batch_size", o->batch_size, 1, INT32_MAX));
+    TRY(session_check_range("seq_len", o->seq_len, 1, o->config.max_seq_len));
+    TRY(session_check_range("ranks", o->ranks, 1, INT32_MAX));
+    TRY(session_check_range("sub_batches", o->sub_batches, 1, INT32_MAX / o->ranks));
+    TRY(session_check_range("activation_sets", o->activation_sets, 0, o->sub_batches));
+    TRY(session_check_range("reduction", o->reduction, STARPULLM_REDUCTION_ORDERED, STARPULLM_REDUCTION_TREE));
+    TRY(session_check_range("steps", o->steps, 1, INT32_MAX));
+    TRY(session_check_range("workers", o->workers, 1, INT32_MAX));
     TRY(tiles_check(&o->config, o->reduction, o->weight_gradient_tiles));
     if (o->batch_size % o->sub_batches != 0)
         return fail(STARPULLM_INVALID_ARGUMENT, "sub_batches: found %lld, expected a divisor of the batch size %lld",
@@ -49,7 +39,7 @@ static status add_steps(const struct starpullm_plan *plan, int steps)
     iteration.on_paper = true;
     for (int step = 0; step < steps && code == STARPULLM_OK; step++) {
         iteration.number = step;
-        code = graph_add_step(&(struct graph_context){&plan->graph, &iteration, step % SLOTS}, NULL,
+        code = graph_add_step(&(struct graph_context){&plan->work, plan->handles, &iteration, step % SLOTS}, NULL,
                               &(struct update){step + 1, adamw});
     }
     iteration_destroy(&iteration);
@@ -58,31 +48,18 @@ static status add_steps(const struct starpullm_plan *plan, int steps)
 
 static status write_plan(struct starpullm_plan *plan, const struct starpullm_plan_options *o)
 {
-    struct graph_options *graph = &plan->graph;
-    *graph = (struct graph_options){.config = o->config,
-                                    .B = (size_t)(o->batch_size / o->sub_batches),
-                                    .T = (size_t)o->seq_len,
-                                    .sub_batches = (int)o->sub_batches * o->ranks,
-                                    .activation_sets = (int)(o->activation_sets ? o->activation_sets : o->sub_batches),
-                                    .placement = &plan->placement,
-                                    .reduction = (enum starpullm_reduction)o->reduction};
-    graph->tiles = tiles_choose(&o->config, graph->reduction, graph->sub_batches, (int64_t)o->workers * o->ranks,
-                                o->weight_gradient_tiles);
-    const struct handles_options handles_options = {
-        .config = o->config,
-        .sub_batch_size = (int64_t)graph->B,
-        .seq_len = o->seq_len,
-        .placement = &plan->placement,
-        .reduction = graph->reduction,
-        .tiles = &graph->tiles,
-        .slots = SLOTS,
-        .activation_sets = graph->activation_sets,
-        .keep_activations = o->keep_activations != 0,
-        .on_paper = true,
-    };
-    TRY(placement_create(&plan->placement, &o->config, 0, o->ranks, graph->sub_batches));
+    struct workload *work = &plan->work;
+    const int sub_batches = (int)o->sub_batches * o->ranks;
+    *work = (struct workload){.config = o->config,
+                              .B = (size_t)(o->batch_size / o->sub_batches),
+                              .T = (size_t)o->seq_len,
+                              .activation_sets = (int)(o->activation_sets ? o->activation_sets : o->sub_batches),
+                              .reduction = (enum starpullm_reduction)o->reduction};
+    work->tiles = tiles_choose(&o->config, work->reduction, sub_batches, (int64_t)o->workers * o->ranks,
+                               o->weight_gradient_tiles);
+    TRY(placement_create(&work->placement, &o->config, 0, o->ranks, sub_batches));
+    const struct handles_options handles_options = {work, SLOTS, 0, o->keep_activations != 0, .on_paper = true};
     TRY(handles_create(&handles_options, &plan->handles));
-    graph->handles = plan->handles;
     TRY(recorder_create(&plan->recorder));
     return add_steps(plan, o->steps);
 }
@@ -109,7 +86,7 @@ void starpullm_plan_destroy(starpullm_plan *plan)
         return;
     recorder_destroy(plan->recorder);
     handles_destroy(plan->handles);
-    placement_destroy(&plan->placement);
+    placement_destroy(&plan->work.placement);
     free(plan);
 }
 

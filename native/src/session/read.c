@@ -27,7 +27,7 @@ status starpullm_session_tensor_info(const starpullm_session *session, int32_t g
         return fail(STARPULLM_INVALID_ARGUMENT, "group: found %d, expected 0 to %d", group, STARPULLM_NUM_GROUPS - 1);
     if (index < 0 || index >= count)
         return fail(STARPULLM_INVALID_ARGUMENT, "tensor: found number %d, expected 0 to %d", index, count - 1);
-    const model_config *config = &session->graph.config;
+    const model_config *config = &session->work.config;
     struct tensor_shape shape;
     if (is_parameter_group(group)) {
         info->name = parameter_name(index);
@@ -38,8 +38,8 @@ status starpullm_session_tensor_info(const starpullm_session *session, int32_t g
         info->name = activation_name(index);
         info->layered = activation_layered(index);
         info->instances = activation_instances(config, index);
-        shape =
-            activation_shape(config, index, session->placement.ranks * session->batch_size, (int64_t)session->graph.T);
+        shape = activation_shape(config, index, session->work.placement.ranks * session->batch_size,
+                                 (int64_t)session->work.T);
     }
     info->num_dims = shape.num_dims;
     memcpy(info->dims, shape.dims, sizeof info->dims);
@@ -51,7 +51,7 @@ static status copy_out(const struct starpullm_session *session, struct data *dat
                        int64_t count, float *values)
 {
     status code = STARPULLM_OK;
-    if (owner == session->placement.rank) {
+    if (owner == session->work.placement.rank) {
         const void *memory;
         code = data_acquire_read(data, &memory);
         if (code == STARPULLM_OK) {
@@ -66,18 +66,15 @@ static status copy_out(const struct starpullm_session *session, struct data *dat
 
 static status check_kept(const struct starpullm_session *session, int32_t group, int32_t index)
 {
-    const bool kept = group == STARPULLM_ACTIVATIONS ? handles_activation_kept(session->handles, index)
-                                                     : handles_activation_grad_kept(session->handles, index);
-    const char *name = group == STARPULLM_ACTIVATIONS ? "activations" : "activation_grads";
-    if (session->graph.activation_sets < session->graph.sub_batches / session->placement.ranks)
+    if (sub_batches_share_buffers(&session->work))
         return fail(STARPULLM_INVALID_STATE,
                     "%s/%s: its sub-batches share buffers, expected as many activation sets as sub-batches to read it",
-                    name, activation_name(index));
-    if (kept)
+                    group_names[group], activation_name(index));
+    if (handles_activation_kept(session->handles, group, index))
         return STARPULLM_OK;
     return fail(STARPULLM_INVALID_STATE,
-                "%s/%s: its layers share one buffer, expected a session with keep_activations to read it", name,
-                activation_name(index));
+                "%s/%s: its layers share one buffer, expected a session with keep_activations to read it",
+                group_names[group], activation_name(index));
 }
 
 /* The sub-batches of a batch are stored one after the other, each in a buffer of its own. */
@@ -85,17 +82,15 @@ static status read_activation(struct starpullm_session *session, int32_t group, 
                               int64_t offset, int64_t count, float *values)
 {
     TRY(check_kept(session, group, index));
-    const struct graph_options *graph = &session->graph;
-    const int64_t piece =
-        tensor_elements(activation_shape(&graph->config, index, (int64_t)graph->B, (int64_t)graph->T));
+    const struct workload *work = &session->work;
+    const int64_t piece = tensor_elements(activation_shape(&work->config, index, (int64_t)work->B, (int64_t)work->T));
     while (count > 0) {
         const int s = (int)(offset / piece);
         const int64_t from = offset % piece;
         const int64_t now = count < piece - from ? count : piece - from;
-        struct data *data = group == STARPULLM_ACTIVATIONS ? handles_activation(session->handles, index, layer, s)
-                                                           : handles_activation_grad(session->handles, index, layer, s);
         if (group == STARPULLM_ACTIVATIONS || handles_has_activation_grad(index))
-            TRY(copy_out(session, data, home_of(&session->placement, s), from, now, values));
+            TRY(copy_out(session, handles_activation(session->handles, group, index, layer, s),
+                         home_of(&work->placement, s), from, now, values));
         else /* no task adds to this gradient: +0 */
             memset(values, 0, (size_t)now * sizeof *values);
         offset += now;
@@ -109,26 +104,27 @@ static status read_parameter(const struct starpullm_session *session, int32_t gr
                              int64_t offset, int64_t count, float *values)
 {
     return copy_out(session, handles_parameter(session->handles, group, index, layer),
-                    owner_of(&session->placement, index, layer), offset, count, values);
+                    owner_of(&session->work.placement, index, layer), offset, count, values);
 }
 
 /* A tree's sum is in the gradient of the first sub-batch. */
 static int gradient_home(const struct starpullm_session *session, int32_t index, int32_t layer)
 {
-    const bool tree = session->graph.reduction == STARPULLM_REDUCTION_TREE;
-    return tree ? home_of(&session->placement, 0) : owner_of(&session->placement, index, layer);
+    const bool tree = session->work.reduction == STARPULLM_REDUCTION_TREE;
+    return tree ? home_of(&session->work.placement, 0) : owner_of(&session->work.placement, index, layer);
 }
 
 static status read_gradient(const struct starpullm_session *session, int32_t index, int32_t layer, int64_t offset,
                             int64_t count, float *values)
 {
-    const struct tiles *tiles = &session->graph.tiles;
+    const struct graph_context context = {&session->work, session->handles, NULL, 0};
+    const struct tiles *tiles = &session->work.tiles;
     for (int tile = 0; tile < tiles->counts[index] && count > 0; tile++) {
         const int64_t elements = (int64_t)tile_elements(tiles, index, tile);
         if (offset < elements) {
             const int64_t now = count < elements - offset ? count : elements - offset;
-            TRY(copy_out(session, gradient_of_batch(&session->graph, index, layer, tile),
-                         gradient_home(session, index, layer), offset, now, values));
+            TRY(copy_out(session, gradient_of_batch(&context, index, layer, tile), gradient_home(session, index, layer),
+                         offset, now, values));
             values += now;
             count -= now;
             offset += now;

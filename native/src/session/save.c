@@ -28,7 +28,7 @@ static status acquire_to_fill(void *context, enum starpullm_group group, enum pa
 {
     const struct starpullm_session *session = context;
     void *memory = NULL;
-    if (owner_of(&session->placement, p, layer) == session->placement.rank)
+    if (owner_of(&session->work.placement, p, layer) == session->work.placement.rank)
         TRY(data_acquire_write(data_of(context, group, p, layer), &memory));
     *values = memory;
     return STARPULLM_OK;
@@ -57,9 +57,9 @@ status session_load(struct starpullm_session *session, const char *path, struct 
 {
     const struct tensor_buffers buffers = {session, acquire_to_fill, release};
     if (!state)
-        return checkpoint_read(path, &session->graph.config, &buffers);
+        return checkpoint_read(path, &session->work.config, &buffers);
     session->updates = state->meta.step;
-    return training_state_read(state, &session->graph.config, &buffers);
+    return training_state_read(state, &session->work.config, &buffers);
 }
 
 /* Rank 0 writes. All transfers to it are submitted before, so that no rank waits for a rank 0 that can't write. */
@@ -70,12 +70,12 @@ status starpullm_session_save_checkpoint(starpullm_session *session, const char 
     TRY(session_check_usable(session));
     session_wait_if_audited(session);
     for (int p = 0; p < NUM_PARAMETERS; p++)
-        for (int l = 0; l < parameter_instances(&session->graph.config, p); l++)
+        for (int l = 0; l < parameter_instances(&session->work.config, p); l++)
             TRY(exchange_to(data_of(session, STARPULLM_PARAMS, p, l), 0));
-    if (session->placement.rank > 0)
+    if (session->work.placement.rank > 0)
         return STARPULLM_OK;
     const struct tensor_buffers buffers = {session, acquire_to_save, release};
-    return checkpoint_write(path, &session->graph.config, &buffers);
+    return checkpoint_write(path, &session->work.config, &buffers);
 }
 
 /* ---- Training states ---- */
@@ -113,21 +113,22 @@ struct saving {
     char sentence[SENTENCE_BYTES];
 };
 
-static status list_tensors(struct saving *saving, const struct graph_options *g)
+static status list_tensors(struct saving *saving, const struct starpullm_session *session)
 {
-    const size_t total = (size_t)parameter_number(&g->config, NUM_PARAMETERS, 0);
+    const struct workload *work = &session->work;
+    const size_t total = (size_t)parameter_number(&work->config, NUM_PARAMETERS, 0);
     saving->tensors = calloc(total, sizeof *saving->tensors);
     saving->pieces = calloc(total * STATE_PARTS, sizeof *saving->pieces);
     if (!saving->tensors || !saving->pieces)
         return fail(STARPULLM_OUT_OF_MEMORY, "a table of %zu tensors could not be allocated", total);
     for (int p = 0; p < NUM_PARAMETERS; p++)
-        for (int l = 0; l < parameter_instances(&g->config, p); l++) {
-            if (owner_of(g->placement, p, l) != g->placement->rank)
+        for (int l = 0; l < parameter_instances(&work->config, p); l++) {
+            if (owner_of(&work->placement, p, l) != work->placement.rank)
                 continue;
             for (int part = 0; part < STATE_PARTS; part++)
                 saving->pieces[saving->num_pieces++] =
                     (struct piece){.saving = saving,
-                                   .data = handles_parameter(g->handles, state_groups[part], p, l),
+                                   .data = handles_parameter(session->handles, state_groups[part], p, l),
                                    .index = saving->num_tensors,
                                    .part = part};
             saving->tensors[saving->num_tensors++] = (struct training_state_tensor){p, l};
@@ -144,7 +145,7 @@ static status saving_create(struct starpullm_session *session)
     saving->last = &saving->first;
     pthread_mutex_init(&saving->mutex, NULL);
     pthread_cond_init(&saving->changed, NULL);
-    const status code = list_tensors(saving, &session->graph);
+    const status code = list_tensors(saving, session);
     if (code == STARPULLM_OK)
         session->saving = saving;
     else
@@ -315,14 +316,14 @@ status starpullm_session_save_state(starpullm_session *session, const struct sta
         TRY(saving_create(session));
     const struct adamw_options *adamw = &session->adamw;
     const struct training_state_meta meta = {
-        .config = session->graph.config,
-        .rank = session->placement.rank,
-        .num_ranks = session->placement.ranks,
+        .config = session->work.config,
+        .rank = session->work.placement.rank,
+        .num_ranks = session->work.placement.ranks,
         .step = session->updates,
         .run = options->run,
         .batches = options->batches,
-        .batch_size = session->placement.ranks * session->batch_size,
-        .seq_len = (int64_t)session->graph.T,
+        .batch_size = session->work.placement.ranks * session->batch_size,
+        .seq_len = (int64_t)session->work.T,
         .seed = options->seed,
         .data_id = options->data_id,
         .learning_rate = session->learning_rate,

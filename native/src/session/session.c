@@ -24,29 +24,18 @@ static status create_iterations(struct starpullm_session *session, int slots)
 static status create_handles(struct starpullm_session *session, const struct starpullm_session_options *options,
                              int64_t first_tag)
 {
-    const struct graph_options *graph = &session->graph;
-    const struct handles_options handles_options = {
-        .config = graph->config,
-        .sub_batch_size = (int64_t)graph->B,
-        .seq_len = (int64_t)graph->T,
-        .placement = &session->placement,
-        .reduction = graph->reduction,
-        .tiles = &graph->tiles,
-        .slots = options->steps_in_flight,
-        .first_tag = first_tag,
-        .activation_sets = graph->activation_sets,
-        .keep_activations = options->keep_activations != 0,
-    };
+    const struct workload *work = &session->work;
+    const struct handles_options handles_options = {work, options->steps_in_flight, first_tag,
+                                                    options->keep_activations != 0, .on_paper = false};
     fenv_t environment;
     fegetenv(&environment);
     fesetenv(FE_DFL_ENV);
     const status code = handles_create(&handles_options, &session->handles);
     fesetenv(&environment);
     TRY(code);
-    session->graph.handles = session->handles;
-    if (graph->reduction == STARPULLM_REDUCTION_REDUX)
+    if (work->reduction == STARPULLM_REDUCTION_REDUX)
         for (int p = 0; p < NUM_PARAMETERS; p++)
-            for (int l = 0; l < parameter_instances(&graph->config, p); l++)
+            for (int l = 0; l < parameter_instances(&work->config, p); l++)
                 gradient_make_reducible(handles_gradient(session->handles, p, l, 0, 0));
     return STARPULLM_OK;
 }
@@ -81,29 +70,28 @@ static status open_model(struct starpullm_session *session, const struct starpul
                          struct training_state *state, int64_t first_tag)
 {
     const struct runtime_layout *layout = runtime_layout();
-    struct graph_options *graph = &session->graph;
+    struct workload *work = &session->work;
     if (state)
-        graph->config = state->meta.config;
+        work->config = state->meta.config;
     else
-        TRY(checkpoint_config(options->checkpoint, &graph->config));
-    TRY(session_check_options(options, &graph->config));
+        TRY(checkpoint_config(options->checkpoint, &work->config));
+    TRY(session_check_options(options, &work->config));
     session->batch_size = options->batch_size;
     session->blas = layout->blas || (state && state->meta.blas);
-    graph->B = (size_t)(options->batch_size / options->sub_batches);
-    graph->T = (size_t)options->seq_len;
-    graph->sub_batches = (int)options->sub_batches * layout->ranks;
-    graph->activation_sets = (int)(options->activation_sets ? options->activation_sets : options->sub_batches);
-    graph->placement = &session->placement;
-    graph->reduction = (enum starpullm_reduction)options->reduction;
-    graph->tiles = tiles_choose(&graph->config, graph->reduction, graph->sub_batches, layout->all_workers,
-                                options->weight_gradient_tiles);
+    work->B = (size_t)(options->batch_size / options->sub_batches);
+    work->T = (size_t)options->seq_len;
+    work->activation_sets = (int)(options->activation_sets ? options->activation_sets : options->sub_batches);
+    work->reduction = (enum starpullm_reduction)options->reduction;
+    const int sub_batches = (int)options->sub_batches * layout->ranks;
+    work->tiles =
+        tiles_choose(&work->config, work->reduction, sub_batches, layout->all_workers, options->weight_gradient_tiles);
     session->adamw = (struct adamw_options){options->learning_rate, options->beta1, options->beta2, options->eps,
                                             options->weight_decay};
     session->learning_rate = state ? state->meta.learning_rate : options->learning_rate;
     if (options->trace)
         TRY(recorder_create(&session->recorder));
     TRY(create_iterations(session, options->steps_in_flight));
-    TRY(placement_create(&session->placement, &graph->config, layout->rank, layout->ranks, graph->sub_batches));
+    TRY(placement_create(&work->placement, &work->config, layout->rank, layout->ranks, sub_batches));
     TRY(create_handles(session, options, first_tag));
     TRY(session_load(session, options->checkpoint, state));
     return create_instrument(session, options);
@@ -156,7 +144,7 @@ void starpullm_session_destroy(starpullm_session *session)
     session_wait_all(session);
     instrument_destroy(session->instrument);
     handles_destroy(session->handles);
-    placement_destroy(&session->placement);
+    placement_destroy(&session->work.placement);
     for (int slot = 0; slot < session->slots_ready; slot++)
         iteration_destroy(&session->iterations[slot]);
     free(session->iterations);
@@ -171,6 +159,6 @@ void starpullm_session_destroy(starpullm_session *session)
 status starpullm_session_config(const starpullm_session *session, struct starpullm_model_config *config)
 {
     CHECK_POINTERS(session, config);
-    *config = session->graph.config;
+    *config = session->work.config;
     return STARPULLM_OK;
 }

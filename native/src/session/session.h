@@ -1,21 +1,19 @@
 /* What the files of this folder share: the session, and the few functions that one file offers another. The exported
  * functions of a session are spread over these files. */
-#ifndef STARPULLM_SESSION_H
-#define STARPULLM_SESSION_H
+#pragma once
 
-#include "arguments.h"
 #include "codelets/hold.h"
 #include "graph/graph.h"
 #include "instrument/instrument.h"
 #include "io/training_state.h"
+#include "status.h"
 
 struct starpullm_session {
     struct starpullm_runtime *runtime; /* NULL: not entered yet */
     int64_t batch_size;                /* sequences of this rank */
-    struct graph_options graph;
+    struct workload work;
     struct adamw_options adamw; /* of a step that gives no learning rate */
     float learning_rate;        /* of the last update */
-    struct placement placement;
     struct handles *handles;
     struct recorder *recorder;     /* NULL: not traced */
     struct instrument *instrument; /* NULL: none */
@@ -36,6 +34,7 @@ struct starpullm_session {
 
 /* options.c: refuses options that this model and the running runtime can't serve. */
 status session_check_options(const struct starpullm_session_options *options, const model_config *config);
+status session_check_range(const char *name, int64_t value, int64_t least, int64_t most);
 /* A setting of AdamW other than the betas. */
 status session_check_number(const char *name, float value);
 
@@ -53,5 +52,3 @@ status session_check_not_held(const struct starpullm_session *session);
 status session_load(struct starpullm_session *session, const char *path, struct training_state *state);
 /* Waits for the last save; NULL is allowed. */
 void saving_destroy(struct saving *saving);
-
-#endif

@@ -54,12 +54,12 @@ status session_check_usable(const struct starpullm_session *session)
 
 static status check_tokens(const struct starpullm_session *session, const char *what, const int32_t *tokens)
 {
-    const int64_t seq_len = (int64_t)session->graph.T;
+    const int64_t seq_len = (int64_t)session->work.T;
     for (int64_t n = 0; n < session->batch_size * seq_len; n++)
-        if (tokens[n] < 0 || tokens[n] >= session->graph.config.vocab_size)
+        if (tokens[n] < 0 || tokens[n] >= session->work.config.vocab_size)
             return fail(STARPULLM_INVALID_TOKEN, "%s[%lld, %lld]: token %d is out of range, expected 0 to %d", what,
                         (long long)(n / seq_len), (long long)(n % seq_len), tokens[n],
-                        session->graph.config.vocab_size - 1);
+                        session->work.config.vocab_size - 1);
     return STARPULLM_OK;
 }
 
@@ -67,8 +67,8 @@ static status copy_tokens(const struct starpullm_session *session, int slot, con
                           struct data *(*data_of)(const struct handles *, int, int))
 {
     const char *next = (const char *)tokens;
-    for (int s = 0; s < session->graph.sub_batches; s++) {
-        if (home_of(&session->placement, s) != session->placement.rank)
+    for (int s = 0; s < session->work.placement.sub_batches; s++) {
+        if (home_of(&session->work.placement, s) != session->work.placement.rank)
             continue;
         struct data *data = data_of(session->handles, slot, s);
         void *memory;
@@ -118,7 +118,7 @@ static status begin(struct starpullm_session *session, const int32_t *inputs, co
     if (targets)
         TRY(copy_tokens(session, slot, targets, handles_targets));
     iteration_open(iteration, session->submitted);
-    *context = (struct graph_context){&session->graph, iteration, slot};
+    *context = (struct graph_context){&session->work, session->handles, iteration, slot};
     return STARPULLM_OK;
 }
 
@@ -158,7 +158,7 @@ static status submit_with_loss(struct starpullm_session *session, const int32_t 
     if (code == STARPULLM_OK)
         *loss = promised;
     else
-        loss_future_release(promised);
+        starpullm_loss_destroy(promised);
     return code;
 }
 
@@ -196,9 +196,9 @@ status starpullm_session_hold(starpullm_session *session)
     CHECK_POINTERS(session);
     if (!session->recorder)
         return fail(STARPULLM_INVALID_STATE, "hold: the session isn't traced, expected one created with trace");
-    if (session->placement.ranks > 1)
+    if (session->work.placement.ranks > 1)
         return fail(STARPULLM_INVALID_STATE, "hold: found %d ranks, expected one: transfers aren't tasks",
-                    session->placement.ranks);
+                    session->work.placement.ranks);
     if (session->instrument && (instrument_audit(session->instrument) || instrument_poisons(session->instrument)))
         return fail(STARPULLM_INVALID_STATE, "hold: the session is audited or poisoned, expected neither: both wait "
                                              "for all tasks before a submission");

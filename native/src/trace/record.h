@@ -1,7 +1,6 @@
 /* The recorder: this rank's tasks with their accesses, in submission order, and when and where it ran. The
  * application's thread appends; meanwhile each worker completes the record of the task that it runs. */
-#ifndef STARPULLM_RECORD_H
-#define STARPULLM_RECORD_H
+#pragma once
 
 #include "status.h"
 
@@ -32,5 +31,3 @@ void recorder_clear(struct recorder *recorder);
 
 /* Monotonic clock, nanoseconds. */
 int64_t recorder_now(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* What the parts of test_files share: files made byte by byte, and the tests. */
-#ifndef TESTS_FILES_H
-#define TESTS_FILES_H
+#pragma once
 
 #include "harness.h"
 #include "io/checkpoint.h"
@@ -46,5 +45,3 @@ void test_checkpoint_write(void);
 void test_checkpoint_writing_fails(void);
 void test_permissions(void);
 void test_damaged_files(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* Checks, folders, files and failing system calls for the ctests of files. */
-#ifndef TESTS_HARNESS_H
-#define TESTS_HARNESS_H
+#pragma once
 
 #include <errno.h>
 #include <fcntl.h>
@@ -64,5 +63,3 @@ extern bool written_from_looked_for; /* ... and whether something was written fr
 void no_faults(void);
 void fail_call(enum call call, int at, int error);
 void limit_transfers(size_t most_bytes, int interrupted_every);
-
-#endif

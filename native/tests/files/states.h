@@ -1,6 +1,5 @@
 /* What the parts of test_training_state share: states of known content, and the tests. */
-#ifndef TESTS_STATES_H
-#define TESTS_STATES_H
+#pragma once
 
 #include "harness.h"
 #include "io/training_state.h"
@@ -75,6 +74,4 @@ void test_prune(void);
 void test_prune_at_once(void);
 void test_folder_lock(void);
 /* Kills a run of so many ranks again and again while it saves. */
-void killed(int32_t num_ranks);
-
-#endif
+void killed(int32_t num_ranks, int kills);

@@ -164,7 +164,7 @@ void test_prune_at_once(void)
     remove_all("root");
 }
 
-enum { KILLS = 50, KEPT = 2 };
+enum { KEPT = 2 };
 
 /* What a run does, without the training: one rank of it. Ends only if something fails. */
 static void save_on_and_on(int64_t step, uint64_t run, int32_t rank, int32_t num_ranks)
@@ -210,7 +210,7 @@ static void live(int64_t step, double save)
     nanosleep(&rest, NULL);
 }
 
-void killed(int32_t num_ranks)
+void killed(int32_t num_ranks, int kills)
 {
     int64_t newest = 0;
     int in_the_middle = 0;
@@ -218,13 +218,13 @@ void killed(int32_t num_ranks)
     const double begin = now();
     write_state("root", &least, 0, num_ranks);
     const double save = now() - begin;
-    for (int kills = 0; kills < KILLS; kills++) {
+    for (int kill_number = 0; kill_number < kills; kill_number++) {
         pid_t children[3];
         fflush(stdout);
         for (int32_t rank = 0; rank < num_ranks; rank++) {
             children[rank] = fork();
             if (children[rank] == 0)
-                save_on_and_on(newest + 1, (uint64_t)kills + 1, rank, num_ranks);
+                save_on_and_on(newest + 1, (uint64_t)kill_number + 1, rank, num_ranks);
         }
         live(newest + (int64_t)next_random(3), save);
         for (int32_t rank = 0; rank < num_ranks; rank++) {
@@ -240,10 +240,10 @@ void killed(int32_t num_ranks)
         if (failures > failures_before)
             break;
     }
-    CHECK(newest >= KILLS / 2); /* it does get on */
+    CHECK(newest >= kills / 2); /* it does get on */
     CHECK(in_the_middle > 0);   /* and was killed in the middle of a save */
     printf("test_training_state: %d ranks, %d kills: %" PRId64 " states, %d killed in the middle of a save\n",
-           num_ranks, KILLS, newest, in_the_middle);
+           num_ranks, kills, newest, in_the_middle);
     write_state("root", &least, newest + 100, num_ranks);
     WORKS(prune("root", newest + 100, 1));
     CHECK(entries("root") == 1 && entries(joined("root/step-%012" PRId64, newest + 100)) == num_ranks);

@@ -1,7 +1,10 @@
-/* Tests of io/training_state*.c and io/folder_lock.c: runs all parts. ctest passes the folder to work under. */
+/* Tests of io/training_state*.c and io/folder_lock.c: runs all parts. ctest passes the folder to work under, and
+ * how often a run is killed. */
 #include <signal.h>
 
 #include "states.h"
+
+static int kills = 50;
 
 static void run(void)
 {
@@ -21,11 +24,13 @@ static void run(void)
     test_root_keeps_its_folder();
     test_prune();
     test_prune_at_once();
-    killed(1);
-    killed(3);
+    killed(1, kills);
+    killed(3, kills);
 }
 
 int main(int argc, char **argv)
 {
+    if (argc > 2)
+        kills = atoi(argv[2]);
     return run_tests(argc, argv, "test_training_state", run);
 }

@@ -2,33 +2,18 @@
  * The kernels are loops over memory that is really closed. */
 #include <pthread.h>
 #include <signal.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
+#include "../files/harness.h"
 #include "instrument/instrument.h"
 #include "instrument/poison.h"
 
 enum { NUM_BUFFERS = 3, PAGES = 4 };
 
-static int failures;
 static size_t page;
 static size_t bytes; /* of a buffer; it ends before its last page does */
 static struct audit_buffer buffers[NUM_BUFFERS];
-
-static void check_at(int line, bool passed, const char *what)
-{
-    if (passed)
-        return;
-    failures++;
-    printf("test_instrument.c:%d: failed: %s\n    last error: %s\n", line, what, starpullm_last_error());
-}
-#define CHECK(condition) check_at(__LINE__, (condition), #condition)
-#define WORKS(call) check_at(__LINE__, (call) == STARPULLM_OK, #call)
 
 static float *floats(int buffer)
 {

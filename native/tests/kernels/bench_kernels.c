@@ -1,11 +1,9 @@
 /* Times one level's kernels against another's at GPT-2's sizes and small ones; a measurement, not a test. Run by hand:
  *
  *   bench_kernels [--level LEVEL] [--against LEVEL | --blas LIBRARY] [--threads COUNT] [OPERATION]
- *   bench_kernels [--level LEVEL] --tiles
  *
- * The second form compares micro-kernels with other micro-tiles (bench_tiles.c). The first measures the operations
- * whose names begin with OPERATION, by default all; the best level against ref, with one thread. A BLAS has only the
- * matmuls, and its results need not have the contract's bits.
+ * It measures the operations whose names begin with OPERATION, by default all; the best level against ref, with one
+ * thread. A BLAS has only the matmuls, and its results need not have the contract's bits.
  *
  * Both are called in each round, and for a matmul the level's bare micro-kernel, strict and fused, so that other load
  * on the machine affects all of them. A ratio is the median over the rounds; the quiet ratio is the median over the
@@ -20,11 +18,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-#include "bare_microkernel.h"
 #include "bench_operations.h"
-#include "bench_tiles.h"
-#include "timing.h"
+#include "kernels/level.h"
 
 /* ---- Threads: the main thread is number 0 of the team; the others wait for calls until the program ends. A wait spins
  *      for about as long as a kernel's last thread takes to end, then yields the core. ---- */
@@ -104,6 +101,56 @@ struct measurement {
     double of_strict, of_fused; /* ours over the bare micro-kernel's operations per second */
     double other_of_fused;
 };
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+static int compare_doubles(const void *x, const void *y)
+{
+    const double p = *(const double *)x, q = *(const double *)y;
+    return (p > q) - (p < q);
+}
+
+/* Sorts x, which has at least one value. */
+static double median(double *x, size_t count)
+{
+    qsort(x, count, sizeof *x, compare_doubles);
+    return count % 2 ? x[count / 2] : (x[count / 2 - 1] + x[count / 2]) / 2;
+}
+
+/* A level's micro-kernel on operands that stay in the first-level cache: what its matmuls could reach at most. */
+struct bare_microkernel {
+    struct peak_loop strict; /* as in the library */
+    struct peak_loop fused;  /* the same source with fused multiply-add; run is NULL if this processor has none */
+};
+
+/* levels.def is made by CMake: LEVEL(name) for each level of this build. */
+#define LEVEL(name)                         \
+    extern const struct level level_##name; \
+    peak_function peak_microkernel_##name##_fused;
+#include "levels.def"
+#undef LEVEL
+
+/* {0} at a level without micro-kernels. */
+static struct bare_microkernel bare_microkernel_of(const char *level)
+{
+    struct bare_microkernel bare = {0};
+#define LEVEL(name)                                                                               \
+    if (strcmp(level, #name) == 0) {                                                              \
+        bare.strict = level_##name.peak.strict[PEAK_MICROKERNEL];                                 \
+        bare.fused = (struct peak_loop){peak_microkernel_##name##_fused, bare.strict.operations}; \
+    }
+#include "levels.def"
+#ifdef __x86_64__
+    if (!__builtin_cpu_supports("fma"))
+        bare.fused.run = NULL;
+#endif
+    return bare;
+}
 
 static double seconds(const struct operation *o, const struct kernels *k, size_t calls)
 {
@@ -262,23 +309,18 @@ static struct implementation blas_of(const char *library)
 
 static int usage(const char *program)
 {
-    fprintf(stderr,
-            "usage: %s [--level LEVEL] [--against LEVEL | --blas LIBRARY] [--threads COUNT] [OPERATION]\n"
-            "       %s [--level LEVEL] --tiles\n",
-            program, program);
+    fprintf(stderr, "usage: %s [--level LEVEL] [--against LEVEL | --blas LIBRARY] [--threads COUNT] [OPERATION]\n",
+            program);
     return 2;
 }
 
 int main(int argc, char **argv)
 {
-    bool tiles = false;
     const char *only = NULL, *level = "ref", *against = "ref", *library = NULL;
     for (size_t i = 0; kernels_level_name(i); i++)
         level = kernels_level_name(i);
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--tiles") == 0)
-            tiles = true;
-        else if (strcmp(argv[i], "--level") == 0 && i + 1 < argc)
+        if (strcmp(argv[i], "--level") == 0 && i + 1 < argc)
             level = argv[++i];
         else if (strcmp(argv[i], "--against") == 0 && i + 1 < argc)
             against = argv[++i];
@@ -296,12 +338,6 @@ int main(int argc, char **argv)
         return 2;
     }
     const struct implementation ours = level_named(level);
-    if (tiles) {
-        if (bench_tiles(level))
-            return 0;
-        fprintf(stderr, "bench_kernels: no micro-tiles of level %s were compiled\n", level);
-        return 2;
-    }
     const struct implementation other = library ? blas_of(library) : level_named(against);
     if (library && !only)
         only = "matmul";

@@ -1,6 +1,5 @@
 /* What bench_kernels measures: one entry an operation, with the sizes that it is measured at. */
-#ifndef STARPULLM_BENCH_OPERATIONS_H
-#define STARPULLM_BENCH_OPERATIONS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -30,5 +29,3 @@ void operations_stop(void);
 
 /* Makes the operation's buffers for these sizes. */
 void operation_prepare(const struct operation *operation, const struct sizes *sizes);
-
-#endif

@@ -1,6 +1,5 @@
 /* One case of test_kernels: random sizes, values and threads, its buffers, and their comparison. */
-#ifndef TESTS_CASES_H
-#define TESTS_CASES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -91,5 +90,3 @@ bool next_thread(void);
             while (next_thread())                              \
                 the.kernels->operation(__VA_ARGS__, the.team); \
     } while (0)
-
-#endif

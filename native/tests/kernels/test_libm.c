@@ -1,6 +1,6 @@
 /* Holds the vector versions of libm's functions bit for bit against the platform's, at random inputs and at those where
  * a branch or a range ends; and kernels() at the inputs where libms are known to differ. ctest runs it, once more with
- * libm's functions without FMA.
+ * libm's functions without FMA. Its argument is the number of random inputs.
  *
  * `starpullm doctor --prove-libm` compares all inputs. A function that isn't known to have this libm's bits is not
  * compared: then kernels have to call libm's, which is shown for the softmax. */
@@ -198,8 +198,9 @@ static void check_softmax(void)
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    const size_t inputs = argc > 1 ? (size_t)atol(argv[1]) : (size_t)1 << 24;
     check_comparison();
     check_softmax();
     for (size_t f = 0; f < NUM_LIBM_FUNCTIONS; f++) {
@@ -207,7 +208,7 @@ int main(void)
         if (libm_is_proven(function)) {
             compare_lengths(function);
             compare_boundaries(function);
-            compare_random(function, (size_t)1 << 24);
+            compare_random(function, inputs);
         }
         printf("%s: fingerprint %016llx, %s\n", libm_name(f), (unsigned long long)libm_fingerprint(function),
                libm_is_proven(function) ? "compared" : "unknown: kernels call libm's");

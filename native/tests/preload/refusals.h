@@ -1,13 +1,10 @@
 /* StarPU refuses one of libstarpullm's calls, which it never does by itself with correct arguments.
  * libstarpullm_refusals.so has to be preloaded (LD_PRELOAD): it stands between libstarpullm and StarPU. It is a library
  * of its own, so that libstarpullm carries nothing of it. */
-#ifndef STARPULLM_REFUSALS_H
-#define STARPULLM_REFUSALS_H
+#pragma once
 
 /* Refuses the `number`-th of the next tasks and messages that libstarpullm submits, from 1; 0: none. Returns how many
  * more of them would have led to the one that was chosen before. */
 long starpullm_refusals_call(long number);
 /* The same, but tasks aren't counted. */
 long starpullm_refusals_message(long number);
-
-#endif

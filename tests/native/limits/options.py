@@ -47,7 +47,7 @@ def create_as_is(runtime: Runtime, **members: Any) -> None:
     """
     given = {"batch_size": B, "seq_len": T, "sub_batches": 1, "steps_in_flight": 1, "learning_rate": 1e-3}
     options = structs.new("session_options", **{**given, "beta1": 0.9, "beta2": 0.9, **members})
-    handle = structs.SessionHandle()
+    handle = structs.Handle("session")
     prototypes.call("session_create", runtime._handle, options, handle.address)
     prototypes.call("session_destroy", handle)
 
@@ -233,10 +233,10 @@ def _check_sources(statements: Statements, runtime: Runtime, checkpoint: Path) -
             partial(create_as_is, runtime, **given),
         )
     elsewhere = ctypes.create_string_buffer(4096)
-    closed = structs.RuntimeHandle()
+    closed = structs.Handle("runtime")
     closed._pointer = ctypes.c_void_p(ctypes.addressof(elsewhere))
     for name, arguments in (
-        ("session_create", (structs.new("session_options"), structs.SessionHandle().address)),
+        ("session_create", (structs.new("session_options"), structs.Handle("session").address)),
         ("runtime_destroy", ()),
     ):
         statements.refused(

@@ -282,7 +282,7 @@ def _check_order(statements: Statements, checkpoint: Path) -> None:
         trainer.close()
     statements.allowed("closing it then", runtime.close)
     closed = "the runtime is closed, expected one that is running"
-    session = structs.SessionHandle()
+    session = structs.Handle("session")
     for name, arguments in (
         ("runtime_destroy", ()),
         ("session_create", (structs.new("session_options"), session.address)),

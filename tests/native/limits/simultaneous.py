@@ -34,7 +34,7 @@ def check_simultaneous_calls(statements: Statements) -> None:
         for what in ("session_create", "runtime_destroy"):
             runtime = runtimes.pop() if runtimes else Runtime(_PARTITION)
             handle = as_it_is(runtime)
-            session = (structs.new("session_options"), structs.SessionHandle().address)
+            session = (structs.new("session_options"), structs.Handle("session").address)
             call = partial(prototypes.call, what, handle, *(session if what == "session_create" else ()))
             found = _while_another(runtime.close, call, threads=-1)
             sentence = "the runtime is closed, expected one that is running"

@@ -15,14 +15,14 @@ def start_as_is(**members: Any) -> None:
     What isn't given is as in ``Runtime()``.
     """
     options = structs.new("runtime_options", **{"workers": 1, "threads_per_worker": 1, "scheduler": b"lws", **members})
-    handle = structs.RuntimeHandle()
+    handle = structs.Handle("runtime")
     prototypes.call("runtime_create", options, handle.address)
     prototypes.call("runtime_destroy", handle)
 
 
-def as_it_is(runtime: Runtime) -> structs.RuntimeHandle:
+def as_it_is(runtime: Runtime) -> structs.Handle:
     """Return a handle of a runtime that stays as it is when the runtime is closed, as a pointer in C does."""
-    handle = structs.RuntimeHandle()
+    handle = structs.Handle("runtime")
     handle._pointer = ctypes.c_void_p(runtime._handle._pointer.value)
     return handle
 

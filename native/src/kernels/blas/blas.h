@@ -1,6 +1,5 @@
 /* Matmuls by a BLAS that the user names: fast, and not the contract's arithmetic. */
-#ifndef STARPULLM_BLAS_H
-#define STARPULLM_BLAS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -23,5 +22,3 @@ void blas_product(float *c, size_t ldc, const float *a, size_t lda, bool transpo
                   bool transpose_b, size_t rows, size_t columns, size_t depth, bool add);
 
 void kernels_override_blas(struct kernels *kernels);
-
-#endif

@@ -1,4 +1,5 @@
-/* Causal attention: forward and backward. A thread computes whole heads. */
+/* Causal attention: forward and backward. A thread computes rows of heads; backward whole heads, as dk and dv of a row
+ * need all later rows. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
@@ -8,42 +9,41 @@ void attention_forward_ref(float *out, float *preatt, float *att, const float *q
 {
     const size_t hs = C / NH;
     const float scale = (float)(1.0 / (double)sqrtf((float)hs));
-    const struct share heads = team_share(team, B * NH, 1);
-    for (size_t bh = heads.begin; bh < heads.end; bh++)
-        for (size_t t = 0; t < T; t++) {
-            const size_t b = bh / NH, h = bh % NH;
-            const float *q = qkv + (b * T + t) * 3 * C + h * hs;
-            float *pre = preatt + (bh * T + t) * T;
-            float *a = att + (bh * T + t) * T;
-            float *o = out + (b * T + t) * C + h * hs;
-            float mx = -10000.0f;
-            for (size_t t2 = 0; t2 <= t; t2++) {
-                const float *k = qkv + (b * T + t2) * 3 * C + h * hs + C;
-                float sum = 0.0f;
-                for (size_t i = 0; i < hs; i++)
-                    sum += q[i] * k[i];
-                pre[t2] = sum * scale;
-                if (pre[t2] > mx)
-                    mx = pre[t2];
-            }
-            float z = 0.0f;
-            for (size_t t2 = 0; t2 <= t; t2++) {
-                a[t2] = expf(pre[t2] - mx);
-                z += a[t2];
-            }
-            const float r = z == 0.0f ? 0.0f : 1.0f / z;
-            for (size_t t2 = 0; t2 <= t; t2++)
-                a[t2] *= r;
-            for (size_t t2 = t + 1; t2 < T; t2++)
-                pre[t2] = a[t2] = 0.0f;
+    const struct share rows = team_share(team, B * NH * T, 1);
+    for (size_t row = rows.begin; row < rows.end; row++) {
+        const size_t bh = row / T, t = row % T, b = bh / NH, h = bh % NH;
+        const float *q = qkv + (b * T + t) * 3 * C + h * hs;
+        float *pre = preatt + row * T;
+        float *a = att + row * T;
+        float *o = out + (b * T + t) * C + h * hs;
+        float mx = -10000.0f;
+        for (size_t t2 = 0; t2 <= t; t2++) {
+            const float *k = qkv + (b * T + t2) * 3 * C + h * hs + C;
+            float sum = 0.0f;
             for (size_t i = 0; i < hs; i++)
-                o[i] = 0.0f;
-            for (size_t t2 = 0; t2 <= t; t2++) {
-                const float *v = qkv + (b * T + t2) * 3 * C + h * hs + 2 * C;
-                for (size_t i = 0; i < hs; i++)
-                    o[i] += a[t2] * v[i];
-            }
+                sum += q[i] * k[i];
+            pre[t2] = sum * scale;
+            if (pre[t2] > mx)
+                mx = pre[t2];
         }
+        float z = 0.0f;
+        for (size_t t2 = 0; t2 <= t; t2++) {
+            a[t2] = expf(pre[t2] - mx);
+            z += a[t2];
+        }
+        const float r = z == 0.0f ? 0.0f : 1.0f / z;
+        for (size_t t2 = 0; t2 <= t; t2++)
+            a[t2] *= r;
+        for (size_t t2 = t + 1; t2 < T; t2++)
+            pre[t2] = a[t2] = 0.0f;
+        for (size_t i = 0; i < hs; i++)
+            o[i] = 0.0f;
+        for (size_t t2 = 0; t2 <= t; t2++) {
+            const float *v = qkv + (b * T + t2) * 3 * C + h * hs + 2 * C;
+            for (size_t i = 0; i < hs; i++)
+                o[i] += a[t2] * v[i];
+        }
+    }
 }
 
 void attention_backward_ref(float *dqkv, float *dpreatt, float *datt, const float *dout, const float *qkv,

@@ -2,8 +2,7 @@
  * held to their bits; they are held to those of golden records and of a transcription in NumPy.
  *
  * A thread computes its share of the outermost independent outputs; nothing else here is about speed. */
-#ifndef STARPULLM_KERNELS_REF_H
-#define STARPULLM_KERNELS_REF_H
+#pragma once
 
 #include "kernels/kernels.h"
 
@@ -15,5 +14,3 @@ static inline float present(enum sum_start start, const float *value)
 {
     return start == SUM_FROM_ZERO ? 0.0f : *value;
 }
-
-#endif

@@ -2,11 +2,17 @@
  *
  * t, t2 and t3 are positions, t2 <= t and t3 <= t; the scores of a head are (T,T). Micro-tiles wholly past the causal
  * edge (t2 > t) are left out; those that it cuts are computed whole or as triangles. */
-#ifndef STARPULLM_SIMD_ATTENTION_H
-#define STARPULLM_SIMD_ATTENTION_H
+#pragma once
 
 #include "kernels/simd/microkernel.h"
-#include "kernels/simd/sizes.h"
+#include "kernels/simd/vector.h"
+
+/* q, k, v and their gradients are (T,hs) with rows 3C apart, out and dout are (T,hs) with rows C apart, the scores
+ * (preatt, att and their gradients) are (T,T). */
+struct head_sizes {
+    size_t T, hs, C, NH;
+    float scale;
+};
 
 /* Rows t to t + rows of a head's scores, rows <= MR. */
 struct score_rows {
@@ -40,5 +46,3 @@ SIMD_INLINE void prefetch_qkv(const float *qkv, size_t begin, size_t end, size_t
         for (size_t i = 0; i < 3; i++)
             prefetch_rows(qkv + i * C, hs, 3 * C, t, t + 1);
 }
-
-#endif

@@ -13,11 +13,9 @@
 #include <string.h>
 
 #include "kernels/simd/attention.h"
-#include "kernels/simd/attention_unpacked.h"
 #include "kernels/simd/kernels_simd.h"
 #include "kernels/simd/packing.h"
 #include "kernels/simd/scratch.h"
-#include "kernels/simd/transpose.h"
 
 enum {
     SMALL_HEAD = 1024, /* T * T * hs up to which packing takes longer than it saves; measured */
@@ -26,9 +24,16 @@ enum {
 };
 _Static_assert(LANES % SOFTMAX_COLUMNS == 0, "no columns are on both sides of the first row");
 
-static struct backward_head head_of(struct backward_head first, size_t bh, size_t NH, const struct head_sizes *sizes)
+/* One head of one sequence. */
+struct backward_head {
+    float *dq, *dpreatt, *datt;
+    const float *dout, *q, *att;
+};
+
+static struct backward_head head_of(struct backward_head first, size_t bh, const struct head_sizes *sizes)
 {
-    const size_t b = bh / NH, h = bh % NH, T = sizes->T, hs = sizes->hs, C = sizes->C, row = b * T * 3 * C + h * hs;
+    const size_t b = bh / sizes->NH, h = bh % sizes->NH, T = sizes->T, hs = sizes->hs, C = sizes->C,
+                 row = b * T * 3 * C + h * hs;
     return (struct backward_head){first.dq + row,          first.dpreatt + bh * T * T,
                                   first.datt + bh * T * T, first.dout + b * T * C + h * hs,
                                   first.q + row,           first.att + bh * T * T};
@@ -196,14 +201,18 @@ void SIMD_NAME(attention_backward)(float *dqkv /* (B,T,3C) */, float *dpreatt /*
                                    size_t T, size_t C, size_t NH, struct team team)
 {
     const size_t hs = C / NH;
-    const struct head_sizes sizes = {T, hs, C, 1.0f / sqrtf((float)hs)};
-    const bool small = T * T * hs <= SMALL_HEAD;
+    const struct head_sizes sizes = {T, hs, C, NH, 1.0f / sqrtf((float)hs)};
+    if (T * T * hs <= SMALL_HEAD) {
+        SIMD_NAME(attention_backward_unpacked)(dqkv, dpreatt, datt, dout, qkv, att, B, T, C, NH, team);
+        return;
+    }
     const struct share own = team_share(team, B * NH, 1);
     const struct backward_head first = {dqkv, dpreatt, datt, dout, qkv, att}, none = {0};
     for (size_t bh = own.begin; bh < own.end; bh++) {
-        const struct backward_head head = head_of(first, bh, NH, &sizes);
-        const struct backward_head next = !small && bh + 1 < own.end ? head_of(first, bh + 1, NH, &sizes) : none;
-        if (small || !backward_packed(&head, &next, &sizes))
-            attention_backward_unpacked(&head, &sizes);
+        const struct backward_head head = head_of(first, bh, &sizes);
+        const struct backward_head next = bh + 1 < own.end ? head_of(first, bh + 1, &sizes) : none;
+        if (!backward_packed(&head, &next, &sizes)) /* the first head of those from this one on */
+            SIMD_NAME(attention_backward_unpacked)(head.dq, head.dpreatt, head.datt, head.dout, head.q, head.att, 1, T,
+                                                   C, NH, (struct team){0, (int)NH});
     }
 }

@@ -13,20 +13,24 @@
 #include <string.h>
 
 #include "kernels/simd/attention.h"
-#include "kernels/simd/attention_unpacked.h"
 #include "kernels/simd/kernels_simd.h"
 #include "kernels/simd/packing.h"
 #include "kernels/simd/scratch.h"
-#include "kernels/simd/softmax.h"
 
 enum {
     SMALL_HEAD = 2048,   /* T * T * hs up to which packing takes longer than it saves; measured */
     PARTS_PER_THREAD = 4 /* a head's rows are cut until there are as many parts for each thread */
 };
 
-static struct forward_head head_of(struct forward_head first, size_t bh, size_t NH, const struct head_sizes *sizes)
+/* One head of one sequence; k and v are C and 2C behind q. */
+struct forward_head {
+    float *out, *preatt, *att;
+    const float *q;
+};
+
+static struct forward_head head_of(struct forward_head first, size_t bh, const struct head_sizes *sizes)
 {
-    const size_t b = bh / NH, h = bh % NH, T = sizes->T, hs = sizes->hs, C = sizes->C;
+    const size_t b = bh / sizes->NH, h = bh % sizes->NH, T = sizes->T, hs = sizes->hs, C = sizes->C;
     return (struct forward_head){first.out + b * T * C + h * hs, first.preatt + bh * T * T, first.att + bh * T * T,
                                  first.q + b * T * 3 * C + h * hs};
 }
@@ -79,6 +83,14 @@ static bool forward_packed(const struct forward_head *head, const struct forward
     return true;
 }
 
+/* The same without packing: the first head's rows of those from this head on. */
+static void forward_unpacked(const struct forward_head *head, const struct head_sizes *sizes, size_t begin, size_t end)
+{
+    for (size_t t = begin; t < end; t++)
+        SIMD_NAME(attention_forward_unpacked)(head->out, head->preatt, head->att, head->q, 1, sizes->T, sizes->C,
+                                              sizes->NH, (struct team){(int)t, (int)(sizes->NH * sizes->T)});
+}
+
 /* The first row of part `part` of a head's `parts`, which have about as many scores each: row t has t + 1. */
 static size_t first_row(size_t part, size_t parts, size_t T)
 {
@@ -91,14 +103,10 @@ void SIMD_NAME(attention_forward)(float *out /* (B,T,C) */, float *preatt /* (B,
                                   struct team team)
 {
     const size_t hs = C / NH, heads = B * NH, wanted = PARTS_PER_THREAD * (size_t)team.count;
-    const struct head_sizes sizes = {T, hs, C, (float)(1.0 / (double)sqrtf((float)hs))};
+    const struct head_sizes sizes = {T, hs, C, NH, (float)(1.0 / (double)sqrtf((float)hs))};
     const struct forward_head first = {out, preatt, att, qkv}, none = {0};
     if (T * T * hs <= SMALL_HEAD) {
-        const struct share own = team_share(team, heads, 1);
-        for (size_t bh = own.begin; bh < own.end; bh++) {
-            const struct forward_head head = head_of(first, bh, NH, &sizes);
-            attention_forward_unpacked(&head, &sizes, 0, T);
-        }
+        SIMD_NAME(attention_forward_unpacked)(out, preatt, att, qkv, B, T, C, NH, team);
         return;
     }
     const size_t parts = team.count == 1 || heads >= wanted ? 1 : parts_of(wanted, heads);
@@ -108,9 +116,9 @@ void SIMD_NAME(attention_forward)(float *out /* (B,T,C) */, float *preatt /* (B,
         const size_t begin = first_row(part, parts, T), end = first_row(part + 1, parts, T);
         if (begin == end)
             continue;
-        const struct forward_head head = head_of(first, bh, NH, &sizes);
-        const struct forward_head next = (bh + 1) * parts < own.end ? head_of(first, bh + 1, NH, &sizes) : none;
+        const struct forward_head head = head_of(first, bh, &sizes);
+        const struct forward_head next = (bh + 1) * parts < own.end ? head_of(first, bh + 1, &sizes) : none;
         if (!forward_packed(&head, &next, &sizes, begin, end))
-            attention_forward_unpacked(&head, &sizes, begin, end);
+            forward_unpacked(&head, &sizes, begin, end);
     }
 }

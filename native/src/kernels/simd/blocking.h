@@ -1,14 +1,13 @@
 /* The blocking of a matmul: how large the blocks are into which the five loops around the micro-kernel cut a product,
  * and which part of the output each thread of a team computes. Where each size comes from stands in blocking.c. */
-#ifndef STARPULLM_SIMD_BLOCKING_H
-#define STARPULLM_SIMD_BLOCKING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 
 #include "kernels/caches.h"
 #include "kernels/simd/microkernel.h"
-#include "kernels/simd/sizes.h"
+#include "kernels/simd/vector.h"
 #include "kernels/team.h"
 
 /* The block sizes of one product C (m,n) = A (m,k) * B (k,n), none of whose sizes is 0. */
@@ -64,5 +63,3 @@ static inline size_t row_distance(size_t length)
 {
     return (parts_of(length, FLOATS_PER_LINE) | 1) * FLOATS_PER_LINE;
 }
-
-#endif

@@ -1,4 +1,4 @@
-/* What this level offers to kernels/select.c; and its strict chains of kernels/peak.h. */
+/* What this level offers to kernels/select.c; and its strict chains of kernels/level.h. */
 #include "kernels/level.h"
 
 #include "kernels/simd/blocking.h"
@@ -6,21 +6,9 @@
 #include "kernels/simd/microkernel.h"
 #include "kernels/simd/peak_loop.h"
 
-/* Products and sums are chains of their own, as in a matmul no product depends on another. */
 static float peak_chains(size_t rounds, float factor, float term)
 {
-    const vector factors = vector_of(factor), terms = vector_of(term);
-    vector chains[PEAK_CHAINS];
-    for (int i = 0; i < PEAK_CHAINS; i++)
-        chains[i] = vector_of((float)i);
-    for (size_t round = 0; round < rounds; round++) {
-        UNROLLED
-        for (int i = 0; i < PEAK_CHAINS; i += 2) {
-            chains[i] *= factors;
-            chains[i + 1] += terms;
-        }
-    }
-    return peak_sum(chains);
+    return peak_chains_of(rounds, factor, term, false);
 }
 
 #define TEXT_(name) #name

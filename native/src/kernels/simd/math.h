@@ -4,8 +4,7 @@
  * These functions aren't correctly rounded, so their bits are those of one way to compute them: the same reduced
  * argument, table and coefficients, and the same order wherever that can be seen in the result. Branches become
  * selections lane by lane; where two of them give the same bits, there is one. A NaN gives a NaN of any payload. */
-#ifndef STARPULLM_SIMD_MATH_H
-#define STARPULLM_SIMD_MATH_H
+#pragma once
 
 #include <math.h>
 
@@ -154,5 +153,3 @@ SIMD_INLINE vector vector_coshf(vector x)
     const vector h = 0.5f * e;
     return vector_select(large, h * e, vector_select(small, vector_of(1.0f), h) + q);
 }
-
-#endif

@@ -17,7 +17,6 @@
 #include "kernels/simd/kernels_simd.h"
 #include "kernels/simd/packing.h"
 #include "kernels/simd/scratch.h"
-#include "kernels/simd/unpacked.h"
 
 /* One thread's product and its scratch memory. */
 struct backward_input {

@@ -3,20 +3,19 @@
  *
  * c[i,j] = sum over p ascending of a[i,p] * b[p,j]. Columns j are the lanes, so a sum is never spread over lanes. A sum
  * starts from `initial` or from C and takes its terms in order; it is split along k only by storing and reloading C. */
-#ifndef STARPULLM_SIMD_MICROKERNEL_H
-#define STARPULLM_SIMD_MICROKERNEL_H
+#pragma once
 
 #include <stddef.h>
 
 #include "kernels/simd/prefetch.h"
 #include "kernels/simd/vector.h"
 
-/* MR rows and NR_VECTORS vectors of columns, as native/CMakeLists.txt chooses them for each level; `bench_kernels
- * --tiles` compares them with others. With three operands an instruction leaves its factors as they are, so the sums
- * take what one step's NR_VECTORS vectors of b, one value of a and one term leave of the registers. SSE2 has two
- * operands: each product overwrites a copy of b's vector, which is loaded for it and needs no register between
- * products; a broadcast takes two instructions, so fewer rows are better (3 x 4 was measured to be 1.0 to 1.2 times as
- * fast as 6 x 2 and 4 x 3 at GPT-2's sizes, 2-core virtual AMD EPYC). The preprocessor needs the numbers. */
+/* MR rows and NR_VECTORS vectors of columns, as native/CMakeLists.txt chooses them for each level. With three operands
+ * an instruction leaves its factors as they are, so the sums take what one step's NR_VECTORS vectors of b, one value
+ * of a and one term leave of the registers. SSE2 has two operands: each product overwrites a copy of b's vector, which
+ * is loaded for it and needs no register between products; a broadcast takes two instructions, so fewer rows are
+ * better (3 x 4 was measured to be 1.0 to 1.2 times as fast as 6 x 2 and 4 x 3 at GPT-2's sizes, 2-core virtual AMD
+ * EPYC). The preprocessor needs the numbers. */
 #define MR SIMD_ROWS
 #define NR_VECTORS SIMD_VECTORS
 enum { NR = NR_VECTORS * LANES };
@@ -49,5 +48,3 @@ enum triangle { UP_TO_ROW /* p <= i */, FROM_ROW /* p >= i */ };
 
 /* The same over a triangle of a, with any strides; k is m, and b a packed micro-panel. */
 void SIMD_NAME(microkernel_triangular)(const struct product *product, enum triangle triangle, float scale);
-
-#endif

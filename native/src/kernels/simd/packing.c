@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "kernels/simd/blocking.h"
-#include "kernels/simd/transpose.h"
+#include "kernels/simd/kernels_simd.h"
 
 void SIMD_NAME(pack_b)(float *packed, const float *b, size_t ldb, size_t k, size_t n)
 {

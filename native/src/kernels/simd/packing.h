@@ -1,7 +1,6 @@
 /* Packing: copies of parts of A and B in the order in which the micro-kernel reads them, or at a distance of rows
  * without a set conflict. */
-#ifndef STARPULLM_SIMD_PACKING_H
-#define STARPULLM_SIMD_PACKING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,5 +34,3 @@ size_t SIMD_NAME(rows_room)(size_t ld, size_t rows, size_t columns);
  * prefetches, unless the rows have been `prefetched`. */
 struct rows SIMD_NAME(rows_without_conflict)(float *room, const float *x, size_t ld, size_t rows, size_t columns,
                                              bool prefetched);
-
-#endif

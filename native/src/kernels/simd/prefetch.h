@@ -4,13 +4,11 @@
  * The prefetch distance is one block: while a block's micro-tiles are computed, the next block's operand is prefetched.
  * The processor's own prefetchers follow a row, but a block's rows lie pages apart. A processor drops most of the
  * prefetches that are issued in a burst, so the micro-kernel issues one line with each step of its loop over k. */
-#ifndef STARPULLM_SIMD_PREFETCH_H
-#define STARPULLM_SIMD_PREFETCH_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "kernels/simd/sizes.h"
 #include "kernels/simd/vector.h"
 #include "kernels/team.h"
 
@@ -73,5 +71,3 @@ SIMD_INLINE void prefetch_rows(const float *x, size_t length, size_t ld, size_t 
         for (size_t i = 0; i < length; i += FLOATS_PER_LINE)
             __builtin_prefetch(x + row * ld + i, 0, 2);
 }
-
-#endif

@@ -1,11 +1,8 @@
 /* Memory for packed operands: one block per thread, kept until the thread ends. */
-#ifndef STARPULLM_SIMD_SCRATCH_H
-#define STARPULLM_SIMD_SCRATCH_H
+#pragma once
 
 #include <stddef.h>
 
 /* This thread's block, of at least `count` floats; it begins on a page. Its contents are undefined, and the block of an
  * earlier call may be freed. NULL: out of memory. */
 float *kernels_scratch(size_t count);
-
-#endif

@@ -2,7 +2,6 @@
  *
  * The ordered sum is a chain of dependent additions. Meanwhile the processor computes the next exponentials, which take
  * about as long; computing the sums of several rows at the same time was measured to be no faster. */
-#include "kernels/simd/softmax.h"
 
 #include <math.h>
 

@@ -1,5 +1,5 @@
 /* Transposing a matrix: blocks of LANES x LANES in registers, what remains at the edges value by value. */
-#include "kernels/simd/transpose.h"
+#include "kernels/simd/kernels_simd.h"
 
 /* Which lanes a shuffle of vectors a and b takes (b's are numbered from LANES on). Within each quad of four lanes,
  * which processors permute fastest: values 0 and 1 of a and b alternating, or values 2 and 3; the pair of values 0 and

@@ -1,5 +1,5 @@
 /* One row of a product, in the order in which memory holds b. */
-#include "kernels/simd/unpacked.h"
+#include "kernels/simd/kernels_simd.h"
 
 #include <string.h>
 

@@ -3,9 +3,9 @@
  * SIMD_BYTES the width of a vector, SIMD_REGISTERS the number of vector registers, and SIMD_ROWS and SIMD_VECTORS the
  * size of a micro-tile; SIMD_NAME(f) is f's name at this
  * level. Lanes go across outputs, never along a sum (docs/numerics.md, Rules). */
-#ifndef STARPULLM_VECTOR_H
-#define STARPULLM_VECTOR_H
+#pragma once
 
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -61,4 +61,20 @@ SIMD_INLINE vector vector_broadcast(const float *x)
     return (vector)(bits - (vector_int){0});
 }
 
-#endif
+/* ---- Sizes ---- */
+
+static inline size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline size_t parts_of(size_t items, size_t part)
+{
+    return (items + part - 1) / part;
+}
+
+/* The smallest multiple of grain that isn't below `items`. */
+static inline size_t rounded_up(size_t items, size_t grain)
+{
+    return parts_of(items, grain) * grain;
+}
