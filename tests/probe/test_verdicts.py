@@ -41,10 +41,10 @@ def probe(program: Path, name: str, *, runs: int = 3, poison: bool = True, toler
 )
 def test_no_false_alarm(verdicts: Path, name: str, noted: str) -> None:
     result = probe(verdicts, name)
-    assert result.outcome is Outcome.PASSED, result.describe()
+    assert result.outcome is Outcome.PASSED, result.lines()
     assert result.compared > 0
     left = [note.codelet for note in result.notes if note.kind is Kind.LEFT_UNWRITTEN]
-    assert left == ([noted] if noted else []), result.describe()
+    assert left == ([noted] if noted else []), result.lines()
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_no_false_alarm(verdicts: Path, name: str, noted: str) -> None:
 )
 def test_no_wrong_same(verdicts: Path, name: str, kind: Kind, codelets: list[str]) -> None:
     result = probe(verdicts, name)
-    assert result.outcome is Outcome.FAILED, result.describe()
+    assert result.outcome is Outcome.FAILED, result.lines()
     assert [(finding.kind, finding.codelet) for finding in result.findings] == [(kind, name) for name in codelets]
     assert result.is_only_untrue is (kind is not Kind.OUTPUT_DIFFERS)
 
@@ -88,7 +88,7 @@ def test_the_user_of_what_was_left_is_named(verdicts: Path) -> None:
 
 def test_what_the_application_reads_at_the_end_is_bounded(verdicts: Path) -> None:
     result = probe(verdicts, "sum_that_the_application_reads", tolerance="8ulp")
-    assert [finding.kind for finding in result.findings] == [Kind.BEYOND_TOLERANCE], result.describe()
+    assert [finding.kind for finding in result.findings] == [Kind.BEYOND_TOLERANCE], result.lines()
     assert "the application at the end found" in result.findings[0].sentence
 
 
