@@ -104,15 +104,7 @@ class ProbeLog:
         return {value: (offset, size) for value, offset, size in zip(*columns, strict=True)}
 
     def bytes_of(self, contents: int) -> bytes | None:
-        """Return contents by their hash: the bytes of their elements; None if they weren't recorded.
-
-        Raises
-        ------
-        FileError
-            If the file can't be read.
-        FormatError
-            If it is shorter than the records say.
-        """
+        """Return contents by their hash: the bytes of their elements; None if they weren't recorded."""
         if contents not in self._place_of_contents:
             return None
         offset, size = self._place_of_contents[contents]
@@ -139,16 +131,7 @@ class ProbeLog:
 
 
 def read_probe_log(folder: Path) -> ProbeLog:
-    """Read a log, also of a process that was killed.
-
-    Raises
-    ------
-    FileError
-        If a file can't be read.
-    FormatError
-        If the folder isn't a log of this format, a file is shorter than its header counts, or a record refers to
-        another one that isn't there.
-    """
+    """Read a log, also of a process that was killed."""
     header = _read_header(folder / "header")
     arrays = {
         name: _read_stream(folder / name, RECORDS[name], int(count))

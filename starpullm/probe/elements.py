@@ -46,13 +46,7 @@ class Tolerance:
 
 
 def parse_tolerance(text: str | None, element_type: str | None) -> Tolerance | None:
-    """Return a tolerance such as ``4ulp`` or ``1e-6`` for numbers of a type; None if neither is given.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If only one of them is given, or one of them isn't understood.
-    """
+    """Return a tolerance such as ``4ulp`` or ``1e-6`` for numbers of a type; None if neither is given."""
     if text is None and element_type is None:
         return None
     if text is None:

@@ -53,15 +53,7 @@ class _Access:
 
 
 def undeclared_accesses(schedule: str, flow: Flow) -> Iterator[Finding]:
-    """Yield the first access of each task to each handle that it doesn't declare, and the first write as well.
-
-    Raises
-    ------
-    FileError
-        If the log's file can't be read.
-    FormatError
-        If a line of it isn't of the format.
-    """
+    """Yield the first access of each task to each handle that it doesn't declare, and the first write as well."""
     handles = {of_log: handle for handle, of_log in enumerate(flow.handle_of_log.tolist())}
     seen: set[tuple[int, int, bool]] = set()
     for access in _read(flow.log.folder / "undeclared"):
