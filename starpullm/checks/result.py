@@ -103,69 +103,6 @@ class Result:
         return cls(**{**known, "outcome": Outcome(content["outcome"]), "findings": findings})
 
 
-def judged(
-    *,
-    check: str,
-    unit: str,
-    fault: str,
-    compared: int,
-    findings: Sequence[Finding] = (),
-    count: int | None = None,
-    measured: float | None = None,
-    limit: float | None = 0,
-    undecided: str = "",
-    note: str = "",
-    family: str = "own",
-    claim: str = "",
-    facts: Mapping[str, Any] | None = None,
-) -> Result:
-    """Return the verdict: failed if there is a finding, or if what was measured isn't within its limit.
-
-    Parameters
-    ----------
-    check, family, claim
-        Whose verdict.
-    unit, compared
-        How much was compared, and what that is.
-    fault
-        What is wrong if it fails.
-    findings
-        What is wrong; ``count`` says how many there are, if these are only the first.
-    measured, limit
-        In one unit; without a measurement, the number of findings and 0. NaN is beyond every limit.
-    undecided
-        Why there is no verdict: nothing is comparable, or if something was compared, it doesn't decide.
-    note
-        What there is to know of the run, whatever its outcome.
-    facts
-        For programs.
-    """
-    count = len(findings) if count is None else count
-    beyond = measured is not None and not (limit is None or measured <= limit)
-    if count or beyond:
-        outcome = Outcome.FAILED
-        first = findings[0].sentence if findings else f"found {measured:g}, expected at most {limit:g}"
-        sentence = f"{fault} ({count} in {compared:,} {unit}): {first}"
-    elif undecided:
-        outcome, sentence = (Outcome.INCONCLUSIVE if compared else Outcome.NOT_COMPARABLE), undecided
-    else:
-        outcome, sentence = Outcome.PASSED, f"{compared:,} {unit} compared"
-    return Result(
-        check=check,
-        outcome=outcome,
-        compared=compared,
-        unit=unit,
-        sentence="; ".join(filter(None, (sentence, note))),
-        measured=measured if measured is not None or undecided else count,
-        limit=limit,
-        findings=tuple(findings[:MAX_LISTED]),
-        count=count,
-        family=family,
-        claim=claim,
-        facts=facts or {},
-    )
-
-
 _OUTCOMES = [Outcome.FAILED, Outcome.INCONCLUSIVE, Outcome.NOT_COMPARABLE, Outcome.PASSED]
 
 

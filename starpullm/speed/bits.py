@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from starpullm.checks.cases import PROMISES, Promise
+from starpullm.checks.check import Check
 from starpullm.checks.execution_order import execution_order
-from starpullm.checks.result import Finding, Result, judged
+from starpullm.checks.result import Finding, Result
 from starpullm.errors import InvalidArgumentError
 from starpullm.golden.records import layer_name, tensor_digest
 from starpullm.speed.workload import Workload
 from starpullm.trainer import Trainer
 
 _GROUPS = ("grads", "m", "v", "params")
+
+
+class BitsOfTheBuilds(Check):
+    """Compare the tensors of two builds after the same steps; not one of the suite's checks."""
+
+    family, unit = "own", "tensors"
+    claim = "two builds compute the same bits"
+    fault = "the builds have other bits"
 
 
 def has_fixed_bits(workload: Workload) -> bool:
@@ -40,11 +49,5 @@ def check_build_bits(new: Mapping[str, str], baseline: Mapping[str, str], steps:
     if set(new) != set(baseline):
         unmatched = min(set(new) ^ set(baseline))
         raise InvalidArgumentError(f"bits of the builds: found {unmatched} in one of them, expected it in both")
-    return judged(
-        check="bits of the builds",
-        unit="tensors",
-        fault="the builds have other bits",
-        compared=len(new),
-        findings=[Finding(name) for name in new if new[name] != baseline[name]],
-        note=f"{steps} steps",
-    )
+    wrong = [Finding(name) for name in new if new[name] != baseline[name]]
+    return BitsOfTheBuilds().result(compared=len(new), findings=wrong, note=f"{steps} steps")

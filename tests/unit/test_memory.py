@@ -25,9 +25,11 @@ from starpullm.checks.memory import (
     leaking_places,
     place_of,
 )
-from starpullm.checks.result import Outcome, judged
+from starpullm.checks.result import Outcome
 from starpullm.checks.source_line import source_line
 from starpullm.errors import InvalidArgumentError, StateError
+
+from ..native.limits.statements import judged
 
 OWN, OTHER = "/lib/own.so", "/lib/other.so"
 

@@ -62,7 +62,7 @@ def make_case(kernel: str, seed: int, number: int) -> Case:
     parameters, cases = declared_kernels()[kernel], CASES[kernel]
     sizes = cases.sizes(draw)
     start = draw.start() if any(of.type == "sum_start" for of in parameters) else SUM_FROM_ZERO
-    arguments = {of.name: _argument(draw, of, sizes, start) for of in parameters}
+    arguments = {of.name: _argument(draw, of, cases, sizes, start) for of in parameters}
     cases.adjust(draw, arguments)
     return Case(kernel, number, arguments, draw.threads(), draw.caches, draw.values)
 
@@ -96,16 +96,13 @@ def declared_kernels() -> dict[str, list[Parameter]]:
 _ALWAYS_CONTINUE: Final = ("dwte", "sum", "params", "m", "v")
 """Outputs that are always read."""
 
-_OPTIONAL: Final = {"bias": 2, "dbias": 2, "dwpe": 4}
-"""Arrays that may be missing, once in so many cases."""
 
-
-def _argument(draw: Draw, of: Parameter, sizes: Sizes, start: int) -> Any:
+def _argument(draw: Draw, of: Parameter, cases: Cases, sizes: Sizes, start: int) -> Any:
     if of.type == "sum_start":
         return start
     if of.shape is None:
         return sizes[of.name]
-    if of.name in _OPTIONAL and draw.below(_OPTIONAL[of.name]) == 0:
+    if of.name in cases.missing and draw.below(cases.missing[of.name]) == 0:
         return None
     shape = [_length(size, sizes) for size in of.shape]
     if of.type == "int32_t":
@@ -246,17 +243,21 @@ def _as_drawn(draw: Draw, arguments: Arguments) -> None:
 
 
 class Cases(NamedTuple):
-    """How many cases of a kernel are compared, how their sizes are drawn, and what is done to their values."""
+    """How many cases of a kernel are compared, how their sizes are drawn, and what is done to their values.
+
+    ``missing`` are arrays that may be NULL, and are once in so many cases.
+    """
 
     number: int
     sizes: Callable[[Draw], Sizes]
     adjust: Callable[[Draw, Arguments], None] = _as_drawn
+    missing: Mapping[str, int] = {}
 
 
 CASES: Final[dict[str, Cases]] = {
     "encoder_forward": Cases(40, _encoder_forward),
     "layernorm_forward": Cases(120, _layernorm),
-    "matmul_forward": Cases(128, _matmul_forward),
+    "matmul_forward": Cases(128, _matmul_forward, missing={"bias": 2}),
     "attention_forward": Cases(96, _attention, _overflow_scores),
     "residual_forward": Cases(40, _elements),
     "gelu_forward": Cases(96, _elements),
@@ -265,13 +266,13 @@ CASES: Final[dict[str, Cases]] = {
     "mean_loss": Cases(40, _mean_loss),
     "crossentropy_softmax_backward": Cases(96, _logits),
     "matmul_backward_input": Cases(128, _matmul),
-    "matmul_backward_weight": Cases(128, _matmul_backward_weight),
+    "matmul_backward_weight": Cases(128, _matmul_backward_weight, missing={"dbias": 2}),
     "layernorm_backward_input": Cases(120, _layernorm),
     "layernorm_backward_weight": Cases(120, _layernorm),
     "residual_backward": Cases(40, _elements),
     "gelu_backward": Cases(96, _elements),
     "attention_backward": Cases(96, _attention, _spoil_past_the_edge),
-    "encoder_backward": Cases(64, _encoder_backward),
+    "encoder_backward": Cases(64, _encoder_backward, missing={"dwpe": 4}),
     "gradient_add": Cases(40, _elements),
     "adamw_update": Cases(96, _adamw, _without_sign),
 }
