@@ -119,20 +119,9 @@ def find_growth_of_each(
 ) -> Growth:
     """Repeat each of several operations, and find as ``find_growth`` what it leaves; a leak says whose it is.
 
-    Parameters
-    ----------
-    operations
-        By their names, for messages. After each call everything is there again that the next one needs.
-    warm_up, repetitions, renewals
-        As for ``find_growth``; of each operation.
-    pools
-        Whether other modules have pools that may grow in so few repetitions, as StarPU-MPI and MPI do for messages of
-        ranks that are ahead. Then only what the library allocates is compared, by itself or through the C library.
-
-    Raises
-    ------
-    StateError, InvalidArgumentError
-        As for ``find_growth``.
+    After each call everything is there again that the next one needs. With ``pools`` other modules have pools that may
+    grow in so few repetitions, as StarPU-MPI and MPI do for messages of ranks that are ahead. Then only what the
+    library allocates is compared, by itself or through the C library.
     """
     leaks: list[Leak] = []
     compared = 0

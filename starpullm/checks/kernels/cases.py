@@ -47,17 +47,7 @@ class Case:
 
 
 def make_case(kernel: str, seed: int, number: int) -> Case:
-    """Return the case of a number; it is the same for the same seed, whatever other cases are made.
-
-    Parameters
-    ----------
-    kernel
-        One of `CASES`.
-    seed
-        Of all cases.
-    number
-        From 0 on.
-    """
+    """Return the case of a number, from 0 on; it is the same for the same seed, whatever other cases are made."""
     draw = Draw(seed, list(CASES).index(kernel), number)
     parameters, cases = declared_kernels()[kernel], CASES[kernel]
     sizes = cases.sizes(draw)

@@ -133,24 +133,9 @@ def check_libm(
     """Compare a level's vector version of a function with libm's own at all 2^32 inputs.
 
     Passed: all inputs were compared and have results with the same bits. Two NaNs are equal, whatever their payloads.
-
-    Parameters
-    ----------
-    function
-        One of `starpullm.machine.vector_libm`.
-    level
-        One of `vector_levels`.
-    every
-        Compare only every n-th part of 262,144 inputs. This is faster, and inconclusive if no bits differ.
-    threads
-        Number of threads; None: one for each processing unit of this process.
-    progress
-        Called from any of the threads with a number of inputs that have been compared.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If there is no such function or level.
+    With ``every`` only every n-th part of 262,144 inputs is compared: faster, and inconclusive if no bits differ.
+    ``threads`` None: one for each processing unit of this process; any of them calls ``progress`` with a number of
+    inputs that have been compared. An `InvalidArgumentError` is raised if there is no such function or level.
     """
     begin = time.monotonic()
 
