@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from starpullm.checks.kernels.cases import CASES, declared_kernels, make_case
-from starpullm.checks.kernels.draw import GARBAGE_BITS, GUARD_BITS, SUM_CONTINUES, VALUES, Buffer, Draw
+from starpullm.checks.kernels.draw import GARBAGE_BITS, GUARD_BITS, SUM_CONTINUES, SUM_FROM_ZERO, VALUES, Buffer, Draw
 
 NUMBERS = (*range(16), 31, 32, 33)
 SCORES = ("B", "NH", "T", "T")
@@ -241,7 +241,7 @@ def test_teams_are_small_where_outputs_are_large() -> None:
     assert {*range(1, 9)} < few
     assert 30 < max(few) <= 40
     large = Draw(0, 0, 0)
-    large.overwritten(150_000)
+    large.output(SUM_FROM_ZERO, 150_000)
     large.output(SUM_CONTINUES, 2, 75_001)
     assert large._outputs == 300_002
 
