@@ -151,9 +151,9 @@ def main(
             if slow and slow.partition(":")[0] not in judged:
                 raise click.ClickException(f"--slow {slow}: expected one of the operations {', '.join(sorted(judged))}")
             told = {"slow": slow, "seconds": time.monotonic() - start, "load": os.getloadavg()[0]}
-            file.write(json.dumps({**told, **result.as_json(), "turns": turns}) + "\n")
+            file.write(json.dumps({**told, **result.as_json()["facts"], "turns": turns}) + "\n")
             file.flush()
-            click.echo(f"{slow or 'clean'}: {result.finding}", err=True)
+            click.echo(f"{slow or 'clean'}: {result.sentence}", err=True)
     of_case: dict[str, list[dict[str, Any]]] = {}
     for text in results.read_text().splitlines():
         values = json.loads(text)

@@ -56,21 +56,22 @@ def kernel_parameters(declaration: str) -> list[Declaration]:
 
 def abi_version() -> int:
     """Return the version that a library of these declarations has."""
-    return int(_source().partition("#define STARPULLM_ABI_VERSION ")[2].partition("\n")[0])
+    return int(source().partition("#define STARPULLM_ABI_VERSION ")[2].partition("\n")[0])
 
 
 @cache
-def _source() -> str:
+def source(name: str = "starpullm.h", folder: str = "include") -> str:
+    """Return the text of an installed header, which is in this folder of the sources."""
     package = Path(__file__).parents[1]
-    installed = package / "include" / "starpullm.h"
+    installed = package / "include" / name
     # In a source tree, where nothing is installed, the modules that need no library still work.
-    return (installed if installed.is_file() else package.parent / "native" / "include" / installed.name).read_text()
+    return (installed if installed.is_file() else package.parent / "native" / folder / name).read_text("utf-8")
 
 
 @cache
 def _text() -> str:
     """Return the header without comments and preprocessor lines, and without blanks before punctuation or after *."""
-    return _words(re.sub(r"/\*.*?\*/|^#.*?$", " ", _source(), flags=re.DOTALL | re.MULTILINE))
+    return _words(re.sub(r"/\*.*?\*/|^#.*?$", " ", source(), flags=re.DOTALL | re.MULTILINE))
 
 
 def _words(text: str) -> str:

@@ -8,7 +8,6 @@ MODULES = (
     "dependencies.reuse",
     "tree",
     "reduction",
-    "underflow",
     "learning",
     "same_bits",
     "pruning",

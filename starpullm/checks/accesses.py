@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from starpullm.checks.cases import REPRODUCIBLE, Case
 from starpullm.checks.check import Check, Needs, Where, check
+from starpullm.checks.names import TaskName
 from starpullm.checks.observer import FindingKind, InstrumentCounts, InstrumentFinding, Observer
 from starpullm.checks.place import Place
 from starpullm.checks.result import Finding, Result
-from starpullm.checks.task_name import TaskName
 from starpullm.checks.training import trace_steps, traced_trainer
 from starpullm.trace import AccessMode, Trace
 from starpullm.trainer import Instruments

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from starpullm.errors import InvalidArgumentError
 
-_SIGN = np.int64(1 << 31)
-
 
 @dataclass(frozen=True, slots=True)
 class UlpCount:
@@ -117,9 +115,13 @@ def compare_bits(expected: NDArray[np.float32], found: NDArray[np.float32]) -> B
     )
 
 
-def ulps_between(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the distances in ULP; infinity is the neighbour of the largest finite number."""
-    distances: NDArray[np.int64] = np.abs(_ordinals(left) - _ordinals(right))
+def ulps_between(left: NDArray[np.floating], right: NDArray[np.floating]) -> NDArray[np.uint64]:
+    """Return the distances in ULP of binary32 or binary64 numbers; infinity follows the largest finite one."""
+    sign = np.uint64(1 << (8 * left.itemsize - 1))
+    one, other = (values.view(f"u{values.itemsize}").astype(np.uint64) for values in (left, right))
+    magnitudes = one & ~sign, other & ~sign
+    apart = np.maximum(*magnitudes) - np.minimum(*magnitudes)
+    distances: NDArray[np.uint64] = np.where((one ^ other) & sign, magnitudes[0] + magnitudes[1], apart)
     return distances
 
 
@@ -128,13 +130,7 @@ def bits_of(value: np.float32) -> str:
     return f"{np.float32(value).view(np.uint32):08x}"
 
 
-def _ordinals(values: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the position of each value in the order of all binary32 values; both zeros have position 0."""
-    bits = values.view(np.uint32).astype(np.int64)
-    return np.where(bits & _SIGN, _SIGN - bits, bits)
-
-
-def _ulp_counts(distances: NDArray[np.int64]) -> Iterator[UlpCount]:
+def _ulp_counts(distances: NDArray[np.uint64]) -> Iterator[UlpCount]:
     _, exponents = np.frexp(distances.astype(np.float64))  # exact: below 2^33
     for exponent, count in enumerate(np.bincount(exponents)):
         if count:

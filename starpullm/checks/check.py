@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from starpullm import checks
 from starpullm.checks.cases import Asked, Case, Promise, record_cases
-from starpullm.checks.result import Finding, Result, judged
+from starpullm.checks.result import MAX_LISTED, Finding, Outcome, Result
 from starpullm.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -119,20 +119,45 @@ class Check:
         note: str = "",
         **facts: Any,
     ) -> Result:
-        """Return the verdict, as `starpullm.checks.result.judged`, of which ``facts`` are for programs."""
-        return judged(
+        """Return the verdict: failed if there is a finding, or if what was measured isn't within its limit.
+
+        Parameters
+        ----------
+        compared
+            How much, in the check's unit.
+        findings
+            What is wrong; ``count`` says how many there are, if these are only the first.
+        measured, limit
+            In one unit; without a measurement, the number of findings and 0. NaN is beyond every limit.
+        undecided
+            Why there is no verdict: nothing is comparable, or if something was compared, it doesn't decide.
+        note
+            What there is to know of the run, whatever its outcome.
+        facts
+            For programs.
+        """
+        count = len(findings) if count is None else count
+        beyond = measured is not None and not (limit is None or measured <= limit)
+        if count or beyond:
+            outcome = Outcome.FAILED
+            first = findings[0].sentence if findings else f"found {measured:g}, expected at most {limit:g}"
+            sentence = f"{self.fault} ({count} in {compared:,} {self.unit}): {first}"
+        elif undecided:
+            outcome, sentence = (Outcome.INCONCLUSIVE if compared else Outcome.NOT_COMPARABLE), undecided
+        else:
+            outcome, sentence = Outcome.PASSED, f"{compared:,} {self.unit} compared"
+        return Result(
             check=self.name,
+            outcome=outcome,
+            compared=compared,
+            unit=self.unit,
+            sentence="; ".join(filter(None, (sentence, note))),
+            measured=measured if measured is not None or undecided else count,
+            limit=limit,
+            findings=tuple(findings[:MAX_LISTED]),
+            count=count,
             family=self.family,
             claim=self.claim,
-            unit=self.unit,
-            fault=self.fault,
-            compared=compared,
-            findings=findings,
-            count=count,
-            measured=measured,
-            limit=limit,
-            undecided=undecided,
-            note=note,
             facts=facts,
         )
 

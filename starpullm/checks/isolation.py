@@ -40,43 +40,35 @@ def machine_in_child(environment: Mapping[str, str] | None = None) -> dict[str, 
 # ---- In the child ----
 
 
+_Service: TypeAlias = tuple[None, Callable[[Mapping[str, Any]], _Report | None]]
+"""Takes requests that name a check and its arguments, and answers with its report, if it has one."""
+
+
 @contextmanager
-def _answer_checks(
-    comm: Comm | None, directory: str, configuration: Sequence[Any]
-) -> Iterator[tuple[None, Callable[[Mapping[str, Any]], _Report | None]]]:
-    """Start the runtime; a request names a check and its arguments, the answer is its report, if it has one."""
+def _answer_checks(comm: Comm | None, directory: str, configuration: Sequence[Any]) -> Iterator[_Service]:
+    """Start the runtime, and run checks there."""
     report_phase("starting the runtime")
     partition, scheduler, _ = configuration
     own_directory = _own_directory(comm, directory)
     with Runtime(partition, scheduler, comm) as runtime:
-        place = Place(runtime, own_directory)
-
-        def answer(request: Mapping[str, Any]) -> _Report | None:
-            report_phase(f"running {request['function']}")
-            return _answer(find_function(request)(place, **request["arguments"]), comm)
-
-        yield None, answer
+        yield _service(Place(runtime, own_directory), comm)
 
 
 @contextmanager
-def _answer_alone(
-    comm: Comm | None, directory: str
-) -> Iterator[tuple[None, Callable[[Mapping[str, Any]], _Report | None]]]:
-    """Start nothing; a request names a check and its arguments, the answer is its report."""
+def _answer_alone(comm: Comm | None, directory: str) -> Iterator[_Service]:
+    """Start nothing, and run checks."""
     _own_directory(comm, directory)
-    workplace = Workplace(Path(directory), comm)
+    yield _service(Workplace(Path(directory), comm), comm)
 
+
+def _service(place: Place | Workplace, comm: Comm | None) -> _Service:
     def answer(request: Mapping[str, Any]) -> _Report | None:
         report_phase(f"running {request['function']}")
-        return _answer(find_function(request)(workplace, **request["arguments"]), comm)
+        result: Result | None = find_function(request)(place, **request["arguments"])
+        results = [found for found in (comm.allgather(result) if comm else [result]) if found is not None]
+        return worst_of(results).as_json() if results else None
 
-    yield None, answer
-
-
-def _answer(result: Result | None, comm: Comm | None) -> _Report | None:
-    """Return the report of a check, of all ranks the worst one; None if there is none."""
-    results = [found for found in (comm.allgather(result) if comm else [result]) if found is not None]
-    return worst_of(results).as_json() if results else None
+    return None, answer
 
 
 def _own_directory(comm: Comm | None, directory: str) -> Path:

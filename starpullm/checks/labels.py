@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from starpullm.checks.task_name import TaskName
+from starpullm.checks.names import TaskName
 from starpullm.trace import AccessMode, Trace
 
 _OF_SUB_BATCH = re.compile(r"(?:activations|activation_grads|inputs|targets)\b[^#]*#(\d+)$")

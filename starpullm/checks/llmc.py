@@ -95,20 +95,9 @@ def run_llmc(
 ) -> LlmcReference:
     """Train with llm.c in a child process, with a record's model, tokens and settings, and return the result.
 
-    Over ranks all ranks must call it; rank 0 runs llm.c, and all get the same result or the same exception.
-
-    Parameters
-    ----------
-    library
-        Shared object with llm.c's functions; docs/suite.md says how to build it.
-    record
-        Model, tokens and settings.
-    checkpoint
-        The record's model, from ``make_inputs``.
-    directory
-        Where the result is kept, so that llm.c isn't run again with the same library and record.
-    comm
-        Communicator of the ranks, if there are several.
+    Over ranks all ranks must call it; rank 0 runs llm.c, and all get the same result or the same exception. The result
+    is kept in the directory, so that llm.c isn't run again with the same library (docs/suite.md says how to build it)
+    and record.
 
     Raises
     ------

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import gc
 import os
-import shutil
-import subprocess
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +20,7 @@ from starpullm.binding import allocations
 from starpullm.binding.allocations import Site
 from starpullm.binding.library import find_library
 from starpullm.checks.result import Finding, Result
+from starpullm.checks.source_line import source_line
 
 KEPT_PER_THREAD = 1
 """Allocations that a place in the library may leave for each thread: a thread renews its scratch memory when it needs
@@ -121,20 +119,9 @@ def find_growth_of_each(
 ) -> Growth:
     """Repeat each of several operations, and find as ``find_growth`` what it leaves; a leak says whose it is.
 
-    Parameters
-    ----------
-    operations
-        By their names, for messages. After each call everything is there again that the next one needs.
-    warm_up, repetitions, renewals
-        As for ``find_growth``; of each operation.
-    pools
-        Whether other modules have pools that may grow in so few repetitions, as StarPU-MPI and MPI do for messages of
-        ranks that are ahead. Then only what the library allocates is compared, by itself or through the C library.
-
-    Raises
-    ------
-    StateError, InvalidArgumentError
-        As for ``find_growth``.
+    After each call everything is there again that the next one needs. With ``pools`` other modules have pools that may
+    grow in so few repetitions, as StarPU-MPI and MPI do for messages of ranks that are ahead. Then only what the
+    library allocates is compared, by itself or through the C library.
     """
     leaks: list[Leak] = []
     compared = 0
@@ -217,18 +204,9 @@ def _leak_of(sites: Sequence[Site], repetitions: int) -> Leak:
 
 def place_of(site: Site) -> str:
     """Return module and function; one that isn't exported is known if the module has symbols and addr2line is there."""
-    function = site.function
-    program = shutil.which("addr2line")
-    if program is not None:
-        with suppress(OSError, subprocess.TimeoutExpired):
-            command = [program, "-f", "-s", "-e", site.module, f"{site.offset:#x}"]
-            # Downloading symbols takes too long.
-            environment = {name: of for name, of in os.environ.items() if name not in ("LD_PRELOAD", "DEBUGINFOD_URLS")}
-            run = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, env=environment)
-            name, _, line = run.stdout.strip().partition("\n")
-            if run.returncode == 0 and name != "??":
-                function = name if line.startswith(("??", ":")) else f"{name} ({line})"
-    return f"{Path(site.module).name or 'unknown module'}, {function or f'{site.offset:#x}'}"
+    function, line = source_line(site.module, site.offset)
+    function = f"{function} ({line})" if line else function or site.function or f"{site.offset:#x}"
+    return f"{Path(site.module).name or 'unknown module'}, {function}"
 
 
 _OBJECTS = "objects of Python"

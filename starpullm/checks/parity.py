@@ -15,10 +15,10 @@ from starpullm.checks.cases import Asked, Case, Promise, find_record, record_cas
 from starpullm.checks.check import Check, Needs, check
 from starpullm.checks.execution_order import execution_order
 from starpullm.checks.llmc import run_llmc
+from starpullm.checks.names import TaskName
 from starpullm.checks.place import Place
 from starpullm.checks.references import ExpectedValues, GoldenReference, Reference, record_trainer
 from starpullm.checks.result import MAX_LISTED, Finding, Result
-from starpullm.checks.task_name import TaskName
 from starpullm.checks.training import own_sequences
 from starpullm.data.generator import generate_tokens
 from starpullm.golden.records import GoldenRecord, layer_name, tensor_digest

@@ -28,14 +28,8 @@ _COLUMNS = ("operation", "step", "sub_batch", "layer", "rank", "worker")
 def recorded_run(trace: Trace, *, name: str, configuration: str) -> dict[str, Any]:
     """Return a recording as `starpullm.report.document.Recording` describes it.
 
-    ``trace`` has the tasks of all ranks, with times on one clock.
-
-    Parameters
-    ----------
-    name
-        What was trained.
-    configuration
-        Where.
+    ``trace`` has the tasks of all ranks, with times on one clock; ``name`` is what was trained, and where is its
+    ``configuration``.
     """
     tasks = trace.tasks
     ran = tasks["worker"] >= 0

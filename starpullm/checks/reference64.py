@@ -77,14 +77,7 @@ def gradient_references(
 ) -> Iterator[tuple[str, int | None, GradientReference]]:
     """Yield name, layer and reference of every parameter gradient of the last step, in order of their completion.
 
-    Parameters
-    ----------
-    tensor
-        ``Trainer.tensor`` of a trainer with ``keep_activations``, after a step.
-    config
-        The model's sizes.
-    inputs
-        Input ids of that step (B, T).
+    ``tensor`` reads those of a trainer with ``keep_activations``; ``inputs`` are the input ids of that step (B, T).
     """
     last = config.num_layers - 1
     logits = _matmul_weight(tensor, "lnf", "logits", None)

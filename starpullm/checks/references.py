@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from starpullm.golden.records import GoldenRecord, split_layer, tensor_digest
 from starpullm.processes.children import Child
 from starpullm.processes.progress import report_phase
 from starpullm.runtime import Runtime
-from starpullm.trainer import Instruments, Trainer
+from starpullm.trainer import Trainer
 
 RERUN_SECONDS = 300.0
 """Time limit of a run that is repeated for its values; 15 times what the 124M model was measured to take."""
@@ -81,39 +81,23 @@ class GoldenReference:
 
 
 def record_trainer(
-    runtime: Runtime,
-    record: GoldenRecord,
-    checkpoint: Path,
-    *,
-    sub_batches: int = 1,
-    reduction: str = "ordered",
-    weight_gradient_tiles: int = 0,
-    activation_sets: int = 0,
-    keep_activations: bool = True,
-    steps_in_flight: int = 2,
-    trace: bool = False,
-    instruments: Instruments | None = None,
-    resume: Path | None = None,
+    runtime: Runtime, record: GoldenRecord, checkpoint: Path, *, resume: Path | None = None, **options: Any
 ) -> Trainer:
-    """Return a trainer with a record's model and settings, before its first step; the ranks divide the batch."""
+    """Return a trainer with a record's model and settings, before its first step; the ranks divide the batch.
+
+    It keeps activations; other options are those of ``Trainer``.
+    """
     return Trainer(
         runtime,
         checkpoint if resume is None else None,
         resume=resume,
         batch_size=record.batch_size // runtime.ranks,
         seq_len=record.seq_len,
-        sub_batches=sub_batches,
-        reduction=reduction,
-        weight_gradient_tiles=weight_gradient_tiles,
-        activation_sets=activation_sets,
         learning_rate=record.learning_rate,
         betas=(record.beta1, record.beta2),
         eps=record.eps,
         weight_decay=record.weight_decay,
-        keep_activations=keep_activations,
-        steps_in_flight=steps_in_flight,
-        trace=trace,
-        instruments=instruments,
+        **{"keep_activations": True, **options},
     )
 
 

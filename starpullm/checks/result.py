@@ -71,22 +71,29 @@ class Result:
             raise InvalidArgumentError(f"{self.check}: nothing was compared: {self.sentence}")
 
     def lines(self) -> list[str]:
-        """Return the text: check, place, outcome and sentence, then the rows and the other findings."""
+        """Return the text: check, place, outcome and sentence, then the details."""
         place = "".join(f" {word} {of}" for word, of in (("of", self.where), ("on", self.ranks)) if of)
-        lines = [f"{self.check}{place}: {self.outcome.value}: {self.sentence}"]
+        return [
+            f"{self.check}{place}: {self.outcome.value}: {self.sentence}",
+            *(f"  {line}" for line in self.details()),
+        ]
+
+    def details(self) -> Iterator[str]:
+        """Yield the rows of the finding that is in the sentence, then the other findings with theirs."""
         for number, finding in enumerate(self.findings):
-            if number:  # the first one is in the sentence
-                lines.append(f"  {finding.sentence}")
-            lines += [f"  {'  ' * bool(number)}{name}: {row}" for name, row in finding.rows.items()]
+            if number:
+                yield finding.sentence
+            yield from (f"{'  ' * bool(number)}{name}: {row}" for name, row in finding.rows.items())
         if self.count > len(self.findings):
-            lines.append(f"  … and {self.count - len(self.findings)} more")
-        return lines
+            yield f"… and {self.count - len(self.findings)} more"
 
     def as_json(self) -> dict[str, Any]:
-        """Return the result as JSON values, by the names of the fields, and its lines."""
+        """Return the result as JSON values by the names of its fields, and its lines; a subclass's fields are facts."""
+        own = {entry.name for entry in fields(Result)}
         found = {entry.name: json_value(getattr(self, entry.name)) for entry in fields(self)}
-        findings = [finding._asdict() for finding in self.findings]
-        return {**found, "findings": json_value(findings), "lines": self.lines()}
+        common = {name: value for name, value in found.items() if name in own}
+        others = {name: value for name, value in found.items() if name not in own}
+        return {**common, "facts": common["facts"] | others, "lines": self.lines()}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
@@ -94,69 +101,6 @@ class Result:
         known = {entry.name: content[entry.name] for entry in fields(cls)}
         findings = tuple(Finding(**entry) for entry in content["findings"])
         return cls(**{**known, "outcome": Outcome(content["outcome"]), "findings": findings})
-
-
-def judged(
-    *,
-    check: str,
-    unit: str,
-    fault: str,
-    compared: int,
-    findings: Sequence[Finding] = (),
-    count: int | None = None,
-    measured: float | None = None,
-    limit: float | None = 0,
-    undecided: str = "",
-    note: str = "",
-    family: str = "own",
-    claim: str = "",
-    facts: Mapping[str, Any] | None = None,
-) -> Result:
-    """Return the verdict: failed if there is a finding, or if what was measured isn't within its limit.
-
-    Parameters
-    ----------
-    check, family, claim
-        Whose verdict.
-    unit, compared
-        How much was compared, and what that is.
-    fault
-        What is wrong if it fails.
-    findings
-        What is wrong; ``count`` says how many there are, if these are only the first.
-    measured, limit
-        In one unit; without a measurement, the number of findings and 0. NaN is beyond every limit.
-    undecided
-        Why there is no verdict: nothing is comparable, or if something was compared, it doesn't decide.
-    note
-        What there is to know of the run, whatever its outcome.
-    facts
-        For programs.
-    """
-    count = len(findings) if count is None else count
-    beyond = measured is not None and not (limit is None or measured <= limit)
-    if count or beyond:
-        outcome = Outcome.FAILED
-        first = findings[0].sentence if findings else f"found {measured:g}, expected at most {limit:g}"
-        sentence = f"{fault} ({count} in {compared:,} {unit}): {first}"
-    elif undecided:
-        outcome, sentence = (Outcome.INCONCLUSIVE if compared else Outcome.NOT_COMPARABLE), undecided
-    else:
-        outcome, sentence = Outcome.PASSED, f"{compared:,} {unit} compared"
-    return Result(
-        check=check,
-        outcome=outcome,
-        compared=compared,
-        unit=unit,
-        sentence="; ".join(filter(None, (sentence, note))),
-        measured=measured if measured is not None or undecided else count,
-        limit=limit,
-        findings=tuple(findings[:MAX_LISTED]),
-        count=count,
-        family=family,
-        claim=claim,
-        facts=facts or {},
-    )
 
 
 _OUTCOMES = [Outcome.FAILED, Outcome.INCONCLUSIVE, Outcome.NOT_COMPARABLE, Outcome.PASSED]
@@ -177,6 +121,8 @@ def json_value(value: object) -> Any:
             return value.value
         case Mapping():
             return {str(key): json_value(entry) for key, entry in value.items()}
+        case tuple() if hasattr(value, "_asdict"):
+            return json_value(value._asdict())
         case tuple() | list():
             return [json_value(entry) for entry in value]
         case np.ndarray() | np.generic():
@@ -189,64 +135,3 @@ def json_value(value: object) -> Any:
             return value
         case _:
             raise TypeError(f"found {type(value).__name__}, expected a type that a result may contain")
-
-
-# ---- Results of classes of their own ----
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckResult:
-    """The fields that results of classes of their own have: those of the probe and of measurements of speed."""
-
-    name: str
-    outcome: Outcome
-    finding: str
-    compared: int
-    measured: float | None
-    limit: float | None = 0
-    unit: str = "comparisons"
-
-    def __post_init__(self) -> None:
-        """Refuse a verdict on nothing, as `Result` does."""
-        if self.compared == 0 and self.outcome in (Outcome.PASSED, Outcome.INCONCLUSIVE):
-            raise InvalidArgumentError(f"{self.name}: nothing was compared: {self.finding}")
-
-    def as_result(self) -> Result:
-        """Return what all results have; the other fields are its facts."""
-        common = {entry.name for entry in fields(CheckResult)}
-        facts = {entry.name: json_value(getattr(self, entry.name)) for entry in fields(self)}
-        return Result(
-            check=self.name,
-            outcome=self.outcome,
-            compared=self.compared,
-            unit=self.unit,
-            sentence=self.finding,
-            measured=self.measured,
-            limit=self.limit,
-            findings=(Finding(""), *(Finding(line) for line in self.detail_lines())),
-            facts={name: value for name, value in facts.items() if name not in common},
-        )
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the result as JSON values, by the names of the fields."""
-        return {entry.name: json_value(getattr(self, entry.name)) for entry in fields(self)}
-
-    def describe(self) -> list[str]:
-        """Return the lines of a report: the outcome, then the details."""
-        return [f"{self.name}: {self.outcome.value}: {self.finding}", *(f"  {line}" for line in self.detail_lines())]
-
-    def detail_lines(self) -> Iterator[str]:
-        """Yield the lines that ``describe`` adds to the first one."""
-        yield from ()
-
-
-def passed_if(holds: bool) -> Outcome:
-    """Return ``PASSED`` or ``FAILED``."""
-    return Outcome.PASSED if holds else Outcome.FAILED
-
-
-def listed(findings: Sequence[object], count: int, prefix: str = "") -> Iterator[str]:
-    """Yield a line for each finding, and one that says how many of ``count`` aren't among them, if any."""
-    yield from (f"{prefix}{finding}" for finding in findings)
-    if count > len(findings):
-        yield f"… and {count - len(findings)} more"

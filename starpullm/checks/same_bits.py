@@ -33,7 +33,7 @@ class SameBits(Check):
 
     unit = "tensors"
 
-    def compare(self, runs: Mapping[str, Arrays]) -> Result:
+    def together(self, parts: Mapping[str, Arrays]) -> Result:
         """Return the verdict on the tensors of runs, by names that say how they ran.
 
         Raises
@@ -41,7 +41,7 @@ class SameBits(Check):
         InvalidArgumentError
             If the names, types or shapes of tensors differ.
         """
-        (first, expected), *others = runs.items()
+        (first, expected), *others = parts.items()
         findings: list[Finding] = []
         facts: dict[str, Any] = {}
         for run, tensors in others:
@@ -53,11 +53,7 @@ class SameBits(Check):
                     findings.append(Finding(f"{tensor} of {run}, compared with {first}", difference.rows()))
                     facts = facts or difference.facts()
         compared = len(expected) * len(others)
-        return self.result(compared=compared, findings=findings, note=f"{len(runs)} runs", runs=list(runs), **facts)
-
-    def together(self, parts: Mapping[str, Arrays]) -> Result:
-        """Compare the runs."""
-        return self.compare(parts)
+        return self.result(compared=compared, findings=findings, note=f"{len(parts)} runs", runs=list(parts), **facts)
 
 
 @check
@@ -117,7 +113,7 @@ class LossesOfRanks(SameBits):
         with case_trainer(place, case, keep_activations=False) as trainer:
             losses = [trainer.step(*own_batch(trainer, case.seed, number)) for number in range(STEPS)]
             of_ranks = place.runtime.comm.allgather(losses) if place.runtime.comm else [losses]
-        return self.compare({f"rank {rank}": {"mean_loss": np.array(of)} for rank, of in enumerate(of_ranks)})
+        return self.together({f"rank {rank}": {"mean_loss": np.array(of)} for rank, of in enumerate(of_ranks)})
 
 
 @check

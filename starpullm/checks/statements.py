@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.binding.resource import Resource
 from starpullm.checks.bits import compare_bits
-from starpullm.checks.result import Finding, Result, judged
-from starpullm.errors import FileError, StarpullmError
-
-ACCEPTED = "accepted"
+from starpullm.checks.result import Finding
 
 
 class Statements:
-    """Statements that have been looked at; those that don't hold are ``wrong``.
+    """Statements that have been looked at; those that don't hold are ``wrong``."""
 
-    Parameters
-    ----------
-    check
-        What the verdict is called, if it isn't that of a registered check.
-    """
-
-    def __init__(self, check: str = "statements") -> None:
-        self._check = check
+    def __init__(self) -> None:
         self.compared = 0
         self.wrong: list[Finding] = []
 
@@ -34,57 +20,15 @@ class Statements:
         """State that two values are equal and of one type."""
         self.compared += 1
         if type(expected) is not type(found) or expected != found:
-            self._add(what, repr(expected), repr(found))
+            self.add(what, repr(expected), repr(found))
 
     def same_bits(self, what: str, expected: NDArray[np.float32], found: NDArray[np.float32]) -> None:
         """State that two tensors have the same bits."""
         self.compared += 1
         difference = compare_bits(expected, found)
         if difference is not None:
-            self._add(what, "equal bits", "; ".join(f"{name}: {row}" for name, row in difference.rows().items()))
+            self.add(what, "equal bits", "; ".join(f"{name}: {row}" for name, row in difference.rows().items()))
 
-    def refused(
-        self,
-        what: str,
-        kind: type[StarpullmError],
-        sentence: str,
-        call: Callable[[], object],
-        errno: int | None = None,
-    ) -> None:
-        """State that a call raises an error of this kind with this whole sentence, and with this error number.
-
-        An asterisk in the sentence stands for one word that is different each time, such as a temporary file's name.
-        """
-        found = ending_of(call)
-        expected = text_of(kind, sentence, errno)
-        self.compared += 1
-        if re.fullmatch(re.escape(expected).replace(r"\*", r"\S+"), found) is None:
-            self._add(what, expected, found)
-
-    def allowed(self, what: str, call: Callable[[], object]) -> None:
-        """State that a call raises nothing; what it opens is closed."""
-        self.equal(what, ACCEPTED, ending_of(call))
-
-    def result(self) -> Result:
-        """Return the verdict; nothing stated is an error."""
-        fault = "a statement doesn't hold"
-        return judged(check=self._check, unit="statements", fault=fault, compared=self.compared, findings=self.wrong)
-
-    def _add(self, what: str, expected: str, found: str) -> None:
+    def add(self, what: str, expected: str, found: str) -> None:
+        """Say what doesn't hold."""
         self.wrong.append(Finding(f"{what}: expected {expected}, found {found}"))
-
-
-def ending_of(call: Callable[[], object]) -> str:
-    """Return how a call ended, in words."""
-    try:
-        result = call()
-    except StarpullmError as error:
-        return text_of(type(error), str(error), error.errno if isinstance(error, FileError) else None)
-    if isinstance(result, Resource):
-        result.close()
-    return ACCEPTED
-
-
-def text_of(kind: type[StarpullmError], sentence: str, errno: int | None = None) -> str:
-    """Return an error in words."""
-    return f"{kind.__name__}: {sentence}" + (f" (error number {errno})" if errno is not None else "")

@@ -110,12 +110,7 @@ def compare_sent(found: Sent | None, expected: Sent) -> Iterator[str]:
 def owners_of(trace: Trace, sub_batches: int) -> dict[int, int]:
     """Return the owner of each handle: by its name, and of the others the rank whose update writes it.
 
-    Parameters
-    ----------
-    trace
-        Of whole steps.
-    sub_batches
-        Those of one rank.
+    The trace is of whole steps, and the sub-batches are those of one rank.
     """
     owners = {}
     for handle in trace.handles:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import click
 
-from starpullm.checks.libm import NUM_INPUTS, check_libm, vector_levels
+from starpullm.checks.kernels.libm import NUM_INPUTS, check_libm, vector_levels
 from starpullm.checks.result import Outcome, Result
 from starpullm.commands import options
 from starpullm.commands.main import EXIT_DIFFERENT

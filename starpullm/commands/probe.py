@@ -94,6 +94,6 @@ def command(
     if as_json:
         print_json(result.as_json())
     else:
-        for line in result.describe():
+        for line in result.lines():
             OUT.print(line)
     sys.exit(EXIT_UNTRUE if result.is_only_untrue else _STATUS[result.outcome])

@@ -1,1 +1,4 @@
-"""File formats, one file for each, read and written with NumPy: llm.c's four, and training states (docs/formats.md)."""
+"""File formats, one file for each, read and written with NumPy (docs/formats.md).
+
+Readers raise `FormatError` for what isn't of the format, and `FileError` for what can't be read.
+"""

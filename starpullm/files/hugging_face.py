@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from starpullm.errors import FormatError
 from starpullm.files.header import StrPath, reading
 from starpullm.files.json_reader import parse_object
-from starpullm.files.model import UNLAYERED_PARAMETERS, ModelConfig, config_problem
+from starpullm.files.model import UNLAYERED_PARAMETERS, ModelConfig, config_problem, parameter_shapes
 from starpullm.files.safetensors import StoredTensor, stored_tensors
 
 CONFIG_FILE: Final = "config.json"
@@ -141,17 +141,11 @@ def config_text(config: ModelConfig) -> str:
 
 
 def _stored_shape(config: ModelConfig, parameter: str) -> tuple[int, ...]:
-    C = config.channels
-    return {
-        "wte": (config.vocab_size, C),
-        "wpe": (config.max_seq_len, C),
-        "qkvw": (C, 3 * C),
-        "qkvb": (3 * C,),
-        "attprojw": (C, C),
-        "fcw": (C, 4 * C),
-        "fcb": (4 * C,),
-        "fcprojw": (4 * C, C),
-    }.get(parameter, (C,))
+    """Return the shape of a parameter of one layer there, with Vp = V."""
+    shape = parameter_shapes(replace(config, padded_vocab_size=config.vocab_size))[parameter]
+    if parameter not in UNLAYERED_PARAMETERS:
+        shape = shape[1:]
+    return shape[::-1] if PLACES[parameter].transposed else shape
 
 
 def _read_config(path: Path) -> ModelConfig:

@@ -11,79 +11,33 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from starpullm.binding.header import source
 from starpullm.errors import FormatError
 from starpullm.files.header import file_size, reading
 
+_STREAMS: Final = ("names", "handles", "tasks", "accesses", "events", "hashes", "contents")
+
+
+def _types() -> dict[str, np.dtype[np.void]]:
+    """Return the types of the header and of a record of each stream, as the structs declare them."""
+    text = re.sub("//.*", "", source("log_format.h", "probe")).replace("PROBE_STREAMS]", f"{len(_STREAMS)}]")
+    types = {}
+    for name, members in re.findall(r"struct probe_(\w+) \{(.*?)\n\};", text, re.DOTALL):
+        fields = []
+        for kind, declared in re.findall(r"(\w+) ([^;]+);", members):
+            for member, count in re.findall(r"(\w+)(?:\[(\d+)\])?", declared):
+                if kind == "char":
+                    fields.append((member, f"S{count}"))
+                else:
+                    fields.append((member, kind.removesuffix("_t"), *([int(count)] if count else [])))
+        types[name] = np.dtype(fields)
+    return types
+
+
+HEADER, *_RECORDS = _types().values()
+RECORDS: Final = dict(zip(_STREAMS, _RECORDS, strict=True))
 MAGIC: Final = b"STPPROBE"
 FORMAT: Final = 3
-
-_STREAMS: Final = ("names", "handles", "tasks", "accesses", "events", "hashes", "contents")
-HEADER: Final = np.dtype(
-    [
-        ("magic", "S8"),
-        ("format", "<u4"),
-        ("starpu_version", "<u4", 3),
-        ("pid", "<u4"),
-        ("rank", "<i4"),
-        ("num_workers", "<u4"),
-        ("ended", "<u4"),
-        ("signal", "<i4"),
-        ("write_error", "<i4"),
-        ("exit_status", "<i4"),
-        ("num_ranks", "<u4"),
-        ("seed", "<u8"),
-        ("start_ns", "<u8"),
-        ("deinit_count", "<u8"),
-        ("handle_bytes", "<u8"),
-        ("watched_bytes", "<u8"),
-        ("unwatched_handles", "<u8"),
-        ("watched_tasks", "<u8"),
-        ("counts", "<u8", len(_STREAMS)),
-    ]
-)
-RECORDS: Final = {
-    "names": np.dtype([("text", "S128")]),
-    "handles": np.dtype(
-        [
-            ("address", "<u8"),
-            ("bytes", "<u8"),
-            ("interface", "<i4"),
-            ("element_bytes", "<u4"),
-            ("sizes", "<u8", 4),
-            ("strides", "<u8", 4),
-            ("unused", "<u8", 5),
-        ]
-    ),
-    "tasks": np.dtype(
-        [
-            ("submit_ns", "<u8"),
-            ("first_access", "<u8"),
-            ("num_accesses", "<u4"),
-            ("codelet", "<u4"),
-            ("name", "<u4"),
-            ("flags", "<u4"),
-            ("priority", "<i4"),
-            ("thread", "<u4"),
-            ("context", "<u4"),
-            ("unused", "<u4"),
-            ("arguments", "<u8"),
-            ("unused2", "<u8"),
-        ]
-    ),
-    "accesses": np.dtype([("handle", "<u4"), ("mode", "<u4"), ("flags", "<u4"), ("unused", "<u4")]),
-    "events": np.dtype(
-        [
-            ("task", "<u8"),
-            ("time_ns", "<u8"),
-            ("kind", "<u4"),
-            ("worker", "<i4"),
-            ("node", "<i4"),
-            ("unused", "<u4"),
-        ]
-    ),
-    "hashes": np.dtype([("task", "<u8"), ("access", "<u4"), ("time", "<u4"), ("hash", "<u8"), ("poison_left", "<u8")]),
-    "contents": np.dtype([("hash", "<u8"), ("offset", "<u8"), ("bytes", "<u8"), ("unused", "<u8")]),
-}
 
 NO_CODELET, NOWHERE, INTERNAL, ACQUIRE, LATE, LAST = 1, 2, 4, 8, 16, 32
 NO_ORDER = 1
@@ -131,18 +85,18 @@ class ProbeLog:
 
     def hashes_of_accesses(self, time: int) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
         """Return the hash of each access, `BEFORE` or `AFTER` its task, and whether there is one."""
-        values, known = np.zeros(len(self.accesses), np.uint64), np.zeros(len(self.accesses), bool)
-        mine = self.hashes[self.hashes["time"] == time]
-        index = (self.tasks["first_access"][mine["task"]] + mine["access"]).astype(np.int64)
-        values[index], known[index] = mine["hash"], True
-        return values, known
+        return self._of_accesses("hash", time)
 
     def poison_left(self, time: int) -> NDArray[np.uint64]:
         """Return how many bytes of each access were poison, `BEFORE` or `AFTER` its task; with `WAS_FILLED`."""
-        left = np.zeros(len(self.accesses), np.uint64)
+        return self._of_accesses("poison_left", time)[0]
+
+    def _of_accesses(self, member: str, time: int) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+        values, known = np.zeros(len(self.accesses), np.uint64), np.zeros(len(self.accesses), bool)
         mine = self.hashes[self.hashes["time"] == time]
-        left[(self.tasks["first_access"][mine["task"]] + mine["access"]).astype(np.int64)] = mine["poison_left"]
-        return left
+        index = (self.tasks["first_access"][mine["task"]] + mine["access"]).astype(np.int64)
+        values[index], known[index] = mine[member], True
+        return values, known
 
     @cached_property
     def _place_of_contents(self) -> dict[int, tuple[int, int]]:
@@ -150,15 +104,7 @@ class ProbeLog:
         return {value: (offset, size) for value, offset, size in zip(*columns, strict=True)}
 
     def bytes_of(self, contents: int) -> bytes | None:
-        """Return contents by their hash: the bytes of their elements; None if they weren't recorded.
-
-        Raises
-        ------
-        FileError
-            If the file can't be read.
-        FormatError
-            If it is shorter than the records say.
-        """
+        """Return contents by their hash: the bytes of their elements; None if they weren't recorded."""
         if contents not in self._place_of_contents:
             return None
         offset, size = self._place_of_contents[contents]
@@ -170,31 +116,22 @@ class ProbeLog:
 
     def times(self, kind: int) -> NDArray[np.int64]:
         """Return when each task was ready, started or ended; -1 if it never was."""
-        times = np.full(len(self.tasks), -1, np.int64)
-        mine = self.events[self.events["kind"] == kind]
-        times[mine["task"].astype(np.int64)] = mine["time_ns"]
-        return times
+        return self._of_tasks("time_ns", kind)
 
     @cached_property
     def workers(self) -> NDArray[np.int64]:
         """The worker on which each task ran; -1 if it never started."""
-        workers = np.full(len(self.tasks), -1, np.int64)
-        mine = self.events[self.events["kind"] == START]
-        workers[mine["task"].astype(np.int64)] = mine["worker"]
-        return workers
+        return self._of_tasks("worker", START)
+
+    def _of_tasks(self, member: str, kind: int) -> NDArray[np.int64]:
+        values = np.full(len(self.tasks), -1, np.int64)
+        mine = self.events[self.events["kind"] == kind]
+        values[mine["task"].astype(np.int64)] = mine[member]
+        return values
 
 
 def read_probe_log(folder: Path) -> ProbeLog:
-    """Read a log, also of a process that was killed.
-
-    Raises
-    ------
-    FileError
-        If a file can't be read.
-    FormatError
-        If the folder isn't a log of this format, a file is shorter than its header counts, or a record refers to
-        another one that isn't there.
-    """
+    """Read a log, also of a process that was killed."""
     header = _read_header(folder / "header")
     arrays = {
         name: _read_stream(folder / name, RECORDS[name], int(count))

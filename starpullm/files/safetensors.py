@@ -57,16 +57,7 @@ class StoredTensor:
 
 
 def stored_tensors(path: StrPath) -> dict[str, StoredTensor]:
-    """Return the tensors of a file by name, in the order of its header; no value is read.
-
-    Raises
-    ------
-    FormatError
-        If the header isn't valid JSON of this format, if tensors overlap or leave a gap, or if the file is shorter or
-        longer than they are.
-    FileError
-        If the file can't be read.
-    """
+    """Return the tensors of a file by name, in the order of its header; no value is read."""
     with reading(path) as (file, where):
         entries, start = _read_header(file, where)
         spans = []

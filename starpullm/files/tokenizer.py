@@ -30,15 +30,7 @@ class Tokenizer(NamedTuple):
 
 
 def read_tokenizer(path: StrPath) -> Tokenizer:
-    """Read a tokenizer of version 1 or 2.
-
-    Raises
-    ------
-    FormatError
-        If the header, the length of a token or the size of the file is wrong.
-    FileError
-        If the file can't be read.
-    """
+    """Read a tokenizer of version 1 or 2."""
     with reading(path) as (file, where):
         header = read_header(file, where, TOKENIZER_MAGIC)
         version = check_version(header, where, TOKENIZER_VERSIONS)

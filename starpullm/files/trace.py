@@ -21,7 +21,8 @@ from starpullm.errors import FormatError
 from starpullm.files.arrays import DAMAGED_ARCHIVE
 from starpullm.files.atomic import atomic_write
 from starpullm.files.header import StrPath, reading
-from starpullm.files.json_reader import parse_json
+from starpullm.files.json_reader import JsonNode, parse_json
+from starpullm.files.model import INT64_MAX
 
 FORMAT: Final = "starpullm trace"
 VERSION: Final = 1
@@ -46,8 +47,6 @@ TASK: Final = np.dtype(
 )
 ACCESS: Final = np.dtype([("handle", "<i4"), ("mode", "<i4")])
 
-_RANK: Final = {"host": str, "partition": str, "clock_uncertainty_ns": int}
-_HANDLE: Final = {"name": str, "bytes": int}
 _MODES = (1, 4)  # the first and the last access mode
 
 
@@ -71,13 +70,7 @@ class TraceFile:
 
 
 def write_trace_file(path: StrPath, trace: TraceFile) -> None:
-    """Write a trace; the file appears under its name only when it is complete.
-
-    Raises
-    ------
-    FileError
-        If the file can't be written.
-    """
+    """Write a trace; the file appears under its name only when it is complete."""
     about = {
         "format": FORMAT,
         "version": VERSION,
@@ -97,15 +90,7 @@ def write_trace_file(path: StrPath, trace: TraceFile) -> None:
 
 
 def read_trace_file(path: StrPath) -> TraceFile:
-    """Read a trace, and check that all of its numbers name something.
-
-    Raises
-    ------
-    FormatError
-        If it isn't a trace, is incomplete or damaged, has another version, or contradicts itself.
-    FileError
-        If it can't be read.
-    """
+    """Read a trace, and check that all of its numbers name something."""
     with reading(path) as (file, where):
         data = io.BytesIO(file.read())  # in memory, where only damage can make reading fail
         try:
@@ -115,12 +100,15 @@ def read_trace_file(path: StrPath) -> TraceFile:
             raise _refusal(where, f"a {FORMAT}, a zip archive with {ABOUT}, {TASKS} and {ACCESSES}", error) from error
         about = _read_about(where, content[ABOUT])
         trace = TraceFile(
-            program=_member(where, about, "program", str),
-            settings=_member(where, about, "settings", dict),
-            clock=_member(where, about, "clock", dict),
-            ranks=_objects(where, about, "ranks", _RANK),
-            operations=_member(where, about, "operations", list),
-            handles=[(handle["name"], handle["bytes"]) for handle in _objects(where, about, "handles", _HANDLE)],
+            program=about.child("program").text(),
+            settings=about.child("settings").mapping(),
+            clock=about.child("clock").mapping(),
+            ranks=[_checked_rank(rank) for rank in about.child("ranks").items()],
+            operations=[name.text() for name in about.child("operations").items()],
+            handles=[
+                (handle.child("name").text(), handle.child("bytes").integer(maximum=INT64_MAX))
+                for handle in about.child("handles").items()
+            ],
             tasks=_read_array(where, TASKS, content[TASKS], TASK),
             accesses=_read_array(where, ACCESSES, content[ACCESSES], ACCESS),
         )
@@ -132,30 +120,19 @@ def _refusal(where: Path, expected: str, found: object) -> FormatError:
     return FormatError(f"{where}: expected {expected}, found {found}")
 
 
-def _read_about(where: Path, text: bytes) -> dict[str, Any]:
-    about = parse_json(text, f"{where}, {ABOUT}")
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        found = about.get("format") if isinstance(about, dict) else type(about).__name__
-        raise _refusal(where, f'format "{FORMAT}" in {ABOUT}', repr(found))
-    if about.get("version") != VERSION:
-        raise _refusal(where, f"version {VERSION}", f"version {about.get('version')}")
+def _read_about(where: Path, text: bytes) -> JsonNode:
+    about = JsonNode(f"{where}, {ABOUT}", "", parse_json(text, f"{where}, {ABOUT}"))
+    for member, expected in (("format", FORMAT), ("version", VERSION)):
+        if (node := about.child(member)).value != expected:
+            raise node.refusal(json.dumps(expected))
     return about
 
 
-def _member(where: Path, about: Mapping[str, Any], name: str, kind: type) -> Any:
-    if not isinstance(about.get(name), kind):
-        raise _refusal(where, f"{name} of type {kind.__name__} in {ABOUT}", repr(about.get(name)))
-    return about[name]
-
-
-def _objects(where: Path, about: Mapping[str, Any], name: str, members: Mapping[str, type]) -> list[dict[str, Any]]:
-    objects: list[dict[str, Any]] = _member(where, about, name, list)
-    for number, entry in enumerate(objects):
-        for member, kind in members.items():
-            value = entry.get(member) if isinstance(entry, dict) else None
-            if type(value) is not kind or (isinstance(value, int) and not 0 <= value < 2**63):
-                raise _refusal(where, f"{member} of type {kind.__name__} in {name}[{number}] of {ABOUT}", repr(entry))
-    return objects
+def _checked_rank(rank: JsonNode) -> dict[str, Any]:
+    for member in ("host", "partition"):
+        rank.child(member).text()
+    rank.child("clock_uncertainty_ns").integer(maximum=INT64_MAX)
+    return rank.mapping()
 
 
 def _read_array(where: Path, name: str, content: bytes, expected: np.dtype[np.void]) -> NDArray[np.void]:
@@ -178,7 +155,7 @@ def _check_numbers(where: Path, trace: TraceFile) -> None:
     tasks, accesses = trace.tasks, trace.accesses
     names = [*trace.operations, *(name for name, _ in trace.handles), *(rank["host"] for rank in trace.ranks)]
     for name in (*names, *(rank["partition"] for rank in trace.ranks)):
-        if not isinstance(name, str) or not name or not name.isprintable():
+        if not name or not name.isprintable():
             raise _refusal(where, f"names of printable characters in {ABOUT}", repr(name))
     _check_range(where, "task", "operation", tasks["operation"], 0, len(trace.operations) - 1)
     _check_range(where, "task", "rank", tasks["rank"], 0, len(trace.ranks) - 1)

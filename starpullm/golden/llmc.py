@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.checkpoint import read_checkpoint
-from starpullm.files.model import ModelConfig, parameter_shapes
+from starpullm.files.model import parameter_shapes
+from starpullm.golden.pointers import ActivationPointers, ParameterPointers
 from starpullm.golden.records import GoldenRecord, activation_shapes
 from starpullm.processes.progress import report_phase
 
@@ -31,41 +32,29 @@ _NO_LOSS = -1.0  # mean_loss before the first forward pass
 _GUARD_BYTES = 4096
 _GUARD = 0xA5
 
-# Parameters are in the checkpoint's order, activations in that of execution.
 _CONFIG = ("max_seq_len", "vocab_size", "padded_vocab_size", "num_layers", "num_heads", "channels")
-_ANY_MODEL = ModelConfig(max_seq_len=1, vocab_size=1, num_layers=1, num_heads=1, channels=1, padded_vocab_size=1)
-_PARAMETERS = tuple(parameter_shapes(_ANY_MODEL))
-_ACTIVATIONS = tuple(activation_shapes(_ANY_MODEL, 1, 1))
 
 
 class _Config(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int) for name in _CONFIG]
 
 
-class _ParameterTensors(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_void_p) for name in _PARAMETERS]
-
-
-class _ActivationTensors(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_void_p) for name in _ACTIVATIONS]
-
-
 class _Model(ctypes.Structure):
     _fields_ = [
         ("config", _Config),
-        ("params", _ParameterTensors),
-        ("param_sizes", ctypes.c_size_t * len(_PARAMETERS)),
+        ("params", ParameterPointers),
+        ("param_sizes", ctypes.c_size_t * len(ParameterPointers._fields_)),
         ("params_memory", ctypes.c_void_p),
         ("num_parameters", ctypes.c_size_t),
-        ("grads", _ParameterTensors),
+        ("grads", ParameterPointers),
         ("grads_memory", ctypes.c_void_p),
         ("m_memory", ctypes.c_void_p),
         ("v_memory", ctypes.c_void_p),
-        ("acts", _ActivationTensors),
-        ("act_sizes", ctypes.c_size_t * len(_ACTIVATIONS)),
+        ("acts", ActivationPointers),
+        ("act_sizes", ctypes.c_size_t * len(ActivationPointers._fields_)),
         ("acts_memory", ctypes.c_void_p),
         ("num_activations", ctypes.c_size_t),
-        ("grads_acts", _ActivationTensors),
+        ("grads_acts", ActivationPointers),
         ("grads_acts_memory", ctypes.c_void_p),
         ("batch_size", ctypes.c_int),
         ("seq_len", ctypes.c_int),

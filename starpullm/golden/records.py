@@ -6,10 +6,7 @@ Size letters: B batch, T sequence length, C channels, NH heads, L layers, V voca
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -20,8 +17,8 @@ from numpy.typing import NDArray
 
 from starpullm.errors import FormatError, InvalidArgumentError
 from starpullm.files.arrays import DAMAGED_ARCHIVE
-from starpullm.files.header import INT32_MAX, StrPath
-from starpullm.files.json_reader import read_json
+from starpullm.files.header import StrPath
+from starpullm.files.json_reader import JsonNode, read_json
 from starpullm.files.model import INT64_MAX, UNLAYERED_PARAMETERS, ModelConfig, parameter_shapes
 
 THRESHOLD_RECORDS: Final = ("single", "ragged", "long", "wide")
@@ -106,7 +103,7 @@ class GoldenRecord:
         Without results, the file may be of a record that is still to be made: no step has a loss or digests.
         """
         where = Path(path)
-        root = _Node(where, "", read_json(where))
+        root = JsonNode(where, "", read_json(where))
         config = root.child("config")
         sizes = {field.name: config.child(field.name).integer() for field in fields(ModelConfig)}
         try:
@@ -179,7 +176,7 @@ def shipped_records() -> dict[str, GoldenRecord]:
 def shipped_libm_fingerprint() -> dict[str, str]:
     """Return the fingerprint of the libm with which the shipped records were made."""
     where = _GOLDEN / "libm.json"
-    return _fingerprint(_Node(where, "", read_json(where)))
+    return _fingerprint(JsonNode(where, "", read_json(where)))
 
 
 # ---- Tensors ----
@@ -276,64 +273,11 @@ def libm_fingerprint(evaluate: Callable[..., NDArray[np.float32]]) -> dict[str, 
 # ---- Checking JSON ----
 
 
-class _Node:
-    """A value in a JSON file and its key, which error messages name."""
-
-    def __init__(self, path: Path, key: str, value: object) -> None:
-        self._path = path
-        self._key = key
-        self._value = value
-
-    def refusal(self, expected: str) -> FormatError:
-        found = json.dumps(self._value)
-        shown = found if len(found) <= 60 else f"{found[:57]}..."
-        key = f", key {self._key}" if self._key else ""
-        return FormatError(f"{self._path}{key}: expected {expected}, found {shown}")
-
-    def mapping(self) -> dict[str, object]:
-        if not isinstance(self._value, dict):
-            raise self.refusal("an object")
-        return self._value
-
-    def child(self, key: str) -> _Node:
-        mapping = self.mapping()
-        path = f"{self._key}.{key}" if self._key else key
-        if key not in mapping:
-            raise FormatError(f"{self._path}, key {path}: expected a value, found none")
-        return _Node(self._path, path, mapping[key])
-
-    def items(self) -> list[_Node]:
-        if not isinstance(self._value, list):
-            raise self.refusal("a list")
-        return [_Node(self._path, f"{self._key}[{index}]", value) for index, value in enumerate(self._value)]
-
-    def text(self) -> str:
-        if not isinstance(self._value, str):
-            raise self.refusal("a text")
-        return self._value
-
-    def integer(self, minimum: int = 0, maximum: int = INT32_MAX) -> int:
-        if type(self._value) is not int or not minimum <= self._value <= maximum:
-            raise self.refusal(f"an integer from {minimum} to {maximum}")
-        return self._value
-
-    def number(self) -> float:
-        value = self._value
-        if not isinstance(value, int | float) or isinstance(value, bool) or abs(value) > sys.float_info.max:
-            raise self.refusal("a number that fits into binary64")
-        return float(value)
-
-    def hex(self, digits: int) -> str:
-        if not isinstance(self._value, str) or not re.fullmatch(f"[0-9a-f]{{{digits}}}", self._value):
-            raise self.refusal(f"{digits} lower-case hex digits")
-        return self._value
-
-
-def _fingerprint(node: _Node) -> dict[str, str]:
+def _fingerprint(node: JsonNode) -> dict[str, str]:
     return {function: node.child(function).hex(_SHA256_DIGITS) for function in LIBM_FUNCTIONS}
 
 
-def _step(node: _Node, model: ModelConfig) -> GoldenStep:
+def _step(node: JsonNode, model: ModelConfig) -> GoldenStep:
     bits = node.child("mean_loss_bits").hex(8)
     mean_loss = node.child("mean_loss").number()
     with np.errstate(over="ignore"):

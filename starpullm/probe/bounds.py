@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from starpullm.probe.compare import Comparison
 from starpullm.probe.elements import Difference, Tolerance, beyond
@@ -64,12 +65,4 @@ def _judged(
     difference = beyond(tolerance, numbers[0], numbers[1])
     if difference is None:
         return None
-    return _of_elements(difference, numbers[0].itemsize, element_bytes)
-
-
-def _of_elements(difference: Difference, number_bytes: int, element_bytes: int) -> Difference:
-    """Return a difference between numbers with the element that the number lies in."""
-    element = difference.element * number_bytes // element_bytes
-    return Difference(
-        element, difference.expected, difference.found, difference.count, difference.total, difference.off_by
-    )
+    return replace(difference, element=difference.element * numbers[0].itemsize // element_bytes)

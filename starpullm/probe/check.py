@@ -407,9 +407,8 @@ class _Judge:
             )
         first = next(iter(reference.flows.values()))
         return ProbeResult(
-            name="probe",
             outcome=outcome,
-            finding=verdict(found, excused),
+            sentence=verdict(found, excused),
             compared=totals["outputs"],
             measured=len(found),
             command=self._command,

@@ -11,6 +11,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from starpullm.checks.bits import ulps_between
 from starpullm.errors import InvalidArgumentError
 
 TYPES: Final[Mapping[str, Mapping[int, np.dtype[np.floating]]]] = {
@@ -45,13 +46,7 @@ class Tolerance:
 
 
 def parse_tolerance(text: str | None, element_type: str | None) -> Tolerance | None:
-    """Return a tolerance such as ``4ulp`` or ``1e-6`` for numbers of a type; None if neither is given.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If only one of them is given, or one of them isn't understood.
-    """
+    """Return a tolerance such as ``4ulp`` or ``1e-6`` for numbers of a type; None if neither is given."""
     if text is None and element_type is None:
         return None
     if text is None:
@@ -91,7 +86,7 @@ def beyond(tolerance: Tolerance, expected: NDArray[np.floating], found: NDArray[
     Equal numbers are within every tolerance, and so are two NaN. A NaN, or an infinity, and another number aren't.
     """
     if tolerance.unit == "ULP":
-        distance = ulp_distances(expected, found)
+        distance = ulps_between(expected, found).astype(np.float64)
     else:
         largest = np.maximum(np.abs(expected), np.abs(found)).astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
@@ -104,19 +99,6 @@ def beyond(tolerance: Tolerance, expected: NDArray[np.floating], found: NDArray[
     index = int(np.argmax(wrong))
     off_by = "" if not finite[index] else f"{distance[index]:.3g} {tolerance.unit}"
     return Difference(index, _number(expected[index]), _number(found[index]), int(wrong.sum()), len(wrong), off_by)
-
-
-def ulp_distances(one: NDArray[np.floating], other: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return the distances in ULP of binary32 or binary64 numbers; exact below 2^53."""
-    bits = np.dtype(f"u{one.itemsize}")
-    largest = np.uint64((1 << (8 * one.itemsize - 1)) - 1)  # beyond it is the sign
-    codes: list[NDArray[np.uint64]] = [values.view(bits).astype(np.uint64) for values in (one, other)]
-    left, right = (code & largest for code in codes)
-    same_sign = (codes[0] > largest) == (codes[1] > largest)
-    result: NDArray[np.float64] = np.where(
-        same_sign, np.maximum(left, right) - np.minimum(left, right), left + right
-    ).astype(np.float64)
-    return result
 
 
 def first_difference(expected: bytes, found: bytes, element_bytes: int) -> Difference | None:

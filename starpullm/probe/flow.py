@@ -13,6 +13,7 @@ from starpullm.files.probe_log import ProbeLog
 
 _NOT_THE_PROGRAMS = probe_log.NO_CODELET | probe_log.INTERNAL | probe_log.ACQUIRE | probe_log.LAST
 _WITHOUT_VALUE = probe_log.MODE_REDUX | probe_log.MODE_COMMUTE
+_WRITES = probe_log.MODE_WRITE | probe_log.MODE_REDUX
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +45,7 @@ class Flow:
     @cached_property
     def is_last(self) -> NDArray[np.bool_]:
         """Whether this is no task, but the application's last look at a handle."""
-        result: NDArray[np.bool_] = (self.log.tasks["flags"][self.tasks] & probe_log.LAST) != 0
-        return result
+        return _has(self.log.tasks["flags"][self.tasks], probe_log.LAST)
 
     @property
     def num_submitted(self) -> int:
@@ -76,14 +76,12 @@ class Flow:
     @cached_property
     def is_free(self) -> NDArray[np.bool_]:
         """Whether StarPU is free to reorder the access."""
-        result: NDArray[np.bool_] = self.is_unordered | ((self.mode & probe_log.MODE_COMMUTE) != 0)
-        return result
+        return self.is_unordered | _has(self.mode, probe_log.MODE_COMMUTE)
 
     @cached_property
     def is_unordered(self) -> NDArray[np.bool_]:
         """Whether sequential consistency is off for the access."""
-        result: NDArray[np.bool_] = (self.log.accesses["flags"][self.accesses] & probe_log.NO_ORDER) != 0
-        return result
+        return _has(self.log.accesses["flags"][self.accesses], probe_log.NO_ORDER)
 
     @cached_property
     def before(self) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
@@ -102,15 +100,13 @@ class Flow:
     @cached_property
     def reads(self) -> NDArray[np.bool_]:
         """Whether an access reads what was there, REDUX and SCRATCH excepted."""
-        own = (self.mode & (probe_log.MODE_SCRATCH | probe_log.MODE_REDUX)) != 0
-        result: NDArray[np.bool_] = ((self.mode & probe_log.MODE_READ) != 0) & ~own
-        return result
+        own = _has(self.mode, probe_log.MODE_SCRATCH | probe_log.MODE_REDUX)
+        return _has(self.mode, probe_log.MODE_READ) & ~own
 
     @cached_property
     def writes(self) -> NDArray[np.bool_]:
         """Whether an access changes the handle, REDUX included."""
-        result: NDArray[np.bool_] = (self.mode & (probe_log.MODE_WRITE | probe_log.MODE_REDUX)) != 0
-        return result
+        return _has(self.mode, _WRITES)
 
     @cached_property
     def only_reads(self) -> NDArray[np.bool_]:
@@ -122,7 +118,7 @@ class Flow:
     def has_no_order(self) -> NDArray[np.bool_]:
         """Whether sequential consistency is off for some access of the same handle, so that none is its last writer."""
         log = self.log
-        unordered = log.accesses["handle"][(log.accesses["flags"] & probe_log.NO_ORDER) != 0]
+        unordered = log.accesses["handle"][_has(log.accesses["flags"], probe_log.NO_ORDER)]
         return np.isin(self.handle_of_log[self.handle], unordered)
 
     @cached_property
@@ -148,8 +144,7 @@ class Flow:
     @cached_property
     def has_function(self) -> NDArray[np.bool_]:
         """Whether a task runs a function; others only order the ones around them."""
-        result: NDArray[np.bool_] = (self.log.tasks["flags"][self.tasks] & probe_log.NOWHERE) == 0
-        return result
+        return ~_has(self.log.tasks["flags"][self.tasks], probe_log.NOWHERE)
 
     def position(self, task_of_log: int) -> int | None:
         """Return the number of a task of the log; None if the program didn't submit it."""
@@ -199,7 +194,7 @@ class Flow:
 
         Before means in the order of submission, among accesses that commute in the order in which they ran.
         """
-        return self._previous(_writes_anyhow(self.log))[self.accesses]
+        return self._previous(_has(self.log.accesses["mode"], _WRITES))[self.accesses]
 
     @cached_property
     def observed(self) -> NDArray[np.int64]:
@@ -249,8 +244,9 @@ def _bytes(number: int) -> str:
     return f"{number} byte" if number == 1 else f"{number} bytes"
 
 
-def _writes_anyhow(log: ProbeLog) -> NDArray[np.bool_]:
-    result: NDArray[np.bool_] = (log.accesses["mode"] & (probe_log.MODE_WRITE | probe_log.MODE_REDUX)) != 0
+def _has(values: NDArray[np.integer], bits: int) -> NDArray[np.bool_]:
+    """Return which values have at least one of these bits."""
+    result: NDArray[np.bool_] = (values & bits) != 0
     return result
 
 
@@ -277,7 +273,7 @@ def _last_looks(log: ProbeLog, tasks: NDArray[np.int64]) -> NDArray[np.int64]:
     """
     last: dict[int, bool] = {}  # by handle, in the order of first use: whether its last writer's order was free
     is_free = ((log.accesses["mode"] & _WITHOUT_VALUE) != 0) | ((log.accesses["flags"] & probe_log.NO_ORDER) != 0)
-    columns = (log.accesses["handle"].tolist(), _writes_anyhow(log).tolist(), is_free.tolist())
+    columns = (log.accesses["handle"].tolist(), _has(log.accesses["mode"], _WRITES).tolist(), is_free.tolist())
     is_own = np.isin(log.task_of_access, tasks)
     for (handle, writes, free), own in zip(zip(*columns, strict=True), is_own.tolist(), strict=True):
         if own and (writes or handle not in last):

@@ -30,13 +30,7 @@ class Intended(NamedTuple):
 
 
 def read_intended(path: Path) -> list[Intended]:
-    """Read the entries ``[[intended]]`` of a file.
-
-    Raises
-    ------
-    FormatError, FileError
-        If it has something else in it, or a finding that no reason can excuse; if it can't be read.
-    """
+    """Read the entries ``[[intended]]`` of a file."""
     with file_errors(path):
         text = path.read_bytes()
     try:

@@ -104,13 +104,6 @@ def run_program(
 
     It may be a launcher of ranks, such as mpirun. The processes that write logs into the folder ``logs`` are watched.
     If this process is killed meanwhile, the program's processes are killed and the directories `places` are removed.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If it can't be started.
-    RuntimeFailureError
-        If a process of the program can't be killed.
     """
     path = find_program(command[0])
     start = time.monotonic()

@@ -117,11 +117,6 @@ def record(
 
     ``keep`` is that of `Schedule.environment`. If this process is killed meanwhile, the program is killed, and
     ``temporary`` folders are removed. The ends of the program's output come into the folder, too.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If the program can't be started or recorded nothing; the sentence says why.
     """
     folder.mkdir()
     environment = schedule.environment(folder, num_workers, keep)

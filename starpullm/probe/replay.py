@@ -19,13 +19,7 @@ _PERTURBED = re.compile(r"seed (\d+), (\d+) workers?, (\d+) us")
 
 
 def schedule_of(words: str) -> Schedule:
-    """Return the schedule that a probe calls so, where it says how to run it again.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If there is no such schedule.
-    """
+    """Return the schedule that a probe calls so, where it says how to run it again."""
     known = {one.words: one for one in schedules.STANDARD}
     if words in known:
         return known[words]
@@ -43,11 +37,6 @@ def replay_program(command: Sequence[str], words: str, *, workers: int, wrapper:
     """Run a program once in a schedule, by the words that a probe has for it, and return its exit status.
 
     ``wrapper`` is a command that is put before the program, behind a launcher of ranks. What is recorded is removed.
-
-    Raises
-    ------
-    InvalidArgumentError
-        If there is no such schedule, or the program can't be started.
     """
     schedule = schedule_of(words)
     place = list(command).index(program_of(command))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from starpullm.checks.result import CheckResult, listed
+from starpullm.checks.result import Result
 from starpullm.probe.findings import Finding, Kind
 from starpullm.probe.undeclared import Watched
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeResult(CheckResult):
+class ProbeResult(Result):
     """Whether a program's results depend on the schedule, and whether its tasks do what they declare.
 
     ``compared`` counts contents of handles that were compared with those of the reference schedule: after tasks, and of
@@ -24,6 +24,7 @@ class ProbeResult(CheckResult):
     run a schedule with a finding again. ``seconds`` has the time of each run by the name of its schedule.
     """
 
+    check: str = "probe"
     unit: str = "contents of handles"
     command: tuple[str, ...]
     starpu_version: str
@@ -37,7 +38,7 @@ class ProbeResult(CheckResult):
     tolerance: str
     unseen: int
     watched: Watched
-    findings: tuple[Finding, ...]
+    findings: tuple[Finding, ...]  # type: ignore[assignment]  # they say more
     notes: tuple[Finding, ...]
     intended: tuple[str, ...]
     not_found: tuple[str, ...]
@@ -50,9 +51,9 @@ class ProbeResult(CheckResult):
         """Whether declarations are untrue, and no run has shown another result."""
         return bool(self.findings) and all(finding.kind.is_declaration for finding in self.findings)
 
-    def describe(self) -> list[str]:
+    def lines(self) -> list[str]:
         """Return the verdict, what was run, then the findings."""
-        return [f"{self.name}: {self.finding}", *(f"  {line}" for line in self.detail_lines())]
+        return [f"{self.check}: {self.sentence}", *(f"  {line}" for line in self.details())]
 
     def _run_line(self) -> str:
         ranks = f" of {self.num_ranks} ranks" if self.num_ranks else ""
@@ -80,7 +81,7 @@ class ProbeResult(CheckResult):
             yield str(first)
             yield from (f"  also {finding}" for finding in others)
 
-    def detail_lines(self) -> Iterator[str]:
+    def details(self) -> Iterator[str]:
         """Yield what was run, findings about results, then about declarations, notes, and an ended process's state."""
         yield self._run_line()
         yield str(self.watched)
@@ -96,7 +97,7 @@ class ProbeResult(CheckResult):
             yield f"not seen: the contents of {_counted(self.unseen, 'access')} can't be read"
         yield from (f"intended: {line}" for line in self.intended)
         yield from (f"intended, but not found: {line}" for line in self.not_found)
-        yield from listed(self.notes, len(self.notes), "note: ")
+        yield from (f"note: {note}" for note in self.notes)
 
 
 def verdict(findings: Sequence[Finding], intended: Sequence[str] = ()) -> str:

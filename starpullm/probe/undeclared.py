@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Self
 
+from starpullm.checks.source_line import source_line
 from starpullm.errors import FormatError
 from starpullm.files.header import reading
 from starpullm.probe.findings import Finding, Kind
 from starpullm.probe.flow import Flow
 
-_LOOKUP_SECONDS = 20.0
 _SYSTEM_LIBRARIES = ("libc.so", "libc-", "libm.so", "libm-", "ld-linux", "libstarpu")
 """Functions in them were called by whoever made the mistake."""
 
@@ -55,15 +53,7 @@ class _Access:
 
 
 def undeclared_accesses(schedule: str, flow: Flow) -> Iterator[Finding]:
-    """Yield the first access of each task to each handle that it doesn't declare, and the first write as well.
-
-    Raises
-    ------
-    FileError
-        If the log's file can't be read.
-    FormatError
-        If a line of it isn't of the format.
-    """
+    """Yield the first access of each task to each handle that it doesn't declare, and the first write as well."""
     handles = {of_log: handle for handle, of_log in enumerate(flow.handle_of_log.tolist())}
     seen: set[tuple[int, int, bool]] = set()
     for access in _read(flow.log.folder / "undeclared"):
@@ -117,24 +107,12 @@ def _place(frames: Sequence[_Frame]) -> str:
     return ""
 
 
-@cache
 def _line(frame: _Frame) -> tuple[str, str]:
     """Return what the debugging information says: the function, and FILE:LINE; nothing if there is none."""
-    with suppress(OSError, subprocess.SubprocessError):
+    with suppress(OSError):
         with Path(frame.module).open("rb") as file:
             is_fixed = file.read(18)[16:18] == b"\x02\x00"  # ET_EXEC: addresses in the file are those in memory
-        address = frame.address if is_fixed else frame.address - frame.base
-        run = subprocess.run(
-            ["addr2line", "-f", "-C", "-e", frame.module, hex(address)],
-            capture_output=True,
-            text=True,
-            timeout=_LOOKUP_SECONDS,
-            check=True,
-        )
-        function, line = run.stdout.splitlines()[:2]
-        if not line.startswith("?") and not line.endswith((":0", ":?")):
-            path, _, number = line.partition(" (")[0].rpartition(":")
-            return function, f"{Path(path).name}:{number}"
+        return source_line(frame.module, frame.address if is_fixed else frame.address - frame.base)
     return "", ""
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from starpullm.checks.isolation import RuntimeConfiguration
     from starpullm.checks.items import Item
     from starpullm.checks.references import Reference
-    from starpullm.checks.result import CheckResult, Result
+    from starpullm.checks.result import Result
     from starpullm.golden.records import GoldenRecord
     from starpullm.processes.children import Reply
     from starpullm.trace import Trace
@@ -267,21 +267,20 @@ class Checker:
         result: Result | None = reply.value
         return result
 
-    def judge(self, *results: Result | CheckResult) -> None:
+    def judge(self, *results: Result) -> None:
         """Fail or skip the test unless all checks passed."""
-        from starpullm.checks.result import CheckResult, Outcome
+        from starpullm.checks.result import Outcome
 
-        reports = [result.as_result() if isinstance(result, CheckResult) else result for result in results]
         texts = []
-        for report in sorted(reports, key=lambda report: report.outcome is not Outcome.FAILED):
+        for report in sorted(results, key=lambda report: report.outcome is not Outcome.FAILED):
             self._entry.results.append(report.as_json())
             lines = report.lines()
             more = len(lines) - MAX_LINES
             if report.outcome is not Outcome.PASSED:
                 texts += [*lines[:MAX_LINES], *([f"  … and {more} more lines"] if more > 0 else [])]
-        if any(report.outcome is Outcome.FAILED for report in reports):
+        if any(report.outcome is Outcome.FAILED for report in results):
             pytest.fail("\n".join(texts), pytrace=False)
-        if self._is_parity and any(report.outcome is Outcome.NOT_COMPARABLE for report in reports):
+        if self._is_parity and any(report.outcome is Outcome.NOT_COMPARABLE for report in results):
             expected = "expected the records' libm, --starpullm-llmc-library, or --starpullm-skip-unknown-libm"
             pytest.fail("\n".join([*texts, expected]), pytrace=False)
         if texts:

@@ -46,7 +46,7 @@ class Program:
             tolerance_type=tolerance_type,
         )
         if same and result.outcome is not Outcome.PASSED:
-            pytest.fail("\n".join(result.describe()), pytrace=False)
+            pytest.fail("\n".join(result.lines()), pytrace=False)
         return result
 
 

@@ -13,29 +13,20 @@ from numpy.typing import NDArray
 
 from starpullm.errors import LibraryNotFoundError
 from starpullm.files.model import ModelConfig, parameter_shapes
+from starpullm.golden.pointers import ActivationPointers, ParameterPointers
 from starpullm.golden.records import activation_shapes
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int32]
 
-_ANY = ModelConfig(max_seq_len=1, vocab_size=1, num_layers=1, num_heads=1, channels=1, padded_vocab_size=1)
-
-
-class _Parameters(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_void_p) for name in parameter_shapes(_ANY)]
-
-
-class _Activations(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_void_p) for name in activation_shapes(_ANY, 1, 1)]
-
 
 class _Model(ctypes.Structure):
     _fields_ = [
         *((letter, ctypes.c_size_t) for letter in ("B", "T", "C", "NH", "L", "V", "Vp")),
-        ("params", _Parameters),
-        ("grads", _Parameters),
-        ("acts", _Activations),
-        ("dacts", _Activations),
+        ("params", ParameterPointers),
+        ("grads", ParameterPointers),
+        ("acts", ActivationPointers),
+        ("dacts", ActivationPointers),
     ]
 
 
@@ -80,9 +71,9 @@ class PlainModel:
             "params": params, "grads": grads, "m": m, "v": v, "activations": acts, "activation_grads": dacts
         }  # fmt: skip
         sizes = (config.channels, config.num_heads, config.num_layers, config.vocab_size, config.padded_vocab_size)
-        pointers = (_Parameters(*_addresses(group)) for group in (params, grads))
+        pointers = (ParameterPointers(*_addresses(group)) for group in (params, grads))
         self._model = _Model(
-            batch_size, seq_len, *sizes, *pointers, *(_Activations(*_addresses(of)) for of in (acts, dacts))
+            batch_size, seq_len, *sizes, *pointers, *(ActivationPointers(*_addresses(of)) for of in (acts, dacts))
         )
         self._library = library()
 

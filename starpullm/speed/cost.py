@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from starpullm.checks.dependencies.required_order import required_edges
-from starpullm.checks.result import CheckResult, Outcome
+from starpullm.checks.result import Outcome, Result
 from starpullm.trace import AccessMode, Trace
 from starpullm.traces.merge import is_kernel
 
@@ -57,9 +57,10 @@ def graph_cost(trace: Trace) -> GraphCost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CostResult(CheckResult):
+class CostResult(Result):
     """The costs of two builds; ``measured`` is how many of the numbers have grown, ``limit`` is 0."""
 
+    check: str = "graph cost"
     unit: str = "numbers"
     now: GraphCost
     baseline: GraphCost
@@ -69,7 +70,7 @@ class CostResult(CheckResult):
         """What later runs are to be compared with: the baseline, as long as a number has grown."""
         return self.baseline if self.outcome is Outcome.FAILED else self.now
 
-    def detail_lines(self) -> Iterator[str]:
+    def details(self) -> Iterator[str]:
         """Yield a line for each number that differs."""
         for field in fields(GraphCost):
             now, before = getattr(self.now, field.name), getattr(self.baseline, field.name)
@@ -83,9 +84,8 @@ def check_cost(now: GraphCost, baseline: GraphCost) -> CostResult:
     grown, shrunk = sum(of > 0 for of in differences), sum(of < 0 for of in differences)
     finding = f"{grown} of {len(differences)} numbers have grown" if grown else "no number has grown"
     return CostResult(
-        name="graph cost",
         outcome=Outcome.FAILED if grown else Outcome.PASSED,
-        finding=f"{finding}, {shrunk} have shrunk" if shrunk else finding if grown else "the same graph",
+        sentence=f"{finding}, {shrunk} have shrunk" if shrunk else finding if grown else "the same graph",
         compared=len(differences),
         measured=grown,
         now=now,

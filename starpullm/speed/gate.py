@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from starpullm.checks.result import CheckResult, Outcome
+from starpullm.checks.result import Outcome, Result
 from starpullm.errors import InvalidArgumentError
 from starpullm.speed.verdict import RESOLUTION, Judged, Verdict, judge
 from starpullm.speed.worker import STEP
@@ -78,7 +78,7 @@ class Speed(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ThroughputResult(CheckResult):
+class ThroughputResult(Result):
     """The comparison of a build with a baseline; ``measured`` is the change (0.05: 5 % slower), ``limit`` the budget.
 
     ``configuration`` is the workload, in words; the fields of ``Speed`` are those of the build. ``visible`` is the
@@ -105,7 +105,7 @@ class BuildsResult(ThroughputResult):
     baseline_tokens_per_ms: float
     changes: tuple[Change, ...]
 
-    def detail_lines(self) -> Iterator[str]:
+    def details(self) -> Iterator[str]:
         """Yield the speed, the slower quantities, those that couldn't be judged, and the step."""
         yield (
             f"{self.tokens_per_ms:.4g} tokens/ms, baseline {self.baseline_tokens_per_ms:.4g}; "
@@ -179,7 +179,7 @@ class StoredResult(ThroughputResult):
     unit: str = "stored runs"
     stored: tuple[float, ...]
 
-    def detail_lines(self) -> Iterator[str]:
+    def details(self) -> Iterator[str]:
         """Yield the speed, and the stored runs that it was compared with."""
         yield (
             f"{self.tokens_per_ms:.4g} tokens/ms; {self.fraction_of_limit:.1%} of the machine's "
@@ -269,7 +269,7 @@ def _reason(verdict: Verdict, judged: Sequence[Change], budget: float) -> str:
 
 
 def _told(verdict: Verdict, reason: str) -> dict[str, Any]:
-    """Return the fields that follow from the verdict; the finding has it only if the outcome's name is another."""
+    """Return the fields that follow from the verdict; the sentence has it only if the outcome's name is another."""
     outcome = _OUTCOMES[verdict]
-    finding = reason if verdict.value == outcome.value else f"{verdict.value}: {reason}"
-    return {"name": "throughput", "outcome": outcome, "finding": finding, "verdict": verdict}
+    sentence = reason if verdict.value == outcome.value else f"{verdict.value}: {reason}"
+    return {"check": "throughput", "outcome": outcome, "sentence": sentence, "verdict": verdict}

@@ -12,8 +12,9 @@ from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 
+from starpullm.checks.result import Result
 from starpullm.processes.lock import machine_lock
-from starpullm.speed.bits import BuildBitsResult, check_build_bits, has_fixed_bits
+from starpullm.speed.bits import check_build_bits, has_fixed_bits
 from starpullm.speed.contender import Contender
 from starpullm.speed.cost import CostResult, GraphCost, check_cost
 from starpullm.speed.gate import BuildsResult, Speed, compare_builds
@@ -79,7 +80,7 @@ class Turns:
         """Compare the task graphs of the two builds."""
         return check_cost(*(GraphCost(**contender.first["cost"]) for contender in self.contenders[:2]))
 
-    def compare_bits(self) -> BuildBitsResult | None:
+    def compare_bits(self) -> Result | None:
         """Compare the tensors of the two builds after a turn; None if the workload's bits are not fixed."""
         if not has_fixed_bits(self.workload):
             return None

@@ -105,7 +105,7 @@ def test_a_slower_operation_is_seen_and_named() -> None:
     for result in seen:
         assert named(result, SLOWER) == {"gelu_backward"}
         assert result.outcome is Outcome.FAILED
-        assert "gelu_backward +" in result.finding
+        assert "gelu_backward +" in result.sentence
 
 
 def test_at_the_edge_of_the_budget_the_error_rate_holds() -> None:
@@ -140,8 +140,8 @@ def test_a_faster_build() -> None:
     assert result.verdict is FASTER
     assert result.outcome is Outcome.PASSED
     assert result.tokens_per_ms > result.baseline_tokens_per_ms
-    assert result.finding.endswith("%; nothing is slower")  # and not "slower by -1.2% or more"
-    assert re.search(r"; nothing is slower by \d\.\d% or more$", compare(measured(5)).finding)
+    assert result.sentence.endswith("%; nothing is slower")  # and not "slower by -1.2% or more"
+    assert re.search(r"; nothing is slower by \d\.\d% or more$", compare(measured(5)).sentence)
 
 
 def test_what_cannot_be_seen_is_inconclusive_not_slower() -> None:
@@ -153,7 +153,7 @@ def test_what_cannot_be_seen_is_inconclusive_not_slower() -> None:
     assert result.outcome is Outcome.INCONCLUSIVE
     assert result.visible is not None
     assert result.visible > RESOLUTION
-    assert result.finding.startswith("a slowdown of 5.0% can't be excluded: step")
+    assert result.sentence.startswith("a slowdown of 5.0% can't be excluded: step")
 
 
 def test_a_slower_operation_outweighs_a_faster_step() -> None:
@@ -193,9 +193,7 @@ def test_operations_of_tasks_too_short_for_the_clock_are_not_judged() -> None:
     assert named(result, SLOWER) >= {"gelu_backward"}
     result = compare(series, dict.fromkeys(TASKS, 10**5))
     assert result.visible is None
-    assert result.describe()[-1].endswith(
-        " of the step would have been seen, no operation is large enough to be judged"
-    )
+    assert result.lines()[-1].endswith(" of the step would have been seen, no operation is large enough to be judged")
     assert [change.name for change in result.changes if change.verdict] == [STEP]
 
 
@@ -224,7 +222,7 @@ def test_refusals() -> None:
 
 def test_lines_and_json_of_two_builds() -> None:
     result = compare(measured(1, {"gelu_backward": 0.1}))
-    first, speed, slower, step, last = result.describe()
+    first, speed, slower, step, last = result.lines()
     assert first.startswith("throughput: failed: slower: gelu_backward +")
     assert "tokens/ms, baseline" in speed
     assert "of the machine's 250 GFLOP/s" in speed
@@ -233,7 +231,7 @@ def test_lines_and_json_of_two_builds() -> None:
     assert step.startswith("  step: +")
     assert last.startswith("  64 rounds; a slowdown of ")
     assert last.endswith("% of any judged operation")
-    values = json.loads(json.dumps(result.as_json(), allow_nan=False))
+    values = json.loads(json.dumps(result.as_json(), allow_nan=False))["facts"]
     assert values["verdict"] == "slower"
     assert [change["name"] for change in values["changes"]][:2] == [STEP, "matmul_forward"]
 
@@ -261,7 +259,7 @@ def test_stored_runs(fraction: float, stored: list[float], verdict: Verdict) -> 
     result = compare_stored(fraction, stored)
     assert result.verdict is verdict
     assert (result.measured is None) == (verdict is NO_BASELINE)
-    assert json.loads(json.dumps(result.as_json(), allow_nan=False))["verdict"] == verdict.value
+    assert json.loads(json.dumps(result.as_json(), allow_nan=False))["facts"]["verdict"] == verdict.value
 
 
 def test_runs_of_the_same_kind_are_rarely_called_slower() -> None:
@@ -277,7 +275,7 @@ def test_runs_of_the_same_kind_are_rarely_called_slower() -> None:
 def test_no_baseline_says_how_many_are_missing() -> None:
     result = compare_stored(0.3, [0.3])
     assert result.outcome is Outcome.NOT_COMPARABLE
-    assert result.describe()[0] == (
+    assert result.lines()[0] == (
         "throughput: not comparable: no baseline: 1 stored runs of this configuration on this machine, expected at "
         "least 3"
     )
@@ -340,7 +338,7 @@ def test_costs_are_compared_exactly() -> None:
     )
     result = check_cost(more, COST)
     assert result.outcome is Outcome.FAILED
-    assert result.describe() == [
+    assert result.lines() == [
         "graph cost: failed: 1 of 5 numbers have grown, 1 have shrunk",
         "  tasks: 170, baseline 169 (+1)",
         "  bytes between tasks: 999996, baseline 1000000 (-4)",

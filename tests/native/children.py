@@ -210,7 +210,8 @@ def finish(process: Child) -> Finished:
 
 def simd_levels() -> list[str]:
     """Return the SIMD levels of this machine, the plain kernels' first."""
-    return run_python("from starpullm.checks.libm import vector_levels\nprint('ref', *vector_levels())").stdout.split()
+    told = run_python("from starpullm.checks.kernels.libm import vector_levels\nprint('ref', *vector_levels())")
+    return told.stdout.split()
 
 
 class Reply(TypedDict):

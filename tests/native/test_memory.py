@@ -18,11 +18,11 @@ import pytest
 from starpullm.binding import allocations
 from starpullm.checks import memory
 from starpullm.checks.memory import Growth, find_growth, find_growth_of_each
-from starpullm.checks.result import judged
 from starpullm.errors import OutOfMemoryError, StateError
 
 from .children import attempt, run_function, run_python
 from .limits.scarcity import Operation, fail_each
+from .limits.statements import judged
 
 # llm.c at B = 4, T = 64.
 LLMC_RESIDENT_BYTES = 2.6e9

@@ -45,7 +45,7 @@ def judge(example: Example, seed: int, runs: int) -> Row:
     except StarpullmError as error:
         return {"verdict": "refused", "details": [str(error).partition(": ")[2]]}
     return {
-        "verdict": result.finding.partition(":")[0],
+        "verdict": result.sentence.partition(":")[0],
         "seconds": (time.monotonic() - start) / (result.runs + 1),
         "tasks": result.num_tasks,
         "compared": result.compared,

@@ -94,7 +94,7 @@ def whole(example: Example, copy: Copy, program: Path) -> Row:
     with tempfile.TemporaryDirectory(prefix="starpullm-lie-") as directory:
         run = record(example.command(program), REFERENCE, Path(directory, "log"), WORKERS, TIME_LIMIT)
         names = {flow.log.names[int(codelet)] for flow in run.flows.values() for codelet in flow.codelet}
-    verdict = result.finding.partition(":")[0]
+    verdict = result.sentence.partition(":")[0]
     return {"verdict": verdict, "details": list(map(str, result.findings)), "codelets": sorted(names)}
 
 

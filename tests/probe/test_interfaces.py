@@ -17,7 +17,7 @@ def test_tasks_that_tags_order_are_compared(compiled: Compile) -> None:
     What is in the handle at the end is seen in all three.
     """
     result = probe_program([str(compiled("tags")), "right"], runs=1, workers=2, time_limit=60)
-    assert result.outcome is Outcome.PASSED, result.describe()
+    assert result.outcome is Outcome.PASSED, result.lines()
     assert (result.num_tasks, result.compared, result.different) == (TASKS, 2 * TASKS + 3, 0)
 
 
@@ -39,5 +39,5 @@ def test_a_sparse_matrix_that_is_read_though_declared_written(compiled: Compile)
 
 def test_a_pack_method_that_aborts_leaves_its_handles_unseen(compiled: Compile) -> None:
     result = probe_program([str(compiled("unpackable"))], runs=1, workers=2, time_limit=60)
-    assert result.outcome is Outcome.PASSED, result.describe()
+    assert result.outcome is Outcome.PASSED, result.lines()
     assert (result.compared, result.unseen) == (3 * 5, 5)

@@ -27,7 +27,7 @@ def probe(
 def test_a_right_program_whose_sum_has_any_order(ranks: list[str]) -> None:
     """What is received changes without a task, and what comes from the sum may differ, also on the other rank."""
     result = probe(ranks, "commute", tolerance="1e-12")
-    assert result.outcome is Outcome.PASSED, result.describe()
+    assert result.outcome is Outcome.PASSED, result.lines()
     assert (result.num_ranks, result.num_tasks, result.findings) == (2, 2 * 19, ())
     assert result.tolerated == result.different
 
@@ -35,10 +35,10 @@ def test_a_right_program_whose_sum_has_any_order(ranks: list[str]) -> None:
 def test_the_rank_whose_task_lies_is_named(ranks: list[str]) -> None:
     """The other rank receives other contents; that isn't its fault."""
     result = probe(ranks, "shares_undeclared")
-    assert result.outcome is Outcome.FAILED, result.describe()
+    assert result.outcome is Outcome.FAILED, result.lines()
     assert [(finding.kind, finding.codelet, finding.rank) for finding in result.findings] == [
         (Kind.OUTPUT_DIFFERS, "share", 1)
-    ], result.describe()
+    ], result.lines()
     assert "[rank 1, seed " in str(result.findings[0])
     assert result.different > result.findings[0].count
 
@@ -54,7 +54,7 @@ def test_the_rank_whose_task_lies_is_named(ranks: list[str]) -> None:
 def test_a_rank_that_dies_is_named(ranks: list[str], name: str, ending: str) -> None:
     result = probe(ranks, name)
     assert [finding.kind for finding in result.findings] == [Kind.ENDING]
-    assert ending in result.findings[0].sentence, result.describe()
+    assert ending in result.findings[0].sentence, result.lines()
     assert name == "leaves_early" or "rank 0" not in result.findings[0].sentence
 
 

@@ -43,7 +43,7 @@ def probe(
 )
 def test_right_programs(scenarios: Path, name: str, num_tasks: int) -> None:
     result = probe(scenarios, name)
-    assert result.outcome is Outcome.PASSED, result.describe()
+    assert result.outcome is Outcome.PASSED, result.lines()
     assert result.findings == ()
     assert (result.num_tasks, result.runs) == (num_tasks, 5)
     assert result.compared > num_tasks
@@ -53,16 +53,16 @@ def test_right_programs(scenarios: Path, name: str, num_tasks: int) -> None:
 def test_a_reduction_may_differ(scenarios: Path) -> None:
     """The bits of a sum depend on which worker adds what; how many contents differ is the scheduler's choice."""
     result = probe(scenarios, "redux")
-    assert result.outcome is Outcome.PASSED, result.describe()
+    assert result.outcome is Outcome.PASSED, result.lines()
     assert result.tolerated == result.different
 
 
 def test_a_tolerance_bounds_a_free_order(scenarios: Path) -> None:
     rounds = probe(scenarios, "rounds", runs=3, tolerance="8ulp")
-    assert rounds.outcome is Outcome.PASSED, rounds.describe()
+    assert rounds.outcome is Outcome.PASSED, rounds.lines()
     assert (rounds.tolerated, rounds.tolerance) == (rounds.different, "8 ULP")
     cancels = probe(scenarios, "cancels", runs=3, tolerance="8ulp")
-    assert cancels.outcome is Outcome.FAILED, cancels.describe()
+    assert cancels.outcome is Outcome.FAILED, cancels.lines()
     (finding,) = cancels.findings
     assert (finding.kind, finding.codelet, finding.task, finding.element) == (Kind.BEYOND_TOLERANCE, "add", 12, 0)
     assert f"add (task 12) found {finding.found} in handle 6" in finding.sentence
@@ -70,21 +70,21 @@ def test_a_tolerance_bounds_a_free_order(scenarios: Path) -> None:
 
 
 LIES = {
-    "reads_undeclared": (Kind.OUTPUT_DIFFERS, "read_neighbour", 7),
-    "shares_undeclared": (Kind.OUTPUT_DIFFERS, "share", 6),
-    "writes_what_it_reads": (Kind.READ_WRITTEN, "write_second", 30),
-    "reads_what_it_writes": (Kind.WRITTEN_READ, "smooth", 6),
-    "writes_nothing": (Kind.NOT_WRITTEN, "touch", 6),
-    "declares_its_input_as_written": (Kind.WRITTEN_READ, "copy", 6),
+    "reads_undeclared": (4, Kind.OUTPUT_DIFFERS, "read_neighbour", 7),
+    "shares_undeclared": (4, Kind.OUTPUT_DIFFERS, "share", 6),
+    "writes_what_it_reads": (1, Kind.READ_WRITTEN, "write_second", 30),
+    "reads_what_it_writes": (1, Kind.WRITTEN_READ, "smooth", 6),
+    "writes_nothing": (1, Kind.NOT_WRITTEN, "touch", 6),
+    "declares_its_input_as_written": (1, Kind.WRITTEN_READ, "copy", 6),
 }
 
 
 @pytest.mark.parametrize("name", LIES)
 def test_the_task_that_lies_is_named(scenarios: Path, name: str) -> None:
-    kind, codelet, task = LIES[name]
-    result = probe(scenarios, name, runs=4)
-    assert result.outcome is Outcome.FAILED, result.describe()
-    assert [finding.kind for finding in result.findings] == [kind], result.describe()
+    runs, kind, codelet, task = LIES[name]
+    result = probe(scenarios, name, runs=runs)
+    assert result.outcome is Outcome.FAILED, result.lines()
+    assert [finding.kind for finding in result.findings] == [kind], result.lines()
     assert result.findings[0].codelet == codelet
     assert result.findings[0].task >= task
     if name == "declares_its_input_as_written":
@@ -100,7 +100,7 @@ def test_an_undeclared_write_is_found_between_two_tasks(scenarios: Path) -> None
     result = probe(scenarios, "writes_undeclared")
     assert result.outcome is Outcome.FAILED
     first = result.findings[0]
-    assert (first.kind, first.schedule) == (Kind.CHANGED_BETWEEN, "reference schedule"), result.describe()
+    assert (first.kind, first.schedule) == (Kind.CHANGED_BETWEEN, "reference schedule"), result.lines()
     # On a busy machine the first tasks may end before smooth (task 7) is submitted. Then the application may have
     # changed the data in between, and the change isn't judged; a later one is.
     assert re.match(
@@ -130,7 +130,7 @@ def test_a_crash(scenarios: Path) -> None:
     result = probe(scenarios, "crashes")
     assert result.outcome is Outcome.FAILED
     assert [finding.kind for finding in result.findings] == [Kind.ENDING]
-    text = "\n".join(result.describe())
+    text = "\n".join(result.lines())
     assert "the program was ended by SIGSEGV" in text
     assert "31 of 56 submitted tasks had ended" in text
     assert "the signal came in crash (task 31)" in text
@@ -138,13 +138,13 @@ def test_a_crash(scenarios: Path) -> None:
 
 @pytest.mark.parametrize("name", ["asserts", "asserts_at_once"])
 def test_starpus_assertion(scenarios: Path, name: str) -> None:
-    text = "\n".join(probe(scenarios, name).describe())
+    text = "\n".join(probe(scenarios, name).lines())
     assert "the program was ended by SIGABRT" in text
     assert "is not initialized, it cannot be read" in text
 
 
 def test_a_hang(scenarios: Path) -> None:
-    text = "\n".join(probe(scenarios, "hangs", time_limit=2).describe())
+    text = "\n".join(probe(scenarios, "hangs", time_limit=2).lines())
     assert "had not ended after 2 s" in text
     assert "running: never_end (task 31)" in text
     assert "ready: smooth (task 32)" in text
@@ -170,7 +170,7 @@ def test_two_processes_of_one_number(scenarios: Path, tmp_path: Path) -> None:
 def test_much_output_is_not_kept(scenarios: Path) -> None:
     """128 MiB on two streams."""
     result = probe(scenarios, "noisy", runs=1)
-    assert result.outcome is Outcome.PASSED, result.describe()
+    assert result.outcome is Outcome.PASSED, result.lines()
 
 
 def test_a_child_that_stays_is_ended(scenarios: Path) -> None:

@@ -22,7 +22,7 @@ def test_training_has_the_same_results_in_any_schedule(tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-m", "starpullm.commands", "train", "--partition", "2x1", "--sub-batches", "2"]
     command += ["--checkpoint", str(tmp_path / "model.bin"), "--tokens", str(tmp_path / "tokens.bin")]
     result = probe_program([*command, "--steps", "2", "--seq-len", "8"], runs=1, workers=2, time_limit=60)
-    assert result.outcome is Outcome.PASSED, result.describe()
+    assert result.outcome is Outcome.PASSED, result.lines()
     assert result.findings == ()
     assert result.watched.bytes > 0
     assert result.compared > result.num_tasks > 50

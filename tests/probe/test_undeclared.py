@@ -27,16 +27,16 @@ def line_of(comment: str) -> int:
 @pytest.mark.parametrize("name", ["right", "acquires", "acquires_in_callback", "partitions"])
 def test_no_false_alarm(compiled: Compile, name: str) -> None:
     result = probe(compiled, name)
-    assert result.outcome is Outcome.PASSED, result.describe()
+    assert result.outcome is Outcome.PASSED, result.lines()
     assert 0.8 * result.watched.of_bytes < result.watched.bytes <= result.watched.of_bytes
     assert result.watched.tasks == result.watched.of_tasks > 0
-    assert not any(note.kind is Kind.NOT_CHECKED for note in result.notes), result.describe()
+    assert not any(note.kind is Kind.NOT_CHECKED for note in result.notes), result.lines()
 
 
 def test_tiles_of_a_matrix(compiled: Compile) -> None:
     """Their columns are shorter than a page, but no page has anything else than tiles."""
     result = probe(compiled, "tiles")
-    assert result.outcome is Outcome.PASSED, result.describe()
+    assert result.outcome is Outcome.PASSED, result.lines()
     assert result.watched.bytes > 0.8 * result.watched.of_bytes
 
 
@@ -90,7 +90,7 @@ def test_tiles_of_a_matrix(compiled: Compile) -> None:
 def test_the_access_is_named(compiled: Compile, name: str, kind: Kind, words: str, line: str) -> None:
     result = probe(compiled, name)
     named = [finding for finding in result.findings if finding.schedule == "reference schedule, watched"]
-    assert [finding.kind for finding in named] == [kind], result.describe()
+    assert [finding.kind for finding in named] == [kind], result.lines()
     assert words.format(line_of(line)) in named[0].sentence
 
 
@@ -98,7 +98,7 @@ def test_nothing_is_claimed_of_what_was_not_watched(compiled: Compile) -> None:
     """Four numbers in one page, with other data."""
     result = probe(compiled, "small_handles")
     assert result.watched.bytes == 0
-    assert any(line.lstrip().startswith("not watched: no byte could be protected") for line in result.describe())
+    assert any(line.lstrip().startswith("not watched: no byte could be protected") for line in result.lines())
 
 
 def test_a_crash_ends_the_watched_run(compiled: Compile, tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from starpullm.checks.accesses import Accesses
+from starpullm.checks.names import TaskName
 from starpullm.checks.observer import FindingKind
 from starpullm.checks.reduction import GradientBounds, gradient_error
 from starpullm.checks.result import MAX_LISTED, json_value
-from starpullm.checks.task_name import TaskName
 
 from .test_accesses import LOOKED, found, two_tasks
 from .test_dependencies import R, W, check_observed, check_reuse, make_trace

@@ -3,84 +3,58 @@
 from __future__ import annotations
 
 import math
-import re
+from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from starpullm.checks.kernels.cases import CASES, Case, make_case
-from starpullm.checks.kernels.draw import GARBAGE_BITS, GUARD_BITS, SUM_CONTINUES, VALUES, Buffer, Draw
+from starpullm.checks.kernels.cases import CASES, declared_kernels, make_case
+from starpullm.checks.kernels.draw import GARBAGE_BITS, GUARD_BITS, SUM_CONTINUES, SUM_FROM_ZERO, VALUES, Buffer, Draw
 
-KERNELS = " ".join((Path(__file__).parents[2] / "native/src/kernels/kernels.def").read_text("utf-8").split())
 NUMBERS = (*range(16), 31, 32, 33)
+SCORES = ("B", "NH", "T", "T")
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 
-class Parameter(NamedTuple):
-    """As it is declared; the shape is None for what is no array."""
-
-    is_input: bool
-    type: str
-    name: str
-    shape: tuple[str, ...] | None
-
-
-def declared() -> dict[str, list[Parameter]]:
-    """Return the parameters of each kernel but its team."""
-    pattern = re.compile(r"(const )?(?:struct |enum )?(\w+) \*?(\w+)(?: /\* \(([\w,]+)\) \*/)?")
-    kernels = {}
-    for name, text in re.findall(r"KERNEL\((\w+), \((.*?), struct team team\)\)", KERNELS):
-        parameters = [part.strip() for part in re.split(r",(?![^(]*\))", text)]
-        kernels[name] = [
-            Parameter(bool(found[1]), found[2], found[3], tuple(found[4].split(",")) if found[4] else None)
-            for found in filter(None, map(pattern.fullmatch, parameters))
-        ]
-        assert len(kernels[name]) == len(parameters)
-    return kernels
-
-
-DECLARED = declared()
-
-
-def length_of(size: str, letters: dict[str, int]) -> int | None:
-    """Return a size such as ``C`` or ``3C``, if its letter is known."""
-    factor, letter = re.fullmatch(r"(\d*)(\w*)", size).groups()  # type: ignore[union-attr]
-    if not letter:
-        return int(factor)
-    return int(factor or 1) * letters[letter] if letter in letters else None
-
-
-def check_arrays(case: Case) -> None:
-    letters = {name: value for name, value in case.arguments.items() if isinstance(value, int)}
-    for _, kind, name, shape in DECLARED[case.kernel]:
-        value = case.arguments[name]
-        if shape is None:
-            assert not isinstance(value, Buffer), name
-            continue
-        if value is None:
-            assert name in ("bias", "dbias", "dwpe")
-            continue
-        lengths = [length_of(size, letters) for size in shape]
-        letters |= {size: own for size, known, own in zip(shape, lengths, value.shape, strict=True) if known is None}
-        assert value.shape == tuple(length_of(size, letters) for size in shape), (str(case), name)
-        assert value.dtype is {"float": np.float32, "int32_t": np.int32}[kind]
-
-
 def test_there_are_cases_for_each_kernel_in_the_order_of_the_list() -> None:
-    assert list(CASES) == list(DECLARED)
+    assert list(CASES) == list(declared_kernels())
 
 
-@pytest.mark.parametrize("kernel", CASES)
-def test_arguments_are_as_they_are_declared(kernel: str) -> None:
+@pytest.mark.parametrize(
+    ("kernel", "shapes"),
+    [
+        (
+            "encoder_backward",
+            {"dwte": ("rows", "C"), "dwpe": ("maxT", "C"), "dout": ("B", "T", "C"), "tokens": ("B", "T")},
+        ),
+        (
+            "attention_forward",
+            {"out": ("B", "T", "C"), "preatt": SCORES, "att": SCORES, "qkv": ("B", "T", "3C")},
+        ),
+        ("mean_loss", {"mean": ("1",), "losses": ("N",)}),
+    ],
+)
+def test_shapes_are_as_they_are_declared(kernel: str, shapes: dict[str, tuple[str, ...]]) -> None:
+    assert {of.name: of.shape for of in declared_kernels()[kernel] if of.shape} == shapes
     for number in NUMBERS:
-        case = make_case(kernel, 5, number)
-        assert set(case.arguments) == {parameter.name for parameter in DECLARED[kernel]}
-        check_arrays(case)
-        assert (case.kernel, case.number) == (kernel, number)
+        arguments = make_case(kernel, 5, number).arguments
+        lengths = {**arguments, "1": 1, "3C": 3 * arguments.get("C", 0)}
+        for name, shape in shapes.items():
+            expected = tuple(lengths[size] for size in shape)
+            assert arguments[name] is None or arguments[name].shape == expected, (number, name)
+
+
+def test_arrays_have_the_declared_types() -> None:
+    for kernel, parameters in declared_kernels().items():
+        arguments = make_case(kernel, 5, 3).arguments
+        assert list(arguments) == [of.name for of in parameters]
+        for of in parameters:
+            value = arguments[of.name]
+            assert isinstance(value, Buffer) is (of.shape is not None and value is not None)
+            if isinstance(value, Buffer):
+                assert value.dtype is {"float": np.float32, "int32_t": np.int32}[of.type]
 
 
 @pytest.mark.parametrize("kernel", CASES)
@@ -90,7 +64,7 @@ def test_outputs_hold_garbage_unless_a_sum_continues(kernel: str) -> None:
         case = make_case(kernel, 6, number)
         start = case.arguments.get("start", case.arguments.get("dwpe_start"))
         starts.add(start)
-        for is_input, _, name, shape in DECLARED[kernel]:
+        for is_input, _, name, shape in declared_kernels()[kernel]:
             if is_input or shape is None or case.arguments[name] is None:
                 continue
             continues = name in CONTINUING if name in CONTINUING or start is None else start == SUM_CONTINUES
@@ -153,10 +127,21 @@ def test_some_scores_overflow_and_some_logits_are_all_very_small() -> None:
     assert 2 < sum(small) < 20
 
 
-def test_some_biases_are_missing() -> None:
-    for kernel, name in (("matmul_forward", "bias"), ("matmul_backward_weight", "dbias")):
-        missing = sum(make_case(kernel, 1, number).arguments[name] is None for number in range(24))
-        assert 4 < missing < 20
+def test_some_arrays_are_missing_and_no_others() -> None:
+    """A kernel reads each of the others, as the bias of a layernorm."""
+    missing = Counter(
+        (kernel, name)
+        for kernel in CASES
+        for number in range(24)
+        for name, value in make_case(kernel, 1, number).arguments.items()
+        if value is None
+    )
+    assert set(missing) == {
+        ("matmul_forward", "bias"),
+        ("matmul_backward_weight", "dbias"),
+        ("encoder_backward", "dwpe"),
+    }
+    assert all(1 < count < 20 for count in missing.values())
 
 
 def test_options_of_adamw_are_ones_that_the_library_takes() -> None:
@@ -256,7 +241,7 @@ def test_teams_are_small_where_outputs_are_large() -> None:
     assert {*range(1, 9)} < few
     assert 30 < max(few) <= 40
     large = Draw(0, 0, 0)
-    large.overwritten(150_000)
+    large.output(SUM_FROM_ZERO, 150_000)
     large.output(SUM_CONTINUES, 2, 75_001)
     assert large._outputs == 300_002
 

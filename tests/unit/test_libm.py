@@ -13,7 +13,7 @@ from itertools import pairwise
 import pytest
 
 from starpullm.binding import prototypes
-from starpullm.checks.libm import NUM_INPUTS, check_libm
+from starpullm.checks.kernels.libm import NUM_INPUTS, check_libm
 from starpullm.checks.result import Outcome
 
 Compare = Callable[[str, str, int, int], tuple[int, int | None]]

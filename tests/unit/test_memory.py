@@ -25,8 +25,11 @@ from starpullm.checks.memory import (
     leaking_places,
     place_of,
 )
-from starpullm.checks.result import Outcome, judged
+from starpullm.checks.result import Outcome
+from starpullm.checks.source_line import source_line
 from starpullm.errors import InvalidArgumentError, StateError
+
+from ..native.limits.statements import judged
 
 OWN, OTHER = "/lib/own.so", "/lib/other.so"
 
@@ -191,7 +194,10 @@ def test_files_that_stay_open_are_a_leak(monkeypatch: pytest.MonkeyPatch) -> Non
         ("echo submit_step; echo '??:0'", "own.so, submit_step"),
         ("echo '??'; echo '??:0'", "own.so, exported"),
         ("echo submit_step; exit 1", "own.so, exported"),
-        (f'test "$*" = "-f -s -e {OWN} 0x1f" && test -z "$DEBUGINFOD_URLS" && echo asked; echo x', "own.so, asked (x)"),
+        (
+            f'test "$*" = "-f -C -e {OWN} 0x1f" && test -z "$DEBUGINFOD_URLS" && echo asked; echo "/src/x.c:7 (more)"',
+            "own.so, asked (x.c:7)",
+        ),
     ],
 )
 def test_symbols_name_a_place_that_is_not_exported(
@@ -202,6 +208,7 @@ def test_symbols_name_a_place_that_is_not_exported(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setenv("DEBUGINFOD_URLS", "https://symbols")
+    source_line.cache_clear()
     assert place_of(Site("/lib/own.so", "exported", 0x1F, 0x1F, 1, made=9, live=9, live_bytes=9)) == place
 
 
@@ -239,5 +246,6 @@ def test_a_resource_leaks_that_grows_in_both_halves(
     ],
 )
 def test_a_place_is_named_without_symbols_too(module: str, function: str, place: str) -> None:
+    source_line.cache_clear()
     made = Site(module, function, 0x1F, 0x1F, 1, made=100, live=20, live_bytes=320)
     assert place_of(made) == place

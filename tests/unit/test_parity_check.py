@@ -81,8 +81,8 @@ def test_the_trainer_is_made_as_the_record_says(run: Run, strict: tuple[GoldenRe
     run(made.append, sub_batches=2, reduction="tree")
     trainer, record = made[-1], strict[0]
     assert trainer.options == {
-        **{"resume": None, "sub_batches": 2, "reduction": "tree", "keep_activations": True, "steps_in_flight": 2},
-        **{"trace": True, "instruments": None, "weight_gradient_tiles": 0, "activation_sets": 0},
+        **{"resume": None, "sub_batches": 2, "reduction": "tree", "keep_activations": True},
+        **{"trace": True, "weight_gradient_tiles": 0},
     }
     assert (trainer.batch_size, trainer.seq_len) == (record.batch_size, record.seq_len)
     assert trainer.closed

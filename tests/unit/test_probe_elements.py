@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from starpullm.checks.bits import ulps_between
 from starpullm.errors import InvalidArgumentError
-from starpullm.probe.elements import Tolerance, beyond, first_difference, parse_tolerance, ulp_distances
+from starpullm.probe.elements import Tolerance, beyond, first_difference, parse_tolerance
 
 
 def parsed(text: str, element_type: str = "double") -> Tolerance:
@@ -23,9 +24,9 @@ def test_distances_are_steps_of_nextafter(dtype: type[np.floating]) -> None:
     tiny = np.finfo(dtype).smallest_subnormal
     one: NDArray[np.floating] = np.array([1, -1, 0.0, tiny, -tiny, 1], dtype)
     up = np.nextafter(np.nextafter(one, dtype(np.inf)), dtype(np.inf))
-    assert ulp_distances(one, up).tolist() == [2, 2, 2, 2, 2, 2]
-    assert ulp_distances(np.array([-0.0, 1], dtype), np.array([0.0, -1], dtype))[0] == 0
-    assert ulp_distances(np.array([-1], dtype), np.array([1], dtype))[0] > 2**29
+    assert ulps_between(one, up).tolist() == [2, 2, 2, 2, 2, 2]
+    assert ulps_between(np.array([-0.0, 1], dtype), np.array([0.0, -1], dtype))[0] == 0
+    assert ulps_between(np.array([-1], dtype), np.array([1], dtype))[0] > 2**29
 
 
 @pytest.mark.parametrize("text", ["4ulp", "1e-15", "2 ULP"])

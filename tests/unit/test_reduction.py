@@ -212,7 +212,7 @@ def test_shapes_must_agree() -> None:
 # ---- Gradients of a step ----
 
 
-@pytest.mark.parametrize("name", ["tiny", "odd", "small"])
+@pytest.mark.parametrize("name", ["tiny", "odd"])
 def test_ordered_sums_are_within_their_bounds(name: str) -> None:
     step = computed(name)
     step.replaced = {}

@@ -21,11 +21,10 @@ from starpullm.checks.cases import Case, find_record
 from starpullm.checks.check import all_checks
 from starpullm.checks.dependencies.observed_order import ObservedOrder
 from starpullm.checks.place import Place, run_check
-from starpullm.checks.reduction import GradientBounds
+from starpullm.checks.reduction import DenormalGradients, GradientBounds
 from starpullm.checks.result import Outcome
 from starpullm.checks.same_bits import LossesOfRanks
 from starpullm.checks.training import STEPS, checkpoint_in, named_tensors, new_trainer, own_batch
-from starpullm.checks.underflow import DenormalGradients
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import FileError, InvalidArgumentError, RuntimeFailureError
 from starpullm.files.model import num_parameters

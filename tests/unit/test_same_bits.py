@@ -14,15 +14,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from starpullm.checks.reduction import count_denormals
 from starpullm.checks.result import MAX_LISTED, Outcome
 from starpullm.checks.same_bits import Perturbation, require_delays
-from starpullm.checks.underflow import count_denormals
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 
 from .test_dependencies import make_trace
 
 F32 = np.float32
-compare = Perturbation().compare
+compare = Perturbation().together
 NEAR = float(np.nextafter(F32(6), F32(7)))
 
 

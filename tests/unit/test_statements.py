@@ -11,10 +11,10 @@ import pytest
 
 from starpullm.checks.place import environment, limited_files
 from starpullm.checks.result import Outcome
-from starpullm.checks.statements import Statements
 from starpullm.errors import FileError, InvalidArgumentError, RuntimeFailureError, StarpullmError, StateError
 
 from ..native.limits.processes import in_fork
+from ..native.limits.statements import Statements
 
 F32 = np.float32
 

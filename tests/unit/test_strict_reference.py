@@ -1,6 +1,7 @@
-"""Every tensor of the quick golden records against a second, independent reading of the arithmetic contract.
+"""Every tensor of the smallest golden records against a second, independent reading of the arithmetic contract.
 
-pytest runs it; it shows that contract, generator, digests and records agree without any native code.
+pytest runs it; it shows that contract, generator, digests and records agree without any native code. The larger quick
+records are compared with the plain model, which has the bits of this reading.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def fingerprint() -> dict[str, str]:
     return libm_fingerprint(libm)
 
 
-@pytest.mark.parametrize("name", ["tiny", "odd", "small", "deep", "single", "ragged"])
+@pytest.mark.parametrize("name", ["tiny", "odd", "single", "ragged"])
 def test_every_tensor_of_every_step(name: str, fingerprint: dict[str, str]) -> None:
     """Every digest and every loss of the record is reproduced bit for bit."""
     record = shipped_record(name)

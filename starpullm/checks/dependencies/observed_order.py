@@ -12,11 +12,10 @@ from starpullm.checks.cases import Case
 from starpullm.checks.check import Check, check
 from starpullm.checks.dependencies.graph import Edge, TaskGraph
 from starpullm.checks.dependencies.required_order import required_edges
-from starpullm.checks.dependencies.wording import Dependency, named_dependencies, path_text
 from starpullm.checks.labels import wrong_labels
+from starpullm.checks.names import Dependency, TaskName, named_dependencies, path_text
 from starpullm.checks.place import Place
 from starpullm.checks.result import Finding, Result
-from starpullm.checks.task_name import TaskName
 from starpullm.checks.training import trace_steps, traced_trainer
 from starpullm.trace import Trace
 

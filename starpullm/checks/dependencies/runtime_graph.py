@@ -11,11 +11,10 @@ from starpullm.checks.cases import Case
 from starpullm.checks.check import Check, Needs, Where, check
 from starpullm.checks.dependencies.graph import Edge, TaskGraph
 from starpullm.checks.dependencies.required_order import TaskFlow, graph_of, task_flow
-from starpullm.checks.dependencies.wording import named_dependencies
+from starpullm.checks.names import TaskName, named_dependencies
 from starpullm.checks.observer import Observer
 from starpullm.checks.place import Place
 from starpullm.checks.result import MAX_LISTED, Finding, Result
-from starpullm.checks.task_name import TaskName
 from starpullm.checks.training import STEPS, own_batch, traced_trainer
 from starpullm.errors import InvalidArgumentError
 from starpullm.trace import AccessMode, Trace

@@ -1,21 +1,26 @@
 """Cases of every kernel: sizes, values and threads that the models of the records don't have.
 
-Size letters are those of ``native/src/kernels/kernels.def``. The names of a case's arguments are those of the kernel's
-parameters.
+``kernels.def`` declares each kernel's arguments with their shapes; here is how the letters of these are drawn.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from starpullm.checks.kernels.draw import GARBAGE_BITS, SUM_CONTINUES, Buffer, Draw
+from starpullm.binding import header
+from starpullm.checks.kernels.draw import GARBAGE_BITS, SUM_CONTINUES, SUM_FROM_ZERO, Buffer, Draw
 
 Arguments = Mapping[str, Any]
 """Buffers or None, numbers, and a tuple for AdamW's options, by the names of the parameters."""
+
+Sizes = Mapping[str, Any]
+"""Numbers by the letters of shapes and by the names of the parameters that are no arrays; V is the limit of indices."""
 
 
 @dataclass(frozen=True)
@@ -42,153 +47,121 @@ class Case:
 
 
 def make_case(kernel: str, seed: int, number: int) -> Case:
-    """Return the case of a number; it is the same for the same seed, whatever other cases are made.
-
-    Parameters
-    ----------
-    kernel
-        One of `CASES`.
-    seed
-        Of all cases.
-    number
-        From 0 on.
-    """
+    """Return the case of a number, from 0 on; it is the same for the same seed, whatever other cases are made."""
     draw = Draw(seed, list(CASES).index(kernel), number)
-    arguments = CASES[kernel].draw(draw)
+    parameters, cases = declared_kernels()[kernel], CASES[kernel]
+    sizes = cases.sizes(draw)
+    start = draw.start() if any(of.type == "sum_start" for of in parameters) else SUM_FROM_ZERO
+    arguments = {of.name: _argument(draw, of, cases, sizes, start) for of in parameters}
+    cases.adjust(draw, arguments)
     return Case(kernel, number, arguments, draw.threads(), draw.caches, draw.values)
 
 
-# ---- Encoder ----
+# ---- Declarations ----
 
 
-def _encoder_forward(draw: Draw) -> Arguments:
-    B, T, C = draw.sizes(3, 100_000)
-    V, longest = draw.size(), T + draw.below(3)
-    return {
-        "out": draw.overwritten(B, T, C),
-        "tokens": draw.indices(V, B, T),
-        "wte": draw.input(V, C),
-        "wpe": draw.input(longest, C),
-        **{"B": B, "T": T, "C": C},
-    }
+class Parameter(NamedTuple):
+    """A parameter of a kernel; the shape, in letters, is None for what is no array."""
+
+    is_input: bool
+    type: str
+    name: str
+    shape: tuple[str, ...] | None
 
 
-def _tile(draw: Draw, of: int) -> tuple[int, int]:
+@cache
+def declared_kernels() -> dict[str, list[Parameter]]:
+    """Return the parameters of each kernel, in the order of kernels.def, but its team."""
+    text = " ".join(header.source("kernels.def", "src/kernels").split())
+    pattern = re.compile(r"(const )?(?:struct |enum )?(\w+) \*?(\w+)(?: /\* \(([\w,]+)\) \*/)?(?:, |$)")
+    kernels: dict[str, list[Parameter]] = {}
+    for kernel, parameters in re.findall(r"KERNEL\((\w+), \((.*?), struct team team\)\)", text):
+        kernels[kernel] = [
+            Parameter(bool(constant), kind, name, tuple(shape.split(",")) if shape else None)
+            for constant, kind, name, shape in pattern.findall(parameters)
+        ]
+    return kernels
+
+
+_ALWAYS_CONTINUE: Final = ("dwte", "sum", "params", "m", "v")
+"""Outputs that are always read."""
+
+
+def _argument(draw: Draw, of: Parameter, cases: Cases, sizes: Sizes, start: int) -> Any:
+    if of.type == "sum_start":
+        return start
+    if of.shape is None:
+        return sizes[of.name]
+    if of.name in cases.missing and draw.below(cases.missing[of.name]) == 0:
+        return None
+    shape = [_length(size, sizes) for size in of.shape]
+    if of.type == "int32_t":
+        return draw.indices(sizes["V"], *shape)
+    if of.is_input:
+        return draw.input(*shape)
+    return draw.output(SUM_CONTINUES if of.name in _ALWAYS_CONTINUE else start, *shape)
+
+
+def _length(size: str, sizes: Sizes) -> int:
+    """Return a length such as ``C``, ``3C`` or ``1``."""
+    letter = size.lstrip("0123456789")
+    return int(size.removesuffix(letter) or 1) * int(sizes[letter] if letter else 1)
+
+
+# ---- Sizes ----
+
+
+def _tile(draw: Draw, of: int) -> Sizes:
     """Return the first row and the number of rows of a tile, in every other case all."""
     first = draw.below(of) if draw.below(2) else 0
-    return first, 1 + draw.below(of - first) if first else of
+    return {"first": first, "rows": 1 + draw.below(of - first) if first else of}
 
 
-def _encoder_backward(draw: Draw) -> Arguments:
+def _encoder_forward(draw: Draw) -> Sizes:
     B, T, C = draw.sizes(3, 100_000)
-    V, longest, start = 1 + draw.below(B * T), T + draw.below(3), draw.start()
-    first, rows = _tile(draw, V)
-    return {
-        "dwte": draw.output(SUM_CONTINUES, rows, C),
-        "dwpe": draw.output(start, longest, C) if draw.below(4) else None,
-        "dout": draw.input(B, T, C),
-        "tokens": draw.indices(V, B, T),
-        **{"B": B, "T": T, "C": C, "maxT": longest, "first": first, "rows": rows, "dwpe_start": start},
-    }
+    return {"B": B, "T": T, "C": C, "V": draw.size(), "maxT": T + draw.below(3)}
 
 
-# ---- Layernorm ----
+def _encoder_backward(draw: Draw) -> Sizes:
+    B, T, C = draw.sizes(3, 100_000)
+    V = 1 + draw.below(B * T)
+    return {"B": B, "T": T, "C": C, "V": V, "maxT": T + draw.below(3), **_tile(draw, V)}
 
 
-def _layernorm_forward(draw: Draw) -> Arguments:
-    N, C = draw.sizes(2, 50_000)
-    return {
-        "out": draw.overwritten(N, C),
-        "mean": draw.overwritten(N),
-        "rstd": draw.overwritten(N),
-        "inp": draw.input(N, C),
-        "weight": draw.input(C),
-        "bias": draw.input(C),
-        **{"N": N, "C": C},
-    }
+def _layernorm(draw: Draw) -> Sizes:
+    return dict(zip(("N", "C"), draw.sizes(2, 50_000), strict=True))
 
 
-def _layernorm_backward_input(draw: Draw) -> Arguments:
-    (N, C), start = draw.sizes(2, 50_000), draw.start()
-    return {
-        "dinp": draw.output(start, N, C),
-        "dout": draw.input(N, C),
-        "inp": draw.input(N, C),
-        "mean": draw.input(N),
-        "rstd": draw.input(N),
-        "weight": draw.input(C),
-        **{"N": N, "C": C, "start": start},
-    }
+def _matmul(draw: Draw) -> Sizes:
+    """One case is above every block in all three sizes, the cases of number 31 mod 32."""
+    sizes = [257 + draw.below(100) for _ in range(3)] if draw.number % 32 == 31 else draw.sizes(3, 1_000_000)
+    return dict(zip(("N", "C", "OC"), sizes, strict=True))
 
 
-def _layernorm_backward_weight(draw: Draw) -> Arguments:
-    (N, C), start = draw.sizes(2, 50_000), draw.start()
-    return {
-        "dweight": draw.output(start, C),
-        "dbias": draw.output(start, C),
-        "dout": draw.input(N, C),
-        "inp": draw.input(N, C),
-        "mean": draw.input(N),
-        "rstd": draw.input(N),
-        **{"N": N, "C": C, "start": start},
-    }
-
-
-# ---- Matmul ----
-
-
-def _matmul_sizes(draw: Draw) -> list[int]:
-    """Return N, C and OC. One case is above every block in all three, the cases of number 31 mod 32."""
-    if draw.number % 32 == 31:
-        return [257 + draw.below(100) for _ in range(3)]
-    return draw.sizes(3, 1_000_000)
-
-
-def _matmul_forward(draw: Draw) -> Arguments:
-    N, C, OC = _matmul_sizes(draw)
-    # So many columns C that less than a block of B's columns is packed at a time, or a single micro-panel.
+def _matmul_forward(draw: Draw) -> Sizes:
+    """Of two cases so many columns C that less than a block of B's columns is packed at a time, or a micro-panel."""
     if draw.number == 40:
-        N, C, OC = 800 + draw.below(20), 5600 + draw.below(20), 10 + draw.below(5)
-    elif draw.number == 41:
-        N, C, OC = 40 + draw.below(20), 140_000 + draw.below(20), 1 + draw.below(5)
-    return {
-        "out": draw.overwritten(N, OC),
-        "inp": draw.input(N, C),
-        "weight": draw.input(OC, C),
-        "bias": draw.input(OC) if draw.below(2) else None,
-        **{"N": N, "C": C, "OC": OC},
-    }
+        return {"N": 800 + draw.below(20), "C": 5600 + draw.below(20), "OC": 10 + draw.below(5)}
+    if draw.number == 41:
+        return {"N": 40 + draw.below(20), "C": 140_000 + draw.below(20), "OC": 1 + draw.below(5)}
+    return _matmul(draw)
 
 
-def _matmul_backward_input(draw: Draw) -> Arguments:
-    (N, C, OC), start = _matmul_sizes(draw), draw.start()
-    return {
-        "dinp": draw.output(start, N, C),
-        "dout": draw.input(N, OC),
-        "weight": draw.input(OC, C),
-        **{"N": N, "C": C, "OC": OC, "start": start},
-    }
+def _matmul_backward_weight(draw: Draw) -> Sizes:
+    sizes = _matmul(draw)
+    return {**sizes, **_tile(draw, sizes["OC"])}
 
-
-def _matmul_backward_weight(draw: Draw) -> Arguments:
-    (N, C, OC), start = _matmul_sizes(draw), draw.start()
-    first, rows = _tile(draw, OC)
-    return {
-        "dweight": draw.output(start, rows, C),
-        "dbias": draw.output(start, rows) if draw.below(2) else None,
-        "dout": draw.input(N, OC),
-        "inp": draw.input(N, C),
-        **{"N": N, "C": C, "OC": OC, "first": first, "rows": rows, "start": start},
-    }
-
-
-# ---- Attention ----
 
 _SMALL_HEADS: Final = (3, 4, 8, 12, 13, 16, 24, 31, 32, 36, 48, 64, 65, 96, 128)
 """Head sizes: multiples of each level's vectors and micro-tiles, and others."""
 
 
-def _attention_sizes(draw: Draw) -> tuple[int, int, int, int]:
+def _attention(draw: Draw) -> Sizes:
+    B, T, NH, head = _heads(draw)
+    return {"B": B, "T": T, "C": NH * head, "NH": NH}
+
+
+def _heads(draw: Draw) -> tuple[int, int, int, int]:
     """Return B, T, NH and the head size; once T is above the longest block of a sum, once the head size."""
     if draw.number in (32, 33):
         above, few = 769 + draw.below(30), 1 + draw.below(20)
@@ -204,150 +177,93 @@ def _attention_sizes(draw: Draw) -> tuple[int, int, int, int]:
             return B, T, NH, head
 
 
-def _attention_forward(draw: Draw) -> Arguments:
-    B, T, NH, head = _attention_sizes(draw)
-    qkv = draw.input(B, T, 3 * NH * head)
-    if draw.below(8) == 0:  # scores that overflow: all exponentials of a row may be 0 or NaN
-        with np.errstate(all="ignore"):
-            qkv.array()[...] *= np.float32(1e18)
-    return {
-        "out": draw.overwritten(B, T, NH * head),
-        "preatt": draw.overwritten(B, NH, T, T),
-        "att": draw.overwritten(B, NH, T, T),
-        "qkv": qkv,
-        **{"B": B, "T": T, "C": NH * head, "NH": NH},
-    }
+def _elements(draw: Draw) -> Sizes:
+    return {"count": draw.count()}
 
 
-def _attention_backward(draw: Draw) -> Arguments:
-    B, T, NH, head = _attention_sizes(draw)
-    att = draw.input(B, NH, T, T)
-    # The forward kernel leaves +0 past the causal edge; garbage shows whether the sums keep off it.
-    att.array().view(np.uint32)[..., ~np.tri(T, dtype=bool)] = GARBAGE_BITS
-    return {
-        "dqkv": draw.overwritten(B, T, 3 * NH * head),
-        "dpreatt": draw.overwritten(B, NH, T, T),
-        "datt": draw.overwritten(B, NH, T, T),
-        "dout": draw.input(B, T, NH * head),
-        "qkv": draw.input(B, T, 3 * NH * head),
-        "att": att,
-        **{"B": B, "T": T, "C": NH * head, "NH": NH},
-    }
+def _logits(draw: Draw) -> Sizes:
+    """Return V with padding or without."""
+    N, V = draw.sizes(2, 30_000)
+    return {"N": N, "V": V, "Vp": V + draw.below(130) * draw.below(2)}
 
 
-# ---- Element by element ----
+def _mean_loss(draw: Draw) -> Sizes:
+    return {"N": draw.count(), "divisor": float(draw.below(2) * (1 + draw.below(100_000)))}
 
 
-def _residual_forward(draw: Draw) -> Arguments:
-    count = draw.count()
-    return {"out": draw.overwritten(count), "a": draw.input(count), "b": draw.input(count), "count": count}
-
-
-def _residual_backward(draw: Draw) -> Arguments:
-    count, start = draw.count(), draw.start()
-    outputs = {"da": draw.output(start, count), "db": draw.output(start, count)}
-    return {**outputs, "dout": draw.input(count), "count": count, "start": start}
-
-
-def _gelu_forward(draw: Draw) -> Arguments:
-    count = draw.count()
-    return {"out": draw.overwritten(count), "inp": draw.input(count), "count": count}
-
-
-def _gelu_backward(draw: Draw) -> Arguments:
-    count, start = draw.count(), draw.start()
-    inputs = {"dout": draw.input(count), "inp": draw.input(count)}
-    return {"dinp": draw.output(start, count), **inputs, "count": count, "start": start}
-
-
-def _gradient_add(draw: Draw) -> Arguments:
-    count = draw.count()
-    return {"sum": draw.output(SUM_CONTINUES, count), "term": draw.input(count), "count": count}
-
-
-def _adamw_update(draw: Draw) -> Arguments:
-    count, betas = draw.count(), (0.9, 0.999, 0.95, 0.5, 0.0)
-    v = draw.output(SUM_CONTINUES, count)
-    np.abs(v.array(), out=v.array())
+def _adamw(draw: Draw) -> Sizes:
+    betas = (0.9, 0.999, 0.95, 0.5, 0.0)
     rate, decay = 1e-4 * (1 + draw.below(50)), (0.0, 0.1)[draw.below(2)]
     options = (rate, betas[draw.below(5)], betas[draw.below(5)], (1e-8, 1e-5)[draw.below(2)], decay)
-    return {
-        "params": draw.output(SUM_CONTINUES, count),
-        "m": draw.output(SUM_CONTINUES, count),
-        "v": v,
-        "grads": draw.input(count),
-        **{"count": count, "options": options, "step": 1 + draw.below((20, 20_000_000)[draw.below(2)])},
-    }
+    return {"count": draw.count(), "options": options, "step": 1 + draw.below((20, 20_000_000)[draw.below(2)])}
 
 
-# ---- Loss ----
+# ---- Values that mean something ----
 
 
-def _rows(draw: Draw) -> tuple[int, int, int]:
-    """Return N, V, and V with padding or without."""
-    N, V = draw.sizes(2, 30_000)
-    return N, V, V + draw.below(130) * draw.below(2)
-
-
-def _softmax_forward(draw: Draw) -> Arguments:
-    N, V, Vp = _rows(draw)
-    logits = draw.input(N, Vp)
-    if draw.below(8) == 0:  # below the value that the search for the largest starts from
+def _overflow_scores(draw: Draw, arguments: Arguments) -> None:
+    """Let scores overflow, seldom: all exponentials of a row may be 0 or NaN."""
+    if draw.below(8) == 0:
         with np.errstate(all="ignore"):
-            logits.array()[...] = np.float32(-10000) - np.float32(100) * np.abs(logits.array())
-    logits.array().view(np.uint32)[:, V:] = GARBAGE_BITS
-    return {"probs": draw.overwritten(N, Vp), "logits": logits, "N": N, "V": V, "Vp": Vp}
+            arguments["qkv"].array()[...] *= np.float32(1e18)
 
 
-def _crossentropy_forward(draw: Draw) -> Arguments:
-    N, V, Vp = _rows(draw)
-    inputs = {"probs": draw.input(N, Vp), "targets": draw.indices(V, N)}
-    return {"losses": draw.overwritten(N), **inputs, "N": N, "Vp": Vp}
+def _spoil_past_the_edge(draw: Draw, arguments: Arguments) -> None:
+    """Put garbage where the forward kernel leaves +0, past the causal edge: it shows whether the sums keep off it."""
+    del draw
+    arguments["att"].array().view(np.uint32)[..., ~np.tri(arguments["T"], dtype=bool)] = GARBAGE_BITS
 
 
-def _mean_loss(draw: Draw) -> Arguments:
-    N, start, divisor = draw.count(), draw.start(), float(draw.below(2) * (1 + draw.below(100_000)))
-    return {"mean": draw.output(start, 1), "losses": draw.input(N), "N": N, "divisor": divisor, "start": start}
+def _lower_logits(draw: Draw, arguments: Arguments) -> None:
+    """Put garbage into the padding, and seldom all logits below where the search for the largest starts from."""
+    logits = arguments["logits"].array()
+    if draw.below(8) == 0:
+        with np.errstate(all="ignore"):
+            logits[...] = np.float32(-10000) - np.float32(100) * np.abs(logits)
+    logits.view(np.uint32)[:, arguments["V"] :] = GARBAGE_BITS
 
 
-def _crossentropy_softmax_backward(draw: Draw) -> Arguments:
-    (N, V, Vp), start = _rows(draw), draw.start()
-    return {
-        "dlogits": draw.output(start, N, Vp),
-        "dlosses": draw.input(N),
-        "probs": draw.input(N, Vp),
-        "targets": draw.indices(V, N),
-        **{"N": N, "V": V, "Vp": Vp, "start": start},
-    }
+def _without_sign(draw: Draw, arguments: Arguments) -> None:
+    del draw
+    np.abs(arguments["v"].array(), out=arguments["v"].array())
+
+
+def _as_drawn(draw: Draw, arguments: Arguments) -> None:
+    """Leave the values alone."""
 
 
 class Cases(NamedTuple):
-    """How a kernel's cases are drawn, and how many of them are compared."""
+    """How many cases of a kernel are compared, how their sizes are drawn, and what is done to their values.
 
-    draw: Callable[[Draw], Arguments]
+    ``missing`` are arrays that may be NULL, and are once in so many cases.
+    """
+
     number: int
+    sizes: Callable[[Draw], Sizes]
+    adjust: Callable[[Draw, Arguments], None] = _as_drawn
+    missing: Mapping[str, int] = {}
 
 
 CASES: Final[dict[str, Cases]] = {
-    "encoder_forward": Cases(_encoder_forward, 40),
-    "layernorm_forward": Cases(_layernorm_forward, 120),
-    "matmul_forward": Cases(_matmul_forward, 128),
-    "attention_forward": Cases(_attention_forward, 96),
-    "residual_forward": Cases(_residual_forward, 40),
-    "gelu_forward": Cases(_gelu_forward, 96),
-    "softmax_forward": Cases(_softmax_forward, 128),
-    "crossentropy_forward": Cases(_crossentropy_forward, 40),
-    "mean_loss": Cases(_mean_loss, 40),
-    "crossentropy_softmax_backward": Cases(_crossentropy_softmax_backward, 96),
-    "matmul_backward_input": Cases(_matmul_backward_input, 128),
-    "matmul_backward_weight": Cases(_matmul_backward_weight, 128),
-    "layernorm_backward_input": Cases(_layernorm_backward_input, 120),
-    "layernorm_backward_weight": Cases(_layernorm_backward_weight, 120),
-    "residual_backward": Cases(_residual_backward, 40),
-    "gelu_backward": Cases(_gelu_backward, 96),
-    "attention_backward": Cases(_attention_backward, 96),
-    "encoder_backward": Cases(_encoder_backward, 64),
-    "gradient_add": Cases(_gradient_add, 40),
-    "adamw_update": Cases(_adamw_update, 96),
+    "encoder_forward": Cases(40, _encoder_forward),
+    "layernorm_forward": Cases(120, _layernorm),
+    "matmul_forward": Cases(128, _matmul_forward, missing={"bias": 2}),
+    "attention_forward": Cases(96, _attention, _overflow_scores),
+    "residual_forward": Cases(40, _elements),
+    "gelu_forward": Cases(96, _elements),
+    "softmax_forward": Cases(128, _logits, _lower_logits),
+    "crossentropy_forward": Cases(40, _logits),
+    "mean_loss": Cases(40, _mean_loss),
+    "crossentropy_softmax_backward": Cases(96, _logits),
+    "matmul_backward_input": Cases(128, _matmul),
+    "matmul_backward_weight": Cases(128, _matmul_backward_weight, missing={"dbias": 2}),
+    "layernorm_backward_input": Cases(120, _layernorm),
+    "layernorm_backward_weight": Cases(120, _layernorm),
+    "residual_backward": Cases(40, _elements),
+    "gelu_backward": Cases(96, _elements),
+    "attention_backward": Cases(96, _attention, _spoil_past_the_edge),
+    "encoder_backward": Cases(64, _encoder_backward, missing={"dwpe": 4}),
+    "gradient_add": Cases(40, _elements),
+    "adamw_update": Cases(96, _adamw, _without_sign),
 }
 """Of every kernel of the library, in the order of its list."""

@@ -80,13 +80,7 @@ class KernelBits(Check):
         return self.of(case.what, case.seed)
 
     def of(self, kernel: str, seed: int, cases: int | None = None) -> Result:
-        """Compare a kernel in so many cases, or as many as ``CASES`` says.
-
-        Raises
-        ------
-        InvalidArgumentError
-            If there is no such kernel, or no cases for it.
-        """
+        """Compare a kernel in so many cases, or as many as ``CASES`` says."""
         if kernel not in CASES:
             raise InvalidArgumentError(f'kernel: found "{kernel}", expected one with cases: {", ".join(CASES)}')
         unknown = [name for name in kernel_names() if name not in CASES]

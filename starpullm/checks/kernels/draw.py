@@ -134,10 +134,6 @@ class Draw:
         self._outputs += count
         return self._filled(shape, self._bits(count) if start == SUM_CONTINUES else np.full(count, GARBAGE_BITS))
 
-    def overwritten(self, *shape: int) -> Buffer:
-        """Return an output that must not be read."""
-        return self.output(SUM_FROM_ZERO, *shape)
-
     def _one_of(self, values: Sequence[int]) -> int:
         return values[self.below(len(values))]
 

@@ -24,13 +24,7 @@ class Fences:
         self._memory: dict[str, Words] = {}
 
     def copies(self, buffers: Mapping[str, Buffer]) -> dict[str, Buffer]:
-        """Return copies without the guard behind the array; valid until the next call.
-
-        Raises
-        ------
-        RuntimeFailureError
-            If the kernel doesn't take away the access to a page.
-        """
+        """Return copies without the guard behind the array; valid until the next call."""
         return {name: self._copy(name, buffer) for name, buffer in buffers.items()}
 
     def _copy(self, name: str, buffer: Buffer) -> Buffer:

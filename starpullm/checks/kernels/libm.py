@@ -1,10 +1,16 @@
-"""What the kernels use of libm: vector functions with its bits where it is known, and its own functions elsewhere."""
+"""What the kernels use of libm: vector functions with its bits where it is known, and its own functions elsewhere.
+
+``native/src/kernels/libm.c`` lists the vector functions that passed `check_libm`.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import product
 from random import Random
 from typing import Final
@@ -13,14 +19,22 @@ from starpullm.binding import prototypes
 from starpullm.checks.cases import Asked, Case
 from starpullm.checks.check import Check, Needs, Where, check
 from starpullm.checks.kernels.check import KernelBits
-from starpullm.checks.libm import NUM_INPUTS, vector_levels
 from starpullm.checks.result import Finding, Result
+
+NUM_INPUTS: Final = 2**32
+"""Number of binary32 values."""
 
 USERS: Final = ("softmax_forward", "attention_forward", "gelu_forward", "gelu_backward")
 """The kernels that use a function of which there is a vector version."""
 
 _RANGES: Final = 48
 _LARGEST: Final = 5000
+_PART: Final = 2**18
+
+
+def vector_levels() -> tuple[str, ...]:
+    """Return the SIMD levels that this build has and this machine supports, the best last."""
+    return tuple(name for name in prototypes.names("simd_level_name") if name != "ref")
 
 
 @check
@@ -106,3 +120,52 @@ class KernelsWithAnotherLibm(Check):
             count=sum(result.count for result in results.values()),
             note=f"with libm's own {', '.join(own)}",
         )
+
+
+def check_libm(
+    function: str,
+    level: str,
+    *,
+    every: int = 1,
+    threads: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Result:
+    """Compare a level's vector version of a function with libm's own at all 2^32 inputs.
+
+    Passed: all inputs were compared and have results with the same bits. Two NaNs are equal, whatever their payloads.
+    With ``every`` only every n-th part of 262,144 inputs is compared: faster, and inconclusive if no bits differ.
+    ``threads`` None: one for each processing unit of this process; any of them calls ``progress`` with a number of
+    inputs that have been compared. An `InvalidArgumentError` is raised if there is no such function or level.
+    """
+    begin = time.monotonic()
+
+    def compare(start: int) -> tuple[int, int | None]:
+        part = prototypes.prove_libm(level, function, start, start + _PART)
+        if progress is not None:
+            progress(_PART)
+        return part
+
+    with ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool:
+        # A failure cancels the parts that have not begun.
+        parts = list(pool.map(compare, range(0, NUM_INPUTS, every * _PART)))
+    inputs = len(parts) * _PART
+    differences = sum(number for number, _ in parts)
+    first = min((pattern for _, pattern in parts if pattern is not None), default=None)
+    result = _AllInputs().result(
+        compared=inputs,
+        findings=[] if first is None else [Finding(f"the first of input {first:#010x}")],
+        count=differences,
+        measured=differences,
+        undecided="" if inputs == NUM_INPUTS else f"{inputs:,} of {NUM_INPUTS:,} inputs have the same bits",
+        first_difference=first,
+        seconds=time.monotonic() - begin,
+    )
+    return replace(result, check=f"{function} of {level}")
+
+
+class _AllInputs(Check):
+    """The check of `check_libm`, which runs without a runtime, and for hours."""
+
+    family, unit = "kernels", "inputs"
+    claim = "the vector version has libm's bits at every input"
+    fault = "results have other bits than libm's"

@@ -12,8 +12,9 @@ import numpy as np
 
 from starpullm.binding import prototypes
 from starpullm.binding.kernels import Kernel, fit_caches, kernel_names
-from starpullm.checks.statements import Statements
 from starpullm.errors import InvalidArgumentError
+
+from .statements import Statements
 
 _UPWARD = 0x800
 """The rounding mode FE_UPWARD of fenv.h on x86-64."""

@@ -8,10 +8,11 @@ from functools import partial
 from typing import Any
 
 from starpullm.binding import header, prototypes, structs
-from starpullm.checks.statements import Statements
 from starpullm.errors import InvalidArgumentError
 from starpullm.loss import Loss
 from starpullm.trainer import Trainer
+
+from .statements import Statements
 
 _ROOM = 4096
 _MAY_BE_NULL = ("session_submit_step", "learning_rate")

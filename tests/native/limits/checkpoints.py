@@ -16,7 +16,6 @@ from pathlib import Path
 from starpullm.binding import prototypes
 from starpullm.checks.place import Place
 from starpullm.checks.result import Result
-from starpullm.checks.statements import Statements
 from starpullm.errors import FileError, FormatError, InvalidArgumentError
 from starpullm.files.model import num_parameters
 from starpullm.runtime import Runtime
@@ -24,6 +23,7 @@ from starpullm.trainer import Trainer
 
 from .options import MODEL, TINY, B, T, create_as_is
 from .processes import NO_FORMAT, working_folder
+from .statements import Statements
 
 HEADER = 1024
 KIND = "20240326 (a model checkpoint)"

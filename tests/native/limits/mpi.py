@@ -10,12 +10,12 @@ import os
 from functools import partial
 
 from starpullm.binding import prototypes
-from starpullm.checks.statements import Statements, ending_of, text_of
 from starpullm.errors import StateError
 from starpullm.processes.mpirun import outside_of_rank
 
 from .processes import in_fork, loaded_library
 from .starts import has_mpi, start_as_is
+from .statements import Statements, ending_of, text_of
 
 _LEVELS = ("MPI_THREAD_SINGLE", "MPI_THREAD_FUNNELED", "MPI_THREAD_SERIALIZED", "MPI_THREAD_MULTIPLE")
 """By their numbers in Open MPI and in MPICH."""

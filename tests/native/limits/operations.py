@@ -16,7 +16,7 @@ from starpullm.checks.cases import find_record
 from starpullm.checks.memory import find_growth_of_each
 from starpullm.checks.observer import Observer
 from starpullm.checks.place import Place, limited_files
-from starpullm.checks.result import Result, judged
+from starpullm.checks.result import Result
 from starpullm.checks.training import new_trainer, own_batch
 from starpullm.errors import (
     FileError,
@@ -33,6 +33,7 @@ from starpullm.runtime import Runtime
 from starpullm.trainer import Instruments, Trainer
 
 from ..readers.state_file import StateFile
+from .statements import judged
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm

@@ -12,11 +12,12 @@ from typing import Any
 from starpullm.binding import prototypes, structs
 from starpullm.checks.place import Place
 from starpullm.checks.result import Result
-from starpullm.checks.statements import Statements
 from starpullm.errors import InvalidArgumentError, OutOfMemoryError, StateError
 from starpullm.golden.records import shipped_record
 from starpullm.runtime import Runtime
 from starpullm.trainer import Instruments, Trainer
+
+from .statements import Statements
 
 TINY = shipped_record("tiny")
 B, T, MODEL = TINY.batch_size, TINY.seq_len, TINY.model

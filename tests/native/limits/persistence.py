@@ -17,7 +17,6 @@ from typing import Any
 
 from starpullm.checks.place import Place, limited_files
 from starpullm.checks.result import Result
-from starpullm.checks.statements import Statements
 from starpullm.checks.training import new_trainer, own_batch
 from starpullm.data.generator import generate_checkpoint
 from starpullm.errors import FileError, FormatError, InvalidArgumentError
@@ -31,6 +30,7 @@ from ..readers.training_state import read_training_state
 from .checkpoints import HEADER, opening
 from .options import MODEL, TINY, B, T
 from .processes import NO_FORMAT, working_folder
+from .statements import Statements
 
 _OLD = b"what was there before"
 _LOCK_BYTES = 128

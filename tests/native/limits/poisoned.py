@@ -6,11 +6,11 @@ import numpy as np
 
 from starpullm.checks.place import Place
 from starpullm.checks.result import Result
-from starpullm.checks.statements import Statements
 from starpullm.checks.training import new_trainer, own_batch
 from starpullm.trainer import Instruments, Trainer
 
 from .options import TINY
+from .statements import Statements
 
 _QUIET_NAN = 1 << 22
 

@@ -12,7 +12,6 @@ from starpullm.checks.cases import find_record
 from starpullm.checks.observer import Observer
 from starpullm.checks.place import Place
 from starpullm.checks.result import Result
-from starpullm.checks.statements import Statements
 from starpullm.checks.training import new_trainer, own_batch
 from starpullm.errors import FileError, InvalidArgumentError, StateError
 from starpullm.files.checkpoint import read_checkpoint
@@ -22,6 +21,7 @@ from ..readers.training_state import read_training_state
 from .checkpoints import large_checkpoint
 from .options import MODEL, TINY, create_as_is
 from .processes import NO_FORMAT
+from .statements import Statements
 
 _INT32_MAX = 2**31 - 1
 

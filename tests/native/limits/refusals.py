@@ -8,7 +8,6 @@ from starpullm.binding import allocations
 from starpullm.checks.observer import Observer
 from starpullm.checks.place import Place, Workplace
 from starpullm.checks.result import Result
-from starpullm.checks.statements import Statements
 from starpullm.checks.training import new_trainer, own_batch
 from starpullm.errors import RuntimeFailureError, StateError
 from starpullm.runtime import Runtime
@@ -16,6 +15,7 @@ from starpullm.runtime import Runtime
 from .options import TINY
 from .refused_calls import refuse_call
 from .scarcity import left_allocations
+from .statements import Statements
 
 _MANY = 10**6
 """More than the tasks of a step."""

@@ -11,7 +11,6 @@ from starpullm.binding import prototypes, structs
 from starpullm.binding.library import find_library
 from starpullm.checks.place import Workplace, environment
 from starpullm.checks.result import Result
-from starpullm.checks.statements import ACCEPTED, Statements, ending_of, text_of
 from starpullm.checks.threads import machine_info
 from starpullm.checks.training import checkpoint_in
 from starpullm.data.generator import generate_tokens
@@ -24,6 +23,7 @@ from .options import TINY, B, T
 from .processes import in_fork, loaded_library
 from .simultaneous import check_simultaneous_calls
 from .starts import as_it_is, has_mpi, start_as_is
+from .statements import ACCEPTED, Statements, ending_of, text_of
 
 _TWO_CORES = "numa:1 core:2 pu:1"
 

@@ -19,11 +19,13 @@ from starpullm.checks.cases import find_record
 from starpullm.checks.memory import place_of
 from starpullm.checks.observer import Observer
 from starpullm.checks.place import Place
-from starpullm.checks.result import MAX_LISTED, Finding, Result, judged
+from starpullm.checks.result import MAX_LISTED, Finding, Result
 from starpullm.checks.training import new_trainer, own_batch
 from starpullm.errors import OutOfMemoryError, StarpullmError
 from starpullm.resume import training_state
 from starpullm.trainer import Trainer
+
+from .statements import judged
 
 MOST_WRONG = 3
 """Of an operation; then no further allocation of it is tried, because a leak takes ``FREEING_SECONDS``."""

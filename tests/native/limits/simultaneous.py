@@ -13,11 +13,11 @@ from pathlib import Path
 
 from starpullm.binding import prototypes, structs
 from starpullm.checks.place import environment
-from starpullm.checks.statements import Statements, ending_of, text_of
 from starpullm.errors import StateError
 from starpullm.runtime import Runtime
 
 from .starts import as_it_is, start_as_is
+from .statements import Statements, ending_of, text_of
 
 _CORES = 24
 _PARTITION = f"{_CORES}x1"

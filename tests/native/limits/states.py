@@ -15,7 +15,6 @@ import numpy as np
 
 from starpullm.checks.place import Place
 from starpullm.checks.result import Result
-from starpullm.checks.statements import Statements
 from starpullm.checks.training import new_trainer, own_batch
 from starpullm.errors import FileError, FormatError, InvalidArgumentError, StarpullmError
 from starpullm.files.model import parameter_shapes
@@ -26,6 +25,7 @@ from ..readers.state_file import BLOCK, ENTRY, HEADER, NUMBERS, StateFile
 from .checkpoints import OTHER_KINDS, SIZES
 from .options import MODEL, TINY, B, T
 from .processes import NO_FORMAT
+from .statements import Statements
 
 _STEPS = 1
 _GROUPS = ("params", "m", "v")

@@ -14,7 +14,6 @@ from starpullm.checks.observer import InstrumentCounts, Observer
 from starpullm.checks.place import Place
 from starpullm.checks.references import record_trainer
 from starpullm.checks.result import Result
-from starpullm.checks.statements import Statements
 from starpullm.checks.training import new_trainer, own_batch
 from starpullm.errors import InvalidArgumentError, StateError, TokenRangeError
 from starpullm.trainer import Instruments, Trainer
@@ -22,6 +21,7 @@ from starpullm.trainer import Instruments, Trainer
 from .arithmetic import check_arithmetic
 from .calls import check_no_objects, check_pointers
 from .options import MODEL, TINY, B, T
+from .statements import Statements
 
 _HELD = "the session holds its tasks, expected a release first"
 _NOT_TRACED = "the session isn't traced, expected one created with trace"

@@ -3,17 +3,15 @@
 // so on rank 1 only.
 #include <signal.h>
 #include <starpu_mpi.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "smooth.h"
+#include "blocks.h"
 
 enum { STEPS = 2 };
 
-static double blocks[BLOCKS][N], halo[N], total, total_of_other;
-static starpu_data_handle_t handles[BLOCKS], halo_handle, total_handle, other_handle;
+static double halo[N], total_of_other;
+static starpu_data_handle_t halo_handle, other_handle;
 static double undeclared;
 static int rank, size;
 
@@ -56,10 +54,6 @@ static void never_end(void *buffers[], void *argument)
         pause();
 }
 
-#define CODELET(function)                               \
-    static struct starpu_codelet function##_codelet = { \
-        .cpu_funcs = {function}, .nbuffers = STARPU_VARIABLE_NBUFFERS, .name = #function}
-
 CODELET(smooth);
 CODELET(share);
 CODELET(add);
@@ -69,11 +63,6 @@ CODELET(never_end);
 
 // ---- Programs ----
 
-static void submit(int status)
-{
-    STARPU_CHECK_RETURN_VALUE(status, "starpu_task_insert");
-}
-
 static void steps(void)
 {
     int next = (rank + 1) % size, previous = (rank + size - 1) % size;
@@ -81,15 +70,14 @@ static void steps(void)
         starpu_mpi_isend_detached(handles[BLOCKS - 1], next, step, MPI_COMM_WORLD, NULL, NULL);
         starpu_mpi_irecv_detached(halo_handle, previous, step, MPI_COMM_WORLD, NULL, NULL);
         for (int b = 0; b < BLOCKS; b++)
-            submit(starpu_task_insert(&smooth_codelet, STARPU_RW, handles[b], STARPU_R,
-                                      b > 0 ? handles[b - 1] : halo_handle, 0));
+            SUBMIT(&smooth_codelet, STARPU_RW, handles[b], STARPU_R, b > 0 ? handles[b - 1] : halo_handle);
     }
 }
 
 static void on_rank_1(struct starpu_codelet *codelet)
 {
     for (int b = 0; b < BLOCKS && rank == 1; b++)
-        submit(starpu_task_insert(codelet, STARPU_RW, handles[b], 0));
+        SUBMIT(codelet, STARPU_RW, handles[b]);
 }
 
 static void shares_undeclared(void)
@@ -106,10 +94,10 @@ static void commute(void)
     int other = (rank + 1) % size;
     steps();
     for (int b = 0; b < BLOCKS; b++)
-        submit(starpu_task_insert(&add_codelet, STARPU_RW | STARPU_COMMUTE, total_handle, STARPU_R, handles[b], 0));
+        SUBMIT(&add_codelet, STARPU_RW | STARPU_COMMUTE, total_handle, STARPU_R, handles[b]);
     starpu_mpi_isend_detached(total_handle, other, STEPS, MPI_COMM_WORLD, NULL, NULL);
     starpu_mpi_irecv_detached(other_handle, other, STEPS, MPI_COMM_WORLD, NULL, NULL);
-    submit(starpu_task_insert(&add_codelet, STARPU_RW, other_handle, STARPU_R, handles[0], 0));
+    SUBMIT(&add_codelet, STARPU_RW, other_handle, STARPU_R, handles[0]);
 }
 
 static void crashes(void)
@@ -133,30 +121,24 @@ static void hangs(void)
     steps();
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} programs[] = {{"right", steps},     {"shares_undeclared", shares_undeclared},
-                {"commute", commute}, {"crashes", crashes},
-                {"hangs", hangs},     {"is_killed", is_killed}};
+static const struct program programs[] = {{"right", steps}, PROGRAM(shares_undeclared),
+                                          PROGRAM(commute), PROGRAM(crashes),
+                                          PROGRAM(hangs),   PROGRAM(is_killed)};
 
 static void run(void (*program)(void))
 {
     for (int b = 0; b < BLOCKS; b++) {
         for (int i = 0; i < N; i++)
             blocks[b][i] = (rank * BLOCKS + b) * 1.7 + i;
-        starpu_vector_data_register(&handles[b], STARPU_MAIN_RAM, (uintptr_t)blocks[b], N, sizeof(double));
     }
+    register_data();
     starpu_vector_data_register(&halo_handle, STARPU_MAIN_RAM, (uintptr_t)halo, N, sizeof(double));
-    starpu_variable_data_register(&total_handle, STARPU_MAIN_RAM, (uintptr_t)&total, sizeof total);
     starpu_variable_data_register(&other_handle, STARPU_MAIN_RAM, (uintptr_t)&total_of_other, sizeof total_of_other);
     program();
     starpu_task_wait_for_all();
     starpu_mpi_wait_for_all(MPI_COMM_WORLD);
-    for (int b = 0; b < BLOCKS; b++)
-        starpu_data_unregister(handles[b]);
+    unregister_data();
     starpu_data_unregister(halo_handle);
-    starpu_data_unregister(total_handle);
     starpu_data_unregister(other_handle);
 }
 
@@ -181,15 +163,12 @@ int main(int argc, char **argv)
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (argc == 2 && strcmp(argv[1], "leaves_early") == 0)
         return leave_early();
-    for (size_t i = 0; argc == 2 && i < sizeof programs / sizeof *programs; i++) {
-        if (strcmp(argv[1], programs[i].name) != 0)
-            continue;
-        STARPU_CHECK_RETURN_VALUE(starpu_mpi_init_conf(NULL, NULL, 0, MPI_COMM_WORLD, NULL), "starpu_mpi_init_conf");
-        run(programs[i].run);
-        starpu_mpi_shutdown();
-        MPI_Finalize();
-        return 0;
-    }
-    fprintf(stderr, "ranks: found %s, expected the name of a program\n", argc == 2 ? argv[1] : "no name");
-    return 2;
+    const struct program *program = find_program(argc, argv, programs, sizeof programs / sizeof *programs);
+    if (program == NULL)
+        return 2;
+    STARPU_CHECK_RETURN_VALUE(starpu_mpi_init_conf(NULL, NULL, 0, MPI_COMM_WORLD, NULL), "starpu_mpi_init_conf");
+    run(program->run);
+    starpu_mpi_shutdown();
+    MPI_Finalize();
+    return 0;
 }

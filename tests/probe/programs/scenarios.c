@@ -1,31 +1,17 @@
 // Programs as users write them, right and wrong, for the tests of the probe: ./scenarios NAME runs one of them. The
 // wrong ones have one mistake each, which their name says.
-#include <starpu.h>
 #include <starpu_scheduler.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "smooth.h"
+#include "blocks.h"
 
 enum { STEPS = 4 };
 
-static double blocks[BLOCKS][N];
-static double total;
-static starpu_data_handle_t handles[BLOCKS], total_handle;
 static double undeclared;
 
 // ---- The functions of tasks ----
-
-static void fill(void *buffers[], void *argument)
-{
-    (void)argument;
-    double *out = elements(buffers, 0);
-    for (int i = 0; i < N; i++)
-        out[i] = i + 1;
-}
 
 static void copy(void *buffers[], void *argument)
 {
@@ -127,12 +113,6 @@ static void never_end(void *buffers[], void *argument)
         pause();
 }
 
-#define CODELET(function)                                                                    \
-    static struct starpu_codelet function##_codelet = {.cpu_funcs = {function},              \
-                                                       .cpu_funcs_name = {#function},        \
-                                                       .nbuffers = STARPU_VARIABLE_NBUFFERS, \
-                                                       .name = #function}
-
 CODELET(fill);
 CODELET(smooth);
 CODELET(copy);
@@ -153,22 +133,17 @@ static struct starpu_codelet combine_codelet = {
 
 // ---- Programs ----
 
-static void submit(int status)
-{
-    STARPU_CHECK_RETURN_VALUE(status, "starpu_task_insert");
-}
-
 static void start(void)
 {
     for (int b = 0; b < BLOCKS; b++)
-        submit(starpu_task_insert(&fill_codelet, STARPU_W, handles[b], 0));
+        SUBMIT(&fill_codelet, STARPU_W, handles[b]);
 }
 
 static void steps(void)
 {
     for (int step = 0; step < STEPS; step++) {
         for (int b = 0; b < BLOCKS; b++)
-            submit(starpu_task_insert(&smooth_codelet, STARPU_RW, handles[b], STARPU_R, handles[(b + 1) % BLOCKS], 0));
+            SUBMIT(&smooth_codelet, STARPU_RW, handles[b], STARPU_R, handles[(b + 1) % BLOCKS]);
     }
 }
 
@@ -176,7 +151,7 @@ static void right(void)
 {
     start();
     steps();
-    submit(starpu_task_insert(&copy_codelet, STARPU_W, handles[0], STARPU_R, handles[1], 0));
+    SUBMIT(&copy_codelet, STARPU_W, handles[0], STARPU_R, handles[1]);
 }
 
 // The application changes data between two tasks, as it may.
@@ -198,7 +173,7 @@ static void partitions(void)
     starpu_data_partition(handles[2], &filter);
     for (int i = 0; i < 2; i++) {
         starpu_data_handle_t child = starpu_data_get_sub_data(handles[2], 1, i);
-        submit(starpu_task_insert(&share_codelet, STARPU_RW, child, 0));
+        SUBMIT(&share_codelet, STARPU_RW, child);
         starpu_task_wait_for_all(); // `share` shares what it doesn't declare
     }
     starpu_data_unpartition(handles[2], STARPU_MAIN_RAM);
@@ -210,9 +185,8 @@ static void reads_undeclared(void)
     const double *neighbour = blocks[1];
     start();
     for (int b = 0; b < STEPS; b++) {
-        submit(starpu_task_insert(&smooth_codelet, STARPU_RW, handles[1], STARPU_R, handles[3], 0));
-        submit(starpu_task_insert(&read_neighbour_codelet, STARPU_RW, handles[2], STARPU_VALUE, &neighbour,
-                                  sizeof neighbour, 0));
+        SUBMIT(&smooth_codelet, STARPU_RW, handles[1], STARPU_R, handles[3]);
+        SUBMIT(&read_neighbour_codelet, STARPU_RW, handles[2], VALUE(neighbour));
     }
 }
 
@@ -221,9 +195,8 @@ static void writes_undeclared(void)
     int neighbour = 1;
     start();
     for (int b = 0; b < STEPS; b++) {
-        submit(starpu_task_insert(&write_neighbour_codelet, STARPU_RW, handles[2], STARPU_VALUE, &neighbour,
-                                  sizeof neighbour, 0));
-        submit(starpu_task_insert(&smooth_codelet, STARPU_RW, handles[1], STARPU_R, handles[3], 0));
+        SUBMIT(&write_neighbour_codelet, STARPU_RW, handles[2], VALUE(neighbour));
+        SUBMIT(&smooth_codelet, STARPU_RW, handles[1], STARPU_R, handles[3]);
     }
 }
 
@@ -231,27 +204,27 @@ static void writes_what_it_reads(void)
 {
     start();
     steps();
-    submit(starpu_task_insert(&write_second_codelet, STARPU_RW, handles[0], STARPU_R, handles[4], 0));
+    SUBMIT(&write_second_codelet, STARPU_RW, handles[0], STARPU_R, handles[4]);
     steps();
 }
 
 static void reads_what_it_writes(void)
 {
     start();
-    submit(starpu_task_insert(&smooth_codelet, STARPU_W, handles[0], STARPU_R, handles[1], 0));
+    SUBMIT(&smooth_codelet, STARPU_W, handles[0], STARPU_R, handles[1]);
     steps();
 }
 
 static void declares_its_input_as_written(void)
 {
     start();
-    submit(starpu_task_insert(&copy_codelet, STARPU_W, handles[0], STARPU_W, handles[1], 0));
+    SUBMIT(&copy_codelet, STARPU_W, handles[0], STARPU_W, handles[1]);
 }
 
 static void writes_nothing(void)
 {
     start();
-    submit(starpu_task_insert(&touch_codelet, STARPU_W, handles[0], 0));
+    SUBMIT(&touch_codelet, STARPU_W, handles[0]);
     steps();
 }
 
@@ -261,9 +234,9 @@ static void aliases(void)
     starpu_data_handle_t half;
     starpu_vector_data_register(&half, STARPU_MAIN_RAM, (uintptr_t)blocks[5], N / 2, sizeof(double));
     start();
-    submit(starpu_task_insert(&touch_codelet, STARPU_RW, handles[5], STARPU_W, half, 0));
-    submit(starpu_task_insert(&share_codelet, STARPU_RW, half, 0));
-    submit(starpu_task_insert(&touch_codelet, STARPU_RW, half, STARPU_W, handles[5], 0));
+    SUBMIT(&touch_codelet, STARPU_RW, handles[5], STARPU_W, half);
+    SUBMIT(&share_codelet, STARPU_RW, half);
+    SUBMIT(&touch_codelet, STARPU_RW, half, STARPU_W, handles[5]);
     steps();
     starpu_data_unregister(half);
 }
@@ -271,7 +244,7 @@ static void aliases(void)
 static void leaves_what_it_writes(void)
 {
     start();
-    submit(starpu_task_insert(&copy_half_codelet, STARPU_W, handles[0], STARPU_R, handles[1], 0));
+    SUBMIT(&copy_half_codelet, STARPU_W, handles[0], STARPU_R, handles[1]);
 }
 
 static void needless_update(void)
@@ -279,7 +252,7 @@ static void needless_update(void)
     start();
     for (int step = 0; step < STEPS; step++) {
         for (int b = 0; b < BLOCKS; b++)
-            submit(starpu_task_insert(&touch_codelet, STARPU_RW, handles[b], STARPU_RW, handles[0], 0));
+            SUBMIT(&touch_codelet, STARPU_RW, handles[b], STARPU_RW, handles[0]);
     }
 }
 
@@ -288,14 +261,14 @@ static void shares_undeclared(void)
     start();
     for (int step = 0; step < STEPS; step++) {
         for (int b = 0; b < BLOCKS; b++)
-            submit(starpu_task_insert(&share_codelet, STARPU_RW, handles[b], 0));
+            SUBMIT(&share_codelet, STARPU_RW, handles[b]);
     }
 }
 
 static void not_deterministic(void)
 {
     start();
-    submit(starpu_task_insert(&noise_codelet, STARPU_RW, handles[3], 0));
+    SUBMIT(&noise_codelet, STARPU_RW, handles[3]);
     steps();
 }
 
@@ -306,17 +279,17 @@ static void redux(void)
     steps();
     for (int step = 0; step < STEPS; step++) {
         for (int b = 0; b < BLOCKS; b++)
-            submit(starpu_task_insert(&add_codelet, STARPU_REDUX, total_handle, STARPU_R, handles[b], 0));
+            SUBMIT(&add_codelet, STARPU_REDUX, total_handle, STARPU_R, handles[b]);
     }
-    submit(starpu_task_insert(&add_codelet, STARPU_RW, total_handle, STARPU_R, handles[0], 0));
+    SUBMIT(&add_codelet, STARPU_RW, total_handle, STARPU_R, handles[0]);
 }
 
 static void commute(void)
 {
     start();
     for (int b = 0; b < BLOCKS; b++)
-        submit(starpu_task_insert(&add_codelet, STARPU_RW | STARPU_COMMUTE, total_handle, STARPU_R, handles[b], 0));
-    submit(starpu_task_insert(&add_codelet, STARPU_RW, total_handle, STARPU_R, handles[0], 0));
+        SUBMIT(&add_codelet, STARPU_RW | STARPU_COMMUTE, total_handle, STARPU_R, handles[b]);
+    SUBMIT(&add_codelet, STARPU_RW, total_handle, STARPU_R, handles[0]);
 }
 
 // A sum in the order in which the blocks are filled, which the task after it uses.
@@ -324,9 +297,8 @@ static void sum_of(const double numbers[BLOCKS])
 {
     start();
     for (int b = 0; b < BLOCKS; b++)
-        submit(starpu_task_insert(&add_number_codelet, STARPU_RW | STARPU_COMMUTE, total_handle, STARPU_R, handles[b],
-                                  STARPU_VALUE, &numbers[b], sizeof numbers[b], 0));
-    submit(starpu_task_insert(&add_codelet, STARPU_RW, total_handle, STARPU_R, handles[0], 0));
+        SUBMIT(&add_number_codelet, STARPU_RW | STARPU_COMMUTE, total_handle, STARPU_R, handles[b], VALUE(numbers[b]));
+    SUBMIT(&add_codelet, STARPU_RW, total_handle, STARPU_R, handles[0]);
 }
 
 static void rounds(void)
@@ -342,14 +314,14 @@ static void cancels(void)
 static void crashes(void)
 {
     right();
-    submit(starpu_task_insert(&crash_codelet, STARPU_RW, handles[2], 0));
+    SUBMIT(&crash_codelet, STARPU_RW, handles[2]);
     steps();
 }
 
 static void hangs(void)
 {
     right();
-    submit(starpu_task_insert(&never_end_codelet, STARPU_RW, handles[2], 0));
+    SUBMIT(&never_end_codelet, STARPU_RW, handles[2]);
     steps();
 }
 
@@ -359,7 +331,7 @@ static void asserts(void)
     starpu_task_wait_for_all();
     starpu_data_handle_t unknown;
     starpu_vector_data_register(&unknown, -1, 0, N, sizeof(double));
-    submit(starpu_task_insert(&copy_codelet, STARPU_W, handles[1], STARPU_R, unknown, 0));
+    SUBMIT(&copy_codelet, STARPU_W, handles[1], STARPU_R, unknown);
 }
 
 // StarPU refuses the first task already.
@@ -367,7 +339,7 @@ static void asserts_at_once(void)
 {
     starpu_data_handle_t unknown;
     starpu_vector_data_register(&unknown, -1, 0, N, sizeof(double));
-    submit(starpu_task_insert(&copy_codelet, STARPU_W, handles[1], STARPU_R, unknown, 0));
+    SUBMIT(&copy_codelet, STARPU_W, handles[1], STARPU_R, unknown);
 }
 
 static void forks(void)
@@ -410,68 +382,45 @@ static void fails(void)
     exit(3);
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} programs[] = {
-    {"right", right},
-    {"acquires", acquires},
-    {"partitions", partitions},
-    {"reads_undeclared", reads_undeclared},
-    {"writes_undeclared", writes_undeclared},
-    {"writes_what_it_reads", writes_what_it_reads},
-    {"reads_what_it_writes", reads_what_it_writes},
-    {"declares_its_input_as_written", declares_its_input_as_written},
-    {"writes_nothing", writes_nothing},
-    {"aliases", aliases},
-    {"leaves_what_it_writes", leaves_what_it_writes},
-    {"needless_update", needless_update},
-    {"shares_undeclared", shares_undeclared},
-    {"not_deterministic", not_deterministic},
-    {"redux", redux},
-    {"commute", commute},
-    {"rounds", rounds},
-    {"cancels", cancels},
-    {"crashes", crashes},
-    {"hangs", hangs},
-    {"asserts", asserts},
-    {"asserts_at_once", asserts_at_once},
-    {"forks", forks},
-    {"leaves_child", leaves_child},
-    {"noisy", noisy},
-    {"no_tasks", no_tasks},
+static const struct program programs[] = {
+    PROGRAM(right),
+    PROGRAM(acquires),
+    PROGRAM(partitions),
+    PROGRAM(reads_undeclared),
+    PROGRAM(writes_undeclared),
+    PROGRAM(writes_what_it_reads),
+    PROGRAM(reads_what_it_writes),
+    PROGRAM(declares_its_input_as_written),
+    PROGRAM(writes_nothing),
+    PROGRAM(aliases),
+    PROGRAM(leaves_what_it_writes),
+    PROGRAM(needless_update),
+    PROGRAM(shares_undeclared),
+    PROGRAM(not_deterministic),
+    PROGRAM(redux),
+    PROGRAM(commute),
+    PROGRAM(rounds),
+    PROGRAM(cancels),
+    PROGRAM(crashes),
+    PROGRAM(hangs),
+    PROGRAM(asserts),
+    PROGRAM(asserts_at_once),
+    PROGRAM(forks),
+    PROGRAM(leaves_child),
+    PROGRAM(noisy),
+    PROGRAM(no_tasks),
     {"own_policy", right},
-    {"fails", fails},
+    PROGRAM(fails),
 };
-
-static void run(void (*program)(void), struct starpu_conf *conf)
-{
-    STARPU_CHECK_RETURN_VALUE(starpu_init(conf), "starpu_init");
-    for (int b = 0; b < BLOCKS; b++)
-        starpu_vector_data_register(&handles[b], STARPU_MAIN_RAM, (uintptr_t)blocks[b], N, sizeof(double));
-    starpu_variable_data_register(&total_handle, STARPU_MAIN_RAM, (uintptr_t)&total, sizeof total);
-    program();
-    starpu_task_wait_for_all();
-    for (int b = 0; b < BLOCKS; b++)
-        starpu_data_unregister(handles[b]);
-    starpu_data_unregister(total_handle);
-    starpu_shutdown();
-}
 
 int main(int argc, char **argv)
 {
     struct starpu_conf conf;
     starpu_conf_init(&conf);
-    for (size_t i = 0; argc == 2 && i < sizeof programs / sizeof *programs; i++) {
-        if (strcmp(argv[1], programs[i].name) != 0)
-            continue;
-        if (strcmp(argv[1], "own_policy") == 0) {
-            conf.precedence_over_environment_variables = 1;
-            conf.sched_policy = starpu_sched_get_predefined_policies()[0];
-        }
-        run(programs[i].run, &conf);
-        return 0;
+    const struct program *program = find_program(argc, argv, programs, sizeof programs / sizeof *programs);
+    if (program != NULL && strcmp(program->name, "own_policy") == 0) {
+        conf.precedence_over_environment_variables = 1;
+        conf.sched_policy = starpu_sched_get_predefined_policies()[0];
     }
-    fprintf(stderr, "scenarios: found %s, expected the name of a program\n", argc == 2 ? argv[1] : "no name");
-    return 2;
+    return run_program(program, &conf);
 }

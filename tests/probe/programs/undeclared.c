@@ -1,35 +1,19 @@
 // Programs whose tasks access handles that they don't declare, or seem to: ./undeclared NAME runs one of them.
 #include <fcntl.h>
 #include <signal.h>
-#include <starpu.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { BLOCKS = 4, N = 2000, STEPS = 3 }; // no multiple of a page
+#define SIZES BLOCKS = 4, N = 2000, STEPS = 3 // no multiple of a page
+#include "blocks.h"
 
-static double blocks[BLOCKS][N];
 static double all[512][512];
 static double numbers[BLOCKS];
-static starpu_data_handle_t handles[BLOCKS], small[BLOCKS];
 static double *first; // of a handle with memory of StarPU's
 static char *own_page;
 static volatile sig_atomic_t own_faults;
-
-static double *elements(void *buffers[], int i)
-{
-    return (double *)STARPU_VECTOR_GET_PTR(buffers[i]);
-}
-
-static void fill(void *buffers[], void *argument)
-{
-    (void)argument;
-    for (int i = 0; i < N; i++)
-        elements(buffers, 0)[i] = i + 1;
-}
 
 static void scale(void *buffers[], void *argument)
 {
@@ -113,9 +97,6 @@ static void read_file(void *buffers[], void *argument)
     close(file);
 }
 
-#define CODELET(function)                               \
-    static struct starpu_codelet function##_codelet = { \
-        .cpu_funcs = {function}, .nbuffers = STARPU_VARIABLE_NBUFFERS, .name = #function}
 CODELET(fill);
 CODELET(scale);
 CODELET(read_other);
@@ -129,8 +110,6 @@ CODELET(read_kept);
 CODELET(read_small);
 CODELET(touch_own_page);
 CODELET(read_file);
-
-#define SUBMIT(...) STARPU_CHECK_RETURN_VALUE(starpu_task_insert(__VA_ARGS__, 0), "starpu_task_insert")
 
 static void right(void)
 {
@@ -258,8 +237,13 @@ static void crashes(void)
 
 static void small_handles(void)
 {
+    starpu_data_handle_t small[BLOCKS];
+    for (int b = 0; b < BLOCKS; b++)
+        starpu_variable_data_register(&small[b], STARPU_MAIN_RAM, (uintptr_t)&numbers[b], sizeof(double));
     for (int b = 0; b < BLOCKS; b++)
         SUBMIT(&read_small_codelet, STARPU_RW, small[b]);
+    for (int b = 0; b < BLOCKS; b++)
+        starpu_data_unregister(small[b]);
 }
 
 static void own_handler(int number, siginfo_t *info, void *context)
@@ -291,46 +275,15 @@ static void calls_the_system(void)
     SUBMIT(&read_file_codelet, STARPU_RW, handles[0]);
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} programs[] = {
-    {"right", right},
-    {"acquires", acquires},
-    {"acquires_in_callback", acquires_in_callback},
-    {"partitions", partitions},
-    {"tiles", tiles},
-    {"reads_tile", reads_tile},
-    {"reads", reads},
-    {"writes", writes},
-    {"copies", copies},
-    {"writes_back", writes_back},
-    {"temporaries", temporaries},
-    {"crashes", crashes},
-    {"small_handles", small_handles},
-    {"has_a_handler", has_a_handler},
-    {"calls_the_system", calls_the_system},
+static const struct program programs[] = {
+    PROGRAM(right),         PROGRAM(acquires),      PROGRAM(acquires_in_callback),
+    PROGRAM(partitions),    PROGRAM(tiles),         PROGRAM(reads_tile),
+    PROGRAM(reads),         PROGRAM(writes),        PROGRAM(copies),
+    PROGRAM(writes_back),   PROGRAM(temporaries),   PROGRAM(crashes),
+    PROGRAM(small_handles), PROGRAM(has_a_handler), PROGRAM(calls_the_system),
 };
 
 int main(int argc, char **argv)
 {
-    for (size_t i = 0; argc == 2 && i < sizeof programs / sizeof *programs; i++) {
-        if (strcmp(argv[1], programs[i].name) != 0)
-            continue;
-        STARPU_CHECK_RETURN_VALUE(starpu_init(NULL), "starpu_init");
-        for (int b = 0; b < BLOCKS; b++) {
-            starpu_vector_data_register(&handles[b], STARPU_MAIN_RAM, (uintptr_t)blocks[b], N, sizeof(double));
-            starpu_variable_data_register(&small[b], STARPU_MAIN_RAM, (uintptr_t)&numbers[b], sizeof(double));
-        }
-        programs[i].run();
-        starpu_task_wait_for_all();
-        for (int b = 0; b < BLOCKS; b++) {
-            starpu_data_unregister(handles[b]);
-            starpu_data_unregister(small[b]);
-        }
-        starpu_shutdown();
-        return 0;
-    }
-    fprintf(stderr, "undeclared: found %s, expected the name of a program\n", argc == 2 ? argv[1] : "no name");
-    return 2;
+    return run_program(find_program(argc, argv, programs, sizeof programs / sizeof *programs), NULL);
 }

@@ -1,20 +1,8 @@
 // Programs of a few tasks on which a verdict is easily wrong: ./verdicts NAME runs one of them.
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "smooth.h"
-
-static double blocks[BLOCKS][N], total;
-static starpu_data_handle_t handles[BLOCKS], total_handle;
-
-static void fill(void *buffers[], void *argument)
-{
-    (void)argument;
-    for (int i = 0; i < N; i++)
-        elements(buffers, 0)[i] = i + 1;
-}
+#include "blocks.h"
 
 static void add(void *buffers[], void *argument)
 {
@@ -94,10 +82,6 @@ static void set_records(void *buffers[], void *argument)
     }
 }
 
-#define CODELET(function)                               \
-    static struct starpu_codelet function##_codelet = { \
-        .cpu_funcs = {function}, .nbuffers = STARPU_VARIABLE_NBUFFERS, .name = #function}
-
 CODELET(fill);
 CODELET(add);
 CODELET(set);
@@ -113,9 +97,6 @@ CODELET(set_records);
 static struct starpu_codelet named_function = {
     .cpu_funcs = {double_half}, .cpu_funcs_name = {"double_half"}, .nbuffers = STARPU_VARIABLE_NBUFFERS};
 static struct starpu_codelet unnamed = {.cpu_funcs = {update_half}, .nbuffers = STARPU_VARIABLE_NBUFFERS};
-
-#define SUBMIT(...) STARPU_CHECK_RETURN_VALUE(starpu_task_insert(__VA_ARGS__, 0), "starpu_task_insert")
-#define VALUE(name) STARPU_VALUE, &(name), sizeof(name)
 
 static void start(void)
 {
@@ -260,43 +241,24 @@ static void used_memory(void)
     free(memory);
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} programs[] = {
-    {"written_then_commutes", written_then_commutes},
-    {"every_write_commutes", every_write_commutes},
-    {"sum_that_the_application_reads", sum_that_the_application_reads},
-    {"updates_what_it_writes", updates_what_it_writes},
-    {"leavings_are_used", leavings_are_used},
-    {"leavings_are_copied", leavings_are_copied},
-    {"nothing_written_nobody_reads", nothing_written_nobody_reads},
-    {"what_the_application_wrote_is_left", what_the_application_wrote_is_left},
-    {"pads", pads},
-    {"undeclared_beside_a_sum", undeclared_beside_a_sum},
-    {"without_names", without_names},
-    {"fails_with_poison", fails_with_poison},
-    {"temporaries", temporaries},
-    {"used_memory", used_memory},
+static const struct program programs[] = {
+    PROGRAM(written_then_commutes),
+    PROGRAM(every_write_commutes),
+    PROGRAM(sum_that_the_application_reads),
+    PROGRAM(updates_what_it_writes),
+    PROGRAM(leavings_are_used),
+    PROGRAM(leavings_are_copied),
+    PROGRAM(nothing_written_nobody_reads),
+    PROGRAM(what_the_application_wrote_is_left),
+    PROGRAM(pads),
+    PROGRAM(undeclared_beside_a_sum),
+    PROGRAM(without_names),
+    PROGRAM(fails_with_poison),
+    PROGRAM(temporaries),
+    PROGRAM(used_memory),
 };
 
 int main(int argc, char **argv)
 {
-    for (size_t i = 0; argc == 2 && i < sizeof programs / sizeof *programs; i++) {
-        if (strcmp(argv[1], programs[i].name) != 0)
-            continue;
-        STARPU_CHECK_RETURN_VALUE(starpu_init(NULL), "starpu_init");
-        for (int b = 0; b < BLOCKS; b++)
-            starpu_vector_data_register(&handles[b], STARPU_MAIN_RAM, (uintptr_t)blocks[b], N, sizeof(double));
-        starpu_variable_data_register(&total_handle, STARPU_MAIN_RAM, (uintptr_t)&total, sizeof total);
-        programs[i].run();
-        starpu_task_wait_for_all();
-        for (int b = 0; b < BLOCKS; b++)
-            starpu_data_unregister(handles[b]);
-        starpu_data_unregister(total_handle);
-        starpu_shutdown();
-        return 0;
-    }
-    fprintf(stderr, "verdicts: found %s, expected the name of a program\n", argc == 2 ? argv[1] : "no name");
-    return 2;
+    return run_program(find_program(argc, argv, programs, sizeof programs / sizeof *programs), NULL);
 }
