@@ -143,6 +143,40 @@ class Machine:
         return asdict(self)
 
 
+def rows_of(machine: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return names and values of what ``Machine.as_json()`` has, in words; the findings are sentences already."""
+    synthetic = " (HWLOC_SYNTHETIC)" if machine["synthetic_topology"] else ""
+    vector_functions = [name for name, vector in machine["vector_libm"].items() if vector["used"]]
+    parallel = "yes" if machine["starpu_parallel_workers"] else "no"
+    of_ranks = "on ranks" if machine["mpi"] else "without ranks"
+    return [
+        ("starpullm", "{version}, {library}".format(**machine)),
+        ("compiler", "{compiler}, {build_type}, {compiler_flags}".format(**machine)),
+        ("StarPU", "{starpu_version} in {starpu_prefix}".format(**machine)),
+        (
+            "StarPU's features",
+            f"parallel workers {parallel}, at most {machine['starpu_max_workers']} workers, "
+            f"{machine['starpu_max_contexts']} scheduling contexts, {machine['starpu_max_nodes']} memory nodes: "
+            f"{machine['starpu_handle_bytes'] / 1024:.1f} KiB a data handle",
+        ),
+        ("schedulers", ", ".join(machine["schedulers"])),
+        ("processor", machine["processor"] or "unknown"),
+        (
+            "topology",
+            f"{machine['cores']} cores, {machine['processing_units']} processing units, {machine['numa_nodes']} NUMA "
+            f"nodes{synthetic}",
+        ),
+        ("caches", f"L1 {machine['l1_cache'] >> 10} KiB, L2 {machine['l2_cache'] >> 10} KiB a hardware thread"),
+        ("partitions", ", ".join(machine["partitions"])),
+        ("kernels", machine["simd_level"]),
+        ("vector functions", ", ".join(vector_functions) or "none"),
+        ("BLAS", f"{machine['blas'] or 'none found'}; used only with --matmul blas"),
+        ("MPI", f"{machine['mpirun'] or 'none found'}; this build runs {of_ranks}"),
+        ("libm", f"{'known: ' if machine['libm_known'] else 'unknown: not '}comparable with golden records"),
+        ("float environment", machine["float_environment"] or "as required"),
+    ]
+
+
 def inspect_machine() -> Machine:
     """Look at the library, StarPU, the topology, libm and the floating-point environment; starts nothing."""
     build, machine = structs.new("build_info"), _machine_info()

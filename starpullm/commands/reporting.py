@@ -13,7 +13,8 @@ from starpullm.commands.main import exit_status
 from starpullm.commands.render import ERR
 from starpullm.errors import StarpullmError
 from starpullm.machine import inspect_machine
-from starpullm.report import Document, ReportFolder, new_document
+from starpullm.report.document import Document, new_document
+from starpullm.report.folder import ReportFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

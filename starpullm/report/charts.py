@@ -1,4 +1,4 @@
-"""Every chart of a page but the workers' timeline, drawn by matplotlib as SVG in the page's own colours."""
+"""The charts of scaling, drawn by matplotlib as SVG in the page's own colours."""
 
 from __future__ import annotations
 
@@ -6,23 +6,21 @@ import io
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from starpullm.report.document import Document
-from starpullm.report.reductions import TensorRow, reductions_of
-from starpullm.report.throughput import SpeedRow, matmul_limit, speeds_of
+from starpullm.report.throughput import matmul_limit
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MAX_SCALING = 12
-"""Charts of scaling, at most."""
+_MOST = 12
+"""Charts, at most."""
 
 # Okabe and Ito's colours, which colour-blind people tell apart, as far as they are seen on a light and a dark page.
 _COLOURS = ("#3b97d3", "#e08a1e", "#1aa179", "#b87bb0", "#d55e00", "#8a939e")
-_BLUE, _RED, _GREY = _COLOURS[0], _COLOURS[4], _COLOURS[5]
+_GREY = _COLOURS[5]
 _MARKERS = "os^Dv*"
 
 _OF_PAGE = {"#010203": "currentColor", "#010204": "var(--line)"}
@@ -45,14 +43,6 @@ _STYLE: Any = {
     "xtick.color": _TEXT,
     "ytick.color": _TEXT,
 }
-
-_LOWEST, _HIGHEST = 1e-4, 1e2
-"""The range of errors: an exact gradient is drawn at the lower end, one that isn't finite at the upper end."""
-
-_DECADES = [10.0**power for power in range(-4, 3)]
-
-_BINS_OF_DECADE = 50
-"""Errors of one parameter that are closer together are one point."""
 
 _FAR = 8.0
 """The limit is drawn if it is no more than this many times the highest speed."""
@@ -83,94 +73,11 @@ Series: TypeAlias = dict[str, dict[int, Point]]
 """The points with a label, by number of cores or by batch size."""
 
 
-def charts_of(document: Document) -> dict[str, list[tuple[str, str]]]:
-    """Return the charts for which there are data by section, each with its title and as SVG."""
-    from matplotlib import rc_context
+def charts_of(document: Document) -> list[tuple[str, str]]:
+    """Return the charts for which there are data, each with its title and as SVG.
 
-    with rc_context(_STYLE):
-        return {
-            section: [(title, _svg(f"{section}-{number}", figure)) for number, (title, figure) in enumerate(figures)]
-            for section, figures in (
-                ("errors", _errors(reductions_of(document))),
-                ("speeds", _speeds(speeds_of(document))),
-                ("scaling", _scaling(document)),
-            )
-        }
-
-
-def _svg(name: str, figure: Figure) -> str:
-    """Return a figure as an element of a page, whose ids begin with its name."""
-    out = io.StringIO()
-    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    figure.savefig(out, format="svg", metadata=nothing)
-    text = out.getvalue()
-    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
-    text = re.sub(r'( id="|xlink:href="#|url\(#)', rf"\g<1>{name}-", text)
-    for drawn, of_page in _OF_PAGE.items():
-        text = text.replace(drawn, of_page)
-    return text
-
-
-def _new(width: float, height: float) -> tuple[Figure, Axes]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, figure.subplots()
-
-
-def _errors(rows: Sequence[TensorRow]) -> Iterator[tuple[str, Figure]]:
-    """Draw the errors of every parameter as points on a line, on a logarithmic scale."""
-    if not rows:
-        return
-    figure, axes = _new(9, 1 + 0.25 * len(rows))
-    for failed, colour, marker, label in (
-        (False, _BLUE, "o", "within its bound"),
-        (True, _RED, "x", "beyond its bound"),
-    ):
-        points = [
-            (place, number)
-            for number, row in enumerate(rows)
-            for place in sorted({_binned(ratio) for ratio in row.ratios if (ratio > 1) is failed})
-        ]
-        if points:
-            places, numbers = zip(*points, strict=True)
-            axes.plot(places, numbers, marker, color=colour, alpha=0.8, markersize=5, label=label)
-    axes.axvline(1, color=_RED, linestyle="--")
-    axes.set(xscale="log", xlim=(_LOWEST / 2, _HIGHEST * 2), ylim=(len(rows) - 0.5, -0.5), xlabel="error ÷ bound")
-    axes.set_xticks(_DECADES, [f"{place:g}" for place in _DECADES])
-    axes.set_yticks(range(len(rows)), [row.tensor for row in rows])
-    axes.grid(axis="x")
-    figure.legend(loc="outside lower center", ncols=2)
-    yield "", figure
-
-
-def _binned(ratio: float) -> float:
-    shown = min(max(ratio, _LOWEST), _HIGHEST) if math.isfinite(ratio) else _HIGHEST
-    return float(10 ** (round(math.log10(shown) * _BINS_OF_DECADE) / _BINS_OF_DECADE))
-
-
-def _speeds(rows: Sequence[SpeedRow]) -> Iterator[tuple[str, Figure]]:
-    """Draw a bar for each measured configuration, and a mark at its limit."""
-    measured = [(row.tokens_per_ms, row.limit) for row in rows if row.tokens_per_ms is not None]
-    if not measured:
-        return
-    figure, axes = _new(9, 1.1 + 0.3 * len(measured))
-    lines = range(1, len(measured) + 1)
-    axes.barh(lines, [speed for speed, _ in measured], 0.6, color=_BLUE, label="measured")
-    limits = [(line, limit) for line, (_, limit) in zip(lines, measured, strict=True) if limit is not None]
-    if limits:
-        marks, places = zip(*limits, strict=True)
-        axes.plot(places, marks, "|", color=_GREY, markersize=14, markeredgewidth=3, label="limit of the matmuls")
-    axes.set(
-        xlim=(0, None), ylim=(len(measured) + 0.5, 0.5), xlabel="tokens per millisecond", ylabel="line of the table"
-    )
-    axes.set_yticks(lines)
-    figure.legend(loc="outside lower center", ncols=2)
-    yield "", figure
-
-
-def _scaling(document: Document) -> Iterator[tuple[str, Figure]]:
-    """Draw every line that has at least two points; those of one chart have model, length and processor in common."""
+    A line has at least two points; those of one chart have model, length and processor in common.
+    """
     groups: defaultdict[tuple[str, ...], list[Point]] = defaultdict(list)
     for entry in document["throughput"]:
         if "matmul_flops" in entry and "tokens_per_ms" in entry:
@@ -185,7 +92,25 @@ def _scaling(document: Document) -> Iterator[tuple[str, Figure]]:
         for panel, series in panels(kind, points).items()
         if any(len(line) > 1 for line in series.values())
     ]
-    yield from ((title, _lines(kind, series)) for title, kind, series in drawn[:MAX_SCALING])
+    return [
+        (title, _svg(f"scaling-{number}", kind, series)) for number, (title, kind, series) in enumerate(drawn[:_MOST])
+    ]
+
+
+def _svg(name: str, kind: str, series: Series) -> str:
+    """Return a chart as an element of a page, whose ids begin with its name."""
+    from matplotlib import rc_context
+
+    out = io.StringIO()
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    with rc_context(_STYLE):
+        _lines(kind, series).savefig(out, format="svg", metadata=nothing)
+    text = out.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(r'( id="|xlink:href="#|url\(#)', rf"\g<1>{name}-", text)
+    for drawn, of_page in _OF_PAGE.items():
+        text = text.replace(drawn, of_page)
+    return text
 
 
 def panels(kind: str, points: Sequence[Point]) -> dict[str, Series]:
@@ -226,7 +151,10 @@ def _ways_to_add_cores(point: Point) -> list[str]:
 
 def _lines(kind: str, series: Series) -> Figure:
     """Draw a line for each label; dashed, what the fastest run on the fewest cores would give; dotted, the limit."""
-    figure, axes = _new(7, 3.6)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 3.6), layout="constrained")
+    axes = figure.subplots()
     every = [(place, point) for line in series.values() for place, point in line.items()]
     places = sorted({place for place, _ in every})
     limits = [max(point.limit for at, point in every if at == place) for place in places]

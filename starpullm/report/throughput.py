@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from starpullm.report.document import Document
 from starpullm.speed.verdict import was_disturbed
 
 
-@dataclass(frozen=True)
-class SpeedRow:
+class SpeedRow(NamedTuple):
     """A measured configuration; ``limit`` is the speed of a step whose matmuls alone use all that the cores can do.
 
     ``fraction`` is the part of the limit that was reached, in words; a range if measurements of the limit differ.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from starpullm.report import read_document
+from starpullm.report.document import read_document
 from starpullm.report.verdict import verdict_of
 
 from .conftest import Run

@@ -19,9 +19,10 @@ from starpullm.commands import main
 from starpullm.commands.main import EXIT_BAD_INPUT
 from starpullm.errors import FormatError, MissingDependencyError
 from starpullm.files.json_reader import MAX_DEPTH
-from starpullm.report import PageError, ReportFolder, new_document, read_document, require_packages, write_document
 from starpullm.report.charts import charts_of
+from starpullm.report.document import new_document, read_document, write_document
 from starpullm.report.failures import failure_groups, failures, reason_of
+from starpullm.report.folder import PageError, ReportFolder, require_packages
 from starpullm.report.left_out import LeftOut, beyond
 from starpullm.report.page import render
 from starpullm.report.throughput import speeds_of
@@ -77,7 +78,7 @@ def test_page(make: Callable[[], Document]) -> None:
     assert all(after - before <= 1 for before, after in zip(page.headings, page.headings[1:], strict=False))
     assert "<script>alert" not in text
     assert "<b>step 1</b>" not in text
-    assert "</script><i>" not in text  # charts have the names of tests too
+    assert "</script><i>" not in text
     absent = {
         passing: ["runs", "failures"],
         failing: ["runs"],
@@ -89,8 +90,7 @@ def test_page(make: Callable[[], Document]) -> None:
 
 def test_verdicts() -> None:
     def verdict(**changes: Any) -> tuple[str, str]:
-        found = verdict_of({**passing(), **changes})
-        return found.kind, found.word
+        return verdict_of({**passing(), **changes})[:2]
 
     skipped = entry("test_a", "parity", "skipped", message="inconclusive")
     failed = entry("test_b", "parity", "failed")
@@ -187,7 +187,7 @@ def test_a_failure_is_named_by_check_and_configuration(message: str, reason: str
     names = ["runtime graph on 2x1 lws", "runtime graph on 2x1 lws", "test_mine on 2x1 lws", "test_mine"]
     reasons = ["so", "so", reason, reason]  # a check has said its own
     assert [(failure.name, failure.reason) for failure in found] == list(zip(names, reasons, strict=True))
-    assert [(group.name, group.count) for group in failure_groups(found)[:1]] == [(names[0], 2)]
+    assert [len(group) for group in failure_groups(found)] == [2, 1, 1]
 
 
 def test_a_cell_leads_to_its_failure() -> None:
@@ -201,10 +201,11 @@ def test_a_cell_leads_to_its_failure() -> None:
 def test_workers() -> None:
     chart = workers_of(recording(workers=3))
     assert chart is not None
-    assert [row.tasks for row in chart.rows] == [row.tasks for row in chart.rows][::-1]
-    assert chart.num_tasks == sum(row.tasks for row in chart.rows)
-    assert chart.rows[0].busy == pytest.approx(0.0009 * chart.rows[0].tasks)
-    assert chart.rows[1].longest_gap == pytest.approx(0.0021)  # two tasks of others, and the pauses around them
+    tasks = [row["tasks"] for row in chart["rows"]]
+    assert tasks == tasks[::-1]
+    assert chart["num_tasks"] == sum(tasks)
+    assert chart["rows"][0]["busy"] == pytest.approx(0.0009 * tasks[0])
+    assert chart["rows"][1]["gap"] == pytest.approx(0.0021)  # two tasks of others, and the pauses around them
 
 
 def test_a_hundred_thousand_tasks_take_little_space() -> None:
@@ -227,19 +228,17 @@ def test_charts() -> None:
     """Those of scaling are drawn as far as there are several points on a line; no two elements have the same id."""
     document = failing()
     charts = charts_of(document)
-    assert [title for title, _ in charts["scaling"]] == [
+    assert [title for title, _ in charts] == [
         "Strong scaling: small, B = 8",
         "Strong scaling: small, B = 16",
         "Weak scaling: small, B = 8 per core",
         "Partitions by batch size: small, 1 core",
         "Partitions by batch size: small, 2 cores",
     ]
-    for _, drawing in charts["scaling"]:
+    for _, drawing in charts:
         assert ">limit" in drawing
-    assert ">beyond its bound<" in charts["errors"][0][1]
-    assert all("currentColor" in drawing for of in charts.values() for _, drawing in of)
-    assert charts_of({**document, "throughput": document["throughput"][:1]})["scaling"] == []
-    assert not any(charts_of(new_document("pytest", [])).values())
+        assert "currentColor" in drawing
+    assert charts_of({**document, "throughput": document["throughput"][:1]}) == []
 
 
 def test_cores_of_a_rank() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from starpullm.report import ReportFolder
+from starpullm.report.folder import ReportFolder
 
 from .reports import failing, killed, merged, passing, recording
 
