@@ -196,7 +196,7 @@ def json_value(value: object) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckResult:
-    """The fields that results of classes of their own have: those of the probe and of measurements of speed."""
+    """The fields that results of classes of their own have: those of the probe."""
 
     name: str
     outcome: Outcome
@@ -211,22 +211,6 @@ class CheckResult:
         if self.compared == 0 and self.outcome in (Outcome.PASSED, Outcome.INCONCLUSIVE):
             raise InvalidArgumentError(f"{self.name}: nothing was compared: {self.finding}")
 
-    def as_result(self) -> Result:
-        """Return what all results have; the other fields are its facts."""
-        common = {entry.name for entry in fields(CheckResult)}
-        facts = {entry.name: json_value(getattr(self, entry.name)) for entry in fields(self)}
-        return Result(
-            check=self.name,
-            outcome=self.outcome,
-            compared=self.compared,
-            unit=self.unit,
-            sentence=self.finding,
-            measured=self.measured,
-            limit=self.limit,
-            findings=(Finding(""), *(Finding(line) for line in self.detail_lines())),
-            facts={name: value for name, value in facts.items() if name not in common},
-        )
-
     def as_json(self) -> dict[str, Any]:
         """Return the result as JSON values, by the names of the fields."""
         return {entry.name: json_value(getattr(self, entry.name)) for entry in fields(self)}
@@ -238,11 +222,6 @@ class CheckResult:
     def detail_lines(self) -> Iterator[str]:
         """Yield the lines that ``describe`` adds to the first one."""
         yield from ()
-
-
-def passed_if(holds: bool) -> Outcome:
-    """Return ``PASSED`` or ``FAILED``."""
-    return Outcome.PASSED if holds else Outcome.FAILED
 
 
 def listed(findings: Sequence[object], count: int, prefix: str = "") -> Iterator[str]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from starpullm.checks.isolation import RuntimeConfiguration
     from starpullm.checks.items import Item
     from starpullm.checks.references import Reference
-    from starpullm.checks.result import CheckResult, Result
+    from starpullm.checks.result import Result
     from starpullm.golden.records import GoldenRecord
     from starpullm.processes.children import Reply
     from starpullm.trace import Trace
@@ -267,11 +267,10 @@ class Checker:
         result: Result | None = reply.value
         return result
 
-    def judge(self, *results: Result | CheckResult) -> None:
+    def judge(self, *reports: Result) -> None:
         """Fail or skip the test unless all checks passed."""
-        from starpullm.checks.result import CheckResult, Outcome
+        from starpullm.checks.result import Outcome
 
-        reports = [result.as_result() if isinstance(result, CheckResult) else result for result in results]
         texts = []
         for report in sorted(reports, key=lambda report: report.outcome is not Outcome.FAILED):
             self._entry.results.append(report.as_json())

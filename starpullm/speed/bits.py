@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from starpullm.checks.cases import PROMISES, Promise
 from starpullm.checks.execution_order import execution_order
-from starpullm.checks.result import MAX_LISTED, CheckResult, listed, passed_if
+from starpullm.checks.result import MAX_LISTED, Finding, Outcome, Result
 from starpullm.errors import InvalidArgumentError
 from starpullm.golden.records import layer_name, tensor_digest
 from starpullm.speed.workload import Workload
 from starpullm.trainer import Trainer
 
 _GROUPS = ("grads", "m", "v", "params")
-
-
-@dataclass(frozen=True, kw_only=True)
-class BuildBitsResult(CheckResult):
-    """Whether two builds have computed the same bits; ``compared`` and ``measured`` count tensors.
-
-    ``differing`` names the first ``MAX_LISTED`` of them, in the order of execution.
-    """
-
-    unit: str = "tensors"
-    differing: tuple[str, ...]
-
-    def detail_lines(self) -> Iterator[str]:
-        """Yield the tensors that differ."""
-        yield from listed(self.differing, int(self.measured or 0))
 
 
 def has_fixed_bits(workload: Workload) -> bool:
@@ -45,7 +29,7 @@ def digest_tensors(trainer: Trainer) -> dict[str, str]:
     }
 
 
-def check_build_bits(new: Mapping[str, str], baseline: Mapping[str, str], steps: int) -> BuildBitsResult:
+def check_build_bits(new: Mapping[str, str], baseline: Mapping[str, str], steps: int) -> Result:
     """Compare the digests of two builds after the same steps; passed: they are equal.
 
     Raises
@@ -58,11 +42,13 @@ def check_build_bits(new: Mapping[str, str], baseline: Mapping[str, str], steps:
         raise InvalidArgumentError(f"bits of the builds: found {unmatched} in one of them, expected it in both")
     differing = [name for name in new if new[name] != baseline[name]]
     first = f"; the first is {differing[0]}" if differing else ""
-    return BuildBitsResult(
-        name="bits of the builds",
-        outcome=passed_if(not differing),
-        finding=f"{len(differing)} of {len(new)} tensors differ after {steps} steps{first}",
+    return Result(
+        check="bits of the builds",
+        outcome=Outcome.FAILED if differing else Outcome.PASSED,
+        sentence=f"{len(differing)} of {len(new)} tensors differ after {steps} steps{first}",
         compared=len(new),
+        unit="tensors",
         measured=len(differing),
-        differing=tuple(differing[:MAX_LISTED]),
+        findings=tuple(map(Finding, differing[:MAX_LISTED])),
+        count=len(differing),
     )

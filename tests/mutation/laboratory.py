@@ -289,7 +289,7 @@ def speed(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         results = turns.decide(turns.finish(), BUDGET), turns.compare_costs()
     for result in results:  # "inconclusive", on a busy machine, is no alarm
         if result.outcome is Outcome.FAILED:
-            yield Catch(name, result.finding)
+            yield Catch(name, result.sentence)
 
 
 GENERATE = """

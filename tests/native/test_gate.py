@@ -53,22 +53,22 @@ def test_reference_kernels_are_slower_than_vectors(tmp_path: Path) -> None:
     """A large slowdown of the operations whose kernels differ; the task graph is the same."""
     told = run_function(two_builds, tmp_path, {"STARPULLM_SIMD": "ref"}, 16, timeout=TIMEOUT, environment=TWO_CORES)
     result = told["result"]
-    slower = {change["name"] for change in result["changes"] if change["verdict"] == Verdict.SLOWER.value}
-    assert result["verdict"] == Verdict.SLOWER.value
+    slower = {change["name"] for change in result["facts"]["changes"] if change["verdict"] == Verdict.SLOWER.value}
+    assert result["facts"]["verdict"] == Verdict.SLOWER.value
     assert result["outcome"] == "failed"
     assert {"step", "matmul_forward"} <= slower
     assert told["costs"]["outcome"] == "passed"
-    assert told["costs"]["now"] == told["costs"]["baseline"]
-    assert told["costs"]["now"]["tasks"] > told["costs"]["now"]["path_tasks"] > 0
+    assert told["costs"]["facts"]["now"] == told["costs"]["facts"]["baseline"]
+    assert told["costs"]["facts"]["now"]["tasks"] > told["costs"]["facts"]["now"]["path_tasks"] > 0
     assert told["peaks"] == 6
 
 
 def test_a_build_against_itself_isn_t_slower(tmp_path: Path) -> None:
     told = run_function(two_builds, tmp_path, {}, 16, timeout=TIMEOUT, environment=TWO_CORES)
-    assert told["result"]["verdict"] != Verdict.SLOWER.value, told["result"]
+    assert told["result"]["facts"]["verdict"] != Verdict.SLOWER.value, told["result"]
     assert told["result"]["outcome"] in {"passed", "inconclusive"}
     # Inconclusive means that a few percent can't be excluded; a step of twice the time always is.
-    step = told["result"]["changes"][0]
+    step = told["result"]["facts"]["changes"][0]
     assert step["name"] == "step"
     assert -0.5 < step["low"] <= step["change"] <= step["high"] < 1, step
 
@@ -101,7 +101,7 @@ def test_builds_with_other_bits_are_found(tmp_path: Path) -> None:
     assert same["compared"] == other["compared"] > 100
     assert other["outcome"] == "failed"
     assert other["measured"] > 100
-    assert other["differing"][0].startswith("grads/")
+    assert other["findings"][0]["sentence"].startswith("grads/")
     assert not_fixed is None
 
 
