@@ -280,6 +280,9 @@ def _details(result: Throughput) -> str:
     shares = [f"{operation} {seconds / total:.1%}" for operation, seconds in longest]
     others = total - sum(seconds for _, seconds in longest)
     text = ", ".join([*shares, f"others {others / total:.1%}"])
+    chain, share = next(iter(result.waits.items()), ("", 0.0))
+    if chain.startswith("grads/"):
+        text += f"; a step waits for the running sum of {chain.removeprefix('grads/')} for {share:.0%} of its time"
     if result.was_disturbed:
         low, high = result.matmul_limit_range
         text += (

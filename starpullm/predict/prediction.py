@@ -142,6 +142,19 @@ def waits_of(trace: Trace, work: Work, schedule: Schedule) -> dict[str, float]:
     return {name: time / schedule.makespan for name, time in waits.most_common() if time > 0}
 
 
+def recorded_waits(trace: Trace) -> dict[str, float]:
+    """Return what the recorded steps of one rank have waited for; see `Prediction`."""
+    work, tasks = work_of(trace, np.zeros(len(trace.handles), np.int64), 1), trace.tasks
+    start, end = (tasks[name] - tasks["start_ns"].min() for name in ("start_ns", "end_ns"))
+    before, last = np.full(len(tasks), -1), dict[int, int]()
+    for node in np.argsort(start, kind="stable").tolist():
+        worker, order = int(tasks["worker"][node]), work.order
+        waited_for = [*order.before[order.first[node] : order.first[node + 1]].tolist(), last.get(worker, -1)]
+        before[node] = max(waited_for, key=lambda of: end[of] if of >= 0 else -1)
+        last[worker] = node
+    return waits_of(trace, work, Schedule(start, start, end, tasks["worker"], before))
+
+
 def _reason(trace: Trace, work: Work, schedule: Schedule, node: int) -> str:
     if work.source[node] >= 0:
         return "messages"

@@ -15,6 +15,7 @@ import numpy as np
 
 from starpullm.errors import FormatError, InvalidArgumentError, MissingDependencyError, StarpullmError
 from starpullm.machine import processor, simd_level
+from starpullm.predict.prediction import recorded_waits
 from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import default_exit_status, guarded
 from starpullm.runtime import Partition, Runtime
@@ -158,6 +159,7 @@ def _times(workload: Workload, run: Run) -> dict[str, Any]:
         "seconds_by_operation": {
             operation: seconds / workload.iterations for operation, seconds in run.trace.seconds_by_operation().items()
         },
+        "waits": recorded_waits(run.trace) if workers > 1 and workload.ranks == 1 else {},
         "tasks_per_step": int(is_kernel(run.trace).sum()) / workload.iterations,
     }
 
