@@ -66,18 +66,8 @@ class Predicted(NamedTuple):
 
 def plan_of(config: ModelConfig, workload: Workload) -> Plan:
     """Return the plan of a workload's steps; errors are those of `make_plan`."""
-    return make_plan(
-        config,
-        batch_size=workload.batch_size // workload.ranks,
-        seq_len=workload.seq_len,
-        sub_batches=workload.sub_batches,
-        ranks=workload.ranks,
-        reduction=workload.reduction,
-        workers=Partition.parse(workload.partition).workers,
-        weight_gradient_tiles=workload.weight_gradient_tiles,
-        activation_sets=workload.activation_sets,
-        steps=workload.iterations,
-    )
+    workers = Partition.parse(workload.partition).workers
+    return make_plan(config, **workload.of_each_rank, ranks=workload.ranks, workers=workers, steps=workload.iterations)
 
 
 def predict(config: ModelConfig, workload: Workload, costs: Costs, network: Network | None = None) -> Predicted:

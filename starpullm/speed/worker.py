@@ -78,17 +78,7 @@ def open_trainer(workload: Workload, checkpoint: Path, comm: Comm | None, *, tra
             workload.partition, workload.scheduler, comm, matmul=workload.matmul, blas_library=workload.blas_library
         ) as runtime,
         guard(),
-        Trainer(
-            runtime,
-            checkpoint,
-            batch_size=workload.batch_size // workload.ranks,
-            seq_len=workload.seq_len,
-            sub_batches=workload.sub_batches,
-            activation_sets=workload.activation_sets,
-            reduction=workload.reduction,
-            weight_gradient_tiles=workload.weight_gradient_tiles,
-            trace=trace,
-        ) as trainer,
+        Trainer(runtime, checkpoint, **workload.of_each_rank, trace=trace) as trainer,
         guard(),
     ):
         yield trainer
