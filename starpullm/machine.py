@@ -185,35 +185,21 @@ def inspect_machine() -> Machine:
     different = [name for name, sha in records.shipped_libm_fingerprint().items() if fingerprint[name] != sha]
     environment = prototypes.text(prototypes.call("float_environment"))
     vectors = vector_libm()
+    parallel_workers = bool(machine.starpu_parallel_workers)
     return Machine(
-        version=prototypes.text(build.version),
+        **_copied(build, "version", "compiler", "compiler_flags", "build_type", "starpu_prefix"),
+        **_copied(machine, "starpu_version", "starpu_max_workers", "starpu_max_contexts", "starpu_max_nodes"),
+        **_copied(machine, "processor", "cores", "processing_units", "numa_nodes"),
+        **_copied(machine, "simd_level", "l1_cache", "l2_cache"),
         library=str(find_library()),
-        compiler=prototypes.text(build.compiler),
-        compiler_flags=prototypes.text(build.compiler_flags),
-        build_type=prototypes.text(build.build_type),
-        starpu_version=prototypes.text(machine.starpu_version),
         starpu_built_against=prototypes.text(build.starpu_version),
-        starpu_prefix=prototypes.text(build.starpu_prefix),
-        starpu_max_workers=machine.starpu_max_workers,
-        starpu_max_contexts=machine.starpu_max_contexts,
-        starpu_max_nodes=machine.starpu_max_nodes,
         starpu_handle_bytes=handle_bytes(machine.starpu_max_nodes),
-        starpu_parallel_workers=bool(machine.starpu_parallel_workers),
+        starpu_parallel_workers=parallel_workers,
         schedulers=tuple(prototypes.names("scheduler_name")),
-        processor=prototypes.text(machine.processor),
-        cores=machine.cores,
-        processing_units=machine.processing_units,
-        numa_nodes=machine.numa_nodes,
         synthetic_topology=bool(machine.synthetic),
         partitions=full_partitions(
-            machine.cores,
-            machine.starpu_max_workers,
-            machine.starpu_max_contexts,
-            bool(machine.starpu_parallel_workers),
+            machine.cores, machine.starpu_max_workers, machine.starpu_max_contexts, parallel_workers
         ),
-        simd_level=prototypes.text(machine.simd_level),
-        l1_cache=machine.l1_cache,
-        l2_cache=machine.l2_cache,
         vector_libm=vectors,
         mpi=bool(build.mpi),
         mpirun=_mpirun_version(),
@@ -223,6 +209,12 @@ def inspect_machine() -> Machine:
         libm_known=not different,
         findings=tuple(_limitations(build, machine, different, environment, vectors)),
     )
+
+
+def _copied(struct: Any, *names: str) -> dict[str, Any]:
+    """Return fields of a struct by name: numbers, and texts as such."""
+    values = {name: getattr(struct, name) for name in names}
+    return {name: value if isinstance(value, int) else prototypes.text(value) for name, value in values.items()}
 
 
 def handle_bytes(max_nodes: int) -> int:
