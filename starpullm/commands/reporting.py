@@ -72,7 +72,7 @@ def command_report(path: Path | None, command: str, comm: Comm | None = None) ->
     if path is not None and not (comm and comm.Get_rank()):
         folder = ReportFolder(path)
         document["environment"] = inspect_machine().as_json()
-        folder.write(document, charts=False)
+        folder.write(document)
     report = CommandReport(folder, document)
     try:
         yield report

@@ -7,7 +7,6 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from starpullm.machine import rows_of
-from starpullm.report.charts import charts_of
 from starpullm.report.document import Document, grouped
 from starpullm.report.failures import MAX_FAILURES, failure_groups, failures, reason_of
 from starpullm.report.parity_matrix import matrices
@@ -37,8 +36,8 @@ _SECTIONS = {
 """Titles by the names of templates, which are anchors too."""
 
 
-def render(document: Document, *, charts: bool = True) -> str:
-    """Return the page as HTML; it needs no other file and no network. Without charts it has their tables only."""
+def render(document: Document) -> str:
+    """Return the page as HTML; it needs no other file and no network."""
     failed = failures(document)
     views = {
         "runs": run_rows(document),
@@ -66,8 +65,6 @@ def render(document: Document, *, charts: bool = True) -> str:
             failure_groups=failure_groups(failed),
             max_failures=MAX_FAILURES,
             max_tests_named=_MAX_TESTS_NAMED,
-            has_charts=charts,
-            scaling=charts_of(document) if charts else [],
             sections=shown,
             **views,
         )

@@ -19,7 +19,6 @@ from starpullm.commands import main
 from starpullm.commands.main import EXIT_BAD_INPUT
 from starpullm.errors import FormatError, MissingDependencyError
 from starpullm.files.json_reader import MAX_DEPTH
-from starpullm.report.charts import charts_of
 from starpullm.report.document import new_document, read_document, write_document
 from starpullm.report.failures import failure_groups, failures, reason_of
 from starpullm.report.folder import PageError, ReportFolder, require_packages
@@ -69,7 +68,7 @@ def test_what_is_written_can_be_read(make: Callable[[], Document], tmp_path: Pat
 @pytest.mark.parametrize("make", [passing, failing, killed, merged])
 def test_page(make: Callable[[], Document]) -> None:
     """Links lead somewhere, nothing is loaded, headings skip no level, and text of a run isn't taken for HTML."""
-    text = render(make(), charts=make is not passing)
+    text = render(make())
     page = Page(text)
     assert len(set(page.ids)) == len(page.ids)
     assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
@@ -128,7 +127,7 @@ def test_a_measurement_within_noise_is_none(entry: Document, verdict: str, sente
     found = verdict_of(document)
     assert (found.kind, found.sentence) == (verdict, sentence)
     assert [row.noise for row in speeds_of(document)] == [noise]
-    assert noise in render(document, charts=False)
+    assert noise in render(document)
 
 
 def own(check: str, compared: int, unit: str, outcome: Outcome = Outcome.PASSED) -> Document:
@@ -212,8 +211,7 @@ def test_many_tasks_take_little_space() -> None:
     document = passing()
     document["recordings"] = [recording(layers=12, steps=90)]
     assert len(document["recordings"][0]["tasks"]["step"]) > 10_000
-    assert len(render(document, charts=False)) < 100_000
-    assert len(render({**document, "throughput": []})) < 1_600_000
+    assert len(render(document)) < 1_600_000
 
 
 def test_limit_in_tokens() -> None:
@@ -223,23 +221,6 @@ def test_limit_in_tokens() -> None:
     assert row.fraction == "50.0 %"
     noisy = {**throughput(12.0), "matmul_gflops": 40.0, "matmul_limit_range": [80.0, 100.0]}
     assert speeds_of({**passing(), "throughput": [noisy]})[0].fraction == "40.0 to 50.0 %"
-
-
-def test_charts() -> None:
-    """Those of scaling are drawn as far as there are several points on a line; no two elements have the same id."""
-    document = failing()
-    charts = charts_of(document)
-    assert [title for title, _ in charts] == [
-        "Strong scaling: small, B = 8",
-        "Strong scaling: small, B = 16",
-        "Weak scaling: small, B = 8 per core",
-        "Partitions by batch size: small, 1 core",
-        "Partitions by batch size: small, 2 cores",
-    ]
-    for _, drawing in charts:
-        assert ">limit" in drawing
-        assert "currentColor" in drawing
-    assert charts_of({**document, "throughput": document["throughput"][:1]}) == []
 
 
 def test_cores_of_a_rank() -> None:
@@ -315,7 +296,7 @@ def test_a_page_that_cannot_be_made_ends_nothing(tmp_path: Path) -> None:
 def test_report_command(tmp_path: Path) -> None:
     """The page is made again; without a report in the folder there is one sentence, and no page."""
     folder = tmp_path / "out"
-    ReportFolder(folder).write({**passing(), "throughput": []})
+    ReportFolder(folder).write(passing())
     first = (folder / "index.html").read_text()
     (folder / "index.html").unlink()
     done = CliRunner().invoke(main, ["report", str(folder)])

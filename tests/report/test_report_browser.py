@@ -135,7 +135,6 @@ def test_many_tasks_are_zoomed(tmp_path: Path) -> None:
     """The timeline shows all tasks, and after zooming some of them."""
     document = passing()
     document["recordings"] = [recording(layers=12, steps=90, workers=8)]
-    document["throughput"] = []
     count = len(document["recordings"][0]["tasks"]["step"])
     assert count > 10_000
     ReportFolder(tmp_path / "out").write(document)

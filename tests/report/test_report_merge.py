@@ -90,7 +90,7 @@ def test_rows_and_machines() -> None:
     assert [rows["gate"][name] for name in ("kind", "seconds", "command")] == ["undecided", None, ""]
     names = [names for names, _ in environments(document)]
     assert names == [["one-node/suite"], ["ranks/ranks-2", "ranks/ranks-4"]]
-    page = render(document, charts=False)
+    page = render(document)
     assert "rank 1: in the forward pass of step 2" in page
     assert '<a href="#runs">✗ run gate</a>: never started: not started after 60 s (Resources)' in page
 
@@ -102,7 +102,7 @@ def report(*arguments: object) -> Result:
 def test_command_of_runs(tmp_path: Path) -> None:
     """Reports are given by folder or by file; a run that was killed has not ended."""
     for name, document in (("suite", plain(passing())), ("killed", plain(killed()))):
-        ReportFolder(tmp_path / name).write(document, charts=False)
+        ReportFolder(tmp_path / name).write(document)
     write_document(over_ranks(2), tmp_path / "ranks.json")
     out = tmp_path / "out"
     sources = [tmp_path / "suite", tmp_path / "ranks.json", tmp_path / "killed"]
@@ -137,7 +137,7 @@ def job(name: str, outcome: int, *parts: Document, **fields: Any) -> Document:
 def test_command_of_jobs(tmp_path: Path) -> None:
     """Reports that are missing or damaged are named; a job that died after its last part is a run of its own."""
     (tmp_path / "one").mkdir()
-    ReportFolder(tmp_path / "one" / "suite.report").write(over_ranks(2), charts=False)
+    ReportFolder(tmp_path / "one" / "suite.report").write(over_ranks(2))
     (tmp_path / "one" / "bad.report").mkdir()
     (tmp_path / "one" / "bad.report" / "report.json").write_text("{")
     parts = [
