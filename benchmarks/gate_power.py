@@ -23,11 +23,12 @@ from typing import Any
 import click
 from scipy.stats import binomtest
 
+from starpullm.checks.result import Result, json_value
 from starpullm.data.generator import generate_checkpoint
 from starpullm.golden.records import SHIPPED_RECORDS, shipped_record
 from starpullm.runtime import Partition
 from starpullm.speed.contender import Contender
-from starpullm.speed.gate import BUDGET, BuildsResult
+from starpullm.speed.gate import BUDGET
 from starpullm.speed.turns import ROUNDS, taking_turns, with_control
 from starpullm.speed.verdict import Verdict
 from starpullm.speed.worker import STEP
@@ -72,7 +73,7 @@ def build_pair(operation: str, fraction: float, directory: Path) -> tuple[Path, 
 
 def run(
     workload: Workload, checkpoint: Path, libraries: tuple[Path, Path], rounds: int
-) -> tuple[BuildsResult, list[list[dict[str, float]]]]:
+) -> tuple[Result, list[list[dict[str, float]]]]:
     """Run the gate once with a baseline and a new library; also return all turns of the three series."""
     baseline, new = Contender("baseline", library=libraries[0]), Contender("new", library=libraries[1])
     with taking_turns(workload, checkpoint, with_control(new, baseline)) as turns:
@@ -147,11 +148,11 @@ def main(
         for slow in cases:
             start = time.monotonic()
             result, turns = run(workload, checkpoint, libraries[slow], rounds)
-            judged = {change.name for change in result.changes}
+            judged = {change.name for change in result.facts["changes"]}
             if slow and slow.partition(":")[0] not in judged:
                 raise click.ClickException(f"--slow {slow}: expected one of the operations {', '.join(sorted(judged))}")
             told = {"slow": slow, "seconds": time.monotonic() - start, "load": os.getloadavg()[0]}
-            file.write(json.dumps({**told, **result.as_json()["facts"], "turns": turns}) + "\n")
+            file.write(json.dumps({**told, **json_value(result.facts), "turns": turns}) + "\n")
             file.flush()
             click.echo(f"{slow or 'clean'}: {result.sentence}", err=True)
     of_case: dict[str, list[dict[str, Any]]] = {}

@@ -77,7 +77,7 @@ def run_cell(cell: Cell, time_limit: float) -> tuple[int, int, int]:
         raise click.ClickException(str(outcome))
     results = json.loads(report.stdout)
     tensors = sum(result["compared"] for result in results)
-    return len(results), tensors, sum(len(result["differences"]) for result in results)
+    return len(results), tensors, sum(result["count"] for result in results)
 
 
 @click.command()

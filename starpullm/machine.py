@@ -143,6 +143,40 @@ class Machine:
         return asdict(self)
 
 
+def rows_of(machine: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return names and values of what ``Machine.as_json()`` has, in words; the findings are sentences already."""
+    synthetic = " (HWLOC_SYNTHETIC)" if machine["synthetic_topology"] else ""
+    vector_functions = [name for name, vector in machine["vector_libm"].items() if vector["used"]]
+    parallel = "yes" if machine["starpu_parallel_workers"] else "no"
+    of_ranks = "on ranks" if machine["mpi"] else "without ranks"
+    return [
+        ("starpullm", "{version}, {library}".format(**machine)),
+        ("compiler", "{compiler}, {build_type}, {compiler_flags}".format(**machine)),
+        ("StarPU", "{starpu_version} in {starpu_prefix}".format(**machine)),
+        (
+            "StarPU's features",
+            f"parallel workers {parallel}, at most {machine['starpu_max_workers']} workers, "
+            f"{machine['starpu_max_contexts']} scheduling contexts, {machine['starpu_max_nodes']} memory nodes: "
+            f"{machine['starpu_handle_bytes'] / 1024:.1f} KiB a data handle",
+        ),
+        ("schedulers", ", ".join(machine["schedulers"])),
+        ("processor", machine["processor"] or "unknown"),
+        (
+            "topology",
+            f"{machine['cores']} cores, {machine['processing_units']} processing units, {machine['numa_nodes']} NUMA "
+            f"nodes{synthetic}",
+        ),
+        ("caches", f"L1 {machine['l1_cache'] >> 10} KiB, L2 {machine['l2_cache'] >> 10} KiB a hardware thread"),
+        ("partitions", ", ".join(machine["partitions"])),
+        ("kernels", machine["simd_level"]),
+        ("vector functions", ", ".join(vector_functions) or "none"),
+        ("BLAS", f"{machine['blas'] or 'none found'}; used only with --matmul blas"),
+        ("MPI", f"{machine['mpirun'] or 'none found'}; this build runs {of_ranks}"),
+        ("libm", f"{'known: ' if machine['libm_known'] else 'unknown: not '}comparable with golden records"),
+        ("float environment", machine["float_environment"] or "as required"),
+    ]
+
+
 def inspect_machine() -> Machine:
     """Look at the library, StarPU, the topology, libm and the floating-point environment; starts nothing."""
     build, machine = structs.new("build_info"), _machine_info()
@@ -151,35 +185,21 @@ def inspect_machine() -> Machine:
     different = [name for name, sha in records.shipped_libm_fingerprint().items() if fingerprint[name] != sha]
     environment = prototypes.text(prototypes.call("float_environment"))
     vectors = vector_libm()
+    parallel_workers = bool(machine.starpu_parallel_workers)
     return Machine(
-        version=prototypes.text(build.version),
+        **_copied(build, "version", "compiler", "compiler_flags", "build_type", "starpu_prefix"),
+        **_copied(machine, "starpu_version", "starpu_max_workers", "starpu_max_contexts", "starpu_max_nodes"),
+        **_copied(machine, "processor", "cores", "processing_units", "numa_nodes"),
+        **_copied(machine, "simd_level", "l1_cache", "l2_cache"),
         library=str(find_library()),
-        compiler=prototypes.text(build.compiler),
-        compiler_flags=prototypes.text(build.compiler_flags),
-        build_type=prototypes.text(build.build_type),
-        starpu_version=prototypes.text(machine.starpu_version),
         starpu_built_against=prototypes.text(build.starpu_version),
-        starpu_prefix=prototypes.text(build.starpu_prefix),
-        starpu_max_workers=machine.starpu_max_workers,
-        starpu_max_contexts=machine.starpu_max_contexts,
-        starpu_max_nodes=machine.starpu_max_nodes,
         starpu_handle_bytes=handle_bytes(machine.starpu_max_nodes),
-        starpu_parallel_workers=bool(machine.starpu_parallel_workers),
+        starpu_parallel_workers=parallel_workers,
         schedulers=tuple(prototypes.names("scheduler_name")),
-        processor=prototypes.text(machine.processor),
-        cores=machine.cores,
-        processing_units=machine.processing_units,
-        numa_nodes=machine.numa_nodes,
         synthetic_topology=bool(machine.synthetic),
         partitions=full_partitions(
-            machine.cores,
-            machine.starpu_max_workers,
-            machine.starpu_max_contexts,
-            bool(machine.starpu_parallel_workers),
+            machine.cores, machine.starpu_max_workers, machine.starpu_max_contexts, parallel_workers
         ),
-        simd_level=prototypes.text(machine.simd_level),
-        l1_cache=machine.l1_cache,
-        l2_cache=machine.l2_cache,
         vector_libm=vectors,
         mpi=bool(build.mpi),
         mpirun=_mpirun_version(),
@@ -189,6 +209,12 @@ def inspect_machine() -> Machine:
         libm_known=not different,
         findings=tuple(_limitations(build, machine, different, environment, vectors)),
     )
+
+
+def _copied(struct: Any, *names: str) -> dict[str, Any]:
+    """Return fields of a struct by name: numbers, and texts as such."""
+    values = {name: getattr(struct, name) for name in names}
+    return {name: value if isinstance(value, int) else prototypes.text(value) for name, value in values.items()}
 
 
 def handle_bytes(max_nodes: int) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -18,8 +17,8 @@ from starpullm.commands import options
 from starpullm.commands.main import exit_status
 from starpullm.commands.render import ERR, OUT, print_json, progress_bar
 from starpullm.commands.reporting import CommandReport, command_report
-from starpullm.data.generator import generate_checkpoint
 from starpullm.errors import StarpullmError
+from starpullm.files.checkpoint import checkpoint_config
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
 from starpullm.processes.lock import machine_lock
 from starpullm.report.left_out import LeftOut
@@ -41,7 +40,7 @@ from starpullm.trainer import REDUCTIONS
     ),
 )
 @click.option("--model", type=click.Choice(SHIPPED_RECORDS), help="Generated model with the sizes of a shipped record.")
-@click.option("--checkpoint", type=options.PATH, help="Checkpoint of a model, instead of --model.")
+@options.of_model
 @options.repeated("--batch-size", "batch_sizes", type=int, help="Sequences per step on each rank, as in `train`")
 @options.repeated(
     "--total-batch-size",
@@ -73,12 +72,7 @@ from starpullm.trainer import REDUCTIONS
 @options.scheduler
 @click.option("--iterations", type=int, default=10, help="Measured steps; with --against, rounds.")
 @click.option("--warm-up", type=int, default=2, help="Steps before the measured ones; not with --against.")
-@click.option(
-    "--time-limit",
-    type=click.FloatRange(min=0, min_open=True),
-    default=1800.0,
-    help="Seconds that one measurement may take.",
-)
+@options.time_limit
 @options.matmul
 @options.blas_library
 @options.repeated(
@@ -110,24 +104,19 @@ def command(**values: Any) -> None:
     median.
     """
     run = SimpleNamespace(**values)
-    if (run.model is None) == (run.checkpoint is None):
-        raise click.UsageError("expected either --model or --checkpoint")
+    options.expect_one(model=run.model, checkpoint=run.checkpoint)
     if run.batch_sizes and run.total_batch_sizes:
         raise click.UsageError("expected either --batch-size or --total-batch-size")
     if (LIBRARY in run.peers) != (run.baseline_library is not None):
         raise click.UsageError("expected --against library together with --baseline-library")
     record = shipped_record(run.model) if run.model else None
+    config, seed = (record.model, record.seed) if record else (checkpoint_config(run.checkpoint), 0)
     workloads = list(_workloads(run, record))
     signal.signal(signal.SIGTERM, _leave)  # it arrives soon: this process runs no native code for long
     with (
         command_report(run.report, "starpullm bench") as report,
-        tempfile.TemporaryDirectory(prefix="starpullm-bench-") as directory,
+        options.model_file(run.checkpoint, config, seed) as checkpoint,
     ):
-        if record is None:
-            checkpoint = run.checkpoint.absolute()
-        else:
-            checkpoint = Path(directory, "model.bin").absolute()
-            generate_checkpoint(checkpoint, record.model, record.seed)
         report.leave_out([LeftOut("bits, order and errors", "this command measures speed; the suite checks the rest")])
         _measure_all(run, workloads, checkpoint, report)
 
@@ -280,6 +269,9 @@ def _details(result: Throughput) -> str:
     shares = [f"{operation} {seconds / total:.1%}" for operation, seconds in longest]
     others = total - sum(seconds for _, seconds in longest)
     text = ", ".join([*shares, f"others {others / total:.1%}"])
+    chain, share = next(iter(result.waits.items()), ("", 0.0))
+    if chain.startswith("grads/"):
+        text += f"; a step waits for the running sum of {chain.removeprefix('grads/')} for {share:.0%} of its time"
     if result.was_disturbed:
         low, high = result.matmul_limit_range
         text += (

@@ -15,6 +15,7 @@ from starpullm.files.header import file_errors
 from starpullm.files.model import num_parameters
 from starpullm.machine import inspect_machine
 from starpullm.training import demo as demo_run
+from starpullm.training.generate import continue_text
 from starpullm.training.loop import StepReport
 
 
@@ -38,7 +39,7 @@ def command(output: Path) -> None:
     first = _run(untrained, tokens, "1x1", 1, save=trained)
     OUT.print(f"saved and read back: {_bits(first.reloads)}")
     for prompt in ("Shall I", "When"):
-        text = demo_run.sample_text(trained, prompt, 56)
+        text = continue_text(trained, prompt, 56, seed=1337)
         OUT.print(f'\nThe model continues "{prompt}":\n')
         OUT.print("    " + text.replace("\n", "\n    "))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
 
 import click
 
@@ -13,7 +12,7 @@ from starpullm.checks.result import Outcome, Result
 from starpullm.commands import options
 from starpullm.commands.main import EXIT_DIFFERENT
 from starpullm.commands.render import OUT, print_json, progress_bar
-from starpullm.machine import Machine, inspect_machine, vector_libm
+from starpullm.machine import inspect_machine, rows_of, vector_libm
 
 
 @click.command("doctor", epilog=options.example("starpullm doctor", "starpullm doctor --prove-libm --every 1000"))
@@ -35,44 +34,14 @@ def command(prove_libm: bool, every: int, as_json: bool) -> None:
     if prove_libm:
         _prove_libm(every, as_json)
         return
-    machine = inspect_machine()
+    machine = inspect_machine().as_json()
     if as_json:
-        print_json(machine.as_json())
+        print_json(machine)
         return
-    for name, text in _rows(machine):
+    for name, text in rows_of(machine):
         OUT.print(f"{name:<19}{text}")
-    for finding in machine.findings:
-        OUT.print(f"{'problem' if finding.is_problem else 'note'}: {finding.sentence}")
-
-
-def _rows(machine: Machine) -> Iterator[tuple[str, str]]:
-    """Yield names and values as the command shows them."""
-    synthetic = " (HWLOC_SYNTHETIC)" if machine.synthetic_topology else ""
-    vector_functions = [name for name, vector in machine.vector_libm.items() if vector.used]
-    yield "starpullm", f"{machine.version}, {machine.library}"
-    yield "compiler", f"{machine.compiler}, {machine.build_type}, {machine.compiler_flags}"
-    yield "StarPU", f"{machine.starpu_version} in {machine.starpu_prefix}"
-    yield (
-        "StarPU's features",
-        f"parallel workers {'yes' if machine.starpu_parallel_workers else 'no'}, at most "
-        f"{machine.starpu_max_workers} workers, {machine.starpu_max_contexts} scheduling contexts, "
-        f"{machine.starpu_max_nodes} memory nodes: {machine.starpu_handle_bytes / 1024:.1f} KiB a data handle",
-    )
-    yield "schedulers", ", ".join(machine.schedulers)
-    yield "processor", machine.processor or "unknown"
-    yield (
-        "topology",
-        f"{machine.cores} cores, {machine.processing_units} processing units, {machine.numa_nodes} NUMA nodes"
-        f"{synthetic}",
-    )
-    yield "caches", f"L1 {machine.l1_cache >> 10} KiB, L2 {machine.l2_cache >> 10} KiB a hardware thread"
-    yield "partitions", ", ".join(machine.partitions)
-    yield "kernels", machine.simd_level
-    yield "vector functions", ", ".join(vector_functions) or "none"
-    yield "BLAS", f"{machine.blas or 'none found'}; used only with --matmul blas"
-    yield "MPI", f"{machine.mpirun or 'none found'}; this build runs {'on ranks' if machine.mpi else 'without ranks'}"
-    yield "libm", f"{'known: ' if machine.libm_known else 'unknown: not '}comparable with golden records"
-    yield "float environment", machine.float_environment or "as required"
+    for finding in machine["findings"]:
+        OUT.print(f"{'problem' if finding['is_problem'] else 'note'}: {finding['sentence']}")
 
 
 def _prove_libm(every: int, as_json: bool) -> None:

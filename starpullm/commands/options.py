@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
+from starpullm.data.generator import generate_checkpoint
+from starpullm.files.model import ModelConfig
 from starpullm.runtime import DEFAULT_SCHEDULER, MATMULS
 from starpullm.trainer import REDUCTIONS
 
@@ -81,6 +85,13 @@ def model_sizes(*, required: bool) -> Callable[[Callable[..., Any]], Callable[..
     return add
 
 
+of_model = click.option("--checkpoint", type=PATH, help="Checkpoint of a model, instead of --model.")
+time_limit = click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1800.0,
+    help="Seconds that one measurement may take.",
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print results as JSON.")
 
 
@@ -92,6 +103,22 @@ def repeated(*names: str, help: str, **attributes: Any) -> Callable[[Callable[..
 partitions = repeated(
     "--partition", "partitions", default=["1x1"], metavar="WxT", envvar=PARTITION_VARIABLE, help=WORKERS
 )
+
+
+def expect_one(**given: Any) -> None:
+    """Refuse the usage unless one of two options is given."""
+    if sum(value is not None for value in given.values()) != 1:
+        raise click.UsageError("expected either " + " or ".join(f"--{name}" for name in given))
+
+
+@contextmanager
+def model_file(checkpoint: Path | None, config: ModelConfig, seed: int) -> Iterator[Path]:
+    """Provide the checkpoint that --checkpoint names, or one that is generated for --model."""
+    with tempfile.TemporaryDirectory(prefix="starpullm-model-") as directory:
+        path = (checkpoint or Path(directory, "model.bin")).absolute()
+        if checkpoint is None:
+            generate_checkpoint(path, config, seed)
+        yield path
 
 
 def llmc_library(*, help: str, required: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

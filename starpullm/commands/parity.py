@@ -28,7 +28,7 @@ from starpullm.data.sizes import divisors
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.model import num_parameters
 from starpullm.golden.records import GoldenRecord, shipped_records
-from starpullm.report import Document
+from starpullm.report.document import Document
 from starpullm.report.left_out import LeftOut, not_chosen
 from starpullm.runtime import DEFAULT_SCHEDULER, Runtime
 

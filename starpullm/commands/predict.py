@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +14,6 @@ from starpullm.commands import options
 from starpullm.commands.main import refuse_ranks
 from starpullm.commands.render import ERR, OUT, print_json
 from starpullm.commands.reporting import command_report
-from starpullm.data.generator import generate_checkpoint
 from starpullm.data.models import MODELS
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.model import ModelConfig
@@ -49,7 +46,7 @@ _WAITS = 4
     type=click.Choice(tuple(dict.fromkeys((*SHIPPED_RECORDS, *MODELS)))),
     help="Sizes of a shipped record or a model.",
 )
-@click.option("--checkpoint", type=options.PATH, help="Checkpoint of a model, instead of --model.")
+@options.of_model
 @click.option("--batch-size", type=int, show_default="one per sub-batch", help="Sequences per step on each rank.")
 @click.option("--seq-len", type=int, show_default="64, or the model's longest", help="Tokens per sequence.")
 @options.partition
@@ -69,7 +66,7 @@ _WAITS = 4
 )
 @click.option("--validate", is_flag=True, help="Measure what this machine can run, and print the errors.")
 @click.option("--trace", type=options.PATH, metavar="FILE", help="File for the predicted steps; see `starpullm trace`.")
-@click.option("--time-limit", type=click.FloatRange(min=0, min_open=True), default=1800.0, help="Of one measurement.")
+@options.time_limit
 @options.as_json
 @options.report
 def command(**values: Any) -> None:
@@ -84,8 +81,7 @@ def command(**values: Any) -> None:
     """
     refuse_ranks("--ranks says on how many to predict")
     run = SimpleNamespace(**values)
-    if (run.model is None) == (run.checkpoint is None):
-        raise click.UsageError("expected either --model or --checkpoint")
+    options.expect_one(model=run.model, checkpoint=run.checkpoint)
     if (run.gflops is not None) + (run.durations is not None) + run.validate > 1:
         raise click.UsageError("expected at most one of --gflops, --durations and --validate")
     config = _config(run)
@@ -137,13 +133,9 @@ def _costs(run: SimpleNamespace, config: ModelConfig, workload: Workload) -> tup
         return Speed(run.gflops), ()
     if run.durations is not None:
         return costs_of_run(f"in {run.durations}", load_run(run.durations)), ()
-    with tempfile.TemporaryDirectory(prefix="starpullm-predict-") as directory, machine_lock(ERR.print):
-        checkpoint = run.checkpoint
-        if checkpoint is None:
-            checkpoint = Path(directory, "model.bin")
-            generate_checkpoint(checkpoint, config, _SEED)
-        costs = measured_costs(config, workload, checkpoint.absolute(), run.time_limit)
-        placements = record_placements(workload, checkpoint.absolute(), run.time_limit) if run.validate else ()
+    with options.model_file(run.checkpoint, config, _SEED) as checkpoint, machine_lock(ERR.print):
+        costs = measured_costs(config, workload, checkpoint, run.time_limit)
+        placements = record_placements(workload, checkpoint, run.time_limit) if run.validate else ()
         return costs, [_comparison(config, costs, recorded) for recorded in placements]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import click
 
@@ -39,20 +41,7 @@ from starpullm.files.model import ModelConfig, padded_vocab
 @click.option("--learning-rate", type=float, default=1e-4, help="Learning rate of AdamW.")
 @click.option("--weight-decay", type=float, default=0.01, help="Weight decay of AdamW.")
 @click.argument("out", metavar="OUT.json", type=options.PATH)
-def command(
-    llmc_library: Path,
-    vocab_size: int,
-    padded_vocab_size: int | None,
-    max_seq_len: int | None,
-    batch_size: int,
-    seq_len: int,
-    steps: int,
-    seed: int,
-    out: Path,
-    learning_rate: float,
-    weight_decay: float,
-    **sizes: int,
-) -> None:
+def command(llmc_library: Path, out: Path, **values: Any) -> None:
     """Make a golden record of your own sizes with llm.c itself.
 
     `parity` and the validation suite can compare with OUT.json as with a shipped record. llm.c first trains two shipped
@@ -60,25 +49,21 @@ def command(
     command is refused under mpirun with several ranks.
     """
     refuse_ranks("llm.c trains in one process")
-    check_positive(batch_size=batch_size, seq_len=seq_len, steps=steps)
+    run = SimpleNamespace(**values)
+    check_positive(batch_size=run.batch_size, seq_len=run.seq_len, steps=run.steps)
     model = ModelConfig(
-        max_seq_len=seq_len if max_seq_len is None else max_seq_len,
-        vocab_size=vocab_size,
-        padded_vocab_size=padded_vocab(vocab_size) if padded_vocab_size is None else padded_vocab_size,
-        **sizes,
+        max_seq_len=run.seq_len if run.max_seq_len is None else run.max_seq_len,
+        vocab_size=run.vocab_size,
+        num_layers=run.num_layers,
+        num_heads=run.num_heads,
+        channels=run.channels,
+        padded_vocab_size=padded_vocab(run.vocab_size) if run.padded_vocab_size is None else run.padded_vocab_size,
     )
-    if seq_len > model.max_seq_len:
-        raise InvalidArgumentError(f"seq_len: found {seq_len}, expected at most max_seq_len = {model.max_seq_len}")
-    settings = {"learning_rate": learning_rate, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": weight_decay}
-    record = make_record(
-        llmc_library,
-        out,
-        model=model,
-        seed=seed,
-        batch_size=batch_size,
-        seq_len=seq_len,
-        num_steps=steps,
-        settings=settings,
-    )
+    if run.seq_len > model.max_seq_len:
+        raise InvalidArgumentError(f"seq_len: found {run.seq_len}, expected at most max_seq_len = {model.max_seq_len}")
+    sizes = {"model": model, "seed": run.seed, "batch_size": run.batch_size, "seq_len": run.seq_len}
+    betas = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
+    settings = {"learning_rate": run.learning_rate, **betas, "weight_decay": run.weight_decay}
+    record = make_record(llmc_library, out, **sizes, num_steps=run.steps, settings=settings)
     tensors = sum(len(digests) for step in record.steps for digests in step.digests.values())
     click.echo(f"{out}: {tensors} tensors over {record.num_steps} steps")

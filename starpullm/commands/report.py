@@ -9,7 +9,8 @@ import click
 
 from starpullm.commands import options
 from starpullm.commands.render import OUT
-from starpullm.report import PAGE_NAME, ReportFolder, merge, read_jobs, read_run, remake_page, require_packages
+from starpullm.report.folder import PAGE_NAME, ReportFolder, remake_page, require_packages
+from starpullm.report.runs import merge, read_jobs, read_run
 
 
 @click.command(

@@ -13,7 +13,8 @@ from starpullm.commands.main import exit_status
 from starpullm.commands.render import ERR
 from starpullm.errors import StarpullmError
 from starpullm.machine import inspect_machine
-from starpullm.report import Document, ReportFolder, new_document
+from starpullm.report.document import Document, new_document
+from starpullm.report.folder import ReportFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -71,7 +72,7 @@ def command_report(path: Path | None, command: str, comm: Comm | None = None) ->
     if path is not None and not (comm and comm.Get_rank()):
         folder = ReportFolder(path)
         document["environment"] = inspect_machine().as_json()
-        folder.write(document, charts=False)
+        folder.write(document)
     report = CommandReport(folder, document)
     try:
         yield report

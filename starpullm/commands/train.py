@@ -121,8 +121,7 @@ def command(**values: Any) -> None:
 
 def _start_of(run: SimpleNamespace) -> tuple[ModelConfig, TrainingState | None]:
     """Return the model's sizes, and the training state to resume if there is one."""
-    if (run.checkpoint is None) == (run.resume is None):
-        raise click.UsageError("expected either --checkpoint or --resume")
+    options.expect_one(checkpoint=run.checkpoint, resume=run.resume)
     if run.checkpoint is not None:
         return checkpoint_config(run.checkpoint), None
     state = training_state(run.resume)

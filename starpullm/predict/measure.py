@@ -20,8 +20,8 @@ from starpullm.predict.prediction import plan_of, schedule_of
 from starpullm.predict.schedule import FREE
 from starpullm.processes.children import Child
 from starpullm.runtime import Partition
-from starpullm.speed.worker import open_trainer
-from starpullm.speed.workload import Run, Workload, make_batches, run_steps
+from starpullm.speed.worker import run_measured
+from starpullm.speed.workload import Run, Workload
 from starpullm.trace import Trace
 from starpullm.traces.merge import is_kernel
 from starpullm.trainer import REDUCTIONS
@@ -118,20 +118,9 @@ def _serve_recorded(
     comm: Comm | None, workload: Mapping[str, Any], checkpoint: str
 ) -> Iterator[tuple[dict[str, Any], Callable[[Any], None]]]:
     """Yield what was recorded; there are no requests."""
-    result = _run_recorded(Workload(**workload), Path(checkpoint), comm)
-    yield result, lambda _: None
-
-
-def _run_recorded(workload: Workload, checkpoint: Path, comm: Comm | None) -> dict[str, Any]:
-    """Run the steps; all ranks return the same."""
-    with open_trainer(workload, checkpoint, comm, trace=True) as trainer:
-        batches = make_batches(workload, trainer, workload.warm_up + workload.iterations)
-        for inputs, targets in batches[: workload.warm_up]:
-            trainer.submit(inputs, targets)
-        trainer.wait()
-        steps = run_steps(trainer, batches[workload.warm_up :], trace=True)
-        config = trainer.config
-    return _summary(config, workload, steps)
+    own = Workload(**workload)
+    steps, trainer = run_measured(own, Path(checkpoint), comm, trace=True)
+    yield _summary(trainer.config, own, steps), lambda _: None
 
 
 def same_tasks(plan: Trace, trace: Trace) -> bool:

@@ -62,25 +62,19 @@ def make_plan(
     """
     if reduction not in REDUCTIONS[:2]:
         raise InvalidArgumentError(f'reduction: found "{reduction}", expected one of {", ".join(REDUCTIONS[:2])}')
-    sizes = {
-        "batch_size": batch_size,
-        "seq_len": seq_len,
-        "sub_batches": sub_batches,
-        "activation_sets": activation_sets,
-    }
-    counts = {
-        "ranks": ranks,
-        "steps": steps,
-        "workers": workers,
-        "weight_gradient_tiles": weight_gradient_tiles,
-    }
     options = structs.new(
         "plan_options",
         config=structs.new("model_config", **asdict(config)),
         reduction=REDUCTIONS.index(reduction),
         keep_activations=keep_activations,
-        **{name: prototypes.integer(name, value, 64) for name, value in sizes.items()},
-        **{name: prototypes.integer(name, value, 32) for name, value in counts.items()},
+        batch_size=prototypes.integer("batch_size", batch_size, 64),
+        seq_len=prototypes.integer("seq_len", seq_len, 64),
+        sub_batches=prototypes.integer("sub_batches", sub_batches, 64),
+        activation_sets=prototypes.integer("activation_sets", activation_sets, 64),
+        ranks=prototypes.integer("ranks", ranks, 32),
+        steps=prototypes.integer("steps", steps, 32),
+        workers=prototypes.integer("workers", workers, 32),
+        weight_gradient_tiles=prototypes.integer("weight_gradient_tiles", weight_gradient_tiles, 32),
     )
     handle = structs.Handle("plan")
     prototypes.call("plan_create", options, handle.address)

@@ -66,18 +66,8 @@ class Predicted(NamedTuple):
 
 def plan_of(config: ModelConfig, workload: Workload) -> Plan:
     """Return the plan of a workload's steps; errors are those of `make_plan`."""
-    return make_plan(
-        config,
-        batch_size=workload.batch_size // workload.ranks,
-        seq_len=workload.seq_len,
-        sub_batches=workload.sub_batches,
-        ranks=workload.ranks,
-        reduction=workload.reduction,
-        workers=Partition.parse(workload.partition).workers,
-        weight_gradient_tiles=workload.weight_gradient_tiles,
-        activation_sets=workload.activation_sets,
-        steps=workload.iterations,
-    )
+    workers = Partition.parse(workload.partition).workers
+    return make_plan(config, **workload.of_each_rank, ranks=workload.ranks, workers=workers, steps=workload.iterations)
 
 
 def predict(config: ModelConfig, workload: Workload, costs: Costs, network: Network | None = None) -> Predicted:
@@ -140,6 +130,19 @@ def waits_of(trace: Trace, work: Work, schedule: Schedule) -> dict[str, float]:
         waits[_reason(trace, work, schedule, node)] += int(schedule.end[node]) - begin
         node = before
     return {name: time / schedule.makespan for name, time in waits.most_common() if time > 0}
+
+
+def recorded_waits(trace: Trace) -> dict[str, float]:
+    """Return what the recorded steps of one rank have waited for; see `Prediction`."""
+    work, tasks = work_of(trace, np.zeros(len(trace.handles), np.int64), 1), trace.tasks
+    start, end = (tasks[name] - tasks["start_ns"].min() for name in ("start_ns", "end_ns"))
+    before, last = np.full(len(tasks), -1), dict[int, int]()
+    for node in np.argsort(start, kind="stable").tolist():
+        worker, order = int(tasks["worker"][node]), work.order
+        waited_for = [*order.before[order.first[node] : order.first[node + 1]].tolist(), last.get(worker, -1)]
+        before[node] = max(waited_for, key=lambda of: end[of] if of >= 0 else -1)
+        last[worker] = node
+    return waits_of(trace, work, Schedule(start, start, end, tasks["worker"], before))
 
 
 def _reason(trace: Trace, work: Work, schedule: Schedule, node: int) -> str:

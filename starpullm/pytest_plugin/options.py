@@ -414,7 +414,7 @@ class Options:
         if given or self.ranks > 1:
             self._check_sizes()
         if self.report_is_folder:
-            from starpullm.report import require_packages
+            from starpullm.report.folder import require_packages
 
             self._require("report", require_packages)
         if self.benchmark:

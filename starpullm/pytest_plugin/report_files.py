@@ -19,7 +19,7 @@ from starpullm.pytest_plugin.report import Report
 if TYPE_CHECKING:
     from starpullm.checks.isolation import Costs, Pool
     from starpullm.pytest_plugin.run import Validation
-    from starpullm.report import ReportFolder
+    from starpullm.report.folder import ReportFolder
     from starpullm.report.left_out import LeftOut
 
 _ENDINGS = {
@@ -115,7 +115,7 @@ class ReportFiles:
         return self._options.report_is_folder and self._options.rank == 0 and not is_worker(self._config)
 
     def _write_last(self, path: Path, document: dict[str, Any], session: pytest.Session) -> None:
-        from starpullm.report import write_document
+        from starpullm.report.document import write_document
 
         try:
             if self._options.report_is_folder:
@@ -153,7 +153,7 @@ class ReportFiles:
             self._opened_folder().renew(self._current())
 
     def _opened_folder(self) -> ReportFolder:
-        from starpullm.report import ReportFolder
+        from starpullm.report.folder import ReportFolder
 
         if self._folder is None:
             assert self._options.report is not None
@@ -162,7 +162,7 @@ class ReportFiles:
 
     def _current(self) -> dict[str, Any]:
         """Return the document as far as it is known now."""
-        from starpullm.report import new_document
+        from starpullm.report.document import new_document
 
         options = self._options
         if self._document is None:

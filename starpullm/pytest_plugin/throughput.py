@@ -131,7 +131,7 @@ class Gate:
             self._judge_with_stored(turns, speed)
             return
         cost, bits = turns.compare_costs(), turns.compare_bits()
-        self._record(turns, speed, cost.accepted)
+        self._record(turns, speed, cost.facts["accepted"])
         self._checker.judge(turns.decide(speed, self._validation.budget), cost, *([bits] if bits else []))
 
     def _judge_with_stored(self, turns: Turns, speed: Speed) -> None:
@@ -142,7 +142,7 @@ class Gate:
         own = GraphCost(**turns.new.first["cost"])
         is_new = self._validation.accept_cost or not stored
         cost = check_cost(own, own if is_new else GraphCost(**stored[-1]["cost"]))
-        self._record(turns, speed, cost.accepted)
+        self._record(turns, speed, cost.facts["accepted"])
         result = compare_with_stored(
             str(turns.workload), speed, [extra["fraction_of_limit"] for extra in stored], self._validation.budget
         )

@@ -6,9 +6,9 @@ import json
 import re
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
+from typing import Any, Literal, NotRequired, TypeAlias, TypedDict, TypeVar
 
 from starpullm.errors import FormatError
 from starpullm.files.atomic import atomic_write
@@ -21,6 +21,9 @@ JSON_NAME = "report.json"
 
 Document: TypeAlias = dict[str, Any]
 """The content of a report's JSON file, with the keys and values of `ReportFile`."""
+
+_Entry = TypeVar("_Entry")
+_Key = TypeVar("_Key", bound=Hashable)
 
 
 class Run(TypedDict):
@@ -198,6 +201,14 @@ def new_document(command: str, arguments: Sequence[str], *, ranks: int = 1, seed
         "recordings": [],
         "throughput": [],
     }
+
+
+def grouped(entries: Iterable[_Entry], key: Callable[[_Entry], _Key]) -> dict[_Key, list[_Entry]]:
+    """Return the entries by key, in the order in which they come."""
+    groups: dict[_Key, list[_Entry]] = {}
+    for entry in entries:
+        groups.setdefault(key(entry), []).append(entry)
+    return groups
 
 
 def write_document(document: Document, path: Path) -> None:

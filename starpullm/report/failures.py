@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from starpullm.report.document import Document
+from starpullm.report.document import Document, grouped
 
 MAX_FAILURES = 200
 """Of more failures only the first are shown in full; the JSON file has all."""
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """A failed test; ``run`` is the name of its run, in a report of several."""
 
     anchor: str
@@ -26,22 +24,12 @@ class Failure:
     message: str
 
 
-@dataclass(frozen=True)
-class FailureGroup:
-    """The failed tests of one name: how many there are, and the first of them."""
-
-    name: str
-    reason: str
-    count: int
-    anchor: str
-
-
 def failures(document: Document) -> list[Failure]:
     """Return the failed tests."""
     return [
         Failure(
             anchor=failure_anchor(number),
-            name=failure_name(test),
+            name=_name(test),
             reason=_reason(test),
             test=re.sub("^[^:]*/", "", test["test"]),
             family=test["family"],
@@ -53,18 +41,9 @@ def failures(document: Document) -> list[Failure]:
     ]
 
 
-def _reason(test: Mapping[str, Any]) -> str:
-    """Return why a test failed: the sentence of the check that failed, or the message's."""
-    sentences = (result["sentence"] for result in test["results"] if result["outcome"] == "failed")
-    return next(sentences, "") or reason_of(test["message"])
-
-
-def failure_groups(failed: list[Failure]) -> list[FailureGroup]:
-    """Return the failures by name, each group with the reason of the first."""
-    groups: dict[str, list[Failure]] = {}
-    for failure in failed:
-        groups.setdefault(failure.name, []).append(failure)
-    return [FailureGroup(name, same[0].reason, len(same), same[0].anchor) for name, same in groups.items()]
+def failure_groups(failed: list[Failure]) -> list[list[Failure]]:
+    """Return the failures by name."""
+    return list(grouped(failed, lambda failure: failure.name).values())
 
 
 def failure_anchor(test: int) -> str:
@@ -72,11 +51,17 @@ def failure_anchor(test: int) -> str:
     return f"failure-{test}"
 
 
-def failure_name(test: Mapping[str, Any]) -> str:
+def _name(test: Mapping[str, Any]) -> str:
     """Return the checks that failed, or the test if no check has a result, and the configuration."""
     checks = dict.fromkeys(result["check"] for result in test["results"] if result["outcome"] == "failed")
     name = ", ".join(checks) or test["test"].rpartition("::")[2].partition("[")[0]
     return name if test["configuration"] in ("", "-", "all") else f"{name} on {test['configuration']}"
+
+
+def _reason(test: Mapping[str, Any]) -> str:
+    """Return why a test failed: the sentence of the check that failed, or the message's."""
+    sentences = (result["sentence"] for result in test["results"] if result["outcome"] == "failed")
+    return next(sentences, "") or reason_of(test["message"])
 
 
 def reason_of(message: str) -> str:

@@ -20,7 +20,7 @@ _SHARE = 0.05
 _LONGEST_SECONDS = 2.0
 """An unfinished report is renewed at the next occasion after this time, however long that takes."""
 
-_PACKAGES = ("jinja2", "matplotlib", "msgspec")
+_PACKAGES = ("jinja2", "msgspec")
 
 
 class PageError(StarpullmError):
@@ -60,10 +60,8 @@ class ReportFolder:
         self._earliest = 0.0
         """When an unfinished report may be renewed next; seconds of the monotonic clock."""
 
-    def write(self, document: Document, *, charts: bool = True) -> None:
+    def write(self, document: Document) -> None:
         """Write both files; each appears under its name only when it is complete.
-
-        Without charts, which take most of the time, the page has their tables only.
 
         Raises
         ------
@@ -75,7 +73,7 @@ class ReportFolder:
         start = time.monotonic()
         try:
             write_document(document, self.path / JSON_NAME)
-            _write_page(document, self.page_path, charts=charts)
+            _write_page(document, self.page_path)
         finally:
             end = time.monotonic()
             self._earliest = end + min((end - start) / _SHARE, _LONGEST_SECONDS)
@@ -87,7 +85,7 @@ class ReportFolder:
         """
         if time.monotonic() >= self._earliest:
             with suppress(StarpullmError):
-                self.write(document, charts=False)
+                self.write(document)
 
 
 def remake_page(folder: Path) -> None:
@@ -108,11 +106,11 @@ def remake_page(folder: Path) -> None:
         raise FormatError(str(error)) from error
 
 
-def _write_page(document: Document, path: Path, *, charts: bool = True) -> None:
+def _write_page(document: Document, path: Path) -> None:
     try:
         from starpullm.report.page import render
 
-        text = render(document, charts=charts)
+        text = render(document)
     except Exception as error:  # of any kind: a page shows whatever checks and measurements have put into a document
         raise PageError(f"{path}: can't be made of {JSON_NAME}: {type(error).__name__}: {error}") from error
     with atomic_write(path) as file:

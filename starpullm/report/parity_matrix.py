@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from starpullm.report.document import Document
 from starpullm.report.failures import failure_anchor
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """Where the runs of a row took place."""
 
     partition: str
@@ -19,8 +18,7 @@ class Row:
     scheduler: str
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """What the runs of a column trained."""
 
     record: str
@@ -28,8 +26,7 @@ class Column:
     reduction: str
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """A run: ``kind`` is passed, failed or undecided; ``anchor`` leads to its failure."""
 
     kind: str
@@ -37,27 +34,17 @@ class Cell:
     anchor: str
 
 
-@dataclass(frozen=True)
-class Matrix:
-    """All parity runs against one reference; combinations that didn't run have no cell."""
+class Matrix(NamedTuple):
+    """All parity runs against one reference; ``records`` are those of the columns, each with their number.
+
+    Combinations that didn't run have no cell.
+    """
 
     reference: str
-    rows: tuple[Row, ...]
-    columns: tuple[Column, ...]
+    rows: list[Row]
+    columns: list[Column]
+    records: Mapping[str, int]
     cells: Mapping[tuple[Row, Column], Cell]
-
-    @property
-    def records(self) -> list[tuple[str, int]]:
-        """The records, each with its number of columns."""
-        counts: dict[str, int] = {}
-        for column in self.columns:
-            counts[column.record] = counts.get(column.record, 0) + 1
-        return list(counts.items())
-
-    @property
-    def missing(self) -> int:
-        """The number of combinations that didn't run."""
-        return len(self.rows) * len(self.columns) - len(self.cells)
 
 
 def matrices(document: Document) -> list[Matrix]:
@@ -66,21 +53,22 @@ def matrices(document: Document) -> list[Matrix]:
     for number, test in enumerate(document["tests"]):
         for result in test["results"]:
             facts = result["facts"]
-            if facts.keys() >= {"reference", *Row.__annotations__, *Column.__annotations__}:
-                row = Row(**{name: facts[name] for name in Row.__annotations__})
-                column = Column(**{name: facts[name] for name in Column.__annotations__})
+            if facts.keys() >= {"reference", *Row._fields, *Column._fields}:
+                row = Row(*(facts[name] for name in Row._fields))
+                column = Column(*(facts[name] for name in Column._fields))
                 cells = found.setdefault(facts["reference"], {})
-                cells[row, column] = _worse(cells.get((row, column)), _cell(result, number))
+                if (row, column) not in cells or cells[row, column].kind != "failed":
+                    cells[row, column] = _cell(result, number)
     return [_matrix(reference, cells) for reference, cells in found.items()]
 
 
 def _matrix(reference: str, cells: Mapping[tuple[Row, Column], Cell]) -> Matrix:
-    records = list(dict.fromkeys(column.record for _, column in cells))
+    order = list(dict.fromkeys(column.record for _, column in cells))
     columns = sorted(
-        dict.fromkeys(column for _, column in cells),
-        key=lambda column: (records.index(column.record), column.reduction, column.sub_batches),
+        {column for _, column in cells}, key=lambda of: (order.index(of.record), of.reduction, of.sub_batches)
     )
-    return Matrix(reference, tuple(dict.fromkeys(row for row, _ in cells)), tuple(columns), cells)
+    rows = list(dict.fromkeys(row for row, _ in cells))
+    return Matrix(reference, rows, columns, Counter(column.record for column in columns), cells)
 
 
 def _cell(result: Mapping[str, Any], test: int) -> Cell:
@@ -89,7 +77,3 @@ def _cell(result: Mapping[str, Any], test: int) -> Cell:
     if result["outcome"] == "failed":
         return Cell("failed", result["facts"].get("first") or "differs", failure_anchor(test))
     return Cell("undecided", result["outcome"], "")
-
-
-def _worse(one: Cell | None, other: Cell) -> Cell:
-    return one if one is not None and one.kind == "failed" else other

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from starpullm.report.document import Document
 from starpullm.speed.verdict import was_disturbed
 
 
-@dataclass(frozen=True)
-class SpeedRow:
+class SpeedRow(NamedTuple):
     """A measured configuration; ``limit`` is the speed of a step whose matmuls alone use all that the cores can do.
 
     ``fraction`` is the part of the limit that was reached, in words; a range if measurements of the limit differ.
@@ -41,12 +39,12 @@ def _speed_row(entry: Mapping[str, Any]) -> SpeedRow:
         beside = ", ".join(f"{other['name']} {other['tokens_per_ms']['median']:.4g}" for other in others)
         noise = _noise("the speed", speed["low"], speed["high"], "tokens/ms")
         return SpeedRow(f"{name}; beside it: {beside}", speed["median"], noise=noise)
-    limit = matmul_limit(entry) if "matmul_flops" in entry else None
+    limit = _matmul_limit(entry) if "matmul_flops" in entry else None
     low, high = entry.get("matmul_limit_range", (1.0, 1.0))
     return SpeedRow(name, entry["tokens_per_ms"], limit, _fraction(entry), _noise("the limit", low, high, "GFLOP/s"))
 
 
-def matmul_limit(entry: Mapping[str, Any]) -> float:
+def _matmul_limit(entry: Mapping[str, Any]) -> float:
     """Return the tokens per millisecond of a step that consists of its matmuls alone, at the processor's limit."""
     tokens: int = entry["configuration"]["batch_size"] * entry["configuration"]["seq_len"]
     return float(tokens * entry["matmul_limit_gflops"] * 1e6 / entry["matmul_flops"])

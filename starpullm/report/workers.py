@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,42 +10,17 @@ from numpy.typing import NDArray
 
 from starpullm.traces.content import HEX_COLORS, kind_of
 
-
-@dataclass(frozen=True)
-class WorkerRow:
-    """A row of the table behind the chart; times in milliseconds."""
-
-    name: str
-    tasks: int
-    busy: float
-    idle_fraction: float
-    longest_gap: float
-    longest_gap_start: float
+_LONGEST = 8
+"""Operations in the table."""
 
 
-@dataclass(frozen=True)
-class Workers:
-    """The timeline of a recording, and the table behind it; times in milliseconds."""
+def workers_of(recording: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the timeline of a recording, times in milliseconds, or None if no worker ran a task.
 
-    name: str
-    configuration: str
-    num_tasks: int
-    duration: float
-    critical_tasks: int
-    critical_time: float
-    rows: tuple[WorkerRow, ...]
-    longest: tuple[tuple[str, int, float], ...]
-    """The operations that took the most time: name, number of tasks, time."""
-
-    kinds: tuple[str, ...]
-    """The kinds of the operations, for the legend."""
-
-    drawn: Mapping[str, Any]
-    """What ``workers.js`` draws: names and colours, and columns of the tasks in the order of their start, in ns."""
-
-
-def workers_of(recording: Mapping[str, Any]) -> Workers | None:
-    """Return the timeline of a recording, or None if no worker ran a task."""
+    ``rows`` are those of the table behind the chart, ``longest`` the operations that took the most time: name, number
+    of tasks, time. ``drawn`` is what ``workers.js`` draws: names and colours, and columns of the tasks in the order of
+    their start, in ns.
+    """
     tasks = {name: np.array(values, np.int64) for name, values in recording["tasks"].items()}
     ran = np.flatnonzero(tasks["worker"] >= 0)
     if not len(ran):
@@ -64,17 +38,18 @@ def workers_of(recording: Mapping[str, Any]) -> Workers | None:
     operations: list[str] = recording["operations"]
     kinds = [kind_of(operation) for operation in operations]
     columns = {name: tasks[name] for name in ("start", "end", "operation", "step", "sub_batch", "layer")}
-    return Workers(
-        name=recording["name"],
-        configuration=recording["configuration"],
-        num_tasks=len(ran),
-        duration=duration,
-        critical_tasks=int(critical.sum()),
-        critical_time=float((end - start)[critical].sum()),
-        rows=tuple(_row(name, start[rows == row], end[rows == row], duration) for row, name in enumerate(names)),
-        longest=_longest(operations, tasks["operation"], end - start),
-        kinds=tuple(kind for kind in HEX_COLORS if kind in {kinds[number] for number in tasks["operation"].tolist()}),
-        drawn={
+    used = {kinds[number] for number in tasks["operation"].tolist()}
+    return {
+        "name": recording["name"],
+        "configuration": recording["configuration"],
+        "num_tasks": len(ran),
+        "duration": duration,
+        "critical_tasks": int(critical.sum()),
+        "critical_time": float((end - start)[critical].sum()),
+        "rows": [_row(name, start[rows == row], end[rows == row], duration) for row, name in enumerate(names)],
+        "longest": _longest(operations, tasks["operation"], end - start),
+        "colours": {kind: colour for kind, colour in HEX_COLORS.items() if kind in used},
+        "drawn": {
             "rows": names,
             "operations": operations,
             "colours": [HEX_COLORS[kind] for kind in kinds],
@@ -82,22 +57,23 @@ def workers_of(recording: Mapping[str, Any]) -> Workers | None:
             "row": rows.tolist(),
             "critical": critical.astype(np.int64).tolist(),
         },
-    )
+    }
 
 
-def _row(name: str, start: NDArray[np.float64], end: NDArray[np.float64], duration: float) -> WorkerRow:
+def _row(name: str, start: NDArray[np.float64], end: NDArray[np.float64], duration: float) -> dict[str, Any]:
     order = np.argsort(start)
     begins, ends = np.append(start[order], duration), np.insert(np.maximum.accumulate(end[order]), 0, 0.0)
     gaps = begins - ends
     longest = int(gaps.argmax())
     busy = float((end - start).sum())
     idle = max(0.0, 1 - busy / duration) if duration else 0.0
-    return WorkerRow(name, len(start), busy, idle, float(max(gaps[longest], 0)), float(ends[longest]))
+    gap, gap_start = float(max(gaps[longest], 0)), float(ends[longest])
+    return {"name": name, "tasks": len(start), "busy": busy, "idle": idle, "gap": gap, "gap_start": gap_start}
 
 
 def _longest(
     operations: list[str], numbers: NDArray[np.int64], durations: NDArray[np.float64]
-) -> tuple[tuple[str, int, float], ...]:
+) -> list[tuple[str, int, float]]:
     counts = np.bincount(numbers, minlength=len(operations))
     times = np.bincount(numbers, weights=durations, minlength=len(operations))
-    return tuple((operations[i], int(counts[i]), float(times[i])) for i in np.argsort(-times)[:8] if counts[i])
+    return [(operations[i], int(counts[i]), float(times[i])) for i in np.argsort(-times)[:_LONGEST] if counts[i]]

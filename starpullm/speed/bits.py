@@ -5,23 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from starpullm.checks.cases import PROMISES, Promise
-from starpullm.checks.check import Check
 from starpullm.checks.execution_order import execution_order
-from starpullm.checks.result import Finding, Result
+from starpullm.checks.result import MAX_LISTED, Finding, Outcome, Result
 from starpullm.errors import InvalidArgumentError
 from starpullm.golden.records import layer_name, tensor_digest
 from starpullm.speed.workload import Workload
 from starpullm.trainer import Trainer
 
 _GROUPS = ("grads", "m", "v", "params")
-
-
-class BitsOfTheBuilds(Check):
-    """Compare the tensors of two builds after the same steps; not one of the suite's checks."""
-
-    family, unit = "own", "tensors"
-    claim = "two builds compute the same bits"
-    fault = "the builds have other bits"
 
 
 def has_fixed_bits(workload: Workload) -> bool:
@@ -49,5 +40,15 @@ def check_build_bits(new: Mapping[str, str], baseline: Mapping[str, str], steps:
     if set(new) != set(baseline):
         unmatched = min(set(new) ^ set(baseline))
         raise InvalidArgumentError(f"bits of the builds: found {unmatched} in one of them, expected it in both")
-    wrong = [Finding(name) for name in new if new[name] != baseline[name]]
-    return BitsOfTheBuilds().result(compared=len(new), findings=wrong, note=f"{steps} steps")
+    differing = [name for name in new if new[name] != baseline[name]]
+    first = f"; the first is {differing[0]}" if differing else ""
+    return Result(
+        check="bits of the builds",
+        outcome=Outcome.FAILED if differing else Outcome.PASSED,
+        sentence=f"{len(differing)} of {len(new)} tensors differ after {steps} steps{first}",
+        compared=len(new),
+        unit="tensors",
+        measured=len(differing),
+        findings=tuple(map(Finding, differing[:MAX_LISTED])),
+        count=len(differing),
+    )

@@ -5,13 +5,12 @@ The throughput gate compares it exactly, between two builds or with a stored run
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 import numpy as np
 
 from starpullm.checks.dependencies.required_order import required_edges
-from starpullm.checks.result import Outcome, Result
+from starpullm.checks.result import Finding, Outcome, Result
 from starpullm.trace import AccessMode, Trace
 from starpullm.traces.merge import is_kernel
 
@@ -56,38 +55,28 @@ def graph_cost(trace: Trace) -> GraphCost:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class CostResult(Result):
-    """The costs of two builds; ``measured`` is how many of the numbers have grown, ``limit`` is 0."""
+def check_cost(now: GraphCost, baseline: GraphCost) -> Result:
+    """Compare two costs exactly; the check fails if any number has grown.
 
-    check: str = "graph cost"
-    unit: str = "numbers"
-    now: GraphCost
-    baseline: GraphCost
-
-    @property
-    def accepted(self) -> GraphCost:
-        """What later runs are to be compared with: the baseline, as long as a number has grown."""
-        return self.baseline if self.outcome is Outcome.FAILED else self.now
-
-    def details(self) -> Iterator[str]:
-        """Yield a line for each number that differs."""
-        for field in fields(GraphCost):
-            now, before = getattr(self.now, field.name), getattr(self.baseline, field.name)
-            if now != before:
-                yield f"{field.name.replace('_', ' ')}: {now}, baseline {before} ({now - before:+d})"
-
-
-def check_cost(now: GraphCost, baseline: GraphCost) -> CostResult:
-    """Compare two costs exactly; the check fails if any number has grown."""
-    differences = [getattr(now, field.name) - getattr(baseline, field.name) for field in fields(GraphCost)]
-    grown, shrunk = sum(of > 0 for of in differences), sum(of < 0 for of in differences)
-    finding = f"{grown} of {len(differences)} numbers have grown" if grown else "no number has grown"
-    return CostResult(
+    The fact ``accepted`` is what later runs are to be compared with: the baseline, as long as a number has grown.
+    """
+    names = [field.name for field in fields(GraphCost)]
+    costs = {name: (getattr(now, name), getattr(baseline, name)) for name in names}
+    grown, shrunk = sum(new > old for new, old in costs.values()), sum(new < old for new, old in costs.values())
+    sentence = f"{grown} of {len(names)} numbers have grown" if grown else "no number has grown"
+    changes = {
+        name.replace("_", " "): f"{new}, baseline {old} ({new - old:+d})"
+        for name, (new, old) in costs.items()
+        if new != old
+    }
+    return Result(
+        check="graph cost",
         outcome=Outcome.FAILED if grown else Outcome.PASSED,
-        sentence=f"{finding}, {shrunk} have shrunk" if shrunk else finding if grown else "the same graph",
-        compared=len(differences),
+        sentence=f"{sentence}, {shrunk} have shrunk" if shrunk else sentence if grown else "the same graph",
+        compared=len(names),
+        unit="numbers",
         measured=grown,
-        now=now,
-        baseline=baseline,
+        findings=(Finding(sentence, changes),) if changes else (),
+        count=grown,
+        facts={"now": now, "baseline": baseline, "accepted": baseline if grown else now},
     )

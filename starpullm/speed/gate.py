@@ -6,13 +6,13 @@ docs/performance.md describes it.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from starpullm.checks.result import Outcome, Result
+from starpullm.checks.result import Finding, Outcome, Result
 from starpullm.errors import InvalidArgumentError
 from starpullm.speed.verdict import RESOLUTION, Judged, Verdict, judge
 from starpullm.speed.worker import STEP
@@ -77,53 +77,6 @@ class Speed(NamedTuple):
     fraction_of_limit: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class ThroughputResult(Result):
-    """The comparison of a build with a baseline; ``measured`` is the change (0.05: 5 % slower), ``limit`` the budget.
-
-    ``configuration`` is the workload, in words; the fields of ``Speed`` are those of the build. ``visible`` is the
-    smallest slowdown that would have been called slower, if there is one; of two builds, that of any judged operation.
-    That of the step is in the step's change.
-    """
-
-    configuration: str
-    verdict: Verdict
-    tokens_per_ms: float
-    matmul_limit_gflops: float
-    fraction_of_limit: float
-    visible: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class BuildsResult(ThroughputResult):
-    """The comparison of two builds; ``measured`` is the largest change of a judged quantity.
-
-    ``changes`` has the step first, then the operations, longest first.
-    """
-
-    unit: str = "rounds"
-    baseline_tokens_per_ms: float
-    changes: tuple[Change, ...]
-
-    def details(self) -> Iterator[str]:
-        """Yield the speed, the slower quantities, those that couldn't be judged, and the step."""
-        yield (
-            f"{self.tokens_per_ms:.4g} tokens/ms, baseline {self.baseline_tokens_per_ms:.4g}; "
-            f"{self.fraction_of_limit:.1%} of the machine's {self.matmul_limit_gflops:.4g} GFLOP/s"
-        )
-        for verdict in (Verdict.SLOWER, Verdict.INCONCLUSIVE):
-            yield from (f"{verdict.value}: {change}" for change in self.changes if change.verdict is verdict)
-        step = self.changes[0]
-        if step.verdict not in (Verdict.SLOWER, Verdict.INCONCLUSIVE):
-            yield str(step)
-        operations = (
-            "no operation is large enough to be judged"
-            if self.visible is None
-            else f"and of {self.visible:.1%} of any judged operation"
-        )
-        yield f"{self.compared} rounds; a slowdown of {step.visible:.1%} of the step would have been seen, {operations}"
-
-
 def compare_builds(
     configuration: str,
     new: Sequence[Mapping[str, float]],
@@ -133,11 +86,14 @@ def compare_builds(
     tasks: Mapping[str, int],
     speed: Speed,
     budget: float = BUDGET,
-) -> BuildsResult:
-    """Decide whether a build is slower than another.
+) -> Result:
+    """Decide whether a build is slower than another; the largest change of a judged quantity is ``measured``.
 
     `new`, `baseline` and `control` have for each round the seconds by quantity, one of which is ``STEP``; the i-th of
     each are of the same round. `tasks` are the baseline's of a step, by operation; `speed` is the new build's.
+
+    The fact ``changes`` has the step first, then the operations, longest first; ``visible`` is the smallest slowdown of
+    any judged operation that would have been called slower.
 
     Raises
     ------
@@ -156,48 +112,42 @@ def compare_builds(
     changes = _changes((new, baseline, control), tasks, budget)
     step, judged = changes[0], [of for of in changes if of.verdict is not None]
     verdict = _together(judged)
-    return BuildsResult(
-        **_told(verdict, _reason(verdict, judged, budget)),
+    baseline_speed = speed.tokens_per_ms * statistics.median(of[STEP] for of in new) / step.seconds
+    visible = max((of.visible for of in judged if of is not step), default=None)
+    failing = (Verdict.SLOWER, Verdict.INCONCLUSIVE)
+    operations = (
+        "no operation is large enough to be judged"
+        if visible is None
+        else f"and of {visible:.1%} of any judged operation"
+    )
+    lines = [
+        f"{speed.tokens_per_ms:.4g} tokens/ms, baseline {baseline_speed:.4g}; {speed.fraction_of_limit:.1%} of the "
+        f"machine's {speed.matmul_limit_gflops:.4g} GFLOP/s",
+        *(f"{of.value}: {change}" for of in failing for change in changes if change.verdict is of),
+        *([str(step)] if step.verdict not in failing else []),
+        f"{len(new)} rounds; a slowdown of {step.visible:.1%} of the step would have been seen, {operations}",
+    ]
+    return _result(
+        *(verdict, _reason(verdict, judged, budget), lines),
         compared=len(new),
+        unit="rounds",
         measured=max(of.change for of in judged),
         limit=budget,
-        configuration=configuration,
-        **speed._asdict(),
-        baseline_tokens_per_ms=speed.tokens_per_ms * statistics.median(of[STEP] for of in new) / step.seconds,
-        visible=max((of.visible for of in judged if of is not step), default=None),
-        changes=tuple(changes),
+        facts={
+            "configuration": configuration,
+            **speed._asdict(),
+            "baseline_tokens_per_ms": baseline_speed,
+            "visible": visible,
+            "changes": tuple(changes),
+        },
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class StoredResult(ThroughputResult):
-    """The comparison of a run with stored ones, by ``fraction_of_limit``, each with the limit at the time of the run.
-
-    ``stored`` is that of each stored run, the oldest first. ``measured`` is None if there are too few of them.
-    """
-
-    unit: str = "stored runs"
-    stored: tuple[float, ...]
-
-    def details(self) -> Iterator[str]:
-        """Yield the speed, and the stored runs that it was compared with."""
-        yield (
-            f"{self.tokens_per_ms:.4g} tokens/ms; {self.fraction_of_limit:.1%} of the machine's "
-            f"{self.matmul_limit_gflops:.4g} GFLOP/s"
-        )
-        if self.visible is not None:
-            yield (
-                f"stored runs of this machine: {len(self.stored)}, {min(self.stored):.1%} to {max(self.stored):.1%}; a "
-                f"slowdown of {self.visible:.1%} would have been seen"
-            )
-
-
-def compare_with_stored(
-    configuration: str, speed: Speed, stored: Sequence[float], budget: float = BUDGET
-) -> StoredResult:
+def compare_with_stored(configuration: str, speed: Speed, stored: Sequence[float], budget: float = BUDGET) -> Result:
     """Decide whether a run is slower than the stored runs of the same workload on the same machine.
 
-    Only the stored runs show how much runs of one build differ: `stored` has the ``fraction_of_limit`` of each.
+    Only the stored runs show how much runs of one build differ: `stored` has the ``fraction_of_limit`` of each, the
+    oldest first. ``measured`` is None if there are too few of them.
 
     Raises
     ------
@@ -206,21 +156,32 @@ def compare_with_stored(
     """
     judged = None
     reason = f"{len(stored)} stored runs of this configuration on this machine, expected at least {MIN_STORED}"
+    lines = [
+        f"{speed.tokens_per_ms:.4g} tokens/ms; {speed.fraction_of_limit:.1%} of the machine's "
+        f"{speed.matmul_limit_gflops:.4g} GFLOP/s"
+    ]
     if len(stored) >= MIN_STORED:
         now, before = (-np.log([[of] for of in fractions]) for fractions in ([speed.fraction_of_limit], stored))
         [judged] = judge(now, before, None, budget=budget, tail=ERROR_RATE)
         reason = (
             f"{judged.change:+.1%} ({judged.low:+.1%} to {judged.high:+.1%}) of the time of {len(stored)} stored runs"
         )
-    return StoredResult(
-        **_told((judged and judged.verdict) or Verdict.NO_BASELINE, reason),
+        lines.append(
+            f"stored runs of this machine: {len(stored)}, {min(stored):.1%} to {max(stored):.1%}; a slowdown of "
+            f"{judged.visible:.1%} would have been seen"
+        )
+    return _result(
+        *((judged and judged.verdict) or Verdict.NO_BASELINE, reason, lines),
         compared=len(stored),
+        unit="stored runs",
         measured=judged.change if judged else None,
         limit=budget,
-        configuration=configuration,
-        **speed._asdict(),
-        stored=tuple(stored),
-        visible=judged.visible if judged else None,
+        facts={
+            "configuration": configuration,
+            **speed._asdict(),
+            "visible": judged.visible if judged else None,
+            "stored": tuple(stored),
+        },
     )
 
 
@@ -268,8 +229,14 @@ def _reason(verdict: Verdict, judged: Sequence[Change], budget: float) -> str:
     return f"step {judged[0].change:+.1%}; nothing is slower{by}"
 
 
-def _told(verdict: Verdict, reason: str) -> dict[str, Any]:
-    """Return the fields that follow from the verdict; the sentence has it only if the outcome's name is another."""
+def _result(verdict: Verdict, reason: str, lines: Sequence[str], *, facts: dict[str, Any], **fields: Any) -> Result:
+    """Return the result; its sentence has the verdict only if the outcome's name is another."""
     outcome = _OUTCOMES[verdict]
-    sentence = reason if verdict.value == outcome.value else f"{verdict.value}: {reason}"
-    return {"check": "throughput", "outcome": outcome, "sentence": sentence, "verdict": verdict}
+    return Result(
+        check="throughput",
+        outcome=outcome,
+        sentence=reason if verdict.value == outcome.value else f"{verdict.value}: {reason}",
+        findings=tuple(map(Finding, (reason, *lines))),
+        facts={"verdict": verdict, **facts},
+        **fields,
+    )

@@ -44,6 +44,8 @@ class Throughput:
         For each worker, those of rank 0 first: the fraction of the time without a kernel.
     seconds_by_operation
         The kernels' time of a step, of all workers together, longest first.
+    waits
+        ``predict.prediction.Prediction.waits`` as recorded; empty with one worker, and over ranks.
     tasks_per_step
         Of all ranks.
     peak_rss_bytes
@@ -68,6 +70,7 @@ class Throughput:
     waiting_fraction: float
     idle_fractions: list[float]
     seconds_by_operation: dict[str, float]
+    waits: dict[str, float]
     tasks_per_step: float
     peak_rss_bytes: int
 

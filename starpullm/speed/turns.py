@@ -16,8 +16,8 @@ from starpullm.checks.result import Result
 from starpullm.processes.lock import machine_lock
 from starpullm.speed.bits import check_build_bits, has_fixed_bits
 from starpullm.speed.contender import Contender
-from starpullm.speed.cost import CostResult, GraphCost, check_cost
-from starpullm.speed.gate import BuildsResult, Speed, compare_builds
+from starpullm.speed.cost import GraphCost, check_cost
+from starpullm.speed.gate import Speed, compare_builds
 from starpullm.speed.worker import STEP
 from starpullm.speed.workload import Workload
 
@@ -66,7 +66,7 @@ class Turns:
 
     # The methods below are for the contenders of `with_control`.
 
-    def decide(self, speed: Speed, budget: float) -> BuildsResult:
+    def decide(self, speed: Speed, budget: float) -> Result:
         """Return the gate's result."""
         return compare_builds(
             str(self.workload),
@@ -76,7 +76,7 @@ class Turns:
             budget=budget,
         )
 
-    def compare_costs(self) -> CostResult:
+    def compare_costs(self) -> Result:
         """Compare the task graphs of the two builds."""
         return check_cost(*(GraphCost(**contender.first["cost"]) for contender in self.contenders[:2]))
 

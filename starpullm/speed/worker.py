@@ -15,6 +15,7 @@ import numpy as np
 
 from starpullm.errors import FormatError, InvalidArgumentError, MissingDependencyError, StarpullmError
 from starpullm.machine import processor, simd_level
+from starpullm.predict.prediction import recorded_waits
 from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import default_exit_status, guarded
 from starpullm.runtime import Partition, Runtime
@@ -77,17 +78,7 @@ def open_trainer(workload: Workload, checkpoint: Path, comm: Comm | None, *, tra
             workload.partition, workload.scheduler, comm, matmul=workload.matmul, blas_library=workload.blas_library
         ) as runtime,
         guard(),
-        Trainer(
-            runtime,
-            checkpoint,
-            batch_size=workload.batch_size // workload.ranks,
-            seq_len=workload.seq_len,
-            sub_batches=workload.sub_batches,
-            activation_sets=workload.activation_sets,
-            reduction=workload.reduction,
-            weight_gradient_tiles=workload.weight_gradient_tiles,
-            trace=trace,
-        ) as trainer,
+        Trainer(runtime, checkpoint, **workload.of_each_rank, trace=trace) as trainer,
         guard(),
     ):
         yield trainer
@@ -106,16 +97,18 @@ def _throughput(workload: Workload, checkpoint: Path, comm: Comm | None) -> dict
     The limit is measured before StarPU starts and after it has ended, because its workers poll.
     """
     before = measure_peaks(workload.cores, comm, _PEAK_REPETITIONS)
-    timed, properties = _run(workload, checkpoint, comm, trace=False)
+    timed, trainer = run_measured(workload, checkpoint, comm, trace=False)
     peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    traced, _ = _run(workload, checkpoint, comm, trace=True)
+    traced, _ = run_measured(workload, checkpoint, comm, trace=True)
     after = measure_peaks(workload.cores, comm, _PEAK_REPETITIONS)
     strict, fused = (first + second for first, second in zip(before, after, strict=True))
     limit = statistics.median(strict)
     step_seconds = timed.seconds / workload.iterations
-    gflops = properties["matmul_flops"] / step_seconds / 1e9
+    flops = matmul_flops(trainer.config, workload.batch_size, workload.seq_len)
+    gflops = flops / step_seconds / 1e9
     return {
-        **properties,
+        "matmul": trainer.runtime.matmul,
+        "matmul_flops": flops,
         "processor": processor(),
         "simd_level": simd_level(),
         "tokens_per_ms": workload.tokens / step_seconds / 1e3,
@@ -131,8 +124,8 @@ def _throughput(workload: Workload, checkpoint: Path, comm: Comm | None) -> dict
     }
 
 
-def _run(workload: Workload, checkpoint: Path, comm: Comm | None, *, trace: bool) -> tuple[Run, dict[str, Any]]:
-    """Return the steps that all ranks have run, and properties of their matmuls."""
+def run_measured(workload: Workload, checkpoint: Path, comm: Comm | None, *, trace: bool) -> tuple[Run, Trainer]:
+    """Return a workload's steps after its warm-up, as all ranks have run them, and the trainer, which is closed."""
     with open_trainer(workload, checkpoint, comm, trace=trace) as trainer:
         batches = make_batches(workload, trainer, workload.warm_up + workload.iterations)
         report_phase("warming up")
@@ -140,9 +133,7 @@ def _run(workload: Workload, checkpoint: Path, comm: Comm | None, *, trace: bool
             trainer.submit(*batch)
         trainer.wait()
         report_phase("running the iterations")
-        run = run_steps(trainer, batches[workload.warm_up :], trace=trace)
-        flops = matmul_flops(trainer.config, workload.batch_size, workload.seq_len)
-        return run, {"matmul": trainer.runtime.matmul, "matmul_flops": flops}
+        return run_steps(trainer, batches[workload.warm_up :], trace=trace), trainer
 
 
 def _times(workload: Workload, run: Run) -> dict[str, Any]:
@@ -158,6 +149,7 @@ def _times(workload: Workload, run: Run) -> dict[str, Any]:
         "seconds_by_operation": {
             operation: seconds / workload.iterations for operation, seconds in run.trace.seconds_by_operation().items()
         },
+        "waits": recorded_waits(run.trace) if workers > 1 and workload.ranks == 1 else {},
         "tasks_per_step": int(is_kernel(run.trace).sum()) / workload.iterations,
     }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +83,12 @@ class Workload:
         """The cores of one rank."""
         partition = Partition.parse(self.partition)
         return partition.workers * partition.threads
+
+    @property
+    def of_each_rank(self) -> dict[str, Any]:
+        """What a rank's trainer is created with, and a plan made with."""
+        names = ("seq_len", "sub_batches", "activation_sets", "reduction", "weight_gradient_tiles")
+        return {"batch_size": self.batch_size // self.ranks, **{name: getattr(self, name) for name in names}}
 
     @property
     def tokens(self) -> int:

@@ -16,7 +16,6 @@ from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.tokens import write_tokens
 from starpullm.runtime import Runtime
 from starpullm.trainer import Trainer
-from starpullm.training.generate import generate
 from starpullm.training.loop import StepReport, train
 
 CONFIG = MODELS["demo"]
@@ -87,14 +86,3 @@ def _reloads(trainer: Trainer, path: Path) -> bool:
     return all(
         stored[name].tobytes() == trainer.tensor("params", name).tobytes() for name in trainer.tensor_names("params")
     )
-
-
-def sample_text(checkpoint: Path, prompt: str, num_tokens: int) -> str:
-    """Return a prompt with its continuation by the model of a checkpoint."""
-    encoding = byte_encoding()
-    with (
-        Runtime("1x1") as runtime,
-        Trainer(runtime, checkpoint, batch_size=1, seq_len=CONFIG.max_seq_len) as trainer,
-    ):
-        ids = generate(trainer, encoding.encode(prompt).tolist(), encoding.end_of_text, num_tokens, seed=1337)
-        return prompt + encoding.decode(ids)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from starpullm.data.sampling import XorShift, sample
 from starpullm.data.text import TextEncoding, byte_encoding, gpt2_encoding
 from starpullm.errors import InvalidArgumentError
+from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.header import StrPath
 from starpullm.files.model import ModelConfig
+from starpullm.runtime import DEFAULT_SCHEDULER, Runtime
 from starpullm.trainer import Trainer
 
 
@@ -46,3 +48,41 @@ def generate(trainer: Trainer, prompt: list[int], end_of_text: int, num_tokens: 
         if position + 1 < trainer.seq_len:
             sequence[0, position + 1] = token
         yield token
+
+
+def continue_text(
+    checkpoint: StrPath,
+    prompt: str,
+    num_tokens: int,
+    seed: int,
+    *,
+    tokenizer: StrPath | None = None,
+    partition: str = "1x1",
+    scheduler: str = DEFAULT_SCHEDULER,
+    progress: Callable[[], None] = lambda: None,
+) -> str:
+    """Return a prompt with its continuation by the model of a checkpoint; ``progress`` is called after each token.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If the model has another vocabulary than the text, or a shorter sequence than all tokens together.
+    """
+    config = checkpoint_config(checkpoint)
+    encoding = encoding_for(config, tokenizer)
+    prompt_ids = encoding.encode(prompt).tolist()
+    seq_len = len(prompt_ids) + num_tokens
+    if seq_len > config.max_seq_len:
+        raise InvalidArgumentError(
+            f"found {len(prompt_ids)} tokens of prompt and {num_tokens} to sample, expected at most "
+            f"{config.max_seq_len} together, the model's longest sequence"
+        )
+    ids: list[int] = []
+    with (
+        Runtime(partition, scheduler) as runtime,
+        Trainer(runtime, checkpoint, batch_size=1, seq_len=seq_len) as trainer,
+    ):
+        for token in generate(trainer, prompt_ids, encoding.end_of_text, num_tokens, seed):
+            ids.append(token)
+            progress()
+    return prompt + encoding.decode(ids)

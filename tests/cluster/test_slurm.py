@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from starpullm.report import read_document
+from starpullm.report.document import read_document
 from starpullm.report.verdict import Verdict, verdict_of
 
 from ..pytest_children import UNUSED
@@ -164,8 +164,8 @@ def test_passing(cluster: Cluster, tmp_path: Path) -> None:
     assert text.startswith("passed (2 jobs)\n")
     assert {job["restarts"] for job in summary["jobs"]} == {0}
     verdict, runs = run.report()
-    assert verdict.word == "Passed"
-    assert verdict.counts["passed"] == suite["parts"][0]["tests"]["passed"] + ranks["parts"][0]["tests"]["passed"]
+    passed = suite["parts"][0]["tests"]["passed"] + ranks["parts"][0]["tests"]["passed"]
+    assert verdict[1:] == ("Passed", f"All {passed:,} tests passed.")
     assert runs == dict.fromkeys(("one-node/suite", "ranks/ranks-2"), ("passed", "exit status 0"))
     page = (run.results / "report" / "index.html").read_text("utf-8")
     assert '<th scope="row">1x1</th><td>2</td>' in page  # the parity matrix has the runs over ranks too

@@ -9,14 +9,14 @@ import statistics
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from starpullm.checks.result import Outcome
+from starpullm.checks.result import Outcome, Result
 from starpullm.errors import InvalidArgumentError, MissingDependencyError
 from starpullm.speed.cost import GraphCost, check_cost
 from starpullm.speed.gate import (
@@ -24,9 +24,7 @@ from starpullm.speed.gate import (
     ERROR_RATE,
     MIN_ROUNDS,
     MIN_STORED,
-    BuildsResult,
     Speed,
-    StoredResult,
     compare_builds,
     compare_with_stored,
 )
@@ -72,13 +70,13 @@ def measured(
     return series
 
 
-def compare(series: tuple[Series, Series, Series], tasks: Mapping[str, int] = TASKS) -> BuildsResult:
+def compare(series: tuple[Series, Series, Series], tasks: Mapping[str, int] = TASKS) -> Result:
     seconds = statistics.median(turn[STEP] for turn in series[0])
     return compare_builds("here", *series, tasks=tasks, speed=Speed(0.512 / seconds, 250.0, 4e-3 / seconds))
 
 
-def named(result: BuildsResult, verdict: Verdict) -> set[str]:
-    return {change.name for change in result.changes if change.verdict is verdict}
+def named(result: Result, verdict: Verdict) -> set[str]:
+    return {change.name for change in result.facts["changes"] if change.verdict is verdict}
 
 
 # ---- Two builds ----
@@ -86,21 +84,21 @@ def named(result: BuildsResult, verdict: Verdict) -> set[str]:
 
 def test_the_same_build_is_never_called_slower_whatever_the_drift() -> None:
     """The rule's error rate is for a build at the edge of the budget; for the same build it is far lower."""
-    verdicts = Counter(compare(measured(seed)).verdict for seed in range(30))
+    verdicts = Counter(compare(measured(seed)).facts["verdict"] for seed in range(30))
     assert verdicts[SLOWER] == 0
     assert verdicts[UNCHANGED] + verdicts[FASTER] >= 28
 
 
 def test_disturbances_do_not_make_a_build_look_faster_than_itself() -> None:
     """They only slow down; the estimate has to treat the new build's turns and the baseline's alike."""
-    changes = [compare(measured(seed, bursts=0.4)).changes[0].change for seed in range(30)]
+    changes = [compare(measured(seed, bursts=0.4)).facts["changes"][0].change for seed in range(30)]
     assert abs(statistics.fmean(changes)) < 3 * statistics.stdev(changes) / math.sqrt(len(changes))
 
 
 def test_a_slower_operation_is_seen_and_named() -> None:
     """5 %, of an operation that is a sixth of the kernels' time and a ninth of the step's."""
     results = [compare(measured(seed, {"gelu_backward": 0.05})) for seed in range(20)]
-    seen = [result for result in results if result.verdict is SLOWER]
+    seen = [result for result in results if result.facts["verdict"] is SLOWER]
     assert len(seen) >= 18
     for result in seen:
         assert named(result, SLOWER) == {"gelu_backward"}
@@ -111,7 +109,7 @@ def test_a_slower_operation_is_seen_and_named() -> None:
 def test_at_the_edge_of_the_budget_the_error_rate_holds() -> None:
     """Every quantity is slower by just the budget; each run may err in any of four."""
     changes = dict.fromkeys(OPERATIONS, BUDGET)
-    wrong = sum(compare(measured(seed, changes, bursts=0.05)).verdict is SLOWER for seed in range(60))
+    wrong = sum(compare(measured(seed, changes, bursts=0.05)).facts["verdict"] is SLOWER for seed in range(60))
     assert wrong <= _largest_count(60, ERROR_RATE, 0.01)
 
 
@@ -125,21 +123,21 @@ def test_few_rounds_and_heavy_tailed_noise_keep_the_error_rate() -> None:
             for turns in series:
                 turn = {name: of * math.exp(0.1 * random.standard_t(2)) for name, of in OPERATIONS.items()}
                 turns.append({**turn, STEP: 1e-2 * math.exp(0.1 * random.standard_t(2))})
-        wrong += compare(series).verdict is SLOWER
+        wrong += compare(series).facts["verdict"] is SLOWER
     assert wrong <= _largest_count(60, ERROR_RATE, 0.01)
 
 
 def test_a_slower_step_is_seen_although_no_kernel_is() -> None:
     result = compare(measured(1, {STEP: 0.06}))
-    assert result.verdict is SLOWER
+    assert result.facts["verdict"] is SLOWER
     assert named(result, SLOWER) == {STEP}
 
 
 def test_a_faster_build() -> None:
     result = compare(measured(1, dict.fromkeys(OPERATIONS, -0.1)))
-    assert result.verdict is FASTER
+    assert result.facts["verdict"] is FASTER
     assert result.outcome is Outcome.PASSED
-    assert result.tokens_per_ms > result.baseline_tokens_per_ms
+    assert result.facts["tokens_per_ms"] > result.facts["baseline_tokens_per_ms"]
     assert result.sentence.endswith("%; nothing is slower")  # and not "slower by -1.2% or more"
     assert re.search(r"; nothing is slower by \d\.\d% or more$", compare(measured(5)).sentence)
 
@@ -147,18 +145,20 @@ def test_a_faster_build() -> None:
 def test_what_cannot_be_seen_is_inconclusive_not_slower() -> None:
     """Turns differ by 60 % at random: neither a slowdown of 5 % nor its absence can be shown."""
     for slowdown in (0.0, 0.05):
-        verdicts = {compare(measured(seed, {"gelu_backward": slowdown}, noise=0.6)).verdict for seed in range(10)}
+        verdicts = {
+            compare(measured(seed, {"gelu_backward": slowdown}, noise=0.6)).facts["verdict"] for seed in range(10)
+        }
         assert verdicts == {INCONCLUSIVE}
     result = compare(measured(0, noise=0.6))
     assert result.outcome is Outcome.INCONCLUSIVE
-    assert result.visible is not None
-    assert result.visible > RESOLUTION
+    assert result.facts["visible"] is not None
+    assert result.facts["visible"] > RESOLUTION
     assert result.sentence.startswith("a slowdown of 5.0% can't be excluded: step")
 
 
 def test_a_slower_operation_outweighs_a_faster_step() -> None:
     result = compare(measured(1, {"matmul_forward": -0.3, "gelu_backward": 0.05}))
-    assert result.verdict is SLOWER
+    assert result.facts["verdict"] is SLOWER
     assert named(result, FASTER) >= {STEP, "matmul_forward"}
 
 
@@ -169,7 +169,7 @@ def test_a_control_that_differs_widens_every_interval() -> None:
         turn["gelu_backward"] *= 1.08
     result = compare((new, baseline, control))
     assert "gelu_backward" not in named(result, SLOWER)
-    [change] = [change for change in result.changes if change.name == "gelu_backward"]
+    [change] = [change for change in result.facts["changes"] if change.name == "gelu_backward"]
     assert change.control_low > 0.06
     assert change.visible > 0.1
     assert change.high - change.low > 2 * change.control_low
@@ -177,8 +177,8 @@ def test_a_control_that_differs_widens_every_interval() -> None:
 
 def test_small_operations_are_shown_and_not_judged() -> None:
     result = compare(measured(1, {"mean_loss": 3.0}))
-    assert result.verdict is UNCHANGED
-    [change] = [change for change in result.changes if change.name == "mean_loss"]
+    assert result.facts["verdict"] is UNCHANGED
+    [change] = [change for change in result.facts["changes"] if change.name == "mean_loss"]
     assert change.verdict is None
     assert change.low > 1
 
@@ -188,13 +188,16 @@ def test_operations_of_tasks_too_short_for_the_clock_are_not_judged() -> None:
     series = measured(1, {"gelu_backward": 0.1})
     result = compare(series, {**TASKS, "gelu_backward": 1200})  # 0.8 us each
     assert "gelu_backward" not in named(result, SLOWER)
-    assert {change.name for change in result.changes if change.verdict is None} == {"gelu_backward", "mean_loss"}
+    assert {change.name for change in result.facts["changes"] if change.verdict is None} == {
+        "gelu_backward",
+        "mean_loss",
+    }
     result = compare(series, {**TASKS, "gelu_backward": 800})
     assert named(result, SLOWER) >= {"gelu_backward"}
     result = compare(series, dict.fromkeys(TASKS, 10**5))
-    assert result.visible is None
+    assert result.facts["visible"] is None
     assert result.lines()[-1].endswith(" of the step would have been seen, no operation is large enough to be judged")
-    assert [change.name for change in result.changes if change.verdict] == [STEP]
+    assert [change.name for change in result.facts["changes"] if change.verdict] == [STEP]
 
 
 def test_an_operation_of_one_build_only_is_left_to_the_step() -> None:
@@ -202,7 +205,7 @@ def test_an_operation_of_one_build_only_is_left_to_the_step() -> None:
     for turn in new:
         turn["gelu_fused"] = turn.pop("gelu_backward")
     result = compare((new, baseline, control))
-    assert {change.name for change in result.changes} == {STEP, *OPERATIONS} - {"gelu_backward"}
+    assert {change.name for change in result.facts["changes"]} == {STEP, *OPERATIONS} - {"gelu_backward"}
 
 
 def test_the_same_measurements_have_the_same_result() -> None:
@@ -231,15 +234,15 @@ def test_lines_and_json_of_two_builds() -> None:
     assert step.startswith("  step: +")
     assert last.startswith("  64 rounds; a slowdown of ")
     assert last.endswith("% of any judged operation")
-    values = json.loads(json.dumps(result.as_json(), allow_nan=False))["facts"]
-    assert values["verdict"] == "slower"
-    assert [change["name"] for change in values["changes"]][:2] == [STEP, "matmul_forward"]
+    values = json.loads(json.dumps(result.as_json(), allow_nan=False))
+    assert values["facts"]["verdict"] == "slower"
+    assert [change["name"] for change in values["facts"]["changes"]][:2] == [STEP, "matmul_forward"]
 
 
 # ---- Stored runs ----
 
 
-def compare_stored(fraction: float, stored: list[float]) -> StoredResult:
+def compare_stored(fraction: float, stored: list[float]) -> Result:
     return compare_with_stored("here", Speed(40.0, 250.0, fraction), stored)
 
 
@@ -257,7 +260,7 @@ def compare_stored(fraction: float, stored: list[float]) -> StoredResult:
 )
 def test_stored_runs(fraction: float, stored: list[float], verdict: Verdict) -> None:
     result = compare_stored(fraction, stored)
-    assert result.verdict is verdict
+    assert result.facts["verdict"] is verdict
     assert (result.measured is None) == (verdict is NO_BASELINE)
     assert json.loads(json.dumps(result.as_json(), allow_nan=False))["facts"]["verdict"] == verdict.value
 
@@ -268,7 +271,7 @@ def test_runs_of_the_same_kind_are_rarely_called_slower() -> None:
     wrong = 0
     for _ in range(1000):
         *stored, now = np.exp(random.normal(math.log(0.3), 0.05, 6)).tolist()
-        wrong += compare_stored(now, stored).verdict is SLOWER
+        wrong += compare_stored(now, stored).facts["verdict"] is SLOWER
     assert wrong <= _largest_count(1000, ERROR_RATE, 0.01)
 
 
@@ -319,7 +322,11 @@ def test_modules_can_be_imported_without_scipy() -> None:
 
 def test_decisions_without_scipy_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy", None)
-    for decide in (lambda: compare(measured(1)), lambda: compare_stored(0.3, [0.3, 0.31, 0.29])):
+    decisions: list[Callable[[], Result]] = [
+        lambda: compare(measured(1)),
+        lambda: compare_stored(0.3, [0.3, 0.31, 0.29]),
+    ]
+    for decide in decisions:
         with pytest.raises(
             MissingDependencyError, match=r"scipy: can't be imported .*: pip install 'starpullm\[bench\]'"
         ):
@@ -343,11 +350,11 @@ def test_costs_are_compared_exactly() -> None:
         "  tasks: 170, baseline 169 (+1)",
         "  bytes between tasks: 999996, baseline 1000000 (-4)",
     ]
-    assert result.accepted == COST  # later runs are compared with it too
+    assert result.facts["accepted"] == COST  # later runs are compared with it too
     less = check_cost(COST, more)
     assert less.outcome is Outcome.FAILED  # its bytes have grown
     shrunk = check_cost(COST, GraphCost(**{**vars(COST), "tasks": 200}))
-    assert (shrunk.outcome, shrunk.accepted) == (Outcome.PASSED, COST)
+    assert (shrunk.outcome, shrunk.facts["accepted"]) == (Outcome.PASSED, COST)
 
 
 def _largest_count(trials: int, rate: float, tail: float) -> int:

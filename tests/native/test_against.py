@@ -133,9 +133,9 @@ def test_sigterm_leaves_nothing_behind(tmp_path: Path, args: tuple[object, ...])
     command = cli_command("bench", "--model", "tiny", "--iterations", 100000, *args)
     with started(command, timeout=TIMEOUT, environment={**TWO_CORES, "TMPDIR": str(tmp_path)}) as process:
         deadline = time.monotonic() + TIMEOUT / 2
-        while not list(tmp_path.glob("starpullm-bench-*/model.bin")) and time.monotonic() < deadline:
+        while not list(tmp_path.glob("starpullm-model-*/model.bin")) and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert list(tmp_path.glob("starpullm-bench-*/model.bin")), "no model was generated"
+        assert list(tmp_path.glob("starpullm-model-*/model.bin")), "no model was generated"
         while not children_of(process.pid) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert children_of(process.pid), "no child was started"

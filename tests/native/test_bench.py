@@ -14,7 +14,7 @@ import pytest
 
 from starpullm.golden.records import shipped_record
 from starpullm.machine import peak_gflops
-from starpullm.report import read_document
+from starpullm.report.document import read_document
 from starpullm.speed.limit import matmul_flops
 
 from .children import TWO_CORES, run_cli, run_function

@@ -16,7 +16,8 @@ import pytest
 
 from starpullm.commands.reporting import command_report
 from starpullm.golden.records import shipped_record, tensor_digest
-from starpullm.report import PageError, read_document
+from starpullm.report.document import read_document
+from starpullm.report.folder import PageError
 
 from .children import (
     TWO_CORES,

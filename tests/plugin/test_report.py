@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from starpullm.report import read_document
+from starpullm.report.document import read_document
 from starpullm.report.verdict import verdict_of
 
 from .conftest import Run
@@ -169,7 +169,7 @@ def test_report_of_an_own_check(run: Run, pytester: pytest.Pytester) -> None:
 
 def test_a_page_that_cannot_be_made_costs_no_result(run: Run, pytester: pytest.Pytester) -> None:
     """The run goes on to its end, and its data are written."""
-    pytester.makeconftest("import sys\n\nsys.modules['starpullm.report.charts'] = None\n")
+    pytester.makeconftest("import sys\n\nsys.modules['starpullm.report.workers'] = None\n")
     pytester.makepyfile(
         "def test_it(starpullm_validation):\n    pass\n\n\ndef test_more(starpullm_validation):\n    pass\n"
     )

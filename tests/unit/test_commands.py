@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import click
@@ -294,12 +294,19 @@ def test_bench_holds_the_machine_lock(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("lock")
 def test_bench_tells_the_noise_and_prints_no_ratio_within_it(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = {"1x1": (100.0, 104.0), "1x2": (50.0, 100.0), "1x4": (100.0, 101.0)}
-    monkeypatch.setattr(bench, "bench", lambda workload, *_: throughput(workload, limits[workload.partition]))
+    waits = {"1x4": {"grads/wte": 0.41}, "1x1": {"busy workers": 0.9, "grads/wte": 0.1}}
+
+    def measure(of: Workload, *_: object) -> Throughput:
+        return replace(throughput(of, limits[of.partition]), waits=waits.get(of.partition, {}))
+
+    monkeypatch.setattr(bench, "bench", measure)
     _, _, quiet, noisy, _, *details, last = run_bench().stdout.splitlines()
     assert (quiet.split()[9], noisy.split()[9]) == ("50.0%", "noise")
     assert details[1].endswith(
         "the fraction of the limit is within noise: 50.0% to 100.0%, because the limit was measured as 50 to 100"
     )
+    assert details[2].endswith("; a step waits for the running sum of wte for 41% of its time")
+    assert not re.search("running sum", "".join(details[:2]))
     assert re.fullmatch(
         r"noise: load \d+\.\d\d on \d+ processors before, \d+\.\d% of their time stolen by other machines, "
         r"the limit measured within 100\.0%",

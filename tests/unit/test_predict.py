@@ -16,7 +16,7 @@ from starpullm.errors import InvalidArgumentError
 from starpullm.files.model import ModelConfig
 from starpullm.predict.costs import Measured, Speed
 from starpullm.predict.graph import MESSAGE, Work, work_of
-from starpullm.predict.prediction import waits_of
+from starpullm.predict.prediction import recorded_waits, waits_of
 from starpullm.predict.schedule import FREE, SCHEDULERS, Network, Schedule, run
 from starpullm.speed.workload import Workload
 from starpullm.trace import HandleInfo, Trace
@@ -138,6 +138,17 @@ def test_what_a_step_waits_for() -> None:
     assert schedule.makespan == 70
     waits = waits_of(trace, work, schedule)
     assert waits == {"busy workers": 40 / 70, "grads/wte": 15 / 70, "messages": 15 / 70}
+
+
+def test_what_a_recorded_step_has_waited_for() -> None:
+    """The same, of the times of the schedule: a sum holds two workers, whose second one also does something else."""
+    tasks = [Task(10, [("grads/wte", RW)]), Task(4, [("y", W)]), Task(10, [("grads/wte", RW)]), Task(25, [("y", R)])]
+    trace, work, schedule = scheduled([*tasks, Task(3, [("grads/wte", R)])], workers=2)
+    for column, values in (("start_ns", schedule.start), ("end_ns", schedule.end), ("worker", schedule.worker)):
+        trace.tasks[column] = values + (7 if column != "worker" else 0)
+    assert recorded_waits(trace) == waits_of(trace, work, schedule) == {"y": 25 / 29, "busy workers": 4 / 29}
+    trace.tasks["end_ns"][-1] += 10
+    assert recorded_waits(trace) == {"grads/wte": 23 / 33, "busy workers": 10 / 33}
 
 
 TASKS = st.lists(

@@ -35,6 +35,7 @@ def throughput(workload: Workload, limits: tuple[float, float] = (100.0, 101.0))
         waiting_fraction=0.25,
         idle_fractions=[0.5],
         seconds_by_operation={"matmul_forward": 0.01, "adamw_update": 0.005},
+        waits={},
         tasks_per_step=93.0,
         peak_rss_bytes=60_000_000,
     )
