@@ -40,6 +40,7 @@ class Validation(Options):
         self._environment_shown = False
         self._checked = False
         self.left_out: dict[str, str] = {}
+        """What no test was collected for, and why."""
         self._timer: tuple[pytest.Item, Any] | None = None
         """The test whose time pytest-timeout measures, and its settings."""
         self._waited = 0.0
@@ -74,10 +75,6 @@ class Validation(Options):
                 vars(report)["starpullm_refusal"] = text
                 self._config.hook.pytest_collectreport(report=report)
             raise
-
-    def leave_out(self, what: str, reason: str) -> None:
-        """Tell in the results what no test was collected for, and why."""
-        self.left_out[what] = reason
 
     @property
     def pool(self) -> Pool:
