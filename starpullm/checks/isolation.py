@@ -17,14 +17,14 @@ from starpullm.checks.result import Result, worst_of
 from starpullm.machine import inspect_machine
 from starpullm.processes import pool
 from starpullm.processes.children import Child, find_function
-from starpullm.processes.pool import DEFAULT_TIME_LIMIT, MAX_TIME_LIMIT, Costs, RuntimeConfiguration
+from starpullm.processes.pool import DEFAULT_TIME_LIMIT, MAX_TIME_LIMIT, RuntimeConfiguration
 from starpullm.processes.progress import report_phase
 from starpullm.runtime import Runtime
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
 
-__all__ = ["DEFAULT_TIME_LIMIT", "MAX_TIME_LIMIT", "Costs", "Pool", "RuntimeConfiguration"]
+__all__ = ["DEFAULT_TIME_LIMIT", "MAX_TIME_LIMIT", "Pool", "RuntimeConfiguration"]
 
 _Report: TypeAlias = dict[str, Any]
 """A `Result` as JSON values."""

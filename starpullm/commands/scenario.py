@@ -74,9 +74,9 @@ def _blocks(seed: int, ranks: int) -> Iterator[list[Story]]:
 def _tell(pool: Pool, stories: Sequence[Story], told: Path, ranks: int) -> Told:
     """Tell stories in a process of their own."""
     told.write_text("0")
-    reply = pool.call_alone(
+    reply = pool.call(
+        ranks,
         tell_stories,
-        ranks=ranks,
         time_limit=START_SECONDS + STORY_SECONDS * ranks**2 * len(stories),
         environment={SIMD_VARIABLE: stories[0].simd},
         stories=stories,

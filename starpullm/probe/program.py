@@ -18,7 +18,7 @@ from starpullm.errors import InvalidArgumentError
 from starpullm.probe.watch import ProcessWatch
 from starpullm.processes.endings import signal_name
 from starpullm.processes.job import JOB_VARIABLE, job_variable, launched, new_place
-from starpullm.processes.mpirun import mpi_parameters, outside_of_rank
+from starpullm.processes.mpirun import mpi_parameters, outside_of_jobs
 from starpullm.processes.stacks import native_stacks
 
 _KEPT = 1 << 16
@@ -110,7 +110,7 @@ def run_program(
     with ExitStack() as stack:
         place = stack.enter_context(new_place(places))
         variables = {
-            **outside_of_rank(os.environ),
+            **outside_of_jobs(os.environ, on_this_machine=False),
             **environment,
             **mpi_parameters(place.directory, place.memory),
             _KILL_SOON[0]: _KILL_SOON[1],

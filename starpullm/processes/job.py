@@ -18,7 +18,6 @@ import uuid
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +26,7 @@ import psutil
 from starpullm.errors import RuntimeFailureError
 from starpullm.processes import guard, keeper
 from starpullm.processes.endings import Completed, Crashed, ExitedWith, Job, JobEnding, RankReport, Stopped, TimedOut
-from starpullm.processes.mpirun import mpi_parameters, mpirun_here, outer_job_variables
+from starpullm.processes.mpirun import mpi_parameters, mpirun_here, outside_of_jobs
 from starpullm.processes.progress import DIRECTORY_VARIABLE, read_failures, read_phases
 from starpullm.processes.stacks import native_stacks
 
@@ -175,15 +174,9 @@ def job_variable(base: Mapping[str, str], name: str) -> str:
 
 def job_environment(job: Job, base: Mapping[str, str], name: str, directory: Path, memory: Path) -> dict[str, str]:
     """Return the environment of a job's processes; the last three are those of its `Place`."""
-    dropped = outer_job_variables(base)
-    environment = {
-        variable: value
-        for variable, value in base.items()
-        if not any(fnmatchcase(variable, pattern) for pattern in dropped)
-    }
     return {
         "PYTHONFAULTHANDLER": "1",  # Python's stack of every thread at a crash
-        **environment,
+        **outside_of_jobs(base, on_this_machine=True),
         **job.environment,
         JOB_VARIABLE: job_variable(base, name),
         DIRECTORY_VARIABLE: str(directory / "ranks"),

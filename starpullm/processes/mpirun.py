@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -52,20 +53,19 @@ def mpirun_command(mpirun: str, ranks: int, exported: Sequence[str], *, open_mpi
     return command
 
 
-def outer_job_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return patterns of the variables that a job of ranks on this machine must not see.
+def host_name() -> str:
+    """Return the name by which Slurm knows this machine, or else its own."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
-    They are those of a scheduler's allocation, and of the MPI job in which this process is a rank, if it is one.
+
+def outside_of_jobs(environment: Mapping[str, str], *, on_this_machine: bool) -> dict[str, str]:
+    """Return an environment without the variables of the MPI job in which this process is a rank, if it is one.
+
+    Those of a scheduler's allocation are left out too if the ranks that are started there are on this machine.
     """
-    is_rank = any(rank in environment for rank, _ in RANK_AND_SIZE)
-    return (*_ALLOCATION, *_OUTER_JOB) if is_rank else _ALLOCATION
-
-
-def outside_of_rank(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without the variables of the MPI job in which this process is a rank, if it is one."""
-    if not any(rank in environment for rank, _ in RANK_AND_SIZE):
-        return dict(environment)
-    dropped = [*_OUTER_JOB, *(name for names in RANK_AND_SIZE for name in names)]
+    dropped = list(_ALLOCATION) if on_this_machine else []
+    if any(rank in environment for rank, _ in RANK_AND_SIZE):
+        dropped += [*_OUTER_JOB, *(name for names in RANK_AND_SIZE for name in names)]
     return {
         name: value for name, value in environment.items() if not any(fnmatchcase(name, pattern) for pattern in dropped)
     }

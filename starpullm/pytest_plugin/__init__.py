@@ -28,7 +28,7 @@ SHORT_OPTIONS = {"--benchmark": "--starpullm-benchmark", "--with-mpi": "--starpu
 
 __all__ = ["FIXTURES", "Checker", "Gate", "Validation", "validation_of"]
 
-pytest_plugins = [f"starpullm.pytest_plugin.{name}" for name in ("options", "fixtures", "program", "throughput")]
+pytest_plugins = [f"starpullm.pytest_plugin.{name}" for name in ("options", "fixtures", "throughput")]
 
 
 @pytest.hookimpl(wrapper=True)

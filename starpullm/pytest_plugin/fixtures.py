@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from starpullm.errors import StateError
-from starpullm.pytest_plugin.items import ENTRY, Entry, family_of
+from starpullm.pytest_plugin.items import entry_of
 from starpullm.pytest_plugin.options import UnknownMachineError
 from starpullm.pytest_plugin.ranks import runs_on_every_rank
 from starpullm.pytest_plugin.run import Validation, validation_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from starpullm.checks.references import Reference
     from starpullm.checks.result import Result
     from starpullm.golden.records import GoldenRecord
-    from starpullm.processes.children import Reply
+    from starpullm.probe import ProbeResult
     from starpullm.trace import Trace
 
 MAX_LINES = 25
@@ -137,6 +137,33 @@ def starpullm_trace(starpullm_validation: Validation, starpullm_trainer: Trainer
     return trace_steps(starpullm_trainer, starpullm_validation.seed)
 
 
+@pytest.fixture(scope="session")
+def starpullm_program() -> Callable[..., Program]:
+    """Give a function from a StarPU program and its arguments to a `Program`, which can be probed."""
+    return Program
+
+
+class Program:
+    """A StarPU program with its arguments: ``starpullm_program("./heat", "-n", "8").probe(runs=5)``."""
+
+    def __init__(self, *command: str) -> None:
+        self.command = tuple(map(str, command))
+
+    def probe(self, *, same: bool = True, **options: Any) -> ProbeResult:
+        """Probe the program, and fail the test unless its results are the same in all schedules.
+
+        The options are those of `starpullm.probe.probe_program`. With ``same=False`` the result is returned whatever
+        it is. A program that can't be judged raises an `InvalidArgumentError`.
+        """
+        from starpullm.checks.result import Outcome
+        from starpullm.probe import probe_program
+
+        result = probe_program(self.command, **options)
+        if same and result.outcome is not Outcome.PASSED:
+            pytest.fail("\n".join(result.describe()), pytrace=False)
+        return result
+
+
 class Checker:
     """Runs the checks of one test; their outcomes decide the test's."""
 
@@ -149,8 +176,7 @@ class Checker:
                 pytrace=False,
             )
         self._validation = validation
-        self._entry = node.stash.setdefault(ENTRY, Entry())
-        self._is_parity = family_of(node) == "parity" and not validation.skip_unknown_libm
+        self._entry = entry_of(node)
         self._entry.configuration = str(configuration) if configuration else "all"
 
     def __call__(self, function: Callable[..., Result | None] | str, **arguments: Any) -> None:
@@ -158,11 +184,16 @@ class Checker:
 
         A check of the package is known by its name; the arguments are then the fields of its `Case`.
         """
+        from starpullm.checks.own import run_own
+        from starpullm.processes.children import location_of
+
         assert self.configuration is not None
         if isinstance(function, str):
             result = self._run(self.configuration, *self._registered(function, arguments))
         else:
-            result = self._run_own(self.configuration, function, arguments)
+            counts = bool(arguments.pop("counts_allocations", False))
+            own = {"location": location_of(function), "arguments": arguments}
+            result = self._call(self.configuration, run_own, counts_allocations=counts, **own)
         if result is None:
             name = getattr(function, "__name__", function)
             self.give_up(f"{name} returned nothing and asserted nothing, expected a result or an assertion")
@@ -171,27 +202,14 @@ class Checker:
     def check(self, item: Item) -> None:
         """Run an item of the suite; fail or skip the test unless the check passed."""
         from starpullm.checks.check import Where
-        from starpullm.checks.place import run_check
 
         if item.check.needs.where is Where.TOGETHER:
-            self.judge(replace(item.check.together(self._arrays(item)), where=str(item.case)))
-            return
-        if self.configuration is not None:
-            result = self._run(self.configuration, item.check, item.case)
+            result = replace(item.check.together(self._arrays(item)), where=str(item.case))
         else:
-            needs, pool = item.check.needs, self._validation.pool
-            result = self._answer(
-                lambda: pool.call_alone(
-                    run_check,
-                    ranks=item.ranks,
-                    time_limit=self._validation.time_limit,
-                    counts_allocations=needs.counts_allocations,
-                    environment=needs.environment,
-                    check=item.check.name,
-                    case=item.case._asdict(),
-                )
-            )
-        assert result is not None
+            where = item.ranks if item.placement is None else item.placement
+            found = self._run(where, item.check, item.case)
+            assert found is not None
+            result = found
         self.judge(result)
 
     def _arrays(self, item: Item) -> dict[str, Arrays]:
@@ -210,41 +228,6 @@ class Checker:
                 path.unlink()
         return arrays
 
-    def _run(self, placement: RuntimeConfiguration, check: Check, case: Case, path: str = "") -> Result | None:
-        """Run a registered check in the process of a placement."""
-        from starpullm.checks.place import run_check
-
-        return self._answer(
-            lambda: self._validation.pool.call(
-                placement,
-                run_check,
-                time_limit=self._validation.time_limit,
-                counts_allocations=check.needs.counts_allocations,
-                check=check.name,
-                case=case._asdict(),
-                path=path,
-            )
-        )
-
-    def _run_own(
-        self, placement: RuntimeConfiguration, function: Callable[..., Result | None], arguments: dict[str, Any]
-    ) -> Result | None:
-        """Call a user's function in the process of a placement."""
-        from starpullm.checks.own import run_own
-        from starpullm.processes.children import location_of
-
-        counts = bool(arguments.pop("counts_allocations", False))
-        return self._answer(
-            lambda: self._validation.pool.call(
-                placement,
-                run_own,
-                time_limit=self._validation.time_limit,
-                counts_allocations=counts,
-                location=location_of(function),
-                arguments=arguments,
-            )
-        )
-
     def _registered(self, name: str, arguments: Mapping[str, Any]) -> tuple[Check, Case]:
         from starpullm.checks.cases import Case
         from starpullm.checks.check import Where, all_checks
@@ -254,12 +237,21 @@ class Checker:
             self.give_up(f'starpullm_check: found "{name}", expected a function or one of {", ".join(known)}')
         return known[name], Case(**arguments)
 
-    def _answer(self, call: Callable[[], Reply]) -> Result | None:
+    def _run(self, where: RuntimeConfiguration | int, check: Check, case: Case, path: str = "") -> Result | None:
+        """Run a registered check in the process of a placement, or on so many ranks without a runtime."""
+        from starpullm.checks.place import run_check
+
+        needs = {"counts_allocations": check.needs.counts_allocations, "environment": check.needs.environment}
+        return self._call(where, run_check, **needs, check=check.name, case=case._asdict(), path=path)
+
+    def _call(
+        self, where: RuntimeConfiguration | int, function: Callable[..., Result | None], **arguments: Any
+    ) -> Result | None:
         """Return the value of an answer; fail the test if there is none."""
         from starpullm.processes.children import Answered
 
         try:
-            reply = call()
+            reply = self._validation.pool.call(where, function, time_limit=self._validation.time_limit, **arguments)
         except StateError as error:
             self.give_up(str(error))
         if not isinstance(reply, Answered):
@@ -280,7 +272,8 @@ class Checker:
                 texts += [*lines[:MAX_LINES], *([f"  … and {more} more lines"] if more > 0 else [])]
         if any(report.outcome is Outcome.FAILED for report in results):
             pytest.fail("\n".join(texts), pytrace=False)
-        if self._is_parity and any(report.outcome is Outcome.NOT_COMPARABLE for report in results):
+        is_parity = self._entry.family == "parity" and not self._validation.skip_unknown_libm
+        if is_parity and any(report.outcome is Outcome.NOT_COMPARABLE for report in results):
             expected = "expected the records' libm, --starpullm-llmc-library, or --starpullm-skip-unknown-libm"
             pytest.fail("\n".join([*texts, expected]), pytrace=False)
         if texts:

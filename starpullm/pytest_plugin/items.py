@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,18 +34,43 @@ _COMPARED_BY_TESTS = frozenset(f"starpullm_{name}" for name in "golden program r
 """Fixtures that give something to compare in the test itself."""
 
 
+PREFIX = "starpullm."
+"""Of the names of all properties of the plugin in JUnit XML."""
+
+
 @dataclass
 class Entry:
-    """The results of the checks of one attempt at a test."""
+    """What one attempt at a test has found; as plain values, it is an attribute of the test's reports."""
 
-    configuration: str = ""
+    family: str
+    configuration: str
     results: list[dict[str, Any]] = field(default_factory=list)
+    """Of its checks."""
     failure: str = ""
     reruns: int = 0
     """The attempts before this one; other plugins repeat tests."""
 
+    def properties(self) -> Iterator[tuple[str, object]]:
+        """Yield names and values, which pytest writes into JUnit XML: of the test, and of each of its checks."""
+        yield f"{PREFIX}family", self.family
+        yield f"{PREFIX}placement", self.configuration
+        if self.reruns:
+            yield f"{PREFIX}reruns", self.reruns
+        names: list[str] = []
+        for result in self.results:
+            name = str(result["check"]).replace(" ", "_")
+            names.append(name)
+            check = f"{PREFIX}{name}" + (f".{names.count(name)}" if names.count(name) > 1 else "")
+            yield f"{check}.verdict", result["outcome"]
+            numbers = {name: result[name] for name in ("compared", "measured", "limit")} | result["facts"]
+            for number, value in numbers.items():
+                if isinstance(value, int | float | str):
+                    yield f"{check}.{number}", value
+        if self.failure:
+            yield f"{PREFIX}verdict", "no result"
 
-ENTRY = pytest.StashKey[Entry]()
+
+_ENTRY = pytest.StashKey[Entry]()
 
 REFUSAL = pytest.StashKey[str]()
 """In the configuration: why the plugin's options can't be satisfied."""
@@ -79,10 +105,17 @@ def is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
 
-def begin_attempt(item: pytest.Item) -> None:
+def begin_attempt(item: pytest.Item) -> Entry:
     """Forget what an earlier attempt at a test has found."""
-    known = item.stash.get(ENTRY, None)
-    item.stash[ENTRY] = Entry(reruns=0 if known is None else known.reruns + 1)
+    known = item.stash.get(_ENTRY, None)
+    reruns = 0 if known is None else known.reruns + 1
+    entry = item.stash[_ENTRY] = Entry(family_of(item), _configuration_of(item), reruns=reruns)
+    return entry
+
+
+def entry_of(item: pytest.Item) -> Entry:
+    """Return what the present attempt at a test has found."""
+    return item.stash.get(_ENTRY, None) or begin_attempt(item)
 
 
 def family_of(item: pytest.Item) -> str:
@@ -90,7 +123,7 @@ def family_of(item: pytest.Item) -> str:
     return next((name for name in FAMILIES if item.get_closest_marker(f"starpullm_{name}")), "other")
 
 
-def configuration_of(item: pytest.Item) -> str:
+def _configuration_of(item: pytest.Item) -> str:
     """Return the runtime configuration that a test is parametrised with, or ``"-"``."""
     callspec = getattr(item, "callspec", None)
     place = callspec.params.get("starpullm_configuration", "-") if callspec else "-"

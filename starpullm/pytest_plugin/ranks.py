@@ -8,6 +8,7 @@ marked ``starpullm_over_ranks``, its checks run in a job of as many ranks.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import pickle
 import signal
@@ -20,9 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 import pytest
 
 from starpullm.errors import StarpullmError
-from starpullm.processes.hosts import host_name
 from starpullm.processes.keeper import rank_and_size_from_environment
-from starpullm.pytest_plugin.exchange import ElsewhereError, Exchange, MissingError, ranks_text
 from starpullm.pytest_plugin.items import REFUSAL
 from starpullm.pytest_plugin.quiet import print_nothing
 from starpullm.pytest_plugin.report import message_of
@@ -34,6 +33,7 @@ SUITE = "starpullm.suite"
 
 _NEXT = "between tests"
 _END = "end of the run"
+_PAUSE_SECONDS = 0.02
 _STACKS_SECONDS = 10.0  # for the native stacks of a rank
 _ABORT_SECONDS = 2.0  # for Python's
 _SEVERITY = ("passed", "skipped", "failed")
@@ -85,10 +85,15 @@ def runs_on_every_rank(item: pytest.Item) -> bool:
     return item.get_closest_marker("mpi") is not None and item.get_closest_marker("starpullm_over_ranks") is None
 
 
+class ElsewhereError(Exception):
+    """A rank is at another place of the run, because it was interrupted or a plugin has failed there."""
+
+
 class RankedRun:
     """One rank of a run of pytest over several ranks; registered as a plugin."""
 
     def __init__(self, config: pytest.Config, time_limit: float) -> None:
+        from starpullm.processes.mpirun import host_name
         from starpullm.processes.ranks import world
 
         if config.getoption("dist", "no") != "no":
@@ -99,17 +104,24 @@ class RankedRun:
             raise pytest.UsageError(f"--with-mpi: {error}") from error
         self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
         self._config = config
-        self._exchange = Exchange(self.comm.Dup())
+        self._comm = self.comm.Dup()
         self._limit = time_limit
         self._errors: dict[str, str] = {}
         """The modules that couldn't be collected here, and why."""
         self._pids: dict[int, int] = {}
         """The processes of the ranks on this machine, by rank."""
+        self._are_apart = False
         self._has_started = False
         self._tests_are_over = False
         if self.rank > 0:
             print_nothing(config)
-        self._begin_together()
+        seed = getattr(config.option, "randomly_seed", None)  # pytest-randomly has chosen it when it was configured
+        own = (seed, host_name(), os.getpid())
+        begun = self._share("start", own, _Phase("ended"))
+        self._hosts = [host for _, host, _ in begun.values()]
+        self._pids = {rank: pid for rank, (_, host, pid) in begun.items() if host == own[1]}
+        if seed is not None:
+            config.option.randomly_seed = begun[0][0]
 
     # Hooks of pytest
 
@@ -126,7 +138,7 @@ class RankedRun:
     def pytest_internalerror(self, excrepr: object) -> None:
         """Show an error inside pytest or a plugin, and end the job if the other ranks would wait for this one."""
         if self.rank > 0:
-            os.write(2, f"rank {self.rank} of {self.size}: INTERNALERROR> {excrepr}\n".encode(errors="replace"))
+            _write(f"rank {self.rank} of {self.size}: INTERNALERROR> {excrepr}")
         if not self._has_started:
             self._abort(pytest.ExitCode.INTERNAL_ERROR)
 
@@ -146,10 +158,7 @@ class RankedRun:
 
         tests = {item.nodeid: str(number) for number, item in enumerate(session.items, 1)}
         own = (tests, self._errors, self._config.stash.get(REFUSAL, ""))
-        try:
-            collected = self._agree("collection", own, self._limit)
-        except MissingError as error:
-            self._end_all("collection", _Phase(f"{len(tests)} tests", "", "", None), error.ranks)
+        collected = self._agree("collection", own, _Phase(f"{len(tests)} tests"))
         self._refuse_together({rank: text for rank, (_, _, text) in collected.items() if text})
         differences = option_differences([tests for tests, _, _ in collected.values()])[:MAX_DIFFERENCES]
         differences += _errors_of_some({rank: errors for rank, (_, errors, _) in collected.items()})
@@ -157,7 +166,8 @@ class RankedRun:
             if self.rank > 0:
                 raise pytest.UsageError
             raise pytest.UsageError(f"the ranks have collected different tests: {'; '.join(differences)}")
-        self._note_machines(any(item.get_closest_marker("starpullm_over_ranks") for item in session.items))
+        if any(item.get_closest_marker("starpullm_over_ranks") for item in session.items):
+            self._note_machines()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -189,9 +199,7 @@ class RankedRun:
             own = _Phase(report.outcome, message_of(report), _captured(report), _pickled(call))
             place = f"{report.when} of {item.nodeid}"
             try:
-                _merge(report, call, self._exchange(place, own, self._limit), self.rank)
-            except MissingError as error:
-                self._end_all(place, own, error.ranks)
+                _merge(report, call, self._share(place, own, own), self.rank)
             except ElsewhereError as error:  # not raised through the wrappers of other plugins, some of which object
                 item.session.shouldstop = str(error)
         return report
@@ -201,27 +209,57 @@ class RankedRun:
         """Wait for the other ranks; a rank at another place of the run learns that this one has ended."""
         if not self._tests_are_over:
             with suppress(ElsewhereError):  # the other ranks get the same error, and end too
-                self._exchange(_END, None)
+                self._share(_END, None)
         try:
             return (yield)
         finally:
             with suppress(ElsewhereError):
-                self._exchange("end of the session", None)
+                self._share("end of the session", None)
 
     # Implementation
 
-    def _begin_together(self) -> None:
-        """Tell the ranks' processes, and let pytest-randomly use the seed of rank 0, chosen when it is configured."""
-        name = "randomly_seed"
-        own = (getattr(self._config.option, name, None), host_name(), os.getpid())
+    def _share(self, place: str, value: Any, phase: _Phase | None = None) -> dict[int, Any]:
+        """Return the values of all ranks, in their order; after ranks have been at different places, only the own one.
+
+        This waits outside of MPI, so that signals work. With a phase, which has just ended here, the job is ended
+        unless the other ranks arrive within the time limit.
+
+        Raises
+        ------
+        ElsewhereError
+            If a rank has arrived at another place.
+        """
+        if self._are_apart:
+            return {self.rank: value}
+        others = [other for other in range(self.size) if other != self.rank]
+        requests = [self._comm.isend((place, value), other) for other in others]
+        deadline = math.inf if phase is None else time.monotonic() + self._limit
+        received: dict[int, tuple[str, Any]] = {self.rank: (place, value)}
+        while missing := [other for other in others if other not in received]:
+            for other in missing:
+                message = self._comm.improbe(other)
+                if message is not None:
+                    received[other] = message.recv()
+            if len(received) == self.size:
+                break
+            if phase is not None and time.monotonic() > deadline:
+                self._end_all(place, phase, missing)
+            time.sleep(_PAUSE_SECONDS)
+        for request in requests:
+            request.wait()
+        by_rank = dict(sorted(received.items()))
+        if len({where for where, _ in by_rank.values()}) > 1:
+            self._are_apart = True
+            texts = (f"rank {other}: {where}" for other, (where, _) in by_rank.items())
+            raise ElsewhereError(f"the ranks aren't at the same place of the run: {'; '.join(texts)}")
+        return {other: of for other, (_, of) in by_rank.items()}
+
+    def _agree(self, place: str, value: Any, phase: _Phase | None = None) -> Mapping[int, Any]:
+        """As `_share`; end this rank's run if a rank is elsewhere."""
         try:
-            begun = self._exchange("start", own, self._limit)
-        except MissingError as error:
-            self._end_all("start", _Phase("ended", "", "", None), error.ranks)
-        self._pids = {rank: pid for rank, (_, host, pid) in begun.items() if host == own[1]}
-        seed = begun[0][0]
-        if seed is not None:
-            setattr(self._config.option, name, seed)
+            return self._share(place, value, phase)
+        except ElsewhereError as error:
+            pytest.exit(str(error), pytest.ExitCode.INTERRUPTED)
 
     def _refuse_together(self, texts_of_ranks: Mapping[int, str]) -> None:
         """Raise a usage error on all ranks if one of them has found one."""
@@ -252,24 +290,22 @@ class RankedRun:
         nextitem = next((other for other in following if runs_on_every_rank(other) == runs_on_every_rank(item)), None)
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
 
-    def _note_machines(self, has_checks_over_ranks: bool) -> None:
+    def _note_machines(self) -> None:
         """Let the results say so if the ranks have several machines: the ranks of checks have only that of rank 0."""
         from starpullm.pytest_plugin.run import validation_of
 
-        machines = self._agree("machines", host_name())
-        if has_checks_over_ranks:
-            validation_of(self._config).note_machines(list(machines.values()))
-
-    def _agree(self, place: str, value: Any, seconds: float | None = None) -> Mapping[int, Any]:
-        try:
-            return self._exchange(place, value, seconds)
-        except ElsewhereError as error:
-            pytest.exit(str(error), pytest.ExitCode.INTERRUPTED)
+        first = self._hosts[0]
+        others = sorted(set(self._hosts) - {first})
+        if others:
+            validation_of(self._config).results.notes.append(
+                f"checks over ranks: all ranks were on {first}; no check has used {', '.join(others)} of this run's "
+                "machines, expected `mpirun starpullm parity` for them"
+            )
 
     def _end_all(self, place: str, own: _Phase, missing: Sequence[int]) -> NoReturn:
         """End the job: nothing else reaches a rank that waits in MPI for a message that is never sent."""
         line = (
-            f"rank {self.rank} of {self.size}: {place}: {own.outcome} here; {ranks_text(missing)} hadn't ended it "
+            f"rank {self.rank} of {self.size}: {place}: {own.outcome} here; {_ranks_text(missing)} hadn't ended it "
             f"{self._limit:g} s later (--starpullm-time-limit), so the job is ended"
         )
         _write(f"{line}\n{own.message}" if own.message else line)
@@ -305,6 +341,13 @@ def _write_stacks(rank: int, pid: int) -> None:
         process.wait(_ABORT_SECONDS)
 
 
+def _ranks_text(ranks: Sequence[int]) -> str:
+    """Return ranks as words: ``rank 1``, ``ranks 1, 2``."""
+    from starpullm.processes.ranks import rank_list
+
+    return rank_list(ranks)
+
+
 def _errors_of_some(errors_of_ranks: Mapping[int, Mapping[str, str]]) -> list[str]:
     """Return what went wrong with modules that some ranks could collect and others couldn't."""
     found: dict[tuple[str, str], list[int]] = {}
@@ -312,16 +355,16 @@ def _errors_of_some(errors_of_ranks: Mapping[int, Mapping[str, str]]) -> list[st
         for nodeid, text in errors.items():
             if not all(nodeid in other for other in errors_of_ranks.values()):
                 found.setdefault((nodeid, text), []).append(rank)
-    return [f"{ranks_text(ranks)} had an error in {nodeid}:\n{text}" for (nodeid, text), ranks in found.items()]
+    return [f"{_ranks_text(ranks)} had an error in {nodeid}:\n{text}" for (nodeid, text), ranks in found.items()]
 
 
 class _Phase(NamedTuple):
     """How a phase of a test ended on one rank."""
 
     outcome: str
-    message: str
-    captured: str
-    error: bytes | None
+    message: str = ""
+    captured: str = ""
+    error: bytes | None = None
     """The exception if there was one and it can be sent."""
 
 
@@ -336,9 +379,9 @@ def _merge(report: pytest.TestReport, call: pytest.CallInfo[None], phases: Mappi
         if phase.outcome == worst:
             groups.setdefault((phase.message, phase.captured if rank > 0 else ""), []).append(rank)
     those = sorted(rank for ranks in groups.values() for rank in ranks)
-    lines = [f"{worst} on {ranks_text(those)} of {len(phases)}"]
+    lines = [f"{worst} on {_ranks_text(those)} of {len(phases)}"]
     for (message, captured), ranks in groups.items():
-        lines += [f"---- {ranks_text(ranks)}", message, *([captured] if captured else [])]
+        lines += [f"---- {_ranks_text(ranks)}", message, *([captured] if captured else [])]
     report.outcome = worst  # type: ignore[assignment]
     if worst == "skipped":
         report.longrepr = (str(report.fspath), report.location[1] or 0, f"Skipped: {' '.join(lines)}")

@@ -8,17 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from starpullm.pytest_plugin.options import Options
-
 if TYPE_CHECKING:
-    from starpullm.checks.isolation import Pool
+    from starpullm.pytest_plugin.options import Options
+    from starpullm.pytest_plugin.run import Validation
 
 
 class RecordingError(Exception):
     """A run could not be recorded; the text says why."""
 
 
-def recordings(options: Options, pool: Pool) -> Iterator[dict[str, Any]]:
+def recordings(validation: Validation) -> Iterator[dict[str, Any]]:
     """Yield a recording for each of the first configurations.
 
     Raises
@@ -29,22 +28,21 @@ def recordings(options: Options, pool: Pool) -> Iterator[dict[str, Any]]:
     from starpullm.checks.recorded_run import MAX_RECORDED, write_recording
     from starpullm.processes.children import Answered
 
-    case = _case(options)
+    case = _case(validation)
     if case is None:
         raise RecordingError("all chosen records are large")
     record, sub_batches = case
+    settings: dict[str, Any] = {
+        "record": record,
+        "sub_batches": sub_batches,
+        "reduction": "ordered",
+        "seed": validation.seed,
+    }
     with tempfile.TemporaryDirectory(prefix="starpullm-recording-") as directory:
         path = Path(directory, "recording.json")
-        for configuration in options.configurations(options.ranks)[:MAX_RECORDED]:
-            reply = pool.call(
-                configuration,
-                write_recording,
-                time_limit=options.time_limit,
-                record=record,
-                sub_batches=sub_batches,
-                reduction="ordered",
-                seed=options.seed,
-                path=str(path),
+        for configuration in validation.configurations(validation.ranks)[:MAX_RECORDED]:
+            reply = validation.pool.call(
+                configuration, write_recording, time_limit=validation.time_limit, **settings, path=str(path)
             )
             if not isinstance(reply, Answered):
                 raise RecordingError(f"{configuration}: {reply.text}")

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from starpullm.pytest_plugin.items import FAMILIES
-
-if TYPE_CHECKING:
-    from starpullm.checks.isolation import Costs
 
 OUTCOMES = ("passed", "failed", "skipped")
 """How a test can end; a report with another outcome is that of an attempt that is repeated."""
@@ -22,6 +19,8 @@ class Report:
 
     def __init__(self) -> None:
         self.notes: list[str] = []
+        self.costs: Counter[str] = Counter()
+        """Of the checks of this process, and under pytest-xdist of those of its workers: see ``Pool``."""
         self.tests: dict[str, dict[str, Any]] = {}
         self._repeated: dict[str, list[str]] = {}
         """By test, why its attempts failed that were repeated."""
@@ -47,7 +46,7 @@ class Report:
             "repeated": self._repeated.get(report.nodeid, []),
         }
 
-    def lines(self, costs: Costs | None) -> list[str]:
+    def lines(self) -> list[str]:
         """Return a line for each family and configuration, the cost of the processes, and the notes."""
         groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
         for test in self.tests.values():
@@ -69,8 +68,8 @@ class Report:
             f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]:{widths[2]}}  {row[3]:>{widths[3]}}" for row in rows
         ]
         lines += [_flaky(test) for test in self.tests.values() if test["outcome"] == "passed" and test["reruns"]]
-        if costs is not None and costs.served:
-            lines.append(f"isolation: {costs}")
+        if self.costs["served"]:
+            lines.append(f"isolation: {self.costs['processes']} processes served {self.costs['served']} checks")
         return lines + self.notes
 
 

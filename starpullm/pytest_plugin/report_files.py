@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from starpullm.errors import FileError, StarpullmError
-from starpullm.pytest_plugin.items import is_worker, uses_plugin
+from starpullm.pytest_plugin.items import REFUSAL, is_worker, uses_plugin
 from starpullm.pytest_plugin.options import UnknownMachineError
-from starpullm.pytest_plugin.report import Report
 
 if TYPE_CHECKING:
-    from starpullm.checks.isolation import Costs, Pool
     from starpullm.pytest_plugin.run import Validation
     from starpullm.report.folder import ReportFolder
     from starpullm.report.left_out import LeftOut
@@ -30,12 +28,12 @@ _ENDINGS = {
 
 
 class ReportFiles:
-    """The file or the folder of ``--starpullm-report``; only the process that reports for all writes."""
+    """The file or the folder of ``--starpullm-report``; a plugin, of which only the process that reports writes."""
 
-    def __init__(self, config: pytest.Config, validation: Validation, report: Report) -> None:
+    def __init__(self, config: pytest.Config, validation: Validation) -> None:
         self._config = config
-        self._options = validation
-        self._report = report
+        self._validation = validation
+        self._results = validation.results
         self._collected: list[str] | None = None
         """The tests that use the plugin; None where other processes collect."""
         self._deselected: list[pytest.Item] = []
@@ -46,63 +44,62 @@ class ReportFiles:
         """Doesn't change in a run; to find it, all records are read."""
         self._start = time.time()
 
-    def add_deselected(self, items: Sequence[pytest.Item]) -> None:
+    # Hooks of pytest
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Keep those of the deselected tests that use the plugin."""
         self._deselected += filter(uses_plugin, items)
 
-    def begin(self, session: pytest.Session) -> None:
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Note what was collected, and write the first state of a folder."""
+        if REFUSAL in self._config.stash:
+            return
         self._collected = [item.nodeid for item in session.items if uses_plugin(item)]
         if self._collected and not self._config.option.collectonly:
             self._renew()
 
-    def add_running(self, test: str) -> None:
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Say that a test has begun."""
-        self._running[test] = None
+        self._running[nodeid] = None
         self._renew()
 
-    def remove_running(self, test: str) -> None:
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
         """Say that a test has ended, when the next one begins: so the files mostly name the test that is running."""
-        self._running.pop(test, None)
+        self._running.pop(nodeid, None)
 
-    def record(self, session: pytest.Session, pool: Callable[[], Pool]) -> None:
+    # At the end of the session
+
+    def record(self, session: pytest.Session) -> None:
         """Record runs for the pictures of a folder, unless the run was stopped."""
-        if not self._writes_folder or not self._report.tests or self._stopped(session):
+        if not self._writes_folder or not self._results.tests or self._stopped(session):
             return
         from starpullm.pytest_plugin.recordings import RecordingError, recordings
         from starpullm.report.failures import reason_of
 
         document = self._current()
         try:
-            for recording in recordings(self._options, pool()):
+            for recording in recordings(self._validation):
                 document["recordings"].append(recording)
         except (RecordingError, UnknownMachineError, OSError, ValueError) as error:
-            self._report.notes.append(f"no recording for the report: {reason_of(str(error))}")
+            self._results.notes.append(f"no recording for the report: {reason_of(str(error))}")
 
-    def finish(self, session: pytest.Session, costs: Costs | None) -> None:
+    def finish(self, session: pytest.Session) -> None:
         """Write the final state to ``--starpullm-report`` or into pytest's cache, if a test uses the plugin."""
-        if not self._report.tests and not self._collected:
+        if not self._results.tests and not self._collected:
             return
-        path = self._options.report
-        if path is None:
-            path = self._path_in_cache() if self._report.tests else None
+        path = self._validation.report or (self._path_in_cache() if self._results.tests else None)
         if path is None:
             return
         document = self._current()
-        document["isolation"] = costs and {
-            "processes": len(costs.starts),
-            "served": costs.served,
-            "seconds_per_process": costs.per_process,
-            "seconds_saved": costs.saved,
-        }
         document.update(
             state="ended",
             exit_status=int(session.exitstatus),
             stopped=self._stopped(session),
             running=[],
             not_checked=self._not_checked(ended=True),
+            isolation=dict(self._results.costs) or None,
         )
-        if self._options.benchmark:
+        if self._validation.benchmark:
             from starpullm.pytest_plugin.throughput import measurements
 
             document["throughput"] = measurements(self._config)
@@ -112,74 +109,69 @@ class ReportFiles:
 
     @property
     def _writes_folder(self) -> bool:
-        return self._options.report_is_folder and self._options.rank == 0 and not is_worker(self._config)
+        return self._validation.report_is_folder and self._validation.rank == 0 and not is_worker(self._config)
 
     def _write_last(self, path: Path, document: dict[str, Any], session: pytest.Session) -> None:
         from starpullm.report.document import write_document
 
         try:
-            if self._options.report_is_folder:
+            if self._validation.report_is_folder:
                 folder = self._opened_folder()
                 folder.write(document)
                 path = folder.page_path
             else:
                 write_document(document, path)
         except StarpullmError as error:
-            asked = self._options.report is not None
-            self._report.notes.append(f"{self._options.label('report') if asked else 'report'}: {error}")
+            asked = self._validation.report is not None
+            self._results.notes.append(f"{self._validation.label('report') if asked else 'report'}: {error}")
             if asked:
                 session.exitstatus = pytest.ExitCode.USAGE_ERROR
         else:
-            self._report.notes.append(f"report: {path}")
+            self._results.notes.append(f"report: {path}")
 
     def _path_in_cache(self) -> Path | None:
-        if not self._config.pluginmanager.has_plugin("cacheprovider"):
-            self._report.notes.append(
-                "report: not written: pytest's cache is switched off, expected --starpullm-report"
-            )
-            return None
-        assert self._config.cache is not None
+        why = "not written: pytest's cache is switched off, expected --starpullm-report"
         try:
-            return self._config.cache.mkdir("starpullm") / "report.json"
+            if self._config.pluginmanager.has_plugin("cacheprovider"):
+                return self._config.cache.mkdir("starpullm") / "report.json"
         except OSError as error:
-            self._report.notes.append(f"report: {error}")
-            return None
+            why = str(error)
+        self._results.notes.append(f"report: {why}")
+        return None
 
     def _renew(self) -> None:
         """Write the state so far into a folder; a failure is reported at the end, when it is tried again."""
-        if not self._writes_folder or not (self._collected or self._report.tests):
-            return
-        with suppress(FileError):
-            self._opened_folder().renew(self._current())
+        if (self._collected or self._results.tests) and self._writes_folder:
+            with suppress(FileError):
+                self._opened_folder().renew(self._current())
 
     def _opened_folder(self) -> ReportFolder:
         from starpullm.report.folder import ReportFolder
 
-        if self._folder is None:
-            assert self._options.report is not None
-            self._folder = ReportFolder(self._options.report)
+        assert self._validation.report is not None
+        self._folder = self._folder or ReportFolder(self._validation.report)
         return self._folder
 
     def _current(self) -> dict[str, Any]:
         """Return the document as far as it is known now."""
         from starpullm.report.document import new_document
 
-        options = self._options
+        options = self._validation
         if self._document is None:
             arguments = [str(argument) for argument in self._config.invocation_params.args]
             self._document = new_document("pytest", arguments, ranks=options.ranks, seed=options.seed)
             self._document["time"] = self._start
-        if self._document["environment"] is None and (self._collected or self._deselected or self._report.tests):
+        if self._document["environment"] is None and (self._collected or self._deselected or self._results.tests):
             from starpullm.pytest_plugin.left_out import selection
 
             with suppress(UnknownMachineError):
                 self._document["environment"] = options.machine
                 self._document["selection"] = selection(options)
         self._document.update(
-            tests=list(self._report.tests.values()),
+            tests=list(self._results.tests.values()),
             running=list(self._running),
             not_checked=self._not_checked(ended=False),
-            notes=list(self._report.notes),
+            notes=list(self._results.notes),
         )
         return self._document
 
@@ -195,13 +187,13 @@ class ReportFiles:
                 LeftOut("tests that were deselected", "not known: the workers of pytest-xdist have collected")
             )
         else:
-            missing = [test for test in self._collected if test not in self._report.tests and test not in self._running]
-            entries += left_out.not_reached(missing, ended=ended)
-        entries += left_out.deselected(self._deselected, self._options)
+            known = self._results.tests.keys() | self._running.keys()
+            entries += left_out.not_reached([test for test in self._collected if test not in known], ended=ended)
+        entries += left_out.deselected(self._deselected, self._validation)
         if self._not_chosen is None:
-            self._not_chosen = list(left_out.not_chosen(self._options))
+            self._not_chosen = list(left_out.not_chosen(self._validation))
         entries += self._not_chosen
-        entries += [LeftOut(what, reason) for what, reason in self._options.left_out.items()]
+        entries += [LeftOut(what, reason) for what, reason in self._validation.left_out.items()]
         return [dataclasses.asdict(entry) for entry in entries]
 
     def _stopped(self, session: pytest.Session) -> str | None:

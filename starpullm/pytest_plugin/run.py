@@ -10,24 +10,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from starpullm.pytest_plugin.items import (
-    ENTRY,
+    PREFIX,
     REFUSAL,
-    Entry,
     begin_attempt,
-    configuration_of,
-    family_of,
+    entry_of,
     has_own_comparisons,
     is_worker,
     uses_plugin,
 )
 from starpullm.pytest_plugin.options import Options, UnknownMachineError
-from starpullm.pytest_plugin.properties import PREFIX, properties_of
 from starpullm.pytest_plugin.ranks import names_suite
 from starpullm.pytest_plugin.report import Report, message_of
 from starpullm.pytest_plugin.report_files import ReportFiles
 
 if TYPE_CHECKING:
-    from starpullm.checks.isolation import Costs, Pool
+    from starpullm.checks.isolation import Pool
 
 
 class Validation(Options):
@@ -37,13 +34,13 @@ class Validation(Options):
         super().__init__(config)
         self._patch = pytest.MonkeyPatch()
         self._pool: Pool | None = None
-        self._report = Report()
-        self._files = ReportFiles(config, self, self._report)
-        self._costs: Costs | None = None
-        """Of the checks of this process, and under pytest-xdist of those of its workers."""
+        self.results = Report()
+        self._files = ReportFiles(config, self)
+        config.pluginmanager.register(self._files, "starpullm-report")
         self._environment_shown = False
         self._checked = False
         self.left_out: dict[str, str] = {}
+        """What no test was collected for, and why."""
         self._timer: tuple[pytest.Item, Any] | None = None
         """The test whose time pytest-timeout measures, and its settings."""
         self._waited = 0.0
@@ -78,10 +75,6 @@ class Validation(Options):
                 vars(report)["starpullm_refusal"] = text
                 self._config.hook.pytest_collectreport(report=report)
             raise
-
-    def leave_out(self, what: str, reason: str) -> None:
-        """Tell in the results what no test was collected for, and why."""
-        self.left_out[what] = reason
 
     @property
     def pool(self) -> Pool:
@@ -134,15 +127,6 @@ class Validation(Options):
                 reporter.ensure_newline()
                 reporter.write_line(f"starpullm: {sentence}")
 
-    def note_machines(self, machines: list[str]) -> None:
-        """Say in the results on which of the machines of this run's ranks the checks over ranks run."""
-        others = sorted(set(machines) - {machines[0]})
-        if others:
-            self._report.notes.append(
-                f"checks over ranks: all ranks were on {machines[0]}; no check has used {', '.join(others)} of this "
-                "run's machines, expected `mpirun starpullm parity` for them"
-            )
-
     def close(self) -> None:
         """End the processes, and restore the environment; may be called twice."""
         if self._pool is not None:
@@ -193,23 +177,6 @@ class Validation(Options):
         """Note that it has stopped."""
         self._timer = None
 
-    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
-        """Keep which tests of the plugin were left out, and why."""
-        self._files.add_deselected(items)
-
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Begin the report in a folder."""
-        if REFUSAL not in self._config.stash:
-            self._files.begin(session)
-
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Say in the report which test is running."""
-        self._files.add_running(nodeid)
-
-    def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        """Take it out of the tests that are running."""
-        self._files.remove_running(nodeid)
-
     def pytest_report_collectionfinish(self, config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
         """Show the environment if a test uses the plugin."""
         if is_worker(config) or self.rank > 0 or config.option.collectonly or not any(map(uses_plugin, items)):
@@ -223,9 +190,9 @@ class Validation(Options):
         if not uses_plugin(item):
             return (yield)
         waited, self._waited_in_phase = self._waited_in_phase, 0.0
-        entry = item.stash.get(ENTRY, Entry())
+        entry = entry_of(item)
         others = [(name, value) for name, value in item.user_properties if not name.startswith(PREFIX)]
-        item.user_properties[:] = [*others, *properties_of(item, entry)]
+        item.user_properties[:] = [*others, *entry.properties()]
         report = yield
         report.duration = max(report.duration - waited, 0.0)
         has_passed = report.when == "call" and report.passed and not hasattr(report, "wasxfail")
@@ -240,53 +207,43 @@ class Validation(Options):
             report.outcome = "failed"
             report.longrepr = f"{reason}\n--starpullm-strict: expected a result, not a skip"
         if report.when == "call" or not report.passed:
-            vars(report)["starpullm"] = {  # an attribute, because pytest-xdist serialises those
-                "family": family_of(item),
-                "configuration": entry.configuration or configuration_of(item),
-                "results": entry.results,
-                "failure": entry.failure,
-                "reruns": entry.reruns,
-            }
+            vars(report)["starpullm"] = dict(vars(entry))  # an attribute, because pytest-xdist serialises those
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add a report to the summary and the JSON file."""
-        self._report.add(report)
+        self.results.add(report)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Record runs for the report, end the processes, and write the report."""
-        self._files.record(session, lambda: self.pool)
+        self._files.record(session)
         if self._pool is not None:
             self._pool.close()
-            self._add_costs(self._pool.costs)
-            self._report.notes += self._pool.failures
+            self.results.costs += self._pool.costs
+            self.results.notes += self._pool.failures
             if self._pool.failures and session.exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if is_worker(self._config):
-            if self._costs is not None:
-                vars(self._config)["workeroutput"]["starpullm_costs"] = vars(self._costs)
+            vars(self._config)["workeroutput"]["starpullm_costs"] = dict(self.results.costs)
         elif self.rank == 0:
-            self._files.finish(session, self._costs)
+            self._files.finish(session)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """Add the costs of the checks of a pytest-xdist worker."""
-        told = getattr(node, "workeroutput", {}).get("starpullm_costs")
-        if told is not None:
-            from starpullm.checks.isolation import Costs
-
-            self._add_costs(Costs(**told))
+        self.results.costs.update(getattr(node, "workeroutput", {}).get("starpullm_costs", {}))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, object, object]:
         """Write a line for each family and configuration, above pytest's failures."""
-        if self.rank == 0 and (self._report.tests or self._report.notes):
+        report = self.results
+        if self.rank == 0 and (report.tests or report.notes):
             terminalreporter.section("starpullm", "=")
             environment = [] if self._environment_shown else self._environment_lines()
             left_out = [f"left out: {what}: {reason}" for what, reason in self.left_out.items()]
             waited = [f"waited {self._waited:.1f} s for the machine, which others used"] if self._waited >= 0.1 else []
-            for line in [*environment, *self._report.lines(self._costs), *left_out, *waited]:
+            for line in [*environment, *report.lines(), *left_out, *waited]:
                 terminalreporter.line(line)
         return (yield)
 
@@ -303,9 +260,6 @@ class Validation(Options):
             f"StarPU {machine['starpu_version']}, kernels {machine['simd_level']}, libm {known}, "
             f"{machine['cores']} cores, {machine['processor']}",
         ]
-
-    def _add_costs(self, costs: Costs) -> None:
-        self._costs = costs if self._costs is None else self._costs + costs
 
 
 VALIDATION = pytest.StashKey[Validation]()

@@ -17,7 +17,7 @@ from starpullm.errors import InvalidArgumentError
 from starpullm.files.header import StrPath
 from starpullm.files.trace import ACCESS, TASK, TraceFile, read_trace_file, write_trace_file
 from starpullm.processes.clocks import read_clock
-from starpullm.processes.hosts import host_name
+from starpullm.processes.mpirun import host_name
 from starpullm.trace import HandleInfo, Trace
 from starpullm.traces.merge import on_one_clock
 from starpullm.trainer import Trainer

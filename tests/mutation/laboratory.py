@@ -119,7 +119,7 @@ class Laboratory:
         yield from self._judge(
             name,
             "",
-            lambda: self._pool.call_alone(run_check, time_limit=TIME_LIMIT, check=name, case=case._asdict()),
+            lambda: self._pool.call(1, run_check, time_limit=TIME_LIMIT, check=name, case=case._asdict()),
         )
 
     def _judge(self, name: str, where: str, call: Callable[[], Reply]) -> Iterator[Catch]:

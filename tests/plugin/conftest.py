@@ -10,10 +10,14 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
+from starpullm.checks import isolation
 from starpullm.processes.job import JOB_VARIABLE, processes_of
 from starpullm.processes.lock import LOCK_VARIABLE
 
@@ -22,6 +26,8 @@ from ..pytest_children import UNUSED, load_plugin
 pytest_plugins = ["pytester"]
 
 Run = Callable[..., pytest.RunResult]
+
+_MACHINE = isolation.machine_in_child
 
 
 @contextmanager
@@ -56,14 +62,61 @@ def settings(pytester: pytest.Pytester) -> None:
 
 
 @pytest.fixture
-def run(pytester: pytest.Pytester, job: None, settings: None) -> Run:
-    """Return a function that runs pytest in a process of its own, on one partition unless told otherwise."""
+def imported() -> Iterator[Imported]:
+    """Keep what runs of pytest in this process import; set up before `pytester`, which forgets it."""
+    imported = Imported()
+    yield imported
+    sys.modules.update(imported.modules)
 
-    def run_pytest(
-        *arguments: str, partition: str | None = "1x1", cache: bool = False, timeout: float = 90
-    ) -> pytest.RunResult:
-        chosen = () if partition is None else ("--starpullm-partition", partition)
-        return pytester.runpytest_subprocess(*_options(cache), *chosen, *arguments, timeout=timeout)
+
+class Imported:
+    """Notes what is imported but the modules of tests: NumPy and others can't be imported twice."""
+
+    def __init__(self) -> None:
+        self.modules: dict[str, ModuleType] = {}
+
+    def pytest_unconfigure(self, config: pytest.Config) -> None:
+        """Note it before pytester forgets it."""
+        own = str(config.invocation_params.dir)
+        for name, module in sys.modules.items():
+            if module is not None and not (getattr(module, "__file__", None) or "").startswith(own):
+                self.modules[name] = module
+
+
+@pytest.fixture
+def run(
+    imported: Imported, pytester: pytest.Pytester, job: None, settings: None, monkeypatch: pytest.MonkeyPatch
+) -> Run:
+    """Return a function that runs pytest in this process, on one partition unless told otherwise.
+
+    Checks run in processes of their own, as they always do. The machine is inspected once.
+    """
+    monkeypatch.setattr(isolation, "machine_in_child", lambda: _inspected(*map(os.environ.get, _INSPECTED)))
+
+    def run_pytest(*arguments: str, partition: str | None = "1x1", cache: bool = False) -> pytest.RunResult:
+        # The outer run's faulthandler stays as it is.
+        words = (*_options(cache), "-p", "no:faulthandler", *_chosen(partition), *arguments)
+        result = pytester.runpytest_inprocess(*words, plugins=[imported])
+        sys.modules.update(imported.modules)
+        return result
+
+    return run_pytest
+
+
+_INSPECTED = ("HWLOC_SYNTHETIC", "HWLOC_THISSYSTEM", "STARPULLM_LIB")
+
+
+@cache
+def _inspected(*_: str | None) -> dict[str, Any]:
+    return _MACHINE()
+
+
+@pytest.fixture
+def run_apart(pytester: pytest.Pytester, job: None, settings: None) -> Run:
+    """Return a function that runs pytest in a process of its own."""
+
+    def run_pytest(*arguments: str, partition: str | None = "1x1") -> pytest.RunResult:
+        return pytester.runpytest_subprocess(*_options(), *_chosen(partition), *arguments, timeout=90)
 
     return run_pytest
 
@@ -86,6 +139,10 @@ def mpirun() -> tuple[str, ...]:
     """The words that start two ranks."""
     root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
     return ("mpirun", "-n", "2", "--oversubscribe", "--bind-to", "none", *root)
+
+
+def _chosen(partition: str | None) -> tuple[str, ...]:
+    return () if partition is None else ("--starpullm-partition", partition)
 
 
 def _options(cache: bool = False) -> tuple[str, ...]:

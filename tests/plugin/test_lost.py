@@ -89,7 +89,7 @@ def test_lost_children_fail_one_test_each(run: Run, pytester: pytest.Pytester) -
     result.assert_outcomes(passed=3, failed=6)
     result.stdout.fnmatch_lines(
         [
-            "isolation: 5 processes served 10 checks; *",
+            "isolation: 5 processes served 10 checks",
             "*_ test_crash[[]1x1-lws[]] _*",
             "1x1 lws: the process was ended by SIGSEGV (*, phase running crash)",
             "about to",

@@ -32,12 +32,12 @@ BAD = """
 """
 
 
-def test_options_concern_no_test_of_a_stranger(run: Run, pytester: pytest.Pytester) -> None:
+def test_options_concern_no_test_of_a_stranger(run_apart: Run, pytester: pytest.Pytester) -> None:
     """Nothing is checked, started, imported, written or printed."""
     pytester.makeconftest(NO_CHILD)
     pytester.makepyfile("import sys\n\ndef test_plain():\n    assert 'numpy' not in sys.modules\n")
     pytester.makeini("[pytest]\nstarpullm_reductions = magic\nstarpullm_fresh = perhaps\n")
-    result = run(*BAD.split(), "--strict-config", "--strict-markers", partition=None)
+    result = run_apart(*BAD.split(), "--strict-config", "--strict-markers", partition=None)
     result.assert_outcomes(passed=1)
     lines = [line for line in result.outlines if "starpullm" in line and not line.startswith("plugins:")]
     assert (lines, result.errlines) == ([], [])
@@ -76,21 +76,21 @@ def test_a_bad_value_in_the_ini_file_is_named(run: Run, pytester: pytest.Pyteste
 
 
 def test_values_are_checked_without_assert_statements_too(
-    run: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    run_apart: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with `python -O`."""
     pytester.makepyfile("def test_it(starpullm_validation):\n    pass\n")
     monkeypatch.setenv("PYTHONOPTIMIZE", "1")
-    result = run("-W", "ignore::pytest.PytestConfigWarning", "--starpullm-reductions", "magic")
+    result = run_apart("-W", "ignore::pytest.PytestConfigWarning", "--starpullm-reductions", "magic")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(['ERROR: --starpullm-reductions: found "magic", expected one of *'])
 
 
 @pytest.mark.parametrize(("option", "expected"), [("records", "a file or one of *"), ("schedulers", "one of *lws*")])
-def test_a_usage_error_under_xdist(run: Run, pytester: pytest.Pytester, option: str, expected: str) -> None:
+def test_a_usage_error_under_xdist(run_apart: Run, pytester: pytest.Pytester, option: str, expected: str) -> None:
     """The workers find it, in the collection or in what the library says, and the controller tells it once."""
     pytester.makepyfile(PARAMETRISED)
-    result = run("-p", "xdist", "-n", "2", f"--starpullm-{option}", "huge")
+    result = run_apart("-p", "xdist", "-n", "2", f"--starpullm-{option}", "huge")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f'ERROR: --starpullm-{option}: found "huge", expected {expected}'])
     assert "huge" not in result.stdout.str()

@@ -1,4 +1,4 @@
-"""The report of ``--starpullm-report DIR``: of a run that fails, of one that is killed, and over ranks."""
+"""The report of ``--starpullm-report DIR``: of a run that fails, and of one that is killed; test_ranks.py has ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starpullm.report.document import read_document
 from starpullm.report.verdict import verdict_of
 
 from .conftest import Run
-from .test_messages import PARITY, SUITE, tampered
+from .test_messages import PARITY, tampered
 
 __all__ = ["tampered"]  # a fixture
 
@@ -68,9 +68,9 @@ def test_after(starpullm_validation):
 """
 
 
-def test_report_of_a_run_that_was_killed(run: Run, pytester: pytest.Pytester) -> None:
+def test_report_of_a_run_that_was_killed(run_apart: Run, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(KILLED)
-    result = run("--starpullm-report", "out")
+    result = run_apart("--starpullm-report", "out")
     assert result.ret == -9
     document, page = read(pytester.path / "out")
     assert (document["state"], document["exit_status"]) == ("running", None)
@@ -84,32 +84,20 @@ def test_report_of_a_run_that_was_killed(run: Run, pytester: pytest.Pytester) ->
 def test_report_of_a_run_that_was_stopped(run: Run, tampered: Path, pytester: pytest.Pytester) -> None:
     """The tests that it didn't reach are named, and no run is recorded any more."""
     options = ("--starpullm-sub-batches", "1", "--starpullm-records", f"{tampered},tiny", "-x")
-    run(*PARITY, *options, "--starpullm-report", "out").assert_outcomes(failed=1)
+    result = run(*PARITY, *options, "--starpullm-report", "out")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*stopping after 1 failures*"])
     document, _ = read(pytester.path / "out")
     assert document["stopped"] == "stopping after 1 failures"
     assert len(left_out(document)["tests that the run did not reach"]) == 1
     assert document["recordings"] == []
 
 
-def test_report_over_ranks(run_ranks: Run, pytester: pytest.Pytester) -> None:
-    """It is one, and shows the workers of all ranks."""
-    options = ("--starpullm-records", "tiny", "--starpullm-sub-batches", "1", "-k", "parity-")
-    result = run_ranks(*SUITE, *options, "--starpullm-report", "out")
-    assert result.ret == pytest.ExitCode.OK
-    document, page = read(pytester.path / "out")
-    assert document["ranks"] == 2
-    [recording] = document["recordings"]
-    tasks = recording["tasks"]
-    places = {place for place in zip(tasks["rank"], tasks["worker"], strict=True) if place[1] >= 0}
-    assert {rank for rank, _ in places} == {0, 1}
-    assert "rank 1, worker 0" in page
-
-
-def test_a_report_that_nothing_can_make(run: Run, pytester: pytest.Pytester) -> None:
+def test_a_report_that_nothing_can_make(run_apart: Run, pytester: pytest.Pytester) -> None:
     """Without a package that makes the page, the run is refused before it begins."""
     pytester.makeconftest("import sys\n\nsys.modules['jinja2'] = None\n")
     test = pytester.makepyfile("def test_it(starpullm_validation):\n    pass\n")
-    result = run(test.name, "--starpullm-report", "out")
+    result = run_apart(test.name, "--starpullm-report", "out")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
         ["ERROR: --starpullm-report: a report needs jinja2, *pip install 'starpullm[[]report[]]'"]
@@ -129,14 +117,14 @@ def pytest_runtest_logstart(nodeid):
 """
 
 
-def test_records_are_not_read_at_each_test(run: Run, pytester: pytest.Pytester) -> None:
+def test_records_are_not_read_at_each_test(run_apart: Run, pytester: pytest.Pytester) -> None:
     """While the report is renewed; what is not checked doesn't change."""
     pytester.makeconftest(OPENS)
     pytester.makepyfile(
         "import pytest\n\n\n@pytest.mark.parametrize('number', range(4))\n"
         "def test_it(starpullm_golden, number):\n    pass\n"
     )
-    result = run("-s", "--starpullm-records=tiny", "--starpullm-report=report")
+    result = run_apart("-s", "--starpullm-records=tiny", "--starpullm-report=report")
     result.assert_outcomes(passed=4)
     counts = [int(line.split()[1]) for line in result.outlines if line.startswith("opened ")]
     assert len(counts) == 4
@@ -167,13 +155,13 @@ def test_report_of_an_own_check(run: Run, pytester: pytest.Pytester) -> None:
     assert "parity: 3 atoms; 1 passed, 0 failed" in page
 
 
-def test_a_page_that_cannot_be_made_costs_no_result(run: Run, pytester: pytest.Pytester) -> None:
+def test_a_page_that_cannot_be_made_costs_no_result(run_apart: Run, pytester: pytest.Pytester) -> None:
     """The run goes on to its end, and its data are written."""
     pytester.makeconftest("import sys\n\nsys.modules['starpullm.report.workers'] = None\n")
     pytester.makepyfile(
         "def test_it(starpullm_validation):\n    pass\n\n\ndef test_more(starpullm_validation):\n    pass\n"
     )
-    result = run("--starpullm-report", "out")
+    result = run_apart("--starpullm-report", "out")
     result.assert_outcomes(passed=2)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stdout.fnmatch_lines(

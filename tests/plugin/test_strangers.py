@@ -138,11 +138,11 @@ def test_other():
     ids=["collect-only", "other", "suite"],
 )
 def test_nothing_is_started_to_collect_tests(
-    run: Run, pytester: pytest.Pytester, options: tuple[str, ...], outcomes: dict[str, int]
+    run_apart: Run, pytester: pytest.Pytester, options: tuple[str, ...], outcomes: dict[str, int]
 ) -> None:
     """No process, and the library isn't loaded (pytest-benchmark starts git)."""
     pytester.makepyfile(test_it=COLLECTED, nothing=NOTHING)
-    result = run(*"-p nothing -p no:benchmark --starpullm-records=tiny".split(), *options, partition=None)
+    result = run_apart(*"-p nothing -p no:benchmark --starpullm-records=tiny".split(), *options, partition=None)
     assert result.ret == pytest.ExitCode.OK, result.outlines
     result.assert_outcomes(**outcomes, deselected=result.parseoutcomes().get("deselected", 0))
     assert "[unknown]" not in result.stdout.str()
@@ -220,25 +220,6 @@ def test_a_test_that_compares_nothing_fails(run: Run, pytester: pytest.Pytester)
     junit = (pytester.path / "junit.xml").read_text()
     assert '<property name="starpullm.holds.compared" value="2" />' in junit
     assert '<property name="starpullm.numpy_asserts.compared" value="1" />' in junit
-
-
-def test_values_of_an_assertion_on_ranks(run_ranks: Run, pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        """
-        import pytest
-
-        def asserts(place):
-            assert place.runtime.rank == 0
-            place.runtime.comm.barrier()
-
-        @pytest.mark.starpullm_over_ranks
-        def test_it(starpullm_check):
-            starpullm_check(asserts)
-        """
-    )
-    result = run_ranks("--starpullm-partition=1x1")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*AssertionError: assert 1 == 0*"])
 
 
 def test_one_placement_has_nothing_to_compare_with(run: Run) -> None:

@@ -33,14 +33,14 @@ def test_waits(starpullm_check):
 
 
 @pytest.mark.parametrize("limit", [None, "1"])
-def test_the_wait_for_the_machine(run: Run, pytester: pytest.Pytester, limit: str | None) -> None:
+def test_the_wait_for_the_machine(run_apart: Run, pytester: pytest.Pytester, limit: str | None) -> None:
     """It is told, has a limit of its own, and is neither the test's time nor pytest-timeout's, which is shorter."""
     pytester.makepyfile(WAITS)
     with subprocess.Popen([sys.executable, "-c", HOLD, "6"], stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         options = ("--starpullm-wait-limit", limit) if limit else ()
-        result = run("--junitxml=junit.xml", *options)
+        result = run_apart("--junitxml=junit.xml", *options)
         holder.kill()
     result.stdout.fnmatch_lines([f"starpullm: waiting for process {holder.pid}, *python* -c *", "waited * s for *"])
     if limit:

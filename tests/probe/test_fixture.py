@@ -11,7 +11,7 @@ import pytest
 
 from starpullm.checks.result import Outcome
 from starpullm.probe.findings import Kind
-from starpullm.pytest_plugin.program import Program
+from starpullm.pytest_plugin.fixtures import Program
 
 from .conftest import Compile
 

@@ -35,9 +35,9 @@ def run_cli(ranks: int | None, *arguments: object) -> Completed:
     ("ranks", "names", "sub_batches", "last_line"),
     [
         (2, ("tiny", "small", "deep"), 1, "parity: 5990 tensors over 13 steps, 0 differ"),
+        (2, ("small",), 2, "parity: 1400 tensors over 4 steps, 0 differ"),
         (3, ("odd",), 1, "parity: 1080 tensors over 4 steps, 0 differ"),
         (3, ("ragged",), 2, "parity: 220 tensors over 2 steps, 0 differ"),
-        (4, ("small",), 1, "parity: 1400 tensors over 4 steps, 0 differ"),
         (4, ("single",), 2, "parity: 330 tensors over 3 steps, 0 differ"),
     ],
 )

@@ -17,6 +17,6 @@ def test_messages_and_bytes(ranks: int, reduction: str) -> None:
     """Each rank has sent what its trace requires."""
     case = Case(reduction=reduction)._asdict()
     with Pool() as pool:
-        result = pool.call_alone(run_check, ranks=ranks, time_limit=TIME_LIMIT, check="transfers", case=case).result()
+        result = pool.call(ranks, run_check, time_limit=TIME_LIMIT, check="transfers", case=case).result()
     assert result.outcome is Outcome.PASSED, "\n".join(result.lines())
     assert result.compared >= 100

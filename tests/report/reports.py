@@ -163,7 +163,7 @@ def passing() -> dict[str, Any]:
         exit_status=0,
         environment=MACHINE,
         selection={"partitions": ["1x1", "2x1"], "sub_batches": ["tiny: 1, 2"]},
-        isolation={"processes": 2, "served": 9, "seconds_per_process": 0.5, "seconds_saved": 3.5},
+        isolation={"processes": 2, "served": 9},
         notes=["a note"],
         tests=[
             *(

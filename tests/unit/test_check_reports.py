@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from starpullm.checks.isolation import Costs, Pool, RuntimeConfiguration
+from starpullm.checks.isolation import Pool, RuntimeConfiguration
 from starpullm.checks.place import run_check
 from starpullm.checks.result import Finding, Outcome, Result, worst_of
 from starpullm.errors import InvalidArgumentError
@@ -65,21 +65,9 @@ def test_a_configuration_has_a_name_for_people_and_one_for_tests() -> None:
     assert ONE._replace(ranks=3).id == "2x1-random-3-ranks"
 
 
-def test_costs_are_medians_of_processes_and_what_more_of_them_would_take() -> None:
-    costs = Costs([1.0, 2.0, 9.0], [0.5], 10) + Costs([3.0], [0.25, 0.75], 5)
-    assert (costs.starts, costs.ends, costs.served) == ([1.0, 2.0, 9.0, 3.0], [0.5, 0.25, 0.75], 15)
-    assert costs.per_process == 2.5 + 0.5
-    assert costs.saved == (15 - 4) * 3.0
-    assert str(costs) == (
-        "4 processes served 15 checks; starting and ending one takes 3.00 s, a fresh one per check would have taken "
-        "33.0 s more"
-    )
-    assert (Costs().per_process, Costs([4.0], [], 1).saved, Costs([4.0, 4.0], [], 1).saved) == (0, 0, 0)
-
-
 @pytest.mark.parametrize("time_limit", [0, -1.5])
 def test_a_time_limit_is_positive(time_limit: float) -> None:
     with Pool() as pool:
         with pytest.raises(InvalidArgumentError, match=f"^time_limit: found {time_limit:g}, expected a positive"):
             pool.call(ONE, run_check, time_limit=time_limit)
-        assert (pool.pids(), pool.failures, pool.costs.served) == ({}, [], 0)
+        assert (pool.pids(), pool.failures, pool.costs) == ({}, [], {})

@@ -105,9 +105,9 @@ def test_a_child_serves_all_calls_of_its_configuration(children: type[Child]) ->
         assert (one.arguments["configuration"], one.options["request_name"]) == (ONE, "the check")
         assert one.options["environment"] == {"A": "1", "STARPU_HOME": one.arguments["directory"]}
         assert pool.pids() == {ONE: 100, TWO: 101}
-        assert (len(pool.costs.starts), pool.costs.served, pool.costs.ends) == (2, 3, [])
+        assert pool.costs == {"processes": 2, "served": 3}
     assert [child.ended for child in children.made] == [True, True]
-    assert (len(pool.costs.ends), pool.failures, pool.pids()) == (2, [], {})
+    assert (pool.failures, pool.pids()) == ([], {})
 
 
 def test_a_home_of_starpu_that_is_set_stays(children: type[Child], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +152,7 @@ def test_a_child_that_does_not_start_is_not_asked(children: type[Child]) -> None
     with Pool() as pool:
         assert call(pool) is LOST
         assert (children.made[0].asked, children.made[0].ended, pool.pids()) == ([], True, {})
-        assert pool.costs.served == 0
+        assert pool.costs["served"] == 0
 
 
 def test_allocations_are_counted_in_a_child_of_its_own(children: type[Child]) -> None:
@@ -191,7 +191,7 @@ def alone(workplace: object) -> Any:
 
 def test_a_check_alone_has_a_child_without_a_runtime(children: type[Child]) -> None:
     with Pool({"A": "1"}) as pool:
-        reply = pool.call_alone(alone, ranks=2, time_limit=3.0, counts_allocations=True)
+        reply = pool.call(2, alone, time_limit=3.0, counts_allocations=True)
         (child,) = children.made
         assert isinstance(reply, Answered)
         assert isinstance(reply.value, Result)
@@ -199,8 +199,8 @@ def test_a_check_alone_has_a_child_without_a_runtime(children: type[Child]) -> N
         assert child.options["environment"]["LD_PRELOAD"] == "counts.so"
         assert (child.options["environment"]["A"], child.options["request_name"]) == ("1", "the check")
         assert (child.asked[0][0]["function"], child.asked[0][1], child.ended) == ("alone", 3.0, True)
-        assert (len(pool.costs.starts), pool.costs.served) == (1, 1)
-        pool.call_alone(alone)
+        assert pool.costs == {"processes": 1, "served": 1}
+        pool.call(1, alone)
         assert (children.made[1].options["ranks"], children.made[1].asked[0][1]) == (1, pools.DEFAULT_TIME_LIMIT)
         assert "LD_PRELOAD" not in children.made[1].options["environment"]
 
@@ -214,7 +214,7 @@ def test_a_check_alone_that_is_lost_is_told(children: type[Child], when: str) ->
     else:
         children.lost_at_end = LOST
     with Pool() as pool:
-        assert pool.call_alone(alone) is LOST
+        assert pool.call(1, alone) is LOST
     assert len(children.made[0].asked) == (when != "start")
 
 

@@ -11,7 +11,7 @@ from functools import partial
 
 from starpullm.binding import prototypes
 from starpullm.errors import StateError
-from starpullm.processes.mpirun import outside_of_rank
+from starpullm.processes.mpirun import outside_of_jobs
 
 from .processes import in_fork, loaded_library
 from .starts import has_mpi, start_as_is
@@ -29,7 +29,7 @@ def check_levels(statements: Statements) -> None:
     if not in_fork(has_mpi):
         return
     # A process that mpirun has started would pass for the same rank as its forks.
-    kept = outside_of_rank(os.environ)
+    kept = outside_of_jobs(os.environ, on_this_machine=False)
     dropped = {name: None for name in os.environ if name not in kept}
     for required in range(len(_LEVELS)):
         provided, running, ended = in_fork(partial(_start_and_end_mpi, required), **dropped)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from starpullm.binding import allocations
 from starpullm.checks.isolation import Pool, RuntimeConfiguration
 from starpullm.checks.result import Outcome, Result
 
@@ -63,7 +64,7 @@ def test_over_ranks(pool: Pool, check: Check) -> None:
 
 def test_starts_of_runtimes(pool: Pool) -> None:
     """The process has no runtime before; it starts many."""
-    require_passed(pool.call_alone(runtimes.starts_of_runtimes, time_limit=TIME_LIMIT).result())
+    require_passed(pool.call(1, runtimes.starts_of_runtimes, time_limit=TIME_LIMIT).result())
 
 
 @pytest.mark.parametrize(
@@ -87,11 +88,6 @@ def test_memory_that_runs_out_is_told(pool: Pool) -> None:
 
 def test_refused_tasks_leave_nothing(pool: Pool, refusing_library: Path) -> None:
     """StarPU refuses tasks from the first to the last of a step."""
-    reply = pool.call_alone(
-        refused_tasks,
-        time_limit=TIME_LIMIT,
-        counts_allocations=True,
-        preloads=(refusing_library,),
-        environment={"MALLOC_PERTURB_": "165"},  # memory that is freed is overwritten, so that using it later shows
-    )
-    require_passed(reply.result())
+    # Memory that is freed is overwritten, so that using it later shows.
+    environment = {**allocations.preloading(refusing_library), "MALLOC_PERTURB_": "165"}
+    require_passed(pool.call(1, refused_tasks, time_limit=TIME_LIMIT, environment=environment).result())
