@@ -15,7 +15,7 @@ import pytest
 from starpullm.processes.lock import machine_lock
 
 from .mutants import Builder, Change, Mutant
-from .patches import SHIPPED, Patch, PatchError, find_patches, read_patch
+from .patches import FIELD, SHIPPED, Patch, PatchError, find_patches, read_patch
 from .table import Table
 from .test_alarms import QUICK_LIBRARY, QUICK_PART
 
@@ -28,7 +28,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[TABLE] = Table()
     directory = config.getoption("--mutation-patches")
     try:
-        config.stash[PATCHES] = find_patches(Path(config.invocation_params.dir, directory) if directory else SHIPPED)
+        folders = [Path(config.invocation_params.dir, directory)] if directory else [SHIPPED, FIELD]
+        config.stash[PATCHES] = [path for folder in folders for path in find_patches(folder)]
     except PatchError as error:
         raise pytest.UsageError(f"--mutation-patches: {error}") from error
 

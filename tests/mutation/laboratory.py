@@ -1,6 +1,6 @@
-"""The project's checks in the order of their cost, and which of them is the first to catch a library with a defect.
+"""The project's checks in the order of their cost, and which of them is the first to catch a defect.
 
-Everything runs in child processes whose environment names the library.
+Everything runs in child processes whose environment names the library or a copy of the package.
 """
 
 from __future__ import annotations
@@ -34,8 +34,22 @@ from starpullm.speed.workload import Workload
 
 from ..native.limits.operations import operation_growth
 from ..native.limits.scarcity import scarce_memory
+from .generated.stages import Stage, Workplace
+from .mutants import Builder
+from .patches import Patch
 
-__all__ = ["CHECKS", "REPEATED", "TIME_LIMIT_CATCH", "Catch", "Hunt", "Laboratory", "hunt"]
+__all__ = [
+    "CHECKS",
+    "NOTHING",
+    "PROJECTS_TESTS",
+    "REPEATED",
+    "TIME_LIMIT_CATCH",
+    "Catch",
+    "Hunt",
+    "Laboratory",
+    "hunt",
+    "hunt_in_package",
+]
 
 ONE, TWO, TEAM = (RuntimeConfiguration(partition, "lws") for partition in ("1x1", "2x1", "1x2"))
 
@@ -47,6 +61,12 @@ TIME_LIMIT = 30.0
 
 TIME_LIMIT_CATCH = "time limit"
 """What catches a defect that keeps a check from ending. No check is credited with it."""
+
+PROJECTS_TESTS = "project's tests"
+"""What catches a defect of the package: tests of the loader, of conversions, and of `starpullm train`."""
+
+NOTHING = "nothing"
+"""What a patch names whose defect no check finds."""
 
 
 @dataclass(frozen=True)
@@ -362,3 +382,20 @@ def hunt(laboratory: Laboratory, expected: str) -> Hunt:
     if first is not None and first.check != expected and expected in CHECKS:
         caught = next(CHECKS[expected](laboratory, expected), None)
     return Hunt(first, seconds, caught, caught is not None and caught.check == expected)
+
+
+OF_PACKAGE = (
+    *(f"../unit/test_{name}.py" for name in ("loader", "conversion", "schedule")),
+    *(f"test_{name}.py" for name in ("cli_train", "saving")),
+    "../ranks/test_training.py",
+)
+
+
+def hunt_in_package(patch: Patch, builder: Builder, directory: Path) -> Hunt:
+    """Run the project's tests with a copy of the package that has the defect."""
+    workplace = Workplace(directory, builder, directory / "starpu")
+    patch.apply(workplace.package)
+    stage = Stage(PROJECTS_TESTS, files=OF_PACKAGE)
+    outcome = workplace.try_mutant(stage, builder.library, None, {}, patch.changed_files[0])
+    found = Catch(PROJECTS_TESTS, f"{outcome.check}: {outcome.finding}") if outcome.how else None
+    return Hunt(found, outcome.seconds, found, found is not None and patch.caught_by == PROJECTS_TESTS)

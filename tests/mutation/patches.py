@@ -1,4 +1,4 @@
-"""Patches of the native sources, one defect each: their headers, and applying them to a copy of the sources.
+"""Patches of the sources, one defect each: their headers, and applying them to a copy of the sources.
 
 A patch is a text that `git apply` takes, below a header of lines `Key: value`. Nothing here is built.
 """
@@ -7,19 +7,35 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CHECKOUT", "SHIPPED", "Patch", "PatchError", "apply_patch", "find_patches", "read_patch"]
+__all__ = [
+    "CHECKOUT",
+    "FIELD",
+    "SHIPPED",
+    "Patch",
+    "PatchError",
+    "apply_patch",
+    "copy_sources",
+    "find_patches",
+    "read_patch",
+]
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 SHIPPED = Path(__file__).resolve().parent / "defects"
 """The directory of the project's own patches."""
 
+FIELD = SHIPPED.with_name("field")
+"""The directory of patches that make the mistakes of other projects' published bugs."""
+
+SOURCES = ("native/include", "native/src", "starpullm")
+
 KEYS = ("Kind", "Defect", "Shows", "Caught-by")
-"""Every header has these lines; `Quick: yes` may follow."""
+"""Every header has these lines; `Source: owner/repository#number` and `Quick: yes` may follow."""
 
 
 class PatchError(Exception):
@@ -46,6 +62,8 @@ class Patch:
         Whether every run of the tests tries it.
     diff
         What follows the header.
+    source
+        The published bug that it repeats, if any.
     """
 
     path: Path
@@ -55,6 +73,7 @@ class Patch:
     caught_by: str
     is_quick: bool
     diff: str
+    source: str = ""
 
     @property
     def name(self) -> str:
@@ -65,12 +84,19 @@ class Patch:
     def header(self) -> str:
         """The lines before the diff."""
         lines = zip(KEYS, (self.kind, self.defect, self.shows, self.caught_by), strict=True)
-        return "".join(f"{key}: {value}\n" for key, value in lines) + ("Quick: yes\n" if self.is_quick else "")
+        source = f"Source: {self.source}\n" if self.source else ""
+        quick = "Quick: yes\n" if self.is_quick else ""
+        return "".join(f"{key}: {value}\n" for key, value in lines) + source + quick
 
     @property
     def changed_files(self) -> list[str]:
         """The files that it changes, relative to the root of the sources."""
         return re.findall(r"^\+\+\+ b/(\S+)", self.diff, re.MULTILINE)
+
+    @property
+    def is_of_package(self) -> bool:
+        """Whether it changes the Python package, not the native library."""
+        return self.changed_files[0].startswith("starpullm/")
 
     def apply(self, directory: Path) -> None:
         """Apply it to a copy of the sources, as `apply_patch` does."""
@@ -104,12 +130,22 @@ def read_patch(path: Path) -> Patch:
         raise PatchError(f"{path}: found no line 'diff --git', expected a header and a diff")
     values = dict(re.findall(r"^([\w-]+): (.+)$", header, re.MULTILINE))
     lines = header.strip().splitlines()
-    if len(lines) != len(values) or [key for key in values if key != "Quick"] != list(KEYS):
+    if len(lines) != len(values) or [key for key in values if key not in ("Source", "Quick")] != list(KEYS):
         raise PatchError(f"{path}: found the header {lines}, expected one line each of {', '.join(KEYS)}")
     if values.get("Quick", "yes") != "yes":
         raise PatchError(f"{path}: found 'Quick: {values['Quick']}', expected 'Quick: yes' or no such line")
+    source = values.get("Source", "")
+    if source and not re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", source):
+        raise PatchError(f"{path}: found 'Source: {source}', expected owner/repository#number")
     kind, defect, shows, caught_by = (values[key] for key in KEYS)
-    return Patch(path, kind, defect, shows, caught_by, "Quick" in values, f"diff --git {diff}")
+    return Patch(path, kind, defect, shows, caught_by, "Quick" in values, f"diff --git {diff}", source)
+
+
+def copy_sources(directory: Path) -> None:
+    """Copy the checkout's sources that patches may change."""
+    others = shutil.ignore_patterns("__pycache__", "*.json", "*.npz")
+    for part in SOURCES:
+        shutil.copytree(CHECKOUT / part, directory / part, ignore=others)
 
 
 def apply_patch(patch: Patch, directory: Path, *, check_only: bool = False) -> None:

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from .patches import CHECKOUT, SHIPPED, Patch, PatchError, apply_patch, find_patches, read_patch
+from .patches import FIELD, SHIPPED, Patch, PatchError, apply_patch, copy_sources, find_patches, read_patch
 
 __all__ = ["renew", "write"]
 
@@ -25,8 +25,7 @@ def renew(path: Path, moved: Iterable[tuple[str, str]]) -> str:
         diff = diff.replace(f"a/{old}", f"a/{new}").replace(f"b/{old}", f"b/{new}")
     directory = Path(tempfile.mkdtemp(prefix=f"starpullm-{patch.name}-"))
     for side in "ab":
-        for part in ("include", "src"):
-            shutil.copytree(CHECKOUT / "native" / part, directory / side / "native" / part)
+        copy_sources(directory / side)
     try:
         if diff == patch.diff:
             apply_patch(patch, directory / "b", check_only=True)
@@ -56,7 +55,7 @@ def write(patch: Patch, directory: Path) -> None:
 
 def _main() -> None:
     parser = argparse.ArgumentParser(description="Write patches anew that no longer apply; their headers are kept.")
-    parser.add_argument("patches", nargs="*", type=Path, help="patch files; default: all of tests/mutation/defects")
+    parser.add_argument("patches", nargs="*", type=Path, help="patch files; default: all of tests/mutation")
     parser.add_argument("--moved", action="append", default=[], metavar="OLD=NEW", help="a file's old and new path")
     parser.add_argument("--from", dest="directory", type=Path, help="take the patch from a directory edited by hand")
     options = parser.parse_args()
@@ -67,7 +66,7 @@ def _main() -> None:
             write(read_patch(options.patches[0]), options.directory)
             return
         moved = [tuple(pair.split("=", 1)) for pair in options.moved]
-        for path in options.patches or find_patches(SHIPPED):
+        for path in options.patches or [*find_patches(SHIPPED), *find_patches(FIELD)]:
             print(f"{path.stem}: {renew(path, moved)}")
     except PatchError as error:
         parser.exit(1, f"{error}\n")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from .laboratory import CHECKS, TIME_LIMIT_CATCH, Catch, Laboratory, hunt
+from .laboratory import CHECKS, NOTHING, TIME_LIMIT_CATCH, Catch, Laboratory, hunt, hunt_in_package
 from .mutants import Builder, Change, Mutant
 from .patches import SHIPPED, Patch, PatchError, read_patch
 from .table import Row, Table
@@ -23,9 +23,14 @@ pytestmark = [pytest.mark.mutation, pytest.mark.timeout(400)]
 def test_defect_is_caught(
     patch: Patch, builder: Builder, build: Callable[[Change], Mutant], table: Table, tmp_path: Path
 ) -> None:
-    mutant = build(patch)
-    with Laboratory(mutant.library, tmp_path, without_defect=builder.library) as laboratory:
-        found = hunt(laboratory, patch.caught_by)
+    build_seconds = 0.0
+    if patch.is_of_package:
+        found = hunt_in_package(patch, builder, tmp_path)
+    else:
+        mutant = build(patch)
+        build_seconds = mutant.cpu_seconds
+        with Laboratory(mutant.library, tmp_path, without_defect=builder.library) as laboratory:
+            found = hunt(laboratory, patch.caught_by)
     first, finding = (found.first.check, found.first.finding) if found.first else (None, "")
     table.add(
         Row(
@@ -38,9 +43,12 @@ def test_defect_is_caught(
             finding=finding,
             is_caught=found.by_expected,
             seconds=found.seconds,
-            build_seconds=mutant.cpu_seconds,
+            build_seconds=build_seconds,
         )
     )
+    if patch.caught_by == NOTHING:
+        assert found.first is None, f"{patch.name}: {patch.defect}; expected that nothing finds it, found {found.first}"
+        return
     assert found.first is not None, f"{patch.name}: {patch.defect}; no check caught it"
     assert found.by_expected, (
         f"{patch.name}: {patch.defect}; expected {patch.caught_by!r} to catch it, "

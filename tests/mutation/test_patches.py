@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from .laboratory import CHECKS, TIME_LIMIT_CATCH
-from .patches import CHECKOUT, SHIPPED, Patch, PatchError, apply_patch, find_patches, read_patch
+from .laboratory import CHECKS, NOTHING, PROJECTS_TESTS, TIME_LIMIT_CATCH
+from .patches import FIELD, SHIPPED, Patch, PatchError, apply_patch, copy_sources, find_patches, read_patch
 from .renew import renew
 
 HEADER = "Kind: k\nDefect: d\nShows: s\nCaught-by: parity\n"
@@ -27,8 +27,7 @@ diff --git a/native/src/a.c b/native/src/a.c
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a copy of the sources."""
     directory = tmp_path_factory.mktemp("sources")
-    for part in ("include", "src"):
-        shutil.copytree(CHECKOUT / "native" / part, directory / "native" / part)
+    copy_sources(directory)
     return directory
 
 
@@ -40,12 +39,14 @@ def test_patch_applies(patch: Patch, sources: Path) -> None:
 
 
 def test_header_names_a_check(patch: Patch) -> None:
-    assert patch.caught_by in {*CHECKS, TIME_LIMIT_CATCH}
+    known = {PROJECTS_TESTS} if patch.is_of_package else {*CHECKS, TIME_LIMIT_CATCH}
+    assert patch.caught_by in {*known, NOTHING}
+    assert bool(patch.source) == (patch.path.parent == FIELD)
 
 
 def test_no_change_is_made_by_two_patches() -> None:
     names: dict[str, list[str]] = {}
-    for path in find_patches(SHIPPED):
+    for path in (*find_patches(SHIPPED), *find_patches(FIELD)):
         names.setdefault(read_patch(path).diff, []).append(path.stem)
     assert [of_one for of_one in names.values() if len(of_one) > 1] == []
 
@@ -57,6 +58,7 @@ def test_no_change_is_made_by_two_patches() -> None:
         (HEADER.replace("Shows: s\n", "") + DIFF, "expected one line each of Kind, Defect, Shows, Caught-by"),
         (HEADER + "Kind: twice\n" + DIFF, "expected one line each"),
         (HEADER + "Sort: unknown\n" + DIFF, "expected one line each"),
+        (HEADER + "Source: somewhere\n" + DIFF, "found 'Source: somewhere', expected owner/repository#number"),
         (HEADER + "Quick: no\n" + DIFF, "found 'Quick: no', expected 'Quick: yes'"),
     ],
 )

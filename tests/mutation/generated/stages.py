@@ -239,13 +239,13 @@ class Workplace:
         self._directory = directory
         self._builder = builder
         self._starpu = starpu
-        self._package = directory / "package"
+        self.package = directory / "package"
         for part in ("starpullm", "native/include", "tests/mutation"):  # the checkout may change meanwhile
-            shutil.copytree(CHECKOUT / part, self._package / part, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+            shutil.copytree(CHECKOUT / part, self.package / part, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
         for package in ("tests", "tests/native"):
-            (self._package / package).mkdir(exist_ok=True)
-            (self._package / package / "__init__.py").touch()
-        builder.install_others(self._package / "starpullm")
+            (self.package / package).mkdir(exist_ok=True)
+            (self.package / package / "__init__.py").touch()
+        builder.install_others(self.package / "starpullm")
         starpu.mkdir(exist_ok=True)
 
     def measure(self, stage: Stage, level: str | None) -> float:
@@ -294,7 +294,7 @@ class Workplace:
             "HWLOC_SYNTHETIC": "numa:1 core:2 pu:1",
             "OMP_WAIT_POLICY": "passive",  # on a busy machine threads that spin wait for those that do not run
             "OPENBLAS_NUM_THREADS": "1",
-            "PYTHONPATH": str(self._package),
+            "PYTHONPATH": str(self.package),
             "PYTHONDONTWRITEBYTECODE": "1",
             "COLUMNS": "1000",  # of pytest's lines, which have the reasons
         }
