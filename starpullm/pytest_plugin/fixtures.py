@@ -160,7 +160,7 @@ class Program:
 
         result = probe_program(self.command, **options)
         if same and result.outcome is not Outcome.PASSED:
-            pytest.fail("\n".join(result.describe()), pytrace=False)
+            pytest.fail("\n".join(result.lines()), pytrace=False)
         return result
 
 
