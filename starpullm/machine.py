@@ -63,7 +63,8 @@ def vector_libm() -> dict[str, VectorLibm]:
     return {name: VectorLibm(used, f"{fingerprint:016x}") for name, (used, fingerprint) in known.items()}
 
 
-def _machine_info() -> Any:
+def machine_info() -> Any:
+    """Return what the library says of the machine and of StarPU, as its struct."""
     machine = structs.new("machine_info")
     prototypes.call("machine_info", machine)
     return machine
@@ -71,14 +72,14 @@ def _machine_info() -> Any:
 
 def processor() -> str:
     """Return the processor's name and the number of cores, in words."""
-    machine = _machine_info()
+    machine = machine_info()
     cores = f"{machine.cores} cores" + (" (HWLOC_SYNTHETIC)" if machine.synthetic else "")
     return f"{prototypes.text(machine.processor) or 'unknown processor'}, {cores}"
 
 
 def simd_level() -> str:
     """Return the SIMD level of the kernels in use."""
-    return prototypes.text(_machine_info().simd_level)
+    return prototypes.text(machine_info().simd_level)
 
 
 def peak_gflops(threads: int, *, fused: bool, seconds: float) -> float:
@@ -179,7 +180,7 @@ def rows_of(machine: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def inspect_machine() -> Machine:
     """Look at the library, StarPU, the topology, libm and the floating-point environment; starts nothing."""
-    build, machine = structs.new("build_info"), _machine_info()
+    build, machine = structs.new("build_info"), machine_info()
     prototypes.call("build_info", build)
     fingerprint = libm_fingerprint()
     different = [name for name, sha in records.shipped_libm_fingerprint().items() if fingerprint[name] != sha]

@@ -8,15 +8,15 @@ import signal
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from starpullm.binding import header, prototypes, structs
+from starpullm.binding import header, prototypes
 from starpullm.checks.cases import Asked, Case
 from starpullm.checks.check import Check, Needs, Where, check
 from starpullm.checks.place import Workplace, bound_to, captured_output, environment
 from starpullm.checks.result import Result
 from starpullm.checks.statements import Statements
-from starpullm.machine import own_cores
+from starpullm.machine import machine_info, own_cores
 from starpullm.runtime import Partition, Runtime
 
 if TYPE_CHECKING:
@@ -24,13 +24,6 @@ if TYPE_CHECKING:
 
 _MOST_CORES = 1024
 """Cores that the library counts."""
-
-
-def machine_info() -> Any:
-    """Return what the library says of the machine and of StarPU, as its struct."""
-    info = structs.new("machine_info")
-    prototypes.call("machine_info", info)
-    return info
 
 
 class _Threads(Check):

@@ -1,4 +1,4 @@
-"""Arrays in files: reading, mapping and writing them; checks of shapes, dtypes and token ids."""
+"""Arrays in files: reading, mapping and writing them; checks of shapes, dtypes and ids."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import BinaryIO, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from starpullm.errors import InvalidArgumentError, TokenRangeError
+from starpullm.errors import InvalidArgumentError
 from starpullm.files.header import refusal
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -61,12 +61,3 @@ def first_outside(ids: NDArray[np.integer], limit: int) -> int | None:
         if int(chunk.max()) >= limit or int(chunk.min()) < 0:
             return start + int(np.argmax((chunk >= limit) | (chunk < 0)))
     return None
-
-
-def check_ids(where: Path, ids: NDArray[np.integer], position: int, limit: int) -> None:
-    """Raise an error if an id isn't in [0, limit); the ids were read from byte `position` on."""
-    index = first_outside(ids, limit)
-    if index is not None:
-        raise TokenRangeError(
-            f"{where}, byte {position + ids.itemsize * index}: expected a token id in [0, {limit}), found {ids[index]}"
-        )

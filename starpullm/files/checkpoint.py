@@ -79,12 +79,9 @@ def write_checkpoint(path: StrPath, checkpoint: Checkpoint) -> None:
 
 def _read_checkpoint_header(file: BinaryIO, where: Path) -> ModelConfig:
     header = read_header(file, where, CHECKPOINT_MAGIC)
-    if header[1] == CHECKPOINT_VERSION_BFLOAT16:
-        raise refusal(
-            where, 4, f"version {CHECKPOINT_VERSION} (float32)", "version 5 (bfloat16), which isn't supported"
-        )
     if header[1] != CHECKPOINT_VERSION:
-        raise refusal(where, 4, f"version {CHECKPOINT_VERSION} (float32)", f"version {header[1]}")
+        more = " (bfloat16), which isn't supported" if header[1] == CHECKPOINT_VERSION_BFLOAT16 else ""
+        raise refusal(where, 4, f"version {CHECKPOINT_VERSION} (float32)", f"version {header[1]}{more}")
     names = [field.name for field in fields(ModelConfig)]
     sizes = dict(zip(names, header[2:], strict=False))
     problem = config_problem(sizes)

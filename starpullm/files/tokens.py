@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from starpullm.errors import InvalidArgumentError, TokenRangeError
-from starpullm.files.arrays import SCAN, UINT16, bytes_of, check_ids, first_outside
+from starpullm.files.arrays import SCAN, UINT16, bytes_of, first_outside
 from starpullm.files.atomic import atomic_write
 from starpullm.files.header import (
     HEADER_BYTES,
@@ -93,7 +93,11 @@ class TokenFile:
         """Raise `TokenRangeError` if an id isn't below `vocab_size`; other errors as `read`."""
         position = HEADER_BYTES
         for piece in self.pieces():
-            check_ids(self.path, piece, position, vocab_size)
+            index = first_outside(piece, vocab_size)
+            if index is not None:
+                byte = position + UINT16.itemsize * index
+                expected = f"a token id in [0, {vocab_size})"
+                raise TokenRangeError(f"{self.path}, byte {byte}: expected {expected}, found {piece[index]}")
             position += piece.nbytes
 
 

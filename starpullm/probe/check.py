@@ -226,18 +226,13 @@ class _Judge:
         They end by themselves or not; other schedules are compared all the same.
         """
         with self._another_run(schedules.POISONED) as run:
-            if not self._has_ended_well(run, reference):
-                self._compare_remains(run, reference)
-                return
+            has_ended_well = self._has_ended_well(run, reference)
             self._compare_remains(run, reference)
-            if run.flows.keys() != reference.flows.keys() or not any(
-                len(left_unwritten(flow)) for flow in run.flows.values()
-            ):
-                return
-            used = self._used_unwritten(run, reference)
-            self._findings += used
-            for rank, flow in run.flows.items():
-                self._add(rank, of_unwritten(run.schedule.name, flow))
+            is_comparable = has_ended_well and run.flows.keys() == reference.flows.keys()
+            if is_comparable and any(len(left_unwritten(flow)) for flow in run.flows.values()):
+                self._findings += self._used_unwritten(run, reference)
+                for rank, flow in run.flows.items():
+                    self._add(rank, of_unwritten(run.schedule.name, flow))
 
     def _used_unwritten(self, poisoned: RecordedRun, reference: RecordedRun) -> list[Finding]:
         """Return what a later task used of what tasks had left as it was."""

@@ -7,15 +7,24 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from starpullm.probe import ProbeResult, probe_program
 
 SOURCES = Path(__file__).parent / "programs"
 
 Compile = Callable[[str], Path]
+
+
+def probe(command: Sequence[str], *, tolerance: str | None = None, **options: Any) -> ProbeResult:
+    """Probe a program of doubles, whose runs have 60 s unless the options say something else."""
+    numbers = None if tolerance is None else "double"
+    return probe_program(command, **{"time_limit": 60, **options}, tolerance=tolerance, tolerance_type=numbers)
 
 
 @pytest.fixture(scope="session")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from starpullm.checks.result import Outcome
-from starpullm.probe import probe_program
 from starpullm.probe.findings import Kind
 
-from .conftest import Compile
+from .conftest import Compile, probe
 
 TASKS, LIAR = 12, 7
 
@@ -16,19 +15,19 @@ def test_tasks_that_tags_order_are_compared(compiled: Compile) -> None:
 
     What is in the handle at the end is seen in all three.
     """
-    result = probe_program([str(compiled("tags")), "right"], runs=1, workers=2, time_limit=60)
+    result = probe([str(compiled("tags")), "right"], runs=1, workers=2)
     assert result.outcome is Outcome.PASSED, result.lines()
     assert (result.num_tasks, result.compared, result.different) == (TASKS, 2 * TASKS + 3, 0)
 
 
 def test_a_task_that_lies_is_named(compiled: Compile) -> None:
-    result = probe_program([str(compiled("tags")), "lies"], runs=1, workers=2, time_limit=60)
+    result = probe([str(compiled("tags")), "lies"], runs=1, workers=2)
     assert [(finding.kind, finding.task) for finding in result.findings] == [(Kind.READ_WRITTEN, LIAR)]
 
 
 def test_a_sparse_matrix_that_is_read_though_declared_written(compiled: Compile) -> None:
     """The program notices that its result is wrong and goes on otherwise; the probe says which task made it so."""
-    result = probe_program([str(compiled("sparse"))], runs=1, workers=2, time_limit=60)
+    result = probe([str(compiled("sparse"))], runs=1, workers=2)
     assert [(finding.kind, finding.codelet) for finding in result.findings] == [
         (Kind.POISONED_ENDING, ""),
         (Kind.WRITTEN_READ, "add_values"),
@@ -38,6 +37,6 @@ def test_a_sparse_matrix_that_is_read_though_declared_written(compiled: Compile)
 
 
 def test_a_pack_method_that_aborts_leaves_its_handles_unseen(compiled: Compile) -> None:
-    result = probe_program([str(compiled("unpackable"))], runs=1, workers=2, time_limit=60)
+    result = probe([str(compiled("unpackable"))], runs=1, workers=2)
     assert result.outcome is Outcome.PASSED, result.lines()
     assert (result.compared, result.unseen) == (3 * 5, 5)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import subprocess
+from typing import Any
 
 import pytest
 
 from starpullm.checks.result import Outcome
-from starpullm.probe import ProbeResult, probe_program
+from starpullm.probe import ProbeResult
 from starpullm.probe.findings import Kind
 
+from . import conftest
 
-def probe(
-    ranks: list[str], name: str, *, runs: int = 1, time_limit: float = 60, tolerance: str | None = None
-) -> ProbeResult:
-    numbers = None if tolerance is None else "double"
-    command = [*ranks, name]
-    result = probe_program(
-        command, runs=runs, workers=2, time_limit=time_limit, tolerance=tolerance, tolerance_type=numbers
-    )
+
+def probe(ranks: list[str], name: str, **options: Any) -> ProbeResult:
+    result = conftest.probe([*ranks, name], runs=1, workers=2, **options)
     left = subprocess.run(["pgrep", "-f", f"{ranks[-1]} {name}"], capture_output=True, text=True, check=False)
     assert left.stdout == ""
     return result

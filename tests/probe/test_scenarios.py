@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,17 +17,13 @@ from starpullm.probe import ProbeResult, probe_program
 from starpullm.probe.findings import Kind
 from starpullm.probe.schedules import REFERENCE
 
+from . import conftest
+
 RIGHT_TASKS = 31
 
 
-def probe(
-    scenarios: Path, name: str, *, runs: int = 2, time_limit: float = 60, tolerance: str | None = None
-) -> ProbeResult:
-    numbers = None if tolerance is None else "double"
-    command = [str(scenarios), name]
-    return probe_program(
-        command, runs=runs, workers=4, time_limit=time_limit, tolerance=tolerance, tolerance_type=numbers
-    )
+def probe(scenarios: Path, name: str, *, runs: int = 2, **options: Any) -> ProbeResult:
+    return conftest.probe([str(scenarios), name], runs=runs, **options)
 
 
 @pytest.mark.parametrize(

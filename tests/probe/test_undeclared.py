@@ -7,16 +7,17 @@ from pathlib import Path
 import pytest
 
 from starpullm.checks.result import Outcome
-from starpullm.probe import ProbeResult, probe_program
+from starpullm.probe import ProbeResult
 from starpullm.probe.findings import Kind
 from starpullm.probe.recorded import record
 from starpullm.probe.schedules import WATCHED
 
+from . import conftest
 from .conftest import SOURCES, Compile
 
 
 def probe(compiled: Compile, name: str) -> ProbeResult:
-    return probe_program([str(compiled("undeclared")), name], runs=1, time_limit=60)
+    return conftest.probe([str(compiled("undeclared")), name], runs=1)
 
 
 def line_of(comment: str) -> int:

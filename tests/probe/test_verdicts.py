@@ -10,22 +10,14 @@ from click.testing import CliRunner
 from starpullm.checks.result import Outcome
 from starpullm.commands.main import main
 from starpullm.errors import InvalidArgumentError
-from starpullm.probe import ProbeResult, probe_program
 from starpullm.probe.findings import Kind
 
-from .conftest import Compile
+from .conftest import Compile, probe
 
 
 @pytest.fixture(scope="module")
 def verdicts(compiled: Compile) -> Path:
     return compiled("verdicts")
-
-
-def probe(program: Path, name: str, *, runs: int = 3, poison: bool = True, tolerance: str | None = None) -> ProbeResult:
-    numbers = None if tolerance is None else "double"
-    return probe_program(
-        [str(program), name], runs=runs, time_limit=60, poison=poison, tolerance=tolerance, tolerance_type=numbers
-    )
 
 
 @pytest.mark.parametrize(
@@ -40,7 +32,7 @@ def probe(program: Path, name: str, *, runs: int = 3, poison: bool = True, toler
     ],
 )
 def test_no_false_alarm(verdicts: Path, name: str, runs: int, noted: str) -> None:
-    result = probe(verdicts, name, runs=runs)
+    result = probe([str(verdicts), name], runs=runs)
     assert result.outcome is Outcome.PASSED, result.lines()
     assert result.compared > 0
     left = [note.codelet for note in result.notes if note.kind is Kind.LEFT_UNWRITTEN]
@@ -65,7 +57,7 @@ def test_no_false_alarm(verdicts: Path, name: str, runs: int, noted: str) -> Non
     ],
 )
 def test_no_wrong_same(verdicts: Path, name: str, runs: int, kind: Kind, codelet: str, words: str) -> None:
-    result = probe(verdicts, name, runs=runs)
+    result = probe([str(verdicts), name], runs=runs)
     assert result.outcome is Outcome.FAILED, result.lines()
     assert [(finding.kind, finding.codelet) for finding in result.findings] == [(kind, codelet)]
     assert words in result.findings[0].sentence
@@ -91,24 +83,24 @@ def test_what_is_intended_is_no_fault(verdicts: Path, tmp_path: Path) -> None:
 
 
 def test_what_the_application_reads_at_the_end_is_bounded(verdicts: Path) -> None:
-    result = probe(verdicts, "sum_that_the_application_reads", tolerance="8ulp")
+    result = probe([str(verdicts), "sum_that_the_application_reads"], runs=3, tolerance="8ulp")
     assert [finding.kind for finding in result.findings] == [Kind.BEYOND_TOLERANCE], result.lines()
     assert "the application at the end found" in result.findings[0].sentence
 
 
 def test_codelets_without_names_are_told_apart(verdicts: Path) -> None:
     """By the name that the program gives to the function, or by where a function lies that the linker doesn't know."""
-    first, second = (finding.codelet for finding in probe(verdicts, "without_names", runs=1).findings)
+    first, second = (finding.codelet for finding in probe([str(verdicts), "without_names"], runs=1).findings)
     assert (first, second.partition("+")[0]) == ("double_half", "verdicts")
 
 
 def test_disturbed_schedules_run_also_if_poison_makes_the_program_fail(verdicts: Path) -> None:
-    result = probe(verdicts, "fails_with_poison")
+    result = probe([str(verdicts), "fails_with_poison"], runs=3)
     kinds = [(finding.kind, finding.codelet) for finding in result.findings]
     assert (Kind.POISONED_ENDING, "") in kinds
     assert (Kind.WRITTEN_READ, "update_half") in kinds
     assert (Kind.OUTPUT_DIFFERS, "read_neighbour") in kinds
-    without = probe(verdicts, "fails_with_poison", poison=False)
+    without = probe([str(verdicts), "fails_with_poison"], runs=3, poison=False)
     assert [finding.kind for finding in without.findings] == [Kind.OUTPUT_DIFFERS]
     assert without.runs == result.runs - 1
 
@@ -118,13 +110,13 @@ def test_nothing_is_written_into_the_users_folder_of_starpu(
 ) -> None:
     for variable in ("STARPU_HOME", "STARPU_PERF_MODEL_DIR"):
         monkeypatch.setenv(variable, str(tmp_path))
-    probe(verdicts, "every_write_commutes", runs=1)
+    probe([str(verdicts), "every_write_commutes"], runs=1)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_program_of_ranks_is_named() -> None:
     with pytest.raises(InvalidArgumentError, match=r"\./no-such-program: there is no such file"):
-        probe_program(["mpirun", "-n", "2", "./no-such-program"], runs=1, time_limit=60)
+        probe(["mpirun", "-n", "2", "./no-such-program"], runs=1)
 
 
 def test_exit_status_and_verdict(verdicts: Path) -> None:

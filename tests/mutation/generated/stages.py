@@ -240,7 +240,8 @@ class Workplace:
         self._builder = builder
         self._starpu = starpu
         self.package = directory / "package"
-        for part in ("starpullm", "native/include", "tests/mutation"):  # the checkout may change meanwhile
+        headers = ("native/include", "native/src/kernels", "native/probe")
+        for part in ("starpullm", *headers, "tests/mutation"):  # the checkout may change meanwhile
             shutil.copytree(CHECKOUT / part, self.package / part, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
         for package in ("tests", "tests/native"):
             (self.package / package).mkdir(exist_ok=True)

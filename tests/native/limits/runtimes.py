@@ -11,10 +11,10 @@ from starpullm.binding import prototypes, structs
 from starpullm.binding.library import find_library
 from starpullm.checks.place import Workplace, environment
 from starpullm.checks.result import Result
-from starpullm.checks.threads import machine_info
 from starpullm.checks.training import checkpoint_in
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError, StateError
+from starpullm.machine import machine_info
 from starpullm.runtime import Partition, Runtime, schedulers
 from starpullm.trainer import Instruments, Trainer
 
