@@ -70,6 +70,9 @@ class TaskRecord:
     accesses: tuple[Access, ...]
 
 
+_NUMBERS = ("id", "step", "sub_batch", "layer", "rank", "worker", "submit_ns", "start_ns", "end_ns")
+
+
 @dataclass(frozen=True)
 class Trace:
     """Recorded tasks in the order of submission.
@@ -94,19 +97,8 @@ class Trace:
             Access(self.handles[int(access["handle"])], AccessMode(int(access["mode"])))
             for access in self.accesses[first : first + int(task["num_accesses"])]
         )
-        return TaskRecord(
-            id=int(task["id"]),
-            step=int(task["step"]),
-            operation=self.operations[int(task["operation"])],
-            sub_batch=int(task["sub_batch"]),
-            layer=int(task["layer"]),
-            rank=int(task["rank"]),
-            worker=int(task["worker"]),
-            submit_ns=int(task["submit_ns"]),
-            start_ns=int(task["start_ns"]),
-            end_ns=int(task["end_ns"]),
-            accesses=accesses,
-        )
+        numbers = {name: int(task[name]) for name in _NUMBERS}
+        return TaskRecord(operation=self.operations[int(task["operation"])], accesses=accesses, **numbers)
 
     def __iter__(self) -> Iterator[TaskRecord]:
         return (self[index] for index in range(len(self)))

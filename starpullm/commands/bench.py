@@ -270,7 +270,7 @@ def _details(result: Throughput) -> str:
     others = total - sum(seconds for _, seconds in longest)
     text = ", ".join([*shares, f"others {others / total:.1%}"])
     chain, share = next(iter(result.waits.items()), ("", 0.0))
-    if chain.startswith("grads/"):
+    if chain.startswith("grads/") and result.configuration.reduction == REDUCTIONS[0]:
         text += f"; a step waits for the running sum of {chain.removeprefix('grads/')} for {share:.0%} of its time"
     if result.was_disturbed:
         low, high = result.matmul_limit_range

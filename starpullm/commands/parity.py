@@ -79,25 +79,24 @@ def command(**values: Any) -> None:
         report.leave_out([*unfit, *_left_out(run, plan, report.document)])
         _print_left_out(unfit)
         places = list(product(run.partitions, run.schedulers))
+        steps = sum(record.num_steps * len(counts) for record, counts in plan) * len(places)
+        if steps == 0:
+            raise InvalidArgumentError("partitions, schedulers: expected at least one; nothing would be compared")
         with (
             tempfile.TemporaryDirectory(prefix="starpullm-parity-") as name,
             progress_bar(hidden=run.as_json) as progress,
         ):
-            directory = Path(name)
-            steps = sum(record.num_steps * len(counts) for record, counts in plan) * len(places)
-            if steps == 0:
-                raise InvalidArgumentError("partitions, schedulers: expected at least one; nothing would be compared")
-            bar = progress.add_task("parity", total=steps)
+            directory, bar = Path(name), progress.add_task("parity", total=steps)
             for record, counts in plan:
                 checkpoint = make_inputs(record, directory)
-                reference = (
-                    run_llmc(run.llmc_library, record, checkpoint, directory, comm) if run.llmc_library else None
-                )
+                llmc: Path | None = run.llmc_library
+                reference = run_llmc(llmc, record, checkpoint, directory, comm) if llmc else None
                 for place in places:
                     with (
                         Runtime(*place, comm, matmul=run.matmul, blas_library=run.blas_library) as runtime,
                         guarded_ranks(comm),
                     ):
+                        at = Place(runtime, directory)
                         for count in counts:
                             case = Case(record.name, count, run.reduction, tiles=run.weight_gradient_tiles)
                             result = Parity().compare(
@@ -108,14 +107,10 @@ def command(**values: Any) -> None:
                                 reference=reference,
                                 progress=lambda: progress.advance(bar),
                             )
-                            result = replace(result, where=f"{case} on {Place(runtime, directory)}")
-                            results.append(result)
-                            report.document["tests"].append(_as_test(result))
-                            report.renew()
-                            if not run.as_json:
-                                _print_result(result)
+                            results.append(replace(result, where=f"{case} on {at}"))
+                            _show(results[-1], report, as_json=run.as_json)
                         if run.report and record is plan[0][0]:
-                            _record(report, Place(runtime, directory), record, max(counts), run.reduction)
+                            _record(report, at, record, max(counts), run.reduction)
                 checkpoint.unlink()
         report.end(_exit_status(results))
         _print_summary(results, as_json=run.as_json)
@@ -238,8 +233,11 @@ def _exit_status(results: Sequence[Result]) -> int:
     return EXIT_NOT_COMPARABLE if Outcome.NOT_COMPARABLE in outcomes else 0
 
 
-def _print_result(result: Result) -> None:
-    lines = result.lines()
+def _show(result: Result, report: CommandReport, *, as_json: bool) -> None:
+    """Add a result to the report, and print it."""
+    report.document["tests"].append(_as_test(result))
+    report.renew()
+    lines = [] if as_json else result.lines()
     for line in lines[:MAX_LINES]:
         OUT.print(line)
     if len(lines) > MAX_LINES:

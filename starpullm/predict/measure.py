@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 
-from starpullm.binding import prototypes, structs
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.files.model import ModelConfig
+from starpullm.machine import count_cores
 from starpullm.predict.costs import Measured, mean_durations, runtime_cost
 from starpullm.predict.graph import work_of
 from starpullm.predict.prediction import plan_of, schedule_of
@@ -57,7 +57,7 @@ def measured_costs(config: ModelConfig, workload: Workload, checkpoint: Path, ti
     RuntimeFailureError
         If the steps have failed, or weren't done in time.
     """
-    cores = _cores()
+    cores = count_cores()
     threads = min(Partition.parse(workload.partition).threads, cores)
     here = _here(workload, f"{cores // threads}x{threads}", ranks=1)
     if workload.reduction == REDUCTIONS[0]:
@@ -75,14 +75,8 @@ def record_placements(workload: Workload, checkpoint: Path, time_limit: float) -
     """Record the workload's sub-batches in each placement that this machine has cores for; errors as above."""
     for partition, ranks in _PLACEMENTS:
         size = Partition.parse(partition)
-        if size.workers * size.threads * ranks <= _cores():
+        if size.workers * size.threads * ranks <= count_cores():
             yield record_steps(_here(workload, partition, ranks), checkpoint, time_limit)
-
-
-def _cores() -> int:
-    machine = structs.new("machine_info")
-    prototypes.call("machine_info", machine)
-    return int(machine.cores)
 
 
 def _here(workload: Workload, partition: str, ranks: int) -> Workload:

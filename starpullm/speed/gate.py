@@ -6,7 +6,7 @@ docs/performance.md describes it.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -114,21 +114,10 @@ def compare_builds(
     verdict = _together(judged)
     baseline_speed = speed.tokens_per_ms * statistics.median(of[STEP] for of in new) / step.seconds
     visible = max((of.visible for of in judged if of is not step), default=None)
-    failing = (Verdict.SLOWER, Verdict.INCONCLUSIVE)
-    operations = (
-        "no operation is large enough to be judged"
-        if visible is None
-        else f"and of {visible:.1%} of any judged operation"
-    )
-    lines = [
-        f"{speed.tokens_per_ms:.4g} tokens/ms, baseline {baseline_speed:.4g}; {speed.fraction_of_limit:.1%} of the "
-        f"machine's {speed.matmul_limit_gflops:.4g} GFLOP/s",
-        *(f"{of.value}: {change}" for of in failing for change in changes if change.verdict is of),
-        *([str(step)] if step.verdict not in failing else []),
-        f"{len(new)} rounds; a slowdown of {step.visible:.1%} of the step would have been seen, {operations}",
-    ]
     return _result(
-        *(verdict, _reason(verdict, judged, budget), lines),
+        verdict,
+        _reason(verdict, judged, budget),
+        _lines(changes, speed, baseline_speed, visible, len(new)),
         compared=len(new),
         unit="rounds",
         measured=max(of.change for of in judged),
@@ -171,7 +160,9 @@ def compare_with_stored(configuration: str, speed: Speed, stored: Sequence[float
             f"{judged.visible:.1%} would have been seen"
         )
     return _result(
-        *((judged and judged.verdict) or Verdict.NO_BASELINE, reason, lines),
+        (judged and judged.verdict) or Verdict.NO_BASELINE,
+        reason,
+        lines,
         compared=len(stored),
         unit="stored runs",
         measured=judged.change if judged else None,
@@ -229,7 +220,28 @@ def _reason(verdict: Verdict, judged: Sequence[Change], budget: float) -> str:
     return f"step {judged[0].change:+.1%}; nothing is slower{by}"
 
 
-def _result(verdict: Verdict, reason: str, lines: Sequence[str], *, facts: dict[str, Any], **fields: Any) -> Result:
+def _lines(
+    changes: Sequence[Change], speed: Speed, baseline_speed: float, visible: float | None, rounds: int
+) -> Iterator[str]:
+    """Yield the speed, the slower quantities, those that couldn't be judged, and the step."""
+    yield (
+        f"{speed.tokens_per_ms:.4g} tokens/ms, baseline {baseline_speed:.4g}; {speed.fraction_of_limit:.1%} of the "
+        f"machine's {speed.matmul_limit_gflops:.4g} GFLOP/s"
+    )
+    step, shown = changes[0], (Verdict.SLOWER, Verdict.INCONCLUSIVE)
+    for verdict in shown:
+        yield from (f"{verdict.value}: {change}" for change in changes if change.verdict is verdict)
+    if step.verdict not in shown:
+        yield str(step)
+    operations = (
+        "no operation is large enough to be judged"
+        if visible is None
+        else f"and of {visible:.1%} of any judged operation"
+    )
+    yield f"{rounds} rounds; a slowdown of {step.visible:.1%} of the step would have been seen, {operations}"
+
+
+def _result(verdict: Verdict, reason: str, lines: Iterable[str], *, facts: dict[str, Any], **fields: Any) -> Result:
     """Return the result; its sentence has the verdict only if the outcome's name is another."""
     outcome = _OUTCOMES[verdict]
     return Result(

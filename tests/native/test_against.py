@@ -21,6 +21,7 @@ import pytest
 
 from starpullm.binding.library import find_library
 from starpullm.processes import children
+from starpullm.report.document import read_document
 
 from .children import TWO_CORES, cli_command, finish, run_cli, run_command, started
 
@@ -60,11 +61,25 @@ def assert_consistent(comparison: dict[str, Any], rounds: int) -> None:
         assert slower["high"] <= strict_speed["high"] / own["low"] * (1 + 1e-9)
 
 
-def test_blas() -> None:
-    comparison = against("--model", "small", "--partition", "2x1", *BLAS, "--iterations", 3)
-    assert_consistent(comparison, 3)
+def test_blas(tmp_path: Path) -> None:
+    """What is printed, and the same as data."""
+    options = ("--model", "tiny", "--partition", "2x1", *BLAS, "--iterations", 2, "--report", tmp_path / "out")
+    run = run_cli("bench", *options, timeout=TIMEOUT, environment=TWO_CORES).check()
+    title, header, strict, blas, description, losses, noise = run.stdout.splitlines()
+    assert title == "tiny, B = 2, T = 8, 2x1, S = 2, ordered, 2 rounds"
+    assert header.split() == "contender tokens/ms least most strict is least most".split()
+    assert len(strict.split()) == 4
+    assert strict.split()[0] == "strict"
+    assert blas.split()[0] == "blas"
+    assert blas.split()[4:6] == ["few", "rounds"]
+    assert description.startswith("blas: blas (libscipy_openblas.so, OpenBLAS")
+    assert losses.startswith("losses of the first steps differ by at most ")
+    assert noise.startswith("noise: load ")
+    assert run.stderr == ""
+    [comparison] = read_document(tmp_path / "out" / "report.json")["throughput"]
+    assert_consistent(comparison, 2)
     assert [contender["name"] for contender in comparison["contenders"]] == ["strict", "blas"]
-    assert comparison["contenders"][1]["description"].startswith("blas (libscipy_openblas.so, OpenBLAS")
+    assert description == f"blas: {comparison['contenders'][1]['description']}"
 
 
 def test_another_build_has_the_same_losses() -> None:
@@ -81,21 +96,6 @@ def test_another_build_is_named() -> None:
     assert "expected --against library together with --baseline-library" in done.stderr
     done = run_cli("bench", "--model", "tiny", "--against", "library", "--baseline-library", "no.so").check(2)
     assert "no.so" in done.stderr
-
-
-def test_text() -> None:
-    run = run_cli("bench", "--model", "tiny", *BLAS, "--iterations", 2, timeout=TIMEOUT, environment=TWO_CORES).check()
-    title, header, strict, blas, description, losses, noise = run.stdout.splitlines()
-    assert title == "tiny, B = 2, T = 8, 1x1, S = 1, ordered, 2 rounds"
-    assert header.split() == "contender tokens/ms least most strict is least most".split()
-    assert len(strict.split()) == 4
-    assert strict.split()[0] == "strict"
-    assert blas.split()[0] == "blas"
-    assert blas.split()[4:6] == ["few", "rounds"]
-    assert description.startswith("blas: blas (libscipy_openblas.so, OpenBLAS")
-    assert losses.startswith("losses of the first steps differ by at most ")
-    assert noise.startswith("noise: load ")
-    assert run.stderr == ""
 
 
 @pytest.mark.parametrize(

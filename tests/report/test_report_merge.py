@@ -15,10 +15,21 @@ from starpullm.report.document import read_document, write_document
 from starpullm.report.folder import ReportFolder
 from starpullm.report.left_out import NOT_REACHED
 from starpullm.report.page import render
-from starpullm.report.runs import FAILED, NOT_COMPARABLE, NOT_ENDED, NOTHING, PASSED, Run, environments, merge, run_rows
+from starpullm.report.runs import (
+    FAILED,
+    NOT_COMPARABLE,
+    NOT_ENDED,
+    NOTHING,
+    PASSED,
+    Run,
+    environments,
+    merge,
+    read_run,
+    run_rows,
+)
 from starpullm.report.verdict import not_checked, verdict_of
 
-from .reports import entry, failing, killed, merged, over_ranks, passing
+from .reports import entry, failing, killed, merged, over_ranks, passing, throughput
 
 Document = dict[str, Any]
 
@@ -127,6 +138,12 @@ def test_command_of_runs(tmp_path: Path) -> None:
         assert report(*again).exit_code == EXIT_BAD_INPUT
     assert not (tmp_path / "more").exists()
     assert not (tmp_path / "x").exists()
+
+
+def test_speeds_within_noise_are_no_failure(tmp_path: Path) -> None:
+    noisy = {**throughput(12.0), "matmul_gflops": 40.0, "matmul_limit_range": [40.0, 121.0]}
+    write_document({**passing(), "tests": [], "throughput": [noisy]}, tmp_path / "bench.json")
+    assert read_run(tmp_path / "bench.json").outcome == NOT_COMPARABLE
 
 
 def job(name: str, outcome: int, *parts: Document, **fields: Any) -> Document:

@@ -294,7 +294,7 @@ def test_bench_holds_the_machine_lock(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("lock")
 def test_bench_tells_the_noise_and_prints_no_ratio_within_it(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = {"1x1": (100.0, 104.0), "1x2": (50.0, 100.0), "1x4": (100.0, 101.0)}
-    waits = {"1x4": {"grads/wte": 0.41}, "1x1": {"busy workers": 0.9, "grads/wte": 0.1}}
+    waits = {"1x4": {"grads/wte": 0.41}, "1x1": {"busy workers": 0.9, "grads/wte": 0.1}}  # the largest first
 
     def measure(of: Workload, *_: object) -> Throughput:
         return replace(throughput(of, limits[of.partition]), waits=waits.get(of.partition, {}))
