@@ -243,13 +243,13 @@ def _wait(
             ended = {} if failed is None else _read_endings(ranks)
             if len(ended) == count:
                 return True
+            if now > limit or (stop is not None and stop.is_set()):
+                return False
             if failed is not None and ended and not asked and now > failed + _LEAVE_SECONDS:
                 asked = True
                 for survivor in _running(place, ended).values():
                     with suppress(psutil.Error):
                         survivor.terminate()
-            if now > limit or (stop is not None and stop.is_set()):
-                return False
     finally:
         os.close(end)
     process.wait()

@@ -120,7 +120,7 @@ class RankedRun:
         begun = self._share("start", own, _Phase("ended"))
         self._hosts = [host for _, host, _ in begun.values()]
         self._pids = {rank: pid for rank, (_, host, pid) in begun.items() if host == own[1]}
-        if seed is not None:
+        if begun[0][0] is not None:
             config.option.randomly_seed = begun[0][0]
 
     # Hooks of pytest

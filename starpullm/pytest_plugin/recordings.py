@@ -8,13 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from starpullm.errors import RuntimeFailureError
+
 if TYPE_CHECKING:
     from starpullm.pytest_plugin.options import Options
     from starpullm.pytest_plugin.run import Validation
-
-
-class RecordingError(Exception):
-    """A run could not be recorded; the text says why."""
 
 
 def recordings(validation: Validation) -> Iterator[dict[str, Any]]:
@@ -22,34 +20,24 @@ def recordings(validation: Validation) -> Iterator[dict[str, Any]]:
 
     Raises
     ------
-    RecordingError
+    RuntimeFailureError
         If one can't be made; the others aren't tried then.
     """
     from starpullm.checks.recorded_run import MAX_RECORDED, write_recording
-    from starpullm.processes.children import Answered
 
     case = _case(validation)
     if case is None:
-        raise RecordingError("all chosen records are large")
-    record, sub_batches = case
-    settings: dict[str, Any] = {
-        "record": record,
-        "sub_batches": sub_batches,
-        "reduction": "ordered",
-        "seed": validation.seed,
-    }
+        raise RuntimeFailureError("all chosen records are large")
+    case |= {"reduction": "ordered", "seed": validation.seed}
     with tempfile.TemporaryDirectory(prefix="starpullm-recording-") as directory:
         path = Path(directory, "recording.json")
         for configuration in validation.configurations(validation.ranks)[:MAX_RECORDED]:
-            reply = validation.pool.call(
-                configuration, write_recording, time_limit=validation.time_limit, **settings, path=str(path)
-            )
-            if not isinstance(reply, Answered):
-                raise RecordingError(f"{configuration}: {reply.text}")
+            limit = validation.time_limit
+            validation.pool.call(configuration, write_recording, time_limit=limit, **case, path=str(path)).result()
             yield json.loads(path.read_text())
 
 
-def _case(options: Options) -> tuple[str, int] | None:
+def _case(options: Options) -> dict[str, Any] | None:
     """Return the record with the most layers that is quick, and two sub-batches for each rank or the fewest there are.
 
     With more sub-batches pictures become crowded, not clearer.
@@ -69,4 +57,4 @@ def _case(options: Options) -> tuple[str, int] | None:
         return None
     record = max(light, key=lambda record: find_record(record).model.num_layers)
     counts = divisors(find_record(record).batch_size // options.ranks)
-    return record, counts[min(1, len(counts) - 1)]
+    return {"record": record, "sub_batches": counts[min(1, len(counts) - 1)]}

@@ -73,14 +73,14 @@ class ReportFiles:
         """Record runs for the pictures of a folder, unless the run was stopped."""
         if not self._writes_folder or not self._results.tests or self._stopped(session):
             return
-        from starpullm.pytest_plugin.recordings import RecordingError, recordings
+        from starpullm.pytest_plugin.recordings import recordings
         from starpullm.report.failures import reason_of
 
         document = self._current()
         try:
             for recording in recordings(self._validation):
                 document["recordings"].append(recording)
-        except (RecordingError, UnknownMachineError, OSError, ValueError) as error:
+        except (StarpullmError, UnknownMachineError, OSError, ValueError) as error:
             self._results.notes.append(f"no recording for the report: {reason_of(str(error))}")
 
     def finish(self, session: pytest.Session) -> None:
