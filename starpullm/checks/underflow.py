@@ -34,6 +34,7 @@ class DenormalGradients(GradientBounds):
     """
 
     unit = "denormal elements"
+    cannot_see = "errors of the activations, from which the float64 sums are computed"
     claim = "gradients that flush-to-zero would make 0 are within their error bounds too"
     needs = Needs(ranks=(1, 1), promises=REPRODUCIBLE, light=True)
 
