@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -17,12 +17,17 @@ from starpullm.checks.execution_order import execution_order
 from starpullm.checks.llmc import run_llmc
 from starpullm.checks.names import TaskName
 from starpullm.checks.place import Place
-from starpullm.checks.references import ExpectedValues, GoldenReference, Reference, record_trainer
+from starpullm.checks.references import (
+    ExpectedValues,
+    GoldenReference,
+    Reference,
+    record_trainer,
+    why_not_comparable,
+)
 from starpullm.checks.result import MAX_LISTED, Finding, Result
 from starpullm.checks.training import own_sequences
 from starpullm.data.generator import generate_tokens
 from starpullm.golden.records import GoldenRecord, layer_name, tensor_digest
-from starpullm.machine import libm_fingerprint
 from starpullm.runtime import Runtime
 from starpullm.trace import TaskRecord
 from starpullm.trainer import Trainer
@@ -111,7 +116,7 @@ class Parity(Check):
         """
         own_sequences(runtime, record.batch_size, f"{record.name}: its")
         reference = reference or GoldenReference(record, checkpoint)
-        undecided = _why_not_comparable(runtime, record.different_functions(libm_fingerprint()))
+        undecided = why_not_comparable(runtime, record)
         found = _Found()
         if not undecided:
             with record_trainer(
@@ -171,12 +176,6 @@ class ParityWithLlmc(Parity):
         checkpoint = place.checkpoint(record)
         reference = run_llmc(Path(case.library), record, checkpoint, place.directory, place.runtime.comm)
         return self.compare(reference.record, place.runtime, checkpoint, case, reference=reference)
-
-
-def _why_not_comparable(runtime: Runtime, different_functions: Sequence[str]) -> str:
-    if different_functions:
-        return f"this libm has another {', '.join(different_functions)}"
-    return "" if runtime.matmul == "strict" else f"matmuls by {runtime.matmul}, expected strict ones"
 
 
 def _run(record: GoldenRecord, trainer: Trainer, progress: Callable[[], None] | None) -> _Found:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import StarpullmError
 from starpullm.golden.records import GoldenRecord, split_layer, tensor_digest
+from starpullm.machine import libm_fingerprint
 from starpullm.processes.children import Child
 from starpullm.processes.progress import report_phase
 from starpullm.runtime import Runtime
@@ -78,6 +79,14 @@ class GoldenReference:
             return ExpectedValues(values, "from a run on 1x1 with the ref kernels, which has the record's digest")
         whose = "the digest that was found" if again == found else f"neither digest but {again}"
         return ExpectedValues(None, f"the record has a digest only, and a run on 1x1 with the ref kernels has {whose}")
+
+
+def why_not_comparable(runtime: Runtime, record: GoldenRecord) -> str:
+    """Return why a run on this machine needn't have a record's bits; empty if it has to have them."""
+    different = record.different_functions(libm_fingerprint())
+    if different:
+        return f"this libm has another {', '.join(different)}"
+    return "" if runtime.matmul == "strict" else f"matmuls by {runtime.matmul}, expected strict ones"
 
 
 def record_trainer(

@@ -20,6 +20,7 @@ import numpy as np
 from starpullm.checks.cases import TILES, Case
 from starpullm.checks.check import Arrays, all_checks
 from starpullm.checks.isolation import Pool, RuntimeConfiguration
+from starpullm.checks.kernels.cases import CASES
 from starpullm.checks.place import run_check
 from starpullm.checks.result import Outcome, Result
 from starpullm.data.generator import generate_checkpoint, generate_tokens
@@ -283,6 +284,12 @@ def scenarios(laboratory: Laboratory, name: str) -> Iterator[Catch]:
         yield from laboratory.alone(name, Case(what=level, seed=SEED))
 
 
+def kernel_bits(laboratory: Laboratory, name: str) -> Iterator[Catch]:
+    """Compare the kernels of all SIMD levels."""
+    for kernel in CASES:
+        yield from laboratory.check(name, ONE, "kernel bits", Case(what=kernel, seed=SEED))
+
+
 ROUNDS = 16
 """Turns of each build: enough to see a slowdown of 20 %."""
 
@@ -343,6 +350,7 @@ CHECKS: dict[str, Check] = {
     "memory growth, trainers": registered("growth over trainers", "ordered"),
     "memory growth, operations": on_tiny(operation_growth),
     "scarce memory": on_tiny(scarce_memory),
+    "kernel bits": kernel_bits,
     "throughput": speed,
 }
 """By name, the cheapest first."""
@@ -385,9 +393,11 @@ def hunt(laboratory: Laboratory, expected: str) -> Hunt:
 
 
 OF_PACKAGE = (
-    *(f"../unit/test_{name}.py" for name in ("loader", "conversion", "schedule")),
-    *(f"test_{name}.py" for name in ("cli_train", "saving")),
-    "../ranks/test_training.py",
+    "../unit/test_loader.py",
+    "../unit/test_conversion.py",
+    "test_saving.py::test_a_run_that_was_ended_goes_on",
+    "test_saving.py::test_a_resumed_run_continues_its_schedule",
+    "../ranks/test_training.py::test_three_ranks_resume_what_three_ranks_saved",
 )
 
 

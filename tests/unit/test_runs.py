@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from starpullm.checks import parity, recorded_run, references, training
+from starpullm.checks import recorded_run, references, training
 from starpullm.checks.cases import Case, find_record
 from starpullm.checks.check import all_checks
 from starpullm.checks.dependencies.observed_order import ObservedOrder
@@ -51,6 +51,7 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> Callable[[Fault], None]:
 
     def give(fault: Fault) -> None:
         monkeypatch.setattr(references, "Trainer", partial(StrictTrainer, fault=fault))
+        monkeypatch.setattr(references, "libm_fingerprint", lambda: TINY.libm_fingerprint)
 
     give(lambda trainer: None)
     return give
@@ -158,6 +159,20 @@ def test_a_sum_that_is_not_finite_fails_in_the_step_in_which_it_is_made(
     assert steps == [1]
 
 
+def test_sums_are_of_activations_with_the_bits_of_the_record(place: Place, faulty: Callable[[Fault], None]) -> None:
+    """A gradient of twice all activations' gradients is a correct sum of them."""
+
+    def double(trainer: StrictTrainer) -> None:
+        for group in (trainer.model.activation_grads, trainer.model.grads):
+            for values in group.values():
+                np.multiply(values, np.float32(2), out=values)
+
+    faulty(double)
+    failed = GradientBounds().run(place, CASE)
+    first = failed.findings[0].sentence
+    assert first == "activation_grads/losses of the first step: expected the record's bits, found others"
+
+
 def test_gradients_are_those_of_the_second_step(place: Place, faulty: object, tmp_path: Path) -> None:
     path = tmp_path / "gradients.npz"
     assert run_check(place, check="bit stability", case=CASE._asdict(), path=str(path)) is None
@@ -258,7 +273,7 @@ def test_parity_is_that_of_the_record(
     place: Place, faulty: object, strict: tuple[GoldenRecord, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = strict[0]
-    monkeypatch.setattr(parity, "libm_fingerprint", lambda: record.libm_fingerprint)
+    monkeypatch.setattr(references, "libm_fingerprint", lambda: record.libm_fingerprint)
     result = run_check(place, check="parity", case=Case(str(record.path), 2, "tree")._asdict())
     assert result is not None
     assert result.lines()[0].startswith("parity of strict-2-tree on 1x1 lws: passed: ")
