@@ -17,6 +17,7 @@ from starpullm.errors import InvalidArgumentError, TokenRangeError
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.header import StrPath
 from starpullm.loss import Loss
+from starpullm.memory import available_memory
 from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import check_same_options, common_call
 from starpullm.resume import model_config, training_state
@@ -98,8 +99,8 @@ class Trainer(Resource, HasTensors):
         so many that no chain of sums is longer than about a twentieth of a step, by the sizes of the model, S and the
         workers of all ranks. The bits are the same.
     learning_rate, betas, eps, weight_decay
-        Settings of AdamW; ``submit`` can give each step a learning rate of its own. A training state has those that it
-        was saved with (see ``training_state``), but a trainer that resumes from it has the ones that are given here.
+        Settings of AdamW, also of a trainer that resumes from a training state, whatever that was saved with.
+        ``submit`` can give each step a learning rate of its own.
     keep_activations
         Whether every activation and its gradient can be read after a step. This takes more memory.
     steps_in_flight
@@ -108,6 +109,9 @@ class Trainer(Resource, HasTensors):
         Whether every task is recorded, for ``trace()``.
     instruments
         What observes or perturbs the tasks; needs ``trace``.
+    memory_limit
+        The bytes that this rank's buffers may take, without StarPU's own for messages and ``redux``; 0: any number.
+        None: what the machine and its control groups leave, in equal shares for the ranks of a machine.
 
     Raises
     ------
@@ -118,7 +122,7 @@ class Trainer(Resource, HasTensors):
     StateError
         If the runtime is closed.
     OutOfMemoryError
-        If the buffers can't be allocated. Where StarPU itself finds no memory, it aborts the process (SIGABRT).
+        If the buffers take more than the limit, or can't be allocated. StarPU aborts (SIGABRT) where it finds none.
     """
 
     def __init__(
@@ -141,6 +145,7 @@ class Trainer(Resource, HasTensors):
         steps_in_flight: int = 2,
         trace: bool = False,
         instruments: Instruments | None = None,
+        memory_limit: int | None = None,
     ) -> None:
         self._handle = structs.Handle("session")
         if reduction not in REDUCTIONS:
@@ -165,6 +170,9 @@ class Trainer(Resource, HasTensors):
             keep_activations=keep_activations,
             steps_in_flight=prototypes.integer("steps_in_flight", steps_in_flight, 32),
             trace=trace,
+            memory_limit=available_memory(runtime.comm)
+            if memory_limit is None
+            else prototypes.integer("memory_limit", memory_limit, 64),
             **(instruments or Instruments()).options(),
         )
         if runtime.comm:
@@ -176,8 +184,7 @@ class Trainer(Resource, HasTensors):
         self.batch_size, self.seq_len, self.sub_batches = batch_size, seq_len, sub_batches
         self.reduction, self.learning_rate = reduction, learning_rate
         prototypes.call("session_create", runtime._handle, options, self._handle.address)
-        # Distinguishes the states of two runs.
-        run = secrets.randbits(64)
+        run = secrets.randbits(64)  # distinguishes the states of two runs
         self._run = runtime.comm.bcast(run) if runtime.comm else run
         (config,) = prototypes.results("session_config", self._handle)
         self.config = model_config(config)
@@ -478,7 +485,8 @@ class Trainer(Resource, HasTensors):
 
 def _options_of_all_ranks(options: Any, checkpoint: StrPath | None, resume: StrPath | None) -> dict[str, object]:
     """Return what must be equal on all ranks: options, and the contents of files, as each machine may have a copy."""
-    same = {name: getattr(options, name) for name, *_ in options._fields_ if name not in ("checkpoint", "resume")}
+    own = ("checkpoint", "resume", "memory_limit")
+    same = {name: getattr(options, name) for name, *_ in options._fields_ if name not in own}
     if checkpoint is not None:
         same["checkpoint's model"] = checkpoint_config(checkpoint)
     if resume is not None:

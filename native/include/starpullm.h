@@ -204,8 +204,7 @@ enum starpullm_instrument {
 struct starpullm_session_options {
     size_t size;
     const char *checkpoint; /* parameters to start from; NULL if a training state is given */
-    const char *resume;     /* training state to go on from: its folder, or one of several states, of which the newest
-                               complete one is taken; NULL if a checkpoint is given */
+    const char *resume; /* NULL, or a state to go on from: its folder, or that of several, whose newest one is taken */
     int64_t batch_size, seq_len;   /* of one rank: the whole batch is ranks times batch_size; seq_len at most maxT */
     int64_t sub_batches;           /* of one rank; divides batch_size */
     int64_t activation_sets;       /* of one rank: so many sub-batches have buffers, and run, at a time; 0: all */
@@ -219,6 +218,7 @@ struct starpullm_session_options {
     int32_t instruments;  /* sum of enum starpullm_instrument; 0: none. They need the trace: findings name its tasks */
     int32_t max_delay_us; /* of STARPULLM_DELAY; at most a second */
     uint64_t delay_seed;  /* of STARPULLM_DELAY */
+    int64_t memory_limit; /* bytes that this rank's buffers may take; 0: any number */
 };
 STARPULLM_API enum starpullm_status starpullm_session_create(starpullm_runtime *runtime,
                                                              const struct starpullm_session_options *options,

@@ -27,6 +27,8 @@ from starpullm.errors import (
     TokenRangeError,
 )
 from starpullm.files.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from starpullm.golden.records import shipped_record
+from starpullm.predict.plan import make_plan
 from starpullm.runtime import Partition, Runtime
 from starpullm.trainer import Trainer
 
@@ -243,7 +245,7 @@ def open_beyond_memory(checkpoint: str) -> list[Reply]:
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         mapped = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (mapped + 2**30, hard))
-        refused = attempt(partial(open_and_close, runtime, checkpoint, batch_size=2**22))
+        refused = attempt(partial(open_and_close, runtime, checkpoint, batch_size=2**22, memory_limit=0))
         resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
         return [refused, attempt(open_and_close, runtime, checkpoint)]
 
@@ -269,6 +271,38 @@ def test_a_batch_that_no_memory_holds(tiny_checkpoint: Path) -> None:
     refused, good = run_function(open_beyond_memory, tiny_checkpoint)
     assert_refused(refused, OutOfMemoryError, "bytes could not be allocated")
     assert good["raised"] is None
+
+
+def open_with_limits(checkpoint: str, sets: int, needed: int) -> list[Reply]:
+    with Runtime() as runtime:
+        options: dict[str, Any] = {"batch_size": 4, "sub_batches": 4, "activation_sets": sets}
+        limits = (needed, needed - 1, -1)
+        return [attempt(partial(open_and_close, runtime, checkpoint, **options, memory_limit=of)) for of in limits]
+
+
+@pytest.mark.parametrize("sets", [0, 1])
+def test_a_run_that_the_memory_cannot_hold(tiny_checkpoint: Path, sets: int) -> None:
+    """It is refused before anything is allocated; the least limit is the plan's number of bytes."""
+    sizes: dict[str, Any] = {"batch_size": 4, "seq_len": T, "sub_batches": 4, "activation_sets": sets}
+    needed = int(make_plan(shipped_record("tiny").model, **sizes, ranks=1, reduction="ordered").bytes_of_ranks()[0])
+    good, refused, negative = run_function(open_with_limits, tiny_checkpoint, sets, needed)
+    assert good["raised"] is None
+    sentence = f"found {needed} bytes of buffers on rank 0, expected at most {needed - 1}: "
+    assert_refused(refused, OutOfMemoryError, sentence)
+    assert_refused(negative, InvalidArgumentError, "memory_limit: found -1")
+
+
+def test_the_limit_of_a_control_group(memory_group: Path | None) -> None:
+    if memory_group is None:
+        pytest.skip("no control group with a limit can be made")
+    code = (
+        "import os, sys; from pathlib import Path; from starpullm.memory import available_memory\n"
+        "before = available_memory()\n"
+        "Path(sys.argv[1], 'cgroup.procs').write_text(str(os.getpid()))\n"
+        "print(before, available_memory())"
+    )
+    before, after = map(int, run_python(code, memory_group).stdout.split())
+    assert 0 < after <= 400 * 2**20 < before
 
 
 # ---- Runtimes ----

@@ -193,6 +193,15 @@ def test_several_trainers_on_one_runtime(tmp_path: Path) -> None:
         assert losses == [loss for loss in alone for _ in range(2)] + alone * 2
 
 
+def test_memory_that_one_rank_lacks(tmp_path: Path) -> None:
+    """What the plan says is enough. With a byte less both ranks refuse the trainer, and name the rank."""
+    outcome = run(programs.limited_memory, model(tmp_path))
+    assert isinstance(outcome, Completed), outcome
+    (first,), (second,) = (outcome.reports[rank].stdout.splitlines() for rank in (0, 1))
+    assert re.match(r"memory: found \d+ bytes of buffers on rank 1, expected at most \d+: ", second)
+    assert first == f"rank 1: {second}"
+
+
 def test_one_rank_fails_in_a_native_call(tmp_path: Path, refusing_library: Path) -> None:
     """The others aren't left waiting, and name the rank that failed. What no rank can do is refused on all.
 

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import numpy as np
@@ -26,6 +26,8 @@ from starpullm.binding import allocations
 from starpullm.data.generator import generate_tokens
 from starpullm.data.loader import TokenLoader
 from starpullm.errors import StarpullmError
+from starpullm.files.checkpoint import checkpoint_config
+from starpullm.predict.plan import make_plan
 from starpullm.processes import ranks
 from starpullm.processes.progress import report_phase
 from starpullm.resume import training_state
@@ -134,6 +136,17 @@ def several_trainers(comm: Comm, checkpoint: str) -> None:
             with Trainer(runtime, checkpoint, batch_size=B, seq_len=T) as trainer:
                 losses += map(float, [trainer.submit(*batch) for _ in range(3)])
     print(json.dumps(losses))
+
+
+def limited_memory(comm: Comm, checkpoint: str) -> None:
+    """Open a trainer with as much memory as the plan says, then with a byte less on the failing rank."""
+    options: dict[str, Any] = {"batch_size": B, "seq_len": T, "sub_batches": 2}
+    plan = make_plan(checkpoint_config(checkpoint), **options, ranks=comm.Get_size(), reduction="tree")
+    needed = int(plan.bytes_of_ranks()[comm.Get_rank()])
+    with Runtime(comm=comm) as runtime, ranks.guarded(comm):
+        for limit in (needed, needed - (comm.Get_rank() == FAILING_RANK)):
+            options["memory_limit"] = limit
+            _print_error(lambda: Trainer(runtime, checkpoint, **options, reduction="tree").close())
 
 
 def one_rank_fails(comm: Comm, checkpoint: str, huge: str) -> None:

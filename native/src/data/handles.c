@@ -290,9 +290,37 @@ static status create(struct handles *handles, int r, struct position at, enum pr
                           .on_all_ranks = row->on_all_ranks,
                           .transient = row->transient};
     format_name(data->name, row, at);
-    TRY(data_create(data, presence == REGISTERED, row->on_all_ranks || owner == handles->options.work->placement.rank));
+    TRY(data_create(data, presence == REGISTERED, has_buffer(handles, r, owner)));
     handles->num_here++;
     return STARPULLM_OK;
+}
+
+static bool has_buffer(const struct handles *handles, int r, int owner)
+{
+    return handles->rows[r].on_all_ranks || owner == handles->options.work->placement.rank;
+}
+
+/* Exact below 2^53, and never beyond any number. */
+static double bytes_here(const struct handles *handles)
+{
+    double bytes = 0;
+    for (int r = 0; r < NUM_ROWS; r++)
+        for (int i = 0; i < handles->rows[r].instances; i++)
+            for (int part = 0; part < handles->rows[r].parts; part++)
+                if (has_buffer(handles, r, owner_in(handles, r, i, part)))
+                    bytes += (double)handles->rows[r].elements * DATA_ELEMENT_BYTES;
+    return bytes;
+}
+
+static status check_memory(const struct handles *handles)
+{
+    const double limit = (double)handles->options.memory_limit, bytes = bytes_here(handles);
+    if (limit == 0 || bytes <= limit)
+        return STARPULLM_OK;
+    return fail(STARPULLM_OUT_OF_MEMORY,
+                "memory: found %.0f bytes of buffers on rank %d, expected at most %.0f: fewer activation_sets, more "
+                "sub_batches, or fewer or shorter sequences take less",
+                bytes, handles->options.work->placement.rank, limit);
 }
 
 /* Creates what this rank has; `here` NULL: only counts it. */
@@ -345,6 +373,7 @@ static status create_all(struct handles *handles)
 {
     int64_t count = 0;
     TRY(make_table(handles));
+    TRY(check_memory(handles));
     TRY(create_here(handles, &count));
     handles->here = calloc((size_t)count, sizeof *handles->here);
     if (!handles->here)

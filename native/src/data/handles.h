@@ -29,6 +29,7 @@ struct handles_options {
     int64_t first_tag;           /* of transfers: a handle's id is added */
     bool keep_activations;       /* no activation and no activation gradient shares a buffer with another layer's */
     bool on_paper;               /* all ranks' handles are here, as names alone: for a plan of tasks */
+    int64_t memory_limit;        /* bytes of this rank's buffers; 0: any number */
 };
 
 struct handles;

@@ -112,6 +112,7 @@ status session_check_options(const struct starpullm_session_options *o, const mo
         return fail(STARPULLM_INVALID_ARGUMENT, "reduction: found %d, expected %d (ordered), %d (tree) or %d (redux)",
                     o->reduction, STARPULLM_REDUCTION_ORDERED, STARPULLM_REDUCTION_TREE, STARPULLM_REDUCTION_REDUX);
     TRY(tiles_check(config, o->reduction, o->weight_gradient_tiles));
+    TRY(session_check_range("memory_limit", o->memory_limit, 0, INT64_MAX));
     TRY(session_check_range("steps_in_flight", o->steps_in_flight, 1, MAX_STEPS_IN_FLIGHT));
     TRY(check_instruments(o));
     TRY(session_check_number("learning_rate", o->learning_rate));

@@ -26,7 +26,8 @@ static status create_handles(struct starpullm_session *session, const struct sta
 {
     const struct workload *work = &session->work;
     const struct handles_options handles_options = {work, options->steps_in_flight, first_tag,
-                                                    options->keep_activations != 0, .on_paper = false};
+                                                    options->keep_activations != 0,
+                                                    .memory_limit = options->memory_limit};
     fenv_t environment;
     fegetenv(&environment);
     fesetenv(FE_DFL_ENV);
