@@ -4,7 +4,8 @@
 #include "codelets/iteration.h"
 #include "kernels/team.h"
 
-/* With one reference, the creator's; NULL if there is no memory. starpullm_loss_destroy() frees it with its last one. */
+/* With one reference, the creator's; NULL if there is no memory. starpullm_loss_destroy() frees it with its last one.
+ */
 struct starpullm_loss *loss_future_create(void);
 void loss_future_retain(struct starpullm_loss *loss);
 

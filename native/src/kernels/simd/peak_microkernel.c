@@ -1,5 +1,5 @@
-/* The micro-kernel as a loop of kernels/level.h: every load is from the first-level cache, as all rows of a are one row,
- * and all of b. Its products are no chains, so that it may come closer to what the arithmetic pipes can do. */
+/* The micro-kernel as a loop of kernels/level.h: every load is from the first-level cache, as all rows of a are one
+ * row, and all of b. Its products are no chains, so that it may come closer to what the arithmetic pipes can do. */
 #include "kernels/simd/microkernel.h"
 #include "kernels/simd/peak_loop.h"
 
