@@ -1,4 +1,4 @@
-/* Layer normalisation: forward, and the gradients of its input, weight and bias. */
+/* Layer normalisation: forward, and the gradient of its input. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
@@ -51,20 +51,4 @@ void layernorm_backward_input_ref(float *dinp, const float *dout, const float *i
             dinp[n * C + c] = present(start, &dinp[n * C + c]) + term;
         }
     }
-}
-
-void layernorm_backward_weight_ref(float *dweight, float *dbias, const float *dout, const float *inp, const float *mean,
-                                   const float *rstd, size_t N, size_t C, enum sum_start start, struct team team)
-{
-    const struct share columns = team_share(team, C, FLOATS_PER_LINE);
-    for (size_t c = columns.begin; c < columns.end; c++) {
-        dweight[c] = present(start, &dweight[c]);
-        dbias[c] = present(start, &dbias[c]);
-    }
-    for (size_t n = 0; n < N; n++)
-        for (size_t c = columns.begin; c < columns.end; c++) {
-            const float nrm = (inp[n * C + c] - mean[n]) * rstd[n];
-            dbias[c] += dout[n * C + c];
-            dweight[c] += nrm * dout[n * C + c];
-        }
 }

@@ -1,4 +1,4 @@
-/* Layer normalisation: forward, and the gradients of its input, weight and bias.
+/* Layer normalisation: forward, and the gradient of its input.
  *
  * A row's sums are chains of dependent additions, so lanes go across rows: a block of columns is transposed, then each
  * vector holds one column of LANES rows. Two vectors of rows advance together, because a processor can start the second
@@ -160,23 +160,4 @@ void SIMD_NAME(layernorm_backward_input)(float *dinp /* (N,C) */, const float *d
         backward_input_rows(all, n, smaller(GROUPS * LANES, part.end - n), GROUPS);
     if (n < part.end)
         backward_input_rows(all, n, part.end - n, 1);
-}
-
-void SIMD_NAME(layernorm_backward_weight)(float *restrict dweight /* (C) */, float *restrict dbias /* (C) */,
-                                          const float *restrict dout /* (N,C) */, const float *restrict inp /* (N,C) */,
-                                          const float *restrict mean /* (N) */, const float *restrict rstd /* (N) */,
-                                          size_t N, size_t C, enum sum_start start, struct team team)
-{
-    const struct share columns = team_share(team, C, FLOATS_PER_LINE);
-    if (start == SUM_FROM_ZERO) {
-        memset(dweight + columns.begin, 0, (columns.end - columns.begin) * sizeof(float));
-        memset(dbias + columns.begin, 0, (columns.end - columns.begin) * sizeof(float));
-    }
-    /* The compiler vectorises over c. Keeping columns in registers over all rows was measured to be no faster. */
-    for (size_t n = 0; n < N; n++)
-        for (size_t c = columns.begin; c < columns.end; c++) {
-            const float nrm = (inp[n * C + c] - mean[n]) * rstd[n];
-            dbias[c] += dout[n * C + c];
-            dweight[c] += nrm * dout[n * C + c];
-        }
 }

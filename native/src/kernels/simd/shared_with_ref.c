@@ -10,6 +10,7 @@
 #define encoder_backward_ref SIMD_NAME(encoder_backward)
 #define encoder_forward_ref SIMD_NAME(encoder_forward)
 #define gradient_add_ref SIMD_NAME(gradient_add)
+#define layernorm_backward_weight_ref SIMD_NAME(layernorm_backward_weight)
 #define mean_loss_ref SIMD_NAME(mean_loss)
 #define residual_backward_ref SIMD_NAME(residual_backward)
 #define residual_forward_ref SIMD_NAME(residual_forward)
@@ -19,4 +20,5 @@
 #include "kernels/ref/crossentropy.c"
 #include "kernels/ref/encoder.c"
 #include "kernels/ref/gradient.c"
+#include "kernels/ref/layernorm_weight.c"
 #include "kernels/ref/residual.c"
