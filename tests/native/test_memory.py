@@ -39,9 +39,7 @@ record = shipped_record("gpt2-124m")
 checkpoint = Path(sys.argv[1]) / "model.bin"
 generate_checkpoint(checkpoint, record.model, record.seed)
 with Runtime("2x1") as runtime, Trainer(runtime, checkpoint, batch_size=4, seq_len=64, sub_batches=2) as trainer:
-    for step in range(2):
-        loss = trainer.submit(*generate_tokens(record.seed, step, 4, 64, record.model.vocab_size))
-    trainer.wait()
+    trainer.step(*generate_tokens(record.seed, 0, 4, 64, record.model.vocab_size))
     checkpoint.unlink()
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
