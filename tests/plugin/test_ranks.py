@@ -27,13 +27,13 @@ def test_suite(run_ranks: Run, pytester: pytest.Pytester, llmc_stand_in: Callabl
         [
             "starpullm: 2 ranks; tests marked mpi run on all of them, the others on rank 0",
             "parity *1x1 lws 2 ranks *4 passed *",
-            "dependencies *1x1 lws 2 ranks *7 passed *",
+            "dependencies *1x1 lws 2 ranks *8 passed *",
             "dependencies *all *3 passed *",
             "reduction *1x1 lws 2 ranks *9 passed *",
             "reduction *all *2 passed *",
             "interface *all *1 passed *",
-            "interface *1x1 lws 2 ranks *2 passed *",
-            "isolation: 8 processes served * checks",
+            "interface *1x1 lws 2 ranks *1 passed *",
+            "isolation: [1-9] processes served * checks",
             "report: *out/index.html",
         ]
     )
