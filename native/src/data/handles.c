@@ -278,6 +278,11 @@ static int id_of(const struct row *row, struct position at)
     return row->first + (at.instance * row->parts + at.part) * row->tiles + at.tile;
 }
 
+static bool has_buffer(const struct handles *handles, int r, int owner)
+{
+    return handles->rows[r].on_all_ranks || owner == handles->options.work->placement.rank;
+}
+
 static status create(struct handles *handles, int r, struct position at, enum presence presence)
 {
     const struct row *row = &handles->rows[r];
@@ -293,11 +298,6 @@ static status create(struct handles *handles, int r, struct position at, enum pr
     TRY(data_create(data, presence == REGISTERED, has_buffer(handles, r, owner)));
     handles->num_here++;
     return STARPULLM_OK;
-}
-
-static bool has_buffer(const struct handles *handles, int r, int owner)
-{
-    return handles->rows[r].on_all_ranks || owner == handles->options.work->placement.rank;
 }
 
 /* Exact below 2^53, and never beyond any number. */
