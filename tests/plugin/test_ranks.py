@@ -193,9 +193,10 @@ def test_tests_on_every_rank(run_ranks: Run, pytester: pytest.Pytester) -> None:
         [
             "failed on rank 1 of 2",
             "*assert COMM.Get_rank() == 0",
+            "*::test_starts_ranks_itself*mark it starpullm_over_ranks instead of mpi",
+            "failed on rank 1 of 2",
             "---- Captured stdout call",
             "said before",
-            "*::test_starts_ranks_itself*mark it starpullm_over_ranks instead of mpi",
             "*skipped on rank 1 of 2*not here",
         ]
     )
