@@ -51,8 +51,7 @@ def test_suite(run_ranks: Run, pytester: pytest.Pytester, llmc_stand_in: Callabl
 
 
 def test_long_checks(run_ranks: Run) -> None:
-    """One scenario of the two is told: the kernels' SIMD level doesn't change what ranks do."""
-    run_ranks(*SUITE, "-k", LONG.replace("scenarios", "scenarios-ref")).assert_outcomes(passed=3, deselected=30)
+    run_ranks(*SUITE, "-k", LONG).assert_outcomes(passed=4, deselected=29)
 
 
 LOST = """
