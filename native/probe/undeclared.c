@@ -206,6 +206,14 @@ static void count_handle(struct handle *handle)
     header->watched_bytes += pages_watched_bytes(&handle->layout);
 }
 
+static void count_all(void)
+{
+    for (uint32_t i = 0; i < num_handles; i++) {
+        if (handles[i].layout.element_bytes > 0)
+            count_handle(&handles[i]);
+    }
+}
+
 // Memory that can't be made writable, such as that of a file, isn't watched: it could not be opened again.
 static void add_handle(uint32_t number, const struct layout *layout)
 {
@@ -245,7 +253,8 @@ void undeclared_remove(uint32_t number)
     const sigset_t before = acquire();
     if (number < num_handles && handles[number].layout.element_bytes > 0) {
         struct handle *handle = &handles[number];
-        count_handle(handle);
+        if (!handle->is_counted)
+            count_all(); // handles whose pages are partly this one's lose them with it
         if (!handle->is_inside)
             pages_remove_layout(&handle->layout);
         *handle = (struct handle){0};
@@ -314,14 +323,6 @@ void undeclared_start(struct probe_header *chosen, int file)
     output = file;
     if (starpu_memory_nodes_get_numa_count() == 1) // else StarPU would free memory as another allocator's
         starpu_malloc_set_hooks(allocate, deallocate);
-}
-
-static void count_all(void)
-{
-    for (uint32_t i = 0; i < num_handles; i++) {
-        if (handles[i].layout.element_bytes > 0)
-            count_handle(&handles[i]);
-    }
 }
 
 void undeclared_stop(void)

@@ -41,7 +41,7 @@ def none(trainer: StrictTrainer) -> None:
 def run(strict: tuple[GoldenRecord, Path], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Return a function that runs the check on a trainer with a fault."""
     record, checkpoint = strict
-    monkeypatch.setattr(parity, "libm_fingerprint", lambda: record.libm_fingerprint)
+    monkeypatch.setattr(references, "libm_fingerprint", lambda: record.libm_fingerprint)
 
     def run_with(fault: Fault = none, of: Any = None, **options: Any) -> Result:
         case = Case("", options.pop("sub_batches", 1), options.pop("reduction", "ordered"))
@@ -162,7 +162,7 @@ def test_what_is_not_comparable_is_not_run(
     assert (result.outcome, result.compared, result.measured) == (Outcome.NOT_COMPARABLE, 0, None)
     assert (result.sentence, result.facts["matmul"]) == ("matmuls by blas, expected strict ones", "blas")
     known = strict[0].libm_fingerprint
-    monkeypatch.setattr(parity, "libm_fingerprint", lambda: {**known, "expf": "", "powf": ""})
+    monkeypatch.setattr(references, "libm_fingerprint", lambda: {**known, "expf": "", "powf": ""})
     result = run()
     assert (result.outcome, result.sentence) == (Outcome.NOT_COMPARABLE, "this libm has another expf, powf")
 
