@@ -258,10 +258,15 @@ def test_other_settings_of_adamw_are_said(states: Path, tiny_tokens: Path) -> No
 
 
 def test_a_resumed_run_continues_its_schedule(tiny_checkpoint: Path, tiny_tokens: Path, tmp_path: Path) -> None:
-    """It has the bits of the whole run, which are those of these learning rates and not of a constant one."""
+    """It has the bits of the whole run, which are those of these learning rates and not of a constant one.
+
+    The state is that at the end of an epoch.
+    """
+    tokens = tmp_path / "epoch.tokens.bin"
+    write_tokens(tokens, read_tokens(tiny_tokens)[: 3 * TINY.batch_size * TINY.seq_len + 1])
     whole, parts, states = tmp_path / "whole.bin", tmp_path / "parts.bin", tmp_path / "states"
     schedule = ("--learning-rate", 1e-2, "--learning-rate-schedule", "cosine", "--warm-up-steps", 2, "--steps", 6)
-    options = ("--tokens", tiny_tokens, *schedule, "--save-every", 3)
+    options = ("--tokens", tokens, *schedule, "--save-every", 3)
     train("--checkpoint", tiny_checkpoint, *options, "--state-dir", states, "--save", whole).check()
     third = states / "step-000000000003"
     shutil.rmtree(states / "step-000000000006")
@@ -271,7 +276,7 @@ def test_a_resumed_run_continues_its_schedule(tiny_checkpoint: Path, tiny_tokens
     assert names_in(states) == [".lock", "step-000000000003", "step-000000000006"]
     assert names_in(third) == ["rank-00000-of-00001.state"]
     sizes = TINY.batch_size, TINY.seq_len
-    digest = run_function(train_by_schedule, tiny_checkpoint, tiny_tokens, sizes, timeout=TIME_LIMIT)
+    digest = run_function(train_by_schedule, tiny_checkpoint, tokens, sizes, timeout=TIME_LIMIT)
     assert digest == hashlib.sha256(whole.read_bytes()).hexdigest()
 
 
