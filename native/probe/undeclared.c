@@ -254,7 +254,8 @@ void undeclared_remove(uint32_t number)
     if (number < num_handles && handles[number].layout.element_bytes > 0) {
         struct handle *handle = &handles[number];
         if (!handle->is_counted)
-            count_all(); // handles whose pages are partly this one's lose them with it
+            count_all(); // not before: handles that are still unknown may have the rest of a page; not after: it takes
+                         // its own
         if (!handle->is_inside)
             pages_remove_layout(&handle->layout);
         *handle = (struct handle){0};
@@ -452,9 +453,7 @@ void undeclared_end(void)
         task.count = 0;
         task.is_watched = false;
     }
-    if (--unfinished == 0) {
+    if (--unfinished == 0)
         open_all();
-        count_all();
-    }
     release(before);
 }
