@@ -103,7 +103,7 @@ def other_bits(place):
     right = np.array([1, 2], np.float32)
     wrong = right.copy()
     wrong[0] = np.nextafter(np.float32(1), np.float32(2))
-    return BitStability().compare({"one": {"a": right}, "other": {"a": wrong}})
+    return BitStability().together({"one": {"a": right}, "other": {"a": wrong}})
 
 
 def hang(place):

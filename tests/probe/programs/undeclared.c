@@ -224,6 +224,7 @@ static void temporaries(void)
     starpu_variable_data_register(&two, -1, 0, sizeof(double));
     SUBMIT(&keep_address_codelet, STARPU_W, one, STARPU_RW, handles[0]); // keeps the order
     SUBMIT(&read_kept_codelet, STARPU_W, two, STARPU_RW, handles[0]);
+    starpu_task_wait_for_all(); // `one` has to be there while its address is read
     starpu_data_unregister(one);
     starpu_data_unregister(two);
 }
