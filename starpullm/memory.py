@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
 
-_GROUPS = Path("/sys/fs/cgroup")
+_GROUPS = "/sys/fs/cgroup"
 _VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
 _VERSION_2 = ("memory.max", "memory.current")
+_AVAILABLE, _SWAP = re.compile(rb"^MemAvailable:\s+(\d+)", re.M), re.compile(rb"^SwapFree:\s+(\d+)", re.M)
+_DROPPABLE = re.compile(rb"^(?:total_)?inactive_file (\d+)", re.M)  # the total, if there is one, is the last
 
 
 def available_memory(comm: Comm | None = None) -> int:
@@ -33,31 +35,31 @@ def available_memory(comm: Comm | None = None) -> int:
 
 
 def _machine() -> int:
-    with suppress(OSError, KeyError):
-        fields = _numbers(Path("/proc/meminfo").read_text(), ":")
-        return 1024 * (fields["MemAvailable"] + fields["SwapFree"])
+    with suppress(OSError):
+        text = _read("/proc/meminfo")
+        return 1024 * sum(int(match[1]) for match in (_AVAILABLE.search(text), _SWAP.search(text)) if match)
     return 0
 
 
 def _control_groups() -> Iterator[int]:
     """Yield what each group with a limit leaves, from this process's up to the root, of either version."""
     with suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
+        for line in _read("/proc/self/cgroup").decode().splitlines():
             _, controllers, path = line.split(":", 2)
             if controllers and "memory" not in controllers.split(","):
                 continue
-            root = _GROUPS / "memory" if controllers else _GROUPS
-            names = _VERSION_1 if controllers else _VERSION_2
-            own = root / path.lstrip("/")
-            for folder in (own, *own.parents)[: len(own.relative_to(root).parts) + 1]:
+            root, names = (f"{_GROUPS}/memory", _VERSION_1) if controllers else (_GROUPS, _VERSION_2)
+            while True:
                 with suppress(OSError, ValueError):
-                    limit, used = (int((folder / name).read_text()) for name in names)
-                    files = _numbers((folder / "memory.stat").read_text())
-                    droppable = files.get("total_inactive_file", files.get("inactive_file", 0))
-                    yield max(limit - used + droppable, 1)
+                    limit, used = (int(_read(f"{root}{path}/{name}")) for name in names)
+                    droppable = _DROPPABLE.findall(_read(f"{root}{path}/memory.stat"))
+                    yield max(limit - used + (int(droppable[-1]) if droppable else 0), 1)
+                if path in ("", "/"):
+                    break
+                path = path.rpartition("/")[0]
 
 
-def _numbers(text: str, separator: str | None = None) -> dict[str, int]:
-    """Return the numbers of a text of the kernel's with a name and a number a line."""
-    pairs = (line.split(separator, 1) for line in text.splitlines())
-    return {name: int(value.split()[0]) for name, value in pairs}
+def _read(path: str) -> bytes:
+    # Python keeps something of most text files that are opened, and far more of pathlib's.
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+        return file.read()
