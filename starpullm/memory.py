@@ -5,10 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from mpi4py.MPI import Comm
 
 _GROUPS = "/sys/fs/cgroup"
 _VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
@@ -17,21 +13,13 @@ _AVAILABLE, _SWAP = re.compile(rb"^MemAvailable:\s+(\d+)", re.M), re.compile(rb"
 _DROPPABLE = re.compile(rb"^(?:total_)?inactive_file (\d+)", re.M)  # the total, if there is one, is the last
 
 
-def available_memory(comm: Comm | None = None) -> int:
+def available_memory() -> int:
     """Return the bytes that the machine and this process's control groups leave to it; 0 if that isn't known.
 
-    Free swap and files that the kernel can drop count as available. Ranks of one machine, all of which have to call
-    this, share them equally.
+    Free swap and files that the kernel can drop count as available.
     """
     left = [_machine(), *_control_groups()]
-    ranks = 1
-    if comm:
-        from mpi4py.MPI import COMM_TYPE_SHARED
-
-        neighbours = comm.Split_type(COMM_TYPE_SHARED)
-        ranks = neighbours.Get_size()
-        neighbours.Free()
-    return min((size for size in left if size), default=0) // ranks
+    return min((size for size in left if size), default=0)
 
 
 def _machine() -> int:

@@ -110,8 +110,8 @@ class Trainer(Resource, HasTensors):
     instruments
         What observes or perturbs the tasks; needs ``trace``.
     memory_limit
-        The bytes that this rank's buffers may take, without StarPU's own for messages and ``redux``; 0: any number.
-        None: what the machine and its control groups leave, in equal shares for the ranks of a machine.
+        The bytes for buffers that the ranks of this machine share equally; 0: any number. None: what the machine and
+        its control groups leave. StarPU's own buffers, for messages and ``redux``, aren't counted.
 
     Raises
     ------
@@ -170,7 +170,7 @@ class Trainer(Resource, HasTensors):
             keep_activations=keep_activations,
             steps_in_flight=prototypes.integer("steps_in_flight", steps_in_flight, 32),
             trace=trace,
-            memory_limit=available_memory(runtime.comm)
+            memory_limit=available_memory()
             if memory_limit is None
             else prototypes.integer("memory_limit", memory_limit, 64),
             **(instruments or Instruments()).options(),

@@ -218,7 +218,7 @@ struct starpullm_session_options {
     int32_t instruments;  /* sum of enum starpullm_instrument; 0: none. They need the trace: findings name its tasks */
     int32_t max_delay_us; /* of STARPULLM_DELAY; at most a second */
     uint64_t delay_seed;  /* of STARPULLM_DELAY */
-    int64_t memory_limit; /* bytes that this rank's buffers may take; 0: any number */
+    int64_t memory_limit; /* bytes for buffers that the ranks of this machine share equally; 0: any number */
 };
 STARPULLM_API enum starpullm_status starpullm_session_create(starpullm_runtime *runtime,
                                                              const struct starpullm_session_options *options,

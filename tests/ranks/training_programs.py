@@ -144,8 +144,8 @@ def limited_memory(comm: Comm, checkpoint: str) -> None:
     plan = make_plan(checkpoint_config(checkpoint), **options, ranks=comm.Get_size(), reduction="tree")
     needed = int(plan.bytes_of_ranks()[comm.Get_rank()])
     with Runtime(comm=comm) as runtime, ranks.guarded(comm):
-        for limit in (needed, needed - (comm.Get_rank() == FAILING_RANK)):
-            options["memory_limit"] = limit
+        for own in (needed, needed - (comm.Get_rank() == FAILING_RANK)):
+            options["memory_limit"] = own * comm.Get_size()
             _print_error(lambda: Trainer(runtime, checkpoint, **options, reduction="tree").close())
 
 

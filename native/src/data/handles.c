@@ -300,43 +300,40 @@ static status create(struct handles *handles, int r, struct position at, enum pr
     return STARPULLM_OK;
 }
 
-/* Exact below 2^53, and never beyond any number. */
-static double bytes_here(const struct handles *handles)
+/* What this rank has; bytes are of buffers, exact below 2^53 and never beyond any number. */
+struct total {
+    int64_t handles;
+    double bytes;
+};
+
+/* Creates what this rank has, and adds it to the total; `here` NULL: only adds it. */
+static status create_here(struct handles *handles, struct total *total)
 {
-    double bytes = 0;
     for (int r = 0; r < NUM_ROWS; r++)
         for (int i = 0; i < handles->rows[r].instances; i++)
-            for (int part = 0; part < handles->rows[r].parts; part++)
+            for (int part = 0; part < handles->rows[r].parts; part++) {
+                const struct row *row = &handles->rows[r];
+                const enum presence presence = presence_of(handles, r, i, part);
+                if (presence == ABSENT)
+                    continue;
+                total->handles += row->tiles;
                 if (has_buffer(handles, r, owner_in(handles, r, i, part)))
-                    bytes += (double)handles->rows[r].elements * DATA_ELEMENT_BYTES;
-    return bytes;
+                    total->bytes += (double)row->elements * DATA_ELEMENT_BYTES;
+                for (int tile = 0; handles->here && tile < row->tiles; tile++)
+                    TRY(create(handles, r, (struct position){i, part, tile}, presence));
+            }
+    return STARPULLM_OK;
 }
 
-static status check_memory(const struct handles *handles)
+static status check_memory(const struct handles *handles, double bytes)
 {
-    const double limit = (double)handles->options.memory_limit, bytes = bytes_here(handles);
+    const double limit = (double)handles->options.memory_limit;
     if (limit == 0 || bytes <= limit)
         return STARPULLM_OK;
     return fail(STARPULLM_OUT_OF_MEMORY,
                 "memory: found %.0f bytes of buffers on rank %d, expected at most %.0f: fewer activation_sets, more "
                 "sub_batches, or fewer or shorter sequences take less",
                 bytes, handles->options.work->placement.rank, limit);
-}
-
-/* Creates what this rank has; `here` NULL: only counts it. */
-static status create_here(struct handles *handles, int64_t *count)
-{
-    for (int r = 0; r < NUM_ROWS; r++)
-        for (int i = 0; i < handles->rows[r].instances; i++)
-            for (int part = 0; part < handles->rows[r].parts; part++) {
-                const enum presence presence = presence_of(handles, r, i, part);
-                if (presence == ABSENT)
-                    continue;
-                *count += handles->rows[r].tiles;
-                for (int tile = 0; handles->here && tile < handles->rows[r].tiles; tile++)
-                    TRY(create(handles, r, (struct position){i, part, tile}, presence));
-            }
-    return STARPULLM_OK;
 }
 
 static int compare_ids(const void *id, const void *data)
@@ -371,14 +368,14 @@ static void fill_loss_gradient(struct handles *handles)
 
 static status create_all(struct handles *handles)
 {
-    int64_t count = 0;
+    struct total total = {0};
     TRY(make_table(handles));
-    TRY(check_memory(handles));
-    TRY(create_here(handles, &count));
-    handles->here = calloc((size_t)count, sizeof *handles->here);
+    TRY(create_here(handles, &total));
+    TRY(check_memory(handles, total.bytes));
+    handles->here = calloc((size_t)total.handles, sizeof *handles->here);
     if (!handles->here)
-        return fail(STARPULLM_OUT_OF_MEMORY, "a table of %lld handles", (long long)count);
-    TRY(create_here(handles, &count));
+        return fail(STARPULLM_OUT_OF_MEMORY, "a table of %lld handles", (long long)total.handles);
+    TRY(create_here(handles, &total));
     if (!handles->options.on_paper)
         fill_loss_gradient(handles);
     return STARPULLM_OK;

@@ -14,7 +14,8 @@
 #include "runtime/topology.h"
 #include "status.h"
 
-static const struct runtime_layout alone = {.workers = 1, .threads_per_worker = 1, .all_workers = 1, .ranks = 1};
+static const struct runtime_layout alone = {
+    .workers = 1, .threads_per_worker = 1, .all_workers = 1, .ranks = 1, .local_ranks = 1};
 
 /* There is one StarPU in a process, and one of these. */
 struct starpullm_runtime {
@@ -26,7 +27,7 @@ struct starpullm_runtime {
 };
 
 static struct starpullm_runtime the_runtime = {
-    .layout = {.workers = 1, .threads_per_worker = 1, .all_workers = 1, .ranks = 1}};
+    .layout = {.workers = 1, .threads_per_worker = 1, .all_workers = 1, .ranks = 1, .local_ranks = 1}};
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
 static status open_blas(const char *library)
@@ -138,6 +139,7 @@ static status start_on_this_rank(struct starpullm_runtime *runtime, const struct
         .all_workers = ranks->workers,
         .rank = ranks->rank,
         .ranks = ranks->size,
+        .local_ranks = ranks->local_size,
         .blas = options->blas_library != NULL,
     };
     return start_parallel_workers(runtime);

@@ -18,6 +18,7 @@ struct runtime_layout {
     int workers, threads_per_worker;
     int64_t all_workers; /* of all ranks */
     int rank, ranks;
+    int local_ranks;  /* that share this machine */
     unsigned context; /* the scheduling context that tasks are submitted to */
     bool blas;        /* matmuls aren't strict */
 };

@@ -25,9 +25,10 @@ static status create_handles(struct starpullm_session *session, const struct sta
                              int64_t first_tag)
 {
     const struct workload *work = &session->work;
-    const struct handles_options handles_options = {work, options->steps_in_flight, first_tag,
-                                                    options->keep_activations != 0,
-                                                    .memory_limit = options->memory_limit};
+    const int64_t sharing = runtime_layout()->local_ranks;
+    const struct handles_options handles_options = {
+        work, options->steps_in_flight, first_tag, options->keep_activations != 0,
+        .memory_limit = options->memory_limit / sharing + (options->memory_limit % sharing != 0)};
     fenv_t environment;
     fegetenv(&environment);
     fesetenv(FE_DFL_ENV);
