@@ -43,7 +43,8 @@ static struct sigaction original, previous; // before this handler was set first
 // Guards all that follows, and the pages. Whoever has it touches no data of handles.
 static atomic_flag lock = ATOMIC_FLAG_INIT;
 static struct handle *handles;
-static uint32_t num_handles;
+static uint32_t num_handles; // that there is room for
+static uint32_t num_known, num_counted;
 static bool has_new;
 static bool is_closed;           // all pages but those of new handles, and those that are listed here
 static uintptr_t opened[OPENED]; // pages, by accesses
@@ -206,11 +207,13 @@ static void count_handle(struct handle *handle)
     header->watched_bytes += pages_watched_bytes(&handle->layout);
 }
 
-static void count_all(void)
+// Counts the handles that have become known since the last time. This waits until one of them leaves: before, others
+// that have the rest of its pages may be unknown; afterwards its pages aren't watched.
+static void count_known(void)
 {
-    for (uint32_t i = 0; i < num_handles; i++) {
-        if (handles[i].layout.element_bytes > 0)
-            count_handle(&handles[i]);
+    for (; num_counted < num_known; num_counted++) {
+        if (handles[num_counted].layout.element_bytes > 0)
+            count_handle(&handles[num_counted]);
     }
 }
 
@@ -234,6 +237,7 @@ static void add_handle(uint32_t number, const struct layout *layout)
     handle->is_inside = !is_new;
     handle->is_new = true;
     has_new = true;
+    num_known = number < num_known ? num_known : number + 1;
     if (is_new && !pages_protect_layout(layout, PROT_READ | PROT_WRITE))
         pages_remove_layout(layout);
 }
@@ -253,9 +257,8 @@ void undeclared_remove(uint32_t number)
     const sigset_t before = acquire();
     if (number < num_handles && handles[number].layout.element_bytes > 0) {
         struct handle *handle = &handles[number];
-        if (!handle->is_counted)
-            count_all(); // not before: handles that are still unknown may have the rest of a page; not after: it takes
-                         // its own
+        count_known();
+        count_handle(handle); // another one may have had its number
         if (!handle->is_inside)
             pages_remove_layout(&handle->layout);
         *handle = (struct handle){0};
@@ -330,7 +333,8 @@ void undeclared_stop(void)
 {
     const sigset_t before = acquire();
     open_all();
-    count_all();
+    num_counted = 0;
+    count_known();
     header = NULL;
     release(before);
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Self
 
@@ -107,6 +108,7 @@ def _place(frames: Sequence[_Frame]) -> str:
     return ""
 
 
+@cache
 def _line(frame: _Frame) -> tuple[str, str]:
     """Return what the debugging information says: the function, and FILE:LINE; nothing if there is none."""
     with suppress(OSError):
