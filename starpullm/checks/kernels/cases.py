@@ -73,13 +73,13 @@ class Parameter(NamedTuple):
 def declared_kernels() -> dict[str, list[Parameter]]:
     """Return the parameters of each kernel, in the order of kernels.def, but its team."""
     text = " ".join(header.source("kernels.def", "src/kernels").split())
-    pattern = re.compile(r"(const )?(?:struct |enum )?(\w+) \*?(\w+)(?: /\* \(([\w,]+)\) \*/)?(?:, |$)")
     kernels: dict[str, list[Parameter]] = {}
     for kernel, parameters in re.findall(r"KERNEL\((\w+), \((.*?), struct team team\)\)", text):
-        kernels[kernel] = [
-            Parameter(bool(constant), kind, name, tuple(shape.split(",")) if shape else None)
-            for constant, kind, name, shape in pattern.findall(parameters)
-        ]
+        shapes = {
+            name: tuple(shape.split(",")) for name, shape in re.findall(r"(\w+) /\* \(([\w,]+)\) \*/", parameters)
+        }
+        declared = header.kernel_parameters(re.sub(r"/\*.*?\*/", "", parameters))
+        kernels[kernel] = [Parameter(of.constant, of.type, of.name, shapes.get(of.name)) for of in declared]
     return kernels
 
 
