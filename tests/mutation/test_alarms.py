@@ -23,15 +23,14 @@ from .table import Alarms, Table
 
 pytestmark = [pytest.mark.mutation, pytest.mark.timeout(0)]
 
-QUICK_PART = "in one process"
-QUICK_LIBRARY = "built for the defects"
+ONE_PROCESS = "in one process"
 SUITE_REPETITIONS = 5
 SUITE_SECONDS = 600.0
 OPTIONS = (*load_plugin(), *UNUSED, "-p", "no:cacheprovider", "-q")
 
 
-@pytest.mark.parametrize("library", [QUICK_LIBRARY, "installed"])
-@pytest.mark.parametrize("part", [QUICK_PART, "over ranks, and of memory"])
+@pytest.mark.parametrize("library", ["built for the defects", "installed"])
+@pytest.mark.parametrize("part", [ONE_PROCESS, "over ranks, and of memory"])
 def test_repeated_checks(
     part: str, library: str, request: pytest.FixtureRequest, builder: Builder, table: Table, tmp_path: Path
 ) -> None:
@@ -39,7 +38,7 @@ def test_repeated_checks(
     path = find_library() if library == "installed" else builder.library
     repetitions = request.config.getoption("--mutation-repetitions")
     names = REPEATED
-    if part != QUICK_PART:
+    if part != ONE_PROCESS:
         names, repetitions = tuple(name for name in CHECKS if name not in REPEATED), max(repetitions // 10, 1)
     alarms: list[Catch] = []
     start = time.monotonic()

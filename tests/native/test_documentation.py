@@ -43,6 +43,8 @@ ENOUGH_CORES = len(os.sched_getaffinity(0)) > 1
 NOT_RUN = {
     "bench": "takes minutes; test_bench.py and test_against.py measure smaller models",
     "demo": "takes half a minute; test_demo.py runs a shorter one",
+    "predict --model gpt2-124m --partition 12x3": "takes a quarter of a minute; test_predict.py has fewer threads",
+    "predict --model small": "takes half a minute; test_predict.py validates the smallest model",
     "probe": "the programs are the reader's; tests/probe runs others",
     "scenario": "takes minutes; test_scenarios.py tells fewer stories",
     "report results/report": "the file is that of a cluster's jobs; tests/cluster makes one",

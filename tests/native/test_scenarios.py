@@ -12,14 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from starpullm.commands import scenario as command
 from starpullm.scenario import scene
 from starpullm.scenario import story as stories
 from starpullm.scenario.plain import PlainModel
 from starpullm.scenario.scene import Scene
 from starpullm.scenario.story import Call, Ending, Story, draw, tell
 
-from .children import TWO_CORES, run_cli, run_function, run_python
+from .children import TWO_CORES, run_function, run_python
 
 SIZES = {
     "max_seq_len": 5,
@@ -170,6 +172,11 @@ def possible_calls(seed: int) -> Story:
     return drawn._replace(calls=made)
 
 
+def output_of_the_command() -> str:
+    """Return what the command prints for four stories."""
+    patch(command, "IN_ONE_PROCESS", 4)
+    return CliRunner().invoke(command.command, ["--minutes", "0", "--seed", "40"], catch_exceptions=False).stdout
+
+
 def test_command() -> None:
-    run = run_cli("scenario", "--minutes", 0, "--seed", 40, environment=TWO_CORES).check()
-    assert run.stdout.startswith("20 stories, ")
+    assert run_function(output_of_the_command, environment=TWO_CORES).startswith("4 stories, ")

@@ -16,6 +16,7 @@ from .test_report import read
 
 SUITE = ("--pyargs", "starpullm.suite", "--starpullm-records", "tiny")
 LONG = "scenarios or growth or long_traces"
+SHORTER = "scenarios-best or growth or long_traces"
 
 
 def test_suite(run_ranks: Run, pytester: pytest.Pytester, llmc_stand_in: Callable[..., Path]) -> None:
@@ -51,13 +52,12 @@ def test_suite(run_ranks: Run, pytester: pytest.Pytester, llmc_stand_in: Callabl
 
 
 def test_long_checks(run_ranks: Run) -> None:
-    run_ranks(*SUITE, "-k", LONG).assert_outcomes(passed=4, deselected=29)
+    run_ranks(*SUITE, "-k", SHORTER).assert_outcomes(passed=3, deselected=30)
 
 
 LOST = """
 import os
 import signal
-import time
 
 import pytest
 
@@ -81,12 +81,6 @@ def crash(place, record):
     place.runtime.comm.barrier()
 
 
-def hang(place, record):
-    while place.runtime.rank == 1:
-        time.sleep(0.1)
-    place.runtime.comm.barrier()
-
-
 def asserts(place, record):
     assert place.runtime.rank == 0
     place.runtime.comm.barrier()
@@ -97,7 +91,7 @@ def other_outcome(place, record):
     return Result(check="sums", outcome=outcome, sentence="one is wrong", compared=1)
 
 
-@pytest.mark.parametrize("function", [stumble, crash, hang, asserts, other_outcome])
+@pytest.mark.parametrize("function", [stumble, crash, asserts, other_outcome])
 def test_lost(starpullm_check, function):
     starpullm_check(function, record="tiny")
 
@@ -109,8 +103,8 @@ def test_next(starpullm_check):
 
 def test_a_rank_of_a_check_that_fails_or_is_lost_fails_one_test(run_ranks: Run, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(LOST)
-    result = run_ranks("--starpullm-time-limit", "8")
-    result.assert_outcomes(passed=1, failed=5)
+    result = run_ranks()
+    result.assert_outcomes(passed=1, failed=4)
     result.stdout.fnmatch_lines(
         [
             "*_ test_lost*stumble* _*",
@@ -118,11 +112,6 @@ def test_a_rank_of_a_check_that_fails_or_is_lost_fails_one_test(run_ranks: Run, 
             "*_ test_lost*crash* _*",
             "1x1 lws 2 ranks: rank 1 of 2 was ended by SIGSEGV (*, phase running crash)",
             "*in crash",
-            "*_ test_lost*hang* _*",
-            "1x1 lws 2 ranks: the check had not ended after 8 s, so its process was ended:",
-            "*in hang",
-            "---- native stacks of rank 0",
-            "---- native stacks of rank 1",
             "*_ test_lost*asserts* _*",
             "*AssertionError: assert 1 == 0*",
             "*_ test_lost*other_outcome* _*",
