@@ -6,6 +6,7 @@ The calls of a story are methods of `Scene`. `submit` and `save_state` leave ste
 
 from __future__ import annotations
 
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -19,7 +20,7 @@ from starpullm.checks.observer import Observer
 from starpullm.checks.place import limited_files
 from starpullm.checks.statements import Statements
 from starpullm.data.generator import generate_checkpoint, generate_parameters, generate_tokens
-from starpullm.errors import FileError, InvalidArgumentError, StarpullmError, StateError, TokenRangeError
+from starpullm.errors import FileError, FormatError, InvalidArgumentError, StarpullmError, StateError, TokenRangeError
 from starpullm.files.checkpoint import read_checkpoint
 from starpullm.files.model import ModelConfig
 from starpullm.resume import training_state
@@ -168,6 +169,25 @@ class Scene:
         path = self.folder / twin.folder
         twin.trainer.save_state(path, batches=self._batches, seed=-1, data_id=2**64 - 1, keep=keep)
         self._states[twin.folder] = twin.model.state
+        twin.saved = [*twin.saved[-1:], self._states[twin.folder]]
+
+    def interrupt(self, who: str) -> None:
+        """Copy the saved states as a kill at this moment would leave them, to be resumed from.
+
+        The process stands still meanwhile, so the copy may have half of a state. The state before is complete.
+        """
+        twin = self._twin(who)
+        _require(bool(twin.saved) and self._comm is None)
+        left = Path(tempfile.mkdtemp(dir=self.folder, prefix="left-"))
+        _copy_at_one_moment(self.folder / twin.folder, left)
+        found, saved = None, {state.updates: state for state in twin.saved}
+        try:
+            found = training_state(left).step
+            self._states[left.name] = saved[found]
+        except (FormatError, KeyError):
+            first_save_is_under_way = found is None and len(twin.saved) == 1
+            self.said.equal("the state that a kill leaves", True, first_save_is_under_way)
+        self._judge()
 
     def save_checkpoint(self, who: str) -> None:
         """Save the model, and read it."""
@@ -262,6 +282,22 @@ class Scene:
 def _require(possible: bool) -> None:
     if not possible:
         raise Impossible
+
+
+def _copy_at_one_moment(folder: Path, to: Path) -> None:
+    """Copy a folder while this process is stopped; a shell that waits for the process is told so."""
+    subprocess.run(["sh", "-c", _COPY, "sh", folder, to], check=True)
+
+
+_COPY = r"""
+kill -STOP $PPID
+while grep -q '^State:.[RSD]' /proc/$PPID/task/*/status; do :; done
+cp -a "$1/." "$2"
+copied=$?
+kill -CONT $PPID
+exit $copied
+"""
+"""Stopping takes effect in each thread at a time of its own."""
 
 
 # ---- Refusals ----

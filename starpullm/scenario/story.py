@@ -155,6 +155,7 @@ CALLS: Mapping[str, tuple[int, Draw]] = {
     "read": (4, _tensor),
     "graph": (1, lambda random, sizes: {}),
     "save_state": (4, lambda random, sizes: {"keep": random.randint(1, 3)}),
+    "interrupt": (1, lambda random, sizes: {}),
     "save_checkpoint": (2, lambda random, sizes: {}),
     "refuse": (3, lambda random, sizes: {"what": random.choice(list(REFUSALS))}),
     "close": (4, lambda random, sizes: {}),
@@ -179,6 +180,8 @@ def draw(seed: int, ranks: int = 1, calls: int = 36) -> Story:
     weights = [weight for weight, _ in CALLS.values()]
     for name in random.choices(list(CALLS), weights, k=calls):
         told.append(Call(name, {"who": random.choice("aaab"), **CALLS[name][1](random, sizes)}))
+        if name == "save_state" and random.random() < 0.4:
+            told.append(Call("interrupt", {"who": told[-1].arguments["who"]}))
         if random.random() < 0.03:
             told.append(Call("restart", placed()))
         if told[-1].name in ("close", "restart"):

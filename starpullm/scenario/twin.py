@@ -17,7 +17,7 @@ from starpullm.checks.result import Result
 from starpullm.checks.statements import Statements
 from starpullm.golden.records import layer_name
 from starpullm.loss import Loss
-from starpullm.scenario.plain import Ids, PlainModel
+from starpullm.scenario.plain import Ids, PlainModel, State
 from starpullm.trainer import Trainer
 
 _SHARED = {"preatt", "attproj", "fcproj"}
@@ -36,6 +36,8 @@ class Twin:
         self.trainer, self.model, self.said = trainer, model, said
         self.folder = ""
         """Where it saves its states."""
+        self.saved: list[State] = []
+        """The last two that it has saved there; the first of two is complete."""
         self.poisoned, self.audited = bool(options.get("poison")), bool(options.get("audit"))
         self.traced = self.poisoned or self.audited or bool(options.get("trace") or options.get("max_delay_us"))
         self._keeps_activations = bool(options.get("keep_activations"))

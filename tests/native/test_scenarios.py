@@ -9,12 +9,14 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from starpullm.commands import scenario as command
+from starpullm.errors import FormatError
 from starpullm.scenario import scene
 from starpullm.scenario import story as stories
 from starpullm.scenario.plain import PlainModel
@@ -135,6 +137,25 @@ def test_what_is_not_refused_is_found() -> None:
     *refused, accepted = run_function(endings_of_refusals)
     assert [kind for _, _, kind in refused] == ["", ""]
     assert accepted[1].endswith("Difference: refusal of nothing: expected 'ValueError', found 'none'")
+
+
+def endings_of_kills() -> list[Any]:
+    """Tell stories of kills during a second save, which leave a complete state, none, and another trainer's."""
+    saves: list[tuple[str, dict[str, Any]]] = [("submit", {}), ("save_state", {})] * 2
+    left = [told(story(*saves, ("interrupt", {})))]
+    for fault in (FormatError("none is complete"), KeyError(7)):
+        patch(scene, "training_state", Mock(side_effect=fault))
+        left.append(told(story(*saves, ("interrupt", {}))))
+    return left
+
+
+def test_what_a_kill_leaves_is_compared() -> None:
+    left, *wrong = run_function(endings_of_kills)
+    assert left[1:] == ["", ""]
+    assert left[0] > 0
+    for _, sentence, kind in wrong:
+        assert kind == "Difference"
+        assert "the state that a kill leaves" in sentence
 
 
 @pytest.mark.parametrize("seed", [6])
