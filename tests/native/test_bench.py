@@ -67,17 +67,15 @@ def assert_plausible(result: dict[str, Any], batch_size: int, seq_len: int, work
 
 
 def test_every_combination_is_measured(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """Partitions with as many sub-batches as workers, and both reductions, of a model of the user's own."""
+    """Partitions with as many sub-batches as workers, of a model of the user's own."""
     report = ("--report", tmp_path / "out")
     sizes = ("--batch-size", 4, "--seq-len", 6)
     partitions = ("--partition", "1x1", "--partition", "2x1")
-    results = bench(
-        "--checkpoint", tiny_checkpoint, *sizes, *partitions, *report, "--reduction", "ordered", "--reduction", "tree"
-    )
+    results = bench("--checkpoint", tiny_checkpoint, *sizes, *partitions, *report, "--reduction", "tree")
     configurations = [
         (of["partition"], of["sub_batches"], of["reduction"]) for of in (result["configuration"] for result in results)
     ]
-    assert configurations == [("1x1", 1, "ordered"), ("1x1", 1, "tree"), ("2x1", 2, "ordered"), ("2x1", 2, "tree")]
+    assert configurations == [("1x1", 1, "tree"), ("2x1", 2, "tree")]
     for result in results:
         assert_plausible(result, 4, 6, result["configuration"]["sub_batches"])
         if result["configuration"]["partition"] == "1x1":  # one worker can only wait for StarPU
@@ -85,7 +83,7 @@ def test_every_combination_is_measured(tiny_checkpoint: Path, tmp_path: Path) ->
             assert result["waits"] == {}
         else:
             assert sum(result["waits"].values()) == pytest.approx(1)
-    one, _, two, _ = (result["tasks_per_step"] for result in results)
+    one, two = (result["tasks_per_step"] for result in results)
     assert one < two < 2 * one
     document = read_document(tmp_path / "out" / "report.json")
     assert (document["state"], document["throughput"]) == ("ended", results)
@@ -96,8 +94,6 @@ def test_two_ranks() -> None:
     (result,) = bench("--model", "tiny", "--ranks", 2, "--batch-size", TINY.batch_size // 2)
     assert result["configuration"]["ranks"] == 2
     assert_plausible(result, TINY.batch_size, TINY.seq_len, 2)
-    (alone,) = bench("--model", "tiny")
-    assert result["peak_rss_bytes"] > 1.5 * alone["peak_rss_bytes"]
 
 
 def test_text() -> None:

@@ -45,13 +45,6 @@ def complete(comm: Comm) -> None:
     print(f"note of rank {comm.Get_rank()}", file=sys.stderr)
 
 
-def kill_in_allreduce(comm: Comm) -> None:
-    """Die at any time after the first step, which a busy machine may begin late."""
-    for step in steps(comm):
-        if step == 1:
-            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()
-
-
 def kill_between_steps(comm: Comm) -> None:
     for step in steps(comm):
         if step == FAILING_STEP:
@@ -83,12 +76,6 @@ def raise_at_the_end(comm: Comm) -> None:
     comm.barrier()
     if comm.Get_rank() == FAILING_RANK:
         raise ValueError("found a bad number")
-
-
-def segfault(comm: Comm) -> None:
-    for step in steps(comm):
-        if step == FAILING_STEP:
-            ctypes.string_at(0)
 
 
 def hang(comm: Comm) -> None:

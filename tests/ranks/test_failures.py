@@ -83,18 +83,6 @@ def test_a_slow_rank_says_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_ended_soon(outcome)
 
 
-def test_killed_in_allreduce() -> None:
-    outcome = run(programs.kill_in_allreduce)
-    assert isinstance(outcome, Crashed), outcome
-    assert (outcome.rank, outcome.signal) == (1, signal.SIGKILL)
-    assert re.search(r"rank 1 of 3 was ended by SIGKILL \(last finished step \d+, phase [a-z ]+\)", outcome.sentence)
-    for survivor in (0, 2):
-        assert re.search(
-            rf"rank {survivor}: ended by SIGTERM \(last finished step \d+", outcome.reports[survivor].stderr
-        )
-    assert_ended_soon(outcome)
-
-
 def test_raises() -> None:
     outcome = run(programs.raise_error)
     assert isinstance(outcome, ExitedWith), outcome
@@ -118,15 +106,6 @@ def test_raises_while_others_leave() -> None:
     *_, last_line = outcome.reports[1].stderr.splitlines()
     assert last_line == "rank 1: ValueError: found a bad number (last finished step 20, phase at the end)"
     assert outcome.stderr.count("Traceback") == 1
-
-
-def test_segmentation_fault() -> None:
-    outcome = run(programs.segfault)
-    assert isinstance(outcome, Crashed), outcome
-    assert (outcome.rank, outcome.signal) == (1, signal.SIGSEGV)
-    assert "Fatal Python error: Segmentation fault" in outcome.reports[1].stderr
-    assert re.search(r'programs\.py", line \d+ in segfault', outcome.reports[1].stderr)
-    assert_ended_soon(outcome)
 
 
 def test_hangs() -> None:
@@ -185,7 +164,8 @@ def test_ranks_end_with_a_launcher_that_is_killed(job_name: str, tmp_path: Path,
             (process,) = (process for process in processes_of(job_name) if process.name() == "mpirun")
             process.suspend()
         launcher.kill()
-    wait_until(lambda: not processes_of(job_name))
+    # The guard's last act: it removes what was written while it killed.
+    wait_until(lambda: not processes_of(job_name) and not any((tmp_path / "files").iterdir()))
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from starpullm.data.generator import generate_checkpoint, generate_tokens
@@ -20,9 +19,6 @@ from starpullm.processes.job import Completed, ExitedWith, Job, run_job
 
 TIME_LIMIT = 110.0
 STEPS = 5
-
-# Two binary32 sums of the same terms in other orders; a few updates in between.
-LOSS_TOLERANCE = 1e-5
 
 
 def run_cli(ranks: int | None, *arguments: object) -> Completed:
@@ -34,7 +30,7 @@ def run_cli(ranks: int | None, *arguments: object) -> Completed:
 @pytest.mark.parametrize(
     ("ranks", "names", "sub_batches", "last_line"),
     [
-        (2, ("tiny", "small", "deep"), 1, "parity: 5990 tensors over 13 steps, 0 differ"),
+        (2, ("tiny", "deep"), 1, "parity: 4590 tensors over 9 steps, 0 differ"),
         (2, ("small",), 2, "parity: 1400 tensors over 4 steps, 0 differ"),
         (3, ("odd",), 1, "parity: 1080 tensors over 4 steps, 0 differ"),
         (3, ("ragged",), 2, "parity: 220 tensors over 2 steps, 0 differ"),
@@ -149,23 +145,14 @@ def train(ranks: int | None, *options: object, save: Path) -> tuple[dict[str, An
     return json.loads(run.reports[0].stdout), save.read_bytes()
 
 
-@pytest.mark.parametrize("reduction", ["ordered", "tree"])
-def test_two_ranks_are_one_process_with_twice_the_sub_batches(
-    inputs: tuple[object, ...], tmp_path: Path, reduction: str
-) -> None:
-    options = (*inputs, "--reduction", reduction)
+def test_two_ranks_are_one_process_with_twice_the_sub_batches(inputs: tuple[object, ...], tmp_path: Path) -> None:
+    options = (*inputs, "--reduction", "tree")
     one, one_model = train(None, *options, "--sub-batches", 2, save=tmp_path / "one.bin")
     two, two_model = train(2, *options, "--sub-batches", 1, save=tmp_path / "two.bin")
     assert len(one["losses"]) == STEPS
     assert two["losses"] == one["losses"]
     assert two_model == one_model
     other, other_model = train(None, *options, "--sub-batches", 1, save=tmp_path / "other.bin")
-    # The number of sub-batches changes the bits of the tree, but not those of the chain.
-    assert (other_model == one_model) == (reduction == "ordered")
+    # The number of sub-batches changes the bits of the tree.
+    assert other_model != one_model
     assert other["losses"][0] == one["losses"][0]
-
-
-def test_redux_over_ranks_is_near(inputs: tuple[object, ...], tmp_path: Path) -> None:
-    ordered, _ = train(None, *inputs, save=tmp_path / "ordered.bin")
-    redux, _ = train(2, *inputs, "--reduction", "redux", "--sub-batches", 2, save=tmp_path / "redux.bin")
-    np.testing.assert_allclose(redux["losses"], ordered["losses"], rtol=LOSS_TOLERANCE, atol=0)

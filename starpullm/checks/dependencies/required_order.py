@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import TypeAlias
 
 import numpy as np
@@ -14,6 +15,7 @@ from starpullm.errors import InvalidArgumentError
 from starpullm.trace import AccessMode
 
 _READ_AFTER_WRITE, _WRITE_AFTER_READ, _WRITE_AFTER_WRITE = range(3)
+_READ, _WRITE, _REDUX = (int(mode) for mode in (AccessMode.READ, AccessMode.WRITE, AccessMode.REDUX))
 
 TaskFlow: TypeAlias = Sequence[Sequence[tuple[int, int]]]
 """For each task its handles and access modes, each handle once."""
@@ -32,19 +34,19 @@ class _HandleState:
 
     def access(self, task: int, mode: int) -> Iterator[tuple[int, int]]:
         """Record an access, and yield the tasks that it waits for, each with the kind of dependency."""
-        if mode == AccessMode.REDUX and self.before_group is not None and not self.readers:
+        if mode == _REDUX and self.before_group is not None and not self.readers:
             earlier_writers, earlier_readers = self.before_group
         else:
             earlier_writers, earlier_readers = self.writers, self.readers
-        if mode != AccessMode.WRITE:
-            yield from ((writer, _READ_AFTER_WRITE) for writer in earlier_writers)
+        if mode != _WRITE:
+            yield from zip(earlier_writers, repeat(_READ_AFTER_WRITE))
         elif not earlier_readers:
-            yield from ((writer, _WRITE_AFTER_WRITE) for writer in earlier_writers)
-        if mode == AccessMode.READ:
+            yield from zip(earlier_writers, repeat(_WRITE_AFTER_WRITE))
+        if mode == _READ:
             self.readers.append(task)
             return
-        yield from ((reader, _WRITE_AFTER_READ) for reader in earlier_readers)
-        if mode != AccessMode.REDUX:
+        yield from zip(earlier_readers, repeat(_WRITE_AFTER_READ))
+        if mode != _REDUX:
             self.writers, self.readers, self.before_group = [task], [], None
         elif earlier_writers is self.writers:
             self.writers, self.readers, self.before_group = [task], [], (earlier_writers, earlier_readers)
