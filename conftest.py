@@ -36,7 +36,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="DIR",
         help="try every patch in this directory, instead of those in tests/mutation/defects; see docs/contributing.md",
     )
-    group.addoption("--mutation-results", metavar="PATH", help="add the results to a JSON file")
     group.addoption(
         "--mutation-repetitions",
         metavar="N",

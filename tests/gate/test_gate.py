@@ -214,10 +214,6 @@ def test_an_operation_of_one_build_only_is_left_to_the_step() -> None:
     assert {change.name for change in result.facts["changes"]} == {STEP, *OPERATIONS} - {"gelu_backward"}
 
 
-def test_the_same_measurements_have_the_same_result() -> None:
-    assert compare(measured(5)) == compare(measured(5))
-
-
 def test_refusals() -> None:
     new, baseline, control = measured(1)
     with pytest.raises(InvalidArgumentError, match="rounds: found 64, 64 and 63, expected the same number, at l"):

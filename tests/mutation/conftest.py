@@ -1,4 +1,4 @@
-"""Which patches are tried, the libraries with them, and the table of which check caught what.
+"""Which patches are tried, the libraries with them, and the list of which check caught what.
 
 pytest loads it for this directory's tests. Without ``-m mutation`` only the patches with ``Quick: yes`` are tried, of
 a directory that ``--mutation-patches`` names all of them.
@@ -8,23 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from statistics import median
 
 import pytest
 
 from starpullm.processes.lock import machine_lock
 
-from .mutants import Builder, Change, Mutant
+from .laboratory import FOUND, SECONDS
+from .mutants import Builder, Change
 from .patches import FIELD, SHIPPED, Patch, PatchError, find_patches, read_patch
-from .table import Table
 
-TABLE = pytest.StashKey[Table]()
 PATCHES = pytest.StashKey[list[Path]]()
-WORKER_RESULTS = "starpullm.mutation"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[TABLE] = Table()
     directory = config.getoption("--mutation-patches")
     try:
         folders = [Path(config.invocation_params.dir, directory)] if directory else [SHIPPED, FIELD]
@@ -83,43 +80,24 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
 
 
 @pytest.fixture(scope="session")
-def build(builder: Builder) -> Callable[[Change], Mutant]:
+def build(builder: Builder) -> Callable[[Change], Path]:
     """Return a function that builds the library with a change."""
 
-    def build_alone(change: Change) -> Mutant:
+    def build_alone(change: Change) -> Path:
         with machine_lock():  # compilers would disturb what others measure
             return builder.build(change)
 
     return build_alone
 
 
-@pytest.fixture(scope="session")
-def table(request: pytest.FixtureRequest) -> Table:
-    """What the run's tests fill."""
-    return request.config.stash[TABLE]
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """In a worker of pytest-xdist: send the results to the process that prints them."""
-    output = getattr(session.config, "workeroutput", None)
-    if output is not None:
-        output[WORKER_RESULTS] = session.config.stash[TABLE].values()
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    """Take the results of a worker; one that has crashed sends none."""
-    values = getattr(node, "workeroutput", {}).get(WORKER_RESULTS)
-    if values is not None:
-        node.config.stash[TABLE].add_values(values)
-
-
 @pytest.hookimpl(tryfirst=True)
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    table, results = config.stash[TABLE], config.getoption("--mutation-results")
-    if not table.is_empty:
-        terminalreporter.section("seeded defects", "=")
-        for line in table.lines():
-            terminalreporter.line(line)
-    if results is not None:
-        table.merge_into(Path(config.invocation_params.dir, results))
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [report for outcome in ("passed", "failed") for report in terminalreporter.getreports(outcome)]
+    found = [dict(report.user_properties) for report in reports if report.when == "call"]
+    found = [properties for properties in found if FOUND in properties]
+    if found:
+        terminalreporter.section("seeded defects and false alarms", "=")
+        for properties in found:
+            terminalreporter.line(properties[FOUND])
+        seconds = [properties[SECONDS] for properties in found]
+        terminalreporter.line(f"the median of {len(seconds)} took {median(seconds):.1f} s")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -33,24 +33,9 @@ from starpullm.speed.contender import Contender
 from starpullm.speed.turns import taking_turns, with_control
 from starpullm.speed.workload import Workload
 
-from ..native.limits.operations import operation_growth
-from ..native.limits.scarcity import scarce_memory
 from .generated.stages import Stage, Workplace
 from .mutants import Builder
 from .patches import Patch
-
-__all__ = [
-    "CHECKS",
-    "NOTHING",
-    "PROJECTS_TESTS",
-    "REPEATED",
-    "TIME_LIMIT_CATCH",
-    "Catch",
-    "Hunt",
-    "Laboratory",
-    "hunt",
-    "hunt_in_package",
-]
 
 ONE, TWO, TEAM = (RuntimeConfiguration(partition, "lws") for partition in ("1x1", "2x1", "1x2"))
 
@@ -65,6 +50,9 @@ TIME_LIMIT_CATCH = "time limit"
 
 PROJECTS_TESTS = "project's tests"
 """What catches a defect of the package: tests of the loader, of conversions, and of `starpullm train`."""
+
+FOUND, SECONDS = "found", "seconds"
+"""The properties of a test that the list at the end of the run is made of."""
 
 NOTHING = "nothing"
 """What a patch names whose defect no check finds."""
@@ -121,20 +109,6 @@ class Laboratory:
         """Return a seed that was not returned before."""
         return next(self._seeds)
 
-    def call(
-        self,
-        name: str,
-        configuration: RuntimeConfiguration,
-        function: Callable[..., Result | None],
-        **arguments: Any,
-    ) -> Iterator[Catch]:
-        """Yield what a check in a child has found: that it failed, that the child died, or that it took too long."""
-        yield from self._judge(
-            name,
-            str(configuration),
-            lambda: self._pool.call(configuration, function, time_limit=TIME_LIMIT, **arguments),
-        )
-
     def alone(self, name: str, case: Case) -> Iterator[Catch]:
         """Yield what a registered check of this name has found in a process without a runtime."""
         yield from self._judge(
@@ -160,8 +134,12 @@ class Laboratory:
     ) -> Iterator[Catch]:
         """Yield what a registered check has found."""
         counts = all_checks()[check].needs.counts_allocations
-        arguments = {"check": check, "case": case._asdict(), "path": path, "counts_allocations": counts}
-        return self.call(name, configuration, run_check, **arguments)
+        arguments: dict[str, Any] = {"check": check, "case": case._asdict(), "path": path, "counts_allocations": counts}
+        return self._judge(
+            name,
+            str(configuration),
+            lambda: self._pool.call(configuration, run_check, time_limit=TIME_LIMIT, **arguments),
+        )
 
     def together(self, name: str, check: str, parts: Sequence[tuple[RuntimeConfiguration, Case]]) -> Iterator[Catch]:
         """Yield what a registered check finds that compares several runs, or what one of them has found."""
@@ -218,12 +196,6 @@ def registered(check: str, *reductions: str, place: RuntimeConfiguration = TWO, 
             yield from laboratory.check(name, place, check, Case("tiny", sub_batches, reduction, seed=SEED))
 
     return run
-
-
-def on_tiny(function: Callable[..., Result], place: RuntimeConfiguration = TWO) -> Check:
-    """Return a check of the project that counts allocations, on tiny with two sub-batches."""
-    case: dict[str, Any] = {"record": "tiny", "sub_batches": 2, "reduction": "ordered", "seed": SEED}
-    return lambda laboratory, name: laboratory.call(name, place, function, counts_allocations=True, **case)
 
 
 def tree_order(laboratory: Laboratory, name: str) -> Iterator[Catch]:
@@ -348,8 +320,6 @@ CHECKS: dict[str, Check] = {
     "scenarios": scenarios,
     "memory growth": registered("growth over steps", "ordered"),
     "memory growth, trainers": registered("growth over trainers", "ordered"),
-    "memory growth, operations": on_tiny(operation_growth),
-    "scarce memory": on_tiny(scarce_memory, ONE),  # a second worker may allocate its scratch memory at any step
     "kernel bits": kernel_bits,
     "throughput": speed,
 }
@@ -359,20 +329,10 @@ REPEATED = tuple(CHECKS)[: tuple(CHECKS).index("parity over ranks")]
 """The checks that take well below a second once their processes have started."""
 
 
-@dataclass(frozen=True)
-class Hunt:
-    """What the checks found of one defect.
+class Hunt(NamedTuple):
+    """What the checks found of one defect: first, after how many seconds, and the one that must catch it.
 
-    Parameters
-    ----------
-    first
-        What was found first, by whichever check or by the time limit; None: nothing.
-    seconds
-        Until then.
-    expected
-        What the check found that must catch the defect; None: nothing.
-    by_expected
-        Whether it is that check's own finding: if it did not end, it caught nothing.
+    ``by_expected`` says whether that is its own finding: a check that did not end caught nothing.
     """
 
     first: Catch | None
@@ -403,9 +363,8 @@ OF_PACKAGE = (
 
 def hunt_in_package(patch: Patch, builder: Builder, directory: Path) -> Hunt:
     """Run the project's tests with a copy of the package that has the defect."""
-    workplace = Workplace(directory, builder, directory / "starpu")
+    workplace = Workplace(directory, builder)
     patch.apply(workplace.package)
-    stage = Stage(PROJECTS_TESTS, files=OF_PACKAGE)
-    outcome = workplace.try_mutant(stage, builder.library, None, {}, patch.changed_files[0])
-    found = Catch(PROJECTS_TESTS, f"{outcome.check}: {outcome.finding}") if outcome.how else None
+    outcome = workplace.try_mutant(Stage(PROJECTS_TESTS, files=OF_PACKAGE), builder.library)
+    found = Catch(PROJECTS_TESTS, f"{outcome.test}: {outcome.finding}") if outcome.test else None
     return Hunt(found, outcome.seconds, found, found is not None and patch.caught_by == PROJECTS_TESTS)

@@ -8,21 +8,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
 from .patches import CHECKOUT, PatchError, read_patch
-
-__all__ = ["BUILD", "Builder", "Change", "Mutant"]
 
 BUILD = CHECKOUT / ".cache" / "build" / "release"
 """Where the unchanged library is built, as for the C tests; later runs build only what has changed since."""
@@ -47,25 +43,6 @@ class Change(Protocol):
         """Change a copy of the sources."""
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """A library with a patch.
-
-    Parameters
-    ----------
-    library
-        The shared library.
-    objects
-        How many objects were compiled for it.
-    cpu_seconds
-        What compiling and linking took, of all cores together.
-    """
-
-    library: Path
-    objects: int
-    cpu_seconds: float
-
-
 class Builder:
     """The unchanged library, and libraries with patches that share its objects.
 
@@ -82,7 +59,6 @@ class Builder:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._programs: dict[str, list[str]] = {}
         # Another value of an option than tests/native/test_ctest.py has would compile all files again.
         _run(["cmake", "--preset", "release", "-DSTARPULLM_WARNINGS_AS_ERRORS=ON"], CHECKOUT / "native")
         _run(["ninja", _LIBRARY], BUILD)
@@ -101,7 +77,7 @@ class Builder:
         for name in _OTHERS:
             shutil.copy2(BUILD / name, package / "lib")
 
-    def build(self, change: Change, *, refuse_warnings: bool = False) -> Mutant:
+    def build(self, change: Change, *, refuse_warnings: bool = False) -> Path:
         """Return the library with a change.
 
         Warnings are ignored unless `refuse_warnings`, because a defect may leave a variable unused.
@@ -112,7 +88,6 @@ class Builder:
             If the change does not apply, is of a file that no object is made from, does not compile, or changes no
             byte of the library.
         """
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         directory = Path(tempfile.mkdtemp(prefix="mutant-", dir=self._directory))
         self.copy_sources(directory)
         change.apply(directory)
@@ -122,9 +97,7 @@ class Builder:
         library = self.link(objects, directory)
         if library.read_bytes() == self.library.read_bytes():
             raise PatchError(f"{change.name}: the library with it is the same, byte for byte, as without it")
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        return Mutant(library, len(objects), seconds)
+        return library
 
     def _affected(self, change: Change) -> list[str]:
         """Return the objects that are made from a file which is changed."""
@@ -163,7 +136,8 @@ class Builder:
 
     @cached_property
     def _link_command(self) -> list[str]:
-        return _link_command(_LIBRARY)
+        """The last of the commands that ninja would run: ``: && cc ... && :``."""
+        return shlex.split(_run(["ninja", "-t", "commands", _LIBRARY], BUILD).splitlines()[-1])[2:-2]
 
     def copy_sources(self, directory: Path) -> None:
         """Copy the sources without a patch."""
@@ -194,23 +168,6 @@ class Builder:
         _run([replaced.get(word, word) for word in self._link_command], BUILD)
         return directory / _LIBRARY
 
-    def link_program(self, name: str, objects: Mapping[str, Path], directory: Path, library: Path) -> Path:
-        """Return a C test, linked with a library and with objects in place of the unchanged ones of their names."""
-        target = f"tests/{name}"
-        if name not in self._programs:
-            _run(["ninja", target], BUILD)
-            self._programs[name] = _link_command(target)
-        program = directory / name
-        replaced = {**{key: str(path) for key, path in objects.items()}, target: str(program), _LIBRARY: str(library)}
-        compiler, *words = (replaced.get(word, word) for word in self._programs[name])
-        _run([compiler, f"-Wl,-rpath,{library.parent}", *words], BUILD)  # the first folder in which it is found
-        return program
-
-
-def _link_command(target: str) -> list[str]:
-    """Return the last of the commands that ninja would run: ``: && cc ... && :``."""
-    return shlex.split(_run(["ninja", "-t", "commands", target], BUILD).splitlines()[-1])[2:-2]
-
 
 def _copy_sources(source: Path, target: Path) -> None:
     for part in ("include", "src"):
@@ -230,9 +187,7 @@ def _main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True, help="the library to write")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="starpullm-mutant-") as directory:
-        mutant = Builder(Path(directory)).build(read_patch(options.patch))
-        shutil.copy2(mutant.library, options.output)
-    print(f"{options.output}: {mutant.objects} objects compiled in {mutant.cpu_seconds:.1f} CPU seconds")
+        shutil.copy2(Builder(Path(directory)).build(read_patch(options.patch)), options.output)
 
 
 if __name__ == "__main__":

@@ -12,18 +12,6 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = [
-    "CHECKOUT",
-    "FIELD",
-    "SHIPPED",
-    "Patch",
-    "PatchError",
-    "apply_patch",
-    "copy_sources",
-    "find_patches",
-    "read_patch",
-]
-
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 SHIPPED = Path(__file__).resolve().parent / "defects"

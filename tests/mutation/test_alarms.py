@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,22 +18,22 @@ import pytest
 from starpullm.binding.library import find_library
 
 from ..pytest_children import UNUSED, load_plugin
-from .laboratory import CHECKS, REPEATED, Catch, Laboratory
+from .laboratory import CHECKS, FOUND, REPEATED, SECONDS, Catch, Laboratory
 from .mutants import Builder
-from .table import Alarms, Table
 
 pytestmark = [pytest.mark.mutation, pytest.mark.timeout(0)]
 
 ONE_PROCESS = "in one process"
 SUITE_REPETITIONS = 5
 SUITE_SECONDS = 600.0
+Record = Callable[[str, object], None]
 OPTIONS = (*load_plugin(), *UNUSED, "-p", "no:cacheprovider", "-q")
 
 
 @pytest.mark.parametrize("library", ["built for the defects", "installed"])
 @pytest.mark.parametrize("part", [ONE_PROCESS, "over ranks, and of memory"])
 def test_repeated_checks(
-    part: str, library: str, request: pytest.FixtureRequest, builder: Builder, table: Table, tmp_path: Path
+    part: str, library: str, request: pytest.FixtureRequest, builder: Builder, tmp_path: Path, record_property: Record
 ) -> None:
     """The checks that start many processes or many steps only in every tenth repetition."""
     path = find_library() if library == "installed" else builder.library
@@ -46,21 +47,14 @@ def test_repeated_checks(
         for _ in range(repetitions):
             for name in names:
                 alarms += CHECKS[name](laboratory, name)
-    table.add(
-        Alarms(
-            f"checks of `tiny` {part}, library {library}",
-            repetitions,
-            repetitions * len(names),
-            len(alarms),
-            time.monotonic() - start,
-        )
-    )
+    record_property(FOUND, f"{part}, library {library}: {repetitions * len(names)} checks, {len(alarms)} false alarms")
+    record_property(SECONDS, time.monotonic() - start)
     assert alarms == []
 
 
 @pytest.mark.parametrize("repetition", range(1, SUITE_REPETITIONS + 1))
 @pytest.mark.parametrize("families", ["parity", "dependencies", "reduction or memory"])
-def test_repeated_suite(families: str, repetition: int, table: Table, tmp_path: Path) -> None:
+def test_repeated_suite(families: str, repetition: int, tmp_path: Path, record_property: Record) -> None:
     """The whole suite on the installed library."""
     report = tmp_path / "report.json"
     start = time.monotonic()
@@ -76,6 +70,7 @@ def test_repeated_suite(families: str, repetition: int, table: Table, tmp_path: 
     assert report.exists(), run.stdout + run.stderr
     tests = json.loads(report.read_text())["tests"]
     failed = [test["test"] for test in tests if test["outcome"] == "failed"]
-    table.add(Alarms(f"suite, {families}, library installed", 1, len(tests), len(failed), time.monotonic() - start))
+    record_property(FOUND, f"suite, {families}: {len(tests)} checks, {len(failed)} false alarms")
+    record_property(SECONDS, time.monotonic() - start)
     assert tests
     assert failed == []

@@ -12,40 +12,29 @@ from pathlib import Path
 
 import pytest
 
-from .laboratory import CHECKS, NOTHING, TIME_LIMIT_CATCH, Catch, Laboratory, hunt, hunt_in_package
-from .mutants import Builder, Change, Mutant
+from .laboratory import CHECKS, FOUND, NOTHING, SECONDS, TIME_LIMIT_CATCH, Catch, Laboratory, hunt, hunt_in_package
+from .mutants import Builder, Change
 from .patches import SHIPPED, Patch, PatchError, read_patch
-from .table import Row, Table
 
 pytestmark = [pytest.mark.mutation, pytest.mark.timeout(400)]
 
 
 def test_defect_is_caught(
-    patch: Patch, builder: Builder, build: Callable[[Change], Mutant], table: Table, tmp_path: Path
+    patch: Patch,
+    builder: Builder,
+    build: Callable[[Change], Path],
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
 ) -> None:
-    build_seconds = 0.0
     if patch.is_of_package:
         found = hunt_in_package(patch, builder, tmp_path)
     else:
-        mutant = build(patch)
-        build_seconds = mutant.cpu_seconds
-        with Laboratory(mutant.library, tmp_path, without_defect=builder.library) as laboratory:
+        with Laboratory(build(patch), tmp_path, without_defect=builder.library) as laboratory:
             found = hunt(laboratory, patch.caught_by)
-    first, finding = (found.first.check, found.first.finding) if found.first else (None, "")
-    table.add(
-        Row(
-            name=patch.name,
-            kind=patch.kind,
-            defect=patch.defect,
-            shows=patch.shows,
-            expected=patch.caught_by,
-            first=first,
-            finding=finding,
-            is_caught=found.by_expected,
-            seconds=found.seconds,
-            build_seconds=build_seconds,
-        )
-    )
+    caught = "caught" if found.by_expected else "NOT CAUGHT"
+    first = found.first.check if found.first else NOTHING
+    record_property(FOUND, f"{patch.name}: {caught} by {patch.caught_by}, first by {first}, {found.seconds:.1f} s")
+    record_property(SECONDS, found.seconds)
     if patch.caught_by == NOTHING:
         assert found.first is None, f"{patch.name}: {patch.defect}; expected that nothing finds it, found {found.first}"
         return
@@ -56,7 +45,7 @@ def test_defect_is_caught(
     )
 
 
-def test_a_patch_that_changes_no_byte_is_refused(build: Callable[[Change], Mutant], builder: Builder) -> None:
+def test_a_patch_that_changes_no_byte_is_refused(build: Callable[[Change], Path], builder: Builder) -> None:
     name = "native/src/status.c"
     before = (builder.sources / name).read_text().splitlines(keepends=True)
     after = ["/* More words. */\n", *before]
@@ -64,22 +53,6 @@ def test_a_patch_that_changes_no_byte_is_refused(build: Callable[[Change], Mutan
     same = replace(read_patch(SHIPPED / "loss_leak.patch"), diff=diff)
     with pytest.raises(PatchError, match="loss_leak: the library with it is the same"):
         build(same)
-
-
-def test_a_patch_of_what_is_not_compiled_is_refused(build: Callable[[Change], Mutant]) -> None:
-    other = replace(read_patch(SHIPPED / "loss_leak.patch"), diff=NEW_FILE)
-    with pytest.raises(PatchError, match=r"no object is made from native/src/new\.c"):
-        build(other)
-
-
-NEW_FILE = """\
-diff --git a/native/src/new.c b/native/src/new.c
-new file mode 100644
---- /dev/null
-+++ b/native/src/new.c
-@@ -0,0 +1 @@
-+int new = 1;
-"""
 
 
 @pytest.mark.parametrize(

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from starpullm.processes.mpirun import mpirun_here
-
-from ..pytest_children import UNUSED, load_plugin
 from .generated.candidates import (
     Candidate,
     Stratum,
     candidates_of,
     ends_a_loop,
-    is_left_out,
     shuffled,
     strata,
 )
-from .generated.results import SUITE, Mutant, Results, Run
-from .generated.stages import STAGES, Outcome, classify
-from .generated.summary import confidence_interval, summary
+from .generated.results import Mutant, Results, confidence_interval
+from .generated.stages import STAGES, SUITE, Outcome
 from .patches import CHECKOUT
 
-RUN = Run(1, "0123456789ab", "hash", "universalmutator 1", "cc 1", "2 cores", ("avx2",))
+RUN = {"seed": "1", "sources": "hash"}
 
 SOURCE = """\
 /* A sum a + b. */
@@ -65,11 +57,6 @@ def test_candidates_change_code_that_no_rule_leaves_out(tmp_path: Path) -> None:
         minus.apply(tmp_path)
 
 
-def test_a_function_is_left_out_by_its_head() -> None:
-    lines = ["static int next_b(int a)", "{", "    return a;", "}", "", "struct lines prefetch_lines(void)", "{", "}"]
-    assert is_left_out(lines) == [False] * 5 + [True] * 3
-
-
 def test_the_end_of_a_loop_is_found() -> None:
     lines = ["for (;;) {", "    if (a) {", "        b();", "    }", "    c();", "}", "if (a) {", "    d();", "}"]
     assert [number for number in range(1, 10) if ends_a_loop(lines, number)] == [5]
@@ -89,83 +76,28 @@ def test_the_order_depends_on_seed_and_stratum_and_takes_every_line_once_first()
         assert {candidate.line for candidate in order[:10]} == set(range(1, 11))
 
 
-@pytest.mark.parametrize(
-    ("message", "how"),
-    [
-        ("parity: failed: 570 tensors over 3 steps, 366 differ", "finding"),
-        ("1x1 lws: parity had not ended after 30 s, so its process was ended:\nthe process was ended", "time limit"),
-        ("1x1 lws: the process was ended by SIGSEGV (step 1)", "crash"),
-        ("1x1 lws: the process ended with exit status 1", "exit"),
-        ("StateError: the loss is closed, expected one that is open", "error"),
-        ("1x1 lws: MemoryError", "memory limit"),
-        ("1x1 lws: the process was ended by SIGXCPU (step 1)", "time limit"),
-        ("parity: failed: 1 differ\nlater lines\nmay name a RuntimeError", "finding"),
-    ],
-)
-def test_a_kill_is_credited_to_what_happened(message: str, how: str) -> None:
-    assert classify(message) == how
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_every_test_of_the_suite_is_in_one_stage(ranks: int, tmp_path: Path) -> None:
-    """By the names that pytest collects."""
-    over_ranks = mpirun_here(ranks, (), os.environ["PATH"]) if ranks > 1 else []
-    options = ["--starpullm-over-ranks"] if ranks > 1 else []
-    command = [*over_ranks, sys.executable, "-P", "-m", "pytest", *load_plugin(), *UNUSED]
-    options += ["-p", "no:cacheprovider", "--collect-only", "-q"]
-    environment = {**os.environ, "HWLOC_SYNTHETIC": "numa:1 core:2 pu:1"}
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    collected = subprocess.run(
-        [*command, *options, "--pyargs", "starpullm.suite"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    ).stdout
-    tests = [line for line in collected.splitlines() if "::" in line]
-    stages = [stage for stage in SUITE if stage.ranks == ranks]
-    found = {test: [stage.name for stage in stages if stage.selects(test)] for test in tests}
-    assert len(found) > 20, collected
-    assert {test: names for test, names in found.items() if len(names) != 1} == {}
-
-
-def mutant(name: str, line: int) -> Mutant:
-    candidate = Candidate("native/src/graph/step.c", line, "    a < b;", "    a <= b;", "< ==> <=")
-    return Mutant(name, "graph", None, line, candidate, f"hash{line}", {"does not compile": 2})
-
-
-def filled(path: Path) -> Results:
-    results = Results(path, RUN)
-    for number in (1, 2, 3):
-        results.add("mutant", mutant(f"graph {number}", number).as_json())
-    results.add("baseline", {"stage": "quick", "level": None, "seconds": 5})
-    results.add("outcome", {"mutant": "graph 1", **Outcome("quick", "crash", "test_a[x]", "SIGSEGV", 2).as_json()})
-    for stage in SUITE:
-        results.add("outcome", {"mutant": "graph 2", **Outcome(stage.name, None, "", "", 9).as_json()})
-    caught = Outcome(STAGES[-1].name, "finding", "test_saved", "differs", 9)
-    results.add("outcome", {"mutant": "graph 2", **caught.as_json()})
-    results.add("outcome", {"mutant": "graph 3", **Outcome("quick", None, "", "", 9).as_json()})
-    return results
+def mutant(number: int, *outcomes: Outcome) -> Mutant:
+    candidate = Candidate("native/src/graph/step.c", number, "    a < b;", "    a <= b;", "< ==> <=")
+    return Mutant("graph", number, candidate, f"hash{number}", list(outcomes))
 
 
 def test_results_are_continued_and_not_mixed(tmp_path: Path) -> None:
+    """The suite alone is credited, and survivors are listed."""
     path = tmp_path / "results.jsonl"
-    before = filled(path)
+    before = Results(path, RUN)
+    passed = [Outcome(stage.name, "", "", 9.0) for stage in SUITE]
+    before.add(mutant(1, Outcome("quick", "test_a[x]", "SIGSEGV", 2.0)))
+    before.add(mutant(2, *passed, Outcome(STAGES[-1].name, "test_saved", "differs", 9.0)))
+    before.add(mutant(3, *passed, Outcome(STAGES[-1].name, "", "", 9.0)))
     after = Results(path, RUN)
-    assert (after.mutants, after.outcomes, after.baselines) == (before.mutants, before.outcomes, before.baselines)
-    assert [after.is_finished(one) for one in after.mutants.values()] == [True, True, False]
-    with pytest.raises(ValueError, match="a run with other seed, sources"):
-        Results(path, Run(**{**vars(RUN), "seed": 2, "sources": "other"}))
-
-
-def test_the_summary_credits_the_suite_only_and_lists_survivors(tmp_path: Path) -> None:
-    text = summary(filled(tmp_path / "results.jsonl"))
-    assert "| graph | 3 | 1 | 1 | 1 | 33.3% (0.8% to 90.6%) | 2.0 |" in text
-    assert "| **all** | 3 | 1 | 1 | 1 |" in text
-    assert "graph 2 (`< ==> <=`): caught by the project's test `test_saved`. Tried: quick" in text
-    assert "graph 3 (`< ==> <=`): not caught. Tried: quick." in text
+    assert after.mutants == before.mutants
+    assert [one.is_caught for one in after.mutants] == [True, False, False]
+    with pytest.raises(ValueError, match="a run with other seed"):
+        Results(path, {**RUN, "seed": "2"})
+    text = after.summary()
+    assert "| graph | 3 | 1 | 1 | 33.3% (0.8% to 90.6%) | 2.0 |" in text
+    assert "| **all** | 3 | 1 | 1 |" in text
+    assert "graph (`< ==> <=`): caught by the project's test `test_saved`." in text
     assert text.count("+    a <= b;") == 2
 
 

@@ -18,7 +18,6 @@ from starpullm.checks.result import Outcome, Result
 from starpullm.commands import main
 from starpullm.commands.main import EXIT_BAD_INPUT
 from starpullm.errors import FormatError, MissingDependencyError
-from starpullm.files.json_reader import MAX_DEPTH
 from starpullm.report.document import new_document, read_document, write_document
 from starpullm.report.failures import failure_groups, failures, reason_of
 from starpullm.report.folder import PageError, ReportFolder, require_packages
@@ -253,32 +252,6 @@ def test_other_content_is_refused(tmp_path: Path) -> None:
     assert of(lambda document: document["recordings"][0]["critical_path"].append(-1)) == (
         "critical_path of a recording: found -1, expected numbers below 234"
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        (b"[" * 100_000, "at most 64 nested lists and objects, found more"),
-        (b'{"a":' * 65 + b"1" + b"}" * 65, "at most 64 nested lists and objects, found more"),
-        (b'{"version": 4, "ranks": ' + b"9" * 5000 + b"}", "Exceeds the limit"),
-        (b'{"version": NaN}', "the number NaN"),
-        (b"\xff\xfe\x00", "JSON in UTF-8"),
-        (b"", "Expecting value"),
-    ],
-)
-def test_damaged_files_are_refused(text: bytes, sentence: str, tmp_path: Path) -> None:
-    path = tmp_path / "report.json"
-    path.write_bytes(text)
-    with pytest.raises(FormatError, match=r"report\.json, byte ") as error:
-        read_document(path)
-    assert sentence in str(error.value)
-
-
-def test_brackets_in_texts_are_no_depth(tmp_path: Path) -> None:
-    document = passing()
-    document["notes"] = ["[{" * MAX_DEPTH, '\\"[' * MAX_DEPTH]
-    write_document(document, tmp_path / "report.json")
-    assert read_document(tmp_path / "report.json") == document
 
 
 def test_a_page_that_cannot_be_made_ends_nothing(tmp_path: Path) -> None:

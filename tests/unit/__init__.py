@@ -1,4 +1,4 @@
 """Tests of what needs no native library.
 
-pytest runs them; they are a package so that they can share strict_reference.py.
+pytest runs them; they are a package so that they can share modules.
 """

@@ -71,31 +71,20 @@ def _sections() -> tuple[int, ...]:
 
 
 TOKENIZER = Tokenizer((b"a", b"bcd", b"\xff", b"<|endoftext|>"), end_of_text=3)
+
+
+def _write_checkpoint(path: Path) -> None:
+    write_checkpoint(path, Checkpoint(CONFIG, some_tensors(CONFIG)))
+
+
+def _read_mapped(path: Path) -> Checkpoint:
+    return read_checkpoint(path, mmap=True)
+
+
 KINDS = [
-    Kind(
-        "checkpoint",
-        20240326,
-        3,
-        lambda path: write_checkpoint(path, Checkpoint(CONFIG, some_tensors(CONFIG))),
-        read_checkpoint,
-        _sections(),
-    ),
-    Kind(
-        "checkpoint, mapped",
-        20240326,
-        3,
-        lambda path: write_checkpoint(path, Checkpoint(CONFIG, some_tensors(CONFIG))),
-        lambda path: read_checkpoint(path, mmap=True),
-        _sections(),
-    ),
-    Kind(
-        "checkpoint, header only",
-        20240326,
-        3,
-        lambda path: write_checkpoint(path, Checkpoint(CONFIG, some_tensors(CONFIG))),
-        checkpoint_config,
-        _sections(),
-    ),
+    Kind("checkpoint", 20240326, 3, _write_checkpoint, read_checkpoint, _sections()),
+    Kind("checkpoint, mapped", 20240326, 3, _write_checkpoint, _read_mapped, _sections()),
+    Kind("checkpoint, header only", 20240326, 3, _write_checkpoint, checkpoint_config, _sections()),
     Kind(
         "tokenizer",
         20240328,

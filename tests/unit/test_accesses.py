@@ -10,15 +10,16 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK
 from starpullm.checks.accesses import Accesses, Poison
+from starpullm.checks.names import TaskName
 from starpullm.checks.observer import FindingKind, InstrumentCounts, InstrumentFinding
 from starpullm.checks.result import MAX_LISTED, Outcome, Result
 from starpullm.errors import InvalidArgumentError
 from starpullm.trace import AccessMode, HandleInfo, Trace
+
+from .traces import trace_of
 
 check_accesses, check_poison = Accesses().judge, Poison().judge
 
@@ -34,13 +35,10 @@ POISON = [kind for kind in FindingKind if kind >= FindingKind.NOT_WRITTEN]
 
 
 def two_tasks(*, worker: int = 0) -> Trace:
-    accesses: list[tuple[int, int]] = [(0, AccessMode.WRITE), (1, AccessMode.WRITE), (0, AccessMode.READ)]
-    tasks = np.zeros(2, TRACE_TASK)
-    tasks["id"], tasks["operation"], tasks["worker"] = [0, 1], [0, 1], worker
-    tasks["step"], tasks["sub_batch"], tasks["layer"] = 2, 1, 3
-    tasks["first_access"], tasks["num_accesses"] = [0, 1], [1, 2]
-    operations = ("matmul_forward", "attention_forward")
-    return Trace(tasks, np.array(accesses, TRACE_ACCESS), operations, (QKV, ATT))
+    flow = [[(0, AccessMode.WRITE)], [(1, AccessMode.WRITE), (0, AccessMode.READ)]]
+    place = {"step": 2, "sub_batch": 1, "layer": 3, "worker": worker}
+    sizes = {QKV.name: QKV.bytes, ATT.name: ATT.bytes}
+    return trace_of(flow, sizes, ("matmul_forward", "attention_forward"), operation=[0, 1], **place)
 
 
 def found(kind: FindingKind, *, task: int | None = 1) -> InstrumentFinding:
@@ -77,14 +75,10 @@ def test_every_kind_fails_its_own_check_alone(kind: FindingKind) -> None:
 @pytest.mark.parametrize("gradient", ["grads/wte", "grads/wte%1"])
 def test_the_encoder_need_not_add_to_a_tile(kind: FindingKind, operation: str, gradient: str) -> None:
     """Only it, only to a tile, and only of its gradients: whatever else it does or leaves undone is found."""
-    handles = tuple(
-        HandleInfo(n, name, 64) for n, name in enumerate((gradient, "activation_grads/encoded#0", "inputs"))
-    )
-    tasks = np.zeros(1, TRACE_TASK)
-    tasks["num_accesses"] = 3
-    accesses = [(0, AccessMode.READ_WRITE), (1, AccessMode.READ), (2, AccessMode.READ)]
-    trace = Trace(tasks, np.array(accesses, TRACE_ACCESS), (operation,), handles)
-    findings = [InstrumentFinding(0, handle, kind, 0, 1) for handle in handles]
+    names = (gradient, "activation_grads/encoded#0", "inputs")
+    accesses = list(zip(names, (AccessMode.READ_WRITE, AccessMode.READ, AccessMode.READ), strict=True))
+    trace = trace_of([accesses], dict.fromkeys(names, 64), (operation,))
+    findings = [InstrumentFinding(0, handle, kind, 0, 1) for handle in trace.handles]
     result = check_accesses(trace, findings, replace(LOOKED, pages=4))
     never = kind in (FindingKind.READ_NEVER_HAPPENED, FindingKind.WRITE_NEVER_HAPPENED)
     excused = 2 if never and operation == "encoder_backward" and "%" in gradient else 0
@@ -95,6 +89,20 @@ def test_who_is_no_task_is_named_so() -> None:
     result = check_accesses(two_tasks(), [found(FindingKind.UNDECLARED_WRITE, task=None)], LOOKED)
     assert result.findings[0].sentence.startswith("not a task wrote activations/qkv[3]#1")
     assert result.facts["by_operation"] == {"not a task": 1}
+    assert len(result.lines()) == 1  # findings that are all listed are not summed up
+
+
+@pytest.mark.parametrize(
+    ("sub_batch", "layer", "text"),
+    [
+        (-1, -1, "gelu_forward (step 2)"),
+        (0, -1, "gelu_forward (step 2, sub-batch 0)"),
+        (0, 0, "gelu_forward (step 2, sub-batch 0, layer 0)"),
+    ],
+)
+def test_a_task_is_named_with_layer_and_sub_batch_0(sub_batch: int, layer: int, text: str) -> None:
+    assert str(TaskName(7, "gelu_forward", 2, sub_batch, layer, 0, 1)) == text
+    assert TaskName.of(two_tasks(worker=5)[1]) == TaskName(1, "attention_forward", 2, 1, 3, 0, 5)
 
 
 def test_many_findings_are_counted_and_some_listed() -> None:

@@ -207,10 +207,3 @@ def test_not_a_regular_file(tmp_path: Path) -> None:
         write_tokens(tmp_path, [1])
     assert caught.value.errno == errno.EISDIR
     assert only(tmp_path) == ["pipe"]
-
-
-def test_no_such_directory(tmp_path: Path) -> None:
-    """The directory has to be there."""
-    with pytest.raises(FileError, match="No such file or directory") as caught:
-        write_tokens(tmp_path / "none" / "file.bin", [1])
-    assert caught.value.errno == errno.ENOENT

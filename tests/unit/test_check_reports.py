@@ -6,10 +6,8 @@ import json
 
 import pytest
 
-from starpullm.checks.isolation import Pool, RuntimeConfiguration
-from starpullm.checks.place import run_check
+from starpullm.checks.isolation import RuntimeConfiguration
 from starpullm.checks.result import Finding, Outcome, Result, worst_of
-from starpullm.errors import InvalidArgumentError
 
 ONE = RuntimeConfiguration("2x1", "random")
 
@@ -63,11 +61,3 @@ def test_a_configuration_has_a_name_for_people_and_one_for_tests() -> None:
     assert (str(ONE), ONE.id) == ("2x1 random", "2x1-random")
     assert str(ONE._replace(ranks=3)) == "2x1 random 3 ranks"
     assert ONE._replace(ranks=3).id == "2x1-random-3-ranks"
-
-
-@pytest.mark.parametrize("time_limit", [0, -1.5])
-def test_a_time_limit_is_positive(time_limit: float) -> None:
-    with Pool() as pool:
-        with pytest.raises(InvalidArgumentError, match=f"^time_limit: found {time_limit:g}, expected a positive"):
-            pool.call(ONE, run_check, time_limit=time_limit)
-        assert (pool.pids(), pool.failures, pool.costs) == ({}, [], {})

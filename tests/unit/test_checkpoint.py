@@ -26,7 +26,7 @@ from starpullm.files.checkpoint import (
     write_checkpoint,
 )
 from starpullm.files.header import HEADER_BYTES
-from starpullm.files.model import ModelConfig, num_parameters, parameter_shapes
+from starpullm.files.model import ModelConfig, num_parameters
 
 from .file_kinds import (
     CONFIG,
@@ -38,52 +38,12 @@ from .file_kinds import (
     sparse,
 )
 
-
-def test_parameter_shapes() -> None:
-    """Names, order and shapes are the checkpoint's."""
-    assert parameter_shapes(CONFIG) == {
-        "wte": (8, 4),
-        "wpe": (4, 4),
-        "ln1w": (2, 4),
-        "ln1b": (2, 4),
-        "qkvw": (2, 12, 4),
-        "qkvb": (2, 12),
-        "attprojw": (2, 4, 4),
-        "attprojb": (2, 4),
-        "ln2w": (2, 4),
-        "ln2b": (2, 4),
-        "fcw": (2, 16, 4),
-        "fcb": (2, 16),
-        "fcprojw": (2, 4, 16),
-        "fcprojb": (2, 4),
-        "lnfw": (4,),
-        "lnfb": (4,),
-    }
-    assert " ".join(parameter_shapes(CONFIG)) == (
-        "wte wpe ln1w ln1b qkvw qkvb attprojw attprojb ln2w ln2b fcw fcb fcprojw fcprojb lnfw lnfb"
-    )
-
-
-def test_number_of_parameters_of_gpt2() -> None:
-    """GPT-2's 124 million, with the padding rows of the token table."""
-    config = ModelConfig(1024, 50257, 12, 12, 768, 50304)
-    assert num_parameters(config) == 124439808 + (50304 - 50257) * 768
-
-
 BAD_SIZES = [
     *((name, value) for name in asdict(CONFIG) for value in (0, -1, -(2**31))),
     ("num_heads", 3),
     ("padded_vocab_size", 4),
     ("channels", 2**31 - 2),
 ]
-
-
-@pytest.mark.parametrize(("name", "value"), BAD_SIZES)
-def test_bad_sizes_in_a_config(name: str, value: int) -> None:
-    """A config that no model can have can't be made."""
-    blamed = "channels" if name == "num_heads" and value > 0 else name
-    with pytest.raises(InvalidArgumentError, match=rf"^model config, {blamed}: expected .*, found "):
-        replace(CONFIG, **{name: value})
 
 
 @pytest.mark.parametrize(("name", "value"), BAD_SIZES)

@@ -18,7 +18,9 @@ def nested(depth: int) -> bytes:
     return b"".join(opening[: depth - 1]) + b"[]" + b"".join(reversed(closing[: depth - 1]))
 
 
-@pytest.mark.parametrize("value", [None, 3, "[[[", [], {"a": [1.5, {"ü": -0.0}], "b": True}])
+@pytest.mark.parametrize(
+    "value", [None, 3, "[{" * MAX_DEPTH, '\\"[' * MAX_DEPTH, [], {"a": [1.5, {"ü": -0.0}], "b": True}]
+)
 def test_values(value: object, tmp_path: Path) -> None:
     path = tmp_path / "value.json"
     path.write_text(json.dumps(value))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
-from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK
 from starpullm.checks.labels import wrong_labels
-from starpullm.trace import HandleInfo, Trace
+from starpullm.trace import Trace
+
+from .traces import trace_of
 
 NAMES = (
     "params/wte",
@@ -25,17 +25,11 @@ NAMES = (
 
 def make_trace(accessed: str, **fields: Any) -> Trace:
     """Two tasks, the second of which accesses one handle and has these fields; four sub-batches."""
-    tasks = np.zeros(2, TRACE_TASK)
-    tasks["id"] = [0, 1]
-    tasks["sub_batch"] = tasks["layer"] = -1
-    tasks["submit_ns"] = [5, 6]
-    tasks["num_accesses"] = [0, 1]
+    trace = trace_of([[], [(accessed, 1)]], dict.fromkeys(NAMES, 4), ("work", "transfer"), sub_batch=-1, layer=-1)
+    trace.tasks["submit_ns"] = [5, 6]
     for name, value in fields.items():
-        tasks[name][1] = value
-    accesses = np.array([(NAMES.index(accessed), 1)], TRACE_ACCESS)
-    return Trace(
-        tasks, accesses, ("work", "transfer"), tuple(HandleInfo(number, name, 4) for number, name in enumerate(NAMES))
-    )
+        trace.tasks[name][1] = value
+    return trace
 
 
 @pytest.mark.parametrize(

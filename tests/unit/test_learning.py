@@ -15,7 +15,7 @@ from starpullm.checks.learning import LossFalls
 from starpullm.checks.place import Place
 from starpullm.checks.result import Outcome
 
-from .strict_trainer import StrictTrainer, runtime
+from .plain_trainer import PlainTrainer, runtime
 
 
 @pytest.mark.parametrize(
@@ -28,10 +28,10 @@ from .strict_trainer import StrictTrainer, runtime
     ],
 )
 def test_a_loss_must_fall(change: Any, outcome: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fault(trainer: StrictTrainer) -> None:
+    def fault(trainer: PlainTrainer) -> None:
         if change is not None:
             trainer.loss = np.float32(change(trainer.model.steps))
 
-    monkeypatch.setattr(references, "Trainer", partial(StrictTrainer, fault=fault))
+    monkeypatch.setattr(references, "Trainer", partial(PlainTrainer, fault=fault))
     result = LossFalls().run(Place(runtime(), tmp_path), Case("tiny"))
     assert (result.outcome, result.compared, result.count) == (outcome, 20, outcome is Outcome.FAILED)

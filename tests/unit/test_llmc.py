@@ -18,7 +18,7 @@ from starpullm.checks.llmc import LlmcReference, run_llmc
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.golden.records import GoldenRecord
 
-from .strict_trainer import Floats, flip
+from .plain_trainer import Floats, flip
 
 LIBRARY = Path("/lib/libllmc.so")
 

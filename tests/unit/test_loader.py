@@ -77,34 +77,10 @@ def test_order_is_llm_c_s(
             assert (inputs.tolist(), targets.tolist()) == next(literal)
 
 
-@given(load=loads())
-def test_ranks_share_the_batch_of_one(
-    tmp_path_factory: pytest.TempPathFactory, load: tuple[list[list[int]], int, int, int]
-) -> None:
-    """R ranks of B sequences read what one rank of R·B reads."""
-    shards, batch_size, seq_len, num_ranks = load
-    pattern = write_shards(tmp_path_factory.mktemp("shards"), shards)
-    one = TokenLoader(pattern, num_ranks * batch_size, seq_len)
-    many = [TokenLoader(pattern, batch_size, seq_len, rank=rank, num_ranks=num_ranks) for rank in range(num_ranks)]
-    assert {loader.steps_per_epoch for loader in many} == {one.steps_per_epoch}
-    for _ in range(one.steps_per_epoch + 1):
-        parts = [loader.next() for loader in many]
-        inputs, targets = one.next()
-        assert np.array_equal(np.concatenate([part[0] for part in parts]), inputs)
-        assert np.array_equal(np.concatenate([part[1] for part in parts]), targets)
-
-
 @pytest.fixture
 def shards(tmp_path: Path) -> str:
     """Two shards, of 3 and 2 steps of 2 × 3 tokens, with tails."""
     return write_shards(tmp_path, [list(range(24)), list(range(100, 113))])
-
-
-def test_steps_per_epoch(shards: str) -> None:
-    """A shard holds floor((ntok - 1) / (R·B·T)) steps."""
-    assert TokenLoader(shards, 2, 3).steps_per_epoch == 3 + 2
-    assert TokenLoader(shards, 2, 3, rank=1, num_ranks=2).steps_per_epoch == 1 + 1
-    assert TokenLoader(shards, 1, 1).steps_per_epoch == 23 + 12
 
 
 def test_seek_and_reset(shards: str) -> None:

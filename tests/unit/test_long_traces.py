@@ -13,7 +13,7 @@ from starpullm.checks.sessions import check_steps, check_workers
 from starpullm.checks.statements import Statements
 from starpullm.trace import HandleInfo, Trace
 
-from .strict_trainer import runtime
+from .plain_trainer import runtime
 from .test_dependencies import R, W, make_trace
 
 Change = Callable[[Trace], None]

@@ -7,11 +7,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK
 from starpullm.errors import RuntimeFailureError
 from starpullm.processes.clocks import ClockReading
-from starpullm.trace import HandleInfo, Trace, with_other_ranks
+from starpullm.trace import Trace, with_other_ranks
 from starpullm.traces.merge import on_one_clock
+
+from .traces import trace_of
 
 AHEAD = 1000
 """By which the clock of rank 1 is ahead of that of rank 0."""
@@ -21,16 +22,14 @@ def traces_of_ranks() -> list[Trace]:
     """A task of each rank, and a message from rank 0 to 1, which both have recorded; the end at rank 1 is later."""
     found = []
     for rank in range(2):
-        tasks = np.zeros(3, TRACE_TASK)
-        tasks["operation"] = [0, 1, 0]
-        tasks["rank"] = [0, 0, 1]
-        tasks["worker"] = -1
+        trace = trace_of([[], [], []], {"x": 4}, ("work", "transfer"), operation=[0, 1, 0], rank=[0, 0, 1], worker=-1)
+        tasks = trace.tasks
         own = 2 * rank
         tasks["worker"][own] = 5 + rank
         shift = AHEAD * rank
         tasks["start_ns"][own], tasks["end_ns"][own] = 2000 + 700 * rank + shift, 2500 + 700 * rank + shift
         tasks["end_ns"][1] = 2550 + 100 * rank + shift
-        found.append(Trace(tasks, np.zeros(0, TRACE_ACCESS), ("work", "transfer"), (HandleInfo(0, "x", 4),)))
+        found.append(trace)
     return found
 
 
@@ -91,16 +90,14 @@ class Ranks:
 
 
 def recorded(rank: int, ids: list[int], operations: list[int], accessed: list[list[int]]) -> Trace:
-    tasks = np.zeros(len(ids), TRACE_TASK)
-    tasks["id"], tasks["operation"], tasks["rank"] = ids, operations, rank
-    tasks["worker"] = 5 + rank
+    flow = [[(handle, 1) for handle in handles] for handles in accessed]
+    sizes = {f"h{number}": 4 for number in range(9)}
+    columns = {"id": ids, "operation": operations, "rank": rank, "worker": 5 + rank}
+    trace = trace_of(flow, sizes, ("work", "transfer"), **columns)
     for place, name in enumerate(("submit_ns", "start_ns", "end_ns")):
-        tasks[name] = 100 * np.arange(1, len(ids) + 1) + 10 * place + rank
-    tasks["num_accesses"] = list(map(len, accessed))
-    tasks["first_access"] = np.cumsum([0, *map(len, accessed)])[:-1]
-    tasks["rank"][tasks["operation"] == 1] = 1  # a message's is the receiver
-    accesses = np.array([(handle, 1) for handles in accessed for handle in handles], TRACE_ACCESS)
-    return Trace(tasks, accesses, ("work", "transfer"), tuple(HandleInfo(number, "x", 4) for number in range(9)))
+        trace.tasks[name] = 100 * np.arange(1, len(ids) + 1) + 10 * place + rank
+    trace.tasks["rank"][trace.tasks["operation"] == 1] = 1  # a message's is the receiver
+    return trace
 
 
 def pruned() -> list[Trace]:

@@ -16,24 +16,24 @@ import numpy as np
 import pytest
 
 from starpullm.checks import parity, references
-from starpullm.checks.bits import bits_of
 from starpullm.checks.cases import Case
+from starpullm.checks.execution_order import execution_order
 from starpullm.checks.references import GoldenReference
 from starpullm.checks.result import Outcome, Result
 from starpullm.checks.training import make_inputs
 from starpullm.errors import FormatError, InvalidArgumentError, RuntimeFailureError
 from starpullm.golden.records import GoldenRecord, layer_name
 
-from .strict_trainer import Floats, StrictTrainer, flip, runtime
+from .plain_trainer import Floats, PlainTrainer, flip, runtime
 
-Fault = Callable[[StrictTrainer], None]
+Fault = Callable[[PlainTrainer], None]
 Run = Callable[..., Result]
 
 TENSORS = 2 * 190
 """Of both steps: 3 groups of 28 parameters, their gradients, and 39 activations with their gradients."""
 
 
-def none(trainer: StrictTrainer) -> None:
+def none(trainer: PlainTrainer) -> None:
     """No fault."""
 
 
@@ -45,7 +45,7 @@ def run(strict: tuple[GoldenRecord, Path], monkeypatch: pytest.MonkeyPatch) -> R
 
     def run_with(fault: Fault = none, of: Any = None, **options: Any) -> Result:
         case = Case("", options.pop("sub_batches", 1), options.pop("reduction", "ordered"))
-        monkeypatch.setattr(references, "Trainer", partial(StrictTrainer, fault=fault))
+        monkeypatch.setattr(references, "Trainer", partial(PlainTrainer, fault=fault))
         return parity.Parity().compare(record, runtime(**(of or {})), checkpoint, case, **options)
 
     return run_with
@@ -54,7 +54,7 @@ def run(strict: tuple[GoldenRecord, Path], monkeypatch: pytest.MonkeyPatch) -> R
 def at(step: int, *places: tuple[str, str, tuple[int, ...]]) -> Fault:
     """Return a fault that flips bits after one step, from 0: group, tensor, element."""
 
-    def fault(trainer: StrictTrainer) -> None:
+    def fault(trainer: PlainTrainer) -> None:
         if trainer.model.steps == step + 1:
             for group, name, index in places:
                 flip(getattr(trainer.model, group)[name], *index)
@@ -77,7 +77,7 @@ def test_a_right_run_passes_and_every_tensor_is_counted(run: Run) -> None:
 
 def test_the_trainer_is_made_as_the_record_says(run: Run, strict: tuple[GoldenRecord, Path]) -> None:
     """Else it would train with other options than those that were asked for."""
-    made: list[StrictTrainer] = []
+    made: list[PlainTrainer] = []
     run(made.append, sub_batches=2, reduction="tree")
     trainer, record = made[-1], strict[0]
     assert trainer.options == {
@@ -103,6 +103,28 @@ def test_one_bit_of_a_gradient_fails_and_is_described(run: Run) -> None:
     assert finding.rows["written last by"] == "write (step 0) on worker 3 of rank 0"
 
 
+def test_causes_come_before_effects() -> None:
+    order = list(execution_order(2))
+    chain = [
+        ("activations", "encoded", None),
+        ("activations", "att", 0),
+        ("activations", "ln1", 1),
+        ("activations", "losses", None),
+        ("activation_grads", "logits", None),
+        ("grads", "lnfw", None),
+        ("activation_grads", "residual3", 1),
+        ("grads", "fcprojw", 1),
+        ("activation_grads", "ln1", 1),
+        ("activation_grads", "residual3", 0),
+        ("activation_grads", "encoded", None),
+        ("grads", "wte", None),
+        ("m", "wte", None),
+        ("params", "lnfb", None),
+    ]
+    positions = [order.index(entry) for entry in chain]
+    assert positions == sorted(positions)
+
+
 def test_differences_are_in_the_order_of_execution(run: Run) -> None:
     places = [("params", "wpe", (0, 0)), ("activations", "qkv[1]", (1, 7, 3)), ("activations", "logits", (0, 0, 0))]
     result = run(at(0, *places), sub_batches=2)
@@ -120,7 +142,7 @@ def test_of_an_activation_the_part_that_differs_has_a_writer(run: Run, index: tu
 
 
 def test_a_wrong_loss_fails_beside_right_tensors(run: Run) -> None:
-    def fault(trainer: StrictTrainer) -> None:
+    def fault(trainer: PlainTrainer) -> None:
         if trainer.model.steps == 2:
             trainer.loss = np.nextafter(trainer.loss, np.float32(0))
 
@@ -150,8 +172,8 @@ def test_a_reference_that_is_named_is_asked(run: Run, strict: tuple[GoldenRecord
 
 
 def test_what_no_task_has_written_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    empty = StrictTrainer._buffers
-    monkeypatch.setattr(StrictTrainer, "_buffers", lambda self: (name for name in empty(self) if "fcw" not in name))
+    empty = PlainTrainer._buffers
+    monkeypatch.setattr(PlainTrainer, "_buffers", lambda self: (name for name in empty(self) if "fcw" not in name))
     assert run(at(0, ("grads", "fcw[1]", (3, 4)))).lines()[-1] == "  written last by: no task of this step"
 
 
@@ -200,7 +222,7 @@ def test_values_are_the_records_only_if_they_have_its_digest(strict: tuple[Golde
 def test_values_of_another_run_are_taken_only_with_the_records_digest(
     run: Run, monkeypatch: pytest.MonkeyPatch, which: str, source: str
 ) -> None:
-    made: list[StrictTrainer] = []
+    made: list[PlainTrainer] = []
     run(made.append)
     right = made[-1].tensor("m", "qkvw", 1)
     wrong, other = right.copy(), right.copy()
@@ -232,9 +254,3 @@ def test_inputs_with_another_hash_are_refused(strict: tuple[GoldenRecord, Path],
     with pytest.raises(FormatError, match=rf"key checkpoint_sha256: expected {record.checkpoint_sha256}, found other$"):
         make_inputs(replace(record, checkpoint_sha256="other"), tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_bits_of_a_loss_are_those_of_the_record(strict: tuple[GoldenRecord, Path]) -> None:
-    assert [bits_of(np.float32(step.mean_loss)) for step in strict[0].steps] == [
-        step.mean_loss_bits for step in strict[0].steps
-    ]

@@ -15,7 +15,6 @@ from starpullm.binding import allocations
 from starpullm.checks.isolation import Pool, RuntimeConfiguration
 from starpullm.checks.place import run_check
 from starpullm.checks.result import Outcome, Result
-from starpullm.errors import RuntimeFailureError
 from starpullm.processes import pool as pools
 from starpullm.processes.children import Answered, Lost, Reply
 
@@ -125,12 +124,6 @@ def test_without_stickiness_every_call_has_a_child_of_its_own(children: type[Chi
     assert len(children.made) == 2
 
 
-def test_a_check_without_a_report_has_none(children: type[Child]) -> None:
-    children.reply = Answered(None)
-    with Pool() as pool:
-        assert call(pool) == Answered(None)
-
-
 def test_after_a_lost_child_comes_a_new_one(children: type[Child]) -> None:
     children.reply = LOST
     with Pool() as pool:
@@ -139,12 +132,6 @@ def test_after_a_lost_child_comes_a_new_one(children: type[Child]) -> None:
         children.reply = Answered(None)
         call(pool)
         assert pool.pids() == {ONE: 101}
-
-
-def test_what_is_said_at_the_end_is_more_than_that_a_child_is_lost(children: type[Child]) -> None:
-    children.reply, children.lost_at_end = LOST, Lost("with its stack", None)  # type: ignore[arg-type]
-    with Pool() as pool:
-        assert call(pool) is children.lost_at_end
 
 
 def test_a_child_that_does_not_start_is_not_asked(children: type[Child]) -> None:
@@ -172,14 +159,6 @@ def test_a_child_that_fails_when_all_is_answered_is_told_at_the_end(children: ty
     assert pool.failures == ["the process was ended by SIGSEGV"]
     pool.close()
     assert len(pool.failures) == 1
-
-
-def test_an_interrupted_call_leaves_no_child_that_could_answer_the_next(children: type[Child]) -> None:
-    children.reply = KeyboardInterrupt()
-    with Pool() as pool:
-        with pytest.raises(KeyboardInterrupt):
-            call(pool)
-        assert (children.made[0].killed, pool.pids()) == (True, {})
 
 
 # ---- Checks that start runtimes themselves ----
@@ -216,9 +195,3 @@ def test_a_check_alone_that_is_lost_is_told(children: type[Child], when: str) ->
     with Pool() as pool:
         assert pool.call(1, alone) is LOST
     assert len(children.made[0].asked) == (when != "start")
-
-
-def test_an_error_of_the_child_is_raised(children: type[Child]) -> None:
-    children.reply = RuntimeFailureError("it can't be ended")
-    with Pool() as pool, pytest.raises(RuntimeFailureError, match="it can't be ended"):
-        call(pool)

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.model import ModelConfig
 from starpullm.predict.costs import Measured, Speed
@@ -19,7 +18,9 @@ from starpullm.predict.graph import MESSAGE, Work, work_of
 from starpullm.predict.prediction import recorded_waits, waits_of
 from starpullm.predict.schedule import FREE, SCHEDULERS, Network, Schedule, run
 from starpullm.speed.workload import Workload
-from starpullm.trace import HandleInfo, Trace
+from starpullm.trace import Trace
+
+from .traces import trace_of
 
 R, W, RW = 1, 2, 3
 SLOW = Network(5e-9, 1e9)
@@ -34,17 +35,11 @@ class Task(NamedTuple):
     operation: str = "work"
 
 
-def trace_of(tasks: Sequence[Task], sizes: dict[str, int]) -> Trace:
-    operations, names = ("work", "transfer"), list(sizes)
-    table = np.zeros(len(tasks), TRACE_TASK)
-    table["operation"] = [operations.index(task.operation) for task in tasks]
-    table["rank"] = [task.rank for task in tasks]
-    table["priority"] = [task.priority for task in tasks]
-    table["num_accesses"] = [len(task.accesses) for task in tasks]
-    table["first_access"] = np.cumsum(table["num_accesses"]) - table["num_accesses"]
-    accesses = [(names.index(name), mode) for task in tasks for name, mode in task.accesses]
-    handles = (HandleInfo(number, name, sizes[name]) for number, name in enumerate(names))
-    return Trace(table, np.array(accesses, TRACE_ACCESS), operations, tuple(handles))
+def trace_of_tasks(tasks: Sequence[Task], sizes: dict[str, int]) -> Trace:
+    operations = ("work", "transfer")
+    columns = {name: [getattr(task, name) for task in tasks] for name in ("rank", "priority")}
+    flow = [task.accesses for task in tasks]
+    return trace_of(flow, sizes, operations, operation=[operations.index(task.operation) for task in tasks], **columns)
 
 
 def scheduled(
@@ -57,7 +52,7 @@ def scheduled(
 ) -> tuple[Trace, Work, Schedule]:
     """Return what becomes of tasks; a handle has 10 bytes, and is rank 0's unless ``owners`` says more."""
     names = sorted({name for task in tasks for name, _ in task.accesses})
-    trace = trace_of(tasks, dict.fromkeys(names, 10))
+    trace = trace_of_tasks(tasks, dict.fromkeys(names, 10))
     work = work_of(trace, np.array([(owners or {}).get(name, 0) for name in names], np.int64), ranks)
     is_task = work.source < 0
     of_nodes = [
@@ -120,13 +115,6 @@ def test_transfers_are_messages() -> None:
     assert work.task.tolist() == [0, 1, 2]
     assert schedule.start.tolist() == [0, 4, 19]
     assert schedule.worker.tolist() == [0, -1, 0]
-
-
-def test_a_link_carries_one_message_at_a_time() -> None:
-    """Rank 0 sends to two ranks, one after the other; latencies overlap."""
-    tasks = [Task(1, [("x", R)], rank=1), Task(1, [("x", R)], rank=2)]
-    _, work, schedule = scheduled(tasks, network=SLOW, ranks=3)
-    assert starts(work, schedule) == [15, 25]
 
 
 def test_what_a_step_waits_for() -> None:
@@ -226,7 +214,7 @@ def test_durations_by_kind() -> None:
     A task on a tile, such as y's of 2 of 8 bytes, takes its share.
     """
     tasks = [Task(0, [("x", R), ("y%0", W)]), Task(0, [("x", R), ("y%1", W)]), Task(0, [("z", R)])]
-    trace = trace_of(tasks, {"x": 4, "y%0": 2, "y%1": 6, "z": 8})
+    trace = trace_of_tasks(tasks, {"x": 4, "y%0": 2, "y%1": 6, "z": 8})
     config = ModelConfig(1, 1, 1, 1, 1, 1)
     sizes: dict[str, Any] = {
         "model": "m",

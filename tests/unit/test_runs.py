@@ -1,6 +1,6 @@
 """What the runs of checks do with a trainer, and that they notice one that computes something wrong.
 
-The trainer is the strict reference; real ones are in starpullm/suite and tests/native.
+The trainer is the plain model; real ones are in starpullm/suite and tests/native.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import pytest
 
 from starpullm.checks import recorded_run, references, training
 from starpullm.checks.cases import Case, find_record
-from starpullm.checks.check import all_checks
 from starpullm.checks.dependencies.observed_order import ObservedOrder
 from starpullm.checks.place import Place, run_check
 from starpullm.checks.reduction import DenormalGradients, GradientBounds
@@ -29,11 +28,11 @@ from starpullm.data.generator import generate_tokens
 from starpullm.errors import FileError, InvalidArgumentError, RuntimeFailureError
 from starpullm.files.model import num_parameters
 from starpullm.golden.records import GoldenRecord, shipped_record
+from starpullm.scenario.plain import Settings
 
-from .strict_reference import AdamW
-from .strict_trainer import StrictTrainer, runtime
+from .plain_trainer import PlainTrainer, runtime
 
-Fault = Callable[[StrictTrainer], None]
+Fault = Callable[[PlainTrainer], None]
 
 TINY = shipped_record("tiny")
 CASE = Case("tiny", 2, "tree", seed=5)
@@ -50,7 +49,7 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> Callable[[Fault], None]:
     """Return a function that gives all new trainers a fault."""
 
     def give(fault: Fault) -> None:
-        monkeypatch.setattr(references, "Trainer", partial(StrictTrainer, fault=fault))
+        monkeypatch.setattr(references, "Trainer", partial(PlainTrainer, fault=fault))
         monkeypatch.setattr(references, "libm_fingerprint", lambda: TINY.libm_fingerprint)
 
     give(lambda trainer: None)
@@ -87,7 +86,7 @@ def test_a_model_is_made_once_and_again_if_it_was_damaged(tmp_path: Path) -> Non
 def test_every_rank_has_its_part_of_the_generated_batch(strict: tuple[GoldenRecord, Path]) -> None:
     whole = generate_tokens(3, 7, 4, 8, TINY.model.vocab_size)
     for rank in range(2):
-        trainer: Any = StrictTrainer(runtime(ranks=2, rank=rank), strict[1], batch_size=2, seq_len=8)
+        trainer: Any = PlainTrainer(runtime(ranks=2, rank=rank), strict[1], batch_size=2, seq_len=8)
         for tokens, all_tokens in zip(own_batch(trainer, 3, 7), whole, strict=True):
             assert np.array_equal(tokens, all_tokens[2 * rank : 2 * rank + 2])
 
@@ -119,7 +118,7 @@ def test_a_trainer_has_the_records_settings_of_adamw(place: Place, faulty: objec
     other = replace(TINY, learning_rate=0.5, beta1=0.25, beta2=0.75, eps=1e-3, weight_decay=0.125)
     with new_trainer(place, other) as made:
         trainer: Any = made
-        assert trainer.settings == AdamW(0.5, 0.25, 0.75, 1e-3, 0.125)
+        assert trainer.settings == Settings(0.5, (0.25, 0.75), 1e-3, 0.125)
 
 
 # ---- Gradients ----
@@ -130,7 +129,7 @@ def test_gradients_of_the_second_step_are_compared(place: Place, faulty: Callabl
     assert (passed.outcome, len(passed.facts["tensors"])) == (Outcome.PASSED, 28)
     kept: dict[str, Any] = {}
 
-    def add_first_step(trainer: StrictTrainer) -> None:
+    def add_first_step(trainer: PlainTrainer) -> None:
         if trainer.model.steps == 1:
             kept.update({name: values.copy() for name, values in trainer.model.grads.items()})
         else:
@@ -147,7 +146,7 @@ def test_a_sum_that_is_not_finite_fails_in_the_step_in_which_it_is_made(
     """From the second step on everything is NaN, and so is what it would be compared with."""
     steps = []
 
-    def spoil(trainer: StrictTrainer) -> None:
+    def spoil(trainer: PlainTrainer) -> None:
         steps.append(trainer.model.steps)
         trainer.model.grads["fcw[0]"][1, 2] = np.nan
 
@@ -162,7 +161,7 @@ def test_a_sum_that_is_not_finite_fails_in_the_step_in_which_it_is_made(
 def test_sums_are_of_activations_with_the_bits_of_the_record(place: Place, faulty: Callable[[Fault], None]) -> None:
     """A gradient of twice all activations' gradients is a correct sum of them."""
 
-    def double(trainer: StrictTrainer) -> None:
+    def double(trainer: PlainTrainer) -> None:
         for group in (trainer.model.activation_grads, trainer.model.grads):
             for values in group.values():
                 np.multiply(values, np.float32(2), out=values)
@@ -216,7 +215,7 @@ def test_gradients_that_are_flushed_to_zero_are_found(place: Place, faulty: Call
     assert passed.outcome is Outcome.PASSED
     assert 100 < passed.compared < num_parameters(TINY.model)
 
-    def flush(trainer: StrictTrainer) -> None:
+    def flush(trainer: PlainTrainer) -> None:
         for values in trainer.model.grads.values():
             values[np.abs(values) < np.finfo(np.float32).smallest_normal] = 0
 
@@ -230,7 +229,7 @@ def test_gradients_that_are_flushed_to_zero_are_found(place: Place, faulty: Call
 def test_labels_are_compared_beside_the_order(
     place: Place, faulty: Callable[[Fault], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[StrictTrainer] = []
+    made: list[PlainTrainer] = []
     faulty(made.append)
     passed = ObservedOrder().run(place, CASE)
     assert passed.lines()[0].startswith("observed order: passed: ")
@@ -239,7 +238,7 @@ def test_labels_are_compared_beside_the_order(
     assert {trainer.options["keep_activations"] for trainer in made} == {False}
     trace = made[-1].trace()
     trace.tasks["sub_batch"][0] = 1
-    monkeypatch.setattr(StrictTrainer, "trace", lambda self: trace)
+    monkeypatch.setattr(PlainTrainer, "trace", lambda self: trace)
     failed = ObservedOrder().run(place, CASE)
     assert failed.outcome is Outcome.FAILED
     assert [finding.sentence for finding in failed.findings] == [
@@ -278,10 +277,3 @@ def test_parity_is_that_of_the_record(
     assert result is not None
     assert result.lines()[0].startswith("parity of strict-2-tree on 1x1 lws: passed: ")
     assert (result.facts["record"], result.facts["reduction"]) == ("strict", "tree")
-
-
-def test_every_check_says_what_it_is() -> None:
-    """The registry refuses one that doesn't; the names are those of test ids and properties."""
-    for name, check in all_checks().items():
-        assert check.__doc__
-        assert name == check.name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from starpullm.errors import FileError, FormatError
+from starpullm.errors import FormatError
 from starpullm.files.safetensors import header_of, read_values, stored_tensors
 
 from .hugging_face_files import float32, safetensors_bytes, with_header
@@ -75,19 +74,11 @@ def test_every_value_of_sixteen_bits_is_kept(tmp_path: Path, dtype: str) -> None
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"", "byte 0: expected the 8 bytes of the header's length, found the end of the file"),
-        (b"1234567", "byte 7: expected the 8 bytes of the header's length, found the end of the file"),
         (
             (2**63).to_bytes(8, "little"),
             "byte 0: expected a safetensors header of at most 100000000 bytes, found 9223372036854775808",
         ),
-        ((100).to_bytes(8, "little") + b"{}", "byte 10: expected a header of 100 bytes, found the end of the file"),
-        (with_header(b'{"a": '), "byte 14: expected JSON, found Expecting value"),
-        (with_header(b"\xff{}"), "byte 8: expected JSON in UTF-8, found invalid start byte"),
         (with_header([1]), "byte 8: expected a JSON object, found list"),
-        (with_header(b'{"a": 1, "a": 2}'), "byte 8: expected JSON, found the key a twice"),
-        (with_header(b'{"a": NaN}'), "byte 8: expected JSON, found the number NaN"),
-        (with_header(b'{"a":' + b"[" * 100_000), "byte 8: expected JSON of at most 64 nested lists"),
         (with_header({"__metadata__": 3}), "byte 8: expected __metadata__ to be an object, found 3"),
         (with_header({"a": 1}), "tensor a: expected dtype, shape and data_offsets, found 1"),
         (with_header({"a": {**ENTRY, "x": 1}}), "tensor a: expected dtype, shape and data_offsets, found {"),
@@ -99,6 +90,7 @@ def test_every_value_of_sixteen_bits_is_kept(tmp_path: Path, dtype: str) -> None
             with_header({"a": {**ENTRY, "data_offsets": [8, 0]}}),
             "tensor a: expected data_offsets of begin and end, found [8, 0]",
         ),
+        (with_header({"a": {**ENTRY, "data_offsets": [0, 2**70]}}), "data_offsets of begin and end, found [0, 118"),
         (with_header({"a": {**ENTRY, "data_offsets": [0, 4]}}), "tensor a: expected 8 bytes (F32 (2,)), found 4"),
         (with_header({"a": ENTRY}, bytes(7)), "byte 76: expected 77 bytes or more, found the end of the file in a"),
         (with_header({"a": ENTRY}, bytes(9)), "expected the end of the file, found 1 more bytes"),
@@ -123,7 +115,7 @@ def test_damage(tmp_path: Path, content: bytes, sentence: str) -> None:
     assert str(caught.value).startswith(f"{path}, ")
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
-    if "twice" not in sentence and "expected dtype, shape" not in sentence and "shape of sizes" not in sentence:
+    if "expected dtype, shape" not in sentence and "shape of sizes" not in sentence:
         with pytest.raises(safetensors.SafetensorError):
             safetensors.numpy.load_file(path)
 
@@ -144,15 +136,3 @@ def test_a_file_that_is_cut_after_it_was_opened(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(FormatError, match=r"expected 2 values, found the end of the file"):
         read_values(tensor, 0, 2)
-
-
-def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match=r"x\.safetensors: can't be read: No such file"):
-        stored_tensors(tmp_path / "x.safetensors")
-
-
-def test_offsets_beyond_64_bits(tmp_path: Path) -> None:
-    path = tmp_path / "x.safetensors"
-    path.write_bytes(with_header(json.dumps({"a": {**ENTRY, "data_offsets": [0, 2**70]}}).encode(), bytes(8)))
-    with pytest.raises(FormatError, match="data_offsets of begin and end"):
-        stored_tensors(path)

@@ -63,13 +63,6 @@ def test_smallest_graph_with_the_same_paths(graph: TaskGraph, block: int) -> Non
     assert [reduced.edge(index) for index in range(reduced.num_edges)] == kept
 
 
-def test_an_edge_beside_a_path_is_unnecessary_wherever_the_path_begins() -> None:
-    first, before = np.array([0, 0, 0, 1, 3]), np.array([1, 1, 2])
-    graph = TaskGraph(first, before, np.zeros(3, np.int64), np.zeros(3, np.int8))
-    assert edges_of(graph) == {(1, 2), (1, 3), (2, 3)}
-    assert edges_of(graph.reduced()) == {(1, 2), (2, 3)}
-
-
 @given(graph=graphs(), data=st.data())
 def test_critical_path(graph: TaskGraph, data: st.DataObject) -> None:
     count = graph.num_tasks

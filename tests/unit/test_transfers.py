@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK
 from starpullm.checks.transfers import Sent, compare_sent, owners_of, required_messages
-from starpullm.trace import AccessMode, HandleInfo, Trace
+from starpullm.trace import AccessMode, Trace
+
+from .traces import trace_of
 
 R, W, RW = AccessMode.READ, AccessMode.WRITE, AccessMode.READ_WRITE
 SIZES = {
@@ -26,15 +26,8 @@ OPERATIONS = ("work", "transfer", "adamw_update")
 
 def make_trace(*tasks: tuple[str, int, list[tuple[str, AccessMode]]]) -> Trace:
     """Tasks are given by operation, rank and accesses."""
-    table = np.zeros(len(tasks), TRACE_TASK)
-    accesses: list[tuple[int, AccessMode]] = []
-    for number, (operation, rank, of_task) in enumerate(tasks):
-        table[number]["id"], table[number]["rank"] = number, rank
-        table[number]["operation"] = OPERATIONS.index(operation)
-        table[number]["first_access"], table[number]["num_accesses"] = len(accesses), len(of_task)
-        accesses += [(NAMES.index(name), mode) for name, mode in of_task]
-    handles = tuple(HandleInfo(number, name, size) for number, (name, size) in enumerate(SIZES.items()))
-    return Trace(table, np.array(accesses, TRACE_ACCESS), OPERATIONS, handles)
+    operations, ranks, flow = zip(*tasks, strict=True)
+    return trace_of(flow, SIZES, OPERATIONS, rank=ranks, operation=[OPERATIONS.index(of) for of in operations])
 
 
 UPDATES = (

@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK
 from starpullm.checks.result import Outcome
 from starpullm.checks.tree import OrderOfTheTree, Sum, expected_sum, sum_text
 from starpullm.errors import InvalidArgumentError
-from starpullm.trace import AccessMode, HandleInfo, Trace
+from starpullm.trace import AccessMode, Trace
+
+from .traces import trace_of
 
 TENSORS = ("wte", "ln1w[1]")
 R, W, RW, _ = AccessMode
@@ -31,12 +31,8 @@ def make_trace(additions: Iterable[tuple[int, int]], *, steps: int = 2, sub_batc
         first = number * sub_batches
         flow += [(step, 1, [(first + source, R), (first + to, RW)]) for to, source in additions]
         flow.append((step, 0, [(names.index(f"params/{tensor}"), RW), (first + update, R)]))
-    tasks = np.zeros(len(flow), TRACE_TASK)
-    tasks["step"], tasks["operation"] = zip(*((step, operation) for step, operation, _ in flow), strict=True)
-    tasks["num_accesses"] = 2
-    tasks["first_access"] = 2 * np.arange(len(flow))
-    accesses = np.array([access for _, _, of_task in flow for access in of_task], TRACE_ACCESS)
-    return Trace(tasks, accesses, operations, tuple(HandleInfo(number, name, 4) for number, name in enumerate(names)))
+    of_steps, of_operations, accesses = zip(*flow, strict=True)
+    return trace_of(accesses, dict.fromkeys(names, 4), operations, step=of_steps, operation=of_operations)
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from starpullm.processes.lock import machine_lock
@@ -24,110 +20,67 @@ from starpullm.processes.lock import machine_lock
 from ..mutants import Builder
 from ..patches import CHECKOUT, PatchError
 from .candidates import VECTOR_FOLDER, Candidate, Stratum, candidates_of, shuffled, strata, tool
-from .results import SUITE, Mutant, Results, Run, checked_out, in_suite
-from .stages import STAGES, Stage, Workplace, inspect, limit_this_process
-from .summary import summary
+from .results import Mutant, Results
+from .stages import STAGES, Stage, Workplace, limit_this_process, machine_of
 
-
-@dataclass(frozen=True)
-class Built:
-    """A library with a mutant, in a directory of its own: the hash of its objects, and the objects by their names."""
-
-    directory: Path
-    objects_hash: str
-    objects: dict[str, Path]
+SOON = {
+    VECTOR_FOLDER: ("quick", "kernels"),
+    **dict.fromkeys(("graph", "codelets", "data"), ("quick", "two ranks, quick")),
+}
+"""The stages that catch most mutants of a folder in a second: they come first."""
 
 
 class Laboratory:
-    """Makes mutants and tries them.
+    """Makes mutants and tries them."""
 
-    Parameters
-    ----------
-    directory
-        For everything that is built and run.
-    builder
-        The unchanged library.
-    results
-        What has been tried.
-    workplace
-        Where mutants are run.
-    """
-
-    def __init__(self, directory: Path, builder: Builder, results: Results, workplace: Workplace) -> None:
+    def __init__(self, directory: Path, builder: Builder, results: Results, seed: int) -> None:
         self._directory = directory
         self._builder = builder
         self._results = results
-        self._workplace = workplace
+        self._seed = seed
+        self._workplace = Workplace(directory / "runs", builder)
+        self._measured: set[tuple[Stage, str | None]] = set()
         self._orders: dict[Stratum, list[Candidate]] = {}
         self._originals: dict[str, str] = {}
-        self._built: dict[str, Built] = {}
 
-    def mutant(self, stratum: Stratum, number: int) -> Mutant | None:
-        """Return a mutant of a stratum, which is sampled unless an earlier run has; None if there are no more."""
-        known = self._results.of_stratum(str(stratum))
-        if number < len(known):
-            return known[number]
-        if str(stratum) in self._results.exhausted:
-            return None
-        first = known[-1].position + 1 if known else 0
+    def try_next(self, stratum: Stratum) -> bool:
+        """Try the next mutant of a stratum; return whether there is one."""
+        known = self._results.of(str(stratum))
         seen = {mutant.objects for mutant in known}
-        left_out: Counter[str] = Counter()
+        first = known[-1].position + 1 if known else 0
         for position, candidate in enumerate(self._order(stratum)[first:], first):
-            built = self._build(candidate, stratum.level)
-            if built is None:
-                left_out["does not compile or link"] += 1
-            elif built.objects_hash == self._unchanged(candidate, stratum.level):
-                left_out["the same objects"] += 1
-            elif built.objects_hash in seen:
-                left_out["the objects of an earlier mutant"] += 1
-            else:
-                name = f"{stratum} {number + 1}"
-                objects = built.objects_hash
-                found = Mutant(name, str(stratum), stratum.level, position, candidate, objects, dict(left_out))
-                self._results.add("mutant", found.as_json())
-                self._built[name] = built
-                return found
-            if built:
-                shutil.rmtree(built.directory)
-        self._results.add("exhausted", {"stratum": str(stratum), "left_out": dict(left_out)})
-        return None
+            with tempfile.TemporaryDirectory(prefix="built-", dir=self._directory) as built:
+                objects = self._build(candidate, stratum.level, Path(built))
+                if objects is None or objects in seen or objects == self._unchanged(candidate, stratum.level):
+                    continue
+                mutant = Mutant(str(stratum), position, candidate, objects, [])
+                self._run_stages(mutant, stratum.level, Path(built) / "libstarpullm.so")
+            self._results.add(mutant)
+            return True
+        return False
 
-    def run_stage(self, mutant: Mutant, number: int) -> None:
-        """Run a stage on a mutant, unless that was done or an earlier stage has caught it."""
-        stage = STAGES[number]
-        outcomes = self._results.outcomes.get(mutant.name, {})
-        own_tests = stage not in SUITE  # the suite is tried even if the project's own tests have caught a mutant
-        if stage.name in outcomes or any(found.how for found in outcomes.values() if own_tests or in_suite(found)):
-            return
-        self._measure(stage, mutant.level)
-        built = self._built.get(mutant.name) or self._build(mutant.candidate, mutant.level)
-        assert built is not None
-        self._built[mutant.name] = built
-        library, objects = built.directory / "libstarpullm.so", built.objects
-        outcome = self._workplace.try_mutant(stage, library, mutant.level, objects, mutant.candidate.file)
-        self._results.add("outcome", {"mutant": mutant.name, **outcome.as_json()})
-        if outcome.how or number == len(STAGES) - 1:
-            shutil.rmtree(self._built.pop(mutant.name).directory)
-        what = f"{outcome.how}: {outcome.check}" if outcome.how else "passed"
-        print(f"{mutant.name}: {stage.name}, {outcome.seconds:.1f} s: {what}", flush=True)
-
-    def _measure(self, stage: Stage, level: str | None) -> None:
-        """Run a stage without a mutant, unless that was done; only the first stage is run at each level."""
-        level = level if stage is STAGES[0] else None
-        if (stage.name, level) not in self._results.baselines:
-            seconds = self._workplace.measure(stage, level)
-            self._results.add("baseline", {"stage": stage.name, "level": level, "seconds": seconds})
-            print(f"{stage.name}, {level or 'best level'}: {seconds:.1f} s without a mutant", flush=True)
+    def _run_stages(self, mutant: Mutant, level: str | None, library: Path) -> None:
+        """Run the stages until one catches the mutant; each is first run without a mutant."""
+        soon = SOON.get(mutant.candidate.folder, ("quick",))
+        for stage in sorted(STAGES, key=lambda stage: stage.name not in soon):
+            of_baseline = stage, level if stage is STAGES[0] else None
+            if of_baseline not in self._measured:
+                self._workplace.measure(*of_baseline)
+                self._measured.add(of_baseline)
+            outcome = self._workplace.try_mutant(stage, library, level)
+            mutant.outcomes.append(outcome)
+            print(f"{mutant.stratum} {mutant.position}: {outcome}", flush=True)
+            if outcome.test:
+                return
 
     def _order(self, stratum: Stratum) -> list[Candidate]:
         if stratum not in self._orders:
-            assert self._results.run is not None
             candidates = [
                 candidate
                 for candidate in candidates_of(self._builder.sources, stratum.folder)
                 if self._objects(candidate, stratum.level)  # other systems' files are not compiled
             ]
-            self._orders[stratum] = shuffled(candidates, self._results.run.seed, stratum)
+            self._orders[stratum] = shuffled(candidates, self._seed, stratum)
         return self._orders[stratum]
 
     def _objects(self, candidate: Candidate, level: str | None) -> list[str]:
@@ -137,9 +90,8 @@ class Laboratory:
             return objects
         return [name for name in objects if level_of(name) in (None, level)]
 
-    def _build(self, candidate: Candidate, level: str | None) -> Built | None:
-        """Return the library with a candidate; None if it does not compile or link."""
-        directory = Path(tempfile.mkdtemp(prefix="built-", dir=self._directory))
+    def _build(self, candidate: Candidate, level: str | None, directory: Path) -> str | None:
+        """Build the library with a candidate; return a hash of its objects, None if it does not compile or link."""
         self._builder.copy_sources(directory)
         candidate.apply(directory)
         names = self._objects(candidate, level)
@@ -147,10 +99,9 @@ class Laboratory:
             found = self._hash(names, directory)
             self._builder.link(names, directory)
         except (PatchError, subprocess.TimeoutExpired):
-            shutil.rmtree(directory)
             return None
         shutil.rmtree(directory / "native")
-        return Built(directory, found, {name: directory / name for name in names})
+        return found
 
     def _unchanged(self, candidate: Candidate, level: str | None) -> str:
         objects = self._objects(candidate, level)
@@ -170,76 +121,29 @@ class Laboratory:
         return found.hexdigest()[:16]
 
 
-_RANKS, _C = "two ranks, parity", "C tests"
-
-SOON: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
-    ((VECTOR_FOLDER,), ("kernels", "parity")),
-    (("graph", "codelets", "data"), (_RANKS, "parity")),
-    (("trace", "session", "io", "runtime", "data", "codelets"), ("interface", "two ranks, interface")),
-    (("trace", "session", "io", "runtime"), (_C,)),
-    (("codelets", "data", "session", "trace"), ("memory",)),
-)
-"""What comes after the first stage, in rounds: folders, and the stages that catch most of their mutants in a second."""
-
-
 def level_of(name: str) -> str | None:
     """Return the level of vector instructions that an object is compiled for; None: all."""
     found = re.search(r"kernels_(\w+)\.dir/", name)
     return found[1] if found else None
 
 
-def describe_run(seed: int, builder: Builder, known: Run | None) -> Run:
-    """Return what a run in this checkout is made with, on the machine of a known run if there is one."""
+def describe_run(seed: int, builder: Builder) -> dict[str, str]:
+    """Return what a run in this checkout is made with."""
     sources = hashlib.sha256()
     for paths in ((builder.sources / "native").rglob("*.[ch]"), (CHECKOUT / "starpullm").rglob("*.py")):
         for path in sorted(paths):
             sources.update(path.read_bytes())
-    compiler = subprocess.check_output(["cc", "--version"], text=True).splitlines()[0]
-    levels, machine = machine_of(builder) if known is None else (known.levels, known.machine)
-    return Run(seed, checked_out(), sources.hexdigest()[:16], tool(), compiler, machine, levels)
-
-
-def machine_of(builder: Builder) -> tuple[tuple[str, ...], str]:
-    """Return the levels of vector instructions that this machine has, and its name."""
-    levels = sorted(filter(None, {level_of(name) for name in builder.objects}))
-    machine = inspect(builder.library)
+    machine = machine_of(builder.library)
     assert machine is not None
-    name = f"{machine['cores']} cores, {machine['processor'] or 'unknown processor'}"
-    return tuple(level for level in levels if inspect(builder.library, level)), name
-
-
-def work(
-    laboratory: Laboratory,
-    chosen: list[Stratum],
-    count: int,
-    deadline: float,
-    known: Sequence[Mutant] = (),
-    only: str | None = None,
-) -> Iterator[str]:
-    """Try known mutants and the first ones of strata, until all is done or the time is up; yield what was not done.
-
-    All mutants go through the first stage before another begins for those that are left.
-    """
-    mutants = list(known)
-    for number in range(count):
-        for stratum in chosen:
-            if time.monotonic() > deadline:
-                yield "the sample is not complete"
-                return
-            mutant = laboratory.mutant(stratum, number)
-            if mutant is not None:
-                laboratory.run_stage(mutant, 0)
-                mutants.append(mutant)
-    numbers = {stage.name: number for number, stage in enumerate(STAGES)}
-    every = tuple(dict.fromkeys(mutant.candidate.folder for mutant in mutants))
-    rounds = [(every, (STAGES[0].name,)), *SOON, *((every, (stage.name,)) for stage in STAGES)]
-    for where, names in [(every, (only,))] if only else rounds:
-        for mutant in mutants:
-            for name in names if mutant.candidate.folder in where else ():
-                if time.monotonic() > deadline:
-                    yield f"{', '.join(names)}: not all mutants that are left have been tried"
-                    return
-                laboratory.run_stage(mutant, numbers[name])
+    levels = sorted(filter(None, {level_of(name) for name in builder.objects}))
+    return {
+        "seed": str(seed),
+        "sources": sources.hexdigest()[:16],
+        "tool": tool(),
+        "compiler": subprocess.check_output(["cc", "--version"], text=True).splitlines()[0],
+        "machine": f"{machine['cores']} cores, {machine['processor'] or 'unknown processor'}",
+        "levels": " ".join(level for level in levels if machine_of(builder.library, level)),
+    }
 
 
 def main() -> None:
@@ -249,50 +153,30 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=400, help="mutants of all folders together; default 400")
     parser.add_argument("--folder", help="only mutants of this folder below native/src")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="the results to continue, as lines of JSON")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after this time")
-    parser.add_argument("--summary-only", action="store_true", help="try nothing, write the summary of --resume FILE")
-    once_more = "forget that these mutants have survived, and try them once more with the checks of this checkout"
-    parser.add_argument("--again", action="append", default=[], metavar="MUTANT", help=once_more)
-    stages = [stage.name for stage in STAGES]
-    parser.add_argument("--stage", choices=stages, help="of --again: only this stage; default all, until one catches")
     options = parser.parse_args()
-    deadline = time.monotonic() + options.seconds
     path = options.resume or CHECKOUT / ".cache" / f"mutants-{options.seed}.jsonl"
     if options.resume is None and path.exists():
         parser.error(f"{path} has results already: continue with --resume {path}, or remove it")
-    page = path.with_suffix(".md")
-    if options.summary_only:
-        page.write_text(summary(Results(path)), "utf-8")
-        return
     limit_this_process()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM; --resume goes on"))
     with tempfile.TemporaryDirectory(prefix="starpullm-mutants-") as directory:
         with machine_lock():  # two at a time would write the same files
             builder = Builder(Path(directory))
+        run = describe_run(options.seed, builder)
         try:
-            known = Results(path).run
-            run = describe_run(options.seed, builder, known)
-            # The C sources have to be the same: a mutant whose line is another one is refused when it is made.
-            results = Results(path, known if options.again else run)
+            results = Results(path, run)
         except ValueError as error:
             parser.error(str(error))
-        assert results.run is not None
-        every = strata(results.run.levels)
+        every = strata(run["levels"].split())
         chosen = [stratum for stratum in every if options.folder in (None, stratum.folder)]
         if not chosen:
             parser.error(f"--folder: found {options.folder}, expected one of {', '.join(s.folder for s in every)}")
-        workplace = Workplace(Path(directory, "runs"), builder, path.with_suffix(".starpu"))
-        laboratory = Laboratory(Path(directory), builder, results, workplace)
-        again = [results.mutants[name] for name in options.again]
-        for mutant in again:
-            results.add("again", {"mutant": mutant.name, "commit": run.commit, "stage": options.stage})
-        count = 0 if again else -(-options.count // len(every))
-        todo = work(laboratory, chosen, count, deadline, again, options.stage)
+        laboratory = Laboratory(Path(directory), builder, results, options.seed)
         try:
-            for left in todo:
-                print(f"{left}; --resume {path} goes on")
+            for number in range(-(-options.count // len(every))):
+                chosen = [of for of in chosen if number < len(results.of(str(of))) or laboratory.try_next(of)]
         finally:
-            page.write_text(summary(results), "utf-8")
+            path.with_suffix(".md").write_text(results.summary(), "utf-8")
 
 
 if __name__ == "__main__":

@@ -10,23 +10,10 @@ import importlib.metadata
 import io
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-
-__all__ = [
-    "FOLDERS",
-    "LEFT_OUT",
-    "VECTOR_FOLDER",
-    "Candidate",
-    "Stratum",
-    "candidates_of",
-    "ends_a_loop",
-    "is_left_out",
-    "shuffled",
-    "strata",
-    "tool",
-]
+from typing import NamedTuple
 
 FOLDERS = ("graph", "codelets", "data", "runtime", "session", "io", "trace", "kernels/ref")
 """Below native/src; the folder of vector kernels is added once for each level."""
@@ -53,20 +40,10 @@ _BLOCKING = re.compile(r"\bblocking")
 _COMMENT_OR_STRING = re.compile(r"""/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'""", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A changed line.
+class Candidate(NamedTuple):
+    """A changed line: its file, relative to the checkout, number and text before and after, and the tool's rule.
 
-    Parameters
-    ----------
-    file
-        Relative to the checkout.
-    line
-        Its number, from 1.
-    before, after
-        Its text, without the line's end. A statement after which another one was inserted has two lines.
-    rule
-        The tool's rule.
+    A statement after which another one was inserted has two lines.
     """
 
     file: str
@@ -85,10 +62,6 @@ class Candidate:
         """The change as a reader sees it."""
         after = "\n".join(f"+{line}" for line in self.after.splitlines())
         return f"{self.file}:{self.line}\n-{self.before}\n{after}"
-
-    def as_json(self) -> dict[str, str | int]:
-        """Return the fields."""
-        return asdict(self)
 
     def apply(self, directory: Path) -> None:
         """Change the line in a copy of the sources, or the only one with its text if it has moved since.
@@ -135,15 +108,7 @@ def tool() -> str:
 
 
 def candidates_of(sources: Path, folder: str) -> Iterator[Candidate]:
-    """Yield what the tool makes of the C files of a folder.
-
-    Parameters
-    ----------
-    sources
-        A directory with a copy of `native`.
-    folder
-        Below native/src.
-    """
+    """Yield what the tool makes of the C files of a folder below native/src; ``sources`` has a copy of ``native``."""
     for path in sorted((sources / "native" / "src" / folder).glob("*.c")):
         if f"{folder}/{path.name}" not in _FILES_LEFT_OUT:
             yield from _candidates_of_file(path, str(path.relative_to(sources)))

@@ -1,90 +1,43 @@
-"""The results of a run as lines of JSON, to which an interrupted run is continued."""
+"""The results of a run as lines of JSON, to which an interrupted run is continued, and their summary as Markdown."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
-from ..patches import CHECKOUT
-from .candidates import Candidate
-from .stages import STAGES, Outcome
-
-__all__ = ["SUITE", "Mutant", "Results", "Run", "checked_out", "in_suite"]
+from .candidates import LEFT_OUT, Candidate
+from .stages import STAGES, SUITE, Outcome
 
 
-@dataclass(frozen=True)
-class Run:
-    """What a run is made with. Results of runs that differ in more than the commit are not mixed.
-
-    Parameters
-    ----------
-    seed
-        Of the sample.
-    commit
-        Of the checkout, with "changed" where its sources differ from the commit's.
-    sources
-        Hash of the C sources and of the package.
-    tool, compiler, machine
-        Versions and name.
-    levels
-        Of vector instructions that this machine has.
-    """
-
-    seed: int
-    commit: str
-    sources: str
-    tool: str
-    compiler: str
-    machine: str
-    levels: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Mutant:
+class Mutant(NamedTuple):
     """A candidate that compiles, and whose objects are other ones than those of the sources and of earlier mutants.
 
-    Parameters
-    ----------
-    name
-        Stratum and number.
-    stratum, level
-        Where it comes from; the level that it is run at, None: the best one.
-    position
-        Its place in the random order of the stratum's candidates.
-    candidate
-        The change.
-    objects
-        Hash of its stripped objects.
-    left_out
-        How many candidates before it were left out, by the reason.
+    ``position`` is its place in the random order of the stratum's candidates, ``objects`` a hash of its objects, and
+    ``outcomes`` are those of the stages that it went through: up to the first that caught it.
     """
 
-    name: str
     stratum: str
-    level: str | None
     position: int
     candidate: Candidate
     objects: str
-    left_out: dict[str, int] = field(default_factory=dict)
+    outcomes: list[Outcome]
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields; those of the candidate as a list, without their names."""
-        fields = {name: value for name, value in asdict(self).items() if name != "stratum"}
-        return {**fields, "candidate": list(asdict(self.candidate).values())}
+    @property
+    def catch(self) -> Outcome | None:
+        """What caught it; None: nothing."""
+        return self.outcomes[-1] if self.outcomes[-1].test else None
+
+    @property
+    def is_caught(self) -> bool:
+        """Whether the suite or its run on ranks has caught it."""
+        return self.catch is not None and self.catch.stage in {stage.name for stage in SUITE}
 
 
 class Results:
-    """What has been tried.
-
-    Parameters
-    ----------
-    path
-        Of the file; it is read if it exists, and every entry is added to it at once.
-    run
-        What this run is made with; None: whatever the file says.
+    """What has been tried; ``run`` says with what, and results of runs that differ in it are not mixed.
 
     Raises
     ------
@@ -92,88 +45,88 @@ class Results:
         If the file has the results of another run.
     """
 
-    run: Run | None = None
-    """What the results were made with."""
+    def __init__(self, path: Path, run: dict[str, str]) -> None:
+        self._path, self._run = path, run
+        self.mutants: list[Mutant] = []
+        lines = path.read_text("utf-8").splitlines() if path.exists() else []
+        if not lines:
+            self._write(run)
+        elif different := [name for name, value in json.loads(lines[0]).items() if run[name] != value]:
+            raise ValueError(f"{path}: has the results of a run with other {', '.join(different)}")
+        for stratum, position, candidate, objects, outcomes in map(json.loads, lines[1:]):
+            tried = [Outcome(*outcome) for outcome in outcomes]
+            self.mutants.append(Mutant(stratum, position, Candidate(*candidate), objects, tried))
 
-    def __init__(self, path: Path, run: Run | None = None) -> None:
-        self._path = path
-        self.mutants: dict[str, Mutant] = {}
-        self.outcomes: dict[str, dict[str, Outcome]] = {}
-        self.baselines: dict[tuple[str, str | None], float] = {}
-        """By stage and level, the seconds without a mutant."""
-        self.again: dict[str, str] = {}
-        """Survivors that were tried again, with the commit whose checks they were tried with."""
-        self.exhausted: dict[str, dict[str, int]] = {}
-        """Strata of which all candidates have been tried, with how many were left out after the last mutant."""
-        if path.exists():
-            for line in path.read_text("utf-8").splitlines():
-                self._take(json.loads(line))
-        if run is not None:
-            if self.run is None:
-                self.add("run", asdict(run))
-            different = [name for name in vars(run) if name != "commit" and vars(self.run)[name] != vars(run)[name]]
-            if different:
-                raise ValueError(f"{path}: has the results of a run with other {', '.join(different)}")
+    def add(self, mutant: Mutant) -> None:
+        """Add a mutant that has been tried, here and in the file."""
+        self.mutants.append(mutant)
+        self._write(mutant)
 
-    def add(self, kind: str, values: dict[str, Any]) -> None:
-        """Add an entry, here and in the file."""
-        entry = {"kind": kind, **values}
-        self._take(json.loads(json.dumps(entry)))
+    def of(self, stratum: str) -> list[Mutant]:
+        """Return the mutants of a stratum."""
+        return [mutant for mutant in self.mutants if mutant.stratum == stratum]
+
+    def summary(self) -> str:
+        """Return the page. A survivor counts as not caught, also one that no result can show."""
+        strata = dict.fromkeys(mutant.stratum for mutant in self.mutants)
+        survivors = [mutant for mutant in self.mutants if not mutant.is_caught]
+        lines = [
+            "# Generated mutants",
+            "",
+            *(f"- {name}: {value}" for name, value in self._run.items()),
+            "",
+            "A survivor that no result can show (an equivalent mutant) counts as not caught here, so each rate is a "
+            "lower bound. The interval is that of Clopper and Pearson, 95 %.",
+            "",
+            "| folder | tried | caught | by own tests only | rate | seconds |",
+            "|---|---|---|---|---|---|",
+            *(_row(name, self.of(name)) for name in strata),
+            _row("**all**", self.mutants),
+            "",
+            "| stage | tried | caught |",
+            "|---|---|---|",
+            *self._stages(),
+            "",
+            "Left out by rule:",
+            "",
+            *(f"- {what}: {why}." for what, why in LEFT_OUT.items()),
+            "",
+            "## Survivors of the suite",
+            "",
+            *map(_entry, survivors),
+        ]
+        return "\n".join(lines)
+
+    def _stages(self) -> Iterator[str]:
+        for stage in STAGES:
+            outcomes = [found for mutant in self.mutants for found in mutant.outcomes if found.stage == stage.name]
+            if outcomes:
+                yield f"| {stage.name} | {len(outcomes)} | {sum(bool(found.test) for found in outcomes)} |"
+
+    def _write(self, entry: Any) -> None:
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry, separators=(",", ":"), ensure_ascii=False) + "\n")
 
-    def _take(self, entry: dict[str, Any]) -> None:
-        kind = entry.pop("kind")
-        if kind == "run":
-            self.run = Run(**{**entry, "levels": tuple(entry["levels"])})
-        elif kind == "mutant":
-            name, candidate = entry["name"], Candidate(*entry["candidate"])
-            fields = {"stratum": name.rpartition(" ")[0], "level": None, **entry, "candidate": candidate}
-            self.mutants[name] = Mutant(**fields)
-        elif kind == "baseline":
-            self.baselines[entry["stage"], entry["level"]] = entry["seconds"]
-        elif kind == "outcome":
-            name = entry.pop("mutant")
-            outcome = Outcome(**{"how": None, "check": "", "finding": "", **entry})
-            self.outcomes.setdefault(name, {})[outcome.stage] = outcome
-        elif kind == "again":
-            if entry.get("stage"):
-                self.outcomes.get(entry["mutant"], {}).pop(entry["stage"], None)
-            else:
-                self.outcomes.pop(entry["mutant"], None)
-            self.again[entry["mutant"]] = entry["commit"]
-        elif kind == "exhausted":
-            self.exhausted[entry["stratum"]] = entry.get("left_out", {})
 
-    def of_stratum(self, stratum: str) -> list[Mutant]:
-        """Return the mutants of a stratum."""
-        return [mutant for mutant in self.mutants.values() if mutant.stratum == stratum]
+def confidence_interval(caught: int, tried: int) -> tuple[float, float]:
+    """Return the 95 % interval of Clopper and Pearson for the probability that a mutant is caught."""
+    from scipy.stats import binomtest
 
-    def catch(self, mutant: Mutant) -> Outcome | None:
-        """Return the outcome of the stage that caught a mutant, if one did; of the suite's rather than of another."""
-        caught = [found for found in self.outcomes.get(mutant.name, {}).values() if found.how]
-        return next(filter(in_suite, caught), caught[0] if caught else None)
-
-    def is_finished(self, mutant: Mutant) -> bool:
-        """Return whether a mutant was caught or has passed the suite and its run on ranks."""
-        tried = self.outcomes.get(mutant.name, {})
-        return any(found.how for found in tried.values() if in_suite(found)) or all(
-            stage.name in tried for stage in SUITE
-        )
+    interval = binomtest(caught, tried).proportion_ci(confidence_level=0.95, method="exact")
+    return float(interval.low), float(interval.high)
 
 
-SUITE = STAGES[:-2]
-"""Without the project's own tests."""
+def _row(name: str, tried: Sequence[Mutant]) -> str:
+    if not tried:
+        return f"| {name} | 0 | 0 | 0 | — | — |"
+    seconds = [sum(outcome.seconds for outcome in mutant.outcomes) for mutant in tried if mutant.is_caught]
+    caught, by_own_tests = len(seconds), sum(mutant.catch is not None for mutant in tried) - len(seconds)
+    low, high = confidence_interval(caught, len(tried))
+    rate = f"{caught / len(tried):.1%} ({low:.1%} to {high:.1%})"
+    middle = f"{median(seconds):.1f}" if seconds else "—"
+    return f"| {name} | {len(tried)} | {caught} | {by_own_tests} | {rate} | {middle} |"
 
 
-def in_suite(outcome: Outcome) -> bool:
-    """Return whether an outcome is that of a stage of the suite."""
-    return outcome.stage in {stage.name for stage in SUITE}
-
-
-def checked_out() -> str:
-    """Return the checkout's commit, and whether its sources differ from it."""
-    git = ["git", "-C", str(CHECKOUT)]
-    commit = subprocess.check_output([*git, "rev-parse", "--short=12", "HEAD"], text=True).strip()
-    changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "native", "starpullm"], check=False).returncode
-    return f"{commit}, changed" if changed else commit
+def _entry(mutant: Mutant) -> str:
+    fate = f"caught by the project's test `{mutant.catch.test}`" if mutant.catch else "not caught"
+    return f"{mutant.stratum} (`{mutant.candidate.rule}`): {fate}.\n\n```diff\n{mutant.candidate.diff}\n```\n"

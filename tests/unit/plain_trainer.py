@@ -1,4 +1,4 @@
-"""A runtime and a trainer in NumPy, by the arithmetic of numerics.md, which can be made to compute something wrong.
+"""A runtime, and a trainer that is the plain model, which can be made to compute something wrong.
 
 Tests of checks train with them: they show what a check makes of a run, and need no native library. That the library's
 own trainer passes is shown by the suite.
@@ -6,15 +6,19 @@ own trainer passes is shown by the suite.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from starpullm.binding.structs import TRACE_ACCESS, TRACE_TASK
@@ -23,24 +27,68 @@ from starpullm.checks.execution_order import execution_order
 from starpullm.checks.training import make_inputs
 from starpullm.data.generator import generate_tokens, generated_tokens_sha256
 from starpullm.files.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from starpullm.files.model import ModelConfig
 from starpullm.golden.records import (
     TENSOR_GROUPS,
     GoldenRecord,
     layer_name,
     shipped_record,
     split_layer,
+    split_layers,
     tensor_digest,
 )
 from starpullm.runtime import Runtime
+from starpullm.scenario.plain import PlainModel, Settings, new_state
 from starpullm.trace import AccessMode, HandleInfo, Trace
-
-from .strict_reference import AdamW, StrictModel
 
 Floats = NDArray[np.float32]
 
+NATIVE = Path(__file__).parents[2] / "native"
+SETTINGS = Settings()
+
+
+PLAIN = NATIVE / "plain" / "gpt2.c"
+
+
+def compiled(library: Path, *arguments: str | Path) -> ctypes.CDLL:
+    """Compile C files into a shared object, with the options of the package's build, and open it."""
+    if shutil.which("cc") is None:
+        pytest.skip("there is no C compiler")
+    command = "cc -std=c11 -O2 -ffp-contract=off -shared -fPIC -Wall -Wextra -Werror".split()
+    subprocess.run([*command, *arguments, "-o", library, "-lm"], check=True, timeout=60)
+    return ctypes.CDLL(str(library))
+
+
+class Model:
+    """The plain model, with its tensors by the names of the records, those of a layer as ``qkvw[1]``."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        parameters: Mapping[str, Floats],
+        batch_size: int,
+        seq_len: int,
+        settings: Settings = SETTINGS,
+    ) -> None:
+        self.plain = PlainModel(config, new_state(config, parameters), batch_size, seq_len, settings)
+        groups = {name: dict(split_layers(dict(tensors))) for name, tensors in self.plain.groups.items()}
+        self.params, self.grads, self.m, self.v = (groups[name] for name in ("params", "grads", "m", "v"))
+        self.activations, self.activation_grads = groups["activations"], groups["activation_grads"]
+
+    @property
+    def steps(self) -> int:
+        return self.plain.updates
+
+    def step(self, inputs: NDArray[np.int32], targets: NDArray[np.int32]) -> np.float32:
+        """Do forward, backward and update; return the mean loss."""
+        loss = self.plain.evaluate(inputs, targets)
+        self.plain.backward(inputs, targets)
+        self.plain.update()
+        return loss
+
 
 @dataclass
-class StrictRuntime:
+class PlainRuntime:
     """What checks ask of a runtime."""
 
     ranks: int = 1
@@ -53,11 +101,11 @@ class StrictRuntime:
 
 def runtime(**fields: Any) -> Runtime:
     """Return a runtime that says this of itself."""
-    return cast(Runtime, StrictRuntime(**fields))
+    return cast(Runtime, PlainRuntime(**fields))
 
 
 @dataclass
-class StrictLoss:
+class PlainLoss:
     """The loss of a step that has ended."""
 
     loss: np.float32
@@ -67,7 +115,7 @@ class StrictLoss:
         return self.loss
 
 
-class StrictTrainer:
+class PlainTrainer:
     """What checks ask of a trainer; ``fault`` is called after every step, and may change tensors and ``loss``."""
 
     def __init__(
@@ -81,41 +129,37 @@ class StrictTrainer:
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
-        fault: Callable[[StrictTrainer], None] | None = None,
+        fault: Callable[[PlainTrainer], None] | None = None,
         **options: Any,
     ) -> None:
         assert checkpoint is not None
         content = read_checkpoint(checkpoint)
-        parameters = {name: np.array(values) for name, values in content.parameters.items()}
         self.runtime, self.config, self.options = runtime, content.config, options
         self.batch_size, self.seq_len = batch_size, seq_len
-        self.model = StrictModel(content.config, parameters, batch_size, seq_len)
-        self.settings = AdamW(learning_rate, *betas, eps, weight_decay)
+        self.settings = Settings(learning_rate, betas, eps, weight_decay)
+        self.model = Model(content.config, content.parameters, batch_size, seq_len, self.settings)
         self.loss = np.float32(0)
         self.closed = False
         self._fault, self._first_traced = fault, 0
 
     def step(self, inputs: NDArray[np.int32], targets: NDArray[np.int32]) -> np.float32:
         assert inputs.shape == targets.shape == (self.batch_size, self.seq_len)
-        self.loss = self.model.step(inputs, targets, self.settings)
+        self.loss = self.model.step(inputs, targets)
         if self._fault:
             self._fault(self)
         return self.loss
 
-    def submit(self, inputs: NDArray[np.int32], targets: NDArray[np.int32]) -> StrictLoss:
-        return StrictLoss(self.step(inputs, targets))
+    def submit(self, inputs: NDArray[np.int32], targets: NDArray[np.int32]) -> PlainLoss:
+        return PlainLoss(self.step(inputs, targets))
 
     def wait(self) -> None:
         """Nothing is in flight."""
 
     def tensor_names(self, group: str) -> list[str]:
-        return list(dict.fromkeys(split_layer(name)[0] for name in getattr(self.model, group)))
+        return list(self.model.plain.groups[group])
 
     def tensor(self, group: str, name: str, layer: int | None = None) -> Floats:
-        tensors: dict[str, Floats] = getattr(self.model, group)
-        if layer is None and name not in tensors:
-            return np.stack([tensors[f"{name}[{number}]"] for number in range(self.config.num_layers)])
-        return tensors[layer_name(name, layer)].copy()
+        return self.model.plain.tensor(group, name, layer).copy()
 
     def trace(self) -> Trace:
         """Return a task for each buffer that each step has written since the trace was cleared, in the order of steps.
@@ -166,13 +210,13 @@ class StrictTrainer:
 def write_record(directory: Path) -> tuple[GoldenRecord, Path]:
     """Write a record of two steps of ``tiny``'s model with the values of the first one; return it and its checkpoint.
 
-    The strict reference has made it, so it can be compared with beside any libm.
+    The plain model has made it, so it can be compared with beside any libm.
     """
     tiny, steps = shipped_record("tiny"), 2
     checkpoint = make_inputs(tiny, directory)
     sizes: dict[str, Any] = {"batch_size": tiny.batch_size, "seq_len": tiny.seq_len}
     rates: dict[str, Any] = {"learning_rate": tiny.learning_rate, "betas": (tiny.beta1, tiny.beta2), "eps": tiny.eps}
-    trainer = StrictTrainer(runtime(), checkpoint, **sizes, **rates, weight_decay=tiny.weight_decay)
+    trainer = PlainTrainer(runtime(), checkpoint, **sizes, **rates, weight_decay=tiny.weight_decay)
     content = json.loads(tiny.path.read_text("utf-8"))
     content["config"] |= {"name": "strict", "steps": steps}
     content["libm_fingerprint"], content["steps"] = tiny.libm_fingerprint, []
