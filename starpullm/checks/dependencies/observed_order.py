@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.checks.cases import Case
-from starpullm.checks.check import Check, check
+from starpullm.checks.check import Check, Needs, check
 from starpullm.checks.dependencies.graph import Edge, TaskGraph
 from starpullm.checks.dependencies.required_order import required_edges
-from starpullm.checks.labels import wrong_labels
+from starpullm.checks.labels import foreign_values, wrong_labels
 from starpullm.checks.names import Dependency, TaskName, named_dependencies, path_text
 from starpullm.checks.place import Place
 from starpullm.checks.result import Finding, Result
@@ -63,15 +63,17 @@ class ObservedOrder(Check):
     claim = "no task begins before those have ended that it has to wait for"
     fault = "a task began before one had ended that it has to wait for"
     cannot_see = "orders that did not happen in this run"
+    needs = Needs(sharing=True)
 
     def run(self, place: Place, case: Case) -> Result:
         """Trace steps that are submitted without waiting between them."""
         with traced_trainer(place, case) as trainer:
             trace = trace_steps(trainer, case.seed)
-        return self.judge(trace, list(wrong_labels(trace, place.runtime.ranks)))
+        labels = [f"label of {label}" for label in wrong_labels(trace, place.runtime.ranks)]
+        return self.judge(trace, [*labels, *foreign_values(trace)])
 
     def judge(self, trace: Trace, labels: Sequence[str] = ()) -> Result:
-        """Return the verdict on a trace, some of whose labels may be wrong.
+        """Return the verdict on a trace, some of whose labels may be wrong, or whose values of other blocks.
 
         Raises
         ------
@@ -81,7 +83,7 @@ class ObservedOrder(Check):
         found = observe(trace)
         # What a recorder that is wrong says of other tasks proves nothing either.
         wrong = [f"{name}: found a start before its submission, or an end before its start" for name in found.backwards]
-        wrong += [f"label of {label}" for label in labels]
+        wrong += labels
         findings = wrong or [str(violation) for violation in found.violations]
         return self.result(
             compared=found.compared if found.num_free or findings else 0,
