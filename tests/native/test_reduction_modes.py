@@ -90,9 +90,9 @@ def test_bits_of_the_tree_depend_on_sub_batches_alone(small_checkpoint: Path) ->
 
 @pytest.mark.parametrize("reduction", ["tree", "redux"])
 def test_reused_gradients(small_checkpoint: Path, reduction: str) -> None:
-    """With one sub-batch no bits of redux vary; those of ordered are llm.c's in the suite."""
+    """On one worker with one sub-batch no bits of redux vary; those of ordered are llm.c's in the suite."""
     kept, reused = (
-        run_function(trained_state, small_checkpoint, reduction, 1, [("2x1", "lws")], of, environment=TWO_CORES)
+        run_function(trained_state, small_checkpoint, reduction, 1, [("1x1", "lws")], of, environment=TWO_CORES)
         for of in ("kept", "reused")
     )
     assert kept == reused
