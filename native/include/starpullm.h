@@ -292,7 +292,7 @@ STARPULLM_API enum starpullm_status starpullm_session_tensor_info(const starpull
                                                                   int32_t index, struct starpullm_tensor_info *info);
 
 /* Waits for the tasks that write the tensor, and copies count elements from offset on. Over ranks every rank gets them.
- * Fails if a task of the session has failed on this rank by then. STARPULLM_INVALID_STATE for activations and their
+ * Fails if a task of the session has failed on this rank by then. STARPULLM_INVALID_STATE for activations and
  * gradients that the session doesn't keep. What no task has written yet is +0. */
 STARPULLM_API enum starpullm_status starpullm_session_read_tensor(starpullm_session *session, int32_t group,
                                                                   int32_t index, int32_t layer, int64_t offset,

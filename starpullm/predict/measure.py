@@ -80,7 +80,7 @@ def record_placements(workload: Workload, checkpoint: Path, time_limit: float) -
 
 
 def _here(workload: Workload, partition: str, ranks: int) -> Workload:
-    """Return the workload with as many sub-batches of the same size as workers, at least two; their sum is kept."""
+    """Return the workload with as many sub-batches of the same size as workers: at least two, whose sums are kept."""
     size = workload.batch_size // (workload.ranks * workload.sub_batches)
     sub_batches = max(2, Partition.parse(partition).workers)
     batch_size = size * sub_batches * ranks

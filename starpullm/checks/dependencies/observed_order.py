@@ -55,6 +55,8 @@ class Observation:
 class ObservedOrder(Check):
     """Compare the times of a run's tasks with the order that their accesses require, and their labels with the data.
 
+    In that order, no task may read what one of another block or sub-batch has left in memory that they share.
+
     Over ranks only tasks of the same rank are compared, because every rank has its own clock. Their order can be
     required by a path through tasks of other ranks.
     """
@@ -69,11 +71,10 @@ class ObservedOrder(Check):
         """Trace steps that are submitted without waiting between them."""
         with traced_trainer(place, case) as trainer:
             trace = trace_steps(trainer, case.seed)
-        labels = [f"label of {label}" for label in wrong_labels(trace, place.runtime.ranks)]
-        return self.judge(trace, [*labels, *foreign_values(trace)])
+        return self.judge(trace, list(wrong_labels(trace, place.runtime.ranks)))
 
     def judge(self, trace: Trace, labels: Sequence[str] = ()) -> Result:
-        """Return the verdict on a trace, some of whose labels may be wrong, or whose values of other blocks.
+        """Return the verdict on a trace, some of whose labels may be wrong.
 
         Raises
         ------
@@ -83,8 +84,8 @@ class ObservedOrder(Check):
         found = observe(trace)
         # What a recorder that is wrong says of other tasks proves nothing either.
         wrong = [f"{name}: found a start before its submission, or an end before its start" for name in found.backwards]
-        wrong += labels
-        findings = wrong or [str(violation) for violation in found.violations]
+        wrong += [f"label of {label}" for label in labels]
+        findings = wrong or [*map(str, found.violations), *foreign_values(trace)]
         return self.result(
             compared=found.compared if found.num_free or findings else 0,
             findings=[Finding(sentence) for sentence in findings],
