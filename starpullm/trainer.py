@@ -6,7 +6,6 @@ import ctypes
 import operator
 import secrets
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,18 +13,16 @@ from numpy.typing import ArrayLike, NDArray
 from starpullm.binding import prototypes, structs
 from starpullm.binding.resource import Resource
 from starpullm.errors import InvalidArgumentError, TokenRangeError
-from starpullm.files.checkpoint import checkpoint_config
 from starpullm.files.header import StrPath
 from starpullm.loss import Loss
 from starpullm.memory import available_memory
+from starpullm.options import RECOMPUTATIONS, REDUCTIONS, WEIGHT_GRADIENTS, options_of_all_ranks, place_of
 from starpullm.processes.progress import report_phase
 from starpullm.processes.ranks import check_same_options, common_call
 from starpullm.resume import model_config, training_state
 from starpullm.runtime import Runtime
 from starpullm.tensors import GROUPS, HasTensors, Tensor, TensorTable
 from starpullm.trace import Trace, read_trace
-
-REDUCTIONS = ("ordered", "tree", "redux")
 
 
 @dataclass(frozen=True)
@@ -103,6 +100,13 @@ class Trainer(Resource, HasTensors):
         ``submit`` can give each step a learning rate of its own.
     keep_activations
         Whether every activation and its gradient can be read after a step. This takes more memory.
+    recompute
+        What the backward pass of a block computes again, with the same bits, instead of each block keeping it.
+        ``"attention"``: the probabilities and outputs of attention, ``"block"``: all but the block's output. Not with
+        ``keep_activations``.
+    weight_gradients
+        ``"reused"``: the blocks have two sets of gradients in turn, and each is updated directly after its backward
+        pass; their gradients can't be read then. On one rank with one sub-batch.
     steps_in_flight
         How many steps may be unfinished; ``submit`` waits if there are more.
     trace
@@ -142,14 +146,14 @@ class Trainer(Resource, HasTensors):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         keep_activations: bool = False,
+        recompute: str = "none",
+        weight_gradients: str = "kept",
         steps_in_flight: int = 2,
         trace: bool = False,
         instruments: Instruments | None = None,
         memory_limit: int | None = None,
     ) -> None:
         self._handle = structs.Handle("session")
-        if reduction not in REDUCTIONS:
-            raise InvalidArgumentError(f'reduction: found "{reduction}", expected one of {", ".join(REDUCTIONS)}')
         if len(betas) != 2:
             raise InvalidArgumentError(f"betas: found {len(betas)} numbers, expected 2")
         options = structs.new(
@@ -160,7 +164,7 @@ class Trainer(Resource, HasTensors):
             seq_len=prototypes.integer("seq_len", seq_len, 64),
             sub_batches=prototypes.integer("sub_batches", sub_batches, 64),
             activation_sets=prototypes.integer("activation_sets", activation_sets, 64),
-            reduction=REDUCTIONS.index(reduction),
+            reduction=place_of("reduction", reduction, REDUCTIONS),
             weight_gradient_tiles=prototypes.integer("weight_gradient_tiles", weight_gradient_tiles, 32),
             learning_rate=learning_rate,
             beta1=betas[0],
@@ -173,11 +177,13 @@ class Trainer(Resource, HasTensors):
             memory_limit=available_memory()
             if memory_limit is None
             else prototypes.integer("memory_limit", memory_limit, 64),
+            recompute=place_of("recompute", recompute, RECOMPUTATIONS),
+            reuse_weight_gradients=place_of("weight_gradients", weight_gradients, WEIGHT_GRADIENTS),
             **(instruments or Instruments()).options(),
         )
         if runtime.comm:
             check_same_options(
-                runtime.comm, {**_options_of_all_ranks(options, checkpoint, resume), "matmul": runtime.matmul}
+                runtime.comm, {**options_of_all_ranks(options, checkpoint, resume), "matmul": runtime.matmul}
             )
         report_phase("loading the model", 0)
         self.runtime = runtime
@@ -302,7 +308,8 @@ class Trainer(Resource, HasTensors):
         InvalidArgumentError
             If there is no such group, tensor or layer.
         StateError
-            If the trainer is closed, or the tensor's layers share a buffer (see ``keep_activations``).
+            If the trainer is closed, or the tensor's layers share buffers (see ``keep_activations``, ``recompute`` and
+            ``weight_gradients``).
         RuntimeFailureError
             If a task has failed: the tensor may have been computed from what it left.
         """
@@ -481,18 +488,6 @@ class Trainer(Resource, HasTensors):
     def _read(self, group: str, tensor: Tensor, layer: int, offset: int, values: NDArray[np.float32]) -> None:
         where = (GROUPS.index(group), tensor.number, layer, offset)
         self._call("session_read_tensor", *where, values.size, values)
-
-
-def _options_of_all_ranks(options: Any, checkpoint: StrPath | None, resume: StrPath | None) -> dict[str, object]:
-    """Return what must be equal on all ranks: options, and the contents of files, as each machine may have a copy."""
-    own = ("checkpoint", "resume", "memory_limit")
-    same = {name: getattr(options, name) for name, *_ in options._fields_ if name not in own}
-    if checkpoint is not None:
-        same["checkpoint's model"] = checkpoint_config(checkpoint)
-    if resume is not None:
-        state = training_state(resume)
-        same["training state"] = (state.step, state.batches, state.data_id)
-    return same
 
 
 def _check_index(name: str, value: int, limit: int) -> None:

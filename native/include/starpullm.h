@@ -84,8 +84,7 @@ STARPULLM_API const char *starpullm_simd_level_name(size_t index);
 STARPULLM_API const char *starpullm_vector_libm_name(size_t index);
 
 /* *used is 1 if the kernels use the vector version of a function, because it is known to give this libm's bits for all
- * 2^32 inputs, and 0 if they call libm's own. *fingerprint is a hash of sample results, by which the libm is
- * recognised. */
+ * 2^32 inputs, and 0 if they call libm's own. *fingerprint is a hash of sample results, which identifies the libm. */
 STARPULLM_API enum starpullm_status starpullm_vector_libm(int32_t *used, uint64_t *fingerprint, const char *function);
 
 /* Compares a level's vector version of a function with libm's for the inputs with the bit patterns begin <= i < end <=
@@ -188,14 +187,21 @@ enum starpullm_reduction {
     STARPULLM_REDUCTION_REDUX = 2 /* StarPU's reduction: the bits vary, the error is bounded; one gradient per worker */
 };
 
+/* What the backward pass computes again, so that all blocks share it, instead of reading it. */
+enum starpullm_recompute {
+    STARPULLM_RECOMPUTE_NONE = 0,
+    STARPULLM_RECOMPUTE_ATTENTION = 1, /* att and atty */
+    STARPULLM_RECOMPUTE_BLOCK = 2      /* all in a block but residual3, which the next one reads */
+};
+
 /* Watching a run, or disturbing it, for checks. All of them cost time, and none changes a result. */
 enum starpullm_instrument {
     /* Memory is closed outside of tasks. The first access to a page is compared with what the task declared; a
      * difference is a finding, and the run goes on. On one rank with one worker of one thread, not with `redux`. */
     STARPULLM_AUDIT = 1,
     /* Buffers are filled with a signalling NaN: before a task, those that it declares to write; between submissions,
-     * those whose values the next one doesn't need. What is left of it, and what was computed from it, is a finding. On
-     * one rank. */
+     * those whose values the next one doesn't need. What is left of it or computed from it is a finding. On one rank.
+     */
     STARPULLM_POISON = 2,
     /* Every task waits before its kernel, for 0 to max_delay_us microseconds by delay_seed and its number. */
     STARPULLM_DELAY = 4
@@ -218,7 +224,9 @@ struct starpullm_session_options {
     int32_t instruments;  /* sum of enum starpullm_instrument; 0: none. They need the trace: findings name its tasks */
     int32_t max_delay_us; /* of STARPULLM_DELAY; at most a second */
     uint64_t delay_seed;  /* of STARPULLM_DELAY */
-    int64_t memory_limit; /* bytes for buffers that the ranks of this machine share equally; 0: any number */
+    int32_t recompute;    /* enum starpullm_recompute; not with keep_activations */
+    int32_t reuse_weight_gradients; /* 1: the blocks have two gradients in turn; on one rank with one sub-batch */
+    int64_t memory_limit;           /* bytes for buffers that the ranks of this machine share equally; 0: any number */
 };
 STARPULLM_API enum starpullm_status starpullm_session_create(starpullm_runtime *runtime,
                                                              const struct starpullm_session_options *options,
@@ -251,9 +259,8 @@ STARPULLM_API enum starpullm_status starpullm_session_submit_evaluation(starpull
                                                                         const int32_t *targets /* (B,T) */,
                                                                         starpullm_loss **loss);
 
-/* Submits forward up to the probabilities. */
-STARPULLM_API enum starpullm_status starpullm_session_submit_forward(starpullm_session *session,
-                                                                     const int32_t *inputs /* (B,T) */);
+/* Submits forward up to the probabilities of inputs (B,T). */
+STARPULLM_API enum starpullm_status starpullm_session_submit_forward(starpullm_session *session, const int32_t *inputs);
 
 /* Waits for everything that was submitted. */
 STARPULLM_API enum starpullm_status starpullm_session_wait(starpullm_session *session);
@@ -275,8 +282,7 @@ struct starpullm_tensor_info {
     size_t size;
     const char *name;
     int32_t instances; /* L if there is one per layer, else 1 */
-    int32_t layered;
-    int32_t num_dims;
+    int32_t layered, num_dims;
     int64_t dims[4]; /* of one instance */
 };
 
@@ -286,7 +292,7 @@ STARPULLM_API enum starpullm_status starpullm_session_tensor_info(const starpull
                                                                   int32_t index, struct starpullm_tensor_info *info);
 
 /* Waits for the tasks that write the tensor, and copies count elements from offset on. Over ranks every rank gets them.
- * Fails if a task of the session has failed on this rank by then. STARPULLM_INVALID_STATE for activations and their
+ * Fails if a task of the session has failed on this rank by then. STARPULLM_INVALID_STATE for activations and
  * gradients that the session doesn't keep. What no task has written yet is +0. */
 STARPULLM_API enum starpullm_status starpullm_session_read_tensor(starpullm_session *session, int32_t group,
                                                                   int32_t index, int32_t layer, int64_t offset,
@@ -330,16 +336,14 @@ struct starpullm_save_options {
 /* Makes the directory unless it is there, and keeps other runs from saving into it until the session is destroyed: that
  * fails with STARPULLM_FILE_ERROR and EBUSY. STARPULLM_INVALID_ARGUMENT if the directory is itself a state, or has a
  * complete state of a later step than this session's, from which a run would resume instead of from this session's.
- * Each save does the same; before the first step, a run learns it before it computes. If it fails on some ranks, it
- * fails on all of them. */
+ * Each save does the same; before the first step, a run learns it before it computes. All ranks fail if one does. */
 STARPULLM_API enum starpullm_status starpullm_session_claim_directory(starpullm_session *session, const char *directory,
                                                                       uint64_t run);
 
 /* Starts saving parameters, m and v as they are after the last submitted step. Meanwhile the forward and backward of
  * the next steps run; only the update of a tensor waits until that tensor is on the disk. Waits for the previous save,
  * and reports its failure. Over ranks each rank writes what it owns. Complete states that were there before stay,
- * whatever happens; one of this step that another run has saved is refused with STARPULLM_INVALID_ARGUMENT. Claims the
- * directory. */
+ * whatever happens. Claims the directory; another run's state of this step is refused: STARPULLM_INVALID_ARGUMENT. */
 STARPULLM_API enum starpullm_status starpullm_session_save_state(starpullm_session *session,
                                                                  const struct starpullm_save_options *options);
 
@@ -348,12 +352,8 @@ STARPULLM_API enum starpullm_status starpullm_session_wait_saved(starpullm_sessi
 
 /* ---- Trace ---- */
 
-enum starpullm_access_mode {
-    STARPULLM_READ = 1,
-    STARPULLM_WRITE = 2,
-    STARPULLM_READ_WRITE = 3,
-    STARPULLM_REDUX = 4 /* adds to the value; such accesses in a row commute */
-};
+/* REDUX adds to the value; such accesses in a row commute. */
+enum starpullm_access_mode { STARPULLM_READ = 1, STARPULLM_WRITE = 2, STARPULLM_READ_WRITE = 3, STARPULLM_REDUX = 4 };
 
 struct starpullm_trace_task {
     int64_t id;   /* in submission order, from 0 */
@@ -403,8 +403,7 @@ struct starpullm_session_share {
     size_t size;
     int64_t handles;   /* that are registered with StarPU */
     int64_t submitted; /* tasks so far that run here */
-    int64_t exchanged; /* messages of gradients so far, and tasks of other ranks whose data this rank sent, received or
-                        * discarded */
+    int64_t exchanged; /* messages of gradients so far, and others' tasks whose data it sent, received or discarded */
 };
 STARPULLM_API enum starpullm_status starpullm_session_share(const starpullm_session *session,
                                                             struct starpullm_session_share *share);
@@ -424,6 +423,7 @@ struct starpullm_plan_options {
     int32_t ranks;
     int32_t reduction; /* STARPULLM_REDUCTION_ORDERED or _TREE; StarPU adds tasks of its own to _REDUX */
     int32_t weight_gradient_tiles, keep_activations; /* as in starpullm_session_options */
+    int32_t recompute, reuse_weight_gradients;       /* likewise */
     int32_t workers;                                 /* of each rank */
     int32_t steps;                                   /* at least 1 */
 };

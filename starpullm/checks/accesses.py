@@ -85,7 +85,7 @@ class Accesses(_Instrumented):
         "elements within a page; a read after an own write to the same page, unless poison shows it; whether the "
         "encoder adds to a tile of wte"
     )
-    needs = Needs(Where.ONE_WORKER, ranks=(1, 1), promises=REPRODUCIBLE)
+    needs = Needs(Where.ONE_WORKER, ranks=(1, 1), promises=REPRODUCIBLE, sharing=True)
     instruments = Instruments(audit=True)
     sentences: ClassVar = {
         FindingKind.UNDECLARED_READ: "read {handle}, which it hadn't declared to: {count} pages, first at byte "
@@ -130,7 +130,7 @@ class Poison(_Instrumented):
     claim = "no task reads memory that nobody wrote, and no task leaves an output unwritten"
     fault = "memory is read before it is written, or left unwritten"
     cannot_see = "wrong values; poison that a comparison drops, as in a maximum"
-    needs = Needs(ranks=(1, 1))
+    needs = Needs(ranks=(1, 1), sharing=True)
     instruments = Instruments(poison=True)
     sentences: ClassVar = {
         FindingKind.NOT_WRITTEN: "declared to write {handle} and left {count} elements of it as they were, first at "

@@ -6,11 +6,12 @@ import errno
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from starpullm.errors import FileError
 from starpullm.files.model import num_parameters
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
+from starpullm.options import RECOMPUTATIONS, REDUCTIONS, WEIGHT_GRADIENTS
 
 if TYPE_CHECKING:
     from starpullm.checks.isolation import RuntimeConfiguration
@@ -58,12 +59,37 @@ class Case(NamedTuple):
     """llm.c."""
     tiles: int = 0
     """Of the gradient of each weight; 0: those that the library chooses."""
+    activation_sets: int = 0
+    recompute: str = RECOMPUTATIONS[0]
+    weight_gradients: str = WEIGHT_GRADIENTS[0]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Return what its trainer is created with."""
+        return {
+            "sub_batches": self.sub_batches or 1,
+            "reduction": self.reduction or REDUCTIONS[0],
+            "weight_gradient_tiles": self.tiles,
+            "activation_sets": self.activation_sets,
+            "recompute": self.recompute,
+            "weight_gradients": self.weight_gradients,
+        }
+
+    def can_read(self, group: str, layer: int | None) -> bool:
+        """Return whether a tensor can be read after a step: no memory of its group is shared."""
+        if group.startswith("activation"):
+            return self.activation_sets == 0 and self.recompute == RECOMPUTATIONS[0]
+        return group != "grads" or layer is None or self.weight_gradients == WEIGHT_GRADIENTS[0]
 
     def __str__(self) -> str:
         counts = "_".join(map(str, self.counts)) or str(self.sub_batches or "")
         delays = "" if self.delays is None else f"delays{self.delays}"
         tiles = f"tiles{self.tiles}" if self.tiles else ""
-        return "-".join(filter(None, (Path(self.record).stem, counts, self.reduction, tiles, self.what, delays)))
+        sets = f"sets{self.activation_sets}" if self.activation_sets else ""
+        recompute = self.recompute.removeprefix(RECOMPUTATIONS[0])
+        gradients = self.weight_gradients.removeprefix(WEIGHT_GRADIENTS[0])
+        parts = (counts, self.reduction, tiles, sets, recompute, gradients, self.what, delays)
+        return "-".join(filter(None, (Path(self.record).stem, *parts)))
 
 
 class Asked(Protocol):
@@ -117,6 +143,22 @@ def record_cases(
                         last = case
     if last:
         yield last._replace(tiles=TILES)
+
+
+def sharing_cases(asked: Asked, ranks: int) -> Iterator[Case]:
+    """Yield cases whose blocks share memory, of the first record with a third block, which reuses the gradients' first.
+
+    The last block, whose activations are still there, also has fewer activation sets than sub-batches.
+    """
+    for record in asked.records if REDUCTIONS[0] in asked.reductions else ():
+        counts = asked.sub_batches(record, ranks)
+        if counts and find_record(record).model.num_layers > 2:
+            case = Case(record, max(counts), REDUCTIONS[0], seed=asked.seed)
+            yield case._replace(recompute="attention")
+            yield case._replace(recompute="block", activation_sets=min(2, case.sub_batches))
+            if ranks == 1 and 1 in counts:
+                yield case._replace(sub_batches=1, recompute="block", weight_gradients="reused")
+            return
 
 
 def one_record(asked: Asked, ranks: int) -> Iterator[Case]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm import checks
-from starpullm.checks.cases import Asked, Case, Promise, record_cases
+from starpullm.checks.cases import Asked, Case, Promise, record_cases, sharing_cases
 from starpullm.checks.result import MAX_LISTED, Finding, Outcome, Result
 from starpullm.errors import InvalidArgumentError
 
@@ -48,6 +48,8 @@ class Needs(NamedTuple):
     """What a reduction must promise to be a case."""
     light: bool = False
     """The tensors of two runs must fit into memory."""
+    sharing: bool = False
+    """Cases whose blocks share memory are among its cases."""
     counts_allocations: bool = False
     environment: Mapping[str, str] = {}
 
@@ -85,6 +87,8 @@ class Check:
     def cases(self, asked: Asked, ranks: int) -> Iterator[Case]:
         """Yield what is run on so many ranks: records, sub-batches and reductions that `needs` allows."""
         yield from record_cases(asked, ranks, self.needs.promises, light=self.needs.light)
+        if self.needs.sharing:
+            yield from sharing_cases(asked, ranks)
 
     def placements(self, asked: Asked, ranks: int) -> Sequence[RuntimeConfiguration | None]:
         """Return the placements of each case; None: the check chooses them itself."""

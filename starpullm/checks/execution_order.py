@@ -9,6 +9,9 @@ _BLOCK_FORWARD = (
     "ln1 ln1_mean ln1_rstd qkv preatt att atty attproj residual2 ln2 ln2_mean ln2_rstd fch fch_gelu fcproj residual3"
 ).split()
 
+INSIDE_BLOCK = tuple(name for name in _BLOCK_FORWARD if name != "residual3")
+"""Activations that no other block uses, nor their gradients."""
+
 # Activation gradients of a block in the order in which the backward pass completes them. After those of an operation
 # come the gradients of its parameters, marked with =.
 _BLOCK_BACKWARD = (

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.checks.bits import bits_of, compare_bits
-from starpullm.checks.cases import Asked, Case, Promise, find_record, record_cases
+from starpullm.checks.cases import Asked, Case, Promise, find_record, record_cases, sharing_cases
 from starpullm.checks.check import Check, Needs, check
 from starpullm.checks.execution_order import execution_order
 from starpullm.checks.llmc import run_llmc
@@ -79,6 +79,7 @@ class Parity(Check):
         """Yield the cases of all records, also of those that only parity is checked with."""
         for records in (asked.records, asked.parity_records):
             yield from record_cases(asked, ranks, self.needs.promises, records=records)
+        yield from sharing_cases(asked, ranks)
 
     def run(self, place: Place, case: Case) -> Result:
         """Compare with a golden record."""
@@ -123,12 +124,11 @@ class Parity(Check):
                 runtime,
                 record,
                 checkpoint,
-                sub_batches=case.sub_batches,
-                reduction=case.reduction,
-                weight_gradient_tiles=case.tiles,
+                keep_activations=case.can_read("activations", None),
                 trace=True,
+                **case.settings,
             ) as trainer:
-                found = _run(record, trainer, progress)
+                found = _run(record, trainer, case, progress)
             if found.differences:  # only rank 0 has any
                 _describe_first(record, reference, found, case.sub_batches * runtime.ranks)
             if runtime.comm:
@@ -147,9 +147,8 @@ class Parity(Check):
             partition=str(runtime.partition),
             scheduler=runtime.scheduler,
             ranks=runtime.ranks,
-            sub_batches=case.sub_batches,
-            reduction=case.reduction,
             tiles=case.tiles,
+            **{name: value for name, value in case.settings.items() if name != "weight_gradient_tiles"},
             matmul=runtime.matmul,
             steps=0 if undecided else record.num_steps,
             first=findings[0].sentence if findings else "",
@@ -178,7 +177,7 @@ class ParityWithLlmc(Parity):
         return self.compare(reference.record, place.runtime, checkpoint, case, reference=reference)
 
 
-def _run(record: GoldenRecord, trainer: Trainer, progress: Callable[[], None] | None) -> _Found:
+def _run(record: GoldenRecord, trainer: Trainer, case: Case, progress: Callable[[], None] | None) -> _Found:
     """Train on a rank's own sequences and compare, on rank 0."""
     comm = trainer.runtime.comm
     own = own_sequences(trainer.runtime, record.batch_size, "the")
@@ -190,7 +189,7 @@ def _run(record: GoldenRecord, trainer: Trainer, progress: Callable[[], None] | 
         trainer.clear_trace()
         loss = trainer.step(inputs[own], targets[own])
         known = len(found.differences)
-        for difference, values in _differences(record, number, trainer, loss, found):
+        for difference, values in _differences(record, number, trainer, case, loss, found):
             if not found.differences:
                 found.values = values
             found.differences.append(difference)
@@ -205,11 +204,13 @@ def _run(record: GoldenRecord, trainer: Trainer, progress: Callable[[], None] | 
 
 
 def _differences(
-    record: GoldenRecord, number: int, trainer: Trainer, loss: np.float32, found: _Found
+    record: GoldenRecord, number: int, trainer: Trainer, case: Case, loss: np.float32, found: _Found
 ) -> Iterator[tuple[Difference, NDArray[np.float32]]]:
     """Yield the differences after a step with their values, and count the tensors; nothing on ranks above 0."""
     step = record.steps[number]
     for group, tensor, layer in execution_order(record.model.num_layers):
+        if not case.can_read(group, layer):
+            continue
         values = trainer.tensor(group, tensor, layer)
         if trainer.runtime.rank > 0:
             continue

@@ -128,13 +128,7 @@ def trace_steps(trainer: Trainer, seed: int) -> Trace:
 
 def case_trainer(place: Place, case: Case, **options: Any) -> AbstractContextManager[Trainer]:
     """Provide the trainer of a case; options as ``new_trainer``."""
-    settings = {
-        "sub_batches": case.sub_batches or 1,
-        "reduction": case.reduction or "ordered",
-        "weight_gradient_tiles": case.tiles,
-        **options,
-    }
-    return new_trainer(place, find_record(case.record), **settings)
+    return new_trainer(place, find_record(case.record), **{**case.settings, **options})
 
 
 def traced_trainer(place: Place, case: Case, **options: Any) -> AbstractContextManager[Trainer]:

@@ -20,6 +20,7 @@ from starpullm.commands.reporting import CommandReport, command_report
 from starpullm.errors import StarpullmError
 from starpullm.files.checkpoint import checkpoint_config
 from starpullm.golden.records import SHIPPED_RECORDS, GoldenRecord, shipped_record
+from starpullm.options import RECOMPUTATIONS, REDUCTIONS
 from starpullm.processes.lock import machine_lock
 from starpullm.report.left_out import LeftOut
 from starpullm.runtime import Partition
@@ -28,7 +29,6 @@ from starpullm.speed.contender import Contender
 from starpullm.speed.measure import Throughput, bench
 from starpullm.speed.verdict import NoiseMeter
 from starpullm.speed.workload import Workload
-from starpullm.trainer import REDUCTIONS
 
 
 @click.command(
@@ -55,6 +55,14 @@ from starpullm.trainer import REDUCTIONS
     "--sub-batches", "sub_batch_counts", type=int, show_default="one per worker", help=options.SUB_BATCHES
 )
 @options.sets
+@options.repeated(
+    "--recompute",
+    "recomputations",
+    type=click.Choice(RECOMPUTATIONS),
+    default=[RECOMPUTATIONS[0]],
+    help=options.RECOMPUTE,
+)
+@options.weight_gradients
 @options.repeated(
     "--reduction", "reductions", type=click.Choice(REDUCTIONS), default=[REDUCTIONS[0]], help=options.REDUCTION
 )
@@ -125,8 +133,9 @@ def _workloads(run: SimpleNamespace, record: GoldenRecord | None) -> Iterator[Wo
     """Yield every combination of the repeated options."""
     totals = run.total_batch_sizes or [record.batch_size if record else 4]
     for batch_size, ranks, partition in product(run.batch_sizes or totals, run.rank_counts, run.partitions):
-        for sub_batches, reduction, tiles in product(
-            run.sub_batch_counts or [Partition.parse(partition).workers], run.reductions, run.tile_counts
+        sub_batch_counts = run.sub_batch_counts or [Partition.parse(partition).workers]
+        for sub_batches, reduction, tiles, recompute in product(
+            sub_batch_counts, run.reductions, run.tile_counts, run.recomputations
         ):
             yield Workload(
                 model=record.name if record else str(run.checkpoint),
@@ -138,6 +147,8 @@ def _workloads(run: SimpleNamespace, record: GoldenRecord | None) -> Iterator[Wo
                 reduction=reduction,
                 weight_gradient_tiles=tiles,
                 activation_sets=run.activation_sets,
+                recompute=recompute,
+                weight_gradients=run.weight_gradients,
                 ranks=ranks,
                 iterations=run.iterations,
                 warm_up=run.warm_up,

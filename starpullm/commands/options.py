@@ -12,8 +12,8 @@ import click
 
 from starpullm.data.generator import generate_checkpoint
 from starpullm.files.model import ModelConfig
+from starpullm.options import RECOMPUTATIONS, REDUCTIONS, WEIGHT_GRADIENTS
 from starpullm.runtime import DEFAULT_SCHEDULER, MATMULS
-from starpullm.trainer import REDUCTIONS
 
 PATH = click.Path(path_type=Path)
 
@@ -23,6 +23,7 @@ SUB_BATCHES = "Sub-batches into which the batch of each rank is cut"
 SCHEDULER = "StarPU scheduler; `starpullm doctor` lists them"
 REDUCTION = "How the gradients of sub-batches are summed"
 SETS = "Sub-batches of each rank that have buffers for activations, and run, at a time"
+RECOMPUTE = "What the backward pass computes again, so that the blocks share its memory"
 TILES = "Running sums that the gradient of each weight is cut into, with the reduction ordered"
 TILES_DEFAULT = "by the model and the workers"
 
@@ -35,6 +36,18 @@ reduction = click.option("--reduction", type=click.Choice(REDUCTIONS), default=R
 sets = click.option("--activation-sets", type=int, default=0, show_default="all", metavar="K", help=f"{SETS}.")
 tiles = click.option(
     "--weight-gradient-tiles", type=int, default=0, show_default=TILES_DEFAULT, metavar="N", help=f"{TILES}."
+)
+recompute = click.option(
+    "--recompute",
+    type=click.Choice(RECOMPUTATIONS),
+    default=RECOMPUTATIONS[0],
+    help=f"{RECOMPUTE}.",
+)
+weight_gradients = click.option(
+    "--weight-gradients",
+    type=click.Choice(WEIGHT_GRADIENTS),
+    default=WEIGHT_GRADIENTS[0],
+    help="reused: the blocks share two gradients of each weight, on one rank with one sub-batch.",
 )
 matmul = click.option(
     "--matmul",
@@ -52,7 +65,8 @@ blas_library = click.option(
 
 def placement(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say where a training runs, how gradients are summed and what computes the matmuls."""
-    for option in reversed((partition, sub_batches, sets, reduction, tiles, scheduler, matmul, blas_library)):
+    memory = (sets, recompute, weight_gradients)
+    for option in reversed((partition, sub_batches, *memory, reduction, tiles, scheduler, matmul, blas_library)):
         command = option(command)
     return command
 

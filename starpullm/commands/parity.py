@@ -48,6 +48,9 @@ MAX_LINES = 16
 @click.option(
     "--sub-batches", default="1", metavar="S|all", help=f"{options.SUB_BATCHES}; all: every number that divides it."
 )
+@options.sets
+@options.recompute
+@options.weight_gradients
 @options.reduction
 @options.tiles
 @options.repeated("--scheduler", "schedulers", default=[DEFAULT_SCHEDULER], metavar="NAME", help=options.SCHEDULER)
@@ -65,7 +68,8 @@ def command(**values: Any) -> None:
     RECORD is a golden record: the name of one of the package (tiny, odd, small, deep, single, ragged, long, wide,
     gpt2-124m), or a file with hashes of all tensors that llm.c computed. By default all records of the package but
     gpt2-124m are used; those whose batch can't be cut into --sub-batches are left out. Every combination of the
-    repeated options is compared. Under mpirun, the ranks share the batch of a record.
+    repeated options is compared. Under mpirun, the ranks share the batch of a record. Activations aren't compared if
+    --activation-sets or --recompute lets them share memory, nor the blocks' gradients if they are reused.
 
     Exit status: 0 if all bits are equal; 1 if some differ; 2 for bad usage or input, also if the ranks can share no
     record's batch; 3 if nothing can be compared, because this machine's libm is not the record's or a BLAS computes the
@@ -79,6 +83,7 @@ def command(**values: Any) -> None:
         report.leave_out([*unfit, *_left_out(run, plan, report.document)])
         _print_left_out(unfit)
         places = list(product(run.partitions, run.schedulers))
+        memory = {name: getattr(run, name) for name in ("activation_sets", "recompute", "weight_gradients")}
         steps = sum(record.num_steps * len(counts) for record, counts in plan) * len(places)
         if steps == 0:
             raise InvalidArgumentError("partitions, schedulers: expected at least one; nothing would be compared")
@@ -98,7 +103,7 @@ def command(**values: Any) -> None:
                     ):
                         at = Place(runtime, directory)
                         for count in counts:
-                            case = Case(record.name, count, run.reduction, tiles=run.weight_gradient_tiles)
+                            case = Case(record.name, count, run.reduction, tiles=run.weight_gradient_tiles, **memory)
                             result = Parity().compare(
                                 reference.record if reference else record,
                                 runtime,

@@ -52,6 +52,8 @@ _WAITS = 4
 @options.partition
 @click.option("--sub-batches", type=int, show_default="one per worker", metavar="S", help=f"{options.SUB_BATCHES}.")
 @options.sets
+@options.recompute
+@options.weight_gradients
 @options.reduction
 @options.tiles
 @options.scheduler
@@ -121,6 +123,8 @@ def _workload(run: SimpleNamespace, config: ModelConfig) -> Workload:
         reduction=run.reduction,
         weight_gradient_tiles=run.weight_gradient_tiles,
         activation_sets=run.activation_sets,
+        recompute=run.recompute,
+        weight_gradients=run.weight_gradients,
         ranks=run.ranks,
         iterations=run.steps,
         warm_up=2,  # tasks are those of a plan only after an even number: see `same_tasks`

@@ -32,6 +32,8 @@ _TRAINER_OPTIONS = (
     "seq_len",
     "sub_batches",
     "activation_sets",
+    "recompute",
+    "weight_gradients",
     "reduction",
     "weight_gradient_tiles",
     "learning_rate",

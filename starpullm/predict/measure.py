@@ -14,6 +14,7 @@ import psutil
 from starpullm.errors import InvalidArgumentError, RuntimeFailureError
 from starpullm.files.model import ModelConfig
 from starpullm.machine import count_cores
+from starpullm.options import REDUCTIONS, WEIGHT_GRADIENTS
 from starpullm.predict.costs import Measured, mean_durations, runtime_cost
 from starpullm.predict.graph import work_of
 from starpullm.predict.prediction import plan_of, schedule_of
@@ -24,7 +25,6 @@ from starpullm.speed.worker import run_measured
 from starpullm.speed.workload import Run, Workload
 from starpullm.trace import Trace
 from starpullm.traces.merge import is_kernel
-from starpullm.trainer import REDUCTIONS
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
@@ -80,11 +80,12 @@ def record_placements(workload: Workload, checkpoint: Path, time_limit: float) -
 
 
 def _here(workload: Workload, partition: str, ranks: int) -> Workload:
-    """Return the workload with as many sub-batches of the same size as workers, at least two."""
+    """Return the workload with as many sub-batches of the same size as workers: at least two, whose sums are kept."""
     size = workload.batch_size // (workload.ranks * workload.sub_batches)
     sub_batches = max(2, Partition.parse(partition).workers)
     batch_size = size * sub_batches * ranks
-    return replace(workload, partition=partition, ranks=ranks, sub_batches=sub_batches, batch_size=batch_size)
+    kept = replace(workload, weight_gradients=WEIGHT_GRADIENTS[0])
+    return replace(kept, partition=partition, ranks=ranks, sub_batches=sub_batches, batch_size=batch_size)
 
 
 def record_steps(workload: Workload, checkpoint: Path, time_limit: float) -> Recorded:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from starpullm.binding import prototypes, structs
 from starpullm.errors import InvalidArgumentError
 from starpullm.files.model import ModelConfig
+from starpullm.options import RECOMPUTATIONS, REDUCTIONS, WEIGHT_GRADIENTS, place_of
 from starpullm.trace import HandleInfo, Trace
-from starpullm.trainer import REDUCTIONS
 
 ADDRESS_SPACE = 2**47
 """The bytes that a process of x86-64 or AArch64 can address with 48 bits, of which the kernel keeps half."""
@@ -50,6 +50,8 @@ def make_plan(
     weight_gradient_tiles: int = 0,
     activation_sets: int = 0,
     keep_activations: bool = False,
+    recompute: str = "none",
+    weight_gradients: str = "kept",
     steps: int = 1,
 ) -> Plan:
     """Return the plan of so many steps; batch size, sub-batches and workers are those of each rank.
@@ -60,12 +62,12 @@ def make_plan(
         If a number isn't possible, the reduction is ``redux``, to which StarPU adds tasks of its own, or a rank has
         more bytes than a process can address.
     """
-    if reduction not in REDUCTIONS[:2]:
-        raise InvalidArgumentError(f'reduction: found "{reduction}", expected one of {", ".join(REDUCTIONS[:2])}')
     options = structs.new(
         "plan_options",
         config=structs.new("model_config", **asdict(config)),
-        reduction=REDUCTIONS.index(reduction),
+        reduction=place_of("reduction", reduction, REDUCTIONS[:2]),
+        recompute=place_of("recompute", recompute, RECOMPUTATIONS),
+        reuse_weight_gradients=place_of("weight_gradients", weight_gradients, WEIGHT_GRADIENTS),
         keep_activations=keep_activations,
         batch_size=prototypes.integer("batch_size", batch_size, 64),
         seq_len=prototypes.integer("seq_len", seq_len, 64),

@@ -115,7 +115,7 @@ def _one_of(text: str, known: Iterable[str]) -> str:
 
 
 def _all_reductions() -> Sequence[str]:
-    from starpullm.trainer import REDUCTIONS
+    from starpullm.options import REDUCTIONS
 
     return REDUCTIONS
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from starpullm.golden.records import SHIPPED_RECORDS
-from starpullm.trainer import REDUCTIONS
+from starpullm.options import REDUCTIONS
 
 NOT_REACHED = "tests that the run did not reach"
 """What the entry is called that has the tests which were selected and did not run."""

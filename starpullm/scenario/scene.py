@@ -100,6 +100,7 @@ class Scene:
         state = self._states[folder] if folder else self._models[name]
         instruments = {name: value for name, value in options.items() if name in Instruments.__annotations__}
         self._require_instruments(instruments, options.get("reduction", ""))
+        _require(options.get("weight_gradients") != "reused" or self._comm is None)
         others = {name: value for name, value in options.items() if name not in instruments}
         trainer = Trainer(
             self.runtime,

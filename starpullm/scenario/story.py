@@ -111,6 +111,8 @@ OPTIONS: Mapping[str, tuple[float, Callable[[Random], Any]]] = {
     "trace": (0.3, any_of(True)),
     "weight_gradient_tiles": (0.4, any_of(1, 2, 3, 4)),
     "activation_sets": (0.4, any_of(1, 2, 3)),
+    "recompute": (0.4, any_of("attention", "block", "block")),
+    "weight_gradients": (0.4, any_of("reused")),
     "poison": (0.12, any_of(True)),
     "audit": (0.25, any_of(True)),
     "max_delay_us": (0.15, any_of(50, 300)),
@@ -118,7 +120,7 @@ OPTIONS: Mapping[str, tuple[float, Callable[[Random], Any]]] = {
 }
 """Options of `Scene.open`: how often each is given, and with which value."""
 
-_NOT_AT_FIRST = {"poison", "audit"}
+_NOT_AT_FIRST = {"poison", "audit", "weight_gradients"}
 """Options with which the opening of the first trainer may be impossible."""
 
 
@@ -132,6 +134,10 @@ def _opening(random: Random, sizes: Mapping[str, int]) -> Arguments:
         given.pop("weight_gradient_tiles", None)
     if "activation_sets" in given:
         given["activation_sets"] = min(given["activation_sets"], sub_batches)
+    if "recompute" in given:
+        given.pop("keep_activations", None)
+    if sub_batches > 1 or given.get("reduction") == "redux":  # a twin needs all gradients of redux
+        given.pop("weight_gradients", None)
     return {"batch_size": batch_size, "seq_len": seq_len, "sub_batches": sub_batches, **given}
 
 

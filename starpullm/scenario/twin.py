@@ -9,7 +9,7 @@ import numpy as np
 
 from starpullm.checks.accesses import Accesses, Poison
 from starpullm.checks.dependencies.observed_order import observe
-from starpullm.checks.execution_order import execution_order
+from starpullm.checks.execution_order import INSIDE_BLOCK, execution_order
 from starpullm.checks.observer import Observer
 from starpullm.checks.reduction import gradient_error
 from starpullm.checks.reference64 import gradient_references
@@ -20,8 +20,12 @@ from starpullm.loss import Loss
 from starpullm.scenario.plain import Ids, PlainModel, State
 from starpullm.trainer import Trainer
 
-_SHARED = {"preatt", "attproj", "fcproj"}
-"""The activations whose layers share a buffer without keep_activations."""
+_SHARED = {
+    "none": {"preatt", "attproj", "fcproj"},
+    "attention": {"preatt", "att", "atty", "attproj", "fcproj"},
+    "block": set(INSIDE_BLOCK),
+}
+"""The activations whose layers share a buffer without keep_activations, by what is computed again."""
 
 
 class Twin:
@@ -41,6 +45,8 @@ class Twin:
         self.poisoned, self.audited = bool(options.get("poison")), bool(options.get("audit"))
         self.traced = self.poisoned or self.audited or bool(options.get("trace") or options.get("max_delay_us"))
         self._keeps_activations = bool(options.get("keep_activations"))
+        self._shared = set() if self._keeps_activations else _SHARED[options.get("recompute", "none")]
+        self._reuses_gradients = options.get("weight_gradients") == "reused"
         self.shares_sets = 0 < options.get("activation_sets", 0) < trainer.sub_batches
         self._losses: list[tuple[Loss, np.float32]] = []
         self._last = ""
@@ -101,11 +107,14 @@ class Twin:
         layered = self.trainer.layers_of(group, name) is not None
         match group:
             case "activations":
-                kept = self._keeps_activations or name not in _SHARED
+                kept = name not in self._shared
                 stale = self.poisoned and self._last == "forward" and name == "losses"
                 readable = bool(self._last) and kept and not stale and not self.shares_sets
             case "grads" | "activation_grads":
-                kept = group == "grads" or ((self._keeps_activations or not layered) and not self.shares_sets)
+                if group == "grads":
+                    kept = not (layered and self._reuses_gradients)
+                else:
+                    kept = (self._keeps_activations or not layered) and not self.shares_sets
                 stale = self.poisoned and self._last != "step"
                 readable = self._has_stepped and kept and not stale
             case _:

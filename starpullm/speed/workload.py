@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from starpullm.data.generator import generate_tokens
 from starpullm.errors import InvalidArgumentError
+from starpullm.options import RECOMPUTATIONS, REDUCTIONS, WEIGHT_GRADIENTS
 from starpullm.processes.clocks import on_rank_0, read_clock
 from starpullm.runtime import DEFAULT_SCHEDULER, Partition
 from starpullm.trace import Trace
 from starpullm.traces.merge import on_one_clock
-from starpullm.trainer import REDUCTIONS, Trainer
+from starpullm.trainer import Trainer
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm
@@ -52,6 +53,8 @@ class Workload:
     activation_sets: int = 0
     reduction: str = REDUCTIONS[0]
     weight_gradient_tiles: int = 0
+    recompute: str = RECOMPUTATIONS[0]
+    weight_gradients: str = WEIGHT_GRADIENTS[0]
     ranks: int = 1
     iterations: int = 1
     warm_up: int = 1
@@ -76,7 +79,10 @@ class Workload:
         matmul = "" if self.matmul == "strict" else f", {self.matmul}"
         sets = f", {self.activation_sets} sets" if self.activation_sets else ""
         tiles = f", {self.weight_gradient_tiles} tiles" if self.weight_gradient_tiles else ""
-        return f"{self.partition}{ranks}, S = {self.sub_batches}{sets}, {self.reduction}{tiles}{matmul}"
+        again = "" if self.recompute == RECOMPUTATIONS[0] else f", {self.recompute} recomputed"
+        reused = "" if self.weight_gradients == WEIGHT_GRADIENTS[0] else f", {self.weight_gradients} gradients"
+        settings = f"{sets}, {self.reduction}{tiles}{again}{reused}{matmul}"
+        return f"{self.partition}{ranks}, S = {self.sub_batches}{settings}"
 
     @property
     def cores(self) -> int:
@@ -88,7 +94,9 @@ class Workload:
     def of_each_rank(self) -> dict[str, Any]:
         """What a rank's trainer is created with, and a plan made with."""
         names = ("seq_len", "sub_batches", "activation_sets", "reduction", "weight_gradient_tiles")
-        return {"batch_size": self.batch_size // self.ranks, **{name: getattr(self, name) for name in names}}
+        memory = ("recompute", "weight_gradients")
+        own = {name: getattr(self, name) for name in (*names, *memory)}
+        return {"batch_size": self.batch_size // self.ranks, **own}
 
     @property
     def tokens(self) -> int:

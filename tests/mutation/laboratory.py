@@ -186,6 +186,12 @@ def parity(laboratory: Laboratory, name: str) -> Iterator[Catch]:
             continue
         yield from laboratory.check(name, configuration, "parity", Case(record, sub_batches, "ordered"))
     yield from laboratory.check(name, TWO, "parity", Case("tiny", 2, "ordered", tiles=TILES))
+    if not laboratory.only_tiny:
+        for case in (
+            Case("odd", 3, "ordered", recompute="block"),
+            Case("odd", 1, "ordered", weight_gradients="reused"),
+        ):
+            yield from laboratory.check(name, TWO, "parity", case)
 
 
 def registered(check: str, *reductions: str, place: RuntimeConfiguration = TWO, sub_batches: int = 2) -> Check:

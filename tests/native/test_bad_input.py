@@ -273,19 +273,27 @@ def test_a_batch_that_no_memory_holds(tiny_checkpoint: Path) -> None:
     assert good["raised"] is None
 
 
-def open_with_limits(checkpoint: str, sets: int, needed: int) -> list[Reply]:
+def open_with_limits(checkpoint: str, options: dict[str, Any], needed: int) -> list[Reply]:
     with Runtime() as runtime:
-        options: dict[str, Any] = {"batch_size": 4, "sub_batches": 4, "activation_sets": sets}
         limits = (needed, needed - 1, -1)
         return [attempt(partial(open_and_close, runtime, checkpoint, **options, memory_limit=of)) for of in limits]
 
 
-@pytest.mark.parametrize("sets", [0, 1])
-def test_a_run_that_the_memory_cannot_hold(tiny_checkpoint: Path, sets: int) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sub_batches": 4},
+        {"sub_batches": 4, "activation_sets": 1, "recompute": "block"},
+        {"sub_batches": 1, "recompute": "attention", "weight_gradients": "reused"},
+    ],
+    ids=str,
+)
+def test_a_run_that_the_memory_cannot_hold(tiny_checkpoint: Path, options: dict[str, Any]) -> None:
     """It is refused before anything is allocated; the least limit is the plan's number of bytes."""
-    sizes: dict[str, Any] = {"batch_size": 4, "seq_len": T, "sub_batches": 4, "activation_sets": sets}
-    needed = int(make_plan(shipped_record("tiny").model, **sizes, ranks=1, reduction="ordered").bytes_of_ranks()[0])
-    good, refused, negative = run_function(open_with_limits, tiny_checkpoint, sets, needed)
+    sizes: dict[str, Any] = {"batch_size": 4, **options}
+    plan = make_plan(shipped_record("tiny").model, **sizes, seq_len=T, ranks=1, reduction="ordered")
+    needed = int(plan.bytes_of_ranks()[0])
+    good, refused, negative = run_function(open_with_limits, tiny_checkpoint, sizes, needed)
     assert good["raised"] is None
     sentence = f"found {needed} bytes of buffers on rank 0, expected at most {needed - 1}: "
     assert_refused(refused, OutOfMemoryError, sentence)

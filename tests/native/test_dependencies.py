@@ -20,8 +20,8 @@ from starpullm.checks.dependencies.runtime_graph import RuntimeGraph
 from starpullm.checks.observer import Observer
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.files.model import ModelConfig
+from starpullm.options import REDUCTIONS
 from starpullm.trace import Trace
-from starpullm.trainer import REDUCTIONS
 
 from .children import TWO_CORES, run_function
 

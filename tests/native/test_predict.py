@@ -6,12 +6,14 @@ The commands of performance.md are run, `--validate` with the smallest model.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from starpullm.checks.labels import foreign_values
 from starpullm.checks.transfers import Sent, required_messages
 from starpullm.data.generator import generate_checkpoint, generate_tokens
 from starpullm.data.models import MODELS
@@ -20,7 +22,7 @@ from starpullm.golden.records import shipped_record
 from starpullm.predict.costs import matmul_operations
 from starpullm.predict.graph import work_of
 from starpullm.predict.measure import same_tasks
-from starpullm.predict.plan import make_plan
+from starpullm.predict.plan import Plan, make_plan
 from starpullm.predict.schedule import run
 from starpullm.runtime import Runtime
 from starpullm.speed.limit import matmul_flops
@@ -29,29 +31,36 @@ from starpullm.trainer import Instruments, Trainer
 from .children import TWO_CORES, run_cli, run_function
 
 TINY = MODELS["tiny"]
+LARGE = shipped_record("gpt2-124m").model
 GPT2 = ("predict", "--model", "gpt2-124m", "--gflops", 10)
 
 
 def compare_plans(directory: str) -> list[bool]:
-    """Return whether plans have the tasks of trainers, for reductions and numbers of buffers."""
+    """Return whether plans have the tasks of trainers, for reductions, numbers of buffers and what shares them."""
     checkpoint, same = Path(directory, "model.bin"), []
     generate_checkpoint(checkpoint, TINY, 1)
     with Runtime("2x1") as runtime:
-        for reduction, keep, tiles in (("ordered", False, 0), ("ordered", True, 2), ("tree", False, 0)):
-            options: dict[str, Any] = {"batch_size": 6, "seq_len": 8, "sub_batches": 3, "reduction": reduction}
-            options["weight_gradient_tiles"] = tiles
-            with Trainer(runtime, checkpoint, **options, keep_activations=keep, trace=True) as trainer:
+        for reduction, others in (
+            ("ordered", {}),
+            ("ordered", {"keep_activations": True, "weight_gradient_tiles": 2}),
+            ("tree", {"recompute": "attention"}),
+            ("ordered", {"recompute": "block", "activation_sets": 2}),
+            ("ordered", {"recompute": "block", "sub_batches": 1, "weight_gradients": "reused"}),
+        ):
+            options: dict[str, Any] = {"batch_size": 6, "seq_len": 8, "sub_batches": 3, **others}
+            options["reduction"] = reduction
+            with Trainer(runtime, checkpoint, **options, trace=True) as trainer:
                 for step in range(2):
                     trainer.step(*generate_tokens(1, step, 6, 8, TINY.vocab_size))
                 trace = trainer.trace()
-            plan = make_plan(TINY, ranks=1, workers=2, steps=2, keep_activations=keep, **options)
+            plan = make_plan(TINY, ranks=1, workers=2, steps=2, **options)
             same.append(same_tasks(plan.trace, trace))
     return same
 
 
 def test_a_plan_is_what_a_trainer_submits(tmp_path: Path) -> None:
     """Over ranks, `predict --validate` compares them: tests/ranks."""
-    assert run_function(compare_plans, tmp_path, environment=TWO_CORES) == [True, True, True]
+    assert run_function(compare_plans, tmp_path, environment=TWO_CORES) == [True] * 5
 
 
 @pytest.mark.parametrize(("reduction", "ranks"), [("ordered", 3), ("tree", 2), ("tree", 4)])
@@ -77,7 +86,7 @@ def test_bytes_of_activation_sets(sub_batches: int, sets: int, ranks: int) -> No
     options: dict[str, Any] = {"batch_size": sub_batches, "seq_len": 256, "sub_batches": sub_batches, "ranks": ranks}
 
     def bytes_of(sets: int) -> tuple[int, int]:
-        plan = make_plan(shipped_record("gpt2-124m").model, **options, reduction="ordered", activation_sets=sets)
+        plan = make_plan(LARGE, **options, reduction="ordered", activation_sets=sets)
         handles = plan.trace.handles
         activations = {h.name: h.bytes for h in handles if h.name.startswith("activation")}
         kept = [size for name, size in activations.items() if "grads/encoded" in name or "grads/losses" in name]
@@ -86,6 +95,40 @@ def test_bytes_of_activation_sets(sub_batches: int, sets: int, ranks: int) -> No
     kept, of_all = bytes_of(0)
     assert bytes_of(sets) == (kept, of_all * sets // sub_batches)
     assert kept < 0.02 * of_all
+
+
+def plan_of_large(**options: Any) -> Plan:
+    sizes = {"batch_size": 4, "seq_len": 256, "sub_batches": 2, "ranks": 1}
+    return make_plan(LARGE, reduction="tree", **{**sizes, **options})
+
+
+@pytest.mark.parametrize("sets", [0, 1])
+def test_recomputed_tasks_and_their_bytes(sets: int) -> None:
+    """Of all blocks but the last; they are the tasks whose results the backward pass reads, and share all but these."""
+    columns = 2 * 256 * LARGE.channels
+    att, rows = 2 * LARGE.num_heads * 256**2, 2 * 256
+    attention = {"attention_forward": 1}
+    block = {**attention, "layernorm_forward": 2, "matmul_forward": 3, "residual_forward": 1, "gelu_forward": 1}
+    shared = {"attention": columns + att, "block": 15 * columns + att + 4 * rows}
+    none = plan_of_large(activation_sets=sets)
+    for recompute, tasks in (("attention", attention), ("block", block)):
+        plan = plan_of_large(activation_sets=sets, recompute=recompute)
+        again = Counter(task.operation for task in plan.trace)
+        again.subtract(task.operation for task in none.trace)
+        layers = LARGE.num_layers - 1
+        assert +again == {name: 2 * layers * number for name, number in tasks.items()}
+        assert not -again
+        saved = none.bytes_of_ranks() - plan.bytes_of_ranks()
+        assert saved.tolist() == [4 * (sets or 2) * layers * shared[recompute]]
+        assert list(foreign_values(plan.trace)) == []
+
+
+def test_bytes_of_reused_gradients() -> None:
+    kept, reused = (plan_of_large(sub_batches=1, weight_gradients=of) for of in ("kept", "reused"))
+    block = 12 * LARGE.channels**2 + 13 * LARGE.channels
+    saved = kept.bytes_of_ranks() - reused.bytes_of_ranks()
+    assert saved.tolist() == [4 * (LARGE.num_layers - 2) * block]
+    assert list(foreign_values(reused.trace)) == []
 
 
 def sleeping_steps(directory: str, workers: int, layers: int) -> list[float]:

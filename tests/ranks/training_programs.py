@@ -166,7 +166,7 @@ def one_rank_fails(comm: Comm, checkpoint: str, huge: str) -> None:
         _print_error(lambda: Trainer(runtime, checkpoint, batch_size=B, seq_len=T))
         try:
             # In Python the options are compared before the native call is made.
-            with mock.patch.object(trainer_module, "_options_of_all_ranks", return_value={}):
+            with mock.patch.object(trainer_module, "options_of_all_ranks", return_value={}):
                 Trainer(runtime, f"{checkpoint} which is missing" if fails else checkpoint, batch_size=B, seq_len=T)
         except StarpullmError as error:
             print(error)

@@ -17,7 +17,7 @@ class Chosen:
     """Options that choose tiny with one and two sub-batches, on given partitions."""
 
     seed = 7
-    records = ("tiny",)
+    records: tuple[str, ...] = ("tiny",)
     parity_records = ("single",)
     reductions = ("ordered", "tree", "redux")
     llmc_library: Path | None = None
@@ -60,6 +60,18 @@ def test_cases_follow_from_what_a_check_needs() -> None:
         f"perturbation-tiny-2-ordered-delays7-2x1-{of}" for of in ("eager", "prio")
     ]
     assert left_out(found)["parity with llmc"].startswith("there is no llm.c")
+
+
+def test_cases_of_shared_memory_have_a_record_with_a_third_block() -> None:
+    """Fewer sets than sub-batches, and reused gradients with one sub-batch on one rank."""
+    chosen = Chosen("1x1")
+    chosen.records = ("tiny", "odd")
+    cases = ("2-ordered-attention", "2-ordered-sets2-block", "1-ordered-block-reused")
+    for check in ("parity", "observed order", "runtime graph", "accesses", "poison"):
+        assert of(list(items(chosen, 1)), check)[-3:] == [
+            f"{check.replace(' ', '_')}-odd-{case}-1x1-lws" for case in cases
+        ]
+    assert not any("reused" in str(item) for item in items(chosen, 2))
 
 
 def test_bits_of_one_placement_have_nothing_to_compare_with() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from starpullm.checks.labels import wrong_labels
+from starpullm.checks.labels import foreign_values, wrong_labels
 from starpullm.trace import Trace
 
 from .traces import trace_of
@@ -78,3 +78,29 @@ def test_a_trace_without_times_is_wrong() -> None:
     trace.tasks["submit_ns"] = 0
     (sentence,) = wrong_labels(trace)
     assert "submitted at 0 ns" in sentence
+
+
+R, W, RW = 1, 2, 3
+
+
+@pytest.mark.parametrize(
+    ("name", "reader", "is_foreign"),
+    [
+        ("activations/att#1", (R, 1, 2), False),
+        ("activations/att#1", (R, 1, 1), True),  # of the block below
+        ("activations/att~0", (R, 0, 2), True),  # of another sub-batch
+        ("activation_grads/residual2#1", (RW, 1, 0), True),
+        ("activations/att#1", (W, 0, 0), False),
+        ("activations/residual3[2]#1", (R, 1, 3), False),  # the next block reads it
+        ("grads/qkvw~0", (R, -1, 2), False),
+        ("grads/qkvw~0", (R, -1, 0), True),
+        ("grads/wte", (R, -1, -1), False),
+    ],
+)
+def test_values_of_other_blocks(name: str, reader: tuple[int, int, int], is_foreign: bool) -> None:
+    """A task of layer 2 of sub-batch 1 writes a handle; then a task with a mode, sub-batch and layer accesses it."""
+    mode, *where = reader
+    sub_batches, layers = zip((1, 2), where, strict=True)
+    trace = trace_of([[(name, W)], [(name, mode)]], {name: 4}, sub_batch=sub_batches, layer=layers)
+    found = list(foreign_values(trace))
+    assert [f"value of {name}" in sentence for sentence in found] == [True] * is_foreign

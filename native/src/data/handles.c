@@ -2,7 +2,8 @@
  *
  * Without keep_activations, a tensor that is needed inside one block only has one buffer for all blocks: in the forward
  * pass preatt, attproj and fcproj, which the backward pass doesn't read; in the backward pass every gradient inside a
- * block. This includes residual3's: a block has read it before that of the block below is written.
+ * block. This includes residual3's: a block has read it before that of the block below is written. What the backward
+ * pass computes again is shared too. Reused gradients of parameters are two, which serve the blocks in turn.
  *
  * With fewer activation sets than sub-batches, sub-batch s of a rank has the buffers of set s modulo their number. Only
  * the gradient of encoded isn't in a set: the encoder's backward passes come after those of all sub-batches. */
@@ -23,7 +24,7 @@ enum {
 enum owner { OWNED_BY_UPDATER, OWNED_BY_HOME_OF_PART, OWNED_BY_RANK_OF_SET, OWNED_BY_RANK_OF_PART, OWNED_BY_RANK_0 };
 
 /* A tensor's handles: one for each instance, a layer or a slot, part, a sub-batch, a set or a rank,
- * and tile of rows. */
+ * and tile of rows. Layer l has instance l modulo their number. */
 struct row {
     const char *group, *tensor;                /* the name: group, tensor, instance, tile, part; group NULL: none */
     const char *instance_format, *part_format; /* NULL: the name has no such number */
@@ -61,11 +62,20 @@ bool handles_has_activation_grad(enum activation a)
 
 bool handles_activation_kept(const struct handles *handles, enum starpullm_group group, enum activation a)
 {
-    if (handles->options.keep_activations)
+    if (handles->options.keep_activations || !activation_layered(a))
         return true;
     if (group == STARPULLM_ACTIVATION_GRADS)
-        return !activation_layered(a);
+        return false;
+    if (a == ACT_ATT || a == ACT_ATTY)
+        return handles->options.work->recompute == STARPULLM_RECOMPUTE_NONE;
+    if (handles->options.work->recompute == STARPULLM_RECOMPUTE_BLOCK)
+        return a == ACT_RESIDUAL3;
     return a != ACT_PREATT && a != ACT_ATTPROJ && a != ACT_FCPROJ;
+}
+
+bool handles_gradient_kept(const struct handles *handles, enum parameter p)
+{
+    return !handles->options.work->reuse_weight_gradients || !parameter_layered(p);
 }
 
 /* ---- The table ---- */
@@ -102,9 +112,14 @@ static struct row of_ranks(const struct workload *work, struct row row)
     return row;
 }
 
-static struct row gradient_row(const struct workload *work, enum parameter p)
+static struct row gradient_row(const struct handles *handles, enum parameter p)
 {
+    const struct workload *work = handles->options.work;
     struct row row = parameter_row(work, STARPULLM_GRADS, p);
+    if (!handles_gradient_kept(handles, p)) {
+        row.instances = row.instances > 1 ? 2 : 1;
+        row.instance_format = "~%d";
+    }
     row.transient = true;
     row.tiles = work->tiles.counts[p];
     row.used_on_all_ranks = work->reduction == STARPULLM_REDUCTION_REDUX;
@@ -160,7 +175,7 @@ static void fill_rows(const struct handles *handles, struct row *rows)
     for (int group = STARPULLM_PARAMS; group <= STARPULLM_V; group++)
         for (int p = 0; p < NUM_PARAMETERS; p++)
             rows[ROW_PARAMETERS + group * NUM_PARAMETERS + p] =
-                group == STARPULLM_GRADS ? gradient_row(work, p) : parameter_row(work, group, p);
+                group == STARPULLM_GRADS ? gradient_row(handles, p) : parameter_row(work, group, p);
     for (int group = STARPULLM_ACTIVATIONS; group <= STARPULLM_ACTIVATION_GRADS; group++)
         for (int a = 0; a < NUM_ACTIVATIONS; a++)
             if (group == STARPULLM_ACTIVATIONS || handles_has_activation_grad(a))
@@ -331,8 +346,8 @@ static status check_memory(const struct handles *handles, double bytes)
     if (limit == 0 || bytes <= limit)
         return STARPULLM_OK;
     return fail(STARPULLM_OUT_OF_MEMORY,
-                "memory: found %.0f bytes of buffers on rank %d, expected at most %.0f: fewer activation_sets, more "
-                "sub_batches, or fewer or shorter sequences take less",
+                "memory: found %.0f bytes of buffers on rank %d, expected at most %.0f: recompute, fewer "
+                "activation_sets, more sub_batches, reused weight_gradients, or fewer or shorter sequences take less",
                 bytes, handles->options.work->placement.rank, limit);
 }
 
@@ -345,7 +360,7 @@ static int compare_ids(const void *id, const void *data)
 static struct data *find_tile(const struct handles *handles, int r, int instance, int part, int tile)
 {
     const struct row *row = &handles->rows[r];
-    const int32_t id = id_of(row, (struct position){row->instances > 1 ? instance : 0, part, tile});
+    const int32_t id = id_of(row, (struct position){instance % row->instances, part, tile});
     if (handles->num_here == handles->count)
         return &handles->here[id];
     return bsearch(&id, handles->here, (size_t)handles->num_here, sizeof *handles->here, compare_ids);

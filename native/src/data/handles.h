@@ -18,6 +18,8 @@ struct workload {
     int activation_sets;        /* of each rank: buffers for the activations of so many sub-batches */
     enum starpullm_reduction reduction;
     struct tiles tiles; /* of the gradients */
+    enum starpullm_recompute recompute;
+    bool reuse_weight_gradients; /* the blocks share two gradients of each parameter; on one rank, one sub-batch */
 };
 
 /* Whether there are fewer activation sets than sub-batches. */
@@ -57,6 +59,7 @@ bool handles_has_activation_grad(enum activation a);
 
 /* Whether each layer has a buffer of its own, which holds its value until the next iteration. */
 bool handles_activation_kept(const struct handles *handles, enum starpullm_group group, enum activation a);
+bool handles_gradient_kept(const struct handles *handles, enum parameter p);
 
 /* int32 (B/S, T) of one sub-batch, for the iteration in this slot. */
 struct data *handles_inputs(const struct handles *handles, int slot, int sub_batch);

@@ -45,12 +45,23 @@ static status layernorm_backward(const struct layer *at, const struct layernorm_
                   .mean = mean, .rstd = rstd, .N = n.N, .C = n.C);
 }
 
+/* What a block's backward pass reads, and the blocks above have overwritten: nobody has since the last block's forward
+ * pass. */
+static status recompute(const struct layer *at)
+{
+    const struct workload *g = at->context->work;
+    if (at->l == g->config.num_layers - 1 || g->recompute == STARPULLM_RECOMPUTE_NONE)
+        return STARPULLM_OK;
+    return g->recompute == STARPULLM_RECOMPUTE_BLOCK ? inside_of_block(at) : attention_of_block(at);
+}
+
 static status block_backward(const struct layer *at)
 {
     const struct sizes n = sizes_of(at->context);
     const struct task_place place = place_of(at);
     struct data *dresidual = block_input_grad(at), *dresidual2 = act_grad(at, ACT_RESIDUAL2);
 
+    TRY(recompute(at));
     TRY(SUBMIT(residual_backward, place, .da = dresidual2, .db = act_grad(at, ACT_FCPROJ),
                .dout = act_grad(at, ACT_RESIDUAL3), .count = n.N * n.C));
     TRY(matmul_backward(at, &matmuls[MATMUL_FCPROJ]));
@@ -82,8 +93,10 @@ status backward_pass(const struct graph_context *context, int s)
     TRY(matmul_backward(&at, &matmuls[MATMUL_LOGITS]));
     TRY(layernorm_backward(&at, &layernorm_final, (struct sum){act_grad(&last, ACT_RESIDUAL3), ACCUMULATION_STARTS},
                            act(&last, ACT_RESIDUAL3)));
-    for (int l = L - 1; l >= 0; l--)
+    for (int l = L - 1; l >= 0; l--) {
         TRY(block_backward(&(struct layer){context, s, l}));
+        TRY(update_block(context, l));
+    }
     return STARPULLM_OK;
 }
 

@@ -17,25 +17,38 @@ static status matmul_forward(const struct layer *at, const struct matmul_tensors
                   .OC = m.OC);
 }
 
-static status block_forward(const struct layer *at)
+static status residual_forward(const struct layer *at, enum activation out, struct data *a, enum activation b)
 {
     const struct sizes n = sizes_of(at->context);
-    const struct task_place place = place_of(at);
-    struct data *residual = block_input(at), *residual2 = act(at, ACT_RESIDUAL2);
+    return SUBMIT(residual_forward, place_of(at), .out = act(at, out), .a = a, .b = act(at, b), .count = n.N * n.C);
+}
 
-    TRY(layernorm_forward(at, &layernorm_1, residual));
+status attention_of_block(const struct layer *at)
+{
+    const struct sizes n = sizes_of(at->context);
+    return SUBMIT(attention_forward, place_of(at), .out = act(at, ACT_ATTY), .preatt = act(at, ACT_PREATT),
+                  .att = act(at, ACT_ATT), .qkv = act(at, ACT_QKV), .B = n.B, .T = n.T, .C = n.C, .NH = n.NH);
+}
+
+status inside_of_block(const struct layer *at)
+{
+    const struct sizes n = sizes_of(at->context);
+    TRY(layernorm_forward(at, &layernorm_1, block_input(at)));
     TRY(matmul_forward(at, &matmuls[MATMUL_QKV]));
-    TRY(SUBMIT(attention_forward, place, .out = act(at, ACT_ATTY), .preatt = act(at, ACT_PREATT),
-               .att = act(at, ACT_ATT), .qkv = act(at, ACT_QKV), .B = n.B, .T = n.T, .C = n.C, .NH = n.NH));
+    TRY(attention_of_block(at));
     TRY(matmul_forward(at, &matmuls[MATMUL_ATTPROJ]));
-    TRY(SUBMIT(residual_forward, place, .out = residual2, .a = residual, .b = act(at, ACT_ATTPROJ),
-               .count = n.N * n.C));
-    TRY(layernorm_forward(at, &layernorm_2, residual2));
+    TRY(residual_forward(at, ACT_RESIDUAL2, block_input(at), ACT_ATTPROJ));
+    TRY(layernorm_forward(at, &layernorm_2, act(at, ACT_RESIDUAL2)));
     TRY(matmul_forward(at, &matmuls[MATMUL_FC]));
-    TRY(SUBMIT(gelu_forward, place, .out = act(at, ACT_FCH_GELU), .inp = act(at, ACT_FCH), .count = n.N * 4 * n.C));
+    return SUBMIT(gelu_forward, place_of(at), .out = act(at, ACT_FCH_GELU), .inp = act(at, ACT_FCH),
+                  .count = n.N * 4 * n.C);
+}
+
+static status block_forward(const struct layer *at)
+{
+    TRY(inside_of_block(at));
     TRY(matmul_forward(at, &matmuls[MATMUL_FCPROJ]));
-    return SUBMIT(residual_forward, place, .out = act(at, ACT_RESIDUAL3), .a = residual2, .b = act(at, ACT_FCPROJ),
-                  .count = n.N * n.C);
+    return residual_forward(at, ACT_RESIDUAL3, act(at, ACT_RESIDUAL2), ACT_FCPROJ);
 }
 
 status forward_pass(const struct graph_context *context, int s)

@@ -17,6 +17,7 @@ struct graph_context {
     const struct handles *handles;
     struct iteration *iteration; /* counts its tasks */
     int slot;                    /* which tokens and which mean loss it uses: see handles.h */
+    const struct update *update; /* at its end; NULL: none */
 };
 
 /* ---- step.c: a whole iteration ---- */
@@ -26,7 +27,7 @@ status graph_add_forward(const struct graph_context *context);
 /* Forward and loss. */
 status graph_add_evaluation(const struct graph_context *context, struct starpullm_loss *loss);
 /* Forward, loss, backward and update. */
-status graph_add_step(const struct graph_context *context, struct starpullm_loss *loss, const struct update *update);
+status graph_add_step(const struct graph_context *context, struct starpullm_loss *loss);
 
 /* ---- forward.c, backward.c: one sub-batch ---- */
 
@@ -40,7 +41,9 @@ status encoder_backward_pass(const struct graph_context *context, int s);
 /* ---- update.c ---- */
 
 /* Every tensor's gradient is reduced over the sub-batches, and the tensor updated. */
-status reduce_and_update(const struct graph_context *context, const struct update *update);
+status reduce_and_update(const struct graph_context *context);
+/* Before that and directly after a block's backward pass, if the next but one has the same gradients: of that block. */
+status update_block(const struct graph_context *context, int l);
 
 /* ---- layers.c: a layer and its tensors ---- */
 
@@ -63,6 +66,10 @@ status for_each_parameter(const struct graph_context *context,
                           status (*visit)(const struct graph_context *context, enum parameter p, int l,
                                           const void *argument),
                           const void *argument);
+
+/* Parts of a block's forward pass: attention, and all that the block's backward pass reads. */
+status attention_of_block(const struct layer *block);
+status inside_of_block(const struct layer *block);
 
 /* The residual stream that enters a block, and its gradient. */
 struct data *block_input(const struct layer *block);

@@ -91,10 +91,10 @@ static status add_passes(const struct graph_context *context, struct starpullm_l
     return STARPULLM_OK;
 }
 
-status graph_add_step(const struct graph_context *context, struct starpullm_loss *loss, const struct update *update)
+status graph_add_step(const struct graph_context *context, struct starpullm_loss *loss)
 {
     TRY(add_passes(context, loss));
     for (int s = 0; s < context->work->placement.sub_batches; s++)
         TRY(add_pass(context, encoder_backward_pass, s));
-    return reduce_and_update(context, update);
+    return reduce_and_update(context);
 }

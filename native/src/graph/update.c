@@ -5,10 +5,9 @@
 #include "data/exchange.h"
 #include "graph/graph.h"
 
-static status reduce_and_update_tensor(const struct graph_context *context, enum parameter p, int l,
-                                       const void *argument)
+static status update_tensor(const struct graph_context *context, enum parameter p, int l)
 {
-    const struct update *update = argument;
+    const struct update *update = context->update;
     const struct workload *g = context->work;
     struct task_place place = place_on_rank(context, owner_of(&g->placement, p, instance(l)), l);
     place.priority = PRIORITY_AT_ONCE;
@@ -27,7 +26,21 @@ static status reduce_and_update_tensor(const struct graph_context *context, enum
     return STARPULLM_OK;
 }
 
-status reduce_and_update(const struct graph_context *context, const struct update *update)
+static status update_at_end(const struct graph_context *context, enum parameter p, int l, const void *argument)
 {
-    return for_each_parameter(context, reduce_and_update_tensor, update);
+    (void)argument;
+    return handles_gradient_kept(context->handles, p) ? update_tensor(context, p, l) : STARPULLM_OK;
+}
+
+status reduce_and_update(const struct graph_context *context)
+{
+    return for_each_parameter(context, update_at_end, NULL);
+}
+
+status update_block(const struct graph_context *context, int l)
+{
+    for (int p = 0; p < NUM_PARAMETERS; p++)
+        if (!handles_gradient_kept(context->handles, p))
+            TRY(update_tensor(context, p, l));
+    return STARPULLM_OK;
 }

@@ -105,6 +105,22 @@ static status check_sizes(const struct starpullm_session_options *o, const model
     return check_vectors(config, o->batch_size / o->sub_batches, o->seq_len, ranks);
 }
 
+status session_check_sharing(int32_t recompute, int32_t reuse_weight_gradients, int32_t keep_activations,
+                             int64_t sub_batches, int64_t ranks)
+{
+    TRY(session_check_range("recompute", recompute, STARPULLM_RECOMPUTE_NONE, STARPULLM_RECOMPUTE_BLOCK));
+    if (recompute && keep_activations)
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "recompute: found it with keep_activations, expected one of them: what is kept needn't be computed "
+                    "again");
+    if (reuse_weight_gradients && (sub_batches > 1 || ranks > 1))
+        return fail(STARPULLM_INVALID_ARGUMENT,
+                    "weight_gradients: found reused ones with %lld sub-batches on each of %lld ranks, expected one on "
+                    "one: the gradient of a block is a sum over all of them",
+                    (long long)sub_batches, (long long)ranks);
+    return STARPULLM_OK;
+}
+
 status session_check_options(const struct starpullm_session_options *o, const model_config *config)
 {
     TRY(check_sizes(o, config));
@@ -112,6 +128,8 @@ status session_check_options(const struct starpullm_session_options *o, const mo
         return fail(STARPULLM_INVALID_ARGUMENT, "reduction: found %d, expected %d (ordered), %d (tree) or %d (redux)",
                     o->reduction, STARPULLM_REDUCTION_ORDERED, STARPULLM_REDUCTION_TREE, STARPULLM_REDUCTION_REDUX);
     TRY(tiles_check(config, o->reduction, o->weight_gradient_tiles));
+    TRY(session_check_sharing(o->recompute, o->reuse_weight_gradients, o->keep_activations, o->sub_batches,
+                              runtime_layout()->ranks));
     TRY(session_check_range("memory_limit", o->memory_limit, 0, INT64_MAX));
     TRY(session_check_range("steps_in_flight", o->steps_in_flight, 1, MAX_STEPS_IN_FLIGHT));
     TRY(check_instruments(o));

@@ -24,6 +24,7 @@ static status check_options(const struct starpullm_plan_options *o)
     TRY(session_check_range("steps", o->steps, 1, INT32_MAX));
     TRY(session_check_range("workers", o->workers, 1, INT32_MAX));
     TRY(tiles_check(&o->config, o->reduction, o->weight_gradient_tiles));
+    TRY(session_check_sharing(o->recompute, o->reuse_weight_gradients, o->keep_activations, o->sub_batches, o->ranks));
     if (o->batch_size % o->sub_batches != 0)
         return fail(STARPULLM_INVALID_ARGUMENT, "sub_batches: found %lld, expected a divisor of the batch size %lld",
                     (long long)o->sub_batches, (long long)o->batch_size);
@@ -38,9 +39,10 @@ static status add_steps(const struct starpullm_plan *plan, int steps)
     iteration_init(&iteration, plan->recorder, NULL);
     iteration.on_paper = true;
     for (int step = 0; step < steps && code == STARPULLM_OK; step++) {
+        const struct update update = {step + 1, adamw};
         iteration.number = step;
-        code = graph_add_step(&(struct graph_context){&plan->work, plan->handles, &iteration, step % SLOTS}, NULL,
-                              &(struct update){step + 1, adamw});
+        code = graph_add_step(&(struct graph_context){&plan->work, plan->handles, &iteration, step % SLOTS, &update},
+                              NULL);
     }
     iteration_destroy(&iteration);
     return code;
@@ -54,7 +56,9 @@ static status write_plan(struct starpullm_plan *plan, const struct starpullm_pla
                               .B = (size_t)(o->batch_size / o->sub_batches),
                               .T = (size_t)o->seq_len,
                               .activation_sets = (int)(o->activation_sets ? o->activation_sets : o->sub_batches),
-                              .reduction = (enum starpullm_reduction)o->reduction};
+                              .reduction = (enum starpullm_reduction)o->reduction,
+                              .recompute = (enum starpullm_recompute)o->recompute,
+                              .reuse_weight_gradients = o->reuse_weight_gradients != 0};
     work->tiles = tiles_choose(&o->config, work->reduction, sub_batches, (int64_t)o->workers * o->ranks,
                                o->weight_gradient_tiles);
     TRY(placement_create(&work->placement, &o->config, 0, o->ranks, sub_batches));

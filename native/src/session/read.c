@@ -117,8 +117,12 @@ static int gradient_home(const struct starpullm_session *session, int32_t index,
 static status read_gradient(const struct starpullm_session *session, int32_t index, int32_t layer, int64_t offset,
                             int64_t count, float *values)
 {
-    const struct graph_context context = {&session->work, session->handles, NULL, 0};
+    const struct graph_context context = {&session->work, session->handles, NULL, 0, NULL};
     const struct tiles *tiles = &session->work.tiles;
+    if (!handles_gradient_kept(session->handles, index))
+        return fail(STARPULLM_INVALID_STATE,
+                    "grads/%s: its layers share two buffers, expected a session with kept weight_gradients to read it",
+                    parameter_name(index));
     for (int tile = 0; tile < tiles->counts[index] && count > 0; tile++) {
         const int64_t elements = (int64_t)tile_elements(tiles, index, tile);
         if (offset < elements) {

@@ -84,6 +84,8 @@ static status open_model(struct starpullm_session *session, const struct starpul
     work->T = (size_t)options->seq_len;
     work->activation_sets = (int)(options->activation_sets ? options->activation_sets : options->sub_batches);
     work->reduction = (enum starpullm_reduction)options->reduction;
+    work->recompute = (enum starpullm_recompute)options->recompute;
+    work->reuse_weight_gradients = options->reuse_weight_gradients != 0;
     const int sub_batches = (int)options->sub_batches * layout->ranks;
     work->tiles =
         tiles_choose(&work->config, work->reduction, sub_batches, layout->all_workers, options->weight_gradient_tiles);

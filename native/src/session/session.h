@@ -38,6 +38,10 @@ status session_check_range(const char *name, int64_t value, int64_t least, int64
 /* A setting of AdamW other than the betas. */
 status session_check_number(const char *name, float value);
 
+/* What the blocks share: recomputed activations, reused gradients. */
+status session_check_sharing(int32_t recompute, int32_t reuse_weight_gradients, int32_t keep_activations,
+                             int64_t sub_batches, int64_t ranks);
+
 /* submit.c */
 status session_check_usable(const struct starpullm_session *session);
 /* Lets held tasks run, and waits for all tasks. */

@@ -118,7 +118,7 @@ static status begin(struct starpullm_session *session, const int32_t *inputs, co
     if (targets)
         TRY(copy_tokens(session, slot, targets, handles_targets));
     iteration_open(iteration, session->submitted);
-    *context = (struct graph_context){&session->work, session->handles, iteration, slot};
+    *context = (struct graph_context){&session->work, session->handles, iteration, slot, NULL};
     return STARPULLM_OK;
 }
 
@@ -133,11 +133,11 @@ static status end(struct starpullm_session *session, const struct graph_context 
 }
 
 static status add_step(struct starpullm_session *session, const struct graph_context *context,
-                       struct starpullm_loss *loss, const struct update *update)
+                       struct starpullm_loss *loss)
 {
-    session->updates = update->number;
-    session->learning_rate = update->adamw.learning_rate;
-    return graph_add_step(context, loss, update);
+    session->updates = context->update->number;
+    session->learning_rate = context->update->adamw.learning_rate;
+    return graph_add_step(context, loss);
 }
 
 /* update NULL: an evaluation. */
@@ -146,12 +146,13 @@ static status submit_with_loss(struct starpullm_session *session, const int32_t 
 {
     struct graph_context context;
     TRY(begin(session, inputs, targets, &context));
+    context.update = update;
     struct starpullm_loss *promised = loss_future_create();
     status code;
     if (!promised)
         code = fail(STARPULLM_OUT_OF_MEMORY, "a loss could not be allocated");
     else if (update)
-        code = add_step(session, &context, promised, update);
+        code = add_step(session, &context, promised);
     else
         code = graph_add_evaluation(&context, promised);
     code = end(session, &context, code);

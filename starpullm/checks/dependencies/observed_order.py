@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starpullm.checks.cases import Case
-from starpullm.checks.check import Check, check
+from starpullm.checks.check import Check, Needs, check
 from starpullm.checks.dependencies.graph import Edge, TaskGraph
 from starpullm.checks.dependencies.required_order import required_edges
-from starpullm.checks.labels import wrong_labels
+from starpullm.checks.labels import foreign_values, wrong_labels
 from starpullm.checks.names import Dependency, TaskName, named_dependencies, path_text
 from starpullm.checks.place import Place
 from starpullm.checks.result import Finding, Result
@@ -55,6 +55,8 @@ class Observation:
 class ObservedOrder(Check):
     """Compare the times of a run's tasks with the order that their accesses require, and their labels with the data.
 
+    In that order, no task may read what one of another block or sub-batch has left in memory that they share.
+
     Over ranks only tasks of the same rank are compared, because every rank has its own clock. Their order can be
     required by a path through tasks of other ranks.
     """
@@ -63,6 +65,7 @@ class ObservedOrder(Check):
     claim = "no task begins before those have ended that it has to wait for"
     fault = "a task began before one had ended that it has to wait for"
     cannot_see = "orders that did not happen in this run"
+    needs = Needs(sharing=True)
 
     def run(self, place: Place, case: Case) -> Result:
         """Trace steps that are submitted without waiting between them."""
@@ -82,7 +85,7 @@ class ObservedOrder(Check):
         # What a recorder that is wrong says of other tasks proves nothing either.
         wrong = [f"{name}: found a start before its submission, or an end before its start" for name in found.backwards]
         wrong += [f"label of {label}" for label in labels]
-        findings = wrong or [str(violation) for violation in found.violations]
+        findings = wrong or [*map(str, found.violations), *foreign_values(trace)]
         return self.result(
             compared=found.compared if found.num_free or findings else 0,
             findings=[Finding(sentence) for sentence in findings],

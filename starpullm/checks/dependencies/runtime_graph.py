@@ -32,7 +32,7 @@ class RuntimeGraph(Check):
     claim = "StarPU's graph has every edge that the declared accesses require, by a path, and no other"
     fault = "StarPU's graph is not the one that the declared accesses require"
     cannot_see = "whether the declarations are true (accesses)"
-    needs = Needs(Where.ONE_WORKER, ranks=(1, 1))
+    needs = Needs(Where.ONE_WORKER, ranks=(1, 1), sharing=True)
 
     def run(self, place: Place, case: Case) -> Result:
         """Hold back the tasks of steps after the first: StarPU forgets the successors of tasks that have run."""

@@ -90,6 +90,25 @@ def _check_sizes(statements: Statements, create: Callable[..., Callable[[], obje
             sentence=f"activation_sets: found {sets}, expected 0 to {B}, the sub-batches",
             call=create(sub_batches=B, activation_sets=sets),
         )
+    for recompute in ("attention", "block"):
+        refused(
+            f"recompute {recompute}, keep_activations",
+            sentence="recompute: found it with keep_activations, expected one of them: what is kept needn't be "
+            "computed again",
+            call=create(recompute=recompute, keep_activations=True),
+        )
+    refused(
+        "weight_gradients reused, two sub-batches",
+        sentence="weight_gradients: found reused ones with 2 sub-batches on each of 1 ranks, expected one on one: the "
+        "gradient of a block is a sum over all of them",
+        call=create(weight_gradients="reused", sub_batches=2),
+    )
+    for option, words in (("recompute", "none, attention, block"), ("weight_gradients", "kept, reused")):
+        refused(
+            f"another {option}",
+            sentence=f'{option}: found "other", expected one of {words}',
+            call=create(**{option: "other"}),
+        )
     longest_weight = max(MODEL.padded_vocab_size, 4 * MODEL.channels)
     for tiles in (-1, longest_weight + 1):
         refused(

@@ -45,6 +45,8 @@ def calls_of_trainers(place: Place, *, seed: int) -> Result:
         _check_tables(statements, trainer)
         _check_reads(statements, trainer)
         _check_what_is_not_there(statements, trainer)
+    with new_trainer(place, TINY, **plain, recompute="block", weight_gradients="reused") as trainer:
+        _check_reads_of_shared(statements, trainer)
     with new_trainer(place, TINY, **plain, trace=True, instruments=Instruments(max_delay_us=1)) as trainer:
         _check_trace(statements, trainer)
         _check_hold(statements, trainer, seed, place.directory)
@@ -178,6 +180,18 @@ def _check_reads(statements: Statements, trainer: Trainer) -> None:
             f"{group}/{name}: its layers share one buffer, expected a session with keep_activations to read it",
             partial(trainer.tensor, group, name, 0),
         )
+
+
+def _check_reads_of_shared(statements: Statements, trainer: Trainer) -> None:
+    expected = "its layers share two buffers, expected a session with kept weight_gradients to read it"
+    read = partial(trainer.tensor, "grads", "qkvw", 1)
+    statements.refused("a reused gradient", StateError, f"grads/qkvw: {expected}", read)
+    expected = "its layers share one buffer, expected a session with keep_activations to read it"
+    for name in ("ln1", "att", "residual2", "fch_gelu"):
+        read = partial(trainer.tensor, "activations", name, 1)
+        statements.refused(f"{name}, which is recomputed", StateError, f"activations/{name}: {expected}", read)
+    for group, name in (("grads", "wte"), ("activations", "residual3"), ("activation_grads", "encoded")):
+        statements.allowed(f"{group}/{name}", partial(trainer.tensor, group, name))
 
 
 def _check_what_is_not_there(statements: Statements, trainer: Trainer) -> None:
