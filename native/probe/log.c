@@ -95,8 +95,10 @@ struct log *log_open(const char *directory, const struct probe_header *first)
     log->header_file = open_file(folder, "header");
     log->stack_file = open_file(folder, "stack");
     log->undeclared_file = open_file(folder, "undeclared");
+    log->stacks_file = open_file(folder, "stacks");
     log->bytes_file = open_file(folder, "bytes");
-    if (log->header_file < 0 || log->stack_file < 0 || log->undeclared_file < 0 || log->bytes_file < 0)
+    if (log->header_file < 0 || log->stack_file < 0 || log->undeclared_file < 0 || log->stacks_file < 0 ||
+        log->bytes_file < 0)
         goto failed;
     for (int i = 0; i < PROBE_STREAMS; i++) {
         log->streams[i].file = open_file(folder, streams[i].name);
@@ -163,6 +165,7 @@ void log_close(struct log *log)
     close(log->header_file);
     close(log->stack_file);
     close(log->undeclared_file);
+    close(log->stacks_file);
     close(log->bytes_file);
     free(log);
 }

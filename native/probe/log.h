@@ -17,11 +17,12 @@ struct log_stream {
 };
 
 // The files but those of streams are open for others to write: `stack` for a signal's handler, `undeclared` for
-// accesses that tasks haven't declared, as text, and `bytes` for contents, where log_reserve() has made room.
+// accesses that tasks haven't declared, as text, `stacks` for those of submissions, as text, and `bytes` for contents,
+// where log_reserve() has made room.
 struct log {
     struct probe_header *header;
     struct log_stream streams[PROBE_STREAMS];
-    int header_file, stack_file, undeclared_file, bytes_file;
+    int header_file, stack_file, undeclared_file, stacks_file, bytes_file;
     uint64_t bytes; // reserved in bytes_file
     bool failed;
 };

@@ -46,7 +46,6 @@ static void init(unsigned id)
 static void deinit(unsigned id)
 {
     struct context *context = starpu_sched_ctx_get_policy_data(id);
-    recorder_stop();
     pthread_mutex_destroy(&context->lock);
     free(context->ready.heap);
     free(context);

@@ -3,6 +3,7 @@
 
 #include "content.h"
 #include "crash.h"
+#include "handles.h"
 #include "keep.h"
 #include "log.h"
 #include "names.h"
@@ -13,7 +14,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -26,8 +26,8 @@ static bool is_started;
 static struct log *record_to; // NULL: nothing is recorded
 static uint64_t num_tasks;
 static const uintptr_t kept = ~(UINTPTR_MAX >> 1); // in a task's number: its contents are recorded
-static const uintptr_t used = ~(UINTPTR_MAX >> 1); // in a handle's number: a task has started with it
 static _Atomic uint64_t last_submitted;
+static handle_hook registered, unregistered;
 
 uint64_t now_ns(void)
 {
@@ -83,9 +83,6 @@ static void open_log(void)
         .magic = PROBE_MAGIC,
         .format = PROBE_FORMAT,
         .pid = (uint32_t)getpid(),
-        .num_workers = starpu_worker_get_count(),
-        .seed = settings.seed,
-        .start_ns = now_ns(),
     };
     int version[3];
     read_rank(&header);
@@ -99,6 +96,7 @@ static void open_log(void)
     pthread_atfork(NULL, NULL, forget_log);
     on_exit(note_exit, NULL);
     crash_watch(record_to->header, record_to->stack_file);
+    handles_start(registered, unregistered);
     if (settings.watch)
         undeclared_start(record_to->header, record_to->undeclared_file);
 }
@@ -115,14 +113,6 @@ const struct settings *recorder_start(void)
     }
     pthread_mutex_unlock(&lock);
     return &settings;
-}
-
-void recorder_stop(void)
-{
-    pthread_mutex_lock(&lock);
-    if (record_to != NULL)
-        record_to->header->deinit_count++;
-    pthread_mutex_unlock(&lock);
 }
 
 __attribute__((destructor)) static void end_log(void)
@@ -163,9 +153,9 @@ static uint32_t flags_of(const struct starpu_task *task)
     return flags;
 }
 
-static uint32_t number_of(starpu_data_handle_t handle)
+static bool is_own(uint32_t flags)
 {
-    return (uint32_t)((uintptr_t)starpu_data_get_sched_data(handle) & ~used) - 1;
+    return (flags & (PROBE_NO_CODELET | PROBE_INTERNAL | PROBE_ACQUIRE)) == 0;
 }
 
 static void keep_contents(starpu_data_handle_t handle, void *interface, uint64_t hash)
@@ -193,12 +183,12 @@ static void look_at_the_last(starpu_data_handle_t handle)
     void *interface = starpu_data_get_interface_on_node(handle, STARPU_MAIN_RAM);
     struct probe_hash hash = {.time = PROBE_BEFORE};
     bool is_kept = false;
-    if (starpu_data_get_home_node(handle) != STARPU_MAIN_RAM || starpu_data_get_sched_data(handle) == NULL ||
+    if (starpu_data_get_home_node(handle) != STARPU_MAIN_RAM ||
         !content_hash(handle, interface, STARPU_MAIN_RAM, &hash.hash))
         return;
     pthread_mutex_lock(&lock);
     if (record_to != NULL) {
-        struct probe_access access = {.handle = number_of(handle), .mode = STARPU_R};
+        struct probe_access access = {.handle = handle_number(handle), .mode = STARPU_R};
         struct probe_task task = {
             .submit_ns = now_ns(),
             .first_access = record_to->header->counts[PROBE_ACCESSES],
@@ -216,42 +206,36 @@ static void look_at_the_last(starpu_data_handle_t handle)
         keep_contents(handle, interface, hash.hash);
 }
 
-// Of StarPU's own interfaces: the methods, and what they did to unregister a handle.
-static struct starpu_data_interface_ops *watched[STARPU_MAX_INTERFACE_ID];
-static void (*unregister[STARPU_MAX_INTERFACE_ID])(starpu_data_handle_t handle);
-
 static void unregistered(starpu_data_handle_t handle)
 {
-    int id = starpu_data_get_interface_id(handle);
+    if (!handle_has_number(handle))
+        return;
     if (settings.hash)
         look_at_the_last(handle);
-    if (settings.watch && starpu_data_get_sched_data(handle) != NULL)
-        undeclared_remove(number_of(handle));
-    if (unregister[id] != NULL)
-        unregister[id](handle);
+    if (settings.watch)
+        undeclared_remove(handle_number(handle));
 }
 
-static void watch_unregistration(starpu_data_handle_t handle)
+static void registered(starpu_data_handle_t handle)
 {
-    int id = starpu_data_get_interface_id(handle);
-    if (id < 0 || id >= STARPU_MAX_INTERFACE_ID || watched[id] != NULL)
-        return;
-    watched[id] = starpu_data_get_interface_ops(handle);
-    unregister[id] = watched[id]->unregister_data_handle;
-    watched[id]->unregister_data_handle = unregistered;
+    pthread_mutex_lock(&lock);
+    if (record_to != NULL && settings.stacks)
+        handle_set_stack(handle, stack_number(record_to));
+    pthread_mutex_unlock(&lock);
 }
 
-// A handle's number is in the field that StarPU keeps in it for schedulers. It is 0 in a new handle, also in one at the
-// address of another that was unregistered.
-static uint32_t handle_number(starpu_data_handle_t handle)
+static uint32_t known_handle(starpu_data_handle_t handle)
 {
-    if (starpu_data_get_sched_data(handle) != NULL)
-        return number_of(handle);
+    if (handle_has_number(handle))
+        return handle_number(handle);
     struct probe_handle record = {
         .bytes = starpu_data_get_size(handle),
         .interface = starpu_data_get_interface_id(handle),
+        .stack = handle_stack(handle),
     };
     struct layout layout;
+    record.num_coordinates = starpu_data_get_coordinates_array(
+        handle, sizeof record.coordinates / sizeof *record.coordinates, record.coordinates);
     if (content_layout(record.interface, starpu_data_get_interface_on_node(handle, STARPU_MAIN_RAM), &layout)) {
         record.address = layout.address;
         record.element_bytes = (uint32_t)layout.element_bytes;
@@ -263,8 +247,8 @@ static uint32_t handle_number(starpu_data_handle_t handle)
         undeclared_add((uint32_t)index, NULL);
     else if (settings.watch && record.address != 0)
         undeclared_add((uint32_t)index, &layout);
-    starpu_data_set_sched_data(handle, (void *)(uintptr_t)(index + 1));
-    watch_unregistration(handle);
+    handle_set_number(handle, (uint32_t)index);
+    handles_watch(starpu_data_get_interface_ops(handle));
     return (uint32_t)index;
 }
 
@@ -278,14 +262,12 @@ static void append_task(struct starpu_task *task, uint32_t flags)
         .codelet = codelet_name(record_to, task),
         .name = name_index(record_to, starpu_task_get_name(task)),
         .flags = flags,
-        .priority = task->priority,
-        .thread = (uint32_t)syscall(SYS_gettid),
-        .context = task->sched_ctx,
         .arguments = task->cl_arg == NULL || task->cl_arg_size == 0 ? 0 : XXH3_64bits(task->cl_arg, task->cl_arg_size),
+        .stack = settings.stacks && is_own(flags) ? stack_number(record_to) : 0,
     };
     for (unsigned i = 0; i < num_accesses; i++) {
         struct probe_access access = {
-            .handle = handle_number(STARPU_TASK_GET_HANDLE(task, i)),
+            .handle = known_handle(STARPU_TASK_GET_HANDLE(task, i)),
             .mode = STARPU_TASK_GET_MODE(task, i),
             .flags = has_no_order(task, i) ? PROBE_NO_ORDER : 0,
         };
@@ -303,8 +285,7 @@ uint64_t task_number(const struct starpu_task *task)
 static void number_and_append(struct starpu_task *task, uint32_t flags)
 {
     uintptr_t number = ++num_tasks;
-    bool is_own = (flags & (PROBE_NO_CODELET | PROBE_INTERNAL | PROBE_ACQUIRE)) == 0;
-    if (settings.keep != KEEP_NOTHING && is_own && keep_task(&settings, task))
+    if (settings.keep != KEEP_NOTHING && is_own(flags) && keep_task(&settings, task))
         number |= kept;
     task->sched_data = (void *)number;
     if (settings.watch && runs(task) && (flags & PROBE_INTERNAL) == 0)
@@ -396,11 +377,7 @@ static bool is_alone(struct starpu_task *task, unsigned access)
 // Memory that StarPU has allocated for a handle contains what other handles left there, until a task writes it.
 static void clear_new(starpu_data_handle_t handle, void *interface, enum starpu_data_access_mode mode)
 {
-    uintptr_t number = (uintptr_t)starpu_data_get_sched_data(handle);
-    if (number == 0 || (number & used) != 0)
-        return;
-    starpu_data_set_sched_data(handle, (void *)(number | used));
-    if (only_writes(mode) && starpu_data_get_home_node(handle) < 0 && interface != NULL)
+    if (handle_is_fresh(handle) && only_writes(mode) && starpu_data_get_home_node(handle) < 0 && interface != NULL)
         poison_clear(handle, interface);
 }
 
@@ -431,7 +408,7 @@ static void watch(struct starpu_task *task)
         enum starpu_data_access_mode mode = STARPU_TASK_GET_MODE(task, i);
         if (id == STARPU_VOID_INTERFACE_ID)
             continue;
-        list[count].handle = number_of(handle);
+        list[count].handle = handle_number(handle);
         list[count].is_plain = interface != NULL && content_layout(id, interface, &list[count].layout);
         list[count].is_shared = (mode & (STARPU_SCRATCH | STARPU_REDUX)) == 0;
         list[count++].writes = (mode & STARPU_W) != 0;

@@ -10,7 +10,6 @@
 // Opens the log on the first call; StarPU may be started several times in a process. Settings stay those of the first
 // call.
 const struct settings *recorder_start(void);
-void recorder_stop(void);
 
 // Gives the task its number, by order of submission, and records it with its accesses.
 void recorder_submitted(struct starpu_task *task);

@@ -22,6 +22,7 @@ struct settings read_settings(void)
         .settle_us = (unsigned)number("STARPULLM_PROBE_SETTLE_US"),
         .settle_ms = (unsigned)number("STARPULLM_PROBE_SETTLE_MS"),
         .hash = number("STARPULLM_PROBE_HASH") != 0,
+        .stacks = number("STARPULLM_PROBE_STACKS") != 0,
         .watch = number("STARPULLM_PROBE_WATCH") != 0,
         .poison = (enum poison_mode)(number("STARPULLM_PROBE_POISON") % (POISON_LARGE + 1)),
         .keep = !keeps      ? KEEP_NOTHING

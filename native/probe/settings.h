@@ -16,6 +16,7 @@ struct settings {
     unsigned settle_us;    // tasks wait until nothing has been submitted for so long
     unsigned settle_ms;    // all these waits together
     bool hash;
+    bool stacks;                                               // of submissions and of registrations
     bool watch;                                                // accesses that tasks don't declare
     enum poison_mode poison;                                   // of what tasks declare as written only
     enum { KEEP_NOTHING, KEEP_ONE_TASK, KEEP_FROM_FREE } keep; // whose contents are recorded

@@ -37,7 +37,7 @@ def _types() -> dict[str, np.dtype[np.void]]:
 HEADER, *_RECORDS = _types().values()
 RECORDS: Final = dict(zip(_STREAMS, _RECORDS, strict=True))
 MAGIC: Final = b"STPPROBE"
-FORMAT: Final = 3
+FORMAT: Final = 4
 
 NO_CODELET, NOWHERE, INTERNAL, ACQUIRE, LATE, LAST = 1, 2, 4, 8, 16, 32
 NO_ORDER = 1

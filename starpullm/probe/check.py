@@ -27,6 +27,7 @@ from starpullm.probe.flow import Flow
 from starpullm.probe.intended import Intended, read_intended, split_intended
 from starpullm.probe.linkage import program_of
 from starpullm.probe.order import broken_order
+from starpullm.probe.places import with_places
 from starpullm.probe.poison import explain_poison, left_unwritten, of_unwritten, used_unwritten
 from starpullm.probe.recorded import RecordedRun, last_moments, record
 from starpullm.probe.result import ProbeResult, verdict
@@ -392,6 +393,7 @@ class _Judge:
         notes += never_changed(self._flows)
         forbidden = [finding for finding in found if finding.kind.forbids_comparison]
         totals = self._totals
+        found, notes = (with_places(findings, reference.flows) for findings in (found, notes))
         outcome = Outcome.PASSED
         if found:
             outcome = Outcome.NOT_COMPARABLE if len(forbidden) == len(found) else Outcome.FAILED

@@ -76,6 +76,8 @@ class Finding:
     """The first element that differs, counted from 0 in the order of the handle's dimensions; -1: not known."""
     expected: str = ""
     found: str = ""
+    places: str = ""
+    """Where the task was submitted and the handle registered; nothing if that isn't known."""
 
     def __str__(self) -> str:
         more = f" (and {self.count - 1} more like it)" if self.count > 1 else ""

@@ -85,6 +85,7 @@ class Schedule:
                 "STARPULLM_PROBE_SETTLE_US": str(_SETTLE_US),
                 "STARPULLM_PROBE_SETTLE_MS": str(_SETTLE_MS),
                 "STARPULLM_PROBE_HASH": str(int(not self.watched)),
+                "STARPULLM_PROBE_STACKS": str(int(self == REFERENCE)),
                 "STARPULLM_PROBE_WATCH": str(int(self.watched)),
                 "STARPULLM_PROBE_POISON": str(int(self.poison)),
                 "STARPULLM_PROBE_CONTENTS": keep,

@@ -15,6 +15,7 @@ from starpullm.probe.compare import compare, compare_ranks
 from starpullm.probe.elements import parse_tolerance
 from starpullm.probe.findings import Finding, Kind
 from starpullm.probe.order import broken_order
+from starpullm.probe.places import with_places
 from starpullm.probe.result import verdict
 from starpullm.probe.undeclared import undeclared_accesses
 
@@ -248,3 +249,23 @@ def test_an_undeclared_access_that_is_damaged(tmp_path: Path, line: str) -> None
     (tmp_path / "a" / "undeclared").write_text(f"{line}\n")
     with pytest.raises(FormatError, match="expected an access"):
         list(undeclared_accesses("watched", one))
+
+
+def test_the_place_of_a_submission(tmp_path: Path) -> None:
+    """It is the innermost one that isn't StarPU's, if a task of this codelet has this number in the log."""
+    one = flow(tmp_path / "a", FILL, replace(ADD, stack=1))
+    frames = (
+        "\t0x1004\t0x1000\t\t/no/libstarpu-1.4.so.1\t0x2009\t0x2000\tinsert\t/no/libtiles.so\t0x3009\t0x3000\t\t/no/a"
+    )
+    (tmp_path / "a" / "stacks").write_text(f"1{frames}\n")
+    findings = [Finding(Kind.OUTPUT_DIFFERS, "seed 1", "", 1, codelet, 0) for codelet in ("add", "other")]
+    places = [finding.places for finding in with_places(findings, {-1: one})]
+    assert places == ["submitted in insert (libtiles.so+0x8); handle 0 is its access 0", ""]
+
+
+@pytest.mark.parametrize("line", ["1\t0x1", "stack", "1\tx\t0x1\tf\ta"])
+def test_stacks_that_are_damaged(tmp_path: Path, line: str) -> None:
+    one = flow(tmp_path / "a", FILL)
+    (tmp_path / "a" / "stacks").write_text(f"{line}\n")
+    with pytest.raises(FormatError, match="stacks: found "):
+        with_places([], {-1: one})
