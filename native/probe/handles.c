@@ -1,55 +1,24 @@
-// The field has the number plus one in its lower half, then the stack, and in the highest bit whether it was fresh.
+// Methods of StarPU's data interfaces, replaced by others that call them.
 #include "handles.h"
 
-static const uint64_t was_fresh = UINT64_C(1) << 63;
+#include <stdlib.h>
 
-// Of watched interfaces: the methods, and what they did before.
 static struct starpu_data_interface_ops *watched[STARPU_MAX_INTERFACE_ID];
 static void (*register_data[STARPU_MAX_INTERFACE_ID])(starpu_data_handle_t handle, int home_node, void *interface);
 static handle_hook *unregister_data[STARPU_MAX_INTERFACE_ID];
 static handle_hook *on_registration, *on_unregistration;
 
-static uint64_t field(starpu_data_handle_t handle)
+struct known *known_of(starpu_data_handle_t handle)
 {
-    return (uintptr_t)starpu_data_get_sched_data(handle);
+    return starpu_data_get_sched_data(handle);
 }
 
-static void add_to_field(starpu_data_handle_t handle, uint64_t bits)
+struct known *make_known(starpu_data_handle_t handle)
 {
-    starpu_data_set_sched_data(handle, (void *)(uintptr_t)(field(handle) | bits));
-}
-
-bool handle_has_number(starpu_data_handle_t handle)
-{
-    return (uint32_t)field(handle) != 0;
-}
-
-uint32_t handle_number(starpu_data_handle_t handle)
-{
-    return (uint32_t)field(handle) - 1;
-}
-
-void handle_set_number(starpu_data_handle_t handle, uint32_t number)
-{
-    add_to_field(handle, number + 1);
-}
-
-uint32_t handle_stack(starpu_data_handle_t handle)
-{
-    return (uint32_t)((field(handle) & ~was_fresh) >> 32);
-}
-
-void handle_set_stack(starpu_data_handle_t handle, uint32_t stack)
-{
-    add_to_field(handle, (uint64_t)stack << 32);
-}
-
-bool handle_is_fresh(starpu_data_handle_t handle)
-{
-    if (!handle_has_number(handle) || (field(handle) & was_fresh) != 0)
-        return false;
-    add_to_field(handle, was_fresh);
-    return true;
+    if (known_of(handle) == NULL)
+        starpu_data_set_sched_data(handle, calloc(1, sizeof(struct known)));
+    STARPU_ASSERT_MSG(known_of(handle) != NULL, "starpullm's probe: no memory");
+    return known_of(handle);
 }
 
 static void registered(starpu_data_handle_t handle, int home_node, void *interface)
@@ -61,7 +30,10 @@ static void registered(starpu_data_handle_t handle, int home_node, void *interfa
 static void unregistered(starpu_data_handle_t handle)
 {
     const int id = starpu_data_get_interface_id(handle);
-    on_unregistration(handle);
+    if (known_of(handle) != NULL && known_of(handle)->number != 0)
+        on_unregistration(handle);
+    free(known_of(handle));
+    starpu_data_set_sched_data(handle, NULL);
     if (unregister_data[id] != NULL)
         unregister_data[id](handle);
 }

@@ -9,7 +9,7 @@
 
 // Whether contents of this task's accesses are to be recorded; is asked once for each of the program's own tasks, in
 // the order of submission. Calls are serialised.
-bool keep_task(const struct settings *settings, struct starpu_task *task);
+bool keep_task(const struct settings *settings, struct starpu_task *task, uint64_t own);
 
 // Whether contents that the application unregisters are to be recorded.
 bool keep_last(const struct settings *settings);

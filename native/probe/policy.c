@@ -97,6 +97,8 @@ static unsigned workers_before(unsigned context, unsigned worker, struct starpu_
 static bool may_run(struct starpu_task *task, const void *state)
 {
     const struct candidate *candidate = state;
+    if (task_is_held(task))
+        return false;
     if (!starpu_worker_can_execute_task_first_impl(candidate->worker, task, NULL))
         return false;
     if (settings->max_workers == 0 || candidate->rank < settings->max_workers)

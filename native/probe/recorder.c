@@ -24,8 +24,10 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct settings settings;
 static bool is_started;
 static struct log *record_to; // NULL: nothing is recorded
-static uint64_t num_tasks;
-static const uintptr_t kept = ~(UINTPTR_MAX >> 1); // in a task's number: its contents are recorded
+static uint64_t num_tasks, num_own;
+// Above a task's number: its contents are recorded, it is held until another one starts, it is that one.
+static const uintptr_t kept = UINT64_C(1) << 63, held = UINT64_C(1) << 62, awaited = UINT64_C(1) << 61;
+static _Atomic bool is_released;
 static _Atomic uint64_t last_submitted;
 static handle_hook registered, unregistered;
 
@@ -153,6 +155,11 @@ static uint32_t flags_of(const struct starpu_task *task)
     return flags;
 }
 
+static uint32_t number_of(starpu_data_handle_t handle)
+{
+    return known_of(handle)->number - 1;
+}
+
 static bool is_own(uint32_t flags)
 {
     return (flags & (PROBE_NO_CODELET | PROBE_INTERNAL | PROBE_ACQUIRE)) == 0;
@@ -188,7 +195,7 @@ static void look_at_the_last(starpu_data_handle_t handle)
         return;
     pthread_mutex_lock(&lock);
     if (record_to != NULL) {
-        struct probe_access access = {.handle = handle_number(handle), .mode = STARPU_R};
+        struct probe_access access = {.handle = number_of(handle), .mode = STARPU_R};
         struct probe_task task = {
             .submit_ns = now_ns(),
             .first_access = record_to->header->counts[PROBE_ACCESSES],
@@ -208,30 +215,29 @@ static void look_at_the_last(starpu_data_handle_t handle)
 
 static void unregistered(starpu_data_handle_t handle)
 {
-    if (!handle_has_number(handle))
-        return;
     if (settings.hash)
         look_at_the_last(handle);
     if (settings.watch)
-        undeclared_remove(handle_number(handle));
+        undeclared_remove(number_of(handle));
 }
 
 static void registered(starpu_data_handle_t handle)
 {
     pthread_mutex_lock(&lock);
     if (record_to != NULL && settings.stacks)
-        handle_set_stack(handle, stack_number(record_to));
+        make_known(handle)->stack = stack_number(record_to);
     pthread_mutex_unlock(&lock);
 }
 
-static uint32_t known_handle(starpu_data_handle_t handle)
+static uint32_t numbered(starpu_data_handle_t handle)
 {
-    if (handle_has_number(handle))
-        return handle_number(handle);
+    struct known *known = make_known(handle);
+    if (known->number != 0)
+        return number_of(handle);
     struct probe_handle record = {
         .bytes = starpu_data_get_size(handle),
         .interface = starpu_data_get_interface_id(handle),
-        .stack = handle_stack(handle),
+        .stack = known->stack,
     };
     struct layout layout;
     record.num_coordinates = starpu_data_get_coordinates_array(
@@ -247,9 +253,9 @@ static uint32_t known_handle(starpu_data_handle_t handle)
         undeclared_add((uint32_t)index, NULL);
     else if (settings.watch && record.address != 0)
         undeclared_add((uint32_t)index, &layout);
-    handle_set_number(handle, (uint32_t)index);
+    known->number = (uint32_t)index + 1;
     handles_watch(starpu_data_get_interface_ops(handle));
-    return (uint32_t)index;
+    return number_of(handle);
 }
 
 static void append_task(struct starpu_task *task, uint32_t flags)
@@ -267,7 +273,7 @@ static void append_task(struct starpu_task *task, uint32_t flags)
     };
     for (unsigned i = 0; i < num_accesses; i++) {
         struct probe_access access = {
-            .handle = known_handle(STARPU_TASK_GET_HANDLE(task, i)),
+            .handle = numbered(STARPU_TASK_GET_HANDLE(task, i)),
             .mode = STARPU_TASK_GET_MODE(task, i),
             .flags = has_no_order(task, i) ? PROBE_NO_ORDER : 0,
         };
@@ -279,14 +285,36 @@ static void append_task(struct starpu_task *task, uint32_t flags)
 
 uint64_t task_number(const struct starpu_task *task)
 {
-    return ((uintptr_t)task->sched_data & ~kept) - 1;
+    return ((uintptr_t)task->sched_data & ~(kept | held | awaited)) - 1;
+}
+
+bool task_is_held(const struct starpu_task *task)
+{
+    return ((uintptr_t)task->sched_data & held) != 0 && !is_released;
+}
+
+// Whether the next number in the list is this one: both ascend.
+static bool take_held(uint64_t own)
+{
+    char *end;
+    if (settings.held == NULL || strtoull(settings.held, &end, 10) != own)
+        return false;
+    settings.held = *end == ',' ? end + 1 : NULL;
+    return true;
+}
+
+static uintptr_t marks_of_own(struct starpu_task *task)
+{
+    const uint64_t own = num_own++;
+    return (keep_task(&settings, task, own) ? kept : 0) | (take_held(own) ? held : 0) |
+           (own == settings.until ? awaited : 0);
 }
 
 static void number_and_append(struct starpu_task *task, uint32_t flags)
 {
     uintptr_t number = ++num_tasks;
-    if (settings.keep != KEEP_NOTHING && is_own(flags) && keep_task(&settings, task))
-        number |= kept;
+    if (is_own(flags))
+        number |= marks_of_own(task);
     task->sched_data = (void *)number;
     if (settings.watch && runs(task) && (flags & PROBE_INTERNAL) == 0)
         undeclared_submitted();
@@ -377,7 +405,11 @@ static bool is_alone(struct starpu_task *task, unsigned access)
 // Memory that StarPU has allocated for a handle contains what other handles left there, until a task writes it.
 static void clear_new(starpu_data_handle_t handle, void *interface, enum starpu_data_access_mode mode)
 {
-    if (handle_is_fresh(handle) && only_writes(mode) && starpu_data_get_home_node(handle) < 0 && interface != NULL)
+    struct known *known = known_of(handle);
+    if (known == NULL || known->has_started)
+        return;
+    known->has_started = true;
+    if (only_writes(mode) && starpu_data_get_home_node(handle) < 0 && interface != NULL)
         poison_clear(handle, interface);
 }
 
@@ -408,7 +440,7 @@ static void watch(struct starpu_task *task)
         enum starpu_data_access_mode mode = STARPU_TASK_GET_MODE(task, i);
         if (id == STARPU_VOID_INTERFACE_ID)
             continue;
-        list[count].handle = handle_number(handle);
+        list[count].handle = number_of(handle);
         list[count].is_plain = interface != NULL && content_layout(id, interface, &list[count].layout);
         list[count].is_shared = (mode & (STARPU_SCRATCH | STARPU_REDUX)) == 0;
         list[count++].writes = (mode & STARPU_W) != 0;
@@ -423,6 +455,8 @@ void recorder_started(struct starpu_task *task)
     if (task->sched_data == NULL)
         number_and_append(task, flags_of(task) | PROBE_LATE);
     pthread_mutex_unlock(&lock);
+    if (((uintptr_t)task->sched_data & awaited) != 0)
+        is_released = true;
     if (worker >= 0 && (settings.hash || settings.poison))
         look_before(task, starpu_worker_get_memory_node((unsigned)worker));
     crash_task(task_number(task));

@@ -22,6 +22,9 @@ void recorder_ended(struct starpu_task *task);
 // The number that a task has from its submission.
 uint64_t task_number(const struct starpu_task *task);
 
+// Whether the settings let a task wait for another one, which hasn't started yet.
+bool task_is_held(const struct starpu_task *task);
+
 // CLOCK_MONOTONIC, and when a task was last submitted, in nanoseconds.
 uint64_t now_ns(void);
 uint64_t last_submission_ns(void);

@@ -12,6 +12,7 @@ static uint64_t number(const char *name)
 
 struct settings read_settings(void)
 {
+    const char *held = getenv("STARPULLM_PROBE_HELD");
     const char *keep = getenv("STARPULLM_PROBE_CONTENTS");
     bool keeps = keep != NULL && keep[0] != '\0', from_free = keeps && strcmp(keep, "free") == 0;
     return (struct settings){
@@ -21,6 +22,8 @@ struct settings read_settings(void)
         .delay_us = (unsigned)number("STARPULLM_PROBE_DELAY_US"),
         .settle_us = (unsigned)number("STARPULLM_PROBE_SETTLE_US"),
         .settle_ms = (unsigned)number("STARPULLM_PROBE_SETTLE_MS"),
+        .held = held == NULL || held[0] == '\0' ? NULL : held,
+        .until = number("STARPULLM_PROBE_UNTIL"),
         .hash = number("STARPULLM_PROBE_HASH") != 0,
         .stacks = number("STARPULLM_PROBE_STACKS") != 0,
         .watch = number("STARPULLM_PROBE_WATCH") != 0,

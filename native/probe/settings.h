@@ -15,6 +15,8 @@ struct settings {
     unsigned delay_us;     // longest random delay of a task
     unsigned settle_us;    // tasks wait until nothing has been submitted for so long
     unsigned settle_ms;    // all these waits together
+    const char *held;      // tasks that wait until another one starts: numbers that ascend, with commas; or NULL
+    uint64_t until;        // that other one; all of them among the program's own tasks
     bool hash;
     bool stacks;                                               // of submissions and of registrations
     bool watch;                                                // accesses that tasks don't declare

@@ -26,10 +26,12 @@ from starpullm.probe.findings import Finding, Kind, first_of_each
 from starpullm.probe.flow import Flow
 from starpullm.probe.intended import Intended, read_intended, split_intended
 from starpullm.probe.linkage import program_of
+from starpullm.probe.narrow import NARROWED, Narrowing
 from starpullm.probe.order import broken_order
 from starpullm.probe.places import with_places
 from starpullm.probe.poison import explain_poison, left_unwritten, of_unwritten, used_unwritten
 from starpullm.probe.recorded import RecordedRun, last_moments, record
+from starpullm.probe.replay import schedule_of
 from starpullm.probe.result import ProbeResult, verdict
 from starpullm.probe.schedules import Schedule
 from starpullm.probe.undeclared import Watched, undeclared_accesses
@@ -157,7 +159,7 @@ class _Judge:
         self._moments: list[str] = []
         self._seconds: dict[str, float] = {}
         self._totals: Counter[str] = Counter()
-        self._flows: list[Flow] = []
+        self._flows: dict[tuple[str, int], Flow] = {}
         self._schedules: dict[str, Schedule] = {}
         self._unsteady: dict[int, NDArray[np.bool_]] = {}
         self._again = 0
@@ -283,7 +285,10 @@ class _Judge:
 
     def _run_again(self, schedule: Schedule, keep: str) -> RecordedRun:
         self._again += 1
-        return self._record(schedule, f"again-{self._again}", keep)
+        run = self._record(schedule, f"again-{self._again}", keep)
+        if not keep:
+            self._remove(self._directory / f"again-{self._again}")
+        return run
 
     def _record(self, schedule: Schedule, folder: str, keep: str) -> RecordedRun:
         place = self._directory / folder
@@ -316,7 +321,7 @@ class _Judge:
 
     def _claims(self, run: RecordedRun) -> None:
         for rank, flow in run.flows.items():
-            self._flows.append(flow)
+            self._flows[run.schedule.name, rank] = flow
             self._add(rank, written_though_read(run.schedule.name, flow))
             self._add(rank, changed_between(run.schedule.name, flow))
             seen = flow.before[1] | flow.after[1] | ~flow.has_function[flow.task]
@@ -343,11 +348,18 @@ class _Judge:
             else:
                 found += changed_between(name, other)
                 found += broken_order(name, other)
-                self._flows.append(other)
+                self._flows[name, rank] = other
             if self._tolerance is not None:
                 found += beyond_tolerance(self._tolerance, flow, other, comparison, name)
             self._add(rank, found)
         return not any(finding.kind.forbids_comparison for finding in self._findings)
+
+    def _narrowed(self, findings: Sequence[Finding], reference: RecordedRun) -> Iterator[Finding]:
+        """Tell of findings in perturbed schedules two tasks whose order is enough; tasks of ranks aren't looked at."""
+        narrowing = Narrowing(next(iter(reference.flows.values())), self._run_again)
+        for finding in findings:
+            other = self._flows.get((finding.schedule, -1)) if finding.kind in NARROWED else None
+            yield finding if other is None else narrowing.narrowed(finding, other)
 
     def _with_witnesses(self, findings: Iterable[Finding]) -> list[Finding]:
         """Tell the first differing element of the first findings about other outputs.
@@ -359,7 +371,7 @@ class _Judge:
             if left[finding.kind] == 0:
                 result.append(finding)
                 continue
-            schedule = self._schedules[finding.schedule]
+            schedule = schedule_of(finding.again) if finding.again else self._schedules[finding.schedule]
             if finding.kind is Kind.OUTPUT_DIFFERS:
                 result.append(with_first_element(finding, schedule, self._run_again))
             elif has_read_poison(finding, schedule, self._run_again):
@@ -375,7 +387,7 @@ class _Judge:
         """Yield a command for the first schedule with a finding about a task, or an ending: it runs that again."""
         for finding in findings:
             if finding.schedule in self._schedules:
-                words = shlex.quote(self._schedules[finding.schedule].words)
+                words = shlex.quote(finding.again or self._schedules[finding.schedule].words)
                 yield f"starpullm probe --workers {self._workers} --replay {words} -- {shlex.join(self._command)}"
                 return
 
@@ -386,11 +398,11 @@ class _Judge:
 
     def _result(self, reference: RecordedRun) -> ProbeResult:
         found = first_of_each([finding for finding in self._findings if not finding.kind.is_note])
-        found, excused, unused = split_intended(self._with_witnesses(found), self._intended)
+        found, excused, unused = split_intended(self._with_witnesses(self._narrowed(found, reference)), self._intended)
         faulty = {finding.codelet for finding in found if finding.kind.is_declaration}
         notes = [finding for finding in self._findings if finding.kind.is_note and finding.codelet not in faulty]
         notes = first_of_each(notes)
-        notes += never_changed(self._flows)
+        notes += never_changed(list(self._flows.values()))
         forbidden = [finding for finding in found if finding.kind.forbids_comparison]
         totals = self._totals
         found, notes = (with_places(findings, reference.flows) for findings in (found, notes))

@@ -76,6 +76,8 @@ class Finding:
     """The first element that differs, counted from 0 in the order of the handle's dimensions; -1: not known."""
     expected: str = ""
     found: str = ""
+    again: str = ""
+    """Words of a schedule that shows it by the order of two tasks alone; nothing if none is known."""
     places: str = ""
     """Where the task was submitted and the handle registered; nothing if that isn't known."""
 

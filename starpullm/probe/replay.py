@@ -13,9 +13,10 @@ from starpullm.errors import InvalidArgumentError
 from starpullm.probe import schedules
 from starpullm.probe.linkage import program_of
 from starpullm.probe.program import find_program, without_random_addresses
-from starpullm.probe.schedules import Schedule
+from starpullm.probe.schedules import Schedule, waiting
 
 _PERTURBED = re.compile(r"seed (\d+), (\d+) workers?, (\d+) us")
+_WAITING = re.compile(r"reference schedule, task (\d+) waits for task (\d+)")
 
 
 def schedule_of(words: str) -> Schedule:
@@ -23,6 +24,8 @@ def schedule_of(words: str) -> Schedule:
     known = {one.words: one for one in schedules.STANDARD}
     if words in known:
         return known[words]
+    if found := _WAITING.fullmatch(words):
+        return waiting([int(found[1])], int(found[2]))
     found = _PERTURBED.fullmatch(words)
     if found is None:
         raise InvalidArgumentError(

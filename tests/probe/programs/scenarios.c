@@ -200,6 +200,17 @@ static void writes_undeclared(void)
     }
 }
 
+// What it writes is overwritten by a task that was submitted later.
+static void overwritten_undeclared(void)
+{
+    int neighbour = 1;
+    start();
+    SUBMIT(&write_neighbour_codelet, STARPU_RW, handles[2], VALUE(neighbour));
+    SUBMIT(&fill_codelet, STARPU_W, handles[1]);
+    SUBMIT(&smooth_codelet, STARPU_RW, handles[4], STARPU_R, handles[1]);
+    steps();
+}
+
 static void writes_what_it_reads(void)
 {
     start();
@@ -388,6 +399,7 @@ static const struct program programs[] = {
     PROGRAM(partitions),
     PROGRAM(reads_undeclared),
     PROGRAM(writes_undeclared),
+    PROGRAM(overwritten_undeclared),
     PROGRAM(writes_what_it_reads),
     PROGRAM(reads_what_it_writes),
     PROGRAM(declares_its_input_as_written),
