@@ -8,9 +8,10 @@
 
 // It belongs to one handle, also if that has the address of another one that was unregistered.
 struct known {
-    uint32_t number;  // in the log, plus one; 0: no task has used the handle
-    uint32_t stack;   // of the registration, by number; 0: not known
-    bool has_started; // a task with it
+    uint32_t number;                    // in the log, plus one; 0: no task has used the handle
+    uint32_t stack;                     // of the registration, by number; 0: not known
+    _Atomic(struct starpu_task *) next; // of the last sum in it: see sums.h
+    bool has_started;                   // a task with it
 };
 
 // What is known of a handle; NULL: nothing yet. The second function then gives it a place.

@@ -38,7 +38,7 @@ bool keep_last(const struct settings *settings)
     return settings->keep == KEEP_FROM_FREE && saw_free;
 }
 
-bool keep_reserve(const struct settings *settings, struct log *log, struct probe_contents *record)
+bool keep_reserve(const struct settings *settings, struct probe_contents *record)
 {
     size_t slot = record->hash % SLOTS;
     while (hashes[slot] != 0 && hashes[slot] != record->hash)
@@ -48,7 +48,7 @@ bool keep_reserve(const struct settings *settings, struct log *log, struct probe
         return false;
     hashes[slot] = record->hash;
     num_hashes++;
+    record->offset = num_bytes;
     num_bytes += record->bytes;
-    record->offset = log_reserve(log, record->bytes);
     return true;
 }

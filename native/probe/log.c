@@ -137,13 +137,6 @@ uint64_t log_append(struct log *log, enum probe_stream number, const void *recor
     return stream->count++;
 }
 
-uint64_t log_reserve(struct log *log, uint64_t bytes)
-{
-    uint64_t offset = log->bytes;
-    log->bytes += bytes;
-    return offset;
-}
-
 void log_fail(struct log *log, int error)
 {
     log->failed = true;

@@ -82,6 +82,7 @@ struct probe_task {
 
 enum probe_access_flag {
     PROBE_NO_ORDER = 1, // sequential consistency is off for this access
+    PROBE_ORDERED = 2,  // its mode leaves the order free, but the probe doesn't; COMMUTE is left out of the mode
 };
 
 struct probe_access {
@@ -98,8 +99,7 @@ struct probe_event {
     uint64_t time_ns;
     uint32_t kind;
     int32_t worker;
-    int32_t node;
-    uint32_t unused;
+    uint32_t unused[2];
 };
 
 enum probe_hash_time { PROBE_BEFORE = 1, PROBE_AFTER };

@@ -8,6 +8,7 @@
 #include "log.h"
 #include "names.h"
 #include "poison.h"
+#include "sums.h"
 #include "undeclared.h"
 
 #include <pthread.h>
@@ -25,8 +26,10 @@ static struct settings settings;
 static bool is_started;
 static struct log *record_to; // NULL: nothing is recorded
 static uint64_t num_tasks, num_own;
-// Above a task's number: its contents are recorded, it is held until another one starts, it is that one.
+// Above a task's number: its contents are recorded, it is held until another one starts, it is that one, its sums are
+// ordered.
 static const uintptr_t kept = UINT64_C(1) << 63, held = UINT64_C(1) << 62, awaited = UINT64_C(1) << 61;
+static const uintptr_t ordered = UINT64_C(1) << 60, all_marks = UINT64_C(15) << 60;
 static _Atomic bool is_released;
 static _Atomic uint64_t last_submitted;
 static handle_hook registered, unregistered;
@@ -41,24 +44,6 @@ uint64_t now_ns(void)
 uint64_t last_submission_ns(void)
 {
     return last_submitted;
-}
-
-// Open MPI's mpirun, MPICH's mpiexec and launchers derived from it, Slurm's srun: as starpullm/processes/keeper.py.
-static void read_rank(struct probe_header *header)
-{
-    static const char *const variables[][2] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-                                               {"PMI_RANK", "PMI_SIZE"},
-                                               {"PMIX_RANK", "SLURM_STEP_NUM_TASKS"},
-                                               {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}};
-    header->rank = -1;
-    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
-        const char *rank = getenv(variables[i][0]), *size = getenv(variables[i][1]);
-        if (rank != NULL && size != NULL) {
-            header->rank = atoi(rank);
-            header->num_ranks = (uint32_t)atoi(size);
-            return;
-        }
-    }
 }
 
 static void note_exit(int status, void *unused)
@@ -160,6 +145,11 @@ static uint32_t number_of(starpu_data_handle_t handle)
     return known_of(handle)->number - 1;
 }
 
+static bool has_mark(const struct starpu_task *task, uintptr_t mark)
+{
+    return ((uintptr_t)task->sched_data & mark) != 0;
+}
+
 static bool is_own(uint32_t flags)
 {
     return (flags & (PROBE_NO_CODELET | PROBE_INTERNAL | PROBE_ACQUIRE)) == 0;
@@ -169,7 +159,7 @@ static void keep_contents(starpu_data_handle_t handle, void *interface, uint64_t
 {
     struct probe_contents record = {.hash = hash, .bytes = content_bytes(handle, interface)};
     pthread_mutex_lock(&lock);
-    bool is_new = record_to != NULL && record.bytes > 0 && keep_reserve(&settings, record_to, &record);
+    bool is_new = record_to != NULL && record.bytes > 0 && keep_reserve(&settings, &record);
     int file = is_new ? record_to->bytes_file : -1;
     pthread_mutex_unlock(&lock);
     if (!is_new)
@@ -272,10 +262,11 @@ static void append_task(struct starpu_task *task, uint32_t flags)
         .stack = settings.stacks && is_own(flags) ? stack_number(record_to) : 0,
     };
     for (unsigned i = 0; i < num_accesses; i++) {
+        const bool is_ordered = has_mark(task, ordered) && is_sum(task, i);
         struct probe_access access = {
             .handle = numbered(STARPU_TASK_GET_HANDLE(task, i)),
-            .mode = STARPU_TASK_GET_MODE(task, i),
-            .flags = has_no_order(task, i) ? PROBE_NO_ORDER : 0,
+            .mode = STARPU_TASK_GET_MODE(task, i) & ~(is_ordered ? STARPU_COMMUTE : 0u),
+            .flags = (has_no_order(task, i) ? PROBE_NO_ORDER : 0) | (is_ordered ? PROBE_ORDERED : 0),
         };
         log_append(record_to, PROBE_ACCESSES, &access);
     }
@@ -285,12 +276,12 @@ static void append_task(struct starpu_task *task, uint32_t flags)
 
 uint64_t task_number(const struct starpu_task *task)
 {
-    return ((uintptr_t)task->sched_data & ~(kept | held | awaited)) - 1;
+    return ((uintptr_t)task->sched_data & ~all_marks) - 1;
 }
 
 bool task_is_held(const struct starpu_task *task)
 {
-    return ((uintptr_t)task->sched_data & held) != 0 && !is_released;
+    return has_mark(task, held) && !is_released;
 }
 
 // Whether the next number in the list is this one: both ascend.
@@ -306,8 +297,9 @@ static bool take_held(uint64_t own)
 static uintptr_t marks_of_own(struct starpu_task *task)
 {
     const uint64_t own = num_own++;
+    const bool is_new = task->sched_data == NULL && !task->regenerate; // not submitted before, nor again
     return (keep_task(&settings, task, own) ? kept : 0) | (take_held(own) ? held : 0) |
-           (own == settings.until ? awaited : 0);
+           (own == settings.until ? awaited : 0) | (settings.ordered && is_new ? ordered : 0);
 }
 
 static void number_and_append(struct starpu_task *task, uint32_t flags)
@@ -327,6 +319,8 @@ void recorder_submitted(struct starpu_task *task)
     pthread_mutex_lock(&lock);
     number_and_append(task, flags_of(task));
     pthread_mutex_unlock(&lock);
+    if (has_mark(task, ordered) && record_to != NULL)
+        order_sums(task);
 }
 
 static void append_event(const struct starpu_task *task, uint32_t kind)
@@ -336,7 +330,6 @@ static void append_event(const struct starpu_task *task, uint32_t kind)
         .task = task_number(task),
         .kind = kind,
         .worker = kind == PROBE_READY ? -1 : worker,
-        .node = kind == PROBE_READY || worker < 0 ? -1 : (int32_t)starpu_worker_get_memory_node((unsigned)worker),
     };
     pthread_mutex_lock(&lock);
     event.time_ns = now_ns();
@@ -384,7 +377,7 @@ static void hash_access(struct starpu_task *task, unsigned access, enum probe_ha
     if (record_to != NULL)
         log_append(record_to, PROBE_HASHES, &record);
     pthread_mutex_unlock(&lock);
-    if (((uintptr_t)task->sched_data & kept) != 0)
+    if (has_mark(task, kept))
         keep_contents(handle, interface, record.hash);
 }
 
@@ -455,7 +448,7 @@ void recorder_started(struct starpu_task *task)
     if (task->sched_data == NULL)
         number_and_append(task, flags_of(task) | PROBE_LATE);
     pthread_mutex_unlock(&lock);
-    if (((uintptr_t)task->sched_data & awaited) != 0)
+    if (has_mark(task, awaited))
         is_released = true;
     if (worker >= 0 && (settings.hash || settings.poison))
         look_before(task, starpu_worker_get_memory_node((unsigned)worker));
@@ -474,7 +467,8 @@ static void look_after(struct starpu_task *task, unsigned node)
     unsigned num_accesses = STARPU_TASK_GET_NBUFFERS(task);
     for (unsigned i = 0; i < num_accesses; i++) {
         enum starpu_data_access_mode mode = STARPU_TASK_GET_MODE(task, i);
-        bool is_its_own = settings.max_workers == 1 || ((mode & STARPU_COMMUTE) == 0 && !has_no_order(task, i));
+        bool may_commute = (mode & STARPU_COMMUTE) != 0 && !has_mark(task, ordered);
+        bool is_its_own = settings.max_workers == 1 || (!may_commute && !has_no_order(task, i));
         if (can_read(mode, node) && is_its_own)
             hash_access(task, i, PROBE_AFTER, node);
     }

@@ -40,7 +40,7 @@ MAGIC: Final = b"STPPROBE"
 FORMAT: Final = 4
 
 NO_CODELET, NOWHERE, INTERNAL, ACQUIRE, LATE, LAST = 1, 2, 4, 8, 16, 32
-NO_ORDER = 1
+NO_ORDER, ORDERED = 1, 2
 READY, START, END = 1, 2, 3
 WAS_FILLED = 1 << 63
 """Of a hash's ``poison_left``: there was something else than zeros where a task has left poison."""

@@ -61,6 +61,7 @@ def probe_program(
     time_limit: float | None = None,
     tolerance: str | None = None,
     tolerance_type: str | None = None,
+    sums: str = "free",
     poison: bool = True,
     keep: Path | None = None,
     intended: Path | None = None,
@@ -87,6 +88,8 @@ def probe_program(
         How far contents may be off that come from accesses whose order is free: ``"4ulp"``, or ``"1e-6"`` relative to
         the larger of two magnitudes; and what their elements are, which StarPU doesn't know: ``"float"``,
         ``"double"``, or ``"by-size"``: float of 4 bytes and double of 8. Without them, such contents may be anything.
+    sums
+        ``"ordered"``: accesses whose order is free (COMMUTE, REDUX) come in the order of submission.
     poison
         Whether to run with poison in what tasks declare as written only.
     keep
@@ -115,7 +118,15 @@ def probe_program(
     known = read_intended(intended) if intended else ()
     with _place(keep) as directory:
         judge = _Judge(
-            tuple(command), directory, workers, time_limit, bound, progress, keeps=keep is not None, intended=known
+            tuple(command),
+            directory,
+            workers,
+            time_limit,
+            bound,
+            progress,
+            keeps=keep is not None,
+            intended=known,
+            ordered=sums == "ordered",
         )
         return judge.verdict(runs, seed, poison)
 
@@ -150,8 +161,9 @@ class _Judge:
         *,
         keeps: bool,
         intended: Iterable[Intended],
+        ordered: bool,
     ) -> None:
-        self._keeps = keeps
+        self._keeps, self._ordered = keeps, ordered
         self._command, self._directory, self._workers = command, directory, workers
         self._asked_limit, self._time_limit = time_limit, time_limit or FIRST_TIME_LIMIT
         self._tolerance, self._progress = tolerance, progress
@@ -293,7 +305,9 @@ class _Judge:
     def _record(self, schedule: Schedule, folder: str, keep: str) -> RecordedRun:
         place = self._directory / folder
         temporary = () if self._keeps else (self._directory,)
-        return record(self._command, schedule, place, self._workers, self._time_limit, keep, temporary)
+        as_asked = replace(schedule, ordered=self._ordered)
+        run = record(self._command, as_asked, place, self._workers, self._time_limit, keep, temporary)
+        return replace(run, schedule=schedule)
 
     def _add(self, rank: int, findings: Iterable[Finding]) -> None:
         self._findings += [replace(finding, rank=rank) for finding in findings]
@@ -388,7 +402,8 @@ class _Judge:
         for finding in findings:
             if finding.schedule in self._schedules:
                 words = shlex.quote(finding.again or self._schedules[finding.schedule].words)
-                yield f"starpullm probe --workers {self._workers} --replay {words} -- {shlex.join(self._command)}"
+                options = f"--workers {self._workers}" + " --sums ordered" * self._ordered
+                yield f"starpullm probe {options} --replay {words} -- {shlex.join(self._command)}"
                 return
 
     def _count(self, comparison: Comparison) -> None:

@@ -79,6 +79,12 @@ class Flow:
         return self.is_unordered | _has(self.mode, probe_log.MODE_COMMUTE)
 
     @cached_property
+    def is_ordered_sum(self) -> NDArray[np.bool_]:
+        """Whether each access of the log is a contribution to a reduction, in the order of submission."""
+        is_ordered = _has(self.log.accesses["flags"], probe_log.ORDERED)
+        return is_ordered & _has(self.log.accesses["mode"], probe_log.MODE_REDUX)
+
+    @cached_property
     def is_unordered(self) -> NDArray[np.bool_]:
         """Whether sequential consistency is off for the access."""
         return _has(self.log.accesses["flags"][self.accesses], probe_log.NO_ORDER)

@@ -7,6 +7,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from starpullm.errors import InvalidArgumentError
@@ -36,12 +37,14 @@ def schedule_of(words: str) -> Schedule:
     return Schedule(words, seed, workers, delay_us)
 
 
-def replay_program(command: Sequence[str], words: str, *, workers: int, wrapper: Sequence[str] = ()) -> int:
+def replay_program(
+    command: Sequence[str], words: str, *, workers: int, sums: str = "free", wrapper: Sequence[str] = ()
+) -> int:
     """Run a program once in a schedule, by the words that a probe has for it, and return its exit status.
 
     ``wrapper`` is a command that is put before the program, behind a launcher of ranks. What is recorded is removed.
     """
-    schedule = schedule_of(words)
+    schedule = replace(schedule_of(words), ordered=sums == "ordered")
     place = list(command).index(program_of(command))
     whole = [*command[:place], *wrapper, *command[place:]]
     whole[0] = find_program(whole[0])

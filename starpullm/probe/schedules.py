@@ -42,6 +42,7 @@ class Schedule:
     ``max_workers`` tasks run at a time. Every fourth task is delayed, by up to ``delay_us`` microseconds. What a task
     declares as written only is filled with ``poison`` before. If ``watched``, contents aren't looked at, but accesses
     that tasks don't declare. Tasks that are ``held`` wait until the task ``until`` starts.
+    Sums, whose order is free by their access modes, are ``ordered`` as they were submitted.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Schedule:
     watched: bool = False
     held: tuple[int, ...] = ()
     until: int = 0
+    ordered: bool = False
 
     @property
     def words(self) -> str:
@@ -86,10 +88,11 @@ class Schedule:
                 "STARPULLM_PROBE_DELAY_US": str(self.delay_us),
                 "STARPULLM_PROBE_SETTLE_US": str(_SETTLE_US),
                 "STARPULLM_PROBE_SETTLE_MS": str(_SETTLE_MS),
+                "STARPULLM_PROBE_ORDERED": str(int(self.ordered)),
                 "STARPULLM_PROBE_HELD": ",".join(map(str, self.held)),
                 "STARPULLM_PROBE_UNTIL": str(self.until),
                 "STARPULLM_PROBE_HASH": str(int(not self.watched)),
-                "STARPULLM_PROBE_STACKS": str(int(self == REFERENCE)),
+                "STARPULLM_PROBE_STACKS": str(int(self.name == REFERENCE.name)),
                 "STARPULLM_PROBE_WATCH": str(int(self.watched)),
                 "STARPULLM_PROBE_POISON": str(int(self.poison)),
                 "STARPULLM_PROBE_CONTENTS": keep,
